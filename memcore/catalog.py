@@ -1,0 +1,99 @@
+"""Catalog: the presets that ship with Memplan, read once from their data files."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+from memcore.hardware import Accelerator, Node
+from memcore.model import Model, from_config
+
+_ROOT = files("presets")
+
+
+@functools.cache
+def _tables(folder: str) -> dict[str, dict[str, Any]]:
+    tables: dict[str, dict[str, Any]] = {}
+    for file in sorted(_ROOT.joinpath(folder).iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".toml"):
+            tables[file.name] = tomllib.loads(file.read_text(encoding="utf-8"))
+    return tables
+
+
+@functools.cache
+def _accelerator_tables() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, table in _tables("hardware").items():
+        if name != "nodes.toml":
+            found |= table
+    return found
+
+
+def gpu_names() -> tuple[str, ...]:
+    return tuple(_accelerator_tables())
+
+
+def node_names() -> tuple[str, ...]:
+    return tuple(_tables("hardware")["nodes.toml"])
+
+
+@functools.cache
+def accelerator(name: str) -> Accelerator:
+    return Accelerator.model_validate(_accelerator_tables()[name])
+
+
+@functools.cache
+def node(name: str) -> Node:
+    return Node.model_validate(_tables("hardware")["nodes.toml"][name])
+
+
+@functools.cache
+def _model_files() -> dict[str, Any]:
+    folder = _ROOT.joinpath("models")
+    return {f.name[:-5]: f for f in folder.iterdir() if f.name.endswith(".json")}
+
+
+@functools.cache
+def model_names() -> tuple[str, ...]:
+    return tuple(sorted(_model_files(), key=_natural))
+
+
+@functools.cache
+def model_entry(name: str) -> dict[str, Any]:
+    """A model preset as its file has it: name, label, source, revision, config."""
+    entry: dict[str, Any] = json.loads(_model_files()[name].read_text(encoding="utf-8"))
+    return entry
+
+
+@functools.cache
+def model(name: str) -> Model:
+    entry = model_entry(name)
+    return from_config(entry["config"], entry["label"])
+
+
+@functools.cache
+def plan_entries() -> dict[str, dict[str, Any]]:
+    """The worked examples by name: {'label', 'question', 'plan'}."""
+    folder = _ROOT.joinpath("plans")
+    entries = [
+        json.loads(f.read_text(encoding="utf-8"))
+        for f in folder.iterdir()
+        if f.name.endswith(".json")
+    ]
+    return {e["name"]: e for e in sorted(entries, key=lambda e: e["order"])}
+
+
+def _natural(name: str) -> list[tuple[int, float, str]]:
+    """Sort key that puts 7b before 13b and 350m before 1b."""
+    key: list[tuple[int, float, str]] = []
+    for part in name.split("-"):
+        digits = part.rstrip("kmbt")
+        try:
+            scale = {"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}.get(part[len(digits) :], 1.0)
+            key.append((0, float(digits) * scale, part))
+        except ValueError:
+            key.append((1, 0.0, part))
+    return key

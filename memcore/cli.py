@@ -1,0 +1,402 @@
+"""The `memplan` command: evaluate plans, list what ships with Memplan, open the app."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.units import bytes_text, count_text, rate_text, seconds_text
+
+if TYPE_CHECKING:
+    from memcore import Plan, Report
+
+MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
+BAD_INPUT = 2
+FIRST_PORT = 8501
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0, 1 (failed) or 2 (bad input)."""
+    args = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):  # a label may hold what this terminal cannot write
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+    except PlanError as e:
+        status = _fail(*map(str, e.issues))
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    except KeyboardInterrupt:
+        status = 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="memplan",
+        description="Where every byte of a run goes, and what it costs in time.",
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> Any:
+        sub = commands.add_parser(name, help=about, description=about)
+        sub.set_defaults(run=run)
+        return sub
+
+    about = "Say what a plan needs. {} is a plan; `memplan plans NAME` prints another."
+    sub = command("evaluate", _evaluate, about)
+    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
+    about = "print the Report as JSON; with -, read one plan a line and print one Report a line"
+    sub.add_argument("--json", action="store_true", help=about)
+    sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
+    sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
+    sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
+    sub.add_argument("--no-browser", action="store_true", help="only print the address")
+    sub = command("models", _models, "List the model presets.")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    sub = command("gpus", _gpus, "List the accelerator presets.")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    sub = command("plans", _plans, "List the worked plans, or print one as JSON.")
+    sub.add_argument("name", nargs="?", help="print this plan")
+    sub.add_argument("--json", action="store_true", help="list as JSON")
+    return parser
+
+
+class _Version(argparse.Action):
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, nargs=0, **kwargs)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib import metadata
+
+        try:
+            version = metadata.version("memplan")
+        except metadata.PackageNotFoundError:
+            version = "(a checkout that is not installed)"
+        parser.exit(message=f"memplan {version}\n")
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 65_535):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a port from 1 to 65535")
+    return int(text)
+
+
+def _fail(*messages: str, status: int = BAD_INPUT) -> int:
+    for message in messages:
+        print(f"memplan: {message}", file=sys.stderr)
+    return status
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Iterable[str]:
+    """Columns two spaces apart, the first `left` of them to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = zip(row, widths, strict=True)
+        texts = (c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(cells))
+        yield "  ".join(texts).rstrip()
+
+
+# ---- evaluate
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from memcore import evaluate
+
+    if args.plan == "-" and args.json:
+        return _evaluate_lines(sys.stdin.buffer)
+    try:
+        plan = _plan_of(_read(args.plan))
+        report = evaluate(plan)
+        text = _json(report.to_dict(), indent=1) if args.json else _readable(plan, report)
+    except PlanError as e:
+        name = "standard input" if args.plan == "-" else shown(args.plan)[1:-1]
+        return _fail(*(f"{name}: {issue}" for issue in e.issues))
+    print(text)
+    return 0
+
+
+def _evaluate_lines(lines: IO[bytes]) -> int:
+    """One Plan per line in, one Report per line out, in order; a bad line gives an `error`."""
+    from memcore import evaluate
+
+    status, number = 0, 0
+    while line := lines.readline(MAX_PLAN_BYTES + 1):
+        number += 1
+        rest = line
+        while len(rest) > MAX_PLAN_BYTES and not rest.endswith(b"\n"):  # to the end of this line
+            rest = lines.readline(MAX_PLAN_BYTES + 1)
+        if not line.strip():
+            continue
+        try:
+            answer = _json(evaluate(_plan_of(line)).to_dict())
+        except PlanError as e:
+            status = BAD_INPUT
+            issues = [{"field": i.field, "message": i.message} for i in e.issues]
+            answer = _json({"error": str(e), "line": number, "issues": issues})
+        print(answer, flush=True)
+    return status
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a file or of standard input, up to just over the limit. Raises PlanError."""
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(MAX_PLAN_BYTES + 1)
+        with open(path, "rb") as file:
+            return file.read(MAX_PLAN_BYTES + 1)
+    except OSError as e:
+        raise PlanError([Issue("", (e.strerror or str(e)).lower())]) from None
+    except ValueError as e:  # a null byte in the name
+        raise PlanError([Issue("", str(e))]) from None
+
+
+def _plan_of(data: bytes) -> Plan:
+    """The plan that JSON text describes. Raises PlanError, whatever the bytes are."""
+    from memcore import Plan
+
+    if len(data) > MAX_PLAN_BYTES:
+        raise PlanError([Issue("", f"more than {MAX_PLAN_BYTES:,} bytes, so not a plan")])
+    try:
+        text = data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
+        document = json.loads(text, object_pairs_hook=_no_repeats)
+    except UnicodeDecodeError:
+        raise PlanError([Issue("", "not text, so not a plan in JSON")]) from None
+    except RecursionError:
+        raise PlanError([Issue("", "nested too deeply to be a plan")]) from None
+    except json.JSONDecodeError as e:
+        where = f"line {e.lineno}, column {e.colno}"
+        raise PlanError([Issue("", f"not JSON: {e.msg} ({where})")]) from None
+    except ValueError as e:
+        raise PlanError([Issue("", f"not a plan: {e}")]) from None
+    return Plan.of(document)
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"the key {shown(key)} is there twice")
+        values[key] = value
+    return values
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        message = "a number in it is not finite; JSON has no NaN and no Infinity"
+        raise PlanError([Issue("", message)]) from None
+
+
+def _readable(plan: Plan, report: Report) -> str:
+    """The Report for a terminal."""
+    blocks = [_headline(plan, report), *_memory(report), *_time(report), *_serve(report)]
+    blocks.append("\n".join(f"Note: {note}" for note in report.notes))
+    text = "\n\n".join(filter(None, blocks))
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+def _headline(plan: Plan, report: Report) -> str:
+    model = f"{plan.architecture.label}, {count_text(report.parameters)} parameters"
+    return f"{model}, on {plan.cluster.gpus:,} x {plan.accelerator.label}"
+
+
+def _memory(report: Report) -> Iterable[str]:
+    memory = report.memory
+    if memory is None:
+        return
+    low, high = map(bytes_text, memory.device_bytes)
+    peak = memory.peak
+    label = next(
+        (i.label for i in memory.timeline if (i.rank, i.id) == (peak.rank, peak.instant)),
+        peak.instant,
+    )
+    yield (
+        f"{memory.verdict.upper()}: {low} to {high} of {bytes_text(memory.capacity_bytes)} "
+        f"per GPU\nPeak: {label}"
+    )
+
+    def row(name: str, size: int, whole: int) -> tuple[str, ...]:
+        share = f"{size / whole:.1%}" if whole else ""
+        return name.replace("_", " "), f"{size:,}", bytes_text(size), share
+
+    total = memory.allocated_bytes
+    rows = [row(name, size, total) for name, size in memory.consumers.items()]
+    rows.append(row("allocated", total, total))
+    for name, (low, high) in (
+        ("reserved", memory.reserved_bytes),
+        ("on the device", memory.device_bytes),
+    ):
+        rows.append((f"{name}, at least", f"{low:,}", bytes_text(low), ""))
+        rows.append((f"{name}, at most", f"{high:,}", bytes_text(high), ""))
+    yield "\n".join(_table(("Per GPU at the peak", "bytes", "", "share"), rows))
+    rows = [
+        row(name, size, memory.tier_capacities.get(name, 0))
+        for name, size in memory.tiers.items()
+        if name != "hbm" and size
+    ]
+    if rows:
+        yield "\n".join(_table(("Per node", "bytes", "", "of all"), rows))
+
+
+def _time(report: Report) -> Iterable[str]:
+    time = report.time
+    if time is None:
+        return
+    yield (
+        f"Step: {seconds_text(time.step_seconds)}, bound by {time.bound_by}; "
+        f"{time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}"
+    )
+    rows = [
+        (name, seconds_text(busy), seconds_text(time.exposed.get(name, 0.0)))
+        for name, busy in time.resources.items()
+        if busy
+    ]
+    yield "\n".join(_table(("Resource", "busy", "exposed"), rows))
+
+
+def _serve(report: Report) -> Iterable[str]:
+    serve = report.serve
+    if serve is None:
+        return
+    yield (
+        f"Serving, per GPU: weights {bytes_text(serve.weights_bytes)}, KV cache "
+        f"{bytes_text(serve.kv_bytes_per_token)} a token; room for "
+        f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences\n"
+        f"First token after {seconds_text(serve.ttft_seconds)}, then one every "
+        f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
+    )
+
+
+# ---- what ships with Memplan
+
+
+def _models(args: argparse.Namespace) -> int:
+    from memcore import Plan, catalog, evaluate
+
+    rows = []
+    for name in catalog.model_names():
+        plan = Plan(model=name, train={"seq_len": 1})
+        model, parameters = plan.architecture, evaluate(plan).parameters
+        rows.append({"name": name, "label": model.label, "parameters": parameters})
+    texts = [(r["name"], r["label"], count_text(r["parameters"])) for r in rows]
+    return _listing(rows, _table(("name", "label", "parameters"), texts, left=2), args.json)
+
+
+def _gpus(args: argparse.Namespace) -> int:
+    from memcore import catalog
+
+    rows = []
+    texts = []
+    for name in catalog.gpu_names():
+        gpu = catalog.accelerator(name)
+        bf16 = gpu.flops.get("bf16")
+        row = {"name": name, "label": gpu.label, "memory_bytes": gpu.memory_bytes}
+        row |= {"memory_bandwidth": gpu.memory_bandwidth}
+        rows.append(row | ({"bf16_flops": bf16} if bf16 else {}))
+        flops = f"{bf16 / 1e12:,.0f}" if bf16 else "-"
+        bandwidth = rate_text(gpu.memory_bandwidth, "B/s")
+        texts.append((name, gpu.label, bytes_text(gpu.memory_bytes), bandwidth, flops))
+    head = ("name", "label", "memory", "bandwidth", "bf16 TFLOP/s")
+    return _listing(rows, _table(head, texts, left=2), args.json)
+
+
+def _plans(args: argparse.Namespace) -> int:
+    from memcore import catalog
+
+    entries = catalog.plan_entries()
+    if args.name is not None:
+        if args.name not in entries:
+            return _fail(f"no worked plan {shown(args.name)}; {did_you_mean(args.name, entries)}")
+        print(_json(entries[args.name]["plan"], indent=1))
+        return 0
+    rows = [{"name": name, "label": e["label"], **e} for name, e in entries.items()]
+    texts = [(r["name"], r["label"], r["question"]) for r in rows]
+    return _listing(rows, _table(("name", "label", "question"), texts, left=3), args.json)
+
+
+def _listing(rows: Sequence[Mapping[str, Any]], table: Iterable[str], as_json: bool) -> int:
+    print(_json(rows, indent=1) if as_json else "\n".join(table))
+    return 0
+
+
+# ---- the app
+
+
+def _app(args: argparse.Namespace) -> int:
+    """Serve app/main.py, which lies beside this package, and open it."""
+    import threading
+    from pathlib import Path
+
+    try:
+        port = _free_port(args.host, args.port)
+    except OSError as e:
+        at = f"{args.host} port {args.port}" if args.port else args.host
+        return _fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(args.host, args.host)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    browser = not args.no_browser and _has_display()
+    threading.Thread(target=_announce, args=(url, browser), daemon=True).start()
+
+    from streamlit.web import cli
+
+    flags = {
+        "server.address": args.host,
+        "server.port": port,
+        "server.headless": "true",  # no question about an e-mail address; we open the browser
+        "browser.gatherUsageStats": "false",
+        "logger.hideWelcomeMessage": "true",
+    }
+    script = Path(__file__).resolve().parents[1] / "app" / "main.py"
+    cli.main(["run", str(script), *(f"--{k}={v}" for k, v in flags.items())], prog_name="memplan")
+    return 0
+
+
+def _free_port(host: str, wanted: int | None) -> int:
+    """`wanted` if it is free, else, when nothing was wanted, the next free port. Raises OSError."""
+    import socket
+
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    for port in [wanted] if wanted else [*range(FIRST_PORT, FIRST_PORT + 100), 0]:
+        try:
+            with socket.create_server((host, port), family=family) as probe:
+                return int(probe.getsockname()[1])
+        except OSError:
+            if wanted or port == 0:
+                raise
+    raise AssertionError
+
+
+def _has_display() -> bool:
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _announce(url: str, open_browser: bool) -> None:
+    """Print the address, and open it, as soon as the server answers."""
+    import time
+    import urllib.request
+
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        try:
+            direct.open(f"{url}/_stcore/health", timeout=5).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    print(f"Memplan is at {url} (Ctrl-C stops it)", flush=True)
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(url)

@@ -1,0 +1,144 @@
+"""Named dimensions: the words that every shape is written in.
+
+A shape is a tuple of dimensions, cuts and whole numbers: `(B, S / CP, F / TP)`. A cut divides one
+dimension over one axis and rounds up, since padding occupies memory. Cutting KV heads over more
+ranks than there are heads therefore replicates them by itself: ceil(8/16) = 1.
+
+Sizes come from one flat mapping {name: int or array}; formulas use + - * // % and the helpers
+below and never branch on a size, so the same rows work for one plan and for a million at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Number = Any  # int, float, or a NumPy array of them: whatever the sizes mapping holds
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A way of cutting work over GPUs: its size is the number of ranks."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One named dimension."""
+
+    name: str
+
+    def __truediv__(self, axis: Axis) -> Cut:
+        return Cut(self, axis)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A dimension divided over an axis, rounded up."""
+
+    dim: Dim
+    axis: Axis
+
+    @property
+    def name(self) -> str:
+        return f"{self.dim.name}/{self.axis.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Factor = Dim | Cut | int
+Shape = tuple[Factor, ...]
+
+TP, CP = Axis("TP"), Axis("CP")
+SHARD = Axis("SHARD")  # ranks that share each parameter (FSDP, ZeRO-3)
+STATE = Axis("STATE")  # ranks that share the optimizer states
+
+B = Dim("B")  # sequences in a micro-batch
+S = Dim("S")  # tokens in a sequence
+D = Dim("D")  # hidden size
+F = Dim("F")  # intermediate size of the MLP
+HEADS = Dim("HEADS")  # query heads
+KV_HEADS = Dim("KV_HEADS")
+HEAD_DIM = Dim("HEAD_DIM")
+VOCAB = Dim("VOCAB")
+LAYERS = Dim("LAYERS")
+POSITIONS = Dim("POSITIONS")  # rows of a learned position table
+Q = Dim("Q")  # HEADS x HEAD_DIM: the width of all queries
+KV = Dim("KV")  # KV_HEADS x HEAD_DIM: the width of all keys
+QKV = Dim("QKV")  # Q + 2 KV: queries, keys and values side by side
+HALF_HEAD = Dim("HALF_HEAD")  # HEAD_DIM / 2
+LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
+
+
+def derive(sizes: MutableMapping[str, Number]) -> None:
+    """Add the dimensions that follow from others, once, in place."""
+    sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
+    sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
+    sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
+    sizes["HALF_HEAD"] = sizes["HEAD_DIM"] // 2
+    # Shifting the labels pads them by one. For one sequence `.contiguous()` is then a view of the
+    # padded tensor (S + 1 elements); for more it is a copy of B x S.
+    b, s = sizes["B"], sizes["S"]
+    sizes["LABELS"] = where(b == 1, s + 1, b * s)
+
+
+def size(factor: Factor, sizes: MutableMapping[str, Number]) -> Number:
+    """The value of one factor of a shape. A cut's value is computed once and kept in `sizes`."""
+    if isinstance(factor, int):
+        return factor
+    value = sizes.get(factor.name)
+    if value is None:
+        assert isinstance(factor, Cut)
+        value = sizes[factor.name] = ceil_div(sizes[factor.dim.name], sizes[factor.axis.name])
+    return value
+
+
+def elements(shape: Shape, sizes: MutableMapping[str, Number]) -> Number:
+    """Elements in a tensor of this shape."""
+    n: Number = 1
+    for factor in shape:
+        n = n * size(factor, sizes)
+    return n
+
+
+def shape_text(shape: Shape, sizes: MutableMapping[str, Number]) -> str:
+    """The shape with its values: 'B 1 x S 4,096 x F/TP 14,336'."""
+    parts = (f"{f:,}" if isinstance(f, int) else f"{f} {size(f, sizes):,}" for f in shape)
+    return " x ".join(parts) if shape else "scalar"
+
+
+def ceil_div(a: Number, b: Number) -> Number:
+    """a / b rounded up, exact for whole numbers."""
+    return -(-a // b)
+
+
+def where(condition: Any, yes: Number, no: Number) -> Number:
+    """`yes` where the condition holds, else `no`; plain values stay plain."""
+    if isinstance(condition, (bool, np.bool_)):
+        return yes if condition else no
+    return np.where(condition, yes, no)
+
+
+def maximum(a: Number, b: Number) -> Number:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.maximum(a, b)
+    return a if a >= b else b
+
+
+def minimum(a: Number, b: Number) -> Number:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.minimum(a, b)
+    return a if a <= b else b
+
+
+def fixed(sizes: Mapping[str, Number]) -> bool:
+    """Whether every size is one number (a plan), not an array (a sweep)."""
+    return not any(isinstance(v, np.ndarray) for v in sizes.values())

@@ -1,0 +1,81 @@
+"""Hardware: accelerators and host nodes, as their data files or a user describe them.
+
+Sizes in bytes, bandwidths in bytes per second one way, rates in dense FLOP/s.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Bytes = Annotated[int, Field(ge=0, le=10**18)]
+Rate = Annotated[float, Field(ge=0, le=1e20, allow_inf_nan=False)]
+Text = Annotated[str, Field(max_length=2_000)]
+
+
+class _Described(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    label: Annotated[str, Field(min_length=1, max_length=80)]
+    revision: int = 1
+    note: Text = ""
+    sources: dict[str, Text] = {}
+
+
+class Accelerator(_Described):
+    """One GPU (or TPU, NPU): its on-chip and device memory, its links and its peak rates.
+
+    memory_bytes     as sold; usable_bytes: what a program can allocate, CUDA's total_memory
+    peer_bandwidth   to the other accelerators of the node, one way; 0: only over PCIe
+    flops            dense peak by dtype
+    node             the host node it usually sits in
+    """
+
+    vendor: str
+    architecture: str
+    memory_kind: str
+    memory_bytes: Annotated[int, Field(ge=2**20, le=10**15)]
+    usable_bytes: Annotated[int, Field(ge=2**20, le=10**15)]
+    usable_certainty: Literal["measured", "assumed"] = "assumed"
+    memory_bandwidth: Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)]
+    sms: Annotated[int, Field(ge=1, le=10**6)]
+    l1_bytes_per_sm: Bytes
+    l2_bytes: Bytes
+    peer_link: str = "none"
+    peer_bandwidth: Rate = 0.0
+    pcie_bandwidth: Rate
+    unified_memory: bool = False
+    watts: Rate
+    node: str
+    flops: dict[str, Rate]
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense FLOP/s for matrix products in `dtype`, or in the nearest dtype the chip has."""
+        for name in (dtype, *_FALLBACK.get(dtype, ()), "fp32"):
+            if self.flops.get(name):
+                return self.flops[name]
+        return max(self.flops.values())
+
+
+# Where a chip lacks a dtype, the product runs in the next of these (PyTorch allows TF32 on request
+# only, so fp32 stays fp32).
+_FALLBACK = {"bf16": ("fp16",), "fp16": ("bf16",), "fp8": ("bf16", "fp16")}
+
+
+class Node(_Described):
+    """A host: DRAM, PCIe, NVMe and network that its accelerators share.
+
+    pcie_bandwidth is per accelerator; DRAM, NVMe and network are totals of the node.
+    """
+
+    gpus: Annotated[int, Field(ge=1, le=1_000)]
+    dram_bytes: Bytes
+    dram_bandwidth: Rate
+    pcie_bandwidth: Rate
+    nvme_bytes: Bytes
+    nvme_read_bandwidth: Rate
+    nvme_write_bandwidth: Rate
+    network: str
+    network_bandwidth: Rate
+    certainty: Literal["datasheet", "assumed"] = "assumed"

@@ -1,0 +1,315 @@
+"""Model: what a Hugging Face config.json says, checked and in one vocabulary.
+
+A key that is absent takes the default of its `transformers` configuration class (5.23.0);
+a key that is null is not absent. An architecture that is not listed in FAMILIES is refused by name.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.units import count_text, parse_count
+
+MAX_CONFIG_BYTES = 1_000_000  # the largest published config.json is far below
+MAX_CONFIG_DEPTH = 20
+SMALLEST_SIZE, LARGEST_SIZE = 10**8, 2 * 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder's shape and the choices that change which tensors exist.
+
+    hidden_size ... vocab_size, max_positions are counts. `dropout` flags say whether the operation
+    runs in training at all (probability above zero), since only then does its mask exist.
+    """
+
+    family: str
+    label: str
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    activation: str
+    tied_embeddings: bool
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    attention_dropout: bool = False
+    residual_dropout: bool = False
+    embedding_dropout: bool = False
+    learned_positions: bool = False
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The model's part of the flat mapping that every formula reads."""
+        return {
+            "D": self.hidden_size,
+            "F": self.intermediate_size,
+            "HEADS": self.heads,
+            "KV_HEADS": self.kv_heads,
+            "HEAD_DIM": self.head_dim,
+            "VOCAB": self.vocab_size,
+            "LAYERS": self.layers,
+            "POSITIONS": self.max_positions,
+        }
+
+
+def from_config(config: Mapping[str, Any], label: str = "") -> Model:
+    """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise PlanError([Issue("model.model_type", "missing; a Hugging Face config.json has one")])
+    if kind not in FAMILIES:
+        names = ", ".join(sorted(FAMILIES))
+        raise PlanError(
+            [
+                Issue(
+                    "model.model_type",
+                    f"architecture {shown(kind)} is not known yet, and is not approximated; "
+                    f"known: {names}",
+                )
+            ]
+        )
+    keys = _Keys(config)
+    model = FAMILIES[kind](keys, label or f"{kind} config")
+    if keys.issues:
+        raise PlanError(keys.issues)
+    return model
+
+
+def parse_config(text: str | bytes) -> dict[str, Any]:
+    """A config.json's text as a dictionary, bounded in size and depth. Raises PlanError."""
+    if len(text) > MAX_CONFIG_BYTES:
+        raise PlanError(
+            [
+                Issue(
+                    "model",
+                    f"the file has {len(text):,} bytes; a config.json has at most "
+                    f"{MAX_CONFIG_BYTES:,}. Drop the config, not the weights",
+                )
+            ]
+        )
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise PlanError([Issue("model", "nested too deeply to be a config.json")]) from None
+    except (ValueError, UnicodeDecodeError) as e:
+        raise PlanError([Issue("model", f"not JSON: {shown(str(e))}")]) from None
+    if not isinstance(value, dict):
+        raise PlanError([Issue("model", "a config.json is one JSON object, in braces")])
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """Refuse a value nested deeper than any config.json, without recursion."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_CONFIG_DEPTH:
+            raise PlanError([Issue("model", "nested too deeply to be a config.json")])
+        level = [
+            child
+            for v in level
+            if isinstance(v, (dict, list))
+            for child in (v.values() if isinstance(v, dict) else v)
+        ]
+
+
+class _Keys:
+    """Typed reads from a config that collect what is wrong instead of stopping at the first."""
+
+    def __init__(self, config: Mapping[str, Any]):
+        self.config = config
+        self.issues: list[Issue] = []
+
+    def fail(self, key: str, message: str) -> None:
+        self.issues.append(Issue(f"model.{key}", message))
+
+    def count(self, key: str, default: int, most: int = 10**8) -> int:
+        value = self.config.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(key, f"must be a whole number, not {shown(value)}")
+            return default
+        if not 1 <= value <= most:
+            self.fail(key, f"must lie between 1 and {most:,}, not {shown(value)}")
+            return default
+        return value
+
+    def count_or(self, key: str, when_null: int, most: int = 10**8) -> int:
+        """A count for which null and absence both mean `when_null`."""
+        return when_null if self.config.get(key) is None else self.count(key, when_null, most)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.config.get(key, default)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            self.fail(key, f"must be true or false, not {shown(value)}")
+            return default
+        return value
+
+    def dropout(self, key: str, default: float) -> bool:
+        """Whether dropout runs in training: a probability above zero."""
+        value = self.config.get(key, default)
+        if value is None:
+            return False
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+            self.fail(key, f"must be a probability from 0 to below 1, not {shown(value)}")
+            return False
+        return value > 0
+
+    def word(self, key: str, default: str, known: Mapping[str, str]) -> str:
+        value = self.config.get(key, default)
+        if not isinstance(value, str) or value not in known:
+            self.fail(key, f"{shown(value)} is not known; {did_you_mean(str(value), known)}")
+            return known[default]
+        return known[value]
+
+    def refuse(self, key: str, *harmless: Any) -> None:
+        """A key whose other values change the tensors in a way that is not modelled."""
+        value = self.config.get(key, harmless[0])
+        if value not in harmless:
+            self.fail(key, f"{shown(value)} changes the model in a way that is not known yet")
+
+    def divides(self, key: str, value: int, by_key: str, by: int) -> None:
+        if not self.issues and value % by:
+            self.fail(
+                key, f"{value:,} does not divide by {by_key} {by:,}; choose a multiple of {by:,}"
+            )
+
+
+# Spelling in a config -> the operation that runs (transformers' ACT2FN).
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_fast": "gelu_fast",
+    "relu": "relu",
+}
+
+
+def _llama(k: _Keys, label: str) -> Model:
+    hidden = k.count("hidden_size", 4096)
+    heads = k.count("num_attention_heads", 32, 10**6)
+    kv_heads = k.count_or("num_key_value_heads", heads, 10**6)
+    k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    if k.config.get("head_dim") is None:
+        k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    return Model(
+        family="llama",
+        label=label,
+        layers=k.count("num_hidden_layers", 32, 100_000),
+        hidden_size=hidden,
+        intermediate_size=k.count("intermediate_size", 11_008),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=k.count_or("head_dim", max(1, hidden // heads), 10**6),
+        vocab_size=k.count("vocab_size", 32_000),
+        max_positions=k.count("max_position_embeddings", 2048),
+        activation=k.word("hidden_act", "silu", ACTIVATIONS),
+        tied_embeddings=k.flag("tie_word_embeddings", False),
+        attention_bias=k.flag("attention_bias", False),
+        mlp_bias=k.flag("mlp_bias", False),
+        attention_dropout=k.dropout("attention_dropout", 0.0),
+    )
+
+
+def _gpt2(k: _Keys, label: str) -> Model:
+    def either(key: str, alias: str) -> str:  # GPT2Config.attribute_map accepts both spellings
+        return alias if alias in k.config and key not in k.config else key
+
+    hidden = k.count(either("n_embd", "hidden_size"), 768)
+    heads = k.count(either("n_head", "num_attention_heads"), 12, 10**6)
+    k.divides("n_embd", hidden, "n_head", heads)
+    k.refuse("add_cross_attention", False, None)
+    k.refuse("reorder_and_upcast_attn", False, None)
+    return Model(
+        family="gpt2",
+        label=label,
+        layers=k.count(either("n_layer", "num_hidden_layers"), 12, 100_000),
+        hidden_size=hidden,
+        intermediate_size=k.count_or("n_inner", 4 * hidden),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 50_257),
+        max_positions=k.count(either("n_positions", "max_position_embeddings"), 1024),
+        activation=k.word("activation_function", "gelu_new", ACTIVATIONS),
+        tied_embeddings=k.flag("tie_word_embeddings", True),
+        attention_bias=True,
+        mlp_bias=True,
+        attention_dropout=k.dropout("attn_pdrop", 0.1),
+        residual_dropout=k.dropout("resid_pdrop", 0.1),
+        embedding_dropout=k.dropout("embd_pdrop", 0.1),
+        learned_positions=True,
+    )
+
+
+FAMILIES = {"llama": _llama, "gpt2": _gpt2}
+
+# Width and depth of published Llama models, by parameters: SmolLM2-135M, TinyLlama-1.1B, Llama 2
+# 7B, 13B and 70B, Llama 3.1 405B; the last row continues the trend. A standard model lies between.
+STANDARD_PARAMETERS = (134_515_008, 1.1e9, 6_738_415_616, 13.0e9, 68_976_648_192, 405.9e9, 2.1e12)
+STANDARD_HIDDEN = (576, 2_048, 4_096, 5_120, 8_192, 16_384, 28_672)
+STANDARD_LAYERS = (30, 22, 32, 40, 80, 126, 192)
+STANDARD_VOCAB = 32_000
+GROUPED_QUERIES_FROM = 30 * 10**9  # Llama 2 groups queries from its 34B model on, over 8 KV heads
+
+
+def standard_config(size: str) -> dict[str, Any]:
+    """A Llama-shaped config.json with about `size` parameters, e.g. '7B'. Raises PlanError.
+
+    Width and depth are interpolated between published Llama models (logarithmically in the
+    parameter count); the feed-forward width, in multiples of 64, then takes up what is left,
+    which brings the count within 1 % of `size`.
+    """
+    try:
+        wanted = parse_count(size)
+    except ValueError as e:
+        raise PlanError([Issue("model.size", str(e))]) from None
+    if not SMALLEST_SIZE <= wanted <= LARGEST_SIZE:
+        low, high = count_text(SMALLEST_SIZE), count_text(LARGEST_SIZE)
+        raise PlanError(
+            [Issue("model.size", f"{shown(size)} must lie between {low} and {high} parameters")]
+        )
+    step = 1_024 if wanted > 5e9 else 256 if wanted > 5e8 else 64
+    hidden = max(1, round(_between(wanted, STANDARD_HIDDEN) / step)) * step
+    layers = round(_between(wanted, STANDARD_LAYERS))
+    head_dim = 128 if hidden % 128 == 0 and wanted >= 1e9 else 64
+    heads = hidden // head_dim
+    kv_heads = 8 if wanted >= GROUPED_QUERIES_FROM and heads % 8 == 0 else heads
+    attention = 2 * hidden * (heads + kv_heads) * head_dim
+    left = wanted - 2 * STANDARD_VOCAB * hidden - layers * (attention + 2 * hidden)
+    return {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": max(1, round(left / (3 * hidden * layers) / 64)) * 64,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "vocab_size": STANDARD_VOCAB,
+        "max_position_embeddings": 4096,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    }
+
+
+def _between(parameters: float, values: tuple[int, ...]) -> float:
+    """`values` at STANDARD_PARAMETERS, interpolated logarithmically in both."""
+    known = STANDARD_PARAMETERS
+    i = min(max(bisect.bisect(known, parameters), 1), len(known) - 1)
+    share = math.log(parameters / known[i - 1]) / math.log(known[i] / known[i - 1])
+    return float(values[i - 1] * (values[i] / values[i - 1]) ** share)

@@ -1,0 +1,336 @@
+"""Plan: the one JSON document that a link carries, a preset is and the command line reads.
+
+Validation happens here, before any arithmetic. Each field's title, help, unit and words are data on
+the field itself, so that a form can be drawn from them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.functional_validators import AfterValidator
+
+from memcore import catalog, policies
+from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.hardware import Accelerator, Node
+from memcore.model import Model, check_depth, from_config, standard_config
+from memcore.rules import broken_rules
+
+VERSION = 1
+
+
+class _Words:
+    """Marks a field whose values are the words of one policy table; checks and suggests."""
+
+    def __init__(self, table: Mapping[str, policies.Word]):
+        self.table = table
+
+    def __call__(self, value: str) -> str:
+        if value not in self.table:
+            raise ValueError(f"{shown(value)} is not known; {did_you_mean(value, self.table)}")
+        return value
+
+
+def _words(table: Mapping[str, Any]) -> Any:
+    words = _Words(table)
+    return Annotated[str, AfterValidator(words), words]
+
+
+def _field(default: Any, title: str, help: str, unit: str = "", **limits: Any) -> Any:
+    return Field(
+        default=default,
+        title=title,
+        description=help,
+        json_schema_extra={"unit": unit} if unit else None,
+        **limits,
+    )
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=False)
+
+
+class Cluster(_Part):
+    gpu: str | Accelerator = _field("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
+    gpus: int = _field(8, "GPUs", "Accelerators in all.", ge=1, le=1_000_000)
+    gpus_per_node: int = _field(8, "GPUs per node", "Accelerators in one host.", ge=1, le=1_000)
+    node: str | Node | None = _field(
+        None, "Node", "Host preset: DRAM, PCIe, NVMe, network. Default: the GPU's usual host."
+    )
+
+
+class Parallel(_Part):
+    tp: int = _field(1, "Tensor parallel", "Ranks that share each layer.", ge=1, le=1024)
+    pp: int = _field(1, "Pipeline parallel", "Stages that share the layers.", ge=1, le=1024)
+    cp: int = _field(1, "Context parallel", "Ranks that share a sequence.", ge=1, le=1024)
+    ep: int = _field(1, "Expert parallel", "Ranks that share the experts.", ge=1, le=1024)
+    sequence_parallel: bool = _field(
+        False, "Sequence parallel", "Cut norms and residuals over tensor ranks too."
+    )
+    virtual_stages: int = _field(
+        1, "Virtual stages", "Model chunks per pipeline rank.", ge=1, le=128
+    )
+
+
+class Train(_Part):
+    micro_batch: int = _field(
+        1, "Micro-batch", "Sequences per GPU in one forward.", "sequences", ge=1, le=65_536
+    )
+    seq_len: int = _field(
+        4096, "Sequence length", "Tokens per sequence.", "tokens", ge=1, le=16_777_216
+    )
+    grad_accumulation: int = _field(
+        1, "Gradient accumulation", "Micro-batches per optimizer step.", ge=1, le=1_000_000
+    )
+    framework: _words(policies.FRAMEWORKS) = _field(  # type: ignore[valid-type]
+        "fsdp2", "Framework", "Who owns the training states, and which buffers live around them."
+    )
+    zero: int = _field(
+        3,
+        "ZeRO stage",
+        "What is sharded over data-parallel GPUs: 1 optimizer states, 2 gradients too, "
+        "3 parameters too.",
+        ge=0,
+        le=3,
+    )
+    precision: _words(policies.PRECISIONS) = _field(  # type: ignore[valid-type]
+        "bf16-mixed", "Precision", "Which dtype each copy of a weight has."
+    )
+    optimizer: _words(policies.OPTIMIZERS) = _field(  # type: ignore[valid-type]
+        "adamw", "Optimizer", "What is kept per parameter between steps."
+    )
+    checkpointing: _words(policies.CHECKPOINTING) = _field(  # type: ignore[valid-type]
+        "full", "Checkpointing", "Which activations are recomputed instead of kept."
+    )
+    kernels: _words(policies.KERNELS) = _field(  # type: ignore[valid-type]
+        "hf", "Kernels", "Whose layer code runs; it decides which tensors are saved."
+    )
+    attention: _words(policies.ATTENTION) = _field(  # type: ignore[valid-type]
+        "flash", "Attention", "Which attention kernel runs."
+    )
+    cross_entropy: _words(policies.CROSS_ENTROPY) = _field(  # type: ignore[valid-type]
+        "eager", "Cross-entropy", "Whether fp32 logits exist."
+    )
+    offload_optimizer: _words(policies.OFFLOAD) = _field(  # type: ignore[valid-type]
+        "none", "Offload optimizer", "Where the optimizer states live."
+    )
+    offload_parameters: _words(policies.OFFLOAD_NONE) = _field(  # type: ignore[valid-type]
+        "none", "Offload parameters", "Where the parameters live."
+    )
+    offload_activations: _words(policies.OFFLOAD_NONE) = _field(  # type: ignore[valid-type]
+        "none", "Offload activations", "Where saved activations live."
+    )
+
+
+class Serve(_Part):
+    weight_dtype: _words(policies.WEIGHT_DTYPES) = _field(  # type: ignore[valid-type]
+        "bf16", "Weight dtype", "How weights are stored for inference."
+    )
+    kv_dtype: _words(policies.KV_DTYPES) = _field(  # type: ignore[valid-type]
+        "bf16", "KV dtype", "How keys and values are cached."
+    )
+    kv_cache: _words(policies.KV_CACHES) = _field(  # type: ignore[valid-type]
+        "paged", "KV cache", "How cache memory is handed to sequences."
+    )
+    concurrency: int = _field(64, "Concurrency", "Sequences served at once.", ge=1, le=1_000_000)
+    prompt_len: int = _field(
+        1024, "Prompt length", "Tokens in a prompt.", "tokens", ge=1, le=16_777_216
+    )
+    output_len: int = _field(
+        256, "Output length", "Tokens generated.", "tokens", ge=1, le=16_777_216
+    )
+    block_size: int = _field(16, "Block size", "Tokens in one page of the cache.", ge=1, le=65_536)
+    memory_utilization: float = _field(
+        0.9, "Memory utilization", "Share of the GPU that the server may use.", gt=0, le=1
+    )
+    max_batched_tokens: int = _field(
+        8192,
+        "Batched tokens",
+        "Most tokens in one forward; decides the activation peak.",
+        "tokens",
+        ge=1,
+        le=16_777_216,
+    )
+
+
+class Plan(_Part):
+    """What is to be trained or served, on what, and how. `{}` is a valid plan.
+
+    model is a preset's name, {"size": "7B"}, or a whole Hugging Face config.json object.
+    """
+
+    version: int = _field(VERSION, "Version", "Of this document's form.", ge=1, le=VERSION)
+    model: str | dict[str, Any] = _field(
+        "llama-3-8b", "Model", "A preset's name, a size such as 7B, or a config.json."
+    )
+    cluster: Cluster = Cluster()
+    parallel: Parallel = Parallel()
+    train: Train = Train()
+    serve: Serve = Serve()
+
+    def __init__(self, **values: Any):
+        try:
+            super().__init__(**values)
+        except ValidationError as e:
+            raise PlanError(map(_issue, e.errors(include_url=False))) from None
+        _check(self)
+
+    @classmethod
+    def of(cls, document: Any) -> Plan:
+        """The plan that a parsed JSON document describes. Raises PlanError."""
+        if not isinstance(document, Mapping):
+            raise PlanError([Issue("", "a plan is one JSON object, in braces")])
+        version = document.get("version")
+        if isinstance(version, int) and version > VERSION:
+            raise PlanError(
+                [
+                    Issue(
+                        "version",
+                        f"{version} was made by a later Memplan; this one reads versions up to "
+                        f"{VERSION}. Update Memplan, or set version to {VERSION}",
+                    )
+                ]
+            )
+        if not all(isinstance(key, str) for key in document):
+            raise PlanError([Issue("", "every key of a plan is a word")])
+        return cls(**document)
+
+    @functools.cached_property
+    def architecture(self) -> Model:
+        return resolve_model(self.model)
+
+    @functools.cached_property
+    def accelerator(self) -> Accelerator:
+        gpu = self.cluster.gpu
+        return catalog.accelerator(gpu) if isinstance(gpu, str) else gpu
+
+    @functools.cached_property
+    def node(self) -> Node:
+        node = self.cluster.node or self.accelerator.node
+        return catalog.node(node) if isinstance(node, str) else node
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel ranks: gpus / (tp x pp x cp)."""
+        p = self.parallel
+        return self.cluster.gpus // (p.tp * p.pp * p.cp)
+
+    def sizes(self) -> dict[str, Any]:
+        """Every number that a formula reads, flat: {name: int}."""
+        p, t = self.parallel, self.train
+        return {
+            **self.architecture.sizes,
+            "B": t.micro_batch,
+            "S": t.seq_len,
+            "ACCUMULATION": t.grad_accumulation,
+            "GPUS": self.cluster.gpus,
+            "GPUS_PER_NODE": min(self.cluster.gpus_per_node, self.cluster.gpus),
+            "DP": self.dp,
+            "TP": p.tp,
+            "PP": p.pp,
+            "CP": p.cp,
+        }
+
+    def document(self) -> dict[str, Any]:
+        """This plan as plain JSON types, every field explicit."""
+        return self.model_dump(mode="json")
+
+    def changed(self, path: str, value: Any) -> Plan:
+        """This plan with one field changed, named as in an error: 'train.micro_batch'."""
+        document = self.document()
+        *parents, last = path.split(".")
+        part = document
+        for name in parents:
+            part = part[name]
+        part[last] = value
+        return Plan.of(document)
+
+
+def resolve_model(model: str | Mapping[str, Any]) -> Model:
+    """The Model behind a plan's `model`. Raises PlanError."""
+    if isinstance(model, str):
+        if model not in catalog.model_names():
+            known = catalog.model_names()
+            raise PlanError(
+                [Issue("model", f"no preset {shown(model)}; {did_you_mean(model, known)}")]
+            )
+        return catalog.model(model)
+    if "size" in model and "model_type" not in model:
+        extra = [key for key in model if key != "size"]
+        if extra or not isinstance(model["size"], str):
+            raise PlanError([Issue("model.size", "a model by size is {'size': '7B'} and no more")])
+        return from_config(standard_config(model["size"]), f"Standard {model['size'].strip()}")
+    check_depth(model)
+    return _from_json(json.dumps(model, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=64)
+def _from_json(text: str) -> Model:
+    return from_config(json.loads(text))
+
+
+def _check(plan: Plan) -> None:
+    """What no single field can say: presets that do not exist, impossible combinations."""
+    issues = []
+    gpu, node = plan.cluster.gpu, plan.cluster.node
+    if isinstance(gpu, str) and gpu not in catalog.gpu_names():
+        hint = did_you_mean(gpu, catalog.gpu_names())
+        issues.append(Issue("cluster.gpu", f"no GPU preset {shown(gpu)}; {hint}"))
+    if isinstance(node, str) and node not in catalog.node_names():
+        hint = did_you_mean(node, catalog.node_names())
+        issues.append(Issue("cluster.node", f"no node preset {shown(node)}; {hint}"))
+    elif not issues and node is None and plan.accelerator.node not in catalog.node_names():
+        hint = did_you_mean(plan.accelerator.node, catalog.node_names())
+        issues.append(Issue("cluster.gpu.node", f"no node preset of that name; {hint}"))
+    try:
+        model: Model | None = plan.architecture
+    except PlanError as e:
+        issues += e.issues
+        model = None
+    issues += broken_rules(plan, model)
+    if issues:
+        raise PlanError(issues)
+
+
+def _issue(error: Mapping[str, Any]) -> Issue:
+    """One pydantic error in our words."""
+    path = [p for p in error["loc"] if p not in ("str", "Accelerator", "Node", "dict[str,any]")]
+    field = ".".join(map(str, path))
+    kind, value = error["type"], error.get("input")
+    context = error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return Issue(field, f"unknown key; {did_you_mean(str(path[-1]), _siblings(path))}")
+    if kind == "value_error":
+        return Issue(field, str(context["error"]))
+    if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size"):
+        return Issue(field, f"must be a whole number, not {shown(value)}")
+    if kind in ("float_type", "finite_number"):
+        return Issue(field, f"must be a finite number, not {shown(value)}")
+    if kind == "bool_type":
+        return Issue(field, f"must be true or false, not {shown(value)}")
+    if kind == "string_type":
+        return Issue(field, f"must be a word, not {shown(value)}")
+    bounds = {
+        "greater_than_equal": "at least {ge:,}",
+        "less_than_equal": "at most {le:,}",
+        "greater_than": "more than {gt:,}",
+        "less_than": "less than {lt:,}",
+    }
+    if kind in bounds:
+        return Issue(field, f"must be {bounds[kind].format(**context)}, not {shown(value)}")
+    return Issue(field, f"{error['msg'][:200]} (got {shown(value)})")
+
+
+def _siblings(path: list[Any]) -> Iterable[str]:
+    """The keys that exist where an unknown one was given."""
+    part: Any = Plan
+    for name in path[:-1]:
+        field = getattr(part, "model_fields", {}).get(name)
+        if field is None:
+            return ()
+        part = Accelerator if (name == "gpu") else Node if name == "node" else field.annotation
+    return list(getattr(part, "model_fields", {}))

@@ -1,0 +1,205 @@
+"""Policies: the words of a plan that choose how a step is run, as tables.
+
+To add one, add a row; a word that needs new behaviour gets it where its table is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPE_BYTES = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "bool": 1.0,
+    "int64": 8.0,
+    "int4": 0.5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A policy's label and one sentence for the person who chooses it."""
+
+    label: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Precision(Word):
+    """Which dtype each copy of a weight has.
+
+    resident   the parameters that live through the step (sharded, under ZeRO-3)
+    compute    the copy the operations read
+    gradient   what backward produces for a weight; under autocast it is cast back to `resident`
+    reduced    what the gradient reduction sends, and what stays until the optimizer step
+    master     an fp32 copy that the optimizer keeps besides, or ''
+    moment     the optimizer's moments
+    autocast   whether operations run under torch.autocast, with bf16 copies of the weights
+    """
+
+    resident: str
+    compute: str
+    gradient: str
+    reduced: str
+    master: str
+    moment: str
+    autocast: bool = False
+
+
+_MIXED = "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
+_PURE = "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
+_AUTOCAST = "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
+_FP32 = "Everything in fp32: 16 bytes per parameter with AdamW."
+
+# (framework, precision) -> the copies that exist. Sources: torch.distributed.fsdp.fully_shard's
+# MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32); torch.autocast; Rajbhandari et al.,
+# "ZeRO", section 3.1 (2 + 2 + 12 bytes) for bf16-mixed without sharding.
+COPIES = {
+    ("pytorch", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
+    ("pytorch", "bf16-mixed"): Precision(
+        "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
+    ),
+    ("pytorch", "bf16-autocast"): Precision(
+        "bf16-autocast", _AUTOCAST, "fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True
+    ),
+    ("pytorch", "bf16-pure"): Precision(
+        "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
+    ),
+    ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
+    ("fsdp2", "bf16-mixed"): Precision(
+        "bf16-mixed", _MIXED, "fp32", "bf16", "bf16", "fp32", "", "fp32"
+    ),
+    ("fsdp2", "bf16-autocast"): Precision(
+        "bf16-autocast", _AUTOCAST, "fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True
+    ),
+    ("fsdp2", "bf16-pure"): Precision(
+        "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
+    ),
+}
+
+PRECISIONS = {
+    "fp32": Word("fp32", _FP32),
+    "bf16-mixed": Word("bf16 mixed", _MIXED),
+    "bf16-autocast": Word("bf16 autocast", _AUTOCAST),
+    "bf16-pure": Word("bf16 pure", _PURE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Framework(Word):
+    """Who owns the states. `zero` lists the ZeRO stages that it has."""
+
+    zero: tuple[int, ...]
+
+
+FRAMEWORKS = {
+    "pytorch": Framework(
+        "PyTorch (DDP)",
+        "One full copy per GPU; gradients are averaged with DistributedDataParallel. ZeRO 1 is "
+        "torch's ZeroRedundancyOptimizer.",
+        zero=(0, 1),
+    ),
+    "fsdp2": Framework(
+        "PyTorch FSDP2",
+        "torch.distributed.fsdp.fully_shard on each layer. ZeRO 3 reshards after forward, ZeRO 2 "
+        "keeps the gathered layers until backward, ZeRO 0 replicates (a shard group of one).",
+        zero=(0, 2, 3),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer(Word):
+    """`moments` tensors as large as the parameters, and `step_bytes` per parameter tensor."""
+
+    moments: tuple[str, ...]
+    step_bytes: int
+    flops_per_parameter: int
+
+
+OPTIMIZERS = {
+    "adamw": Optimizer(
+        "AdamW (fused)",
+        "Two moments per parameter; torch.optim.AdamW(fused=True) needs no temporaries.",
+        moments=("exp_avg", "exp_avg_sq"),
+        step_bytes=4,
+        flops_per_parameter=12,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing(Word):
+    """`recompute`: which part of a layer is run again in backward ('' or 'layer')."""
+
+    recompute: str
+
+
+CHECKPOINTING = {
+    "none": Checkpointing("None", "Keep every tensor that backward needs.", ""),
+    "full": Checkpointing(
+        "Full",
+        "Keep only each layer's input and run the layer again in backward: about one third more "
+        "compute.",
+        "layer",
+    ),
+}
+
+KERNELS = {
+    "hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly."),
+}
+
+ATTENTION = {
+    "eager": Word(
+        "Eager", "Scores and probabilities exist as tensors, quadratic in the sequence length."
+    ),
+    "sdpa": Word(
+        "SDPA", "torch's scaled_dot_product_attention, which runs FlashAttention: no scores in HBM."
+    ),
+    "flash": Word(
+        "FlashAttention", "The flash_attn package: q, k, v, out and the log-sum-exp are kept."
+    ),
+}
+
+CROSS_ENTROPY = {
+    "eager": Word("Eager", "transformers' loss: the logits are copied to fp32."),
+}
+
+OFFLOAD = {
+    "none": Word("No", "Stays on the GPU."),
+    "cpu": Word("Host DRAM", "Lives in the node's DRAM; gradients and weights cross PCIe."),
+    "nvme": Word("NVMe", "Lives on the node's NVMe drives; streams through DRAM over PCIe."),
+}
+OFFLOAD_NONE = {"none": OFFLOAD["none"]}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDtype(Word):
+    """`bits` per value, scales included."""
+
+    bits: float
+    compute: str
+
+
+WEIGHT_DTYPES = {
+    "fp32": StoredDtype("fp32", "4 bytes per weight.", 32, "fp32"),
+    "bf16": StoredDtype("bf16", "2 bytes per weight.", 16, "bf16"),
+    "fp16": StoredDtype("fp16", "2 bytes per weight.", 16, "fp16"),
+}
+KV_DTYPES = {
+    "fp32": StoredDtype("fp32", "4 bytes per value.", 32, "fp32"),
+    "bf16": StoredDtype("bf16", "2 bytes per value.", 16, "bf16"),
+    "fp16": StoredDtype("fp16", "2 bytes per value.", 16, "fp16"),
+    "fp8": StoredDtype("fp8", "1 byte per value.", 8, "bf16"),
+    "int8": StoredDtype("int8", "1 byte per value.", 8, "bf16"),
+}
+
+KV_CACHES = {
+    "paged": Word("Paged", "Blocks are handed out as sequences grow; only the last is part empty."),
+    "contiguous": Word(
+        "Contiguous", "Each sequence reserves room for its longest possible length."
+    ),
+}

@@ -1,0 +1,354 @@
+"""Primitives: the PyTorch operations that layers are made of, each with what it saves.
+
+Every function runs one operation on a tape and returns its output. What is saved and what backward
+allocates follows PyTorch's tools/autograd/derivatives.yaml and the CUDA kernels; where a kernel
+keeps something else on a CPU, the GPU's is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore.dims import Factor, Shape
+from memcore.policies import DTYPE_BYTES
+from memcore.tape import Gradients, Tape, Tensor
+
+
+def promoted(a: str, b: str) -> str:
+    """The dtype of a result of two: the wider floating one."""
+    return a if DTYPE_BYTES[a] >= DTYPE_BYTES[b] else b
+
+
+def cast(t: Tape, x: Tensor, dtype: str, name: str) -> Tensor:
+    """x.to(dtype): a copy, or x itself if it has that dtype already. Saves nothing."""
+    if x.dtype == dtype:
+        return x
+    t.start(name, x)
+    out = t.new(name, x.shape, dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{name} grad", x.shape, x.dtype)]
+
+    t.finish(name, [x], out, [], backward)
+    return out
+
+
+def _matrix_input(t: Tape, x: Tensor) -> Tensor:
+    """Under autocast a matrix operation reads a bf16 copy, made anew for each reader."""
+    return cast(t, x, "bf16", "input (bf16)") if t.autocast else x
+
+
+def _weight(t: Tape, w: Tensor) -> Tensor:
+    """Under autocast a weight is cast once and the copy is cached until autocast ends."""
+    if not t.autocast or w.dtype == "bf16":
+        return w
+    copy = cast(t, w, "bf16", "weight (bf16)")
+    copy.storage.kind = "weight copy"
+    return copy
+
+
+def linear(
+    t: Tape,
+    name: str,
+    x: Tensor,
+    width: Factor,
+    into: Factor,
+    bias: bool,
+    transposed: bool = False,
+    tied: bool = False,
+) -> Tensor:
+    """x @ W (+ b) from `width` to `into`. Saves x.
+
+    W is (into, width), or (width, into) when `transposed` (GPT-2's Conv1D). A `tied` W is another
+    block's parameter and is not counted here.
+    """
+    with t.scope(name):
+        w = t.parameter("weight", (width, into) if transposed else (into, width), counted=not tied)
+        inputs = [t.parameter("bias", (into,))] if bias else []
+        w_used = _weight(t, w)
+        biases = [_weight(t, b) for b in inputs]
+        x_used = _matrix_input(t, x)
+        rows = x.shape[:-1]
+        flops = (2.0, (*rows, width, into))
+        t.start("matmul", x_used, w_used, *biases, flops=[flops])
+        out = t.new("out", (*rows, into), x_used.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            dx = dw = None
+            if bias and x_used.needs_grad:  # addmm computes the input's gradient first, mm the weight's
+                dx = t.new("input grad", x_used.shape, x_used.dtype)
+            dw = t.new("weight grad", w_used.shape, w_used.dtype)
+            if not bias and x_used.needs_grad:
+                dx = t.new("input grad", x_used.shape, x_used.dtype)
+            db = [t.new("bias grad", (into,), x_used.dtype) for _ in biases]
+            return [dx, dw, *db]
+
+        t.finish(
+            "matmul",
+            [x_used, w_used, *biases],
+            out,
+            [x_used, w_used] if x_used.needs_grad else [x_used],
+            backward,
+            flops=[(2.0 * (1 + x_used.needs_grad), flops[1])],
+        )
+        return out
+
+
+def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
+    """a * b, `b` of a's shape or broadcast to it. Saves each factor that the other's gradient needs."""
+    dtype = promoted(a.dtype, b.dtype)
+    t.start(name, a, b)
+    out = t.new(name, a.shape, dtype)
+    broadcast = b.shape != a.shape
+
+    def backward(g: Gradients) -> Gradients:
+        products = [t.new(f"{name} grad", a.shape, dtype) if x.needs_grad else None for x in (a, b)]
+        da, db = products
+        if db is not None and broadcast:
+            reduced = t.new(f"{name} grad, summed", b.shape, dtype)
+            t.free(db)
+            db = reduced
+        if da is not None and a.dtype != dtype:
+            narrow = t.new(f"{name} grad ({a.dtype})", a.shape, a.dtype)
+            t.free(da)
+            da = narrow
+        return [da, db]
+
+    saved = [x for x, other in ((a, b), (b, a)) if other.needs_grad]
+    t.finish(name, [a, b], out, saved, backward)
+    return out
+
+
+def scale(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x * number. Saves nothing."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def shift(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x + number. Saves nothing, passes its gradient on."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [], lambda g: [g[0]])
+    return out
+
+
+def add(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
+    """a + b. Saves nothing; both sides get the same gradient, cast or summed where they differ."""
+    dtype = promoted(a.dtype, b.dtype)
+    t.start(name, a, b)
+    out = t.new(name, a.shape, dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        grads: list[Tensor | None] = []
+        for x in (a, b):
+            if not x.needs_grad:
+                grads.append(None)
+            elif x.shape != a.shape or x.dtype != dtype:
+                grads.append(t.new(f"{name} grad", x.shape, x.dtype))
+            else:
+                grads.append(g[0])
+        return grads
+
+    t.finish(name, [a, b], out, [], backward)
+    return out
+
+
+def power(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x ** number. Saves x; backward needs two temporaries as large as x."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        raised = t.new(f"{name} grad, power", x.shape, x.dtype)
+        scaled = t.new(f"{name} grad, scaled", x.shape, x.dtype)
+        t.free(raised)
+        grad = t.new(f"{name} grad", x.shape, x.dtype)
+        t.free(scaled)
+        return [grad]
+
+    t.finish(name, [x], out, [x], backward)
+    return out
+
+
+def mean(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Mean over the last dimension. Saves nothing; backward expands to x's shape."""
+    t.start(name, x)
+    out = t.new(name, x.shape[:-1], x.dtype)
+    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def keeps_result(t: Tape, x: Tensor, name: str) -> Tensor:
+    """An elementwise function whose derivative needs its result: rsqrt, tanh, relu. Saves it."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [out], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def keeps_input(t: Tape, x: Tensor, name: str) -> Tensor:
+    """An elementwise function whose derivative needs its input: silu, gelu. Saves it."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def softmax(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Softmax or log-softmax over the last dimension, in x's dtype. Saves its result."""
+    return keeps_result(t, x, name)
+
+
+def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Dropout with a probability above zero. Saves a mask of one byte per element."""
+    with t.scope(name):
+        t.start("dropout", x)
+        out = t.new("out", x.shape, x.dtype)
+        mask = t.new("mask", x.shape, "bool")
+        t.finish(
+            "dropout", [x], out, [mask], lambda g: [t.new("dropout grad", x.shape, x.dtype)]
+        )
+        return out
+
+
+def layer_norm(t: Tape, x: Tensor, width: Factor, name: str) -> Tensor:
+    """torch.nn.LayerNorm with weight and bias. Saves x, and mean and reciprocal deviation in fp32."""
+    with t.scope(name):
+        w, b = t.parameter("weight", (width,)), t.parameter("bias", (width,))
+        t.start("layer_norm", x, w, b)
+        stats = [t.new(s, x.shape[:-1], "fp32") for s in ("mean", "rstd")]
+        out = t.new("out", x.shape, x.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            dx = t.new("input grad", x.shape, x.dtype) if x.needs_grad else None
+            return [dx, *(t.new("weight grad", (width,), w.dtype) for _ in (w, b))]
+
+        t.finish("layer_norm", [x, w, b], out, [x, w, b, *stats], backward)
+        return out
+
+
+def heads_first(t: Tape, x: Tensor, shape: Shape, copies_grad: bool) -> Tensor:
+    """view + transpose to (B, heads, S, head_dim): no memory. Backward copies where layouts differ."""
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new("heads grad, contiguous", x.shape, x.dtype)] if copies_grad else [g[0]]
+
+    out = Tensor(x.storage, shape, x.dtype, False)
+    t.finish("heads", [x], out, [], backward)
+    return out
+
+
+def contiguous(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """A copy in another layout or with repeated heads. Saves nothing; backward sums repeats."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [g[0]] if shape == x.shape else [t.new(f"{name} grad", x.shape, x.dtype)]
+
+    t.finish(name, [x], out, [], backward)
+    return out
+
+
+def split(t: Tape, x: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+    """Views of one tensor. Backward concatenates the gradients."""
+    outs = [Tensor(x.storage, shape, x.dtype, False) for shape in shapes]
+    t.finish("split", [x], outs, [], lambda g: [t.new("split grad", x.shape, x.dtype)])
+    return outs
+
+
+def matmul(
+    t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str
+) -> Tensor:
+    """Batched a @ b with result `shape` and contracted dimension `inner`. Saves both."""
+    a, b = _matrix_input(t, a), _matrix_input(t, b)
+    flops = (2.0, (*shape, inner))
+    t.start(name, a, b, flops=[flops])
+    out = t.new(name, shape, a.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{name} grad", x.shape, x.dtype) for x in (a, b)]
+
+    t.finish(name, [a, b], out, [a, b], backward, flops=[(4.0, flops[1])])
+    return out
+
+
+def rotate(t: Tape, x: Tensor, cos: Tensor, sin: Tensor, half: Factor, name: str) -> Tensor:
+    """Rotary embedding as transformers writes it: x * cos + rotate_half(x) * sin. Saves the tables."""
+    with t.scope(name):
+        straight = multiply(t, x, cos, "x cos")
+        half_shape = (*x.shape[:-1], half)
+        t.start("rotate_half", x)
+        negative = t.new("negative half", half_shape, x.dtype)
+        turned = t.new("rotate_half", x.shape, x.dtype)
+        t.use(negative)
+
+        def backward(g: Gradients) -> Gradients:
+            part = t.new("rotate_half grad, half", half_shape, x.dtype)
+            first = t.new("rotate_half grad, padded", x.shape, x.dtype)
+            t.free(part)
+            second = t.new("rotate_half grad, padded", x.shape, x.dtype)
+            t.free(second)
+            return [first]
+
+        t.finish("rotate_half", [x], turned, [], backward)
+        return add(t, straight, multiply(t, turned, sin, "rotate_half sin"), "sum")
+
+
+def flash_attention(
+    t: Tape, q: Tensor, k: Tensor, v: Tensor, lse: Shape, flops: Shape, name: str
+) -> Tensor:
+    """FlashAttention: saves q, k, v, out and the fp32 log-sum-exp; no scores in HBM.
+
+    `flops` is the shape of one causal-free product (B x heads x S x S x head_dim); the causal mask
+    skips half of it. Forward does two products, backward five (it recomputes the scores).
+    """
+    if t.autocast:
+        q, k, v = (cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v")))
+    t.start(name, q, k, v, flops=[(2.0, flops)])
+    out = t.new("out", q.shape, q.dtype)
+    stats = t.new("log-sum-exp", lse, "fp32")
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{n} grad", x.shape, x.dtype) for x, n in ((q, "q"), (k, "k"), (v, "v"))]
+
+    t.finish(name, [q, k, v], out, [q, k, v, out, stats], backward, flops=[(5.0, flops)])
+    return out
+
+
+def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool) -> Tensor:
+    """Table lookup. Saves the ids; backward makes a dense gradient as large as the table.
+
+    With `tied` weights the head's gradient is there already and this one is added to it.
+    """
+    with t.scope(name):
+        w = t.parameter("weight", (rows, width))
+        t.start("lookup", ids)
+        out = t.new("out", (*ids.shape, width), w.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            dense = t.new("weight grad", (rows, width), w.dtype)
+            if tied:
+                t.free(dense)
+                return [None]
+            return [dense]
+
+        t.finish("lookup", [w], out, [ids], backward)
+        return out
+
+
+def nll_loss(t: Tape, logp: Tensor, labels: Tensor) -> Tensor:
+    """Mean negative log-likelihood. Saves log-probabilities, labels and the total weight."""
+    t.start("nll_loss", logp, labels)
+    loss, total = t.new("loss", (), "fp32"), t.new("total weight", (), "fp32")
+    t.finish(
+        "nll_loss",
+        [logp],
+        loss,
+        [logp, labels, total],
+        lambda g: [t.new("log-probability grad", logp.shape, logp.dtype)],
+    )
+    return loss

@@ -1,0 +1,204 @@
+"""The Report: everything `evaluate` says about one plan. Sizes in bytes, times in seconds.
+
+A part that cannot be computed for a plan is None, and `notes` says why; it is never zero or made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+CONSUMERS = ("parameters", "gradients", "optimizer_states", "activations", "workspace")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One kind of tensor at the peak (`hbm`), or at its resting place in another tier.
+
+    name        what it is, dotted: 'layers.mlp.silu(gate)'
+    consumer    one of CONSUMERS
+    shape       named dimensions with this plan's values: 'B 1 x S 4,096 x F 14,336'
+    dtype       as stored
+    bytes_each  bytes of one such tensor, on one GPU
+    count       how many of them are alive at the peak (in another tier: how many rest there)
+    bytes       bytes_each x count: the sum over tier 'hbm' is memory.allocated_bytes
+    tier        'hbm' (per GPU), 'dram' or 'nvme' (per node)
+    lifetime    from when to when it is alive, in words
+    certainty   'exact', 'measured' or 'assumed'
+    source      where the knowledge comes from
+    why         one sentence: who keeps it and for what
+    """
+
+    name: str
+    consumer: str
+    shape: str
+    dtype: str
+    bytes_each: int
+    count: int
+    bytes: int
+    tier: str
+    lifetime: str
+    certainty: str
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    rank: int
+    instant: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstantMemory:
+    """Bytes alive on one rank at one instant, by consumer.
+
+    id      stable name, e.g. 'backward-last-layer'
+    label   for people, e.g. 'Backward, layer 31 (last)'
+    at      the operation inside the instant at which its maximum is reached
+    """
+
+    id: str
+    label: str
+    rank: int
+    bytes: int
+    consumers: Mapping[str, int]
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    rank: int
+    allocated_bytes: int
+    instant: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """A part of memory that no shape determines: an interval of bytes, with its source."""
+
+    name: str
+    low: int
+    high: int
+    certainty: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    allocated_bytes: int
+    peak: Peak
+    consumers: Mapping[str, int]
+    saved_for_backward_bytes: int
+    reserved_bytes: tuple[int, int]
+    device_bytes: tuple[int, int]
+    capacity_bytes: int
+    fits: bool
+    verdict: str  # 'fits', 'tight' or 'over'
+    tiers: Mapping[str, int]
+    tier_capacities: Mapping[str, int]
+    ranks: tuple[RankMemory, ...]
+    timeline: tuple[InstantMemory, ...]
+    overheads: tuple[Overhead, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTime:
+    """One operation of a step, all its executions together, on one GPU.
+
+    phase    'forward', 'recompute', 'backward', 'optimizer'
+    flops, hbm_bytes            work and traffic
+    seconds                     the slower of compute and HBM
+    bound_by                    'compute' or 'hbm'
+    """
+
+    name: str
+    phase: str
+    flops: float
+    hbm_bytes: float
+    compute_seconds: float
+    hbm_seconds: float
+    seconds: float
+    bound_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that cross one link in a step, per GPU (nvlink, pcie) or per node (network, nvme)."""
+
+    name: str
+    link: str  # 'nvlink', 'network', 'pcie', 'dram', 'nvme'
+    bytes: float
+    seconds: float
+    exposed_seconds: float
+    hidden_by: str
+    hides_at_bandwidth: float | None  # bytes/s at which nothing of it would be exposed
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    step_seconds: float
+    tokens_per_second: float
+    tokens_per_second_per_gpu: float
+    mfu: float
+    hfu: float
+    bound_by: str
+    resources: Mapping[str, float]
+    exposed: Mapping[str, float]
+    phases: Mapping[str, float]
+    model_flops: float
+    hardware_flops: float
+    recompute_flops: float
+    operations: tuple[OperationTime, ...]
+    transfers: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    weights_bytes: int
+    kv_bytes_per_token: int
+    activation_bytes: int
+    overhead_bytes: int
+    budget_bytes: int
+    kv_budget_bytes: int
+    kv_capacity_tokens: int
+    sequence_bytes: int
+    wasted_bytes_per_sequence: int
+    max_concurrency: int
+    fits: bool
+    ttft_seconds: float
+    tpot_seconds: float
+    tokens_per_second: float
+    prefill_bound_by: str
+    decode_bound_by: str
+    gpus_per_replica: int
+    replicas: int
+    rows: tuple[LedgerRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    plan: Mapping[str, Any]
+    parameters: int
+    trainable_parameters: int
+    memory: Memory | None
+    time: Time | None
+    serve: Serve | None
+    ledger: tuple[LedgerRow, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The Report as plain JSON types; parts that were not computed are left out."""
+        return _plain(self)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {k: _plain(v) for k, v in pairs if v is not None}
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,85 @@
+"""Rules: combinations that cannot exist, each written once.
+
+Plan raises their messages; a sweep uses the same conditions as a mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memcore import policies
+from memcore.errors import Issue
+from memcore.model import Model
+
+if TYPE_CHECKING:
+    from memcore.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRule:
+    """A condition on the flat sizes that must hold; works for numbers and for arrays."""
+
+    field: str
+    holds: Callable[[dict[str, Any]], Any]
+    message: Callable[[dict[str, Any]], str]
+
+
+SIZE_RULES = (
+    SizeRule(
+        "cluster.gpus",
+        lambda s: s["GPUS"] % (s["TP"] * s["PP"] * s["CP"]) == 0,
+        lambda s: (
+            f"{s['GPUS']:,} GPUs do not divide by tp x pp x cp = {s['TP'] * s['PP'] * s['CP']:,}; "
+            "use a multiple of it"
+        ),
+    ),
+    SizeRule(
+        "parallel.tp",
+        lambda s: s["HEADS"] % s["TP"] == 0,
+        lambda s: (
+            f"{s['HEADS']:,} attention heads do not divide by tp {s['TP']:,}; "
+            f"choose a divisor of {s['HEADS']:,}"
+        ),
+    ),
+    SizeRule(
+        "parallel.pp",
+        lambda s: s["LAYERS"] >= s["PP"],
+        lambda s: f"{s['PP']:,} stages for {s['LAYERS']:,} layers; use at most one per layer",
+    ),
+    SizeRule(
+        "parallel.cp",
+        lambda s: s["S"] >= s["CP"],
+        lambda s: f"{s['CP']:,} ranks for {s['S']:,} tokens; use at most one per token",
+    ),
+)
+
+
+def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
+    """Every rule this plan breaks; without a model, those that do not need one."""
+    issues = []
+    t = plan.train
+    stages = policies.FRAMEWORKS[t.framework].zero
+    if t.zero not in stages:
+        others = [n for n, f in policies.FRAMEWORKS.items() if t.zero in f.zero]
+        issues.append(
+            Issue(
+                "train.zero",
+                f"{t.framework} has ZeRO {', '.join(map(str, stages))}, not {t.zero}; change the "
+                f"stage, or set train.framework to {' or '.join(others)}",
+            )
+        )
+    if model is None:
+        return issues
+    if model.learned_positions and t.seq_len > model.max_positions:
+        issues.append(
+            Issue(
+                "train.seq_len",
+                f"{t.seq_len:,} tokens, but {model.label} has learned positions for "
+                f"{model.max_positions:,}; use at most that",
+            )
+        )
+    sizes = plan.sizes()
+    issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
+    return issues

@@ -1,0 +1,307 @@
+"""Tape: autograd, with names instead of numbers.
+
+Operations are run once on symbolic tensors (named dimensions, no values). Forward records which
+tensors each operation saves; backward walks the graph in PyTorch's order and frees what PyTorch
+frees. What is left is flat data: for every storage its shape, dtype, birth and death. Nothing here
+depends on a size, so a tape is built once per choice of words and evaluated for any numbers.
+
+Time on a tape is counted in allocations: a storage is alive after allocation `t` if
+birth <= t < death.
+
+Follows torch/csrc/autograd/engine.cpp: nodes run in reverse order of creation as soon as all their
+gradients have arrived; a node's saved tensors and incoming gradients are released when it returns;
+gradients that meet are added in place if nobody else holds one of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from memcore.dims import Shape
+
+ALWAYS = 10**9  # a death that never comes within the tape
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """One block of memory.
+
+    kind      'input' (the block's own input), 'shared' (made by another block), 'parameter',
+              'activation' (made in forward), 'weight copy' (autocast), 'temporary' (made in
+              backward), 'gradient' (of a parameter)
+    saved_by  operations that keep it for their backward
+    merged    for a gradient: when it would be gone, had it been added to an existing one
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    kind: str
+    birth: int
+    death: int = -1
+    holders: int = 0
+    saved_by: list[str] = field(default_factory=list)
+    merged: int = ALWAYS
+
+
+@dataclass(slots=True, eq=False)
+class Tensor:
+    """A view of a storage, with the node that made it."""
+
+    storage: Storage
+    shape: Shape
+    dtype: str
+    needs_grad: bool
+    node: Node | None = None
+    index: int = 0
+
+
+Gradients = Sequence["Tensor | None"]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operation as autograd sees it. `flops` are (count, shape) pairs, one per phase."""
+
+    order: int
+    name: str
+    inputs: Sequence[Tensor]
+    saved: list[Storage]
+    backward: Callable[[Gradients], Gradients]
+    outputs: int = 1
+
+
+@dataclass(slots=True)
+class Work:
+    """What one operation costs in one direction: FLOPs and the tensors it reads and writes."""
+
+    name: str
+    phase: str  # 'forward' or 'backward'
+    flops: list[tuple[float, Shape]]
+    traffic: list[tuple[Shape, str]]
+
+
+class Tape:
+    """Records one block (an embedding, a layer, a head): forward first, then `backward`.
+
+    autocast   operations on matrices cast fp32 inputs and weights to bf16, as torch.autocast does
+    """
+
+    def __init__(self, parameter_dtype: str, autocast: bool = False):
+        self.parameter_dtype = parameter_dtype
+        self.autocast = autocast
+        self.storages: list[Storage] = []
+        self.parameters: list[Storage] = []
+        self.work: list[Work] = []
+        self.clock = 0
+        self.forward_end = 0
+        self._prefix: list[str] = []
+        self._nodes = 0
+        self._current: Work | None = None
+        self._copies: dict[int, Tensor] = {}
+
+    # -- naming -------------------------------------------------------------------------------
+
+    def scope(self, name: str) -> _Scope:
+        return _Scope(self, name)
+
+    def _named(self, name: str) -> str:
+        return ".".join((*self._prefix, name))
+
+    # -- tensors ------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Shape, dtype: str, needs_grad: bool = True) -> Tensor:
+        """The block's input. It belongs to this block if one of its operations saves it."""
+        return self._tensor(name, shape, dtype, "input", needs_grad)
+
+    def shared(self, name: str, shape: Shape, dtype: str) -> Tensor:
+        """A tensor that another block made and counts, read here: rotary tables, masks."""
+        return self._tensor(name, shape, dtype, "shared", needs_grad=False)
+
+    def parameter(self, name: str, shape: Shape, counted: bool = True) -> Tensor:
+        tensor = self._tensor(name, shape, self.parameter_dtype, "parameter", needs_grad=True)
+        if counted:
+            self.parameters.append(tensor.storage)
+        return tensor
+
+    def _tensor(self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool) -> Tensor:
+        storage = Storage(self._named(name), shape, dtype, kind, birth=0)
+        if kind != "parameter":
+            self.storages.append(storage)
+        return Tensor(storage, shape, dtype, needs_grad)
+
+    def new(self, name: str, shape: Shape, dtype: str, kind: str = "") -> Tensor:
+        """Allocate."""
+        self.clock += 1
+        kind = kind or ("temporary" if self.forward_end else "activation")
+        storage = Storage(self._named(name), shape, dtype, kind, birth=self.clock)
+        storage.death = self.clock + 1
+        self.storages.append(storage)
+        if self._current is not None:
+            self._current.traffic.append((shape, dtype))
+        return Tensor(storage, shape, dtype, needs_grad=False)
+
+    def use(self, *tensors: Tensor) -> None:
+        """Forward: these are read now, so they live at least until now."""
+        for t in tensors:
+            t.storage.death = max(t.storage.death, self.clock + 1)
+            if self._current is not None:
+                self._current.traffic.append((t.shape, t.dtype))
+
+    # -- recording operations -------------------------------------------------------------------
+
+    def start(self, name: str, *inputs: Tensor, flops: Sequence[tuple[float, Shape]] = ()) -> None:
+        """Begin an operation: what is allocated until `finish` is its own traffic."""
+        self._current = Work(self._named(name), "forward", list(flops), [])
+        self.use(*inputs)
+        self.work.append(self._current)
+
+    def finish(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        out: Tensor | Sequence[Tensor],
+        saved: Sequence[Tensor],
+        backward: Callable[[Gradients], Gradients],
+        flops: Sequence[tuple[float, Shape]] = (),
+    ) -> None:
+        """End an operation: connect its outputs to the graph and keep what it saves."""
+        self.use(*inputs)
+        self._current = None
+        outputs = [out] if isinstance(out, Tensor) else list(out)
+        if not any(t.needs_grad for t in inputs):
+            return
+        full = self._named(name)
+        storages: list[Storage] = []
+        for t in saved:
+            if t.storage.kind != "parameter" and t.storage not in storages:
+                storages.append(t.storage)
+        for s in storages:
+            s.holders += 1
+            s.saved_by.append(full)
+        reads = [(t.shape, t.dtype) for t in (*saved, *outputs)]
+
+        def run(grads: Gradients) -> Gradients:
+            self._current = Work(full, "backward", list(flops), list(reads))
+            self.work.append(self._current)
+            result = backward(grads)
+            self._current = None
+            return result
+
+        self._nodes += 1
+        node = Node(self._nodes, full, inputs, storages, run, len(outputs))
+        for i, t in enumerate(outputs):
+            t.node, t.index, t.needs_grad = node, i, True
+
+    def free(self, *tensors: Tensor) -> None:
+        """Backward: a temporary inside an operation is done with."""
+        for t in tensors:
+            t.storage.death = self.clock + 1
+
+    # -- backward -------------------------------------------------------------------------------
+
+    def end_forward(self) -> None:
+        """Forward is over: what nobody saved is gone, what is saved stays until released."""
+        self.clock += 1
+        self.forward_end = self.clock
+        for s in self.storages:
+            if s.holders:
+                s.death = ALWAYS
+
+    def backward(self, out: Tensor, grad: Tensor) -> Tensor | None:
+        """Run backward from `out`; returns the gradient of the block's input."""
+        grad.storage.kind, grad.storage.death = "temporary", ALWAYS
+        pending: dict[int, int] = {}  # node order -> consumers that have not run yet
+        stack, seen = [out.node], set()
+        while stack:
+            node = stack.pop()
+            if node is None or node.order in seen:
+                continue
+            seen.add(node.order)
+            for t in node.inputs:
+                if t.needs_grad and t.node is not None:
+                    pending[t.node.order] = pending.get(t.node.order, 0) + 1
+                    stack.append(t.node)
+        assert out.node is not None
+        buffers: dict[int, list[Tensor | None]] = {}
+        ready: list[tuple[int, Node]] = []
+
+        def arrive(buffer: list[Tensor | None], index: int, new: Tensor) -> None:
+            old = buffer[index]
+            if old is None:
+                buffer[index] = new
+                return
+            if old.storage is new.storage:  # both sides of a sum hold the same gradient
+                buffer[index] = self._summed(old, new, in_place=None)
+            elif old.storage.holders == 1:
+                buffer[index] = self._summed(old, new, in_place=old)
+            else:
+                buffer[index] = self._summed(
+                    old, new, in_place=new if new.storage.holders == 1 else None
+                )
+
+        grad.storage.holders = 1
+        buffers[out.node.order] = [None] * out.node.outputs
+        buffers[out.node.order][out.index] = grad
+        heapq.heappush(ready, (-out.node.order, out.node))
+        leaf: list[Tensor | None] = [None]
+        while ready:
+            _, node = heapq.heappop(ready)
+            incoming = buffers.pop(node.order)
+            produced = node.backward(incoming)
+            for t in produced:
+                if t is not None:
+                    t.storage.holders += 1
+                    t.storage.death = ALWAYS
+            for s in node.saved:
+                self._release(s)
+            for g in incoming:
+                if g is not None:
+                    self._release(g.storage)
+            for t, g in zip(node.inputs, produced, strict=True):
+                if g is None:
+                    continue
+                if t.node is not None:
+                    buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)
+                    arrive(buffer, t.index, g)
+                elif t.storage.kind == "parameter":
+                    g.storage.kind, g.storage.name = "gradient", f"{t.storage.name}.grad"
+                    g.storage.merged = self.clock + 1
+                else:
+                    arrive(leaf, 0, g)
+            for t in node.inputs:
+                if t.needs_grad and t.node is not None:
+                    pending[t.node.order] -= 1
+                    if pending[t.node.order] == 0:
+                        heapq.heappush(ready, (-t.node.order, t.node))
+        self.clock += 1
+        return leaf[0]
+
+    def _summed(self, old: Tensor, new: Tensor, in_place: Tensor | None) -> Tensor:
+        if in_place is None:
+            total = self.new("gradient sum", new.shape, new.dtype)
+            total.storage.holders, total.storage.death = 1, ALWAYS
+        else:
+            total = in_place
+        for t in (old, new):
+            if t is not total:
+                self._release(t.storage)
+        return total
+
+    def _release(self, storage: Storage) -> None:
+        storage.holders -= 1
+        if storage.holders <= 0:
+            storage.death = self.clock + 1
+
+
+class _Scope:
+    def __init__(self, tape: Tape, name: str):
+        self.tape, self.name = tape, name
+
+    def __enter__(self) -> None:
+        self.tape._prefix.append(self.name)
+
+    def __exit__(self, *_: object) -> None:
+        self.tape._prefix.pop()

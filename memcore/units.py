@@ -1,0 +1,75 @@
+"""Units: the only place that turns bytes, seconds and FLOPs into text, and back.
+
+GB is 10^9 bytes and GiB is 2^30 bytes; the two words are never mixed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+
+_BINARY = ((TiB, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB"))
+_DECIMAL = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_COUNT = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)\s*", re.IGNORECASE)
+
+
+def _significant(value: float, digits: int = 3) -> str:
+    """`value` with `digits` significant digits and no exponent: 0.0123, 1.23, 12.3, 123, 1,234."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def bytes_text(n: float) -> str:
+    """Bytes as KiB, MiB, GiB or TiB: 88604672 -> '84.5 MiB'."""
+    sign, n = ("-" if n < 0 else ""), abs(n)
+    for size, name in _BINARY:
+        if n >= size:
+            return f"{sign}{_significant(n / size)} {name}"
+    return f"{sign}{n:.0f} B"
+
+
+def gib_text(n: float) -> str:
+    """Bytes always as GiB, two decimals: for columns and axes that must not change their unit."""
+    return f"{n / GiB:,.2f} GiB"
+
+
+def seconds_text(s: float) -> str:
+    """Seconds as us, ms, s, min, h or d."""
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+        if s >= size:
+            return f"{_significant(s / size)} {name}"
+    return f"{_significant(s * 1e6)} µs"
+
+
+def rate_text(per_second: float, unit: str) -> str:
+    """A decimal rate: (3.35e12, 'B/s') -> '3.35 TB/s'."""
+    for size, prefix in _DECIMAL:
+        if per_second >= size:
+            return f"{_significant(per_second / size)} {prefix}{unit}"
+    return f"{_significant(per_second)} {unit}"
+
+
+def count_text(n: float) -> str:
+    """A count as K, M, B or T: 8030261248 -> '8.03B'."""
+    for size, name in _COUNT:
+        if n >= size:
+            return f"{_significant(n / size)}{name}"
+    return f"{n:.0f}"
+
+
+def parse_count(text: str) -> int:
+    """A model size in words, '7B' or '350M' or '1.5T', as a number of parameters.
+
+    Raises ValueError naming the form that is expected.
+    """
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text[:40]!r} is not a size such as '350M', '7B' or '1.5T'")
+    scale = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[match[2].upper()]
+    return round(float(match[1]) * scale)

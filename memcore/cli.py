@@ -400,3 +400,7 @@ def _announce(url: str, open_browser: bool) -> None:
         import webbrowser
 
         webbrowser.open(url)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -41,14 +41,17 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A dimension divided over an axis, rounded up."""
+    """A dimension divided over an axis, rounded up; a cut can be cut again."""
 
-    dim: Dim
+    dim: Dim | Cut
     axis: Axis
 
     @property
     def name(self) -> str:
         return f"{self.dim.name}/{self.axis.name}"
+
+    def __truediv__(self, axis: Axis) -> Cut:
+        return Cut(self, axis)
 
     def __str__(self) -> str:
         return self.name
@@ -96,8 +99,9 @@ def size(factor: Factor, sizes: MutableMapping[str, Number]) -> Number:
         return factor
     value = sizes.get(factor.name)
     if value is None:
-        assert isinstance(factor, Cut)
-        value = sizes[factor.name] = ceil_div(sizes[factor.dim.name], sizes[factor.axis.name])
+        assert isinstance(factor, Cut), f"no size for {factor.name}"
+        value = ceil_div(size(factor.dim, sizes), sizes[factor.axis.name])
+        sizes[factor.name] = value
     return value
 
 

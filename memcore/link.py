@@ -140,9 +140,7 @@ def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
     return plan, _first([_in_link(issue) for issue in issues + mended])
 
 
-def repair(
-    document: Mapping[str, Any], given: Collection[str] = ()
-) -> tuple[Plan, list[Issue]]:
+def repair(document: Mapping[str, Any], given: Collection[str] = ()) -> tuple[Plan, list[Issue]]:
     """The nearest valid plan to a document of the right form, and what was changed to reach it.
 
     `given` are the fields that somebody chose: where two fields conflict, those are kept.

@@ -106,9 +106,7 @@ def attention_core(
         return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
 
 
-def _eager_core(
-    t: Tape, q: Tensor, k: Tensor, v: Tensor, softmax_fp32: bool, drop: bool
-) -> Tensor:
+def _eager_core(t: Tape, q: Tensor, k: Tensor, v: Tensor, softmax_fp32: bool, drop: bool) -> Tensor:
     """Scores and probabilities as tensors; keys and values repeated to every query head."""
     q = contiguous(t, q, QUERIES, "q, contiguous")
     k = contiguous(t, k, QUERIES, "k, repeated")

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DTYPE_BYTES = {
-    "fp32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "bool": 1.0,
-    "int64": 8.0,
-    "int4": 0.5,
+    "fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int8": 1,
+    "bool": 1,
+    "int64": 8,
 }
 
 
@@ -51,7 +50,9 @@ class Precision(Word):
 
 _MIXED = "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
 _PURE = "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
-_AUTOCAST = "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
+_AUTOCAST = (
+    "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
+)
 _FP32 = "Everything in fp32: 16 bytes per parameter with AdamW."
 
 # (framework, precision) -> the copies that exist. Sources: torch.distributed.fsdp.fully_shard's

@@ -63,7 +63,7 @@ def linear(
     block's parameter and is not counted here.
     """
     with t.scope(name):
-        w = t.parameter("weight", (width, into) if transposed else (into, width), counted=not tied)
+        w = t.parameter("weight", (width, into) if transposed else (into, width), tied)
         inputs = [t.parameter("bias", (into,))] if bias else []
         w_used = _weight(t, w)
         biases = [_weight(t, b) for b in inputs]
@@ -75,7 +75,9 @@ def linear(
 
         def backward(g: Gradients) -> Gradients:
             dx = dw = None
-            if bias and x_used.needs_grad:  # addmm computes the input's gradient first, mm the weight's
+            if (
+                bias and x_used.needs_grad
+            ):  # addmm computes the input's gradient first, mm the weight's
                 dx = t.new("input grad", x_used.shape, x_used.dtype)
             dw = t.new("weight grad", w_used.shape, w_used.dtype)
             if not bias and x_used.needs_grad:
@@ -208,9 +210,7 @@ def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
         t.start("dropout", x)
         out = t.new("out", x.shape, x.dtype)
         mask = t.new("mask", x.shape, "bool")
-        t.finish(
-            "dropout", [x], out, [mask], lambda g: [t.new("dropout grad", x.shape, x.dtype)]
-        )
+        t.finish("dropout", [x], out, [mask], lambda g: [t.new("dropout grad", x.shape, x.dtype)])
         return out
 
 
@@ -260,9 +260,7 @@ def split(t: Tape, x: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
     return outs
 
 
-def matmul(
-    t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str
-) -> Tensor:
+def matmul(t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str) -> Tensor:
     """Batched a @ b with result `shape` and contracted dimension `inner`. Saves both."""
     a, b = _matrix_input(t, a), _matrix_input(t, b)
     flops = (2.0, (*shape, inner))
@@ -322,7 +320,7 @@ def flash_attention(
 def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool) -> Tensor:
     """Table lookup. Saves the ids; backward makes a dense gradient as large as the table.
 
-    With `tied` weights the head's gradient is there already and this one is added to it.
+    With `tied` weights the head's gradient waits for this one, and both are added into a third.
     """
     with t.scope(name):
         w = t.parameter("weight", (rows, width))
@@ -332,7 +330,8 @@ def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied
         def backward(g: Gradients) -> Gradients:
             dense = t.new("weight grad", (rows, width), w.dtype)
             if tied:
-                t.free(dense)
+                total = t.new("weight grad, head's added", (rows, width), w.dtype)
+                t.free(dense, total)
                 return [None]
             return [dense]
 

@@ -70,6 +70,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"stage, or set train.framework to {' or '.join(others)}",
             )
         )
+    issues += _host_issues(plan)
     if model is None:
         return issues
     if model.learned_positions and t.seq_len > model.max_positions:
@@ -82,4 +83,36 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         )
     sizes = plan.sizes()
     issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
+    return issues
+
+
+def _host_issues(plan: Plan) -> list[Issue]:
+    """What the host must have for the plan to run at all."""
+    try:
+        node = plan.node
+    except KeyError:  # an unknown preset, which is reported on its own
+        return []
+    issues = []
+    gpus = plan.cluster.gpus
+    if gpus > plan.cluster.gpus_per_node and not node.network_bandwidth:
+        issues.append(
+            Issue(
+                "cluster.gpus",
+                f"{gpus:,} GPUs need several nodes of {plan.cluster.gpus_per_node:,}, but "
+                f"{node.label} has no network; use at most one node's, or another cluster.node",
+            )
+        )
+    offload = plan.train.offload_optimizer
+    if offload != "none" and not node.dram_bytes:
+        issues.append(
+            Issue(
+                "train.offload_optimizer",
+                f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload to; "
+                "set it to none",
+            )
+        )
+    if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
+        issues.append(
+            Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
+        )
     return issues

@@ -9,8 +9,9 @@ Time on a tape is counted in allocations: a storage is alive after allocation `t
 birth <= t < death.
 
 Follows torch/csrc/autograd/engine.cpp: nodes run in reverse order of creation as soon as all their
-gradients have arrived; a node's saved tensors and incoming gradients are released when it returns;
-gradients that meet are added in place if nobody else holds one of them.
+gradients have arrived; a node's saved tensors and incoming gradients are released when it returns.
+Gradients that meet are added into a new tensor, as the reference (fake tensors) does; on a GPU the
+engine may add in place, which saves at most that one tensor at such an instant.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ ALWAYS = 10**9  # a death that never comes within the tape
 class Storage:
     """One block of memory.
 
-    kind      'input' (the block's own input), 'shared' (made by another block), 'parameter',
-              'activation' (made in forward), 'weight copy' (autocast), 'temporary' (made in
-              backward), 'gradient' (of a parameter)
+    kind      'input' (the block's own input), 'shared' (made by another block), 'parameter', 'tied'
+              (another block's parameter), 'activation' (made in forward), 'weight copy'
+              (autocast), 'temporary' (made in backward), 'gradient' (of a parameter)
     saved_by  operations that keep it for their backward
     merged    for a gradient: when it would be gone, had it been added to an existing one
+    last_use  death if nothing were saved, as in inference
     """
 
     name: str
@@ -44,6 +46,7 @@ class Storage:
     holders: int = 0
     saved_by: list[str] = field(default_factory=list)
     merged: int = ALWAYS
+    last_use: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -120,15 +123,18 @@ class Tape:
         """A tensor that another block made and counts, read here: rotary tables, masks."""
         return self._tensor(name, shape, dtype, "shared", needs_grad=False)
 
-    def parameter(self, name: str, shape: Shape, counted: bool = True) -> Tensor:
-        tensor = self._tensor(name, shape, self.parameter_dtype, "parameter", needs_grad=True)
-        if counted:
+    def parameter(self, name: str, shape: Shape, tied: bool = False) -> Tensor:
+        """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
+        gradient reach the parameter before that block has run backward."""
+        kind = "tied" if tied else "parameter"
+        tensor = self._tensor(name, shape, self.parameter_dtype, kind, needs_grad=True)
+        if not tied:
             self.parameters.append(tensor.storage)
         return tensor
 
     def _tensor(self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool) -> Tensor:
         storage = Storage(self._named(name), shape, dtype, kind, birth=0)
-        if kind != "parameter":
+        if kind not in ("parameter", "tied"):
             self.storages.append(storage)
         return Tensor(storage, shape, dtype, needs_grad)
 
@@ -176,7 +182,7 @@ class Tape:
         full = self._named(name)
         storages: list[Storage] = []
         for t in saved:
-            if t.storage.kind != "parameter" and t.storage not in storages:
+            if t.storage.kind not in ("parameter", "tied") and t.storage not in storages:
                 storages.append(t.storage)
         for s in storages:
             s.holders += 1
@@ -207,6 +213,7 @@ class Tape:
         self.clock += 1
         self.forward_end = self.clock
         for s in self.storages:
+            s.last_use = s.death
             if s.holders:
                 s.death = ALWAYS
 
@@ -230,17 +237,7 @@ class Tape:
 
         def arrive(buffer: list[Tensor | None], index: int, new: Tensor) -> None:
             old = buffer[index]
-            if old is None:
-                buffer[index] = new
-                return
-            if old.storage is new.storage:  # both sides of a sum hold the same gradient
-                buffer[index] = self._summed(old, new, in_place=None)
-            elif old.storage.holders == 1:
-                buffer[index] = self._summed(old, new, in_place=old)
-            else:
-                buffer[index] = self._summed(
-                    old, new, in_place=new if new.storage.holders == 1 else None
-                )
+            buffer[index] = new if old is None else self._summed(old, new)
 
         grad.storage.holders = 1
         buffers[out.node.order] = [None] * out.node.outputs
@@ -266,9 +263,9 @@ class Tape:
                 if t.node is not None:
                     buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)
                     arrive(buffer, t.index, g)
-                elif t.storage.kind == "parameter":
+                elif t.storage.kind in ("parameter", "tied"):
                     g.storage.kind, g.storage.name = "gradient", f"{t.storage.name}.grad"
-                    g.storage.merged = self.clock + 1
+                    g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
                 else:
                     arrive(leaf, 0, g)
             for t in node.inputs:
@@ -279,15 +276,12 @@ class Tape:
         self.clock += 1
         return leaf[0]
 
-    def _summed(self, old: Tensor, new: Tensor, in_place: Tensor | None) -> Tensor:
-        if in_place is None:
-            total = self.new("gradient sum", new.shape, new.dtype)
-            total.storage.holders, total.storage.death = 1, ALWAYS
-        else:
-            total = in_place
-        for t in (old, new):
-            if t is not total:
-                self._release(t.storage)
+    def _summed(self, old: Tensor, new: Tensor) -> Tensor:
+        """Two gradients of one tensor, added into a third."""
+        total = self.new("gradient sum", new.shape, new.dtype)
+        total.storage.holders, total.storage.death = 1, ALWAYS
+        self._release(old.storage)
+        self._release(new.storage)
         return total
 
     def _release(self, storage: Storage) -> None:

@@ -1,0 +1,10 @@
+"""Memcore: where every byte of a deep-learning job goes, and what it costs in time."""
+
+from memcore.errors import Issue, PlanError
+from memcore.evaluate import evaluate
+from memcore.plan import Plan
+from memcore.report import Report
+from memcore.sweep import sweep
+
+__all__ = ["Issue", "Plan", "PlanError", "Report", "evaluate", "sweep"]
+__version__ = "0.1.0"

@@ -1,0 +1,112 @@
+"""Constants that no shape determines: read off real runs, or assumed. Each with its source.
+
+Nothing here is fitted to a row that a test checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memcore.units import GB, GiB
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An interval of a quantity; low equals high where one figure is known."""
+
+    name: str
+    low: float
+    high: float
+    unit: str
+    certainty: str  # 'measured' or 'assumed'
+    source: str
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
+
+ALLOCATOR_SLACK = Constant(
+    "reserved / allocated",
+    1.03,
+    1.09,
+    "ratio",
+    "measured",
+    "peak reserved over peak allocated of eight Megatron runs on B200, published with SimuMax "
+    "(docs/b200, release v1.2): 1.028 to 1.093, median 1.04",
+)
+CUDA_CONTEXT = Constant(
+    "CUDA context and loaded kernels",
+    0.3 * GiB,
+    0.6 * GiB,
+    "bytes",
+    "measured",
+    "0.55 GB before any communication (stas00/ml-engineering, torch-distributed memory); "
+    "0.25 to 0.35 GiB outside torch in vLLM start-up logs on one GPU",
+)
+NCCL_BUFFERS = Constant(
+    "NCCL buffers",
+    0.3 * GiB,
+    1.45 * GB,
+    "bytes",
+    "measured",
+    "1.45 GB more after the first barrier on two GPUs (stas00/ml-engineering); the low end is "
+    "assumed",
+)
+
+# Shares of the datasheet's peak that kernels reach. Assumed until fitted on runs kept for it.
+MATMUL_EFFICIENCY = Constant(
+    "matrix products, share of peak FLOP/s",
+    0.70,
+    0.70,
+    "ratio",
+    "assumed",
+    "large bf16 products reach about 0.7 of the dense peak on Hopper, more on Ampere",
+)
+ATTENTION_EFFICIENCY = Constant(
+    "attention kernels, share of peak FLOP/s",
+    0.50,
+    0.50,
+    "ratio",
+    "assumed",
+    "FlashAttention-2 reports 0.5 to 0.73 on A100 and about 0.35 to 0.5 on H100",
+)
+HBM_EFFICIENCY = Constant(
+    "memory-bound kernels, share of peak bandwidth",
+    0.80,
+    0.80,
+    "ratio",
+    "assumed",
+    "streaming kernels reach 0.75 to 0.9 of the datasheet's bandwidth",
+)
+LINK_EFFICIENCY = Constant(
+    "collectives and copies, share of the link's bandwidth",
+    0.75,
+    0.75,
+    "ratio",
+    "assumed",
+    "bus bandwidth of large NCCL collectives over the nominal link rate",
+)
+COLLECTIVE_LATENCY = Constant(
+    "latency of one hop of a collective", 10e-6, 10e-6, "seconds", "assumed", "NCCL, per tree hop"
+)
+HOST_ADAM_BYTES = Constant(
+    "DRAM traffic of a host Adam step",
+    28,
+    28,
+    "bytes per parameter",
+    "assumed",
+    "read gradient, and read and write master and both moments, 4 bytes each",
+)
+
+ALL = (
+    ALLOCATOR_SLACK,
+    CUDA_CONTEXT,
+    NCCL_BUFFERS,
+    MATMUL_EFFICIENCY,
+    ATTENTION_EFFICIENCY,
+    HBM_EFFICIENCY,
+    LINK_EFFICIENCY,
+    COLLECTIVE_LATENCY,
+    HOST_ADAM_BYTES,
+)

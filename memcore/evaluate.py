@@ -1,0 +1,60 @@
+"""Evaluate: one Plan in, one Report out."""
+
+from __future__ import annotations
+
+from memcore.blocks import Structure, build
+from memcore.dims import Number, derive
+from memcore.ledger import Amounts
+from memcore.memory import count, step_of, training_sizes
+from memcore.plan import Plan
+from memcore.report import LedgerRow, Memory, Report, Time
+from memcore.serving import serve
+from memcore.training_time import training_time
+
+
+def parameters(plan: Plan) -> int:
+    """Parameters of the model, counted from its operations' weights."""
+    sizes = plan.sizes() | {"TP": 1, "CP": 1}
+    derive(sizes)
+    blocks = build(Structure.of(plan.architecture, "flash", "hf", "eager", "bf16", False))
+    amounts = Amounts(sizes)
+    n: Number = 0
+    for tape, times in ((blocks.embed, 1), (blocks.layer, sizes["LAYERS"]), (blocks.head, 1)):
+        n += times * sum(amounts.elements(p.shape) for p in tape.parameters)
+    return int(n)
+
+
+def evaluate(plan: Plan) -> Report:
+    """Everything Memplan knows about a plan. Pure; never raises for a valid plan."""
+    count_of = parameters(plan)
+    notes: list[str] = []
+    memory: Memory | None = None
+    time: Time | None = None
+    ledger: tuple[LedgerRow, ...] = ()
+    p = plan.parallel
+    if p.tp * p.pp * p.cp * p.ep == 1:
+        step = step_of(plan)
+        amounts = Amounts(training_sizes(plan))
+        counted = count(plan, step, amounts)
+        memory, ledger = counted.memory, counted.ledger
+        time = training_time(plan, step, amounts)
+    else:
+        notes.append(
+            "Training is not computed for tensor, pipeline, context or expert parallelism yet; "
+            "set parallel.tp, pp, cp and ep to 1. Serving is computed for tp and pp."
+        )
+    if plan.train.seq_len > plan.architecture.max_positions:
+        notes.append(
+            f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
+            f"that {plan.architecture.label} was made for."
+        )
+    return Report(
+        plan=plan.document(),
+        parameters=count_of,
+        trainable_parameters=count_of,
+        memory=memory,
+        time=time,
+        serve=serve(plan),
+        ledger=ledger,
+        notes=tuple(notes),
+    )

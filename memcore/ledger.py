@@ -1,0 +1,243 @@
+"""Ledger: rows as templates, groups of rows, and windows of time over a tape.
+
+Nothing here knows a framework or a schedule. `Amounts` turns templates into bytes for one mapping
+of sizes; a window's peak is a prefix sum over its rows' births and deaths.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from memcore.dims import Number, Shape, elements, shape_text
+from memcore.policies import DTYPE_BYTES
+from memcore.tape import ALWAYS, Storage, Tape
+
+AUTOGRAD = "PyTorch autograd: derivatives.yaml and the modelling code, equal to saved_tensors_hooks"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A row before it has numbers. `copies`: a further factor, for identical tensors."""
+
+    name: str
+    consumer: str
+    shape: Shape
+    dtype: str
+    lifetime: str
+    why: str
+    source: str
+    certainty: str = "exact"
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Rows that live and die together."""
+
+    rows: tuple[Template, ...]
+
+    @classmethod
+    def of(cls, rows: Iterable[Template]) -> Group:
+        return cls(tuple(rows))
+
+
+class Amounts:
+    """Bytes of templates, groups and windows for one mapping of sizes."""
+
+    def __init__(self, sizes: dict[str, Number]):
+        self.sizes = sizes
+        self._elements: dict[Shape, Number] = {}
+
+    def elements(self, shape: Shape) -> Number:
+        n = self._elements.get(shape)
+        if n is None:
+            n = self._elements[shape] = elements(shape, self.sizes)
+        return n
+
+    def bytes(self, shape: Shape, dtype: str) -> Number:
+        return self.elements(shape) * DTYPE_BYTES[dtype]
+
+    def group(self, group: Group) -> Number:
+        return sum(self.bytes(r.shape, r.dtype) * r.copies for r in group.rows)
+
+    def text(self, shape: Shape) -> str:
+        return shape_text(shape, self.sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """A stretch of one tape: its rows, and what is born and dies at each step.
+
+    steps   (births, deaths) as indices into rows, in order of time; deaths come first
+    alive   the rows alive after each step
+    names   the row born at each step, with its phase
+    """
+
+    rows: tuple[Template, ...]
+    steps: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    alive: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+
+    def peak(self, amounts: Amounts) -> tuple[Number, int]:
+        """The most bytes alive at once, and after which step (plain numbers; 0 for arrays)."""
+        sizes = [amounts.bytes(r.shape, r.dtype) for r in self.rows]
+        alive: Number = 0
+        best: Number = 0
+        where = 0
+        array = any(isinstance(n, np.ndarray) for n in sizes)
+        for step, (births, deaths) in enumerate(self.steps):
+            for i in deaths:
+                alive = alive - sizes[i]
+            for i in births:
+                alive = alive + sizes[i]
+            if array:
+                best = np.maximum(best, alive)
+            elif alive > best:
+                best, where = alive, step
+        return best, where
+
+
+FORWARD, BACKWARD, RECOMPUTE, INFERENCE = "forward", "backward", "recompute", "inference"
+
+
+@functools.lru_cache(maxsize=4096)
+def window(tape: Tape, stretch: str, merge_gradients: bool = False) -> Window:
+    """One stretch of a tape as rows with lifetimes.
+
+    stretch           'forward'; 'backward' (begins with what forward saved); 'recompute' (both
+                      inside backward, as a checkpointed layer runs); 'inference' (forward alone,
+                      nothing saved)
+    merge_gradients   a gradient exists already: the new one is added to it and gone
+    """
+    middle, end = tape.forward_end, tape.clock + 1
+    first, last = {
+        FORWARD: (0, middle),
+        BACKWARD: (middle, end),
+        RECOMPUTE: (0, end),
+        INFERENCE: (0, middle),
+    }[stretch]
+    rows: list[Template] = []
+    births: dict[int, list[int]] = {}
+    deaths: dict[int, list[int]] = {}
+    for s in tape.storages:
+        if s.kind == "shared":
+            continue
+        birth, death = s.birth, s.death
+        if stretch == INFERENCE:
+            death = s.last_use
+        if s.kind == "gradient" and merge_gradients:
+            death = min(death, s.merged)
+        if s.kind == "input" and stretch == RECOMPUTE:
+            death = end  # the checkpoint holds it until the layer's backward is over
+        if s.name.endswith("output grad") and stretch == RECOMPUTE:
+            birth = 0
+        birth, death = max(birth, first), min(death, last)
+        if birth >= death:
+            continue
+        births.setdefault(birth, []).append(len(rows))
+        deaths.setdefault(death, []).append(len(rows))
+        rows.append(_template(s, stretch, recomputed=stretch == RECOMPUTE))
+    steps, alive, names = [], [], []
+    now: set[int] = set()
+    for t in sorted({*births, *deaths}):
+        born, gone = births.get(t, []), deaths.get(t, [])
+        now = (now - set(gone)) | set(born)
+        steps.append((tuple(born), tuple(gone)))
+        alive.append(tuple(sorted(now)))
+        phase = "backward" if t >= middle else "forward"
+        names.append(f"{rows[born[-1]].name} ({phase})" if born else "")
+    return Window(tuple(rows), tuple(steps), tuple(alive), tuple(names))
+
+
+def saved(tape: Tape) -> Group:
+    """What this block's forward leaves for its backward."""
+    return Group.of(
+        _template(s, FORWARD, recomputed=False)
+        for s in tape.storages
+        if s.saved_by and s.kind in ("input", "activation", "weight copy")
+    )
+
+
+def block_input(tape: Tape) -> Group:
+    """The block's input alone: what full checkpointing keeps."""
+    first = tape.storages[0]
+    return Group.of(
+        [
+            Template(
+                first.name,
+                "activations",
+                first.shape,
+                first.dtype,
+                "its forward to its backward",
+                "checkpoint: the layer is run again from here",
+                AUTOGRAD,
+            )
+        ]
+    )
+
+
+def shared(tape: Tape, checkpointed: bool) -> tuple[Group, Group]:
+    """Tensors that every layer reads and the model makes once: (until backward, forward only).
+
+    Without checkpointing they stay if an operation saved them; with it, the layers' arguments stay.
+    """
+    once = {s.name.rsplit(".", 1)[-1]: s for s in tape.storages if s.kind == "shared"}
+    kept = [s for s in once.values() if s.saved_by or checkpointed]
+    brief = [s for s in once.values() if s not in kept]
+    return tuple(  # type: ignore[return-value]
+        Group.of(
+            Template(
+                s.name.rsplit(".", 1)[-1], "activations", s.shape, s.dtype,
+                lifetime, "made once, read by every layer", AUTOGRAD,
+            )
+            for s in storages
+        )
+        for storages, lifetime in ((kept, "forward to backward"), (brief, "forward"))
+    )  # fmt: skip
+
+
+def gradients(tape: Tape) -> Group:
+    """Whole gradients that this block's backward makes."""
+    return Group.of(
+        _template(s, BACKWARD, recomputed=False) for s in tape.storages if s.kind == "gradient"
+    )
+
+
+def tied_gradient(tape: Tape) -> Group:
+    """The head's gradient of a tied weight, which waits until the embedding's arrives."""
+    return Group.of(
+        _template(s, BACKWARD, recomputed=False)
+        for s in tape.storages
+        if s.kind == "gradient" and s.merged == ALWAYS
+    )
+
+
+def weight_copies(tape: Tape) -> Group:
+    """Autocast's cached bf16 weights, which live until autocast ends."""
+    return Group.of(
+        _template(s, FORWARD, recomputed=False) for s in tape.storages if s.kind == "weight copy"
+    )
+
+
+def _template(s: Storage, stretch: str, recomputed: bool) -> Template:
+    consumer, lifetime, why = "workspace", "inside one operation", "temporary"
+    if s.kind == "gradient":
+        consumer, lifetime = "gradients", "backward to reduction or optimizer step"
+        why = "gradient of a weight, as backward makes it"
+    elif s.kind == "weight copy":
+        lifetime = "forward to backward" if s.saved_by else "forward"
+        why = "autocast's copy of a weight"
+    elif s.name.endswith("output grad"):
+        lifetime, why = "backward", "gradient of the block's output"
+    elif s.saved_by:
+        consumer = "workspace" if recomputed else "activations"
+        lifetime = "recompute to backward" if recomputed else "its forward to its backward"
+        why = f"saved by {', '.join(s.saved_by)}"
+    elif s.kind == "input":
+        consumer = "activations" if recomputed else "workspace"
+        lifetime, why = "its layer's forward", "input of the block"
+    return Template(s.name, consumer, s.shape, s.dtype, lifetime, why, AUTOGRAD)

@@ -1,0 +1,220 @@
+"""Memory: a plan's instants turned into bytes, the peak among them, and the verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from memcore import constants, policies
+from memcore.blocks import Structure, build
+from memcore.dims import Number, derive, maximum
+from memcore.instants import Alive, Instant, Step, instants, optimizer_states, saved_for_backward
+from memcore.ledger import Amounts, Template
+from memcore.plan import Plan
+from memcore.report import (
+    CONSUMERS,
+    InstantMemory,
+    LedgerRow,
+    Memory,
+    Overhead,
+    Peak,
+    RankMemory,
+)
+from memcore.states import HOST
+
+
+def step_of(plan: Plan, layers: Number | None = None) -> Step:
+    """The words of a plan that decide its schedule."""
+    t = plan.train
+    copies = policies.COPIES[t.framework, t.precision]
+    model = plan.architecture
+    structure = Structure.of(
+        model, t.attention, t.kernels, t.cross_entropy, copies.compute, copies.autocast
+    )
+    return Step(
+        family=model.family,
+        blocks=build(structure),
+        copies=copies,
+        optimizer=policies.OPTIMIZERS[t.optimizer],
+        layers=model.layers if layers is None else layers,
+        checkpointed=bool(policies.CHECKPOINTING[t.checkpointing].recompute),
+        accumulates=t.grad_accumulation > 1,
+        sharded=t.framework == "fsdp2",
+        reshards=t.zero == 3,
+        replicas=t.framework == "pytorch" and plan.dp > 1,
+        offload=t.offload_optimizer,
+    )
+
+
+def training_sizes(plan: Plan) -> dict[str, Number]:
+    """The plan's sizes with those of its sharding and those that follow."""
+    sizes = plan.sizes()
+    add_sharding(sizes, plan.train.framework, plan.train.zero)
+    derive(sizes)
+    return sizes
+
+
+def add_sharding(sizes: dict[str, Number], framework: str, zero: int) -> None:
+    """SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states."""
+    sharded = framework == "fsdp2" and zero >= 2
+    sizes["SHARD"] = sizes["DP"] if sharded else 1
+    sizes["STATE"] = sizes["DP"] if sharded or zero == 1 else 1
+
+
+def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
+    """Bytes alive at one instant, and the step of its window where they peak."""
+    within, step = instant.window.peak(amounts) if instant.window else (0, 0)
+    for group, count in instant.alive:
+        within = within + amounts.group(group) * count
+    return within, step
+
+
+def peak_bytes(step: Step, amounts: Amounts) -> Number:
+    """The allocated peak alone; for sweeps."""
+    best: Number = 0
+    for instant in instants(step):
+        best = maximum(best, instant_bytes(instant, amounts)[0])
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A memory report with the rows behind it."""
+
+    memory: Memory
+    ledger: tuple[LedgerRow, ...]
+
+
+def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
+    """Everything about the memory of one training step on one GPU."""
+    timeline, best, rows = [], -1, []
+    for instant in instants(step):
+        n, at = instant_bytes(instant, amounts)
+        alive = _rows(instant, at, amounts)
+        timeline.append(_moment(instant, at, int(n), alive))
+        if n > best:
+            best, rows = int(n), alive
+    peak = max(timeline, key=lambda m: m.bytes)
+    host = _offloaded(plan, step, amounts)
+    ledger = tuple(_row(t, n, each, "hbm", amounts) for t, n, each in rows if n * each)
+    overheads = _overheads(plan)
+    context = sum(o.low for o in overheads), sum(o.high for o in overheads)
+    slack = constants.ALLOCATOR_SLACK
+    reserved = math.ceil(best * slack.low), math.ceil(best * slack.high)
+    device = reserved[0] + context[0], reserved[1] + context[1]
+    capacity = plan.accelerator.usable_bytes
+    tiers = {"hbm": best}
+    for tier in ("dram", "nvme"):
+        tiers[tier] = sum(r.bytes for r in host if r.tier == tier)
+    room = {"hbm": capacity, "dram": plan.node.dram_bytes, "nvme": plan.node.nvme_bytes}
+    fits = device[1] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
+    possible = device[0] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
+    memory = Memory(
+        allocated_bytes=best,
+        peak=Peak(0, peak.id),
+        consumers=peak.consumers,
+        saved_for_backward_bytes=int(_alive_bytes(saved_for_backward(step), amounts)),
+        reserved_bytes=reserved,
+        device_bytes=device,
+        capacity_bytes=capacity,
+        fits=fits,
+        verdict="fits" if fits else "tight" if possible else "over",
+        tiers=tiers,
+        tier_capacities=room,
+        ranks=(RankMemory(0, best, peak.id),),
+        timeline=tuple(timeline),
+        overheads=overheads,
+    )
+    return Counted(memory, ledger + tuple(host))
+
+
+Row = tuple[Template, int, int]  # template, how many, bytes of one
+
+
+def _alive_bytes(alive: Alive, amounts: Amounts) -> Number:
+    n: Number = 0
+    for group, times in alive:
+        n = n + amounts.group(group) * times
+    return n
+
+
+def _rows(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
+    rows: list[Row] = [
+        (template, times * template.copies, amounts.bytes(template.shape, template.dtype))
+        for group, times in instant.alive
+        if times
+        for template in group.rows
+    ]
+    if instant.window:
+        here = instant.window
+        rows += [
+            (here.rows[i], 1, amounts.bytes(here.rows[i].shape, here.rows[i].dtype))
+            for i in here.alive[at]
+        ]
+    return rows
+
+
+def _moment(instant: Instant, at: int, n: int, rows: list[Row]) -> InstantMemory:
+    consumers = dict.fromkeys(CONSUMERS, 0)
+    for template, times, each in rows:
+        consumers[template.consumer] += times * each
+    where = instant.window.names[at] if instant.window else ""
+    return InstantMemory(instant.id, instant.label, 0, n, consumers, where)
+
+
+def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts) -> LedgerRow:
+    return LedgerRow(
+        template.name,
+        template.consumer,
+        amounts.text(template.shape),
+        template.dtype,
+        each,
+        times,
+        times * each,
+        tier,
+        template.lifetime,
+        template.certainty,
+        template.source,
+        template.why,
+    )
+
+
+def _overheads(plan: Plan) -> tuple[Overhead, ...]:
+    found = [constants.CUDA_CONTEXT]
+    if plan.cluster.gpus > 1:
+        found.append(constants.NCCL_BUFFERS)
+    return tuple(Overhead(c.name, int(c.low), int(c.high), c.certainty, c.source) for c in found)
+
+
+def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
+    """Rows in host DRAM and on NVMe, per node: the states of every GPU in it."""
+    if step.offload == "none":
+        return []
+    gpus = min(plan.cluster.gpus_per_node, plan.cluster.gpus)
+    resting = "nvme" if step.offload == "nvme" else "dram"
+    rows: list[LedgerRow] = []
+
+    def put(alive: Alive, tier: str, suffix: str = "", why: str = "", certainty: str = "") -> None:
+        for group, times in alive:
+            for r in group.rows:
+                template = Template(
+                    r.name + suffix,
+                    "optimizer_states",
+                    r.shape,
+                    r.dtype,
+                    "always",
+                    why or r.why,
+                    HOST,
+                    certainty or r.certainty,
+                )
+                each = int(amounts.bytes(r.shape, r.dtype))
+                rows.append(_row(template, int(times) * gpus, each, tier, amounts))
+
+    put(optimizer_states(step), resting)
+    if not step.copies.master and step.copies.resident == "fp32":
+        put(step.every("resident"), resting, ".master", "fp32 copy that the host updates")
+    reduced = step.every("gradients")
+    put(reduced, "dram", " (pinned)", "gradients staged for the host's step", "assumed")
+    return rows
+
+

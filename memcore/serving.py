@@ -1,0 +1,208 @@
+"""Serving: weights, KV cache and what is left of a GPU, and how fast tokens come."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from memcore import constants, policies
+from memcore.blocks import Structure, build
+from memcore.dims import HEAD_DIM, KV_HEADS, TP, VOCAB, Dim, Number, derive
+from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
+from memcore.plan import Plan
+from memcore.report import LedgerRow, OperationTime, Serve
+from memcore.roofline import Links, Speed, operation, run, seconds
+from memcore.tape import Tape
+
+KV_SOURCE = "two tensors (keys, values) of kv_heads x head_dim per layer and token"
+STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
+SEQUENCES = Dim("SEQUENCES")
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """One replica: the tapes of its model and how it is cut."""
+
+    plan: Plan
+    embed: Tape
+    layer: Tape
+    head: Tape
+    stage_layers: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Server:
+        s, model = plan.serve, plan.architecture
+        compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
+        blocks = build(Structure.of(model, "flash", "hf", "eager", compute, False))
+        layers = -(-model.layers // plan.parallel.pp)
+        return cls(plan, blocks.embed, blocks.layer, blocks.head, layers)
+
+    def amounts(self, batch: Number, tokens: Number) -> Amounts:
+        """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
+        sizes = self.plan.sizes()
+        sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.stage_layers}
+        sizes["SEQUENCES"] = self.plan.serve.concurrency
+        derive(sizes)
+        return Amounts(sizes)
+
+
+def serve(plan: Plan) -> Serve:
+    """Memory and speed of serving on one replica of tp x pp GPUs. Sizes are per GPU."""
+    s, server = plan.serve, _Server.of(plan)
+    amounts = server.amounts(1, s.max_batched_tokens)
+    weights = _weights(server, amounts)
+    activations = _activations(server, amounts)
+    per_token = _kv_per_token(server, amounts)
+    fixed = [constants.CUDA_CONTEXT]
+    if plan.parallel.tp * plan.parallel.pp > 1:
+        fixed.append(constants.NCCL_BUFFERS)
+    overhead = int(sum(c.middle for c in fixed))
+    budget = int(plan.accelerator.usable_bytes * s.memory_utilization)
+    weights_bytes = sum(r.bytes for r in weights)
+    left = budget - weights_bytes - activations.bytes - overhead
+    length = s.prompt_len + s.output_len
+    paged = s.kv_cache == "paged"
+    reserved = -(-length // s.block_size) * s.block_size if paged else length
+    tokens = max(0, left) // per_token
+    if paged:
+        tokens = tokens // s.block_size * s.block_size
+    # Averaged over a sequence's life, half of what it will generate is not there yet. Contiguous
+    # memory is held for it; pages are not, and only the last page is half empty.
+    idle = (s.block_size - 1) / 2 if paged else s.output_len / 2
+    concurrent = tokens // reserved
+    running = max(1, min(s.concurrency, concurrent))
+    prefill = _forward(server, 1, s.prompt_len, s.prompt_len, 1)
+    decode = _forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
+    tpot = _total(decode)
+    kv = _kv_row(server, amounts, per_token, min(s.concurrency, concurrent) * reserved)
+    return Serve(
+        weights_bytes=weights_bytes,
+        kv_bytes_per_token=per_token,
+        activation_bytes=activations.bytes,
+        overhead_bytes=overhead,
+        budget_bytes=budget,
+        kv_budget_bytes=max(0, left),
+        kv_capacity_tokens=tokens,
+        sequence_bytes=reserved * per_token,
+        wasted_bytes_per_sequence=round(idle * per_token),
+        max_concurrency=concurrent,
+        fits=concurrent >= s.concurrency,
+        ttft_seconds=_total(prefill),
+        tpot_seconds=tpot,
+        tokens_per_second=running / tpot,
+        prefill_bound_by=_bound(prefill),
+        decode_bound_by=_bound(decode),
+        gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
+        replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),
+        rows=(*weights, kv, activations),
+    )
+
+
+def _weights(server: _Server, amounts: Amounts) -> list[LedgerRow]:
+    """Weights on the fullest GPU: its share of the layers, and the larger of embedding and head."""
+    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    first, last = list(server.embed.parameters), list(server.head.parameters)
+    pp = server.plan.parallel.pp
+    if pp > 1:
+        tied = server.plan.architecture.tied_embeddings
+        ends = {"first": first, "last": last + (first[:1] if tied else [])}
+        outer = max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
+    else:
+        outer = first + last
+    rows = []
+    for p, times in [
+        *((p, 1) for p in outer),
+        *((p, server.stage_layers) for p in server.layer.parameters),
+    ]:
+        each = math.ceil(amounts.elements(p.shape) * dtype.bits / 8)
+        rows.append(
+            LedgerRow(
+                p.name, "parameters", amounts.text(p.shape), dtype.label, each, times, each * times,
+                "hbm", "always", "exact", AUTOGRAD, "a weight, as stored for inference",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _kv_per_token(server: _Server, amounts: Amounts) -> int:
+    """Bytes that one more token adds to the cache of one GPU."""
+    bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
+    each = amounts.elements((KV_HEADS / TP, HEAD_DIM))
+    return math.ceil(2 * server.stage_layers * each * bits / 8)
+
+
+def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> LedgerRow:
+    shape = amounts.text((2, STAGE_LAYERS, KV_HEADS / TP, HEAD_DIM))
+    return LedgerRow(
+        "kv cache", "kv_cache", f"{shape} x tokens {tokens:,}",
+        policies.KV_DTYPES[server.plan.serve.kv_dtype].label, per_token, tokens, per_token * tokens,
+        "hbm", "while its sequence runs", "exact", KV_SOURCE,
+        "keys and values of the sequences that run at once",
+    )  # fmt: skip
+
+
+def _activations(server: _Server, amounts: Amounts) -> LedgerRow:
+    """The most that one forward of max_batched_tokens needs at once, in one layer or at the logits."""
+    layer, _ = window(server.layer, INFERENCE).peak(amounts)
+    logits = amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5  # bf16 logits and their fp32 copy
+    n = int(max(layer, logits))
+    return LedgerRow(
+        "activations of one forward", "workspace", f"tokens {server.plan.serve.max_batched_tokens:,}",
+        "mixed", n, 1, n, "hbm", "one forward", "assumed",
+        "peak of the transformers layer without saved tensors; an engine's own kernels differ",
+        "temporaries of the largest layer, or the logits",
+    )  # fmt: skip
+
+
+def _forward(
+    server: _Server, batch: int, tokens: int, context: int, logits: int
+) -> list[OperationTime]:
+    """One forward through all layers: `batch` sequences of `tokens` new tokens at `context`."""
+    plan = server.plan
+    dtype = policies.WEIGHT_DTYPES[plan.serve.weight_dtype].compute
+    speed = Speed.of(plan.accelerator, dtype)
+    amounts = server.amounts(batch, tokens)
+    layers = plan.architecture.layers
+    ops = [
+        o for o in run(server.layer, "forward", amounts, speed, layers) if ".core." not in o.name
+    ]
+    ops.append(_attention(server, amounts, speed, batch, tokens, context))
+    head = server.amounts(logits, 1)
+    ops += [o for o in run(server.head, "forward", head, speed, 1) if ".loss." not in o.name]
+    if plan.parallel.tp > 1:
+        links = Links.of(
+            plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node
+        ).reduce(float(amounts.elements((batch, tokens, Dim("D")))) * 2)
+        link = max(links, key=lambda name: links[name])
+        spent = 2 * layers * links[link]
+        ops.append(
+            OperationTime("tensor-parallel all-reduce", "forward", 0, 0, 0, 0, spent, link)
+        )
+    return ops
+
+
+def _attention(
+    server: _Server, amounts: Amounts, speed: Speed, batch: int, tokens: int, context: int
+) -> OperationTime:
+    """Attention of new tokens to the cache: it reads every key and value once."""
+    bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
+    layers = server.plan.architecture.layers
+    per_layer = 2 * amounts.elements((KV_HEADS / TP, HEAD_DIM)) * bits / 8
+    queries = amounts.elements((Dim("HEADS") / TP, HEAD_DIM))
+    share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
+    flops = 4.0 * batch * tokens * context * queries * share
+    return operation(
+        "attention over the cache", "forward", flops, batch * context * per_layer, speed, True,
+        layers,
+    )  # fmt: skip
+
+
+def _total(operations: list[OperationTime]) -> float:
+    return seconds(operations)
+
+
+def _bound(operations: list[OperationTime]) -> str:
+    sums: dict[str, float] = {}
+    for o in operations:
+        sums[o.bound_by] = sums.get(o.bound_by, 0.0) + o.seconds
+    return max(sums, key=lambda k: sums[k])

@@ -1,0 +1,136 @@
+"""States: parameters, gradients and optimizer states, and the buffers that a framework adds.
+
+Every parameter tensor of every block becomes a row of each kind of copy. Sharding cuts a
+parameter's first dimension and rounds up, as FSDP2 does; padding is counted.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from memcore.dims import SHARD, STATE, Axis, Cut, Dim, Factor, Shape
+from memcore.ledger import Group, Template
+from memcore.policies import Optimizer, Precision
+from memcore.tape import Tape
+
+FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
+TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
+DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
+HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockStates:
+    """Groups of one block's states, on one GPU.
+
+    resident     parameters as they live through the step (a shard, where sharded)
+    gradients    reduced gradients, until the optimizer step
+    moments      the optimizer's moments
+    master       the optimizer's fp32 copy, if the precision has one
+    steps        the optimizer's step counters, one per parameter tensor
+    gathered     a layer's whole parameters, as its operations read them
+    reduction    the buffer that a gradient reduction sends
+    buckets      DistributedDataParallel's gradient buckets
+    """
+
+    resident: Group
+    gradients: Group
+    moments: Group
+    master: Group
+    steps: Group
+    gathered: Group
+    reduction: Group
+    buckets: Group
+
+
+@functools.lru_cache(maxsize=1024)
+def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: bool) -> BlockStates:
+    """The states of one block. `sharded`: FSDP owns the parameters; else each GPU has them whole."""
+    parameters = tape.parameters
+    source = FSDP if sharded else TORCH
+
+    def group(
+        suffix: str, consumer: str, dtype: str, lifetime: str, why: str, cut: str = "resident"
+    ) -> Group:
+        return Group.of(
+            Template(
+                p.name + suffix, consumer, _cut(p.shape, cut, sharded), dtype, lifetime, why, source
+            )
+            for p in parameters
+        )
+
+    always = "always"
+    step_bytes = optimizer.step_bytes // 4
+    return BlockStates(
+        resident=group("", "parameters", copies.resident, always, "a weight"),
+        gradients=group(
+            ".grad",
+            "gradients",
+            copies.reduced,
+            "backward to optimizer step",
+            "the reduced gradient",
+        ),
+        moments=Group.of(
+            row
+            for moment in optimizer.moments
+            for row in group(
+                f".{moment}", "optimizer_states", copies.moment, always, "an Adam moment", "state"
+            ).rows
+        ),
+        master=group(
+            ".master", "optimizer_states", copies.master, always, "fp32 master copy", "state"
+        )
+        if copies.master
+        else Group(()),
+        steps=Group.of(
+            Template(
+                f"{p.name}.step", "optimizer_states", (step_bytes,), "fp32", always, "step count",
+                TORCH,
+            )
+            for p in parameters
+        ),
+        gathered=group(
+            " (gathered)",
+            "workspace",
+            copies.compute,
+            "all-gather to reshard",
+            "whole weights of a layer in flight",
+            "gathered",
+        ),
+        reduction=group(
+            ".grad (reduce-scatter input)",
+            "workspace",
+            copies.reduced,
+            "one layer's backward",
+            "buffer that the reduce-scatter sends",
+            "gathered",
+        ),
+        buckets=Group.of(
+            Template(
+                f"{p.name}.grad (bucket)", "workspace", p.shape, copies.gradient, always,
+                "DDP's bucket for the all-reduce", DDP,
+            )
+            for p in parameters
+        ),
+    )  # fmt: skip
+
+
+def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
+    """A parameter's shape as one GPU holds it."""
+    rows, rest = shape[0], shape[1:]
+    if cut == "state":
+        return (_cut_rows(rows, STATE), *rest)
+    if not sharded:
+        return shape
+    if cut == "gathered":
+        return (SHARD_COUNT, _cut_rows(rows, SHARD), *rest)
+    return (_cut_rows(rows, SHARD), *rest)
+
+
+SHARD_COUNT = Dim("SHARD")
+
+
+def _cut_rows(rows: Factor, axis: Axis) -> Cut:
+    assert not isinstance(rows, int), "a parameter's first dimension has a name"
+    return rows / axis

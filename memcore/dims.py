@@ -10,6 +10,7 @@ below and never branch on a size, so the same rows work for one plan and for a m
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,42 +20,43 @@ import numpy as np
 Number = Any  # int, float, or a NumPy array of them: whatever the sizes mapping holds
 
 
-@dataclass(frozen=True, slots=True)
+# Dimensions, axes and cuts are compared by identity, which is fast: each exists once.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Axis:
     """A way of cutting work over GPUs: its size is the number of ranks."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dim:
-    """One named dimension."""
-
+@dataclass(frozen=True, slots=True, eq=False)
+class _Divisible:
     name: str
 
     def __truediv__(self, axis: Axis) -> Cut:
-        return Cut(self, axis)
+        return _cut(self, axis)
 
     def __str__(self) -> str:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+@dataclass(frozen=True, slots=True, eq=False)
+class Dim(_Divisible):
+    """One named dimension."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut(_Divisible):
     """A dimension divided over an axis, rounded up; a cut can be cut again."""
 
-    dim: Dim | Cut
+    dim: _Divisible
     axis: Axis
 
-    @property
-    def name(self) -> str:
-        return f"{self.dim.name}/{self.axis.name}"
 
-    def __truediv__(self, axis: Axis) -> Cut:
-        return Cut(self, axis)
-
-    def __str__(self) -> str:
-        return self.name
+@functools.cache
+def _cut(dim: _Divisible, axis: Axis) -> Cut:
+    return Cut(f"{dim.name}/{axis.name}", dim, axis)
 
 
 Factor = Dim | Cut | int
@@ -93,7 +95,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["LABELS"] = where(b == 1, s + 1, b * s)
 
 
-def size(factor: Factor, sizes: MutableMapping[str, Number]) -> Number:
+def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number:
     """The value of one factor of a shape. A cut's value is computed once and kept in `sizes`."""
     if isinstance(factor, int):
         return factor

@@ -122,9 +122,9 @@ def saved_for_backward(step: Step) -> Alive:
     """What one micro-batch's forward leaves for its backward, as saved_tensors_hooks counts it."""
     blocks = step.blocks
     until_backward, _ = shared(blocks.layer, step.checkpointed)
-    if step.checkpointed:  # of the arguments, only the positional ones are saved
+    if step.checkpointed:  # of the layers' arguments, only the positional ones are saved
         mask = [r for r in until_backward.rows if r.name == "causal mask"]
-        until_backward = Group.of(mask if FAMILIES[step.family].mask_is_argument else [])
+        until_backward = Group.of(mask if FAMILIES[step.family].mask_is_argument else ())
     return [
         (saved(blocks.embed), 1),
         (until_backward, 1),

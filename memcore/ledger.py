@@ -51,6 +51,7 @@ class Amounts:
     def __init__(self, sizes: dict[str, Number]):
         self.sizes = sizes
         self._elements: dict[Shape, Number] = {}
+        self._groups: dict[Group, Number] = {}
 
     def elements(self, shape: Shape) -> Number:
         n = self._elements.get(shape)
@@ -62,7 +63,11 @@ class Amounts:
         return self.elements(shape) * DTYPE_BYTES[dtype]
 
     def group(self, group: Group) -> Number:
-        return sum(self.bytes(r.shape, r.dtype) * r.copies for r in group.rows)
+        n = self._groups.get(group)
+        if n is None:
+            n = sum(self.bytes(r.shape, r.dtype) * r.copies for r in group.rows)
+            self._groups[group] = n
+        return n
 
     def text(self, shape: Shape) -> str:
         return shape_text(shape, self.sizes)
@@ -153,6 +158,7 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False) -> Window:
     return Window(tuple(rows), tuple(steps), tuple(alive), tuple(names))
 
 
+@functools.lru_cache(maxsize=1024)
 def saved(tape: Tape) -> Group:
     """What this block's forward leaves for its backward."""
     return Group.of(
@@ -162,6 +168,7 @@ def saved(tape: Tape) -> Group:
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def block_input(tape: Tape) -> Group:
     """The block's input alone: what full checkpointing keeps."""
     first = tape.storages[0]
@@ -180,6 +187,7 @@ def block_input(tape: Tape) -> Group:
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def shared(tape: Tape, checkpointed: bool) -> tuple[Group, Group]:
     """Tensors that every layer reads and the model makes once: (until backward, forward only).
 
@@ -200,6 +208,7 @@ def shared(tape: Tape, checkpointed: bool) -> tuple[Group, Group]:
     )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=1024)
 def gradients(tape: Tape) -> Group:
     """Whole gradients that this block's backward makes."""
     return Group.of(
@@ -207,6 +216,7 @@ def gradients(tape: Tape) -> Group:
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def tied_gradient(tape: Tape) -> Group:
     """The head's gradient of a tied weight, which waits until the embedding's arrives."""
     return Group.of(
@@ -216,6 +226,7 @@ def tied_gradient(tape: Tape) -> Group:
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def weight_copies(tape: Tape) -> Group:
     """Autocast's cached bf16 weights, which live until autocast ends."""
     return Group.of(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from memcore import constants, policies
 from memcore.blocks import Structure, build
-from memcore.dims import HEAD_DIM, KV_HEADS, TP, VOCAB, Dim, Number, derive
+from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, VOCAB, D, Dim, Number, derive
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.plan import Plan
 from memcore.report import LedgerRow, OperationTime, Serve
@@ -172,7 +172,7 @@ def _forward(
     if plan.parallel.tp > 1:
         links = Links.of(
             plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node
-        ).reduce(float(amounts.elements((batch, tokens, Dim("D")))) * 2)
+        ).reduce(float(amounts.elements((batch, tokens, D))) * 2)
         link = max(links, key=lambda name: links[name])
         spent = 2 * layers * links[link]
         ops.append(
@@ -188,7 +188,7 @@ def _attention(
     bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
     layers = server.plan.architecture.layers
     per_layer = 2 * amounts.elements((KV_HEADS / TP, HEAD_DIM)) * bits / 8
-    queries = amounts.elements((Dim("HEADS") / TP, HEAD_DIM))
+    queries = amounts.elements((HEADS / TP, HEAD_DIM))
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     flops = 4.0 * batch * tokens * context * queries * share
     return operation(

@@ -128,7 +128,7 @@ def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     return (_cut_rows(rows, SHARD), *rest)
 
 
-SHARD_COUNT = Dim("SHARD")
+SHARD_COUNT = Dim("SHARD")  # the ranks themselves, as a factor of what they hold together
 
 
 def _cut_rows(rows: Factor, axis: Axis) -> Cut:

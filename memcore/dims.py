@@ -80,6 +80,7 @@ Q = Dim("Q")  # HEADS x HEAD_DIM: the width of all queries
 KV = Dim("KV")  # KV_HEADS x HEAD_DIM: the width of all keys
 QKV = Dim("QKV")  # Q + 2 KV: queries, keys and values side by side
 HALF_HEAD = Dim("HALF_HEAD")  # HEAD_DIM / 2
+REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
 LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
 
 
@@ -89,6 +90,11 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
     sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
     sizes["HALF_HEAD"] = sizes["HEAD_DIM"] // 2
+    # Repeating K and V to every query head copies them, unless one head of one sequence is repeated:
+    # that stays a view.
+    local = ceil_div(sizes["KV_HEADS"], sizes["TP"])
+    view = (local == 1) & (sizes["B"] == 1)
+    sizes["REPEATED"] = where(view, local, ceil_div(sizes["HEADS"], sizes["TP"]))
     # Shifting the labels pads them by one. For one sequence `.contiguous()` is then a view of the
     # padded tensor (S + 1 elements); for more it is a copy of B x S.
     b, s = sizes["B"], sizes["S"]

@@ -52,6 +52,7 @@ class Amounts:
         self.sizes = sizes
         self._elements: dict[Shape, Number] = {}
         self._groups: dict[Group, Number] = {}
+        self._consumers: dict[Group, dict[str, Number]] = {}
 
     def elements(self, shape: Shape) -> Number:
         n = self._elements.get(shape)
@@ -68,6 +69,16 @@ class Amounts:
             n = sum(self.bytes(r.shape, r.dtype) * r.copies for r in group.rows)
             self._groups[group] = n
         return n
+
+    def by_consumer(self, group: Group) -> dict[str, Number]:
+        """Bytes of a group by consumer."""
+        sums = self._consumers.get(group)
+        if sums is None:
+            sums = self._consumers[group] = {}
+            for r in group.rows:
+                n = self.bytes(r.shape, r.dtype) * r.copies
+                sums[r.consumer] = sums.get(r.consumer, 0) + n
+        return sums
 
     def text(self, shape: Shape) -> str:
         return shape_text(shape, self.sizes)

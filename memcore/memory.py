@@ -87,14 +87,12 @@ class Counted:
 
 def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
     """Everything about the memory of one training step on one GPU."""
-    timeline, best, rows = [], -1, []
-    for instant in instants(step):
-        n, at = instant_bytes(instant, amounts)
-        alive = _rows(instant, at, amounts)
-        timeline.append(_moment(instant, at, int(n), alive))
-        if n > best:
-            best, rows = int(n), alive
-    peak = max(timeline, key=lambda m: m.bytes)
+    schedule = instants(step)
+    found = [(instant, *instant_bytes(instant, amounts)) for instant in schedule]
+    timeline = [_moment(instant, int(n), at, amounts) for instant, n, at in found]
+    top = max(range(len(found)), key=lambda i: timeline[i].bytes)
+    peak, best = timeline[top], timeline[top].bytes
+    rows = _rows(schedule[top], found[top][2], amounts)
     host = _offloaded(plan, step, amounts)
     ledger = tuple(_row(t, n, each, "hbm", amounts) for t, n, each in rows if n * each)
     overheads = _overheads(plan)
@@ -154,11 +152,17 @@ def _rows(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     return rows
 
 
-def _moment(instant: Instant, at: int, n: int, rows: list[Row]) -> InstantMemory:
+def _moment(instant: Instant, n: int, at: int, amounts: Amounts) -> InstantMemory:
     consumers = dict.fromkeys(CONSUMERS, 0)
-    for template, times, each in rows:
-        consumers[template.consumer] += times * each
-    where = instant.window.names[at] if instant.window else ""
+    for group, times in instant.alive:
+        for consumer, each in amounts.by_consumer(group).items():
+            consumers[consumer] += each * times
+    where = ""
+    if instant.window:
+        where = instant.window.names[at]
+        for i in instant.window.alive[at]:
+            row = instant.window.rows[i]
+            consumers[row.consumer] += amounts.bytes(row.shape, row.dtype)
     return InstantMemory(instant.id, instant.label, 0, n, consumers, where)
 
 

@@ -13,6 +13,7 @@ from memcore.dims import (
     KV,
     KV_HEADS,
     LABELS,
+    REPEATED,
     TP,
     VOCAB,
     B,
@@ -48,6 +49,7 @@ TOKENS: Shape = (B, S / CP)
 HIDDEN: Shape = (*TOKENS, D)
 QUERIES: Shape = (B, HEADS / TP, S / CP, HEAD_DIM)
 KEYS: Shape = (B, KV_HEADS / TP, S / CP, HEAD_DIM)
+REPEATED_KEYS: Shape = (B, REPEATED, S / CP, HEAD_DIM)
 SCORES: Shape = (B, HEADS / TP, S / CP, S)
 PRODUCT: Shape = (*SCORES, HEAD_DIM)
 
@@ -109,8 +111,8 @@ def attention_core(
 def _eager_core(t: Tape, q: Tensor, k: Tensor, v: Tensor, softmax_fp32: bool, drop: bool) -> Tensor:
     """Scores and probabilities as tensors; keys and values repeated to every query head."""
     q = contiguous(t, q, QUERIES, "q, contiguous")
-    k = contiguous(t, k, QUERIES, "k, repeated")
-    v = contiguous(t, v, QUERIES, "v, repeated")
+    k = contiguous(t, k, REPEATED_KEYS, "k, repeated")
+    v = contiguous(t, v, REPEATED_KEYS, "v, repeated")
     mask = t.shared("causal mask", (B, 1, S / CP, S), t.parameter_dtype)
     scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
     scores = add(t, scores, mask, "scores, masked")

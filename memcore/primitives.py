@@ -166,9 +166,8 @@ def power(t: Tape, x: Tensor, name: str) -> Tensor:
     def backward(g: Gradients) -> Gradients:
         raised = t.new(f"{name} grad, power", x.shape, x.dtype)
         scaled = t.new(f"{name} grad, scaled", x.shape, x.dtype)
-        t.free(raised)
         grad = t.new(f"{name} grad", x.shape, x.dtype)
-        t.free(scaled)
+        t.free(raised, scaled)  # one C++ expression: its temporaries live until its end
         return [grad]
 
     t.finish(name, [x], out, [x], backward)
@@ -323,17 +322,12 @@ def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied
     With `tied` weights the head's gradient waits for this one, and both are added into a third.
     """
     with t.scope(name):
-        w = t.parameter("weight", (rows, width))
+        w = t.parameter("weight", (rows, width), joined=tied)
         t.start("lookup", ids)
         out = t.new("out", (*ids.shape, width), w.dtype)
 
         def backward(g: Gradients) -> Gradients:
-            dense = t.new("weight grad", (rows, width), w.dtype)
-            if tied:
-                total = t.new("weight grad, head's added", (rows, width), w.dtype)
-                t.free(dense, total)
-                return [None]
-            return [dense]
+            return [t.new("weight grad", (rows, width), w.dtype)]
 
         t.finish("lookup", [w], out, [ids], backward)
         return out

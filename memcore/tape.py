@@ -35,6 +35,7 @@ class Storage:
     saved_by  operations that keep it for their backward
     merged    for a gradient: when it would be gone, had it been added to an existing one
     last_use  death if nothing were saved, as in inference
+    joined    a parameter that gets a second gradient from another block, where it is 'tied'
     """
 
     name: str
@@ -47,6 +48,7 @@ class Storage:
     saved_by: list[str] = field(default_factory=list)
     merged: int = ALWAYS
     last_use: int = -1
+    joined: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -123,11 +125,15 @@ class Tape:
         """A tensor that another block made and counts, read here: rotary tables, masks."""
         return self._tensor(name, shape, dtype, "shared", needs_grad=False)
 
-    def parameter(self, name: str, shape: Shape, tied: bool = False) -> Tensor:
+    def parameter(
+        self, name: str, shape: Shape, tied: bool = False, joined: bool = False
+    ) -> Tensor:
         """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
-        gradient reach the parameter before that block has run backward."""
+        gradient reach the parameter before that block has run backward: there the parameter is
+        `joined`, and both gradients are added into a third tensor."""
         kind = "tied" if tied else "parameter"
         tensor = self._tensor(name, shape, self.parameter_dtype, kind, needs_grad=True)
+        tensor.storage.joined = joined
         if not tied:
             self.parameters.append(tensor.storage)
         return tensor
@@ -260,7 +266,10 @@ class Tape:
             for t, g in zip(node.inputs, produced, strict=True):
                 if g is None:
                     continue
-                if t.node is not None:
+                if t.storage.joined:  # what stays is the head's gradient, counted there
+                    self.new("weight grad, joined", g.shape, g.dtype)
+                    self._release(g.storage)
+                elif t.node is not None:
                     buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)
                     arrive(buffer, t.index, g)
                 elif t.storage.kind in ("parameter", "tied"):

@@ -72,8 +72,10 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
         traffic.busy["hbm"] += o.hbm_seconds
         traffic.exposed[o.bound_by] += o.seconds
     backward = seconds([o for o in operations if o.phase in ("backward", "recompute")])
+    before = dict(traffic.exposed)
     _communication(plan, step, amounts, operations, traffic)
-    _offload(plan, step, amounts, backward, traffic)
+    waited = sum(traffic.exposed[link] - before[link] for link in ("nvlink", "network"))
+    _offload(plan, step, amounts, backward / t.grad_accumulation + waited, traffic)
 
     total = sum(traffic.exposed.values())
     tokens = t.micro_batch * t.seq_len * batches * plan.dp
@@ -202,9 +204,12 @@ def _communication(
 
 
 def _offload(
-    plan: Plan, step: Step, amounts: Amounts, backward: float, traffic: _Traffic
+    plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _Traffic
 ) -> None:
-    """What an optimizer on the host moves in one step, and what of it backward hides."""
+    """What an optimizer on the host moves in one step.
+
+    Gradients leave while the last backward runs and waits for its links: `cover` seconds.
+    """
     if step.offload == "none":
         return
     share = constants.LINK_EFFICIENCY.middle
@@ -213,7 +218,6 @@ def _offload(
     weights = float(_count(step, amounts))
     down = weights * DTYPE_BYTES[step.copies.reduced]
     up = weights * DTYPE_BYTES[step.copies.resident]
-    cover = backward / plan.train.grad_accumulation
     traffic.add(
         "gradients to host", down, {"pcie": _over(down, pcie)}, 1, cover, "the last backward"
     )

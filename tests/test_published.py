@@ -1,0 +1,106 @@
+"""Our figures against those that papers and datasheets print (tests/published/figures.toml)."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from memcore import Plan, catalog, evaluate
+
+FIGURES = tomllib.loads((Path(__file__).parent / "published" / "figures.toml").read_text())
+
+ROUNDED = 0.01  # published sizes are nominal: "7B" is a model of about that many parameters
+NORM_SHARE = 0.001  # norms and step counters, which the bytes-per-parameter figures leave out
+ONE_GPU = {"gpus": 1, "gpus_per_node": 8}
+
+
+@pytest.mark.parametrize("row", FIGURES["weights"], ids=lambda r: r["what"])
+def test_weights(row):
+    report = evaluate(Plan(model=row["model"], train={"seq_len": 512}))
+    assert report.serve.weights_bytes == pytest.approx(row["gigabytes"] * 1e9, rel=ROUNDED)
+    assert report.serve.weights_bytes == 2 * report.parameters
+
+
+@pytest.mark.parametrize("row", FIGURES["states"], ids=lambda r: r["what"])
+def test_states(row):
+    """At the optimizer step of a 7B model on one GPU, unsharded."""
+    report = states_of_7b(row["precision"])
+    if "rows" in row:
+        found = sum(r.bytes for r in report.ledger if r.name.endswith(tuple(row["rows"])))
+    else:
+        step = next(m for m in report.memory.timeline if m.id == "optimizer-step")
+        found = sum(step.consumers[c] for c in row["consumers"])
+    assert found / report.parameters == pytest.approx(row["bytes_per_parameter"], rel=NORM_SHARE)
+    assert found == pytest.approx(row["gigabytes_7b"] * 1e9, rel=ROUNDED)
+
+
+def states_of_7b(precision):
+    train = {"framework": "pytorch", "zero": 0, "precision": precision, "seq_len": 1}
+    return evaluate(Plan(model={"size": "7B"}, train=train, cluster=ONE_GPU))
+
+
+def test_zero_3_divides_states_by_1024():
+    """A model whose dimensions all divide by 1,024, so that nothing is padded but the norms."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 11_264, "vocab_size": 32_768}
+
+    def states(gpus):
+        cluster = {"gpus": gpus, "gpus_per_node": 8}
+        memory = evaluate(Plan(model={"model_type": "llama", **sizes}, cluster=cluster)).memory
+        step = next(m for m in memory.timeline if m.id == "optimizer-step")
+        kept = sum(step.consumers[c] for c in ("parameters", "gradients", "optimizer_states"))
+        return kept - 4 * (9 * 32 + 3)  # one step counter per parameter tensor stays whole
+
+    assert states(1024) * 1024 == states(1)
+
+
+def test_full_checkpointing_is_one_more_forward():
+    """33 % more compute, less the head, which is not run again."""
+    time = evaluate(Plan(model="llama-2-7b", train={"checkpointing": "full"})).time
+    extra = time.recompute_flops / (time.hardware_flops - time.recompute_flops)
+    assert extra == pytest.approx(1 / 3, abs=0.03)
+    none = evaluate(Plan(model="llama-2-7b", train={"checkpointing": "none"})).time
+    assert none.recompute_flops == 0
+    assert time.resources["compute"] / none.resources["compute"] == pytest.approx(4 / 3, abs=0.04)
+
+
+def test_kv_cache_of_llama_2_70b():
+    """2 x 80 layers x 8 KV heads x 128 x 2 B x 262,144 tokens = 80 GiB: grouped queries count."""
+    report = evaluate(Plan(model="llama-2-70b", serve={"concurrency": 128}))
+    assert report.serve.kv_bytes_per_token == 2 * 80 * 8 * 128 * 2
+    assert report.serve.kv_bytes_per_token * 128 * 2048 == 80 * 2**30
+
+
+def test_h100():
+    figures = FIGURES["h100"]
+    gpu = catalog.accelerator(figures["gpu"])
+    assert gpu.l2_bytes == figures["l2_bytes"]
+    assert gpu.sms * gpu.l1_bytes_per_sm == 33_792 * 1024
+    assert gpu.memory_bandwidth == figures["memory_bandwidth"]
+    assert gpu.pcie_bandwidth == figures["pcie_bandwidth"]
+    assert gpu.flops["bf16"] == pytest.approx(figures["bf16_flops"], rel=0.001)
+    assert gpu.flops["fp8"] == pytest.approx(2 * gpu.flops["bf16"], rel=0.001)
+
+
+@pytest.mark.parametrize("attention", ["flash", "sdpa"])
+def test_flash_attention_keeps_no_quadratic_tensor(attention):
+    def saved(seq_len, attention):
+        train = {"seq_len": seq_len, "attention": attention, "checkpointing": "none"}
+        return evaluate(Plan(train=train)).memory.saved_for_backward_bytes
+
+    def curvature(attention):
+        """Second difference over equal steps: nothing but a quadratic term survives it."""
+        a, b, c = (saved(n, attention) for n in (2048, 4096, 6144))
+        return c - 2 * b + a
+
+    assert curvature(attention) == 0
+    assert curvature("eager") > 2048 * 2048
+
+
+def test_mfu_counts_palm_flops():
+    """6 N + 12 L H Q T per token (Chowdhery et al. 2022, appendix B), N without the embedding."""
+    plan = Plan(model="llama-3-8b", train={"seq_len": 4096})
+    time = evaluate(plan).time
+    m = plan.architecture
+    n = evaluate(plan).parameters - m.vocab_size * m.hidden_size
+    palm = 6 * n + 12 * m.layers * m.heads * m.head_dim * 4096
+    assert time.model_flops / 4096 == pytest.approx(palm, rel=0.01)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memcore.dims import CP, HEAD_DIM, POSITIONS, TP, VOCAB, QKV, D, F, Q, S
+from memcore.dims import CP, HEAD_DIM, POSITIONS, QKV, TP, VOCAB, D, F, Q, S
 from memcore.model import Model
 from memcore.ops import (
     HIDDEN,

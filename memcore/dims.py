@@ -90,8 +90,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
     sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
     sizes["HALF_HEAD"] = sizes["HEAD_DIM"] // 2
-    # Repeating K and V to every query head copies them, unless one head of one sequence is repeated:
-    # that stays a view.
+    # Repeating K and V to every query head copies them; one head of one sequence stays a view.
     local = ceil_div(sizes["KV_HEADS"], sizes["TP"])
     view = (local == 1) & (sizes["B"] == 1)
     sizes["REPEATED"] = where(view, local, ceil_div(sizes["HEADS"], sizes["TP"]))

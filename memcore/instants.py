@@ -108,7 +108,7 @@ def resident(step: Step) -> Alive:
         alive += optimizer_states(step)
     if step.replicas:
         alive += step.every("buckets")
-    if not step.family == "gpt2":
+    if any(s.name.endswith("rotary cos") for s in step.blocks.layer.storages):
         alive.append((BUFFERS, 1))
     return alive
 
@@ -199,10 +199,10 @@ def _whole(step: Step) -> list[Instant]:
             window(blocks.head, BACKWARD, merge),
         ),
     ]
-    for id, label, i in _backward_layers(n):
+    for name, label, i in _backward_layers(n):
         out.append(
             Instant(
-                id,
+                name,
                 label,
                 before + so_far(n - 1 - i) + _activations(step, i, forward=False),
                 window(blocks.layer, stretch, merge),
@@ -294,10 +294,10 @@ def _sharded(step: Step) -> list[Instant]:
             window(blocks.head, BACKWARD),
         )
     )
-    for id, label, i in _backward_layers(n):
+    for name, label, i in _backward_layers(n):
         out.append(
             Instant(
-                id,
+                name,
                 label,
                 [
                     *before,
@@ -314,7 +314,7 @@ def _sharded(step: Step) -> list[Instant]:
         )
         out.append(
             Instant(
-                id.replace("backward", "reduce"),
+                name.replace("backward", "reduce"),
                 label.replace("Backward", "Gradient reduction"),
                 [
                     *before,

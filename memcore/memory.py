@@ -220,5 +220,3 @@ def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
     reduced = step.every("gradients")
     put(reduced, "dram", " (pinned)", "gradients staged for the host's step", "assumed")
     return rows
-
-

@@ -97,7 +97,7 @@ def linear(
 
 
 def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
-    """a * b, `b` of a's shape or broadcast to it. Saves each factor that the other's gradient needs."""
+    """a * b, `b` of a's shape or broadcast to it. Saves the factors that gradients need."""
     dtype = promoted(a.dtype, b.dtype)
     t.start(name, a, b)
     out = t.new(name, a.shape, dtype)
@@ -214,7 +214,7 @@ def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
 
 
 def layer_norm(t: Tape, x: Tensor, width: Factor, name: str) -> Tensor:
-    """torch.nn.LayerNorm with weight and bias. Saves x, and mean and reciprocal deviation in fp32."""
+    """torch.nn.LayerNorm with weight and bias. Saves x, and fp32 mean and reciprocal deviation."""
     with t.scope(name):
         w, b = t.parameter("weight", (width,)), t.parameter("bias", (width,))
         t.start("layer_norm", x, w, b)
@@ -230,7 +230,7 @@ def layer_norm(t: Tape, x: Tensor, width: Factor, name: str) -> Tensor:
 
 
 def heads_first(t: Tape, x: Tensor, shape: Shape, copies_grad: bool) -> Tensor:
-    """view + transpose to (B, heads, S, head_dim): no memory. Backward copies where layouts differ."""
+    """view + transpose to (B, heads, S, head_dim): free. Backward copies where layouts differ."""
 
     def backward(g: Gradients) -> Gradients:
         return [t.new("heads grad, contiguous", x.shape, x.dtype)] if copies_grad else [g[0]]
@@ -274,7 +274,7 @@ def matmul(t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str
 
 
 def rotate(t: Tape, x: Tensor, cos: Tensor, sin: Tensor, half: Factor, name: str) -> Tensor:
-    """Rotary embedding as transformers writes it: x * cos + rotate_half(x) * sin. Saves the tables."""
+    """Rotary embedding as in transformers: x * cos + rotate_half(x) * sin. Saves the tables."""
     with t.scope(name):
         straight = multiply(t, x, cos, "x cos")
         half_shape = (*x.shape[:-1], half)

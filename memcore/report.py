@@ -1,6 +1,6 @@
 """The Report: everything `evaluate` says about one plan. Sizes in bytes, times in seconds.
 
-A part that cannot be computed for a plan is None, and `notes` says why; it is never zero or made up.
+A part that cannot be computed for a plan is None, and `notes` says why; it is never made up.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The Report as plain JSON types; parts that were not computed are left out."""
-        return _plain(self)
+        plain: dict[str, Any] = _plain(self)
+        return plain
 
 
 def _plain(value: Any) -> Any:

@@ -128,7 +128,8 @@ def _kv_per_token(server: _Server, amounts: Amounts) -> int:
     """Bytes that one more token adds to the cache of one GPU."""
     bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
     each = amounts.elements((KV_HEADS / TP, HEAD_DIM))
-    return math.ceil(2 * server.stage_layers * each * bits / 8)
+    total: float = 2 * server.stage_layers * each * bits / 8
+    return math.ceil(total)
 
 
 def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> LedgerRow:
@@ -142,13 +143,13 @@ def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> L
 
 
 def _activations(server: _Server, amounts: Amounts) -> LedgerRow:
-    """The most that one forward of max_batched_tokens needs at once, in one layer or at the logits."""
+    """The most that one forward of max_batched_tokens needs at once: in a layer or at the logits."""
     layer, _ = window(server.layer, INFERENCE).peak(amounts)
-    logits = amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5  # bf16 logits and their fp32 copy
+    logits = amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5  # in bf16, and copied to fp32
     n = int(max(layer, logits))
     return LedgerRow(
-        "activations of one forward", "workspace", f"tokens {server.plan.serve.max_batched_tokens:,}",
-        "mixed", n, 1, n, "hbm", "one forward", "assumed",
+        "activations of one forward", "workspace",
+        f"tokens {server.plan.serve.max_batched_tokens:,}", "mixed", n, 1, n, "hbm", "one forward", "assumed",
         "peak of the transformers layer without saved tensors; an engine's own kernels differ",
         "temporaries of the largest layer, or the logits",
     )  # fmt: skip
@@ -175,9 +176,7 @@ def _forward(
         ).reduce(float(amounts.elements((batch, tokens, D))) * 2)
         link = max(links, key=lambda name: links[name])
         spent = 2 * layers * links[link]
-        ops.append(
-            OperationTime("tensor-parallel all-reduce", "forward", 0, 0, 0, 0, spent, link)
-        )
+        ops.append(OperationTime("tensor-parallel all-reduce", "forward", 0, 0, 0, 0, spent, link))
     return ops
 
 

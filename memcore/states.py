@@ -46,7 +46,7 @@ class BlockStates:
 
 @functools.lru_cache(maxsize=1024)
 def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: bool) -> BlockStates:
-    """The states of one block. `sharded`: FSDP owns the parameters; else each GPU has them whole."""
+    """The states of one block. `sharded`: FSDP owns the parameters; else every GPU has them all."""
     parameters = tape.parameters
     source = FSDP if sharded else TORCH
 

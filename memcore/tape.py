@@ -254,10 +254,10 @@ class Tape:
             _, node = heapq.heappop(ready)
             incoming = buffers.pop(node.order)
             produced = node.backward(incoming)
-            for t in produced:
-                if t is not None:
-                    t.storage.holders += 1
-                    t.storage.death = ALWAYS
+            for grown in produced:
+                if grown is not None:
+                    grown.storage.holders += 1
+                    grown.storage.death = ALWAYS
             for s in node.saved:
                 self._release(s)
             for g in incoming:

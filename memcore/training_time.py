@@ -118,7 +118,7 @@ def _convention_flops(plan: Plan, amounts: Amounts) -> float:
     tokens = float(z["B"]) * float(z["S"])
     mlp = (3 if m.family == "llama" else 2) * z["D"] * z["F"]
     matrices = z["LAYERS"] * (2 * z["D"] * (z["Q"] + z["KV"]) + mlp) + z["D"] * z["VOCAB"]
-    return tokens * (2.0 * matrices + 4.0 * z["LAYERS"] * z["Q"] * z["S"])
+    return float(tokens * (2.0 * matrices + 4.0 * z["LAYERS"] * z["Q"] * z["S"]))
 
 
 def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
@@ -203,9 +203,7 @@ def _communication(
     )  # fmt: skip
 
 
-def _offload(
-    plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _Traffic
-) -> None:
+def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _Traffic) -> None:
     """What an optimizer on the host moves in one step.
 
     Gradients leave while the last backward runs and waits for its links: `cover` seconds.

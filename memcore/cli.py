@@ -82,7 +82,8 @@ class _Version(argparse.Action):
             version = metadata.version("memplan")
         except metadata.PackageNotFoundError:
             version = "(a checkout that is not installed)"
-        parser.exit(message=f"memplan {version}\n")
+        print(f"memplan {version}")
+        parser.exit()
 
 
 def _port(text: str) -> int:

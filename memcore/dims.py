@@ -11,11 +11,9 @@ below and never branch on a size, so the same rows work for one plan and for a m
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 Number = Any  # int, float, or a NumPy array of them: whatever the sizes mapping holds
 
@@ -131,25 +129,28 @@ def ceil_div(a: Number, b: Number) -> Number:
     return -(-a // b)
 
 
+# NumPy is imported when the first array comes: a single plan needs none, and starts faster.
+
+
 def where(condition: Any, yes: Number, no: Number) -> Number:
     """`yes` where the condition holds, else `no`; plain values stay plain."""
-    if isinstance(condition, (bool, np.bool_)):
+    if isinstance(condition, bool):
         return yes if condition else no
+    import numpy as np
+
     return np.where(condition, yes, no)
 
 
 def maximum(a: Number, b: Number) -> Number:
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.maximum(a, b)
-    return a if a >= b else b
+    """The larger, element by element for arrays."""
+    return where(a >= b, a, b)
 
 
 def minimum(a: Number, b: Number) -> Number:
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.minimum(a, b)
-    return a if a <= b else b
+    """The smaller, element by element for arrays."""
+    return where(a <= b, a, b)
 
 
-def fixed(sizes: Mapping[str, Number]) -> bool:
-    """Whether every size is one number (a plan), not an array (a sweep)."""
-    return not any(isinstance(v, np.ndarray) for v in sizes.values())
+def is_array(value: Number) -> bool:
+    """Whether a size is an array (a sweep), not one number (a plan)."""
+    return not isinstance(value, (int, float))

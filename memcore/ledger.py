@@ -10,9 +10,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
-from memcore.dims import Number, Shape, elements, shape_text
+from memcore.dims import Number, Shape, elements, is_array, maximum, shape_text
 from memcore.policies import DTYPE_BYTES
 from memcore.tape import ALWAYS, Storage, Tape
 
@@ -104,14 +102,14 @@ class Window:
         alive: Number = 0
         best: Number = 0
         where = 0
-        array = any(isinstance(n, np.ndarray) for n in sizes)
+        array = any(map(is_array, sizes))
         for step, (births, deaths) in enumerate(self.steps):
             for i in deaths:
                 alive = alive - sizes[i]
             for i in births:
                 alive = alive + sizes[i]
             if array:
-                best = np.maximum(best, alive)
+                best = maximum(best, alive)
             elif alive > best:
                 best, where = alive, step
         return best, where

@@ -29,7 +29,7 @@ MAX_KEYS = 64
 MAX_VALUE = 200  # characters of one readable value
 MAX_PAYLOAD = 30_000  # characters of one compressed object
 MAX_OBJECT = 200_000  # bytes it may expand to
-MAX_ISSUES = 20
+MAX_ISSUES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,8 @@ def _single(query: Mapping[str, str | list[str]], issues: list[Issue]) -> dict[s
         texts = [given] if isinstance(given, str) else list(given)
         if name not in KNOWN:
             hint = did_you_mean(name, KNOWN)
-            issues.append(Issue(shown(name), f"unknown key in the link, ignored; {hint}"))
+            hint = f"; {hint}" if hint.startswith("did") else ""
+            issues.append(Issue(shown(name), f"unknown key in the link, ignored{hint}"))
         elif not texts or texts == [""]:
             issues.append(Issue(name, "has no value in the link; its default is used"))
         elif len(texts) > 1:

@@ -143,13 +143,14 @@ def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> L
 
 
 def _activations(server: _Server, amounts: Amounts) -> LedgerRow:
-    """The most that one forward of max_batched_tokens needs at once: in a layer or at the logits."""
+    """The most that a forward of max_batched_tokens needs at once: in a layer or at the logits."""
     layer, _ = window(server.layer, INFERENCE).peak(amounts)
     logits = amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5  # in bf16, and copied to fp32
     n = int(max(layer, logits))
     return LedgerRow(
         "activations of one forward", "workspace",
-        f"tokens {server.plan.serve.max_batched_tokens:,}", "mixed", n, 1, n, "hbm", "one forward", "assumed",
+        f"tokens {server.plan.serve.max_batched_tokens:,}", "mixed", n, 1, n, "hbm",
+        "one forward", "assumed",
         "peak of the transformers layer without saved tensors; an engine's own kernels differ",
         "temporaries of the largest layer, or the logits",
     )  # fmt: skip

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from memcore.dims import Number, derive
 from memcore.ledger import Amounts
 from memcore.memory import add_sharding, peak_bytes, step_of
 from memcore.plan import Plan
 from memcore.rules import SIZE_RULES
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Plan fields that are numbers in the flat sizes and change no structure.
 BROADCAST = {"train.micro_batch": "B", "train.seq_len": "S", "cluster.gpus": "GPUS"}
@@ -27,6 +28,8 @@ def sweep(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> np.ndarray[Any, Any]
 
     axes maps fields, named as in an error ('train.seq_len'), to the values to try.
     """
+    import numpy as np
+
     names = list(axes)
     shape = tuple(len(axes[name]) for name in names)
     result = np.full(shape, np.nan)
@@ -47,6 +50,8 @@ def sweep(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> np.ndarray[Any, Any]
 
 def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
     """One structure, its numeric axes broadcast."""
+    import numpy as np
+
     sizes: dict[str, Number] = plan.sizes()
     for i, (name, values) in enumerate(axes.items()):
         along = [1] * len(axes)

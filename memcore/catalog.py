@@ -8,8 +8,9 @@ import tomllib
 from importlib.resources import files
 from typing import Any
 
+from memcore.families import from_config
 from memcore.hardware import Accelerator, Node
-from memcore.model import Model, from_config
+from memcore.model import Model
 
 _ROOT = files("presets")
 
@@ -92,7 +93,9 @@ def _natural(name: str) -> list[tuple[int, float, str]]:
     for part in name.split("-"):
         digits = part.rstrip("kmbt")
         try:
-            scale = {"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}.get(part[len(digits) :], 1.0)
+            scale = {"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}.get(
+                part[len(digits) :], 1.0
+            )
             key.append((0, float(digits) * scale, part))
         except ValueError:
             key.append((1, 0.0, part))

@@ -77,8 +77,17 @@ POSITIONS = Dim("POSITIONS")  # rows of a learned position table
 Q = Dim("Q")  # HEADS x HEAD_DIM: the width of all queries
 KV = Dim("KV")  # KV_HEADS x HEAD_DIM: the width of all keys
 QKV = Dim("QKV")  # Q + 2 KV: queries, keys and values side by side
-HALF_HEAD = Dim("HALF_HEAD")  # HEAD_DIM / 2
+ROTARY = Dim("ROTARY")  # dimensions of a head that are rotated
+HALF_ROTARY = Dim("HALF_ROTARY")
+EMBED = Dim("EMBED")  # width of the token embedding
+FUSED = Dim("FUSED")  # 2 F: gate and up side by side
+MASKED = Dim("MASKED")  # S where a sliding window is shorter than the sequence, else 0
+MASKED_KV = Dim(
+    "MASKED_KV"
+)  # heads of K and V that SDPA gets then: repeated under a mask
+REACH = Dim("REACH")  # twice the keys that a token sees on average within its window
 REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
+KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part of a joint tensor
 LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
 
 
@@ -87,14 +96,28 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
     sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
-    sizes["HALF_HEAD"] = sizes["HEAD_DIM"] // 2
+    sizes["HALF_ROTARY"] = sizes["ROTARY"] // 2
+    sizes["FUSED"] = 2 * sizes["F"]
     # Repeating K and V to every query head copies them; one head of one sequence stays a view.
     local = ceil_div(sizes["KV_HEADS"], sizes["TP"])
     view = (local == 1) & (sizes["B"] == 1)
     sizes["REPEATED"] = where(view, local, ceil_div(sizes["HEADS"], sizes["TP"]))
+    # Of one sequence, V stays a view of the joint projection, which is kept whole; else it is copied.
+    joint = (sizes["B"] == 1) & ((local == 1) | (sizes["KV_HEADS"] == sizes["HEADS"]))
+    sizes["KEPT"] = ceil_div(
+        where(joint, sizes["QKV"], sizes["REPEATED"] * sizes["HEAD_DIM"] * sizes["TP"]),
+        sizes["TP"],
+    )
+    # transformers passes SDPA a mask once the sequence reaches the window, and then repeats K and V
+    # to every query head; a single head stays a view.
+    s, window = sizes["S"], sizes["WINDOW"]
+    sizes["MASKED"] = where(s >= window, s, 0 * s)
+    heads = ceil_div(sizes["HEADS"], sizes["TP"])
+    sizes["MASKED_KV"] = where((s >= window) & (local != 1), heads, local)
+    sizes["REACH"] = where(s > window, 2 * window - window * window // s, s)
     # Shifting the labels pads them by one. For one sequence `.contiguous()` is then a view of the
     # padded tensor (S + 1 elements); for more it is a copy of B x S.
-    b, s = sizes["B"], sizes["S"]
+    b = sizes["B"]
     sizes["LABELS"] = where(b == 1, s + 1, b * s)
 
 
@@ -120,7 +143,9 @@ def elements(shape: Shape, sizes: MutableMapping[str, Number]) -> Number:
 
 def shape_text(shape: Shape, sizes: MutableMapping[str, Number]) -> str:
     """The shape with its values: 'B 1 x S 4,096 x F/TP 14,336'."""
-    parts = (f"{f:,}" if isinstance(f, int) else f"{f} {size(f, sizes):,}" for f in shape)
+    parts = (
+        f"{f:,}" if isinstance(f, int) else f"{f} {size(f, sizes):,}" for f in shape
+    )
     return " x ".join(parts) if shape else "scalar"
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memcore.blocks import Structure, build
+from memcore.blocks import build, structure_of
 from memcore.dims import Number, derive
 from memcore.ledger import Amounts
-from memcore.memory import count, step_of, training_sizes
+from memcore.memory import count, layers_of, step_of, training_sizes
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
 from memcore.serving import serve
@@ -16,10 +16,16 @@ def parameters(plan: Plan) -> int:
     """Parameters of the model, counted from its operations' weights."""
     sizes = plan.sizes() | {"TP": 1, "CP": 1}
     derive(sizes)
-    blocks = build(Structure.of(plan.architecture, "flash", "hf", "eager", "bf16", False))
+    blocks = build(structure_of(plan.architecture))
     amounts = Amounts(sizes)
+    layers = layers_of(plan.architecture, blocks.structure.kinds)
+    counts = layers.first(layers.count)
     n: Number = 0
-    for tape, times in ((blocks.embed, 1), (blocks.layer, sizes["LAYERS"]), (blocks.head, 1)):
+    for tape, times in (
+        (blocks.embed, 1),
+        (blocks.head, 1),
+        *zip(blocks.layers, counts, strict=True),
+    ):
         n += times * sum(amounts.elements(p.shape) for p in tape.parameters)
     return int(n)
 

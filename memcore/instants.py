@@ -1,17 +1,17 @@
 """Instants: the moments of a training step at which memory can peak, and what is alive then.
 
 A schedule is a list of instants; an instant is a list of (group of rows, how many of them) and
-perhaps a window of one block's tape. Layers are alike, so that between two neighbouring instants
-memory changes linearly with the layer's index, and the first, second, last but one and last layer
-are enough.
+perhaps a window of one block's tape. Between two neighbouring layers of a kind memory changes
+linearly with the layer's index, so that the ends are enough: the first, second, last but one and
+last layer, and the first and last of each kind.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memcore.blocks import FAMILIES, Blocks
-from memcore.dims import HALF_HEAD, Number, maximum, minimum
+from memcore.blocks import Blocks
+from memcore.dims import HALF_ROTARY, Number
 from memcore.ledger import (
     AUTOGRAD,
     BACKWARD,
@@ -45,14 +45,57 @@ class Instant:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The words that decide a training step's schedule, and the numbers it counts with."""
+class Layers:
+    """A stack of layers: how many, and of which kind each is (indices into Blocks.layers)."""
 
-    family: str
+    count: int
+    kinds: tuple[int, ...]  # () if all are of kind 0
+
+    def kind(self, i: int) -> int:
+        return self.kinds[i] if self.kinds else 0
+
+    def first(self, i: int) -> list[int]:
+        """How many of the first `i` layers are of each kind."""
+        if not self.kinds:
+            return [i]
+        return [self.kinds[:i].count(k) for k in range(max(self.kinds) + 1)]
+
+    def after(self, i: int) -> list[int]:
+        """How many of the layers behind layer `i` are of each kind."""
+        return [
+            a - b
+            for a, b in zip(self.first(self.count), self.first(i + 1), strict=True)
+        ]
+
+    def ends(self) -> list[tuple[str, str, int]]:
+        """The layers at whose backward memory can peak: (id, label, index), last first."""
+        last = self.count - 1
+        found = [
+            ("backward-last-layer", "Backward, last layer", last),
+            (
+                "backward-next-to-last-layer",
+                "Backward, next to last layer",
+                max(last - 1, 0),
+            ),
+            ("backward-second-layer", "Backward, second layer", min(1, last)),
+            ("backward-first-layer", "Backward, first layer", 0),
+        ]
+        for k in sorted(set(self.kinds)):
+            there = [i for i, kind in enumerate(self.kinds) if kind == k]
+            for i in (there[-1], there[0]):
+                found.append((f"backward-layer-{i}", f"Backward, layer {i}", i))
+        unique = {i: (name, label, i) for name, label, i in reversed(found)}
+        return sorted(unique.values(), key=lambda end: -end[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The words that decide a training step's schedule, and the layers it runs."""
+
     blocks: Blocks
     copies: Precision
     optimizer: Optimizer
-    layers: Number
+    layers: Layers
     checkpointed: bool
     accumulates: bool
     sharded: bool  # FSDP owns the parameters
@@ -62,23 +105,35 @@ class Step:
 
     @property
     def embed(self) -> BlockStates:
-        return block_states(self.blocks.embed, self.copies, self.optimizer, self.sharded)
-
-    @property
-    def layer(self) -> BlockStates:
-        return block_states(self.blocks.layer, self.copies, self.optimizer, self.sharded)
+        return block_states(
+            self.blocks.embed, self.copies, self.optimizer, self.sharded
+        )
 
     @property
     def head(self) -> BlockStates:
         return block_states(self.blocks.head, self.copies, self.optimizer, self.sharded)
 
-    def every(self, kind: str) -> Alive:
+    def layer(self, kind: int) -> BlockStates:
+        return block_states(
+            self.blocks.layers[kind], self.copies, self.optimizer, self.sharded
+        )
+
+    def of_layers(self, state: str, counts: list[int]) -> Alive:
+        """One kind of state of `counts` layers of each kind."""
+        return [(getattr(self.layer(k), state), n) for k, n in enumerate(counts)]
+
+    def every(self, state: str) -> Alive:
         """One kind of state of every block."""
+        layers = self.of_layers(state, self.layers.first(self.layers.count))
         return [
-            (getattr(self.embed, kind), 1),
-            (getattr(self.layer, kind), self.layers),
-            (getattr(self.head, kind), 1),
+            (getattr(self.embed, state), 1),
+            *layers,
+            (getattr(self.head, state), 1),
         ]
+
+    def made(self, counts: list[int]) -> Alive:
+        """Whole gradients of `counts` layers of each kind."""
+        return [(gradients(self.blocks.layers[k]), n) for k, n in enumerate(counts)]
 
 
 BUFFERS = Group(
@@ -86,7 +141,7 @@ BUFFERS = Group(
         Template(
             "rotary inverse frequencies",
             "workspace",
-            (HALF_HEAD,),
+            (HALF_ROTARY,),
             "fp32",
             "always",
             "buffers of the rotary embedding",
@@ -108,27 +163,35 @@ def resident(step: Step) -> Alive:
         alive += optimizer_states(step)
     if step.replicas:
         alive += step.every("buckets")
-    if any(s.name.endswith("rotary cos") for s in step.blocks.layer.storages):
-        alive.append((BUFFERS, 1))
-    return alive
+    tables = sum(
+        "rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows
+    )
+    return [*alive, (BUFFERS, tables)]
 
 
-def kept_by_layer(step: Step) -> Group:
+def _shared(step: Step) -> tuple[Group, Group]:
+    return shared(step.blocks.layers, step.checkpointed)
+
+
+def kept_by_layer(step: Step, kind: int) -> Group:
     """What one layer's forward leaves for its backward."""
-    return block_input(step.blocks.layer) if step.checkpointed else saved(step.blocks.layer)
+    tape = step.blocks.layers[kind]
+    return block_input(tape) if step.checkpointed else saved(tape)
 
 
 def saved_for_backward(step: Step) -> Alive:
     """What one micro-batch's forward leaves for its backward, as saved_tensors_hooks counts it."""
     blocks = step.blocks
-    until_backward, _ = shared(blocks.layer, step.checkpointed)
-    if step.checkpointed:  # of the layers' arguments, only the positional ones are saved
+    until_backward, _ = _shared(step)
+    if (
+        step.checkpointed
+    ):  # of the layers' arguments, only the positional ones are saved
         mask = [r for r in until_backward.rows if r.name == "causal mask"]
-        until_backward = Group.of(mask if FAMILIES[step.family].mask_is_argument else ())
+        until_backward = Group.of(mask if blocks.mask_is_argument else ())
     return [
         (saved(blocks.embed), 1),
         (until_backward, 1),
-        (kept_by_layer(step), step.layers),
+        *_kept(step, step.layers.count),
         (saved(blocks.head), 1),
     ]
 
@@ -138,53 +201,57 @@ def instants(step: Step) -> list[Instant]:
     return _sharded(step) if step.sharded else _whole(step)
 
 
-def _activations(step: Step, layers: Number, forward: bool) -> Alive:
+def _kept(step: Step, layers: int) -> Alive:
+    """What the first `layers` layers have left for their backward."""
+    return [
+        (kept_by_layer(step, k), n) for k, n in enumerate(step.layers.first(layers))
+    ]
+
+
+def _activations(step: Step, layers: int, forward: bool) -> Alive:
     """What forward has left so far: the embedding's, the shared tensors', and `layers` layers'."""
-    until_backward, forward_only = shared(step.blocks.layer, step.checkpointed)
+    until_backward, forward_only = _shared(step)
     alive: Alive = [
         (saved(step.blocks.embed), 1),
         (until_backward, 1),
-        (kept_by_layer(step), layers),
+        *_kept(step, layers),
     ]
     if forward:
         alive.append((forward_only, 1))
-        if step.checkpointed:  # autocast's cache outlives the layers until autocast ends
-            alive.append((weight_copies(step.blocks.layer), layers))
+        if (
+            step.checkpointed
+        ):  # autocast's cache outlives the layers until autocast ends
+            counts = enumerate(step.layers.first(layers))
+            alive += [(weight_copies(step.blocks.layers[k]), n) for k, n in counts]
     return alive
-
-
-def _backward_layers(layers: Number) -> list[tuple[str, str, Number]]:
-    """The layers at whose backward memory can peak: (id, label, index)."""
-    last = layers - 1
-    return [
-        ("backward-last-layer", "Backward, last layer", last),
-        ("backward-next-to-last-layer", "Backward, next to last layer", maximum(last - 1, 0)),
-        ("backward-second-layer", "Backward, second layer", minimum(1, last)),
-        ("backward-first-layer", "Backward, first layer", 0 * last),
-    ]
 
 
 def _whole(step: Step) -> list[Instant]:
     """Every GPU has whole parameters: plain PyTorch, or DistributedDataParallel."""
-    blocks, n = step.blocks, step.layers
+    blocks, layers = step.blocks, step.layers
+    n, merge = layers.count, step.accumulates
     base = resident(step)
-    made = [(gradients(blocks.embed), 1), (gradients(blocks.layer), n), (gradients(blocks.head), 1)]
-    merge = step.accumulates
+    made: Alive = [
+        (gradients(blocks.embed), 1),
+        *step.made(layers.first(n)),
+        (gradients(blocks.head), 1),
+    ]
     before = base + (made if merge else [])
 
-    def so_far(layers: Number) -> Alive:
-        """Gradients made when `layers` layers have run backward, beside those that were there."""
+    def so_far(counts: list[int]) -> Alive:
+        """Gradients made when these layers have run backward, beside those that were there."""
         if merge:
             return [(tied_gradient(blocks.head), 1)]
-        return [(gradients(blocks.head), 1), (gradients(blocks.layer), layers)]
+        return [(gradients(blocks.head), 1), *step.made(counts)]
 
     stretch = RECOMPUTE if step.checkpointed else BACKWARD
+    last = blocks.layers[layers.kind(n - 1)]
     out = [
         Instant(
             "forward-last-layer",
             "Forward, last layer",
             before + _activations(step, n - 1, forward=True),
-            window(blocks.layer, FORWARD),
+            window(last, FORWARD),
         ),
         Instant(
             "loss",
@@ -199,20 +266,20 @@ def _whole(step: Step) -> list[Instant]:
             window(blocks.head, BACKWARD, merge),
         ),
     ]
-    for name, label, i in _backward_layers(n):
+    for name, label, i in layers.ends():
         out.append(
             Instant(
                 name,
                 label,
-                before + so_far(n - 1 - i) + _activations(step, i, forward=False),
-                window(blocks.layer, stretch, merge),
+                before + so_far(layers.after(i)) + _activations(step, i, forward=False),
+                window(blocks.layers[layers.kind(i)], stretch, merge),
             )
         )
     out.append(
         Instant(
             "embedding-backward",
             "Backward of the embedding",
-            before + so_far(n) + [(saved(blocks.embed), 1)],
+            before + so_far(layers.first(n)) + [(saved(blocks.embed), 1)],
             window(blocks.embed, BACKWARD, merge),
         )
     )
@@ -228,24 +295,34 @@ def _sharded(step: Step) -> list[Instant]:
     reduce-scatter stays until the next one. Embedding, final norm and head are the root's group:
     their gradients stay whole until all layers are done.
     """
-    blocks, n = step.blocks, step.layers
+    blocks, layers = step.blocks, step.layers
+    n = layers.count
     base = resident(step)
-    kept = step.every("gradients") if step.accumulates else []
+    before = base + (step.every("gradients") if step.accumulates else [])
     root: Alive = [(step.embed.gathered, 1), (step.head.gathered, 1)]
-    root_grads: Alive = [(gradients(blocks.embed), 1), (gradients(blocks.head), 1)]
-    layer = step.layer.gathered
-    before = base + kept
+    head_grads: Alive = [(gradients(blocks.head), 1)]
 
-    def gathered(layers: Number) -> Alive:
-        """Whole weights of layers 0 .. `layers`-1, when they are not resharded."""
-        return [] if step.reshards else [(layer, layers)]
+    def whole(i: int) -> Alive:
+        """The gathered weights of layer `i`, if there is one."""
+        return [(step.layer(layers.kind(i)).gathered, 1)] if 0 <= i < n else []
 
-    def reduced(layers: Number) -> Alive:
-        """Reduced gradients of `layers` layers."""
-        return [] if step.accumulates else [(step.layer.gradients, layers)]
+    def unsharded(count: int) -> Alive:
+        """Whole weights of the first `count` layers, when they are not resharded."""
+        return [] if step.reshards else step.of_layers("gathered", layers.first(count))
+
+    def gathering(i: int) -> Alive:
+        """The all-gather buffer of layer `i`, which is fetched ahead when layers are resharded."""
+        return whole(i) if step.reshards else []
+
+    def reducing(i: int) -> Alive:
+        """The reduce-scatter buffer of layer `i`, if there is one."""
+        return [(step.layer(layers.kind(i)).reduction, 1)] if 0 <= i < n else []
+
+    def reduced(counts: list[int]) -> Alive:
+        """Reduced gradients of these layers, if they were not there before."""
+        return [] if step.accumulates else step.of_layers("gradients", counts)
 
     stretch = RECOMPUTE if step.checkpointed else BACKWARD
-    in_flight = 1 if step.reshards else 0
     out = [
         Instant(
             "forward-last-layer",
@@ -253,16 +330,23 @@ def _sharded(step: Step) -> list[Instant]:
             [
                 *before,
                 *root,
-                *gathered(n),
-                (layer, 1 + in_flight),
+                *unsharded(n),
+                *whole(n - 1),
+                *gathering(n - 1),
                 *_activations(step, n - 1, forward=True),
             ],
-            window(blocks.layer, FORWARD),
+            window(blocks.layers[layers.kind(n - 1)], FORWARD),
         ),
         Instant(
             "loss",
             "Loss",
-            [*before, *root, *gathered(n), (layer, 1), *_activations(step, n, forward=True)],
+            [
+                *before,
+                *root,
+                *unsharded(n),
+                *whole(n - 1),
+                *_activations(step, n, forward=True),
+            ],
             window(blocks.head, FORWARD),
         ),
     ]
@@ -287,46 +371,36 @@ def _sharded(step: Step) -> list[Instant]:
             [
                 *before,
                 *root,
-                *gathered(n),
-                (layer, in_flight),
+                *unsharded(n),
+                *gathering(n - 1),
                 *_activations(step, n, forward=False),
             ],
             window(blocks.head, BACKWARD),
         )
     )
-    for name, label, i in _backward_layers(n):
+    for name, label, i in layers.ends():
+        tape = blocks.layers[layers.kind(i)]
+        common = [
+            *before,
+            *root,
+            *gathering(i - 1),
+            *reduced(layers.after(i)),
+            *head_grads,
+            *_activations(step, i, forward=False),
+        ]
         out.append(
             Instant(
                 name,
                 label,
-                [
-                    *before,
-                    *root,
-                    *gathered(i + 1),
-                    (layer, in_flight * (1 + minimum(i, 1))),
-                    (step.layer.reduction, minimum(n - 1 - i, 1)),
-                    *reduced(n - 1 - i),
-                    (gradients(blocks.head), 1),
-                    *_activations(step, i, forward=False),
-                ],
-                window(blocks.layer, stretch),
+                [*common, *unsharded(i + 1), *gathering(i), *reducing(i + 1)],
+                window(tape, stretch),
             )
         )
         out.append(
             Instant(
                 name.replace("backward", "reduce"),
                 label.replace("Backward", "Gradient reduction"),
-                [
-                    *before,
-                    *root,
-                    *gathered(i),
-                    (layer, in_flight * minimum(i, 1)),
-                    (gradients(blocks.layer), 1),
-                    (step.layer.reduction, 1),
-                    *reduced(n - 1 - i),
-                    (gradients(blocks.head), 1),
-                    *_activations(step, i, forward=False),
-                ],
+                [*common, *unsharded(i), *reducing(i), (gradients(tape), 1)],
             )
         )
     out.append(
@@ -336,9 +410,9 @@ def _sharded(step: Step) -> list[Instant]:
             [
                 *before,
                 *root,
-                (step.layer.reduction, 1),
-                *reduced(n),
-                (gradients(blocks.head), 1),
+                *reducing(0),
+                *reduced(layers.first(n)),
+                *head_grads,
                 (saved(blocks.embed), 1),
             ],
             window(blocks.embed, BACKWARD),
@@ -350,14 +424,15 @@ def _sharded(step: Step) -> list[Instant]:
             "Gradient reduction, embedding and head",
             [
                 *before,
-                *reduced(n),
-                *root_grads,
+                *reduced(layers.first(n)),
+                *head_grads,
+                (gradients(blocks.embed), 1),
                 (step.embed.reduction, 1),
                 (step.head.reduction, 1),
             ],
         )
     )
     out.append(
-        Instant("optimizer-step", "Optimizer step", [*base, *step.every("gradients")]),
+        Instant("optimizer-step", "Optimizer step", [*base, *step.every("gradients")])
     )
     return out

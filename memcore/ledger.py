@@ -115,7 +115,12 @@ class Window:
         return best, where
 
 
-FORWARD, BACKWARD, RECOMPUTE, INFERENCE = "forward", "backward", "recompute", "inference"
+FORWARD, BACKWARD, RECOMPUTE, INFERENCE = (
+    "forward",
+    "backward",
+    "recompute",
+    "inference",
+)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -197,12 +202,13 @@ def block_input(tape: Tape) -> Group:
 
 
 @functools.lru_cache(maxsize=1024)
-def shared(tape: Tape, checkpointed: bool) -> tuple[Group, Group]:
+def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
     """Tensors that every layer reads and the model makes once: (until backward, forward only).
 
     Without checkpointing they stay if an operation saved them; with it, the layers' arguments stay.
     """
-    once = {s.name.rsplit(".", 1)[-1]: s for s in tape.storages if s.kind == "shared"}
+    every = [s for tape in tapes for s in tape.storages if s.kind == "shared"]
+    once = {s.name.rsplit(".", 1)[-1]: s for s in every}
     kept = [s for s in once.values() if s.saved_by or checkpointed]
     brief = [s for s in once.values() if s not in kept]
     return tuple(  # type: ignore[return-value]
@@ -221,7 +227,9 @@ def shared(tape: Tape, checkpointed: bool) -> tuple[Group, Group]:
 def gradients(tape: Tape) -> Group:
     """Whole gradients that this block's backward makes."""
     return Group.of(
-        _template(s, BACKWARD, recomputed=False) for s in tape.storages if s.kind == "gradient"
+        _template(s, BACKWARD, recomputed=False)
+        for s in tape.storages
+        if s.kind == "gradient"
     )
 
 
@@ -239,7 +247,9 @@ def tied_gradient(tape: Tape) -> Group:
 def weight_copies(tape: Tape) -> Group:
     """Autocast's cached bf16 weights, which live until autocast ends."""
     return Group.of(
-        _template(s, FORWARD, recomputed=False) for s in tape.storages if s.kind == "weight copy"
+        _template(s, FORWARD, recomputed=False)
+        for s in tape.storages
+        if s.kind == "weight copy"
     )
 
 
@@ -255,7 +265,9 @@ def _template(s: Storage, stretch: str, recomputed: bool) -> Template:
         lifetime, why = "backward", "gradient of the block's output"
     elif s.saved_by:
         consumer = "workspace" if recomputed else "activations"
-        lifetime = "recompute to backward" if recomputed else "its forward to its backward"
+        lifetime = (
+            "recompute to backward" if recomputed else "its forward to its backward"
+        )
         why = f"saved by {', '.join(s.saved_by)}"
     elif s.kind == "input":
         consumer = "activations" if recomputed else "workspace"

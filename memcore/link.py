@@ -117,7 +117,9 @@ def decode_pin(text: str) -> tuple[Plan, list[Issue]]:
     """The plan in a `pin` value."""
     if len(text) > 3 * MAX_PAYLOAD:
         return Plan(), [Issue(PIN, "too long; the pinned plan was ignored")]
-    return decode(dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None)[:MAX_KEYS]))
+    return decode(
+        dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None)[:MAX_KEYS])
+    )
 
 
 def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
@@ -140,7 +142,9 @@ def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
     return plan, _first([_in_link(issue) for issue in issues + mended])
 
 
-def repair(document: Mapping[str, Any], given: Collection[str] = ()) -> tuple[Plan, list[Issue]]:
+def repair(
+    document: Mapping[str, Any], given: Collection[str] = ()
+) -> tuple[Plan, list[Issue]]:
     """The nearest valid plan to a document of the right form, and what was changed to reach it.
 
     `given` are the fields that somebody chose: where two fields conflict, those are kept.
@@ -204,18 +208,25 @@ def _text(value: Any) -> str:
 def _pack(value: Any) -> str:
     """An object as compressed JSON in URL-safe base64, without padding."""
     text = json.dumps(value, separators=(",", ":"), sort_keys=True)
-    return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
+    )
 
 
 # --- reading ---------------------------------------------------------------------------------
 
 
-def _single(query: Mapping[str, str | list[str]], issues: list[Issue]) -> dict[str, str]:
+def _single(
+    query: Mapping[str, str | list[str]], issues: list[Issue]
+) -> dict[str, str]:
     """One value per known key; the rest is named in `issues`."""
     values: dict[str, str] = {}
     if len(query) > MAX_KEYS:
         issues.append(
-            Issue("", f"{len(query):,} keys; a link has at most {MAX_KEYS}, the rest was ignored")
+            Issue(
+                "",
+                f"{len(query):,} keys; a link has at most {MAX_KEYS}, the rest was ignored",
+            )
         )
     for name, given in list(query.items())[: 2 * MAX_KEYS]:
         texts = [given] if isinstance(given, str) else list(given)
@@ -235,7 +246,9 @@ def _single(query: Mapping[str, str | list[str]], issues: list[Issue]) -> dict[s
 
 def _check_version(text: str, issues: list[Issue]) -> None:
     if not _WHOLE.fullmatch(text) or int(text) < 1:
-        issues.append(Issue("v", f"{shown(text)} is not a version; read as version {VERSION}"))
+        issues.append(
+            Issue("v", f"{shown(text)} is not a version; read as version {VERSION}")
+        )
     elif int(text) > VERSION:
         issues.append(
             Issue(
@@ -266,7 +279,12 @@ def _read(name: str, text: str, issues: list[Issue]) -> tuple[str, Any]:
         return OBJECTS[name], _unpack(text, name)
     if len(text) > MAX_VALUE:
         raise PlanError(
-            [Issue(name, f"{len(text):,} characters; at most {MAX_VALUE}. Its default is used")]
+            [
+                Issue(
+                    name,
+                    f"{len(text):,} characters; at most {MAX_VALUE}. Its default is used",
+                )
+            ]
         )
     if name == "size":
         return "model", {"size": text}
@@ -294,7 +312,11 @@ def _value(name: str, text: str, default: Any) -> Any:
     else:
         return text
     raise PlanError(
-        [Issue(name, f"must be {expected}, not {shown(text)}; {_text(default)} is used")]
+        [
+            Issue(
+                name, f"must be {expected}, not {shown(text)}; {_text(default)} is used"
+            )
+        ]
     )
 
 
@@ -360,7 +382,9 @@ def _no_constant(name: str) -> Any:
 # --- mending ---------------------------------------------------------------------------------
 
 
-def _mend(document: dict[str, Any], field: str, again: bool, given: Collection[str]) -> str:
+def _mend(
+    document: dict[str, Any], field: str, again: bool, given: Collection[str]
+) -> str:
     """Change `document` so that the issue at `field` goes away; says what was done."""
     if not again:
         wise = _MENDERS.get(field)
@@ -396,7 +420,11 @@ def _mend_seq_len(document: dict[str, Any], given: Collection[str]) -> str:
         model = resolve_model(document["model"])
     except PlanError:
         return ""
-    if type(tokens) is not int or not model.learned_positions or tokens <= model.max_positions:
+    if (
+        type(tokens) is not int
+        or not model.learned_positions
+        or tokens <= model.max_positions
+    ):
         return ""
     document["train"]["seq_len"] = model.max_positions
     return f"{model.max_positions:,} is used"

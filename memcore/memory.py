@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
 from memcore import constants, policies
-from memcore.blocks import Structure, build
+from memcore.blocks import build, structure_of
 from memcore.dims import Number, derive, maximum
-from memcore.instants import Alive, Instant, Step, instants, optimizer_states, saved_for_backward
+from memcore.instants import (
+    Alive,
+    Instant,
+    Layers,
+    Step,
+    instants,
+    optimizer_states,
+    saved_for_backward,
+)
 from memcore.ledger import Amounts, Template
+from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import (
     CONSUMERS,
@@ -23,20 +33,19 @@ from memcore.report import (
 from memcore.states import HOST
 
 
-def step_of(plan: Plan, layers: Number | None = None) -> Step:
+def step_of(plan: Plan) -> Step:
     """The words of a plan that decide its schedule."""
     t = plan.train
     copies = policies.COPIES[t.framework, t.precision]
     model = plan.architecture
-    structure = Structure.of(
+    structure = structure_of(
         model, t.attention, t.kernels, t.cross_entropy, copies.compute, copies.autocast
     )
     return Step(
-        family=model.family,
         blocks=build(structure),
         copies=copies,
         optimizer=policies.OPTIMIZERS[t.optimizer],
-        layers=model.layers if layers is None else layers,
+        layers=layers_of(model, structure.kinds),
         checkpointed=bool(policies.CHECKPOINTING[t.checkpointing].recompute),
         accumulates=t.grad_accumulation > 1,
         sharded=t.framework == "fsdp2",
@@ -44,6 +53,14 @@ def step_of(plan: Plan, layers: Number | None = None) -> Step:
         replicas=t.framework == "pytorch" and plan.dp > 1,
         offload=t.offload_optimizer,
     )
+
+
+@functools.lru_cache(maxsize=256)
+def layers_of(model: Model, kinds: tuple[str, ...]) -> Layers:
+    """The model's stack, with kinds as indices."""
+    if len(kinds) == 1:
+        return Layers(model.layers, ())
+    return Layers(model.layers, tuple(kinds.index(k) for k in model.kinds))
 
 
 def training_sizes(plan: Plan) -> dict[str, Number]:
@@ -106,7 +123,9 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
         tiers[tier] = sum(r.bytes for r in host if r.tier == tier)
     room = {"hbm": capacity, "dram": plan.node.dram_bytes, "nvme": plan.node.nvme_bytes}
     fits = device[1] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
-    possible = device[0] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
+    possible = device[0] <= capacity and all(
+        tiers[t] <= room[t] for t in ("dram", "nvme")
+    )
     memory = Memory(
         allocated_bytes=best,
         peak=Peak(0, peak.id),
@@ -138,7 +157,11 @@ def _alive_bytes(alive: Alive, amounts: Amounts) -> Number:
 
 def _rows(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     rows: list[Row] = [
-        (template, times * template.copies, amounts.bytes(template.shape, template.dtype))
+        (
+            template,
+            times * template.copies,
+            amounts.bytes(template.shape, template.dtype),
+        )
         for group, times in instant.alive
         if times
         for template in group.rows
@@ -166,7 +189,9 @@ def _moment(instant: Instant, n: int, at: int, amounts: Amounts) -> InstantMemor
     return InstantMemory(instant.id, instant.label, 0, n, consumers, where)
 
 
-def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts) -> LedgerRow:
+def _row(
+    template: Template, times: int, each: int, tier: str, amounts: Amounts
+) -> LedgerRow:
     return LedgerRow(
         template.name,
         template.consumer,
@@ -187,7 +212,9 @@ def _overheads(plan: Plan) -> tuple[Overhead, ...]:
     found = [constants.CUDA_CONTEXT]
     if plan.cluster.gpus > 1:
         found.append(constants.NCCL_BUFFERS)
-    return tuple(Overhead(c.name, int(c.low), int(c.high), c.certainty, c.source) for c in found)
+    return tuple(
+        Overhead(c.name, int(c.low), int(c.high), c.certainty, c.source) for c in found
+    )
 
 
 def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
@@ -198,7 +225,9 @@ def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
     resting = "nvme" if step.offload == "nvme" else "dram"
     rows: list[LedgerRow] = []
 
-    def put(alive: Alive, tier: str, suffix: str = "", why: str = "", certainty: str = "") -> None:
+    def put(
+        alive: Alive, tier: str, suffix: str = "", why: str = "", certainty: str = ""
+    ) -> None:
         for group, times in alive:
             for r in group.rows:
                 template = Template(
@@ -216,7 +245,12 @@ def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
 
     put(optimizer_states(step), resting)
     if not step.copies.master and step.copies.resident == "fp32":
-        put(step.every("resident"), resting, ".master", "fp32 copy that the host updates")
+        put(
+            step.every("resident"),
+            resting,
+            ".master",
+            "fp32 copy that the host updates",
+        )
     reduced = step.every("gradients")
     put(reduced, "dram", " (pinned)", "gradients staged for the host's step", "assumed")
     return rows

@@ -1,7 +1,7 @@
 """Model: what a Hugging Face config.json says, checked and in one vocabulary.
 
 A key that is absent takes the default of its `transformers` configuration class (5.23.0);
-a key that is null is not absent. An architecture that is not listed in FAMILIES is refused by name.
+a key that is null is not absent. What each architecture reads is in memcore/families.
 """
 
 from __future__ import annotations
@@ -22,11 +22,47 @@ SMALLEST_SIZE, LARGEST_SIZE = 10**8, 2 * 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A decoder's shape and the choices that change which tensors exist.
+class Traits:
+    """The choices of an architecture that decide which tensors exist. No sizes.
 
-    hidden_size ... vocab_size, max_positions are counts. `dropout` flags say whether the operation
-    runs in training at all (probability above zero), since only then does its mask exist.
+    `*_dropout`: the operation runs in training at all (probability above zero), since only then
+    does its mask exist. What a family fixes (Llama's rotary positions) is in its code, not here.
+    """
+
+    activation: str = "silu"
+    tied_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    attention_dropout: bool = False
+    residual_dropout: bool = False
+    embedding_dropout: bool = False
+    attention_softcap: bool = False
+    logits_softcap: bool = False
+    logits_scaled: bool = False
+    embeddings_scaled: bool = False
+    residual_scaled: bool = False
+    parallel_residual: bool = False
+    norm_first: bool = True
+    norm_affine: bool = True
+    final_norm: bool = True
+    residual_after_norm: bool = False
+    projected_embeddings: bool = False
+    multi_query: bool = False
+    grouped_layout: bool = False
+    two_norms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder: its sizes, its traits, and the kinds of its layers in order.
+
+    layers             number of layers
+    hidden_size, ...   widths and counts as in config.json
+    rotary_dim         dimensions of a head that are rotated
+    window             tokens that a sliding layer sees; 0: it has none
+    embedding_size     width of the token embedding, where it differs from the hidden size
+    position_rows      rows of a learned position table
+    kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE
     """
 
     family: str
@@ -39,14 +75,16 @@ class Model:
     head_dim: int
     vocab_size: int
     max_positions: int
-    activation: str
-    tied_embeddings: bool
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    attention_dropout: bool = False
-    residual_dropout: bool = False
-    embedding_dropout: bool = False
-    learned_positions: bool = False
+    traits: Traits
+    rotary_dim: int = 0
+    window: int = 0
+    embedding_size: int = 0
+    position_rows: int = 0
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def learned_positions(self) -> bool:
+        return self.position_rows > 0
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -57,33 +95,16 @@ class Model:
             "HEADS": self.heads,
             "KV_HEADS": self.kv_heads,
             "HEAD_DIM": self.head_dim,
+            "ROTARY": self.rotary_dim,
+            "WINDOW": self.window,
             "VOCAB": self.vocab_size,
+            "EMBED": self.embedding_size or self.hidden_size,
             "LAYERS": self.layers,
-            "POSITIONS": self.max_positions,
+            "POSITIONS": self.position_rows,
         }
 
 
-def from_config(config: Mapping[str, Any], label: str = "") -> Model:
-    """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str):
-        raise PlanError([Issue("model.model_type", "missing; a Hugging Face config.json has one")])
-    if kind not in FAMILIES:
-        names = ", ".join(sorted(FAMILIES))
-        raise PlanError(
-            [
-                Issue(
-                    "model.model_type",
-                    f"architecture {shown(kind)} is not known yet, and is not approximated; "
-                    f"known: {names}",
-                )
-            ]
-        )
-    keys = _Keys(config)
-    model = FAMILIES[kind](keys, label or f"{kind} config")
-    if keys.issues:
-        raise PlanError(keys.issues)
-    return model
+FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "sliding-nope"
 
 
 def parse_config(text: str | bytes) -> dict[str, Any]:
@@ -101,7 +122,9 @@ def parse_config(text: str | bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except RecursionError:
-        raise PlanError([Issue("model", "nested too deeply to be a config.json")]) from None
+        raise PlanError(
+            [Issue("model", "nested too deeply to be a config.json")]
+        ) from None
     except (ValueError, UnicodeDecodeError) as e:
         raise PlanError([Issue("model", f"not JSON: {shown(str(e))}")]) from None
     if not isinstance(value, dict):
@@ -125,7 +148,7 @@ def check_depth(value: Any) -> None:
         ]
 
 
-class _Keys:
+class Keys:
     """Typed reads from a config that collect what is wrong instead of stopping at the first."""
 
     def __init__(self, config: Mapping[str, Any]):
@@ -147,7 +170,33 @@ class _Keys:
 
     def count_or(self, key: str, when_null: int, most: int = 10**8) -> int:
         """A count for which null and absence both mean `when_null`."""
-        return when_null if self.config.get(key) is None else self.count(key, when_null, most)
+        return (
+            when_null
+            if self.config.get(key) is None
+            else self.count(key, when_null, most)
+        )
+
+    def count_or_zero(self, key: str, default: int) -> int:
+        return 0 if self.config.get(key) == 0 else self.count_or(key, default)
+
+    def rope(self, key: str, default: float, alias: str = "") -> float:
+        """A share from `rope_parameters` (or `rope_scaling`), or from the key or its old name."""
+        places = [
+            self.config.get("rope_parameters"),
+            self.config.get("rope_scaling"),
+            self.config,
+        ]
+        for place in places:
+            for name in (key, alias):
+                if isinstance(place, Mapping) and isinstance(
+                    place.get(name), (int, float)
+                ):
+                    value = float(place[name])
+                    if not 0 <= value <= 1:
+                        self.fail(name, f"must lie between 0 and 1, not {shown(value)}")
+                        return default
+                    return value
+        return default
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.config.get(key, default)
@@ -163,15 +212,23 @@ class _Keys:
         value = self.config.get(key, default)
         if value is None:
             return False
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-            self.fail(key, f"must be a probability from 0 to below 1, not {shown(value)}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not 0 <= value < 1
+        ):
+            self.fail(
+                key, f"must be a probability from 0 to below 1, not {shown(value)}"
+            )
             return False
         return value > 0
 
     def word(self, key: str, default: str, known: Mapping[str, str]) -> str:
         value = self.config.get(key, default)
         if not isinstance(value, str) or value not in known:
-            self.fail(key, f"{shown(value)} is not known; {did_you_mean(str(value), known)}")
+            self.fail(
+                key, f"{shown(value)} is not known; {did_you_mean(str(value), known)}"
+            )
             return known[default]
         return known[value]
 
@@ -179,12 +236,15 @@ class _Keys:
         """A key whose other values change the tensors in a way that is not modelled."""
         value = self.config.get(key, harmless[0])
         if value not in harmless:
-            self.fail(key, f"{shown(value)} changes the model in a way that is not known yet")
+            self.fail(
+                key, f"{shown(value)} changes the model in a way that is not known yet"
+            )
 
     def divides(self, key: str, value: int, by_key: str, by: int) -> None:
         if not self.issues and value % by:
             self.fail(
-                key, f"{value:,} does not divide by {by_key} {by:,}; choose a multiple of {by:,}"
+                key,
+                f"{value:,} does not divide by {by_key} {by:,}; choose a multiple of {by:,}",
             )
 
 
@@ -200,72 +260,23 @@ ACTIVATIONS = {
 }
 
 
-def _llama(k: _Keys, label: str) -> Model:
-    hidden = k.count("hidden_size", 4096)
-    heads = k.count("num_attention_heads", 32, 10**6)
-    kv_heads = k.count_or("num_key_value_heads", heads, 10**6)
-    k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
-    if k.config.get("head_dim") is None:
-        k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    return Model(
-        family="llama",
-        label=label,
-        layers=k.count("num_hidden_layers", 32, 100_000),
-        hidden_size=hidden,
-        intermediate_size=k.count("intermediate_size", 11_008),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=k.count_or("head_dim", max(1, hidden // heads), 10**6),
-        vocab_size=k.count("vocab_size", 32_000),
-        max_positions=k.count("max_position_embeddings", 2048),
-        activation=k.word("hidden_act", "silu", ACTIVATIONS),
-        tied_embeddings=k.flag("tie_word_embeddings", False),
-        attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-        attention_dropout=k.dropout("attention_dropout", 0.0),
-    )
-
-
-def _gpt2(k: _Keys, label: str) -> Model:
-    def either(key: str, alias: str) -> str:  # GPT2Config.attribute_map accepts both spellings
-        return alias if alias in k.config and key not in k.config else key
-
-    hidden = k.count(either("n_embd", "hidden_size"), 768)
-    heads = k.count(either("n_head", "num_attention_heads"), 12, 10**6)
-    k.divides("n_embd", hidden, "n_head", heads)
-    k.refuse("add_cross_attention", False, None)
-    k.refuse("reorder_and_upcast_attn", False, None)
-    return Model(
-        family="gpt2",
-        label=label,
-        layers=k.count(either("n_layer", "num_hidden_layers"), 12, 100_000),
-        hidden_size=hidden,
-        intermediate_size=k.count_or("n_inner", 4 * hidden),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
-        vocab_size=k.count("vocab_size", 50_257),
-        max_positions=k.count(either("n_positions", "max_position_embeddings"), 1024),
-        activation=k.word("activation_function", "gelu_new", ACTIVATIONS),
-        tied_embeddings=k.flag("tie_word_embeddings", True),
-        attention_bias=True,
-        mlp_bias=True,
-        attention_dropout=k.dropout("attn_pdrop", 0.1),
-        residual_dropout=k.dropout("resid_pdrop", 0.1),
-        embedding_dropout=k.dropout("embd_pdrop", 0.1),
-        learned_positions=True,
-    )
-
-
-FAMILIES = {"llama": _llama, "gpt2": _gpt2}
-
 # Width and depth of published Llama models, by parameters: SmolLM2-135M, TinyLlama-1.1B, Llama 2
 # 7B, 13B and 70B, Llama 3.1 405B; the last row continues the trend. A standard model lies between.
-STANDARD_PARAMETERS = (134_515_008, 1.1e9, 6_738_415_616, 13.0e9, 68_976_648_192, 405.9e9, 2.1e12)
+STANDARD_PARAMETERS = (
+    134_515_008,
+    1.1e9,
+    6_738_415_616,
+    13.0e9,
+    68_976_648_192,
+    405.9e9,
+    2.1e12,
+)
 STANDARD_HIDDEN = (576, 2_048, 4_096, 5_120, 8_192, 16_384, 28_672)
 STANDARD_LAYERS = (30, 22, 32, 40, 80, 126, 192)
 STANDARD_VOCAB = 32_000
-GROUPED_QUERIES_FROM = 30 * 10**9  # Llama 2 groups queries from its 34B model on, over 8 KV heads
+GROUPED_QUERIES_FROM = (
+    30 * 10**9
+)  # Llama 2 groups queries from its 34B model on, over 8 KV heads
 
 
 def standard_config(size: str) -> dict[str, Any]:
@@ -282,7 +293,12 @@ def standard_config(size: str) -> dict[str, Any]:
     if not SMALLEST_SIZE <= wanted <= LARGEST_SIZE:
         low, high = count_text(SMALLEST_SIZE), count_text(LARGEST_SIZE)
         raise PlanError(
-            [Issue("model.size", f"{shown(size)} must lie between {low} and {high} parameters")]
+            [
+                Issue(
+                    "model.size",
+                    f"{shown(size)} must lie between {low} and {high} parameters",
+                )
+            ]
         )
     step = 1_024 if wanted > 5e9 else 256 if wanted > 5e8 else 64
     hidden = max(1, round(_between(wanted, STANDARD_HIDDEN) / step)) * step

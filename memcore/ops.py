@@ -1,33 +1,42 @@
 """Ops: the parts that decoder layers are built from, written in primitives.
 
-One function per part and kernel. Shapes are (batch, sequence, width) unless said otherwise.
+One function per part. Shapes are (batch, sequence, width) unless said otherwise.
 """
 
 from __future__ import annotations
 
 from memcore.dims import (
     CP,
-    HALF_HEAD,
+    FUSED,
+    HALF_ROTARY,
     HEAD_DIM,
     HEADS,
+    KEPT,
     KV,
     KV_HEADS,
     LABELS,
+    MASKED,
+    MASKED_KV,
+    REACH,
     REPEATED,
+    ROTARY,
     TP,
     VOCAB,
     B,
     D,
     F,
+    Factor,
     Q,
     S,
     Shape,
 )
+from memcore.model import SLIDING, SLIDING_NOPE
 from memcore.primitives import (
     add,
     cast,
     contiguous,
     dropout,
+    embedding,
     flash_attention,
     heads_first,
     keeps_input,
@@ -42,7 +51,9 @@ from memcore.primitives import (
     scale,
     shift,
     softmax,
+    split,
 )
+from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
 TOKENS: Shape = (B, S / CP)
@@ -52,21 +63,52 @@ KEYS: Shape = (B, KV_HEADS / TP, S / CP, HEAD_DIM)
 REPEATED_KEYS: Shape = (B, REPEATED, S / CP, HEAD_DIM)
 SCORES: Shape = (B, HEADS / TP, S / CP, S)
 PRODUCT: Shape = (*SCORES, HEAD_DIM)
+WINDOWED: Shape = (B, HEADS / TP, S / CP, REACH, HEAD_DIM)
 
 
-def rms_norm(t: Tape, x: Tensor, name: str) -> Tensor:
-    """transformers' RMSNorm: an fp32 copy of x, normalised there, cast back, times the weight."""
+def slides(kind: str) -> bool:
+    return kind in (SLIDING, SLIDING_NOPE)
+
+
+# -- norms --------------------------------------------------------------------------------------
+
+
+def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
+    """transformers' usual RMSNorm: normalised in fp32, cast back, times the weight."""
     with t.scope(name):
-        w = t.parameter("weight", (D,))
-        x32 = cast(t, x, "fp32", "x (fp32)")
-        square = power(t, x32, "square")
-        rstd = keeps_result(t, shift(t, mean(t, square, "variance"), "variance + eps"), "rsqrt")
-        normal = cast(t, multiply(t, x32, rstd, "normalised"), x.dtype, "normalised, cast")
-        return _weighted(t, w, normal)
+        w = t.parameter("weight", (width,))
+        return multiply(
+            t, cast(t, _normalised(t, x), x.dtype, "normalised, cast"), w, "weighted"
+        )
 
 
-def _weighted(t: Tape, w: Tensor, x: Tensor) -> Tensor:
-    return multiply(t, x, w, "weighted")
+def rms_norm_fp32_weight(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
+    """OLMo 2's RMSNorm: the weight multiplies in fp32, the product is cast back."""
+    with t.scope(name):
+        w = t.parameter("weight", (width,))
+        return cast(t, multiply(t, _normalised(t, x), w, "weighted"), x.dtype, "cast")
+
+
+def rms_norm_plus_one(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
+    """Gemma's RMSNorm: in fp32 throughout, times 1 + weight, cast back."""
+    with t.scope(name):
+        w = t.parameter("weight", (width,))
+        normal = _normalised(t, x)
+        factor = shift(t, cast(t, w, "fp32", "weight (fp32)"), "1 + weight")
+        return cast(t, multiply(t, normal, factor, "weighted"), x.dtype, "cast")
+
+
+def _normalised(t: Tape, x: Tensor) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) in fp32."""
+    x32 = cast(t, x, "fp32", "x (fp32)")
+    square = power(t, x32, "square")
+    rstd = keeps_result(
+        t, shift(t, mean(t, square, "variance"), "variance + eps"), "rsqrt"
+    )
+    return multiply(t, x32, rstd, "normalised")
+
+
+# -- MLP ----------------------------------------------------------------------------------------
 
 
 def activation(t: Tape, x: Tensor, kind: str) -> Tensor:
@@ -82,13 +124,16 @@ def activation(t: Tape, x: Tensor, kind: str) -> Tensor:
             inner = scale(t, inner, "inner")
         else:  # gelu_fast: x/2 (1 + tanh(a x (1 + b x x)))
             square = multiply(t, scale(t, x, "b x"), x, "b x x")
-            inner = multiply(t, scale(t, x, "a x"), shift(t, square, "1 + b x x"), "inner")
+            inner = multiply(
+                t, scale(t, x, "a x"), shift(t, square, "1 + b x x"), "inner"
+            )
         tanh = keeps_result(t, inner, "tanh")
         return multiply(t, half, shift(t, tanh, "1 + tanh"), "product")
 
 
-def gated_mlp(t: Tape, x: Tensor, kind: str, bias: bool) -> Tensor:
-    """down(act(gate(x)) * up(x)), as transformers runs it: four tensors of width F are kept."""
+def gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """down(act(gate(x)) * up(x)): four tensors of width F are kept."""
+    kind, bias = s.traits.activation, s.traits.mlp_bias
     with t.scope("mlp"):
         gate = activation(t, linear(t, "gate_proj", x, D, F / TP, bias), kind)
         up = linear(t, "up_proj", x, D, F / TP, bias)
@@ -96,55 +141,179 @@ def gated_mlp(t: Tape, x: Tensor, kind: str, bias: bool) -> Tensor:
         return linear(t, "down_proj", product, F / TP, D, bias)
 
 
-def attention_core(
-    t: Tape, q: Tensor, k: Tensor, v: Tensor, kind: str, softmax_fp32: bool, drop: bool
+def fused_gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """Phi-3's: gate and up come from one product of width 2 F."""
+    kind = s.traits.activation
+    with t.scope("mlp"):
+        both = linear(t, "gate_up_proj", x, D, FUSED / TP, bias=False)
+        gate, up = split(t, both, [(*TOKENS, F / TP)] * 2)
+        product = multiply(t, up, activation(t, gate, kind), f"up x {kind}(gate)")
+        return linear(t, "down_proj", product, F / TP, D, bias=False)
+
+
+def plain_mlp(
+    t: Tape,
+    x: Tensor,
+    kind: str,
+    bias: bool,
+    names: tuple[str, str],
+    transposed: bool = False,
 ) -> Tensor:
-    """From heads to their joined outputs, (batch, sequence, Q). The mask is causal."""
+    """project(act(expand(x)))."""
+    h = linear(t, names[0], x, D, F / TP, bias, transposed)
+    return linear(t, names[1], activation(t, h, kind), F / TP, D, bias, transposed)
+
+
+# -- attention ----------------------------------------------------------------------------------
+
+
+def attention_core(
+    t: Tape,
+    s: Structure,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kind: str,
+    softmax_fp32: bool = True,
+    always_masked: bool = False,
+    joint_v: bool = False,
+) -> Tensor:
+    """From heads to their joined outputs, (batch, sequence, Q). Causal, within the kind's window.
+
+    always_masked   the model passes SDPA a mask even where its causal flag would do
+    joint_v         v is a part of a joint projection, beside rotated copies of q and k
+    """
     with t.scope("core"):
-        if kind == "eager":
-            return _eager_core(t, q, k, v, softmax_fp32, drop)
+        if s.attention == "eager":
+            return _eager_core(t, s, q, k, v, kind, softmax_fp32, joint_v)
         lse = (B, HEADS / TP, S / CP)
-        out = flash_attention(t, q, k, v, lse, PRODUCT, kind)
+        product, bias = (WINDOWED if slides(kind) else PRODUCT), None
+        if s.attention == "sdpa" and (slides(kind) or always_masked):
+            reach = S if always_masked else MASKED
+            mask = "sliding mask" if slides(kind) else "causal mask"
+            t.use(t.shared(mask, (B, 1, S / CP, reach), "bool"))
+            bias = t.new("mask as bias", (B, 1, S / CP, reach), v.dtype)
+            product = PRODUCT
+            if slides(kind):
+                k, v = (contiguous(t, x, (B, MASKED_KV, S / CP, HEAD_DIM), f"{n}, repeated")
+                        for x, n in ((k, "k"), (v, "v")))  # fmt: skip
+        out = flash_attention(t, q, k, v, lse, product, s.attention, bias)
         return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
 
 
-def _eager_core(t: Tape, q: Tensor, k: Tensor, v: Tensor, softmax_fp32: bool, drop: bool) -> Tensor:
+def _eager_core(
+    t: Tape,
+    s: Structure,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kind: str,
+    softmax_fp32: bool,
+    joint_v: bool,
+) -> Tensor:
     """Scores and probabilities as tensors; keys and values repeated to every query head."""
     q = contiguous(t, q, QUERIES, "q, contiguous")
     k = contiguous(t, k, REPEATED_KEYS, "k, repeated")
-    v = contiguous(t, v, REPEATED_KEYS, "v, repeated")
-    mask = t.shared("causal mask", (B, 1, S / CP, S), t.parameter_dtype)
+    v = contiguous(t, v, (*TOKENS, KEPT) if joint_v else REPEATED_KEYS, "v, repeated")
     scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
-    scores = add(t, scores, mask, "scores, masked")
+    if s.traits.attention_softcap:
+        capped = keeps_result(t, scale(t, scores, "scores / cap"), "tanh")
+        scores = scale(t, capped, "scores, capped")
+    mask = "sliding mask" if slides(kind) else "causal mask"
+    scores = masked(t, scores, mask)
+    return weighted_values(t, s, scores, v, softmax_fp32)
+
+
+def masked(t: Tape, scores: Tensor, name: str) -> Tensor:
+    """Scores plus the additive mask that the model made once."""
+    mask = t.shared(name, (B, 1, S / CP, S), t.parameter_dtype)
+    return add(t, scores, mask, "scores, masked")
+
+
+def weighted_values(
+    t: Tape, s: Structure, scores: Tensor, v: Tensor, softmax_fp32: bool
+) -> Tensor:
+    """softmax(scores) @ v, heads joined."""
     low = v.dtype
     if softmax_fp32 or t.autocast:
         scores = cast(t, scores, "fp32", "scores (fp32)")
     probabilities = softmax(t, scores, "softmax")
     probabilities = cast(t, probabilities, low, "probabilities")
-    if drop:
+    if s.traits.attention_dropout:
         probabilities = dropout(t, probabilities, "attn_dropout")
     out = matmul(t, probabilities, v, QUERIES, S, "weighted values")
     return contiguous(t, out, (*TOKENS, Q / TP), "joined heads")
 
 
-def rotary_attention(
-    t: Tape, x: Tensor, cos: Tensor, sin: Tensor, kind: str, bias: bool, drop: bool
-) -> Tensor:
-    """Llama's attention: separate projections, rotary positions, grouped queries."""
-    with t.scope("self_attn"):
-        q = linear(t, "q_proj", x, D, Q / TP, bias)
-        k = linear(t, "k_proj", x, D, KV / TP, bias)
-        v = linear(t, "v_proj", x, D, KV / TP, bias)
-        q = rotate(t, heads_first(t, q, QUERIES, True), cos, sin, HALF_HEAD, "q_rotary")
-        k = rotate(t, heads_first(t, k, KEYS, True), cos, sin, HALF_HEAD, "k_rotary")
-        v = heads_first(t, v, KEYS, copies_grad=kind == "eager")
-        out = attention_core(t, q, k, v, kind, softmax_fp32=True, drop=drop)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+def rotary_tables(t: Tape, which: str = "", dtype: str = "") -> tuple[Tensor, Tensor]:
+    """cos and sin, made once by the model; `which` names one of several pairs."""
+    shape = (1, 1, S / CP, ROTARY)
+    of = dtype or t.parameter_dtype
+    return t.shared(f"rotary cos{which}", shape, of), t.shared(
+        f"rotary sin{which}", shape, of
+    )
 
 
-def causal_lm_head(t: Tape, x: Tensor, tied: bool) -> Tensor:
+def rotary(
+    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Rotated queries and keys, in the dtype they had."""
+    q32 = rotate(t, q, *tables, HALF_ROTARY, "q_rotary")
+    k32 = rotate(t, k, *tables, HALF_ROTARY, "k_rotary")
+    if tables[0].dtype != t.parameter_dtype:  # fp32 tables: the result is cast back
+        return cast(t, q32, q.dtype, "q_rotary, cast"), cast(
+            t, k32, k.dtype, "k_rotary, cast"
+        )
+    return q32, k32
+
+
+def partial_rotary(
+    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Only the first ROTARY dimensions of a head turn; the result is put together anew."""
+
+    def turned(x: Tensor, name: str) -> Tensor:
+        rotated, rest = split(t, x, [(*x.shape[:-1], ROTARY), x.shape], sliced=True)
+        rotated = rotate(t, rotated, *tables, HALF_ROTARY, name)
+        return contiguous(t, rotated, x.shape, f"{name}, joined", other=rest)
+
+    return turned(q, "q_rotary"), turned(k, "k_rotary")
+
+
+def query_key_value(
+    t: Tape, s: Structure, x: Tensor, bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Three projections."""
+    return (
+        linear(t, "q_proj", x, D, Q / TP, bias),
+        linear(t, "k_proj", x, D, KV / TP, bias),
+        linear(t, "v_proj", x, D, KV / TP, bias),
+    )
+
+
+def value_heads(t: Tape, s: Structure, v: Tensor) -> Tensor:
+    return heads_first(t, v, KEYS, copies_grad=s.attention == "eager")
+
+
+# -- embedding and head ---------------------------------------------------------------------------
+
+
+def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor:
+    """Token embedding; `embeddings_scaled` multiplies it by a number."""
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    x = embedding(t, name, ids, VOCAB / TP, D, s.traits.tied_embeddings)
+    return scale(t, x, "scaled") if s.traits.embeddings_scaled else x
+
+
+def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:
     """Logits, their fp32 copy, log-softmax and loss, as transformers' ForCausalLMLoss runs them."""
-    logits = linear(t, "lm_head", x, D, VOCAB / TP, bias=False, tied=tied)
+    tied = s.traits.tied_embeddings
+    logits = linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied)
+    if s.traits.logits_scaled:
+        logits = scale(t, logits, "logits, scaled")
+    if s.traits.logits_softcap:
+        capped = keeps_result(t, scale(t, logits, "logits / cap"), "logits tanh")
+        logits = scale(t, capped, "logits, capped")
     with t.scope("loss"):
         labels = t.new("labels", (LABELS,), "int64")
         logits32 = cast(t, logits, "fp32", "logits (fp32)")

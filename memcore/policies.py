@@ -50,31 +50,49 @@ class Precision(Word):
 
 _MIXED = "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
 _PURE = "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
-_AUTOCAST = (
-    "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
-)
+_AUTOCAST = "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
 _FP32 = "Everything in fp32: 16 bytes per parameter with AdamW."
 
 # (framework, precision) -> the copies that exist. Sources: torch.distributed.fsdp.fully_shard's
 # MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32); torch.autocast; Rajbhandari et al.,
 # "ZeRO", section 3.1 (2 + 2 + 12 bytes) for bf16-mixed without sharding.
 COPIES = {
-    ("pytorch", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
+    ("pytorch", "fp32"): Precision(
+        "fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"
+    ),
     ("pytorch", "bf16-mixed"): Precision(
         "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
     ),
     ("pytorch", "bf16-autocast"): Precision(
-        "bf16-autocast", _AUTOCAST, "fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True
+        "bf16-autocast",
+        _AUTOCAST,
+        "fp32",
+        "fp32",
+        "fp32",
+        "fp32",
+        "",
+        "fp32",
+        autocast=True,
     ),
     ("pytorch", "bf16-pure"): Precision(
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
     ),
-    ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
+    ("fsdp2", "fp32"): Precision(
+        "fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"
+    ),
     ("fsdp2", "bf16-mixed"): Precision(
         "bf16-mixed", _MIXED, "fp32", "bf16", "bf16", "fp32", "", "fp32"
     ),
     ("fsdp2", "bf16-autocast"): Precision(
-        "bf16-autocast", _AUTOCAST, "fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True
+        "bf16-autocast",
+        _AUTOCAST,
+        "fp32",
+        "fp32",
+        "fp32",
+        "fp32",
+        "",
+        "fp32",
+        autocast=True,
     ),
     ("fsdp2", "bf16-pure"): Precision(
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
@@ -150,18 +168,23 @@ CHECKPOINTING = {
 }
 
 KERNELS = {
-    "hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly."),
+    "hf": Word(
+        "Hugging Face", "The modelling code of transformers as it is, run eagerly."
+    ),
 }
 
 ATTENTION = {
     "eager": Word(
-        "Eager", "Scores and probabilities exist as tensors, quadratic in the sequence length."
+        "Eager",
+        "Scores and probabilities exist as tensors, quadratic in the sequence length.",
     ),
     "sdpa": Word(
-        "SDPA", "torch's scaled_dot_product_attention, which runs FlashAttention: no scores in HBM."
+        "SDPA",
+        "torch's scaled_dot_product_attention, which runs FlashAttention: no scores in HBM.",
     ),
     "flash": Word(
-        "FlashAttention", "The flash_attn package: q, k, v, out and the log-sum-exp are kept."
+        "FlashAttention",
+        "The flash_attn package: q, k, v, out and the log-sum-exp are kept.",
     ),
 }
 
@@ -171,8 +194,12 @@ CROSS_ENTROPY = {
 
 OFFLOAD = {
     "none": Word("No", "Stays on the GPU."),
-    "cpu": Word("Host DRAM", "Lives in the node's DRAM; gradients and weights cross PCIe."),
-    "nvme": Word("NVMe", "Lives on the node's NVMe drives; streams through DRAM over PCIe."),
+    "cpu": Word(
+        "Host DRAM", "Lives in the node's DRAM; gradients and weights cross PCIe."
+    ),
+    "nvme": Word(
+        "NVMe", "Lives on the node's NVMe drives; streams through DRAM over PCIe."
+    ),
 }
 OFFLOAD_NONE = {"none": OFFLOAD["none"]}
 
@@ -199,7 +226,9 @@ KV_DTYPES = {
 }
 
 KV_CACHES = {
-    "paged": Word("Paged", "Blocks are handed out as sequences grow; only the last is part empty."),
+    "paged": Word(
+        "Paged", "Blocks are handed out as sequences grow; only the last is part empty."
+    ),
     "contiguous": Word(
         "Contiguous", "Each sequence reserves room for its longest possible length."
     ),

@@ -104,10 +104,13 @@ def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
     broadcast = b.shape != a.shape
 
     def backward(g: Gradients) -> Gradients:
-        products = [t.new(f"{name} grad", a.shape, dtype) if x.needs_grad else None for x in (a, b)]
+        products = [
+            t.new(f"{name} grad", a.shape, dtype) if x.needs_grad else None
+            for x in (a, b)
+        ]
         da, db = products
         if db is not None and broadcast:
-            reduced = t.new(f"{name} grad, summed", b.shape, dtype)
+            reduced = t.new(f"{name} grad, summed", b.shape, b.dtype)
             t.free(db)
             db = reduced
         if da is not None and a.dtype != dtype:
@@ -209,23 +212,31 @@ def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
         t.start("dropout", x)
         out = t.new("out", x.shape, x.dtype)
         mask = t.new("mask", x.shape, "bool")
-        t.finish("dropout", [x], out, [mask], lambda g: [t.new("dropout grad", x.shape, x.dtype)])
+        t.finish(
+            "dropout",
+            [x],
+            out,
+            [mask],
+            lambda g: [t.new("dropout grad", x.shape, x.dtype)],
+        )
         return out
 
 
-def layer_norm(t: Tape, x: Tensor, width: Factor, name: str) -> Tensor:
-    """torch.nn.LayerNorm with weight and bias. Saves x, and fp32 mean and reciprocal deviation."""
+def layer_norm(
+    t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True
+) -> Tensor:
+    """torch.nn.LayerNorm. Saves x, and fp32 mean and reciprocal deviation."""
     with t.scope(name):
-        w, b = t.parameter("weight", (width,)), t.parameter("bias", (width,))
-        t.start("layer_norm", x, w, b)
+        wb = [t.parameter(n, (width,)) for n in ("weight", "bias")] if affine else []
+        t.start("layer_norm", x, *wb)
         stats = [t.new(s, x.shape[:-1], "fp32") for s in ("mean", "rstd")]
         out = t.new("out", x.shape, x.dtype)
 
         def backward(g: Gradients) -> Gradients:
             dx = t.new("input grad", x.shape, x.dtype) if x.needs_grad else None
-            return [dx, *(t.new("weight grad", (width,), w.dtype) for _ in (w, b))]
+            return [dx, *(t.new("weight grad", (width,), w.dtype) for w in wb)]
 
-        t.finish("layer_norm", [x, w, b], out, [x, w, b, *stats], backward)
+        t.finish("layer_norm", [x, *wb], out, [x, *wb, *stats], backward)
         return out
 
 
@@ -233,33 +244,58 @@ def heads_first(t: Tape, x: Tensor, shape: Shape, copies_grad: bool) -> Tensor:
     """view + transpose to (B, heads, S, head_dim): free. Backward copies where layouts differ."""
 
     def backward(g: Gradients) -> Gradients:
-        return [t.new("heads grad, contiguous", x.shape, x.dtype)] if copies_grad else [g[0]]
+        return (
+            [t.new("heads grad, contiguous", x.shape, x.dtype)]
+            if copies_grad
+            else [g[0]]
+        )
 
     out = Tensor(x.storage, shape, x.dtype, False)
     t.finish("heads", [x], out, [], backward)
     return out
 
 
-def contiguous(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
-    """A copy in another layout or with repeated heads. Saves nothing; backward sums repeats."""
-    t.start(name, x)
+def contiguous(
+    t: Tape, x: Tensor, shape: Shape, name: str, other: Tensor | None = None
+) -> Tensor:
+    """A copy in another layout, with repeated heads, or joined with `other`. Saves nothing.
+
+    Backward sums repeats; of a join it hands out views.
+    """
+    inputs = [x, other] if other else [x]
+    t.start(name, *inputs)
     out = t.new(name, shape, x.dtype)
 
     def backward(g: Gradients) -> Gradients:
+        if other:
+            return [g[0], g[0]]
         return [g[0]] if shape == x.shape else [t.new(f"{name} grad", x.shape, x.dtype)]
 
-    t.finish(name, [x], out, [], backward)
+    t.finish(name, inputs, out, [], backward)
     return out
 
 
-def split(t: Tape, x: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
-    """Views of one tensor. Backward concatenates the gradients."""
+def split(
+    t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False
+) -> list[Tensor]:
+    """Views of one tensor. Backward concatenates the gradients.
+
+    `sliced`: the views were taken one by one, and the gradient of each is padded to x's size.
+    """
     outs = [Tensor(x.storage, shape, x.dtype, False) for shape in shapes]
+    if sliced:
+        for out in outs:
+            t.finish(
+                "slice", [x], out, [], lambda g: [t.new("slice grad", x.shape, x.dtype)]
+            )
+        return outs
     t.finish("split", [x], outs, [], lambda g: [t.new("split grad", x.shape, x.dtype)])
     return outs
 
 
-def matmul(t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str) -> Tensor:
+def matmul(
+    t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str
+) -> Tensor:
     """Batched a @ b with result `shape` and contracted dimension `inner`. Saves both."""
     a, b = _matrix_input(t, a), _matrix_input(t, b)
     flops = (2.0, (*shape, inner))
@@ -273,7 +309,9 @@ def matmul(t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str
     return out
 
 
-def rotate(t: Tape, x: Tensor, cos: Tensor, sin: Tensor, half: Factor, name: str) -> Tensor:
+def rotate(
+    t: Tape, x: Tensor, cos: Tensor, sin: Tensor, half: Factor, name: str
+) -> Tensor:
     """Rotary embedding as in transformers: x * cos + rotate_half(x) * sin. Saves the tables."""
     with t.scope(name):
         straight = multiply(t, x, cos, "x cos")
@@ -296,27 +334,43 @@ def rotate(t: Tape, x: Tensor, cos: Tensor, sin: Tensor, half: Factor, name: str
 
 
 def flash_attention(
-    t: Tape, q: Tensor, k: Tensor, v: Tensor, lse: Shape, flops: Shape, name: str
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lse: Shape,
+    flops: Shape,
+    name: str,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """FlashAttention: saves q, k, v, out and the fp32 log-sum-exp; no scores in HBM.
 
     `flops` is the shape of one causal-free product (B x heads x S x S x head_dim); the causal mask
-    skips half of it. Forward does two products, backward five (it recomputes the scores).
+    skips half of it. Forward does two products, backward five (it recomputes the scores). `bias`:
+    a mask as PyTorch's SDPA takes it, which is kept too.
     """
     if t.autocast:
-        q, k, v = (cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v")))
+        q, k, v = (
+            cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v"))
+        )
     t.start(name, q, k, v, flops=[(2.0, flops)])
     out = t.new("out", q.shape, q.dtype)
     stats = t.new("log-sum-exp", lse, "fp32")
 
     def backward(g: Gradients) -> Gradients:
-        return [t.new(f"{n} grad", x.shape, x.dtype) for x, n in ((q, "q"), (k, "k"), (v, "v"))]
+        return [
+            t.new(f"{n} grad", x.shape, x.dtype)
+            for x, n in ((q, "q"), (k, "k"), (v, "v"))
+        ]
 
-    t.finish(name, [q, k, v], out, [q, k, v, out, stats], backward, flops=[(5.0, flops)])
+    kept = [q, k, v, out, stats, *([bias] if bias else [])]
+    t.finish(name, [q, k, v], out, kept, backward, flops=[(5.0, flops)])
     return out
 
 
-def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool) -> Tensor:
+def embedding(
+    t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool
+) -> Tensor:
     """Table lookup. Saves the ids; backward makes a dense gradient as large as the table.
 
     With `tied` weights the head's gradient waits for this one, and both are added into a third.

@@ -71,7 +71,13 @@ class Speed:
 
 
 def operation(
-    name: str, phase: str, flops: float, traffic: float, speed: Speed, attention: bool, times: float
+    name: str,
+    phase: str,
+    flops: float,
+    traffic: float,
+    speed: Speed,
+    attention: bool,
+    times: float,
 ) -> OperationTime:
     """`times` executions of one operation."""
     compute = flops / (speed.attention if attention else speed.matmul)
@@ -103,7 +109,9 @@ def run(
         traffic = 0.0
         for shape, dtype, n in w.traffic:
             traffic += n * amounts.bytes(shape, dtype)
-        found.append(operation(w.name, phase, flops, traffic, speed, w.attention, times))
+        found.append(
+            operation(w.name, phase, flops, traffic, speed, w.attention, times)
+        )
     return found
 
 
@@ -152,7 +160,9 @@ class Links:
         if self.per_node > 1:
             found["nvlink"] = moved / self.peer + latency if self.peer else math.inf
         if self.nodes > 1:
-            found["network"] = moved / self.network + latency if self.network else math.inf
+            found["network"] = (
+                moved / self.network + latency if self.network else math.inf
+            )
         return found
 
     def reduce(self, total: float) -> dict[str, float]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from memcore import policies
 from memcore.errors import Issue
+from memcore.families import FAMILIES
 from memcore.model import Model
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ SIZE_RULES = (
     SizeRule(
         "parallel.pp",
         lambda s: s["LAYERS"] >= s["PP"],
-        lambda s: f"{s['PP']:,} stages for {s['LAYERS']:,} layers; use at most one per layer",
+        lambda s: (
+            f"{s['PP']:,} stages for {s['LAYERS']:,} layers; use at most one per layer"
+        ),
     ),
     SizeRule(
         "parallel.cp",
@@ -73,6 +76,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     issues += _host_issues(plan)
     if model is None:
         return issues
+    runs = FAMILIES[model.family].attentions
+    if t.attention not in runs:
+        issues.append(
+            Issue(
+                "train.attention",
+                f"transformers has no {t.attention} attention for {model.family}; set it to "
+                f"{' or '.join(runs)}",
+            )
+        )
     if model.learned_positions and t.seq_len > model.max_positions:
         issues.append(
             Issue(
@@ -82,7 +94,9 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
             )
         )
     sizes = plan.sizes()
-    issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
+    issues += [
+        Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)
+    ]
     return issues
 
 
@@ -113,6 +127,9 @@ def _host_issues(plan: Plan) -> list[Issue]:
         )
     if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
         issues.append(
-            Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
+            Issue(
+                "train.offload_optimizer",
+                f"{node.label} has no NVMe drives; use cpu or none",
+            )
         )
     return issues

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 
 from memcore import constants, policies
-from memcore.blocks import Structure, build
+from memcore.blocks import build, structure_of
 from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, VOCAB, D, Dim, Number, derive
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
+from memcore.memory import layers_of
 from memcore.plan import Plan
 from memcore.report import LedgerRow, OperationTime, Serve
 from memcore.roofline import Links, Speed, operation, run, seconds
@@ -25,7 +26,7 @@ class _Server:
 
     plan: Plan
     embed: Tape
-    layer: Tape
+    layers: tuple[tuple[Tape, int], ...]  # each kind, and how many layers are of it
     head: Tape
     stage_layers: int
 
@@ -33,9 +34,16 @@ class _Server:
     def of(cls, plan: Plan) -> _Server:
         s, model = plan.serve, plan.architecture
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
-        blocks = build(Structure.of(model, "flash", "hf", "eager", compute, False))
-        layers = -(-model.layers // plan.parallel.pp)
-        return cls(plan, blocks.embed, blocks.layer, blocks.head, layers)
+        blocks = build(structure_of(model, dtype=compute))
+        stack = layers_of(model, blocks.structure.kinds)
+        layers = tuple(zip(blocks.layers, stack.first(stack.count), strict=True))
+        return cls(
+            plan,
+            blocks.embed,
+            layers,
+            blocks.head,
+            -(-model.layers // plan.parallel.pp),
+        )
 
     def amounts(self, batch: Number, tokens: Number) -> Amounts:
         """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
@@ -104,15 +112,19 @@ def _weights(server: _Server, amounts: Amounts) -> list[LedgerRow]:
     first, last = list(server.embed.parameters), list(server.head.parameters)
     pp = server.plan.parallel.pp
     if pp > 1:
-        tied = server.plan.architecture.tied_embeddings
+        tied = server.plan.architecture.traits.tied_embeddings
         ends = {"first": first, "last": last + (first[:1] if tied else [])}
-        outer = max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
+        outer = max(
+            ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps)
+        )
     else:
         outer = first + last
     rows = []
     for p, times in [
         *((p, 1) for p in outer),
-        *((p, server.stage_layers) for p in server.layer.parameters),
+        *(
+            (p, server.stage_layers) for p in server.layers[0][0].parameters
+        ),  # kinds weigh the same
     ]:
         each = math.ceil(amounts.elements(p.shape) * dtype.bits / 8)
         rows.append(
@@ -132,7 +144,9 @@ def _kv_per_token(server: _Server, amounts: Amounts) -> int:
     return math.ceil(total)
 
 
-def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> LedgerRow:
+def _kv_row(
+    server: _Server, amounts: Amounts, per_token: int, tokens: int
+) -> LedgerRow:
     shape = amounts.text((2, STAGE_LAYERS, KV_HEADS / TP, HEAD_DIM))
     return LedgerRow(
         "kv cache", "kv_cache", f"{shape} x tokens {tokens:,}",
@@ -144,8 +158,10 @@ def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> L
 
 def _activations(server: _Server, amounts: Amounts) -> LedgerRow:
     """The most that a forward of max_batched_tokens needs at once: in a layer or at the logits."""
-    layer, _ = window(server.layer, INFERENCE).peak(amounts)
-    logits = amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5  # in bf16, and copied to fp32
+    layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
+    logits = (
+        amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5
+    )  # in bf16, and copied to fp32
     n = int(max(layer, logits))
     return LedgerRow(
         "activations of one forward", "workspace",
@@ -166,30 +182,46 @@ def _forward(
     amounts = server.amounts(batch, tokens)
     layers = plan.architecture.layers
     ops = [
-        o for o in run(server.layer, "forward", amounts, speed, layers) if ".core." not in o.name
+        o
+        for tape, times in server.layers
+        for o in run(tape, "forward", amounts, speed, times)
+        if ".core." not in o.name
     ]
     ops.append(_attention(server, amounts, speed, batch, tokens, context))
     head = server.amounts(logits, 1)
-    ops += [o for o in run(server.head, "forward", head, speed, 1) if ".loss." not in o.name]
+    ops += [
+        o for o in run(server.head, "forward", head, speed, 1) if ".loss." not in o.name
+    ]
     if plan.parallel.tp > 1:
         links = Links.of(
             plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node
         ).reduce(float(amounts.elements((batch, tokens, D))) * 2)
         link = max(links, key=lambda name: links[name])
         spent = 2 * layers * links[link]
-        ops.append(OperationTime("tensor-parallel all-reduce", "forward", 0, 0, 0, 0, spent, link))
+        ops.append(
+            OperationTime(
+                "tensor-parallel all-reduce", "forward", 0, 0, 0, 0, spent, link
+            )
+        )
     return ops
 
 
 def _attention(
-    server: _Server, amounts: Amounts, speed: Speed, batch: int, tokens: int, context: int
+    server: _Server,
+    amounts: Amounts,
+    speed: Speed,
+    batch: int,
+    tokens: int,
+    context: int,
 ) -> OperationTime:
     """Attention of new tokens to the cache: it reads every key and value once."""
     bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
     layers = server.plan.architecture.layers
     per_layer = 2 * amounts.elements((KV_HEADS / TP, HEAD_DIM)) * bits / 8
     queries = amounts.elements((HEADS / TP, HEAD_DIM))
-    share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
+    share = (
+        0.5 if tokens == context else 1.0
+    )  # a prompt's tokens see half of it on average
     flops = 4.0 * batch * tokens * context * queries * share
     return operation(
         "attention over the cache", "forward", flops, batch * context * per_layer, speed, True,

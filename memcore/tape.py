@@ -117,7 +117,9 @@ class Tape:
 
     # -- tensors ------------------------------------------------------------------------------
 
-    def input(self, name: str, shape: Shape, dtype: str, needs_grad: bool = True) -> Tensor:
+    def input(
+        self, name: str, shape: Shape, dtype: str, needs_grad: bool = True
+    ) -> Tensor:
         """The block's input. It belongs to this block if one of its operations saves it."""
         return self._tensor(name, shape, dtype, "input", needs_grad)
 
@@ -138,7 +140,9 @@ class Tape:
             self.parameters.append(tensor.storage)
         return tensor
 
-    def _tensor(self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool) -> Tensor:
+    def _tensor(
+        self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool
+    ) -> Tensor:
         storage = Storage(self._named(name), shape, dtype, kind, birth=0)
         if kind not in ("parameter", "tied"):
             self.storages.append(storage)
@@ -164,7 +168,9 @@ class Tape:
 
     # -- recording operations -------------------------------------------------------------------
 
-    def start(self, name: str, *inputs: Tensor, flops: Sequence[tuple[float, Shape]] = ()) -> None:
+    def start(
+        self, name: str, *inputs: Tensor, flops: Sequence[tuple[float, Shape]] = ()
+    ) -> None:
         """Begin an operation: what is allocated until `finish` is its own traffic."""
         self._current = Work(self._named(name), "forward", list(flops), [])
         self.use(*inputs)
@@ -188,7 +194,10 @@ class Tape:
         full = self._named(name)
         storages: list[Storage] = []
         for t in saved:
-            if t.storage.kind not in ("parameter", "tied") and t.storage not in storages:
+            if (
+                t.storage.kind not in ("parameter", "tied")
+                and t.storage not in storages
+            ):
                 storages.append(t.storage)
         for s in storages:
             s.holders += 1
@@ -273,8 +282,13 @@ class Tape:
                     buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)
                     arrive(buffer, t.index, g)
                 elif t.storage.kind in ("parameter", "tied"):
-                    g.storage.kind, g.storage.name = "gradient", f"{t.storage.name}.grad"
-                    g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
+                    g.storage.kind, g.storage.name = (
+                        "gradient",
+                        f"{t.storage.name}.grad",
+                    )
+                    g.storage.merged = (
+                        ALWAYS if t.storage.kind == "tied" else self.clock + 1
+                    )
                 else:
                     arrive(leaf, 0, g)
             for t in node.inputs:

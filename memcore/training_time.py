@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from memcore import constants
 from memcore.dims import Number
-from memcore.instants import Step, optimizer_states
+from memcore.instants import Alive, Step, optimizer_states
 from memcore.ledger import Amounts
 from memcore.plan import Plan
 from memcore.policies import DTYPE_BYTES
@@ -47,7 +47,9 @@ class _Traffic:
             self.exposed[link] += shown
             hides_at = moved / cover if cover > 0 else None
             self.transfers.append(
-                Transfer(name, link, moved * times, each * times, shown, hidden_by, hides_at)
+                Transfer(
+                    name, link, moved * times, each * times, shown, hidden_by, hides_at
+                )
             )
 
 
@@ -56,13 +58,16 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     FSDP2 gathers the next layer while one runs, DDP reduces buckets during backward."""
     t, gpu = plan.train, plan.accelerator
     speed = Speed.of(gpu, _matmul_dtype(step))
-    blocks, layers, batches = step.blocks, int(step.layers), t.grad_accumulation
+    blocks, layers, batches = step.blocks, step.layers.count, t.grad_accumulation
     operations: list[OperationTime] = []
+    counts = step.layers.first(layers)
+    of_layers = list(zip(blocks.layers, counts, strict=True))
     for phase in ("forward", "backward"):
-        for tape, times in ((blocks.embed, 1), (blocks.layer, layers), (blocks.head, 1)):
+        for tape, times in ((blocks.embed, 1), *of_layers, (blocks.head, 1)):
             operations += run(tape, phase, amounts, speed, times * batches)
     if step.checkpointed:
-        operations += run(blocks.layer, "recompute", amounts, speed, layers * batches)
+        for tape, times in of_layers:
+            operations += run(tape, "recompute", amounts, speed, times * batches)
     if step.offload == "none":
         operations.append(_optimizer(step, amounts, speed))
 
@@ -80,7 +85,7 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     total = sum(traffic.exposed.values())
     tokens = t.micro_batch * t.seq_len * batches * plan.dp
     flops = {p: sum(o.flops for o in operations if o.phase == p) for p in _PHASES}
-    model_flops = 3.0 * _convention_flops(plan, amounts) * batches
+    model_flops = 3.0 * _convention_flops(plan, step, amounts) * batches
     peak = gpu.peak_flops(_matmul_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
     phases = {p: seconds([o for o in operations if o.phase == p]) for p in _PHASES}
@@ -111,13 +116,16 @@ def _matmul_dtype(step: Step) -> str:
     return "bf16" if step.copies.autocast else step.copies.compute
 
 
-def _convention_flops(plan: Plan, amounts: Amounts) -> float:
+def _convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
     """FLOPs of one micro-batch's forward as MFU counts them: 2 per matmul parameter and token, and
     4 x layers x width x sequence for attention, causal or not (PaLM, Chowdhery et al., app. B)."""
-    m, z = plan.architecture, amounts.sizes
+    z = amounts.sizes
     tokens = float(z["B"]) * float(z["S"])
-    mlp = (3 if m.family == "llama" else 2) * z["D"] * z["F"]
-    matrices = z["LAYERS"] * (2 * z["D"] * (z["Q"] + z["KV"]) + mlp) + z["D"] * z["VOCAB"]
+    counts = step.layers.first(step.layers.count)
+    matrices: float = z["EMBED"] * z["VOCAB"]
+    for tape, times in zip(step.blocks.layers, counts, strict=True):
+        weights = [p for p in tape.parameters if len(p.shape) > 1]
+        matrices += times * sum(amounts.elements(p.shape) for p in weights)
     return float(tokens * (2.0 * matrices + 4.0 * z["LAYERS"] * z["Q"] * z["S"]))
 
 
@@ -132,8 +140,12 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     return operation("optimizer step", "optimizer", flops, moved, speed, False, 1)
 
 
-def _sum(step: Step, kind: str, amounts: Amounts) -> Number:
-    return sum(amounts.group(g) * n for g, n in step.every(kind))
+def _sum(step: Step, state: str, amounts: Amounts) -> Number:
+    return _alive(step.every(state), amounts)
+
+
+def _alive(alive: Alive, amounts: Amounts) -> Number:
+    return sum(amounts.group(group) * n for group, n in alive)
 
 
 def _count(step: Step, amounts: Amounts) -> Number:
@@ -142,30 +154,45 @@ def _count(step: Step, amounts: Amounts) -> Number:
 
 
 def _communication(
-    plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime], traffic: _Traffic
+    plan: Plan,
+    step: Step,
+    amounts: Amounts,
+    operations: list[OperationTime],
+    traffic: _Traffic,
 ) -> None:
     """What data parallelism sends in one step."""
     ranks = plan.dp
     if ranks <= 1:
         return
-    t, layers = plan.train, int(step.layers)
+    t, layers = plan.train, step.layers.count
     links = Links.of(plan.accelerator, plan.node, ranks, plan.cluster.gpus_per_node)
     batches = t.grad_accumulation
     inner = [o for o in operations if o.name.startswith("layers.")]
     per = layers * batches
     forward = seconds([o for o in inner if o.phase == "forward"]) / per
     backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / per
-    gathered, reduced = amounts.group(step.layer.gathered), amounts.group(step.layer.reduction)
+    # Kinds of layer differ little in their weights: a mean layer stands for each.
+    counts = step.layers.first(layers)
+    gathered = _alive(step.of_layers("gathered", counts), amounts) / layers
+    reduced = _alive(step.of_layers("reduction", counts), amounts) / layers
     root = [(step.embed, 1), (step.head, 1)]
     root_gathered = sum(amounts.group(b.gathered) for b, _ in root)
     root_reduced = sum(amounts.group(b.reduction) for b, _ in root)
-    hide_f, hide_b = "the forward of the layer before", "the backward of the layer before"
+    hide_f, hide_b = (
+        "the forward of the layer before",
+        "the backward of the layer before",
+    )
     first = "nothing: the first has no layer before it"
     if not step.sharded:
-        grads = sum(amounts.group(b.buckets) * n for b, n in (*root, (step.layer, layers)))
+        grads = _sum(step, "buckets", amounts)
         cover = backward * layers
         traffic.add(
-            "all-reduce gradients", grads, links.reduce(grads), 1, cover, "backward of one batch"
+            "all-reduce gradients",
+            grads,
+            links.reduce(grads),
+            1,
+            cover,
+            "backward of one batch",
         )
         return
     if t.zero == 0:
@@ -181,7 +208,12 @@ def _communication(
         links.gather(root_gathered + gathered), batches, 0.0, first,
     )  # fmt: skip
     traffic.add(
-        "all-gather layers, forward", gathered, gather, (layers - 1) * batches, forward, hide_f
+        "all-gather layers, forward",
+        gathered,
+        gather,
+        (layers - 1) * batches,
+        forward,
+        hide_f,
     )
     if step.reshards:
         traffic.add(
@@ -195,7 +227,12 @@ def _communication(
         )  # fmt: skip
     else:
         traffic.add(
-            "reduce-scatter layers", reduced, scatter, (layers - 1) * batches, backward, hide_b
+            "reduce-scatter layers",
+            reduced,
+            scatter,
+            (layers - 1) * batches,
+            backward,
+            hide_b,
         )
     traffic.add(
         "reduce-scatter first layer and root", root_reduced + reduced,
@@ -203,7 +240,9 @@ def _communication(
     )  # fmt: skip
 
 
-def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _Traffic) -> None:
+def _offload(
+    plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _Traffic
+) -> None:
     """What an optimizer on the host moves in one step.
 
     Gradients leave while the last backward runs and waits for its links: `cover` seconds.
@@ -217,14 +256,21 @@ def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _T
     down = weights * DTYPE_BYTES[step.copies.reduced]
     up = weights * DTYPE_BYTES[step.copies.resident]
     traffic.add(
-        "gradients to host", down, {"pcie": _over(down, pcie)}, 1, cover, "the last backward"
+        "gradients to host",
+        down,
+        {"pcie": _over(down, pcie)},
+        1,
+        cover,
+        "the last backward",
     )
     traffic.add("weights from host", up, {"pcie": _over(up, pcie)}, 1, 0.0, "nothing")
     moved = weights * gpus * constants.HOST_ADAM_BYTES.middle
     update = _over(moved, node.dram_bandwidth * constants.HBM_EFFICIENCY.middle)
     traffic.add("host optimizer step", moved, {"dram": update}, 1, 0.0, "nothing")
     if step.offload == "nvme":
-        states = float(sum(amounts.group(g) * n for g, n in optimizer_states(step))) * gpus
+        states = (
+            float(sum(amounts.group(g) * n for g, n in optimizer_states(step))) * gpus
+        )
         if not step.copies.master:
             states += weights * gpus * DTYPE_BYTES["fp32"]
         read = _over(states, node.nvme_read_bandwidth * share)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memcore import Plan, evaluate
-from memcore.model import FAMILIES
+from memcore.families import FAMILIES
 
 HERE = Path(__file__).parent / "oracle"
 CONFIGS = json.loads((HERE / "configs.json").read_text())
@@ -28,7 +28,6 @@ REGIMES = {
     "fsdp2-reshard": {"framework": "fsdp2", "precision": "bf16-mixed", "zero": 3},
     "fsdp2-no-reshard": {"framework": "fsdp2", "precision": "bf16-mixed", "zero": 2},
 }
-LAYER_KEYS = {"llama": "num_hidden_layers", "gpt2": "n_layer"}
 
 
 def kind(name):
@@ -42,7 +41,8 @@ def kind(name):
 def plan_of(row):
     config = dict(CONFIGS[row["model"]])
     if row["layers"]:
-        config[LAYER_KEYS[config["model_type"]]] = int(row["layers"])
+        key = "n_layer" if config["model_type"] == "gpt2" else "num_hidden_layers"
+        config[key] = int(row["layers"])
     train = {}
     if row["batch"]:
         train = {

@@ -1,0 +1,59 @@
+"""Families: the architectures, one file each: what their config.json says and how they run.
+
+To add one: a file with a FAMILY, and its line here. The sources are the modelling files of
+transformers 5.23.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.errors import Issue, PlanError, shown
+from memcore.families import (
+    bloom,
+    falcon,
+    gemma,
+    gpt2,
+    gpt_neox,
+    llama,
+    olmo2,
+    opt,
+    phi3,
+    starcoder2,
+)
+from memcore.families.family import Family
+from memcore.model import Keys, Model
+
+FAMILIES: dict[str, Family] = {
+    **llama.FAMILIES,
+    **gemma.FAMILIES,
+    "bloom": bloom.FAMILY,
+    "falcon": falcon.FAMILY,
+    "gpt2": gpt2.FAMILY,
+    "gpt_neox": gpt_neox.FAMILY,
+    "olmo2": olmo2.FAMILY,
+    "opt": opt.FAMILY,
+    "phi3": phi3.FAMILY,
+    "starcoder2": starcoder2.FAMILY,
+}
+
+
+def from_config(config: Mapping[str, Any], label: str = "") -> Model:
+    """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise PlanError(
+            [Issue("model.model_type", "missing; a Hugging Face config.json has one")]
+        )
+    if kind not in FAMILIES:
+        message = (
+            f"architecture {shown(kind)} is not known yet, and is not approximated; "
+            f"known: {', '.join(sorted(FAMILIES))}"
+        )
+        raise PlanError([Issue("model.model_type", message)])
+    keys = Keys(config)
+    model = FAMILIES[kind].config(keys, label or f"{kind} config")
+    if keys.issues:
+        raise PlanError(keys.issues)
+    return model

@@ -1,0 +1,59 @@
+"""What a family consists of, and what most of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memcore.model import FULL, SLIDING, Keys, Model
+from memcore.structure import Structure
+from memcore.tape import Tape, Tensor
+
+ATTENTIONS = ("eager", "sdpa", "flash")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How one architecture is read and run.
+
+    config             a config.json's keys to a Model
+    embed, layer, head forward of each block on a tape; a layer gets its kind
+    attentions         the attention words that its code in transformers has
+    mask_is_argument   its layers take the mask by position, so that checkpointing saves it
+    """
+
+    config: Callable[[Keys, str], Model]
+    embed: Callable[[Tape, Structure], Tensor]
+    layer: Callable[[Tape, Structure, Tensor, str], Tensor]
+    head: Callable[[Tape, Structure, Tensor], Tensor]
+    attentions: tuple[str, ...] = ATTENTIONS
+    mask_is_argument: bool = False
+
+
+def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:
+    """What every model's heads must satisfy."""
+    k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    if k.config.get("head_dim") is None:
+        k.divides("hidden_size", hidden, "num_attention_heads", heads)
+
+
+def layer_kinds(
+    k: Keys, layers: int, default: Callable[[int], bool]
+) -> tuple[str, ...]:
+    """Kinds from `layer_types`, or sliding where `default(index)` says so; () if all are full."""
+    known = {"full_attention": FULL, "sliding_attention": SLIDING}
+    given = k.config.get("layer_types")
+    if given is None:
+        kinds = tuple(SLIDING if default(i) else FULL for i in range(layers))
+    elif not isinstance(given, list) or any(g not in known for g in given):
+        k.fail("layer_types", f"must be a list of {' or '.join(known)}")
+        return ()
+    elif len(given) < layers:
+        k.fail(
+            "layer_types",
+            f"names {len(given):,} layers, but there are {layers:,}; name each",
+        )
+        return ()
+    else:
+        kinds = tuple(known[g] for g in given[:layers])
+    return kinds if SLIDING in kinds else ()

@@ -9,47 +9,54 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from memcore import Plan, PlanError, evaluate, sweep
-from memcore.policies import ATTENTION, CHECKPOINTING, COPIES, FRAMEWORKS, PRECISIONS
+from memcore.families import FAMILIES
+from memcore.policies import CHECKPOINTING, COPIES, FRAMEWORKS, PRECISIONS
 from memcore.report import CONSUMERS
 
 ROUNDING = 1e-9  # of floating-point sums
 
 
+FLAGS = {
+    "llama": ["attention_bias", "mlp_bias", "tie_word_embeddings"],
+    "gpt_neox": ["use_parallel_residual", "attention_bias"],
+    "opt": ["do_layer_norm_before", "enable_bias", "tie_word_embeddings"],
+    "bloom": ["apply_residual_connection_post_layernorm"],
+    "falcon": ["new_decoder_architecture", "multi_query", "parallel_attn", "bias"],
+    "starcoder2": ["use_bias"],
+}
+ACTIVATED = ["silu", "gelu", "gelu_new", "relu"]
+
+
 @st.composite
 def configs(draw):
-    """Small models of both families, with every flag that changes which tensors exist."""
-    if draw(st.booleans()):
-        kv = draw(st.sampled_from([1, 2, 4, 8]))
-        return {
-            "model_type": "llama",
-            "vocab_size": draw(st.integers(1, 5000)),
-            "hidden_size": 8 * draw(st.integers(1, 64)),
-            "intermediate_size": draw(st.integers(1, 2000)),
-            "num_hidden_layers": draw(st.integers(1, 40)),
-            "num_attention_heads": 8,
-            "num_key_value_heads": kv,
-            "tie_word_embeddings": draw(st.booleans()),
-            "attention_bias": draw(st.booleans()),
-            "attention_dropout": draw(st.sampled_from([0.0, 0.1])),
-            "hidden_act": draw(st.sampled_from(["silu", "gelu", "gelu_new", "relu"])),
-        }
-    return {
-        "model_type": "gpt2",
+    """Small models of every family, with the flags that change which tensors exist."""
+    family = draw(st.sampled_from(sorted(FAMILIES)))
+    heads = 8
+    config = {
+        "model_type": family,
         "vocab_size": draw(st.integers(1, 5000)),
-        "n_embd": 4 * draw(st.integers(1, 128)),
-        "n_layer": draw(st.integers(1, 40)),
-        "n_head": 4,
-        "n_positions": 4096,
-        "resid_pdrop": draw(st.sampled_from([0.0, 0.1])),
-        "attn_pdrop": draw(st.sampled_from([0.0, 0.1])),
+        "hidden_size": heads * 2 * draw(st.integers(1, 32)),
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw(st.sampled_from([1, 2, 4, 8])),
+        "num_hidden_layers": draw(st.integers(1, 40)),
+        "intermediate_size": draw(st.integers(1, 2000)),
+        "max_position_embeddings": 4096,
+        "attention_dropout": draw(st.sampled_from([0.0, 0.1])),
+        **{flag: draw(st.booleans()) for flag in FLAGS.get(family, [])},
     }
+    if family in ("llama", "qwen2"):
+        config["hidden_act"] = draw(st.sampled_from(ACTIVATED))
+    if family in ("mistral", "gemma2", "gemma3_text", "starcoder2", "phi3"):
+        config["sliding_window"] = draw(st.integers(1, 4096))
+    return config
 
 
 @st.composite
 def plans(draw):
     framework, precision = draw(st.sampled_from(sorted(COPIES)))
+    model = draw(configs())
     return Plan(
-        model=draw(configs()),
+        model=model,
         cluster={"gpus": draw(st.integers(1, 64)), "gpus_per_node": 8},
         train={
             "micro_batch": draw(st.integers(1, 8)),
@@ -59,7 +66,9 @@ def plans(draw):
             "zero": draw(st.sampled_from(FRAMEWORKS[framework].zero)),
             "precision": precision,
             "checkpointing": draw(st.sampled_from(sorted(CHECKPOINTING))),
-            "attention": draw(st.sampled_from(sorted(ATTENTION))),
+            "attention": draw(
+                st.sampled_from(FAMILIES[model["model_type"]].attentions)
+            ),
             "offload_optimizer": draw(st.sampled_from(["none", "cpu", "nvme"])),
         },
     )
@@ -71,7 +80,9 @@ def test_parts_add_up(plan):
     memory = report.memory
     assert set(memory.consumers) == set(CONSUMERS)
     assert sum(memory.consumers.values()) == memory.allocated_bytes
-    assert sum(r.bytes for r in report.ledger if r.tier == "hbm") == memory.allocated_bytes
+    assert (
+        sum(r.bytes for r in report.ledger if r.tier == "hbm") == memory.allocated_bytes
+    )
     for consumer, n in memory.consumers.items():
         rows = [r for r in report.ledger if r.tier == "hbm" and r.consumer == consumer]
         assert sum(r.bytes for r in rows) == n
@@ -84,7 +95,9 @@ def test_parts_add_up(plan):
     assert memory.allocated_bytes == max(m.bytes for m in memory.timeline)
     assert memory.peak.instant in {m.id for m in memory.timeline}
     for tier in ("dram", "nvme"):
-        assert memory.tiers[tier] == sum(r.bytes for r in report.ledger if r.tier == tier)
+        assert memory.tiers[tier] == sum(
+            r.bytes for r in report.ledger if r.tier == tier
+        )
 
 
 @given(plans())
@@ -108,8 +121,9 @@ def test_more_work_never_needs_less(plan, field, more):
 
 @given(plans(), st.integers(1, 5))
 def test_more_layers_never_need_less(plan, more):
-    key = "num_hidden_layers" if plan.architecture.family == "llama" else "n_layer"
-    config = dict(plan.model) | {key: plan.model[key] + more}
+    config = dict(plan.model) | {
+        "num_hidden_layers": plan.model["num_hidden_layers"] + more
+    }
     bigger = evaluate(plan.changed("model", config))
     smaller = evaluate(plan)
     assert bigger.parameters > smaller.parameters
@@ -137,7 +151,9 @@ def test_checkpointing_saves_no_more(plan):
         return report.memory.saved_for_backward_bytes, report.time.step_seconds
 
     full, none = saved("full"), saved("none")
-    if plan.train.attention != "eager":  # GPT-2's eager mask is one argument of all its layers
+    if (
+        plan.train.attention != "eager"
+    ):  # GPT-2's eager mask is one argument of all its layers
         assert full[0] <= none[0]
     assert full[1] >= none[1] * (1 - ROUNDING)
 
@@ -199,7 +215,10 @@ def test_time_adds_up(plan):
     assert sum(time.phases.values()) == pytest.approx(time.step_seconds)
     assert time.bound_by == max(time.exposed, key=time.exposed.get)
     for link, busy in time.resources.items():
-        assert 0 <= time.exposed[link] <= busy * (1 + ROUNDING) or link in ("compute", "hbm")
+        assert 0 <= time.exposed[link] <= busy * (1 + ROUNDING) or link in (
+            "compute",
+            "hbm",
+        )
         assert busy <= time.step_seconds * (1 + ROUNDING)
     assert 0 < time.mfu <= time.hfu < 1
 
@@ -234,7 +253,9 @@ def refused(document):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner)
+    ),
     max_leaves=8,
 )
 FIELDS = [

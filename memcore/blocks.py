@@ -77,7 +77,5 @@ def build(s: Structure) -> Blocks:
         structure=s,
         embed=tape("embed", lambda t: family.embed(t, s)),
         layers=tuple(tape("layers", layer(kind)) for kind in s.kinds),
-        head=tape(
-            "head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype))
-        ),
+        head=tape("head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype))),
     )

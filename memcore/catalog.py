@@ -93,9 +93,7 @@ def _natural(name: str) -> list[tuple[int, float, str]]:
     for part in name.split("-"):
         digits = part.rstrip("kmbt")
         try:
-            scale = {"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}.get(
-                part[len(digits) :], 1.0
-            )
+            scale = {"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}.get(part[len(digits) :], 1.0)
             key.append((0, float(digits) * scale, part))
         except ValueError:
             key.append((1, 0.0, part))

@@ -15,9 +15,7 @@ from memcore.units import bytes_text, count_text, rate_text, seconds_text
 if TYPE_CHECKING:
     from memcore import Plan, Report
 
-MAX_PLAN_BYTES = (
-    2_000_000  # a plan with a config.json and a GPU inline has about 10,000
-)
+MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
 BAD_INPUT = 2
 FIRST_PORT = 8501
 
@@ -59,20 +57,12 @@ def _parser() -> argparse.ArgumentParser:
 
     about = "Say what a plan needs. {} is a plan; `memplan plans NAME` prints another."
     sub = command("evaluate", _evaluate, about)
-    sub.add_argument(
-        "plan", metavar="PLAN.json|-", help="a file, or - for standard input"
-    )
+    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     about = "print the Report as JSON; with -, read one plan a line and print one Report a line"
     sub.add_argument("--json", action="store_true", help=about)
-    sub = command(
-        "app", _app, "Open the app in a browser. It serves this machine only."
-    )
-    sub.add_argument(
-        "--port", type=_port, help=f"default: the first free one from {FIRST_PORT}"
-    )
-    sub.add_argument(
-        "--host", default="127.0.0.1", help="address to serve on (%(default)s)"
-    )
+    sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
+    sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
+    sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     sub.add_argument("--no-browser", action="store_true", help="only print the address")
     sub = command("models", _models, "List the model presets.")
     sub.add_argument("--json", action="store_true", help="as JSON")
@@ -111,16 +101,12 @@ def _fail(*messages: str, status: int = BAD_INPUT) -> int:
     return status
 
 
-def _table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1
-) -> Iterable[str]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Iterable[str]:
     """Columns two spaces apart, the first `left` of them to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         cells = zip(row, widths, strict=True)
-        texts = (
-            c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(cells)
-        )
+        texts = (c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(cells))
         yield "  ".join(texts).rstrip()
 
 
@@ -135,9 +121,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     try:
         plan = _plan_of(_read(args.plan))
         report = evaluate(plan)
-        text = (
-            _json(report.to_dict(), indent=1) if args.json else _readable(plan, report)
-        )
+        text = _json(report.to_dict(), indent=1) if args.json else _readable(plan, report)
     except PlanError as e:
         name = "standard input" if args.plan == "-" else shown(args.plan)[1:-1]
         return _fail(*(f"{name}: {issue}" for issue in e.issues))
@@ -153,9 +137,7 @@ def _evaluate_lines(lines: IO[bytes]) -> int:
     while line := lines.readline(MAX_PLAN_BYTES + 1):
         number += 1
         rest = line
-        while len(rest) > MAX_PLAN_BYTES and not rest.endswith(
-            b"\n"
-        ):  # to the end of this line
+        while len(rest) > MAX_PLAN_BYTES and not rest.endswith(b"\n"):  # to the end of this line
             rest = lines.readline(MAX_PLAN_BYTES + 1)
         if not line.strip():
             continue
@@ -187,9 +169,7 @@ def _plan_of(data: bytes) -> Plan:
     from memcore import Plan
 
     if len(data) > MAX_PLAN_BYTES:
-        raise PlanError(
-            [Issue("", f"more than {MAX_PLAN_BYTES:,} bytes, so not a plan")]
-        )
+        raise PlanError([Issue("", f"more than {MAX_PLAN_BYTES:,} bytes, so not a plan")])
     try:
         text = data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
         document = json.loads(text, object_pairs_hook=_no_repeats)
@@ -247,11 +227,7 @@ def _memory(report: Report) -> Iterable[str]:
     low, high = map(bytes_text, memory.device_bytes)
     peak = memory.peak
     label = next(
-        (
-            i.label
-            for i in memory.timeline
-            if (i.rank, i.id) == (peak.rank, peak.instant)
-        ),
+        (i.label for i in memory.timeline if (i.rank, i.id) == (peak.rank, peak.instant)),
         peak.instant,
     )
     yield (
@@ -323,9 +299,7 @@ def _models(args: argparse.Namespace) -> int:
         model, parameters = plan.architecture, evaluate(plan).parameters
         rows.append({"name": name, "label": model.label, "parameters": parameters})
     texts = [(r["name"], r["label"], count_text(r["parameters"])) for r in rows]
-    return _listing(
-        rows, _table(("name", "label", "parameters"), texts, left=2), args.json
-    )
+    return _listing(rows, _table(("name", "label", "parameters"), texts, left=2), args.json)
 
 
 def _gpus(args: argparse.Namespace) -> int:
@@ -352,21 +326,15 @@ def _plans(args: argparse.Namespace) -> int:
     entries = catalog.plan_entries()
     if args.name is not None:
         if args.name not in entries:
-            return _fail(
-                f"no worked plan {shown(args.name)}; {did_you_mean(args.name, entries)}"
-            )
+            return _fail(f"no worked plan {shown(args.name)}; {did_you_mean(args.name, entries)}")
         print(_json(entries[args.name]["plan"], indent=1))
         return 0
     rows = [{"name": name, "label": e["label"], **e} for name, e in entries.items()]
     texts = [(r["name"], r["label"], r["question"]) for r in rows]
-    return _listing(
-        rows, _table(("name", "label", "question"), texts, left=3), args.json
-    )
+    return _listing(rows, _table(("name", "label", "question"), texts, left=3), args.json)
 
 
-def _listing(
-    rows: Sequence[Mapping[str, Any]], table: Iterable[str], as_json: bool
-) -> int:
+def _listing(rows: Sequence[Mapping[str, Any]], table: Iterable[str], as_json: bool) -> int:
     print(_json(rows, indent=1) if as_json else "\n".join(table))
     return 0
 
@@ -383,9 +351,7 @@ def _app(args: argparse.Namespace) -> int:
         port = _free_port(args.host, args.port)
     except OSError as e:
         at = f"{args.host} port {args.port}" if args.port else args.host
-        return _fail(
-            f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1
-        )
+        return _fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(args.host, args.host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     browser = not args.no_browser and _has_display()

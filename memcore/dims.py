@@ -82,9 +82,7 @@ HALF_ROTARY = Dim("HALF_ROTARY")
 EMBED = Dim("EMBED")  # width of the token embedding
 FUSED = Dim("FUSED")  # 2 F: gate and up side by side
 MASKED = Dim("MASKED")  # S where a sliding window is shorter than the sequence, else 0
-MASKED_KV = Dim(
-    "MASKED_KV"
-)  # heads of K and V that SDPA gets then: repeated under a mask
+MASKED_KV = Dim("MASKED_KV")  # heads of K and V that SDPA gets then: repeated under a mask
 REACH = Dim("REACH")  # twice the keys that a token sees on average within its window
 REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
 KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part of a joint tensor
@@ -143,9 +141,7 @@ def elements(shape: Shape, sizes: MutableMapping[str, Number]) -> Number:
 
 def shape_text(shape: Shape, sizes: MutableMapping[str, Number]) -> str:
     """The shape with its values: 'B 1 x S 4,096 x F/TP 14,336'."""
-    parts = (
-        f"{f:,}" if isinstance(f, int) else f"{f} {size(f, sizes):,}" for f in shape
-    )
+    parts = (f"{f:,}" if isinstance(f, int) else f"{f} {size(f, sizes):,}" for f in shape)
     return " x ".join(parts) if shape else "scalar"
 
 

@@ -62,10 +62,7 @@ class Layers:
 
     def after(self, i: int) -> list[int]:
         """How many of the layers behind layer `i` are of each kind."""
-        return [
-            a - b
-            for a, b in zip(self.first(self.count), self.first(i + 1), strict=True)
-        ]
+        return [a - b for a, b in zip(self.first(self.count), self.first(i + 1), strict=True)]
 
     def ends(self) -> list[tuple[str, str, int]]:
         """The layers at whose backward memory can peak: (id, label, index), last first."""
@@ -105,18 +102,14 @@ class Step:
 
     @property
     def embed(self) -> BlockStates:
-        return block_states(
-            self.blocks.embed, self.copies, self.optimizer, self.sharded
-        )
+        return block_states(self.blocks.embed, self.copies, self.optimizer, self.sharded)
 
     @property
     def head(self) -> BlockStates:
         return block_states(self.blocks.head, self.copies, self.optimizer, self.sharded)
 
     def layer(self, kind: int) -> BlockStates:
-        return block_states(
-            self.blocks.layers[kind], self.copies, self.optimizer, self.sharded
-        )
+        return block_states(self.blocks.layers[kind], self.copies, self.optimizer, self.sharded)
 
     def of_layers(self, state: str, counts: list[int]) -> Alive:
         """One kind of state of `counts` layers of each kind."""
@@ -163,9 +156,7 @@ def resident(step: Step) -> Alive:
         alive += optimizer_states(step)
     if step.replicas:
         alive += step.every("buckets")
-    tables = sum(
-        "rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows
-    )
+    tables = sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
     return [*alive, (BUFFERS, tables)]
 
 
@@ -183,9 +174,7 @@ def saved_for_backward(step: Step) -> Alive:
     """What one micro-batch's forward leaves for its backward, as saved_tensors_hooks counts it."""
     blocks = step.blocks
     until_backward, _ = _shared(step)
-    if (
-        step.checkpointed
-    ):  # of the layers' arguments, only the positional ones are saved
+    if step.checkpointed:  # of the layers' arguments, only the positional ones are saved
         mask = [r for r in until_backward.rows if r.name == "causal mask"]
         until_backward = Group.of(mask if blocks.mask_is_argument else ())
     return [
@@ -203,9 +192,7 @@ def instants(step: Step) -> list[Instant]:
 
 def _kept(step: Step, layers: int) -> Alive:
     """What the first `layers` layers have left for their backward."""
-    return [
-        (kept_by_layer(step, k), n) for k, n in enumerate(step.layers.first(layers))
-    ]
+    return [(kept_by_layer(step, k), n) for k, n in enumerate(step.layers.first(layers))]
 
 
 def _activations(step: Step, layers: int, forward: bool) -> Alive:
@@ -218,9 +205,7 @@ def _activations(step: Step, layers: int, forward: bool) -> Alive:
     ]
     if forward:
         alive.append((forward_only, 1))
-        if (
-            step.checkpointed
-        ):  # autocast's cache outlives the layers until autocast ends
+        if step.checkpointed:  # autocast's cache outlives the layers until autocast ends
             counts = enumerate(step.layers.first(layers))
             alive += [(weight_copies(step.blocks.layers[k]), n) for k, n in counts]
     return alive
@@ -432,7 +417,5 @@ def _sharded(step: Step) -> list[Instant]:
             ],
         )
     )
-    out.append(
-        Instant("optimizer-step", "Optimizer step", [*base, *step.every("gradients")])
-    )
+    out.append(Instant("optimizer-step", "Optimizer step", [*base, *step.every("gradients")]))
     return out

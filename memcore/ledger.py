@@ -227,9 +227,7 @@ def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
 def gradients(tape: Tape) -> Group:
     """Whole gradients that this block's backward makes."""
     return Group.of(
-        _template(s, BACKWARD, recomputed=False)
-        for s in tape.storages
-        if s.kind == "gradient"
+        _template(s, BACKWARD, recomputed=False) for s in tape.storages if s.kind == "gradient"
     )
 
 
@@ -247,9 +245,7 @@ def tied_gradient(tape: Tape) -> Group:
 def weight_copies(tape: Tape) -> Group:
     """Autocast's cached bf16 weights, which live until autocast ends."""
     return Group.of(
-        _template(s, FORWARD, recomputed=False)
-        for s in tape.storages
-        if s.kind == "weight copy"
+        _template(s, FORWARD, recomputed=False) for s in tape.storages if s.kind == "weight copy"
     )
 
 
@@ -265,9 +261,7 @@ def _template(s: Storage, stretch: str, recomputed: bool) -> Template:
         lifetime, why = "backward", "gradient of the block's output"
     elif s.saved_by:
         consumer = "workspace" if recomputed else "activations"
-        lifetime = (
-            "recompute to backward" if recomputed else "its forward to its backward"
-        )
+        lifetime = "recompute to backward" if recomputed else "its forward to its backward"
         why = f"saved by {', '.join(s.saved_by)}"
     elif s.kind == "input":
         consumer = "activations" if recomputed else "workspace"

@@ -117,9 +117,7 @@ def decode_pin(text: str) -> tuple[Plan, list[Issue]]:
     """The plan in a `pin` value."""
     if len(text) > 3 * MAX_PAYLOAD:
         return Plan(), [Issue(PIN, "too long; the pinned plan was ignored")]
-    return decode(
-        dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None)[:MAX_KEYS])
-    )
+    return decode(dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None)[:MAX_KEYS]))
 
 
 def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
@@ -142,9 +140,7 @@ def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
     return plan, _first([_in_link(issue) for issue in issues + mended])
 
 
-def repair(
-    document: Mapping[str, Any], given: Collection[str] = ()
-) -> tuple[Plan, list[Issue]]:
+def repair(document: Mapping[str, Any], given: Collection[str] = ()) -> tuple[Plan, list[Issue]]:
     """The nearest valid plan to a document of the right form, and what was changed to reach it.
 
     `given` are the fields that somebody chose: where two fields conflict, those are kept.
@@ -208,17 +204,13 @@ def _text(value: Any) -> str:
 def _pack(value: Any) -> str:
     """An object as compressed JSON in URL-safe base64, without padding."""
     text = json.dumps(value, separators=(",", ":"), sort_keys=True)
-    return (
-        base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
-    )
+    return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
 
 
 # --- reading ---------------------------------------------------------------------------------
 
 
-def _single(
-    query: Mapping[str, str | list[str]], issues: list[Issue]
-) -> dict[str, str]:
+def _single(query: Mapping[str, str | list[str]], issues: list[Issue]) -> dict[str, str]:
     """One value per known key; the rest is named in `issues`."""
     values: dict[str, str] = {}
     if len(query) > MAX_KEYS:
@@ -246,9 +238,7 @@ def _single(
 
 def _check_version(text: str, issues: list[Issue]) -> None:
     if not _WHOLE.fullmatch(text) or int(text) < 1:
-        issues.append(
-            Issue("v", f"{shown(text)} is not a version; read as version {VERSION}")
-        )
+        issues.append(Issue("v", f"{shown(text)} is not a version; read as version {VERSION}"))
     elif int(text) > VERSION:
         issues.append(
             Issue(
@@ -312,11 +302,7 @@ def _value(name: str, text: str, default: Any) -> Any:
     else:
         return text
     raise PlanError(
-        [
-            Issue(
-                name, f"must be {expected}, not {shown(text)}; {_text(default)} is used"
-            )
-        ]
+        [Issue(name, f"must be {expected}, not {shown(text)}; {_text(default)} is used")]
     )
 
 
@@ -382,9 +368,7 @@ def _no_constant(name: str) -> Any:
 # --- mending ---------------------------------------------------------------------------------
 
 
-def _mend(
-    document: dict[str, Any], field: str, again: bool, given: Collection[str]
-) -> str:
+def _mend(document: dict[str, Any], field: str, again: bool, given: Collection[str]) -> str:
     """Change `document` so that the issue at `field` goes away; says what was done."""
     if not again:
         wise = _MENDERS.get(field)
@@ -420,11 +404,7 @@ def _mend_seq_len(document: dict[str, Any], given: Collection[str]) -> str:
         model = resolve_model(document["model"])
     except PlanError:
         return ""
-    if (
-        type(tokens) is not int
-        or not model.learned_positions
-        or tokens <= model.max_positions
-    ):
+    if type(tokens) is not int or not model.learned_positions or tokens <= model.max_positions:
         return ""
     document["train"]["seq_len"] = model.max_positions
     return f"{model.max_positions:,} is used"

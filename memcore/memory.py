@@ -123,9 +123,7 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
         tiers[tier] = sum(r.bytes for r in host if r.tier == tier)
     room = {"hbm": capacity, "dram": plan.node.dram_bytes, "nvme": plan.node.nvme_bytes}
     fits = device[1] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
-    possible = device[0] <= capacity and all(
-        tiers[t] <= room[t] for t in ("dram", "nvme")
-    )
+    possible = device[0] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
     memory = Memory(
         allocated_bytes=best,
         peak=Peak(0, peak.id),
@@ -189,9 +187,7 @@ def _moment(instant: Instant, n: int, at: int, amounts: Amounts) -> InstantMemor
     return InstantMemory(instant.id, instant.label, 0, n, consumers, where)
 
 
-def _row(
-    template: Template, times: int, each: int, tier: str, amounts: Amounts
-) -> LedgerRow:
+def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts) -> LedgerRow:
     return LedgerRow(
         template.name,
         template.consumer,
@@ -212,9 +208,7 @@ def _overheads(plan: Plan) -> tuple[Overhead, ...]:
     found = [constants.CUDA_CONTEXT]
     if plan.cluster.gpus > 1:
         found.append(constants.NCCL_BUFFERS)
-    return tuple(
-        Overhead(c.name, int(c.low), int(c.high), c.certainty, c.source) for c in found
-    )
+    return tuple(Overhead(c.name, int(c.low), int(c.high), c.certainty, c.source) for c in found)
 
 
 def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
@@ -225,9 +219,7 @@ def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
     resting = "nvme" if step.offload == "nvme" else "dram"
     rows: list[LedgerRow] = []
 
-    def put(
-        alive: Alive, tier: str, suffix: str = "", why: str = "", certainty: str = ""
-    ) -> None:
+    def put(alive: Alive, tier: str, suffix: str = "", why: str = "", certainty: str = "") -> None:
         for group, times in alive:
             for r in group.rows:
                 template = Template(

@@ -122,9 +122,7 @@ def parse_config(text: str | bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except RecursionError:
-        raise PlanError(
-            [Issue("model", "nested too deeply to be a config.json")]
-        ) from None
+        raise PlanError([Issue("model", "nested too deeply to be a config.json")]) from None
     except (ValueError, UnicodeDecodeError) as e:
         raise PlanError([Issue("model", f"not JSON: {shown(str(e))}")]) from None
     if not isinstance(value, dict):
@@ -170,11 +168,7 @@ class Keys:
 
     def count_or(self, key: str, when_null: int, most: int = 10**8) -> int:
         """A count for which null and absence both mean `when_null`."""
-        return (
-            when_null
-            if self.config.get(key) is None
-            else self.count(key, when_null, most)
-        )
+        return when_null if self.config.get(key) is None else self.count(key, when_null, most)
 
     def count_or_zero(self, key: str, default: int) -> int:
         return 0 if self.config.get(key) == 0 else self.count_or(key, default)
@@ -188,9 +182,7 @@ class Keys:
         ]
         for place in places:
             for name in (key, alias):
-                if isinstance(place, Mapping) and isinstance(
-                    place.get(name), (int, float)
-                ):
+                if isinstance(place, Mapping) and isinstance(place.get(name), (int, float)):
                     value = float(place[name])
                     if not 0 <= value <= 1:
                         self.fail(name, f"must lie between 0 and 1, not {shown(value)}")
@@ -212,23 +204,15 @@ class Keys:
         value = self.config.get(key, default)
         if value is None:
             return False
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not 0 <= value < 1
-        ):
-            self.fail(
-                key, f"must be a probability from 0 to below 1, not {shown(value)}"
-            )
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+            self.fail(key, f"must be a probability from 0 to below 1, not {shown(value)}")
             return False
         return value > 0
 
     def word(self, key: str, default: str, known: Mapping[str, str]) -> str:
         value = self.config.get(key, default)
         if not isinstance(value, str) or value not in known:
-            self.fail(
-                key, f"{shown(value)} is not known; {did_you_mean(str(value), known)}"
-            )
+            self.fail(key, f"{shown(value)} is not known; {did_you_mean(str(value), known)}")
             return known[default]
         return known[value]
 
@@ -236,9 +220,7 @@ class Keys:
         """A key whose other values change the tensors in a way that is not modelled."""
         value = self.config.get(key, harmless[0])
         if value not in harmless:
-            self.fail(
-                key, f"{shown(value)} changes the model in a way that is not known yet"
-            )
+            self.fail(key, f"{shown(value)} changes the model in a way that is not known yet")
 
     def divides(self, key: str, value: int, by_key: str, by: int) -> None:
         if not self.issues and value % by:
@@ -274,9 +256,7 @@ STANDARD_PARAMETERS = (
 STANDARD_HIDDEN = (576, 2_048, 4_096, 5_120, 8_192, 16_384, 28_672)
 STANDARD_LAYERS = (30, 22, 32, 40, 80, 126, 192)
 STANDARD_VOCAB = 32_000
-GROUPED_QUERIES_FROM = (
-    30 * 10**9
-)  # Llama 2 groups queries from its 34B model on, over 8 KV heads
+GROUPED_QUERIES_FROM = 30 * 10**9  # Llama 2 groups queries from its 34B model on, over 8 KV heads
 
 
 def standard_config(size: str) -> dict[str, Any]:

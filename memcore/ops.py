@@ -77,9 +77,7 @@ def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
     """transformers' usual RMSNorm: normalised in fp32, cast back, times the weight."""
     with t.scope(name):
         w = t.parameter("weight", (width,))
-        return multiply(
-            t, cast(t, _normalised(t, x), x.dtype, "normalised, cast"), w, "weighted"
-        )
+        return multiply(t, cast(t, _normalised(t, x), x.dtype, "normalised, cast"), w, "weighted")
 
 
 def rms_norm_fp32_weight(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
@@ -102,9 +100,7 @@ def _normalised(t: Tape, x: Tensor) -> Tensor:
     """x / sqrt(mean(x^2) + eps) in fp32."""
     x32 = cast(t, x, "fp32", "x (fp32)")
     square = power(t, x32, "square")
-    rstd = keeps_result(
-        t, shift(t, mean(t, square, "variance"), "variance + eps"), "rsqrt"
-    )
+    rstd = keeps_result(t, shift(t, mean(t, square, "variance"), "variance + eps"), "rsqrt")
     return multiply(t, x32, rstd, "normalised")
 
 
@@ -124,9 +120,7 @@ def activation(t: Tape, x: Tensor, kind: str) -> Tensor:
             inner = scale(t, inner, "inner")
         else:  # gelu_fast: x/2 (1 + tanh(a x (1 + b x x)))
             square = multiply(t, scale(t, x, "b x"), x, "b x x")
-            inner = multiply(
-                t, scale(t, x, "a x"), shift(t, square, "1 + b x x"), "inner"
-            )
+            inner = multiply(t, scale(t, x, "a x"), shift(t, square, "1 + b x x"), "inner")
         tanh = keeps_result(t, inner, "tanh")
         return multiply(t, half, shift(t, tanh, "1 + tanh"), "product")
 
@@ -230,9 +224,7 @@ def masked(t: Tape, scores: Tensor, name: str) -> Tensor:
     return add(t, scores, mask, "scores, masked")
 
 
-def weighted_values(
-    t: Tape, s: Structure, scores: Tensor, v: Tensor, softmax_fp32: bool
-) -> Tensor:
+def weighted_values(t: Tape, s: Structure, scores: Tensor, v: Tensor, softmax_fp32: bool) -> Tensor:
     """softmax(scores) @ v, heads joined."""
     low = v.dtype
     if softmax_fp32 or t.autocast:
@@ -249,21 +241,15 @@ def rotary_tables(t: Tape, which: str = "", dtype: str = "") -> tuple[Tensor, Te
     """cos and sin, made once by the model; `which` names one of several pairs."""
     shape = (1, 1, S / CP, ROTARY)
     of = dtype or t.parameter_dtype
-    return t.shared(f"rotary cos{which}", shape, of), t.shared(
-        f"rotary sin{which}", shape, of
-    )
+    return t.shared(f"rotary cos{which}", shape, of), t.shared(f"rotary sin{which}", shape, of)
 
 
-def rotary(
-    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
+def rotary(t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys, in the dtype they had."""
     q32 = rotate(t, q, *tables, HALF_ROTARY, "q_rotary")
     k32 = rotate(t, k, *tables, HALF_ROTARY, "k_rotary")
     if tables[0].dtype != t.parameter_dtype:  # fp32 tables: the result is cast back
-        return cast(t, q32, q.dtype, "q_rotary, cast"), cast(
-            t, k32, k.dtype, "k_rotary, cast"
-        )
+        return cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
     return q32, k32
 
 
@@ -280,9 +266,7 @@ def partial_rotary(
     return turned(q, "q_rotary"), turned(k, "k_rotary")
 
 
-def query_key_value(
-    t: Tape, s: Structure, x: Tensor, bias: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def query_key_value(t: Tape, s: Structure, x: Tensor, bias: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Three projections."""
     return (
         linear(t, "q_proj", x, D, Q / TP, bias),

@@ -32,9 +32,7 @@ class _Words:
 
     def __call__(self, value: str) -> str:
         if value not in self.table:
-            raise ValueError(
-                f"{shown(value)} is not known; {did_you_mean(value, self.table)}"
-            )
+            raise ValueError(f"{shown(value)} is not known; {did_you_mean(value, self.table)}")
         return value
 
 
@@ -54,19 +52,13 @@ def _field(default: Any, title: str, help: str, unit: str = "", **limits: Any) -
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, validate_default=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=False)
 
 
 class Cluster(_Part):
-    gpu: str | Accelerator = _field(
-        "h100-sxm-80gb", "GPU", "A preset's name, or a description."
-    )
+    gpu: str | Accelerator = _field("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
     gpus: int = _field(8, "GPUs", "Accelerators in all.", ge=1, le=1_000_000)
-    gpus_per_node: int = _field(
-        8, "GPUs per node", "Accelerators in one host.", ge=1, le=1_000
-    )
+    gpus_per_node: int = _field(8, "GPUs per node", "Accelerators in one host.", ge=1, le=1_000)
     node: str | Node | None = _field(
         None,
         "Node",
@@ -75,18 +67,10 @@ class Cluster(_Part):
 
 
 class Parallel(_Part):
-    tp: int = _field(
-        1, "Tensor parallel", "Ranks that share each layer.", ge=1, le=1024
-    )
-    pp: int = _field(
-        1, "Pipeline parallel", "Stages that share the layers.", ge=1, le=1024
-    )
-    cp: int = _field(
-        1, "Context parallel", "Ranks that share a sequence.", ge=1, le=1024
-    )
-    ep: int = _field(
-        1, "Expert parallel", "Ranks that share the experts.", ge=1, le=1024
-    )
+    tp: int = _field(1, "Tensor parallel", "Ranks that share each layer.", ge=1, le=1024)
+    pp: int = _field(1, "Pipeline parallel", "Stages that share the layers.", ge=1, le=1024)
+    cp: int = _field(1, "Context parallel", "Ranks that share a sequence.", ge=1, le=1024)
+    ep: int = _field(1, "Expert parallel", "Ranks that share the experts.", ge=1, le=1024)
     sequence_parallel: bool = _field(
         False, "Sequence parallel", "Cut norms and residuals over tensor ranks too."
     )
@@ -166,18 +150,14 @@ class Serve(_Part):
     kv_cache: _words(policies.KV_CACHES) = _field(  # type: ignore[valid-type]
         "paged", "KV cache", "How cache memory is handed to sequences."
     )
-    concurrency: int = _field(
-        64, "Concurrency", "Sequences served at once.", ge=1, le=1_000_000
-    )
+    concurrency: int = _field(64, "Concurrency", "Sequences served at once.", ge=1, le=1_000_000)
     prompt_len: int = _field(
         1024, "Prompt length", "Tokens in a prompt.", "tokens", ge=1, le=16_777_216
     )
     output_len: int = _field(
         256, "Output length", "Tokens generated.", "tokens", ge=1, le=16_777_216
     )
-    block_size: int = _field(
-        16, "Block size", "Tokens in one page of the cache.", ge=1, le=65_536
-    )
+    block_size: int = _field(16, "Block size", "Tokens in one page of the cache.", ge=1, le=65_536)
     memory_utilization: float = _field(
         0.9,
         "Memory utilization",
@@ -201,9 +181,7 @@ class Plan(_Part):
     model is a preset's name, {"size": "7B"}, or a whole Hugging Face config.json object.
     """
 
-    version: int = _field(
-        VERSION, "Version", "Of this document's form.", ge=1, le=VERSION
-    )
+    version: int = _field(VERSION, "Version", "Of this document's form.", ge=1, le=VERSION)
     model: str | dict[str, Any] = _field(
         "llama-3-8b", "Model", "A preset's name, a size such as 7B, or a config.json."
     )
@@ -307,12 +285,8 @@ def resolve_model(model: str | Mapping[str, Any]) -> Model:
     if "size" in model and "model_type" not in model:
         extra = [key for key in model if key != "size"]
         if extra or not isinstance(model["size"], str):
-            raise PlanError(
-                [Issue("model.size", "a model by size is {'size': '7B'} and no more")]
-            )
-        return from_config(
-            standard_config(model["size"]), f"Standard {model['size'].strip()}"
-        )
+            raise PlanError([Issue("model.size", "a model by size is {'size': '7B'} and no more")])
+        return from_config(standard_config(model["size"]), f"Standard {model['size'].strip()}")
     check_depth(model)
     return _from_json(json.dumps(model, sort_keys=True))
 
@@ -332,11 +306,7 @@ def _check(plan: Plan) -> None:
     if isinstance(node, str) and node not in catalog.node_names():
         hint = did_you_mean(node, catalog.node_names())
         issues.append(Issue("cluster.node", f"no node preset {shown(node)}; {hint}"))
-    elif (
-        not issues
-        and node is None
-        and plan.accelerator.node not in catalog.node_names()
-    ):
+    elif not issues and node is None and plan.accelerator.node not in catalog.node_names():
         hint = did_you_mean(plan.accelerator.node, catalog.node_names())
         issues.append(Issue("cluster.gpu.node", f"no node preset of that name; {hint}"))
     try:
@@ -351,18 +321,12 @@ def _check(plan: Plan) -> None:
 
 def _issue(error: Mapping[str, Any]) -> Issue:
     """One pydantic error in our words."""
-    path = [
-        p
-        for p in error["loc"]
-        if p not in ("str", "Accelerator", "Node", "dict[str,any]")
-    ]
+    path = [p for p in error["loc"] if p not in ("str", "Accelerator", "Node", "dict[str,any]")]
     field = ".".join(map(str, path))
     kind, value = error["type"], error.get("input")
     context = error.get("ctx", {})
     if kind == "extra_forbidden":
-        return Issue(
-            field, f"unknown key; {did_you_mean(str(path[-1]), _siblings(path))}"
-        )
+        return Issue(field, f"unknown key; {did_you_mean(str(path[-1]), _siblings(path))}")
     if kind == "value_error":
         return Issue(field, str(context["error"]))
     if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size"):
@@ -380,9 +344,7 @@ def _issue(error: Mapping[str, Any]) -> Issue:
         "less_than": "less than {lt:,}",
     }
     if kind in bounds:
-        return Issue(
-            field, f"must be {bounds[kind].format(**context)}, not {shown(value)}"
-        )
+        return Issue(field, f"must be {bounds[kind].format(**context)}, not {shown(value)}")
     return Issue(field, f"{error['msg'][:200]} (got {shown(value)})")
 
 
@@ -393,11 +355,5 @@ def _siblings(path: list[Any]) -> Iterable[str]:
         field = getattr(part, "model_fields", {}).get(name)
         if field is None:
             return ()
-        part = (
-            Accelerator
-            if (name == "gpu")
-            else Node
-            if name == "node"
-            else field.annotation
-        )
+        part = Accelerator if (name == "gpu") else Node if name == "node" else field.annotation
     return list(getattr(part, "model_fields", {}))

@@ -50,16 +50,16 @@ class Precision(Word):
 
 _MIXED = "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
 _PURE = "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
-_AUTOCAST = "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
+_AUTOCAST = (
+    "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
+)
 _FP32 = "Everything in fp32: 16 bytes per parameter with AdamW."
 
 # (framework, precision) -> the copies that exist. Sources: torch.distributed.fsdp.fully_shard's
 # MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32); torch.autocast; Rajbhandari et al.,
 # "ZeRO", section 3.1 (2 + 2 + 12 bytes) for bf16-mixed without sharding.
 COPIES = {
-    ("pytorch", "fp32"): Precision(
-        "fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"
-    ),
+    ("pytorch", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
     ("pytorch", "bf16-mixed"): Precision(
         "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
     ),
@@ -77,9 +77,7 @@ COPIES = {
     ("pytorch", "bf16-pure"): Precision(
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
     ),
-    ("fsdp2", "fp32"): Precision(
-        "fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"
-    ),
+    ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
     ("fsdp2", "bf16-mixed"): Precision(
         "bf16-mixed", _MIXED, "fp32", "bf16", "bf16", "fp32", "", "fp32"
     ),
@@ -168,9 +166,7 @@ CHECKPOINTING = {
 }
 
 KERNELS = {
-    "hf": Word(
-        "Hugging Face", "The modelling code of transformers as it is, run eagerly."
-    ),
+    "hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly."),
 }
 
 ATTENTION = {
@@ -194,12 +190,8 @@ CROSS_ENTROPY = {
 
 OFFLOAD = {
     "none": Word("No", "Stays on the GPU."),
-    "cpu": Word(
-        "Host DRAM", "Lives in the node's DRAM; gradients and weights cross PCIe."
-    ),
-    "nvme": Word(
-        "NVMe", "Lives on the node's NVMe drives; streams through DRAM over PCIe."
-    ),
+    "cpu": Word("Host DRAM", "Lives in the node's DRAM; gradients and weights cross PCIe."),
+    "nvme": Word("NVMe", "Lives on the node's NVMe drives; streams through DRAM over PCIe."),
 }
 OFFLOAD_NONE = {"none": OFFLOAD["none"]}
 
@@ -226,9 +218,7 @@ KV_DTYPES = {
 }
 
 KV_CACHES = {
-    "paged": Word(
-        "Paged", "Blocks are handed out as sequences grow; only the last is part empty."
-    ),
+    "paged": Word("Paged", "Blocks are handed out as sequences grow; only the last is part empty."),
     "contiguous": Word(
         "Contiguous", "Each sequence reserves room for its longest possible length."
     ),

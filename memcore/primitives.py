@@ -104,10 +104,7 @@ def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
     broadcast = b.shape != a.shape
 
     def backward(g: Gradients) -> Gradients:
-        products = [
-            t.new(f"{name} grad", a.shape, dtype) if x.needs_grad else None
-            for x in (a, b)
-        ]
+        products = [t.new(f"{name} grad", a.shape, dtype) if x.needs_grad else None for x in (a, b)]
         da, db = products
         if db is not None and broadcast:
             reduced = t.new(f"{name} grad, summed", b.shape, b.dtype)
@@ -201,6 +198,36 @@ def keeps_input(t: Tape, x: Tensor, name: str) -> Tensor:
     return out
 
 
+def composed(t: Tape, x: Tensor, name: str, forward: int, backward: int) -> Tensor:
+    """A custom autograd function written in several elementwise steps. Saves its input.
+
+    `forward` and `backward` are how many temporaries of x's size are alive at once in each.
+    """
+
+    def several(count: int, what: str) -> None:
+        t.free(*[t.new(f"{name} {what}", x.shape, x.dtype) for _ in range(count)])
+
+    t.start(name, x)
+    several(forward, "step")
+    out = t.new(name, x.shape, x.dtype)
+
+    def run(g: Gradients) -> Gradients:
+        several(backward, "grad step")
+        return [t.new(f"{name} grad", x.shape, x.dtype)]
+
+    t.finish(name, [x], out, [x], run)
+    return out
+
+
+def indexed(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """x[..., [i], :]: a copy. Saves the list of indices."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+    index = t.new(f"{name}, indices", (1,), "int64")
+    t.finish(name, [x], out, [index], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
 def softmax(t: Tape, x: Tensor, name: str) -> Tensor:
     """Softmax or log-softmax over the last dimension, in x's dtype. Saves its result."""
     return keeps_result(t, x, name)
@@ -222,9 +249,7 @@ def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
         return out
 
 
-def layer_norm(
-    t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True
-) -> Tensor:
+def layer_norm(t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True) -> Tensor:
     """torch.nn.LayerNorm. Saves x, and fp32 mean and reciprocal deviation."""
     with t.scope(name):
         wb = [t.parameter(n, (width,)) for n in ("weight", "bias")] if affine else []
@@ -244,20 +269,14 @@ def heads_first(t: Tape, x: Tensor, shape: Shape, copies_grad: bool) -> Tensor:
     """view + transpose to (B, heads, S, head_dim): free. Backward copies where layouts differ."""
 
     def backward(g: Gradients) -> Gradients:
-        return (
-            [t.new("heads grad, contiguous", x.shape, x.dtype)]
-            if copies_grad
-            else [g[0]]
-        )
+        return [t.new("heads grad, contiguous", x.shape, x.dtype)] if copies_grad else [g[0]]
 
     out = Tensor(x.storage, shape, x.dtype, False)
     t.finish("heads", [x], out, [], backward)
     return out
 
 
-def contiguous(
-    t: Tape, x: Tensor, shape: Shape, name: str, other: Tensor | None = None
-) -> Tensor:
+def contiguous(t: Tape, x: Tensor, shape: Shape, name: str, other: Tensor | None = None) -> Tensor:
     """A copy in another layout, with repeated heads, or joined with `other`. Saves nothing.
 
     Backward sums repeats; of a join it hands out views.
@@ -275,9 +294,7 @@ def contiguous(
     return out
 
 
-def split(
-    t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False
-) -> list[Tensor]:
+def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> list[Tensor]:
     """Views of one tensor. Backward concatenates the gradients.
 
     `sliced`: the views were taken one by one, and the gradient of each is padded to x's size.
@@ -285,17 +302,13 @@ def split(
     outs = [Tensor(x.storage, shape, x.dtype, False) for shape in shapes]
     if sliced:
         for out in outs:
-            t.finish(
-                "slice", [x], out, [], lambda g: [t.new("slice grad", x.shape, x.dtype)]
-            )
+            t.finish("slice", [x], out, [], lambda g: [t.new("slice grad", x.shape, x.dtype)])
         return outs
     t.finish("split", [x], outs, [], lambda g: [t.new("split grad", x.shape, x.dtype)])
     return outs
 
 
-def matmul(
-    t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str
-) -> Tensor:
+def matmul(t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str) -> Tensor:
     """Batched a @ b with result `shape` and contracted dimension `inner`. Saves both."""
     a, b = _matrix_input(t, a), _matrix_input(t, b)
     flops = (2.0, (*shape, inner))
@@ -309,9 +322,7 @@ def matmul(
     return out
 
 
-def rotate(
-    t: Tape, x: Tensor, cos: Tensor, sin: Tensor, half: Factor, name: str
-) -> Tensor:
+def rotate(t: Tape, x: Tensor, cos: Tensor, sin: Tensor, half: Factor, name: str) -> Tensor:
     """Rotary embedding as in transformers: x * cos + rotate_half(x) * sin. Saves the tables."""
     with t.scope(name):
         straight = multiply(t, x, cos, "x cos")
@@ -350,27 +361,20 @@ def flash_attention(
     a mask as PyTorch's SDPA takes it, which is kept too.
     """
     if t.autocast:
-        q, k, v = (
-            cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v"))
-        )
+        q, k, v = (cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v")))
     t.start(name, q, k, v, flops=[(2.0, flops)])
     out = t.new("out", q.shape, q.dtype)
     stats = t.new("log-sum-exp", lse, "fp32")
 
     def backward(g: Gradients) -> Gradients:
-        return [
-            t.new(f"{n} grad", x.shape, x.dtype)
-            for x, n in ((q, "q"), (k, "k"), (v, "v"))
-        ]
+        return [t.new(f"{n} grad", x.shape, x.dtype) for x, n in ((q, "q"), (k, "k"), (v, "v"))]
 
     kept = [q, k, v, out, stats, *([bias] if bias else [])]
     t.finish(name, [q, k, v], out, kept, backward, flops=[(5.0, flops)])
     return out
 
 
-def embedding(
-    t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool
-) -> Tensor:
+def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool) -> Tensor:
     """Table lookup. Saves the ids; backward makes a dense gradient as large as the table.
 
     With `tied` weights the head's gradient waits for this one, and both are added into a third.

@@ -109,9 +109,7 @@ def run(
         traffic = 0.0
         for shape, dtype, n in w.traffic:
             traffic += n * amounts.bytes(shape, dtype)
-        found.append(
-            operation(w.name, phase, flops, traffic, speed, w.attention, times)
-        )
+        found.append(operation(w.name, phase, flops, traffic, speed, w.attention, times))
     return found
 
 
@@ -160,9 +158,7 @@ class Links:
         if self.per_node > 1:
             found["nvlink"] = moved / self.peer + latency if self.peer else math.inf
         if self.nodes > 1:
-            found["network"] = (
-                moved / self.network + latency if self.network else math.inf
-            )
+            found["network"] = moved / self.network + latency if self.network else math.inf
         return found
 
     def reduce(self, total: float) -> dict[str, float]:

@@ -47,9 +47,7 @@ SIZE_RULES = (
     SizeRule(
         "parallel.pp",
         lambda s: s["LAYERS"] >= s["PP"],
-        lambda s: (
-            f"{s['PP']:,} stages for {s['LAYERS']:,} layers; use at most one per layer"
-        ),
+        lambda s: f"{s['PP']:,} stages for {s['LAYERS']:,} layers; use at most one per layer",
     ),
     SizeRule(
         "parallel.cp",
@@ -94,9 +92,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
             )
         )
     sizes = plan.sizes()
-    issues += [
-        Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)
-    ]
+    issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
     return issues
 
 

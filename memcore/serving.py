@@ -114,17 +114,13 @@ def _weights(server: _Server, amounts: Amounts) -> list[LedgerRow]:
     if pp > 1:
         tied = server.plan.architecture.traits.tied_embeddings
         ends = {"first": first, "last": last + (first[:1] if tied else [])}
-        outer = max(
-            ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps)
-        )
+        outer = max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
     else:
         outer = first + last
     rows = []
     for p, times in [
         *((p, 1) for p in outer),
-        *(
-            (p, server.stage_layers) for p in server.layers[0][0].parameters
-        ),  # kinds weigh the same
+        *((p, server.stage_layers) for p in server.layers[0][0].parameters),  # kinds weigh the same
     ]:
         each = math.ceil(amounts.elements(p.shape) * dtype.bits / 8)
         rows.append(
@@ -144,9 +140,7 @@ def _kv_per_token(server: _Server, amounts: Amounts) -> int:
     return math.ceil(total)
 
 
-def _kv_row(
-    server: _Server, amounts: Amounts, per_token: int, tokens: int
-) -> LedgerRow:
+def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> LedgerRow:
     shape = amounts.text((2, STAGE_LAYERS, KV_HEADS / TP, HEAD_DIM))
     return LedgerRow(
         "kv cache", "kv_cache", f"{shape} x tokens {tokens:,}",
@@ -159,9 +153,7 @@ def _kv_row(
 def _activations(server: _Server, amounts: Amounts) -> LedgerRow:
     """The most that a forward of max_batched_tokens needs at once: in a layer or at the logits."""
     layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
-    logits = (
-        amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5
-    )  # in bf16, and copied to fp32
+    logits = amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5  # in bf16, and copied to fp32
     n = int(max(layer, logits))
     return LedgerRow(
         "activations of one forward", "workspace",
@@ -189,20 +181,14 @@ def _forward(
     ]
     ops.append(_attention(server, amounts, speed, batch, tokens, context))
     head = server.amounts(logits, 1)
-    ops += [
-        o for o in run(server.head, "forward", head, speed, 1) if ".loss." not in o.name
-    ]
+    ops += [o for o in run(server.head, "forward", head, speed, 1) if ".loss." not in o.name]
     if plan.parallel.tp > 1:
         links = Links.of(
             plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node
         ).reduce(float(amounts.elements((batch, tokens, D))) * 2)
         link = max(links, key=lambda name: links[name])
         spent = 2 * layers * links[link]
-        ops.append(
-            OperationTime(
-                "tensor-parallel all-reduce", "forward", 0, 0, 0, 0, spent, link
-            )
-        )
+        ops.append(OperationTime("tensor-parallel all-reduce", "forward", 0, 0, 0, 0, spent, link))
     return ops
 
 
@@ -219,9 +205,7 @@ def _attention(
     layers = server.plan.architecture.layers
     per_layer = 2 * amounts.elements((KV_HEADS / TP, HEAD_DIM)) * bits / 8
     queries = amounts.elements((HEADS / TP, HEAD_DIM))
-    share = (
-        0.5 if tokens == context else 1.0
-    )  # a prompt's tokens see half of it on average
+    share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     flops = 4.0 * batch * tokens * context * queries * share
     return operation(
         "attention over the cache", "forward", flops, batch * context * per_layer, speed, True,

@@ -17,9 +17,7 @@ from memcore.tape import Tape
 FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
 TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
-HOST = (
-    "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
-)
+HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,9 +45,7 @@ class BlockStates:
 
 
 @functools.lru_cache(maxsize=1024)
-def block_states(
-    tape: Tape, copies: Precision, optimizer: Optimizer, sharded: bool
-) -> BlockStates:
+def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: bool) -> BlockStates:
     """The states of one block. `sharded`: FSDP owns the parameters; else every GPU has them all."""
     parameters = tape.parameters
     source = FSDP if sharded else TORCH
@@ -143,9 +139,7 @@ def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     return (_cut_rows(rows, SHARD), *rest)
 
 
-SHARD_COUNT = Dim(
-    "SHARD"
-)  # the ranks themselves, as a factor of what they hold together
+SHARD_COUNT = Dim("SHARD")  # the ranks themselves, as a factor of what they hold together
 
 
 def _cut_rows(rows: Factor, axis: Axis) -> Cut:

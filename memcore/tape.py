@@ -117,9 +117,7 @@ class Tape:
 
     # -- tensors ------------------------------------------------------------------------------
 
-    def input(
-        self, name: str, shape: Shape, dtype: str, needs_grad: bool = True
-    ) -> Tensor:
+    def input(self, name: str, shape: Shape, dtype: str, needs_grad: bool = True) -> Tensor:
         """The block's input. It belongs to this block if one of its operations saves it."""
         return self._tensor(name, shape, dtype, "input", needs_grad)
 
@@ -140,9 +138,7 @@ class Tape:
             self.parameters.append(tensor.storage)
         return tensor
 
-    def _tensor(
-        self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool
-    ) -> Tensor:
+    def _tensor(self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool) -> Tensor:
         storage = Storage(self._named(name), shape, dtype, kind, birth=0)
         if kind not in ("parameter", "tied"):
             self.storages.append(storage)
@@ -168,9 +164,7 @@ class Tape:
 
     # -- recording operations -------------------------------------------------------------------
 
-    def start(
-        self, name: str, *inputs: Tensor, flops: Sequence[tuple[float, Shape]] = ()
-    ) -> None:
+    def start(self, name: str, *inputs: Tensor, flops: Sequence[tuple[float, Shape]] = ()) -> None:
         """Begin an operation: what is allocated until `finish` is its own traffic."""
         self._current = Work(self._named(name), "forward", list(flops), [])
         self.use(*inputs)
@@ -194,10 +188,7 @@ class Tape:
         full = self._named(name)
         storages: list[Storage] = []
         for t in saved:
-            if (
-                t.storage.kind not in ("parameter", "tied")
-                and t.storage not in storages
-            ):
+            if t.storage.kind not in ("parameter", "tied") and t.storage not in storages:
                 storages.append(t.storage)
         for s in storages:
             s.holders += 1
@@ -286,9 +277,7 @@ class Tape:
                         "gradient",
                         f"{t.storage.name}.grad",
                     )
-                    g.storage.merged = (
-                        ALWAYS if t.storage.kind == "tied" else self.clock + 1
-                    )
+                    g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
                 else:
                     arrive(leaf, 0, g)
             for t in node.inputs:

@@ -47,9 +47,7 @@ class _Traffic:
             self.exposed[link] += shown
             hides_at = moved / cover if cover > 0 else None
             self.transfers.append(
-                Transfer(
-                    name, link, moved * times, each * times, shown, hidden_by, hides_at
-                )
+                Transfer(name, link, moved * times, each * times, shown, hidden_by, hides_at)
             )
 
 
@@ -240,9 +238,7 @@ def _communication(
     )  # fmt: skip
 
 
-def _offload(
-    plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _Traffic
-) -> None:
+def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _Traffic) -> None:
     """What an optimizer on the host moves in one step.
 
     Gradients leave while the last backward runs and waits for its links: `cover` seconds.
@@ -268,9 +264,7 @@ def _offload(
     update = _over(moved, node.dram_bandwidth * constants.HBM_EFFICIENCY.middle)
     traffic.add("host optimizer step", moved, {"dram": update}, 1, 0.0, "nothing")
     if step.offload == "nvme":
-        states = (
-            float(sum(amounts.group(g) * n for g, n in optimizer_states(step))) * gpus
-        )
+        states = float(sum(amounts.group(g) * n for g, n in optimizer_states(step))) * gpus
         if not step.copies.master:
             states += weights * gpus * DTYPE_BYTES["fp32"]
         read = _over(states, node.nvme_read_bandwidth * share)

@@ -43,9 +43,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise PlanError(
-            [Issue("model.model_type", "missing; a Hugging Face config.json has one")]
-        )
+        raise PlanError([Issue("model.model_type", "missing; a Hugging Face config.json has one")])
     if kind not in FAMILIES:
         message = (
             f"architecture {shown(kind)} is not known yet, and is not approximated; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcore.dims import HEAD_DIM, HEADS, QKV, TP, B, D, Q, S
+from memcore.dims import HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
 from memcore.families.family import Family
 from memcore.model import Keys, Model, Traits
 from memcore.ops import (
@@ -12,12 +12,12 @@ from memcore.ops import (
     TOKENS,
     causal_lm_head,
     masked,
-    plain_mlp,
     token_embedding,
     weighted_values,
 )
 from memcore.primitives import (
     add,
+    composed,
     contiguous,
     dropout,
     heads_first,
@@ -54,9 +54,7 @@ def _config(k: Keys, label: str) -> Model:
             tied_embeddings=k.flag("tie_word_embeddings", True),
             attention_dropout=k.dropout("attention_dropout", 0.0),
             residual_dropout=k.dropout("hidden_dropout", 0.0),
-            residual_after_norm=k.flag(
-                "apply_residual_connection_post_layernorm", False
-            ),
+            residual_after_norm=k.flag("apply_residual_connection_post_layernorm", False),
         ),
     )
 
@@ -82,14 +80,16 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = layer_norm(t, x, D, "post_attention_layernorm")
     residual = h if after else x
     with t.scope("mlp"):
-        h = plain_mlp(t, h, "gelu", True, ("dense_h_to_4h", "dense_4h_to_h"))
+        h = linear(t, "dense_h_to_4h", h, D, F / TP, bias=True)
+        h = composed(t, h, "gelu", forward=4, backward=5)
+        h = linear(t, "dense_4h_to_h", h, F / TP, D, bias=True)
     return added(h, residual, "MLP dropout")
 
 
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("self_attention"):
         joint = linear(t, "query_key_value", x, D, QKV / TP, bias=True)
-        parts = split(t, joint, [(*TOKENS, Q / TP)] * 3)
+        parts = split(t, joint, [(*TOKENS, Q / TP)] * 3, sliced=True)
         q, k, v = (
             contiguous(t, heads_first(t, p, shape, False), shape, f"{name}, contiguous")
             for p, shape, name in zip(parts, (QUERIES, KEYS, KEYS), "qkv", strict=True)
@@ -97,9 +97,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         t.use(t.shared("alibi", (B, HEADS / TP, 1, S), t.parameter_dtype))
         with t.scope("core"):
             scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores with alibi")
-            out = weighted_values(
-                t, s, masked(t, scores, "causal mask"), v, softmax_fp32=True
-            )
+            out = weighted_values(t, s, masked(t, scores, "causal mask"), v, softmax_fp32=True)
         return linear(t, "dense", out, Q / TP, D, bias=True)
 
 

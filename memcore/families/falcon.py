@@ -8,6 +8,7 @@ from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import (
     KEYS,
     QUERIES,
+    REPEATED_KEYS,
     SCORES,
     attention_core,
     causal_lm_head,
@@ -22,6 +23,7 @@ from memcore.primitives import (
     add,
     contiguous,
     dropout,
+    indexed,
     layer_norm,
     linear,
     matmul,
@@ -33,12 +35,8 @@ from memcore.tape import Tape, Tensor
 
 def _config(k: Keys, label: str) -> Model:
     hidden = k.count("hidden_size" if "n_embed" not in k.config else "n_embed", 4544)
-    layers = k.count(
-        "num_hidden_layers" if "n_layer" not in k.config else "n_layer", 32, 100_000
-    )
-    heads = k.count(
-        "num_attention_heads" if "n_head" not in k.config else "n_head", 71, 10**6
-    )
+    layers = k.count("num_hidden_layers" if "n_layer" not in k.config else "n_layer", 32, 100_000)
+    heads = k.count("num_attention_heads" if "n_head" not in k.config else "n_head", 71, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
     grouped = k.flag("new_decoder_architecture", False)
     multi = k.flag("multi_query", True) and not grouped
@@ -87,16 +85,12 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         h = h_mlp if traits.two_norms else h
     else:
         dropped = (
-            dropout(t, attended, "attention dropout")
-            if traits.attention_dropout
-            else attended
+            dropout(t, attended, "attention dropout") if traits.attention_dropout else attended
         )
         x = add(t, x, dropped, "residual")
         h = layer_norm(t, x, D, "post_attention_layernorm")
     with t.scope("mlp"):
-        h = plain_mlp(
-            t, h, traits.activation, traits.mlp_bias, ("dense_h_to_4h", "dense_4h_to_h")
-        )
+        h = plain_mlp(t, h, traits.activation, traits.mlp_bias, ("dense_h_to_4h", "dense_4h_to_h"))
     if traits.parallel_residual:
         h = add(t, h, attended, "MLP and attention")
     if traits.residual_dropout:
@@ -109,20 +103,12 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("self_attention"):
         joint = linear(t, "query_key_value", x, D, QKV / TP, s.traits.mlp_bias)
         if s.traits.grouped_layout:
-            q, k, v = (
-                contiguous(t, p, QUERIES, f"{name}, every head")
-                for p, name in zip(
-                    split(t, joint, [QUERIES, KEYS, KEYS], sliced=True),
-                    "qkv",
-                    strict=True,
-                )
-            )
+            q = contiguous(t, split(t, joint, [QUERIES], sliced=True)[0], QUERIES, "q, every head")
+            k, v = (indexed(t, joint, KEYS, f"{n}, indexed") for n in "kv")
+            k, v = (contiguous(t, x, QUERIES, f"{n}, every head") for x, n in ((k, "k"), (v, "v")))
         elif s.traits.multi_query:
-            q, *kv = split(t, joint, [QUERIES, KEYS, KEYS], sliced=True)
-            k, v = (
-                contiguous(t, p, KEYS, f"{n}, indexed")
-                for p, n in zip(kv, "kv", strict=True)
-            )
+            q = split(t, joint, [QUERIES], sliced=True)[0]
+            k, v = (indexed(t, joint, KEYS, f"{n}, indexed") for n in "kv")
         else:
             q, k, v = split(t, joint, [QUERIES, KEYS, KEYS], sliced=True)
         q, k = rotary(t, q, k, rotary_tables(t))
@@ -130,10 +116,11 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
             out = attention_core(t, s, q, k, v, "full", always_masked=True)
         else:
             with t.scope("core"):
+                if s.traits.multi_query:
+                    k, v = (contiguous(t, x, REPEATED_KEYS, f"{n}, repeated")
+                            for x, n in ((k, "k"), (v, "v")))  # fmt: skip
                 scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores")
-                out = weighted_values(
-                    t, s, masked(t, scores, "causal mask"), v, softmax_fp32=False
-                )
+                out = weighted_values(t, s, masked(t, scores, "causal mask"), v, softmax_fp32=False)
         return linear(t, "dense", out, Q / TP, D, s.traits.mlp_bias)
 
 

@@ -37,9 +37,7 @@ def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:
         k.divides("hidden_size", hidden, "num_attention_heads", heads)
 
 
-def layer_kinds(
-    k: Keys, layers: int, default: Callable[[int], bool]
-) -> tuple[str, ...]:
+def layer_kinds(k: Keys, layers: int, default: Callable[[int], bool]) -> tuple[str, ...]:
     """Kinds from `layer_types`, or sliding where `default(index)` says so; () if all are full."""
     known = {"full_attention": FULL, "sliding_attention": SLIDING}
     given = k.config.get("layer_types")

@@ -57,9 +57,7 @@ def _config(k: Keys, label: str, family: str, vocab: int, positions: int) -> Mod
 def _windowed(k: Keys, model: Model, every: int) -> Model:
     """All layers slide but every `every`-th."""
     if k.config.get("sliding_window", 4096) is None:
-        k.fail(
-            "sliding_window", "must be a whole number: these models have sliding layers"
-        )
+        k.fail("sliding_window", "must be a whole number: these models have sliding layers")
         return model
     kinds = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0)
     return windowed(model, k.count("sliding_window", 4096), kinds)

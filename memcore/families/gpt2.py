@@ -20,9 +20,7 @@ from memcore.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str) -> Model:
-    def either(
-        key: str, alias: str
-    ) -> str:  # GPT2Config.attribute_map accepts both spellings
+    def either(key: str, alias: str) -> str:  # GPT2Config.attribute_map accepts both spellings
         return alias if alias in k.config and key not in k.config else key
 
     hidden = k.count(either("n_embd", "hidden_size"), 768)
@@ -77,9 +75,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     x = add(t, x, h, "residual")
     h = layer_norm(t, x, D, "ln_2")
     with t.scope("mlp"):
-        h = plain_mlp(
-            t, h, s.traits.activation, True, ("c_fc", "c_proj"), transposed=True
-        )
+        h = plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"), transposed=True)
         if s.traits.residual_dropout:
             h = dropout(t, h, "dropout")
     return add(t, x, h, "residual")

@@ -64,9 +64,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         attended = add(t, attended, x, "attention residual")
     h = layer_norm(t, x if beside else attended, D, "post_attention_layernorm")
     with t.scope("mlp"):
-        h = plain_mlp(
-            t, h, s.traits.activation, True, ("dense_h_to_4h", "dense_4h_to_h")
-        )
+        h = plain_mlp(t, h, s.traits.activation, True, ("dense_h_to_4h", "dense_4h_to_h"))
     if s.traits.residual_dropout:
         h = dropout(t, h, "post_mlp_dropout")
     out = add(t, h, attended, "MLP and attention")

@@ -142,15 +142,11 @@ def _llama(k: Keys, label: str) -> Model:
 
 def windowed(model: Model, window: int, kinds: tuple[str, ...]) -> Model:
     """The model with a sliding window for layers of a sliding kind."""
-    return (
-        replace(model, window=window, kinds=kinds) if any(map(slides, kinds)) else model
-    )
+    return replace(model, window=window, kinds=kinds) if any(map(slides, kinds)) else model
 
 
 def _mistral(k: Keys, label: str) -> Model:
-    model = llama_like(
-        k, label, "mistral", intermediate=14_336, kv_heads=8, positions=131_072
-    )
+    model = llama_like(k, label, "mistral", intermediate=14_336, kv_heads=8, positions=131_072)
     window = k.config.get("sliding_window", 4096)
     if window is None:
         return model
@@ -159,10 +155,7 @@ def _mistral(k: Keys, label: str) -> Model:
 
 def _qwen(k: Keys, model: Model) -> Model:
     """Qwen's windows: off unless use_sliding_window, and then from max_window_layers on."""
-    uses = (
-        k.flag("use_sliding_window", False)
-        and k.config.get("sliding_window", 4096) is not None
-    )
+    uses = k.flag("use_sliding_window", False) and k.config.get("sliding_window", 4096) is not None
     start = k.count_or_zero("max_window_layers", 28)
     kinds = layer_kinds(k, model.layers, lambda i: uses and i >= start)
     if not uses:
@@ -241,18 +234,11 @@ def _smollm3(k: Keys, label: str) -> Model:
     turns = given or [int((i + 1) % every != 0) for i in range(model.layers)]
     window = k.config.get("sliding_window")
     uses = k.flag("use_sliding_window", False) and window is not None
-    slide = (
-        layer_kinds(k, model.layers, lambda i: uses and not turns[i])
-        or (FULL,) * model.layers
-    )
+    slide = layer_kinds(k, model.layers, lambda i: uses and not turns[i]) or (FULL,) * model.layers
     words = {(FULL, 1): FULL, (FULL, 0): FULL_NOPE, (SLIDING, 1): SLIDING,
              (SLIDING, 0): SLIDING_NOPE}  # fmt: skip
-    kinds = tuple(
-        words[slide[i] if uses else FULL, int(turns[i])] for i in range(model.layers)
-    )
-    return replace(
-        model, kinds=kinds, window=k.count("sliding_window", 1) if uses else 0
-    )
+    kinds = tuple(words[slide[i] if uses else FULL, int(turns[i])] for i in range(model.layers))
+    return replace(model, kinds=kinds, window=k.count("sliding_window", 1) if uses else 0)
 
 
 FAMILIES = {

@@ -89,9 +89,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, norm(x, "self_attn_layer_norm", first), kind)
     x = add(t, x, dropped(h, "attention dropout"), "residual")
     x = norm(x, "self_attn_layer_norm", not first)
-    h = plain_mlp(
-        t, norm(x, "final_layer_norm", first), s.traits.activation, bias, ("fc1", "fc2")
-    )
+    h = plain_mlp(t, norm(x, "final_layer_norm", first), s.traits.activation, bias, ("fc1", "fc2"))
     x = add(t, x, dropped(h, "MLP dropout"), "residual")
     return norm(x, "final_layer_norm", not first)
 

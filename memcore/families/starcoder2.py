@@ -54,9 +54,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    x = add(
-        t, x, _attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind), "residual"
-    )
+    x = add(t, x, _attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind), "residual")
     h = layer_norm(t, x, D, "post_attention_layernorm")
     with t.scope("mlp"):
         h = plain_mlp(t, h, s.traits.activation, s.traits.mlp_bias, ("c_fc", "c_proj"))

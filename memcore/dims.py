@@ -140,9 +140,20 @@ def elements(shape: Shape, sizes: MutableMapping[str, Number]) -> Number:
 
 
 def shape_text(shape: Shape, sizes: MutableMapping[str, Number]) -> str:
-    """The shape with its values: 'B 1 x S 4,096 x F/TP 14,336'."""
-    parts = (f"{f:,}" if isinstance(f, int) else f"{f} {size(f, sizes):,}" for f in shape)
+    """The shape with its values, uncut axes left out: 'B 1 x S 4,096 x F/TP 7,168'."""
+    parts = []
+    for f in shape:
+        name = "" if isinstance(f, int) else f"{_visible(f, sizes)} "
+        parts.append(f"{name}{size(f, sizes):,}")
     return " x ".join(parts) if shape else "scalar"
+
+
+def _visible(factor: _Divisible, sizes: MutableMapping[str, Number]) -> str:
+    """A factor's name without the axes that have one rank."""
+    if not isinstance(factor, Cut):
+        return factor.name
+    inner = _visible(factor.dim, sizes)
+    return inner if sizes[factor.axis.name] == 1 else f"{inner}/{factor.axis.name}"
 
 
 def ceil_div(a: Number, b: Number) -> Number:

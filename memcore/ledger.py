@@ -250,7 +250,9 @@ def weight_copies(tape: Tape) -> Group:
 
 
 def _template(s: Storage, stretch: str, recomputed: bool) -> Template:
-    consumer, lifetime, why = "workspace", "inside one operation", "temporary"
+    consumer, lifetime = "workspace", "a few operations"
+    phase = "the backward of " if s.kind == "temporary" else ""
+    why = f"made by {phase}{s.made_by}" if s.made_by else "gradients that meet, added"
     if s.kind == "gradient":
         consumer, lifetime = "gradients", "backward to reduction or optimizer step"
         why = "gradient of a weight, as backward makes it"

@@ -33,6 +33,7 @@ class Storage:
               (another block's parameter), 'activation' (made in forward), 'weight copy'
               (autocast), 'temporary' (made in backward), 'gradient' (of a parameter)
     saved_by  operations that keep it for their backward
+    made_by   the operation that allocated it
     merged    for a gradient: when it would be gone, had it been added to an existing one
     last_use  death if nothing were saved, as in inference
     joined    a parameter that gets a second gradient from another block, where it is 'tied'
@@ -46,6 +47,7 @@ class Storage:
     death: int = -1
     holders: int = 0
     saved_by: list[str] = field(default_factory=list)
+    made_by: str = ""
     merged: int = ALWAYS
     last_use: int = -1
     joined: bool = False
@@ -152,6 +154,7 @@ class Tape:
         storage.death = self.clock + 1
         self.storages.append(storage)
         if self._current is not None:
+            storage.made_by = self._current.name
             self._current.traffic.append((shape, dtype))
         return Tensor(storage, shape, dtype, needs_grad=False)
 
@@ -195,11 +198,14 @@ class Tape:
             s.saved_by.append(full)
         reads = [(t.shape, t.dtype) for t in (*saved, *outputs)]
 
+        scope = list(self._prefix)
+
         def run(grads: Gradients) -> Gradients:
             self._current = Work(full, "backward", list(flops), list(reads))
             self.work.append(self._current)
+            self._prefix, outer = scope, self._prefix
             result = backward(grads)
-            self._current = None
+            self._prefix, self._current = outer, None
             return result
 
         self._nodes += 1

@@ -38,14 +38,7 @@ def structure_of(
     """What decides which tensors exist, of a model and the words of a plan."""
     kinds = tuple(dict.fromkeys(model.kinds)) or (FULL,)
     return Structure(
-        model.family,
-        model.traits,
-        kinds,
-        attention,
-        kernels,
-        cross_entropy,
-        dtype,
-        autocast,
+        model.family, model.traits, kinds, attention, kernels, cross_entropy, dtype, autocast
     )
 
 

@@ -23,10 +23,7 @@ FIRST_PORT = 8501
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 (failed) or 2 (bad input)."""
     args = _parser().parse_args(argv)
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # a label may hold what this terminal cannot write
+    for stream in (sys.stdout, sys.stderr):  # a label may hold what this terminal cannot write
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -204,12 +201,7 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 def _readable(plan: Plan, report: Report) -> str:
     """The Report for a terminal."""
-    blocks = [
-        _headline(plan, report),
-        *_memory(report),
-        *_time(report),
-        *_serve(report),
-    ]
+    blocks = [_headline(plan, report), *_memory(report), *_time(report), *_serve(report)]
     blocks.append("\n".join(f"Note: {note}" for note in report.notes))
     text = "\n\n".join(filter(None, blocks))
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
@@ -367,10 +359,7 @@ def _app(args: argparse.Namespace) -> int:
         "logger.hideWelcomeMessage": "true",
     }
     script = Path(__file__).resolve().parents[1] / "app" / "main.py"
-    cli.main(
-        ["run", str(script), *(f"--{k}={v}" for k, v in flags.items())],
-        prog_name="memplan",
-    )
+    cli.main(["run", str(script), *(f"--{k}={v}" for k, v in flags.items())], prog_name="memplan")
     return 0
 
 

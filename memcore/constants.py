@@ -88,12 +88,7 @@ LINK_EFFICIENCY = Constant(
     "bus bandwidth of large NCCL collectives over the nominal link rate",
 )
 COLLECTIVE_LATENCY = Constant(
-    "latency of one hop of a collective",
-    10e-6,
-    10e-6,
-    "seconds",
-    "assumed",
-    "NCCL, per tree hop",
+    "latency of one hop of a collective", 10e-6, 10e-6, "seconds", "assumed", "NCCL, per tree hop"
 )
 HOST_ADAM_BYTES = Constant(
     "DRAM traffic of a host Adam step",

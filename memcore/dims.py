@@ -103,8 +103,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     # Of one sequence, V stays a view of the joint projection, which is kept whole; else it is copied.
     joint = (sizes["B"] == 1) & ((local == 1) | (sizes["KV_HEADS"] == sizes["HEADS"]))
     sizes["KEPT"] = ceil_div(
-        where(joint, sizes["QKV"], sizes["REPEATED"] * sizes["HEAD_DIM"] * sizes["TP"]),
-        sizes["TP"],
+        where(joint, sizes["QKV"], sizes["REPEATED"] * sizes["HEAD_DIM"] * sizes["TP"]), sizes["TP"]
     )
     # transformers passes SDPA a mask once the sequence reaches the window, and then repeats K and V
     # to every query head; a single head stays a view.

@@ -69,11 +69,7 @@ class Layers:
         last = self.count - 1
         found = [
             ("backward-last-layer", "Backward, last layer", last),
-            (
-                "backward-next-to-last-layer",
-                "Backward, next to last layer",
-                max(last - 1, 0),
-            ),
+            ("backward-next-to-last-layer", "Backward, next to last layer", max(last - 1, 0)),
             ("backward-second-layer", "Backward, second layer", min(1, last)),
             ("backward-first-layer", "Backward, first layer", 0),
         ]
@@ -118,11 +114,7 @@ class Step:
     def every(self, state: str) -> Alive:
         """One kind of state of every block."""
         layers = self.of_layers(state, self.layers.first(self.layers.count))
-        return [
-            (getattr(self.embed, state), 1),
-            *layers,
-            (getattr(self.head, state), 1),
-        ]
+        return [(getattr(self.embed, state), 1), *layers, (getattr(self.head, state), 1)]
 
     def made(self, counts: list[int]) -> Alive:
         """Whole gradients of `counts` layers of each kind."""
@@ -198,11 +190,7 @@ def _kept(step: Step, layers: int) -> Alive:
 def _activations(step: Step, layers: int, forward: bool) -> Alive:
     """What forward has left so far: the embedding's, the shared tensors', and `layers` layers'."""
     until_backward, forward_only = _shared(step)
-    alive: Alive = [
-        (saved(step.blocks.embed), 1),
-        (until_backward, 1),
-        *_kept(step, layers),
-    ]
+    alive: Alive = [(saved(step.blocks.embed), 1), (until_backward, 1), *_kept(step, layers)]
     if forward:
         alive.append((forward_only, 1))
         if step.checkpointed:  # autocast's cache outlives the layers until autocast ends
@@ -325,13 +313,7 @@ def _sharded(step: Step) -> list[Instant]:
         Instant(
             "loss",
             "Loss",
-            [
-                *before,
-                *root,
-                *unsharded(n),
-                *whole(n - 1),
-                *_activations(step, n, forward=True),
-            ],
+            [*before, *root, *unsharded(n), *whole(n - 1), *_activations(step, n, forward=True)],
             window(blocks.head, FORWARD),
         ),
     ]

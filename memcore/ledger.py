@@ -115,12 +115,7 @@ class Window:
         return best, where
 
 
-FORWARD, BACKWARD, RECOMPUTE, INFERENCE = (
-    "forward",
-    "backward",
-    "recompute",
-    "inference",
-)
+FORWARD, BACKWARD, RECOMPUTE, INFERENCE = ("forward", "backward", "recompute", "inference")
 
 
 @functools.lru_cache(maxsize=4096)

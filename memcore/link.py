@@ -215,10 +215,7 @@ def _single(query: Mapping[str, str | list[str]], issues: list[Issue]) -> dict[s
     values: dict[str, str] = {}
     if len(query) > MAX_KEYS:
         issues.append(
-            Issue(
-                "",
-                f"{len(query):,} keys; a link has at most {MAX_KEYS}, the rest was ignored",
-            )
+            Issue("", f"{len(query):,} keys; a link has at most {MAX_KEYS}, the rest was ignored")
         )
     for name, given in list(query.items())[: 2 * MAX_KEYS]:
         texts = [given] if isinstance(given, str) else list(given)
@@ -269,12 +266,7 @@ def _read(name: str, text: str, issues: list[Issue]) -> tuple[str, Any]:
         return OBJECTS[name], _unpack(text, name)
     if len(text) > MAX_VALUE:
         raise PlanError(
-            [
-                Issue(
-                    name,
-                    f"{len(text):,} characters; at most {MAX_VALUE}. Its default is used",
-                )
-            ]
+            [Issue(name, f"{len(text):,} characters; at most {MAX_VALUE}. Its default is used")]
         )
     if name == "size":
         return "model", {"size": text}

@@ -21,15 +21,7 @@ from memcore.instants import (
 from memcore.ledger import Amounts, Template
 from memcore.model import Model
 from memcore.plan import Plan
-from memcore.report import (
-    CONSUMERS,
-    InstantMemory,
-    LedgerRow,
-    Memory,
-    Overhead,
-    Peak,
-    RankMemory,
-)
+from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.states import HOST
 
 
@@ -155,11 +147,7 @@ def _alive_bytes(alive: Alive, amounts: Amounts) -> Number:
 
 def _rows(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     rows: list[Row] = [
-        (
-            template,
-            times * template.copies,
-            amounts.bytes(template.shape, template.dtype),
-        )
+        (template, times * template.copies, amounts.bytes(template.shape, template.dtype))
         for group, times in instant.alive
         if times
         for template in group.rows
@@ -237,12 +225,7 @@ def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
 
     put(optimizer_states(step), resting)
     if not step.copies.master and step.copies.resident == "fp32":
-        put(
-            step.every("resident"),
-            resting,
-            ".master",
-            "fp32 copy that the host updates",
-        )
+        put(step.every("resident"), resting, ".master", "fp32 copy that the host updates")
     reduced = step.every("gradients")
     put(reduced, "dram", " (pinned)", "gradients staged for the host's step", "assumed")
     return rows

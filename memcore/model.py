@@ -175,11 +175,7 @@ class Keys:
 
     def rope(self, key: str, default: float, alias: str = "") -> float:
         """A share from `rope_parameters` (or `rope_scaling`), or from the key or its old name."""
-        places = [
-            self.config.get("rope_parameters"),
-            self.config.get("rope_scaling"),
-            self.config,
-        ]
+        places = [self.config.get("rope_parameters"), self.config.get("rope_scaling"), self.config]
         for place in places:
             for name in (key, alias):
                 if isinstance(place, Mapping) and isinstance(place.get(name), (int, float)):
@@ -225,8 +221,7 @@ class Keys:
     def divides(self, key: str, value: int, by_key: str, by: int) -> None:
         if not self.issues and value % by:
             self.fail(
-                key,
-                f"{value:,} does not divide by {by_key} {by:,}; choose a multiple of {by:,}",
+                key, f"{value:,} does not divide by {by_key} {by:,}; choose a multiple of {by:,}"
             )
 
 
@@ -244,15 +239,7 @@ ACTIVATIONS = {
 
 # Width and depth of published Llama models, by parameters: SmolLM2-135M, TinyLlama-1.1B, Llama 2
 # 7B, 13B and 70B, Llama 3.1 405B; the last row continues the trend. A standard model lies between.
-STANDARD_PARAMETERS = (
-    134_515_008,
-    1.1e9,
-    6_738_415_616,
-    13.0e9,
-    68_976_648_192,
-    405.9e9,
-    2.1e12,
-)
+STANDARD_PARAMETERS = (134_515_008, 1.1e9, 6_738_415_616, 13.0e9, 68_976_648_192, 405.9e9, 2.1e12)
 STANDARD_HIDDEN = (576, 2_048, 4_096, 5_120, 8_192, 16_384, 28_672)
 STANDARD_LAYERS = (30, 22, 32, 40, 80, 126, 192)
 STANDARD_VOCAB = 32_000
@@ -273,12 +260,7 @@ def standard_config(size: str) -> dict[str, Any]:
     if not SMALLEST_SIZE <= wanted <= LARGEST_SIZE:
         low, high = count_text(SMALLEST_SIZE), count_text(LARGEST_SIZE)
         raise PlanError(
-            [
-                Issue(
-                    "model.size",
-                    f"{shown(size)} must lie between {low} and {high} parameters",
-                )
-            ]
+            [Issue("model.size", f"{shown(size)} must lie between {low} and {high} parameters")]
         )
     step = 1_024 if wanted > 5e9 else 256 if wanted > 5e8 else 64
     hidden = max(1, round(_between(wanted, STANDARD_HIDDEN) / step)) * step

@@ -146,12 +146,7 @@ def fused_gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 def plain_mlp(
-    t: Tape,
-    x: Tensor,
-    kind: str,
-    bias: bool,
-    names: tuple[str, str],
-    transposed: bool = False,
+    t: Tape, x: Tensor, kind: str, bias: bool, names: tuple[str, str], transposed: bool = False
 ) -> Tensor:
     """project(act(expand(x)))."""
     h = linear(t, names[0], x, D, F / TP, bias, transposed)

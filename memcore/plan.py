@@ -60,9 +60,7 @@ class Cluster(_Part):
     gpus: int = _field(8, "GPUs", "Accelerators in all.", ge=1, le=1_000_000)
     gpus_per_node: int = _field(8, "GPUs per node", "Accelerators in one host.", ge=1, le=1_000)
     node: str | Node | None = _field(
-        None,
-        "Node",
-        "Host preset: DRAM, PCIe, NVMe, network. Default: the GPU's usual host.",
+        None, "Node", "Host preset: DRAM, PCIe, NVMe, network. Default: the GPU's usual host."
     )
 
 
@@ -81,27 +79,16 @@ class Parallel(_Part):
 
 class Train(_Part):
     micro_batch: int = _field(
-        1,
-        "Micro-batch",
-        "Sequences per GPU in one forward.",
-        "sequences",
-        ge=1,
-        le=65_536,
+        1, "Micro-batch", "Sequences per GPU in one forward.", "sequences", ge=1, le=65_536
     )
     seq_len: int = _field(
         4096, "Sequence length", "Tokens per sequence.", "tokens", ge=1, le=16_777_216
     )
     grad_accumulation: int = _field(
-        1,
-        "Gradient accumulation",
-        "Micro-batches per optimizer step.",
-        ge=1,
-        le=1_000_000,
+        1, "Gradient accumulation", "Micro-batches per optimizer step.", ge=1, le=1_000_000
     )
     framework: _words(policies.FRAMEWORKS) = _field(  # type: ignore[valid-type]
-        "fsdp2",
-        "Framework",
-        "Who owns the training states, and which buffers live around them.",
+        "fsdp2", "Framework", "Who owns the training states, and which buffers live around them."
     )
     zero: int = _field(
         3,
@@ -159,11 +146,7 @@ class Serve(_Part):
     )
     block_size: int = _field(16, "Block size", "Tokens in one page of the cache.", ge=1, le=65_536)
     memory_utilization: float = _field(
-        0.9,
-        "Memory utilization",
-        "Share of the GPU that the server may use.",
-        gt=0,
-        le=1,
+        0.9, "Memory utilization", "Share of the GPU that the server may use.", gt=0, le=1
     )
     max_batched_tokens: int = _field(
         8192,
@@ -274,12 +257,7 @@ def resolve_model(model: str | Mapping[str, Any]) -> Model:
         if model not in catalog.model_names():
             known = catalog.model_names()
             raise PlanError(
-                [
-                    Issue(
-                        "model",
-                        f"no preset {shown(model)}; {did_you_mean(model, known)}",
-                    )
-                ]
+                [Issue("model", f"no preset {shown(model)}; {did_you_mean(model, known)}")]
             )
         return catalog.model(model)
     if "size" in model and "model_type" not in model:

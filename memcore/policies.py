@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DTYPE_BYTES = {
-    "fp32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "fp8": 1,
-    "int8": 1,
-    "bool": 1,
-    "int64": 8,
-}
+DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +56,7 @@ COPIES = {
         "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
     ),
     ("pytorch", "bf16-autocast"): Precision(
-        "bf16-autocast",
-        _AUTOCAST,
-        "fp32",
-        "fp32",
-        "fp32",
-        "fp32",
-        "",
-        "fp32",
-        autocast=True,
+        "bf16-autocast", _AUTOCAST, "fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True
     ),
     ("pytorch", "bf16-pure"): Precision(
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
@@ -82,15 +66,7 @@ COPIES = {
         "bf16-mixed", _MIXED, "fp32", "bf16", "bf16", "fp32", "", "fp32"
     ),
     ("fsdp2", "bf16-autocast"): Precision(
-        "bf16-autocast",
-        _AUTOCAST,
-        "fp32",
-        "fp32",
-        "fp32",
-        "fp32",
-        "",
-        "fp32",
-        autocast=True,
+        "bf16-autocast", _AUTOCAST, "fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True
     ),
     ("fsdp2", "bf16-pure"): Precision(
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
@@ -144,7 +120,7 @@ OPTIMIZERS = {
         moments=("exp_avg", "exp_avg_sq"),
         step_bytes=4,
         flops_per_parameter=12,
-    ),
+    )
 }
 
 
@@ -165,28 +141,21 @@ CHECKPOINTING = {
     ),
 }
 
-KERNELS = {
-    "hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly."),
-}
+KERNELS = {"hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly.")}
 
 ATTENTION = {
     "eager": Word(
-        "Eager",
-        "Scores and probabilities exist as tensors, quadratic in the sequence length.",
+        "Eager", "Scores and probabilities exist as tensors, quadratic in the sequence length."
     ),
     "sdpa": Word(
-        "SDPA",
-        "torch's scaled_dot_product_attention, which runs FlashAttention: no scores in HBM.",
+        "SDPA", "torch's scaled_dot_product_attention, which runs FlashAttention: no scores in HBM."
     ),
     "flash": Word(
-        "FlashAttention",
-        "The flash_attn package: q, k, v, out and the log-sum-exp are kept.",
+        "FlashAttention", "The flash_attn package: q, k, v, out and the log-sum-exp are kept."
     ),
 }
 
-CROSS_ENTROPY = {
-    "eager": Word("Eager", "transformers' loss: the logits are copied to fp32."),
-}
+CROSS_ENTROPY = {"eager": Word("Eager", "transformers' loss: the logits are copied to fp32.")}
 
 OFFLOAD = {
     "none": Word("No", "Stays on the GPU."),

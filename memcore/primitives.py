@@ -239,13 +239,7 @@ def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
         t.start("dropout", x)
         out = t.new("out", x.shape, x.dtype)
         mask = t.new("mask", x.shape, "bool")
-        t.finish(
-            "dropout",
-            [x],
-            out,
-            [mask],
-            lambda g: [t.new("dropout grad", x.shape, x.dtype)],
-        )
+        t.finish("dropout", [x], out, [mask], lambda g: [t.new("dropout grad", x.shape, x.dtype)])
         return out
 
 

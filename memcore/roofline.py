@@ -71,13 +71,7 @@ class Speed:
 
 
 def operation(
-    name: str,
-    phase: str,
-    flops: float,
-    traffic: float,
-    speed: Speed,
-    attention: bool,
-    times: float,
+    name: str, phase: str, flops: float, traffic: float, speed: Speed, attention: bool, times: float
 ) -> OperationTime:
     """`times` executions of one operation."""
     compute = flops / (speed.attention if attention else speed.matmul)

@@ -123,9 +123,6 @@ def _host_issues(plan: Plan) -> list[Issue]:
         )
     if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
         issues.append(
-            Issue(
-                "train.offload_optimizer",
-                f"{node.label} has no NVMe drives; use cpu or none",
-            )
+            Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
         )
     return issues

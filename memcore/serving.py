@@ -37,13 +37,7 @@ class _Server:
         blocks = build(structure_of(model, dtype=compute))
         stack = layers_of(model, blocks.structure.kinds)
         layers = tuple(zip(blocks.layers, stack.first(stack.count), strict=True))
-        return cls(
-            plan,
-            blocks.embed,
-            layers,
-            blocks.head,
-            -(-model.layers // plan.parallel.pp),
-        )
+        return cls(plan, blocks.embed, layers, blocks.head, -(-model.layers // plan.parallel.pp))
 
     def amounts(self, batch: Number, tokens: Number) -> Amounts:
         """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
@@ -193,12 +187,7 @@ def _forward(
 
 
 def _attention(
-    server: _Server,
-    amounts: Amounts,
-    speed: Speed,
-    batch: int,
-    tokens: int,
-    context: int,
+    server: _Server, amounts: Amounts, speed: Speed, batch: int, tokens: int, context: int
 ) -> OperationTime:
     """Attention of new tokens to the cache: it reads every key and value once."""
     bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits

@@ -51,22 +51,11 @@ def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: b
     source = FSDP if sharded else TORCH
 
     def group(
-        suffix: str,
-        consumer: str,
-        dtype: str,
-        lifetime: str,
-        why: str,
-        cut: str = "resident",
+        suffix: str, consumer: str, dtype: str, lifetime: str, why: str, cut: str = "resident"
     ) -> Group:
         return Group.of(
             Template(
-                p.name + suffix,
-                consumer,
-                _cut(p.shape, cut, sharded),
-                dtype,
-                lifetime,
-                why,
-                source,
+                p.name + suffix, consumer, _cut(p.shape, cut, sharded), dtype, lifetime, why, source
             )
             for p in parameters
         )

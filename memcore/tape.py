@@ -279,10 +279,7 @@ class Tape:
                     buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)
                     arrive(buffer, t.index, g)
                 elif t.storage.kind in ("parameter", "tied"):
-                    g.storage.kind, g.storage.name = (
-                        "gradient",
-                        f"{t.storage.name}.grad",
-                    )
+                    g.storage.kind, g.storage.name = ("gradient", f"{t.storage.name}.grad")
                     g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
                 else:
                     arrive(leaf, 0, g)

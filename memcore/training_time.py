@@ -152,11 +152,7 @@ def _count(step: Step, amounts: Amounts) -> Number:
 
 
 def _communication(
-    plan: Plan,
-    step: Step,
-    amounts: Amounts,
-    operations: list[OperationTime],
-    traffic: _Traffic,
+    plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime], traffic: _Traffic
 ) -> None:
     """What data parallelism sends in one step."""
     ranks = plan.dp
@@ -176,21 +172,13 @@ def _communication(
     root = [(step.embed, 1), (step.head, 1)]
     root_gathered = sum(amounts.group(b.gathered) for b, _ in root)
     root_reduced = sum(amounts.group(b.reduction) for b, _ in root)
-    hide_f, hide_b = (
-        "the forward of the layer before",
-        "the backward of the layer before",
-    )
+    hide_f, hide_b = ("the forward of the layer before", "the backward of the layer before")
     first = "nothing: the first has no layer before it"
     if not step.sharded:
         grads = _sum(step, "buckets", amounts)
         cover = backward * layers
         traffic.add(
-            "all-reduce gradients",
-            grads,
-            links.reduce(grads),
-            1,
-            cover,
-            "backward of one batch",
+            "all-reduce gradients", grads, links.reduce(grads), 1, cover, "backward of one batch"
         )
         return
     if t.zero == 0:
@@ -206,12 +194,7 @@ def _communication(
         links.gather(root_gathered + gathered), batches, 0.0, first,
     )  # fmt: skip
     traffic.add(
-        "all-gather layers, forward",
-        gathered,
-        gather,
-        (layers - 1) * batches,
-        forward,
-        hide_f,
+        "all-gather layers, forward", gathered, gather, (layers - 1) * batches, forward, hide_f
     )
     if step.reshards:
         traffic.add(
@@ -225,12 +208,7 @@ def _communication(
         )  # fmt: skip
     else:
         traffic.add(
-            "reduce-scatter layers",
-            reduced,
-            scatter,
-            (layers - 1) * batches,
-            backward,
-            hide_b,
+            "reduce-scatter layers", reduced, scatter, (layers - 1) * batches, backward, hide_b
         )
     traffic.add(
         "reduce-scatter first layer and root", root_reduced + reduced,
@@ -252,12 +230,7 @@ def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _T
     down = weights * DTYPE_BYTES[step.copies.reduced]
     up = weights * DTYPE_BYTES[step.copies.resident]
     traffic.add(
-        "gradients to host",
-        down,
-        {"pcie": _over(down, pcie)},
-        1,
-        cover,
-        "the last backward",
+        "gradients to host", down, {"pcie": _over(down, pcie)}, 1, cover, "the last backward"
     )
     traffic.add("weights from host", up, {"pcie": _over(up, pcie)}, 1, 0.0, "nothing")
     moved = weights * gpus * constants.HOST_ADAM_BYTES.middle

@@ -41,13 +41,7 @@ def gib_text(n: float) -> str:
 
 def seconds_text(s: float) -> str:
     """Seconds as us, ms, s, min, h or d."""
-    for size, name in (
-        (86_400, "d"),
-        (3_600, "h"),
-        (60, "min"),
-        (1, "s"),
-        (1e-3, "ms"),
-    ):
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
         if s >= size:
             return f"{_significant(s / size)} {name}"
     return f"{_significant(s * 1e6)} µs"

@@ -68,12 +68,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     after = s.traits.residual_after_norm
 
     def added(x: Tensor, residual: Tensor, name: str) -> Tensor:
-        return add(
-            t,
-            residual,
-            dropout(t, x, name) if s.traits.residual_dropout else x,
-            "residual",
-        )
+        return add(t, residual, dropout(t, x, name) if s.traits.residual_dropout else x, "residual")
 
     h = layer_norm(t, x, D, "input_layernorm")
     x = added(_attention(t, s, h), h if after else x, "attention dropout")

@@ -19,16 +19,7 @@ from memcore.ops import (
     token_embedding,
     weighted_values,
 )
-from memcore.primitives import (
-    add,
-    contiguous,
-    dropout,
-    indexed,
-    layer_norm,
-    linear,
-    matmul,
-    split,
-)
+from memcore.primitives import add, contiguous, dropout, indexed, layer_norm, linear, matmul, split
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 

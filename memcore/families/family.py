@@ -47,10 +47,7 @@ def layer_kinds(k: Keys, layers: int, default: Callable[[int], bool]) -> tuple[s
         k.fail("layer_types", f"must be a list of {' or '.join(known)}")
         return ()
     elif len(given) < layers:
-        k.fail(
-            "layer_types",
-            f"names {len(given):,} layers, but there are {layers:,}; name each",
-        )
+        k.fail("layer_types", f"names {len(given):,} layers, but there are {layers:,}; name each")
         return ()
     else:
         kinds = tuple(known[g] for g in given[:layers])

@@ -6,15 +6,7 @@ from memcore.dims import CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.families.family import Family
 from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
-from memcore.primitives import (
-    add,
-    dropout,
-    embedding,
-    heads_first,
-    layer_norm,
-    linear,
-    split,
-)
+from memcore.primitives import add, dropout, embedding, heads_first, layer_norm, linear, split
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 

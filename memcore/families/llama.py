@@ -10,16 +10,7 @@ from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
 from memcore.families.family import Family, heads_of, layer_kinds
-from memcore.model import (
-    ACTIVATIONS,
-    FULL,
-    FULL_NOPE,
-    SLIDING,
-    SLIDING_NOPE,
-    Keys,
-    Model,
-    Traits,
-)
+from memcore.model import ACTIVATIONS, FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Keys, Model, Traits
 from memcore.ops import (
     KEYS,
     QUERIES,
@@ -117,10 +108,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         if normed:  # per head, before heads and tokens change places
             q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
             k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
-            q, k = (
-                rms_norm(t, q, "q_norm", HEAD_DIM),
-                rms_norm(t, k, "k_norm", HEAD_DIM),
-            )
+            q, k = (rms_norm(t, q, "q_norm", HEAD_DIM), rms_norm(t, k, "k_norm", HEAD_DIM))
         q = heads_first(t, q, QUERIES, copies_grad=not normed)
         k = heads_first(t, k, KEYS, copies_grad=not normed)
         if kind in (FULL, SLIDING):
@@ -226,10 +214,7 @@ def _smollm3(k: Keys, label: str) -> Model:
     if given is not None and (
         not isinstance(given, list) or len(given) < model.layers or set(given) - {0, 1}
     ):
-        k.fail(
-            "no_rope_layers",
-            "must be a list of 0 (no positions) and 1, one for each layer",
-        )
+        k.fail("no_rope_layers", "must be a list of 0 (no positions) and 1, one for each layer")
         return model
     turns = given or [int((i + 1) % every != 0) for i in range(model.layers)]
     window = k.config.get("sliding_window")

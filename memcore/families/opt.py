@@ -14,15 +14,7 @@ from memcore.ops import (
     plain_mlp,
     value_heads,
 )
-from memcore.primitives import (
-    add,
-    dropout,
-    embedding,
-    heads_first,
-    layer_norm,
-    linear,
-    scale,
-)
+from memcore.primitives import add, dropout, embedding, heads_first, layer_norm, linear, scale
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 

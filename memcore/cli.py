@@ -72,8 +72,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, nargs=0, **kwargs)
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None):
+        super().__init__(option_strings, dest, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib import metadata
@@ -216,15 +216,15 @@ def _memory(report: Report) -> Iterable[str]:
     memory = report.memory
     if memory is None:
         return
-    low, high = map(bytes_text, memory.device_bytes)
+    low, high = memory.device_bytes
     peak = memory.peak
     label = next(
         (i.label for i in memory.timeline if (i.rank, i.id) == (peak.rank, peak.instant)),
         peak.instant,
     )
     yield (
-        f"{memory.verdict.upper()}: {low} to {high} of {bytes_text(memory.capacity_bytes)} "
-        f"per GPU\nPeak: {label}"
+        f"{memory.verdict.upper()}: {bytes_text(low)} to {bytes_text(high)} of "
+        f"{bytes_text(memory.capacity_bytes)} per GPU\nPeak: {label}"
     )
 
     def row(name: str, size: int, whole: int) -> tuple[str, ...]:
@@ -283,13 +283,13 @@ def _serve(report: Report) -> Iterable[str]:
 
 
 def _models(args: argparse.Namespace) -> int:
-    from memcore import Plan, catalog, evaluate
+    from memcore import catalog
+    from memcore.evaluate import parameters
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in catalog.model_names():
-        plan = Plan(model=name, train={"seq_len": 1})
-        model, parameters = plan.architecture, evaluate(plan).parameters
-        rows.append({"name": name, "label": model.label, "parameters": parameters})
+        model = catalog.model(name)
+        rows.append({"name": name, "label": model.label, "parameters": parameters(model)})
     texts = [(r["name"], r["label"], count_text(r["parameters"])) for r in rows]
     return _listing(rows, _table(("name", "label", "parameters"), texts, left=2), args.json)
 

@@ -100,7 +100,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     local = ceil_div(sizes["KV_HEADS"], sizes["TP"])
     view = (local == 1) & (sizes["B"] == 1)
     sizes["REPEATED"] = where(view, local, ceil_div(sizes["HEADS"], sizes["TP"]))
-    # Of one sequence, V stays a view of the joint projection, which is kept whole; else it is copied.
+    # Of one sequence, V stays a view of the joint projection, kept whole; else it is copied.
     joint = (sizes["B"] == 1) & ((local == 1) | (sizes["KV_HEADS"] == sizes["HEADS"]))
     sizes["KEPT"] = ceil_div(
         where(joint, sizes["QKV"], sizes["REPEATED"] * sizes["HEAD_DIM"] * sizes["TP"]), sizes["TP"]

@@ -6,33 +6,29 @@ from memcore.blocks import build, structure_of
 from memcore.dims import Number, derive
 from memcore.ledger import Amounts
 from memcore.memory import count, layers_of, step_of, training_sizes
+from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
 from memcore.serving import serve
 from memcore.training_time import training_time
 
 
-def parameters(plan: Plan) -> int:
-    """Parameters of the model, counted from its operations' weights."""
-    sizes = plan.sizes() | {"TP": 1, "CP": 1}
+def parameters(model: Model) -> int:
+    """Parameters of a model, counted from its operations' weights."""
+    sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
     derive(sizes)
-    blocks = build(structure_of(plan.architecture))
-    amounts = Amounts(sizes)
-    layers = layers_of(plan.architecture, blocks.structure.kinds)
-    counts = layers.first(layers.count)
+    blocks, amounts = build(structure_of(model)), Amounts(sizes)
+    layers = layers_of(model, blocks.structure.kinds)
+    of_layers = zip(blocks.layers, layers.first(layers.count), strict=True)
     n: Number = 0
-    for tape, times in (
-        (blocks.embed, 1),
-        (blocks.head, 1),
-        *zip(blocks.layers, counts, strict=True),
-    ):
+    for tape, times in ((blocks.embed, 1), (blocks.head, 1), *of_layers):
         n += times * sum(amounts.elements(p.shape) for p in tape.parameters)
     return int(n)
 
 
 def evaluate(plan: Plan) -> Report:
     """Everything Memplan knows about a plan. Pure; never raises for a valid plan."""
-    count_of = parameters(plan)
+    count_of = parameters(plan.architecture)
     notes: list[str] = []
     memory: Memory | None = None
     time: Time | None = None

@@ -146,16 +146,16 @@ def repair(document: Mapping[str, Any], given: Collection[str] = ()) -> tuple[Pl
     `given` are the fields that somebody chose: where two fields conflict, those are kept.
     """
     issues: list[Issue] = []
-    document = json.loads(json.dumps(document))
+    mended: dict[str, Any] = json.loads(json.dumps(document))
     seen: set[str] = set()
     for _ in range(2 * len(KNOWN)):
         try:
-            return Plan.of(document), issues
+            return Plan.of(mended), issues
         except PlanError as e:
             # One at a time: a mended field often settles the other issues. The number of GPUs comes
             # last, since what they are divided by may be at fault.
             issue = min(e.issues, key=lambda i: i.field == "cluster.gpus")
-            what = _mend(document, issue.field, issue.field in seen, given)
+            what = _mend(mended, issue.field, issue.field in seen, given)
             seen.add(issue.field)
             issues.append(Issue(issue.field, f"{issue.message}. {what}"))
     return Plan(), [*issues, Issue("", "the default plan is shown instead")]

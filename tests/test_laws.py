@@ -66,9 +66,7 @@ def plans(draw):
             "zero": draw(st.sampled_from(FRAMEWORKS[framework].zero)),
             "precision": precision,
             "checkpointing": draw(st.sampled_from(sorted(CHECKPOINTING))),
-            "attention": draw(
-                st.sampled_from(FAMILIES[model["model_type"]].attentions)
-            ),
+            "attention": draw(st.sampled_from(FAMILIES[model["model_type"]].attentions)),
             "offload_optimizer": draw(st.sampled_from(["none", "cpu", "nvme"])),
         },
     )
@@ -80,9 +78,7 @@ def test_parts_add_up(plan):
     memory = report.memory
     assert set(memory.consumers) == set(CONSUMERS)
     assert sum(memory.consumers.values()) == memory.allocated_bytes
-    assert (
-        sum(r.bytes for r in report.ledger if r.tier == "hbm") == memory.allocated_bytes
-    )
+    assert sum(r.bytes for r in report.ledger if r.tier == "hbm") == memory.allocated_bytes
     for consumer, n in memory.consumers.items():
         rows = [r for r in report.ledger if r.tier == "hbm" and r.consumer == consumer]
         assert sum(r.bytes for r in rows) == n
@@ -95,9 +91,7 @@ def test_parts_add_up(plan):
     assert memory.allocated_bytes == max(m.bytes for m in memory.timeline)
     assert memory.peak.instant in {m.id for m in memory.timeline}
     for tier in ("dram", "nvme"):
-        assert memory.tiers[tier] == sum(
-            r.bytes for r in report.ledger if r.tier == tier
-        )
+        assert memory.tiers[tier] == sum(r.bytes for r in report.ledger if r.tier == tier)
 
 
 @given(plans())
@@ -121,9 +115,7 @@ def test_more_work_never_needs_less(plan, field, more):
 
 @given(plans(), st.integers(1, 5))
 def test_more_layers_never_need_less(plan, more):
-    config = dict(plan.model) | {
-        "num_hidden_layers": plan.model["num_hidden_layers"] + more
-    }
+    config = dict(plan.model) | {"num_hidden_layers": plan.model["num_hidden_layers"] + more}
     bigger = evaluate(plan.changed("model", config))
     smaller = evaluate(plan)
     assert bigger.parameters > smaller.parameters
@@ -151,9 +143,7 @@ def test_checkpointing_saves_no_more(plan):
         return report.memory.saved_for_backward_bytes, report.time.step_seconds
 
     full, none = saved("full"), saved("none")
-    if (
-        plan.train.attention != "eager"
-    ):  # GPT-2's eager mask is one argument of all its layers
+    if plan.train.attention != "eager":  # GPT-2's eager mask is one argument of all its layers
         assert full[0] <= none[0]
     assert full[1] >= none[1] * (1 - ROUNDING)
 
@@ -253,9 +243,7 @@ def refused(document):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=8,
 )
 FIELDS = [

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memcore import Plan, evaluate
+from memcore import Plan, catalog, evaluate
+from memcore.evaluate import parameters
 from memcore.families import FAMILIES
 
 HERE = Path(__file__).parent / "oracle"
@@ -76,6 +77,17 @@ def test_peaks_agree(row):
     assert ours == pytest.approx(int(row["value"]), rel=tolerance), (
         f"{ours / int(row['value']) - 1:+.3%} against a tolerance of {tolerance:.1%}"
     )
+
+
+PRESETS = {
+    r["preset"]: int(r["parameters"])
+    for r in csv.DictReader((HERE / "preset_parameters.csv").open())
+}
+
+
+def test_every_preset_has_its_published_parameters():
+    """Counted by transformers on the meta device, for every preset there is."""
+    assert {name: parameters(catalog.model(name)) for name in catalog.model_names()} == PRESETS
 
 
 def test_every_known_row_is_asked():

@@ -1,4 +1,4 @@
-"""Falcon: 7B (one KV head, one norm, attention and MLP side by side) and 40B (grouped, two norms)."""
+"""Falcon: 7B (one KV head, one norm for attention and MLP) and 40B (grouped heads, two norms)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,417 @@
+"""Charts: pure functions from a Report to a Plotly figure.
+
+Heights are fixed and colours are explicit; a figure depends on nothing but what it shows, so that a
+chart that has not changed is not drawn again. Every value is also in the hover text, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from app import palette
+from memcore.hardware import Accelerator
+from memcore.report import InstantMemory, Memory, OperationTime, Serve, Time, Transfer
+from memcore.units import GiB, bytes_text, rate_text, seconds_text
+
+MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
+HIDDEN = 0.35  # opacity of time that something else hides
+
+
+def _figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
+    return go.Figure(
+        list(traces),
+        layout={
+            "height": height,
+            "margin": {"l": 8, "r": 16, "t": 40, "b": 8},
+            "barmode": "stack",
+            "bargap": 0.3,
+            "dragmode": False,
+            "hovermode": "closest",
+            "legend": {
+                "orientation": "h",
+                "x": 0,
+                "xanchor": "left",
+                "y": 1,
+                "yanchor": "bottom",
+                "traceorder": "normal",
+                "itemclick": False,
+                "itemdoubleclick": False,
+            },
+            **layout,
+        },
+    )
+
+
+def _bar(
+    name: str,
+    colour: str,
+    values: Sequence[float | None],
+    labels: Sequence[str],
+    texts: Sequence[str],
+    **more: Any,
+) -> go.Bar:
+    """One horizontal series; `texts` is what hovering says about each value."""
+    return go.Bar(
+        name=name,
+        x=list(values),
+        y=list(labels),
+        orientation="h",
+        marker={"color": colour, "line": {"width": 0}, **more.pop("marker", {})},
+        customdata=list(texts),
+        hovertemplate="%{customdata}<extra></extra>",
+        **more,
+    )
+
+
+def _capacity(bytes_: int, label: str = "Capacity") -> dict[str, Any]:
+    """The line at a memory's size, for a horizontal bar chart."""
+    return {
+        "shapes": [
+            {
+                "type": "line",
+                "x0": bytes_ / GiB,
+                "x1": bytes_ / GiB,
+                "y0": 0,
+                "y1": 1,
+                "yref": "paper",
+                "line": {"color": palette.CAPACITY, "width": 2, "dash": "dash"},
+            }
+        ],
+        "annotations": [
+            {
+                "x": bytes_ / GiB,
+                "y": 1,
+                "yref": "paper",
+                "xanchor": "right",
+                "yanchor": "top",
+                "xshift": -4,
+                "showarrow": False,
+                "text": f"{label} {bytes_text(bytes_)}",
+                "font": {"color": palette.CAPACITY},
+            }
+        ],
+    }
+
+
+def _rank_label(rank: int, ranks: int) -> str:
+    return "Each GPU" if ranks == 1 else f"Stage {rank}"
+
+
+def _peaks(memory: Memory) -> list[InstantMemory]:
+    """Each pipeline rank at its own fullest instant; of many ranks the fullest."""
+    best: dict[int, InstantMemory] = {}
+    for instant in memory.timeline:
+        if instant.rank not in best or instant.bytes > best[instant.rank].bytes:
+            best[instant.rank] = instant
+    fullest = sorted(best.values(), key=lambda i: -i.bytes)[:MAX_RANKS]
+    return sorted(fullest, key=lambda i: i.rank)
+
+
+def memory_by_consumer(memory: Memory) -> go.Figure:
+    """Memory at the peak by consumer, per pipeline rank, against the capacity of one GPU."""
+    peaks = _peaks(memory)
+    labels = [_rank_label(i.rank, len(memory.ranks)) for i in peaks]
+    traces = [
+        _bar(
+            title,
+            colour,
+            [i.consumers.get(name, 0) / GiB for i in peaks],
+            labels,
+            [f"{title}: {bytes_text(i.consumers.get(name, 0))}<br>{i.label}" for i in peaks],
+        )
+        for name, (title, colour) in palette.CONSUMERS.items()
+    ]
+    low, high = memory.device_bytes
+    title, colour = palette.OVERHEAD
+    sure = low - memory.allocated_bytes
+    traces.append(
+        _bar(
+            title,
+            colour,
+            [sure / GiB] * len(peaks),
+            labels,
+            [f"{title}: at least {bytes_text(sure)}"] * len(peaks),
+        )
+    )
+    traces.append(
+        _bar(
+            "Overhead, at most",
+            colour,
+            [(high - low) / GiB] * len(peaks),
+            labels,
+            [f"{title}: up to {bytes_text(high - memory.allocated_bytes)}"] * len(peaks),
+            marker={"pattern": {"shape": "/", "fillmode": "replace", "size": 6}},
+        )
+    )
+    most = max(high, memory.capacity_bytes)
+    return _figure(
+        traces,
+        height=155 + 34 * len(peaks),
+        bargap=0.5,
+        xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
+        yaxis={"autorange": "reversed"},
+        **_capacity(memory.capacity_bytes),
+    )
+
+
+def timeline(memory: Memory) -> go.Figure:
+    """What is alive at each instant of the step, first to last, on the rank that has the peak."""
+    instants = [i for i in memory.timeline if i.rank == memory.peak.rank]
+    labels = [i.label for i in instants]
+    traces = [
+        _bar(
+            title,
+            colour,
+            [i.consumers.get(name, 0) / GiB for i in instants],
+            labels,
+            [
+                f"{title}: {bytes_text(i.consumers.get(name, 0))}<br>{i.label}: "
+                f"{bytes_text(i.bytes)} in all"
+                for i in instants
+            ],
+        )
+        for name, (title, colour) in palette.CONSUMERS.items()
+    ]
+    most = max([i.bytes for i in instants], default=0)
+    totals = [
+        {
+            "x": i.bytes / GiB,
+            "y": i.label,
+            "text": f"<b>{bytes_text(i.bytes)}, the peak</b>"
+            if i.id == memory.peak.instant
+            else bytes_text(i.bytes),
+            "showarrow": False,
+            "xanchor": "left",
+            "xshift": 3,
+        }
+        for i in instants
+    ]
+    # A capacity far beyond every bar would only flatten them; the header says how far it is.
+    near = memory.capacity_bytes < 2 * most
+    reach = max(1.2 * most, 1.03 * memory.capacity_bytes if near else 0)
+    if near:
+        traces.append(_named_line(f"Capacity {bytes_text(memory.capacity_bytes)}"))
+    return _figure(
+        traces,
+        height=100 + 25 * len(instants),
+        xaxis={"title": "GiB", "range": [0, reach / GiB]},
+        yaxis={"autorange": "reversed"},
+        shapes=_capacity(memory.capacity_bytes)["shapes"] if near else [],
+        annotations=totals,
+    )
+
+
+def _named_line(name: str) -> go.Scatter:
+    """A legend entry for a capacity line, where the chart has no room for a label beside it."""
+    line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
+    return go.Scatter(name=name, x=[None], y=[None], mode="lines", line=line)
+
+
+def step_time(time: Time) -> go.Figure:
+    """The step as seconds that nothing hides, by resource; below, each resource's own busy time."""
+    used = [name for name, busy in time.resources.items() if busy or time.exposed.get(name)]
+    rows = ["Step", *(palette.resource(name) for name in used)]
+    traces = []
+    for name in used:
+        title, colour = palette.RESOURCES.get(name, (name, palette.OVERHEAD[1]))
+        exposed = time.exposed.get(name, 0.0)
+        hidden = max(0.0, time.resources[name] - exposed)
+        said = f"{title}: {seconds_text(exposed)} that nothing hides"
+        traces.append(_bar(title, colour, [exposed, exposed], ["Step", title], [said, said]))
+        traces.append(
+            _bar(
+                f"{title}, hidden",
+                colour,
+                [hidden],
+                [title],
+                [f"{title}: {seconds_text(hidden)} hidden behind other work"],
+                marker={"opacity": HIDDEN},
+            )
+        )
+    return _figure(
+        traces,
+        height=80 + 34 * len(rows),
+        showlegend=False,  # each row is named
+        margin={"l": 8, "r": 16, "t": 8, "b": 8},
+        xaxis={"title": "seconds per step", "rangemode": "tozero"},
+        yaxis={"categoryorder": "array", "categoryarray": rows[::-1]},
+    )
+
+
+def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> go.Figure:
+    """Operations by arithmetic intensity and achieved FLOP/s, under the two ceilings of the GPU."""
+    shown = [o for o in operations if o.flops > 0 and o.hbm_bytes > 0 and o.seconds > 0]
+    peak, bandwidth = gpu.peak_flops(dtype), gpu.memory_bandwidth
+    intensities = [o.flops / o.hbm_bytes for o in shown] or [1.0]
+    low = min(*intensities, 0.1 * peak / bandwidth, 1.0) / 2
+    high = max(*intensities, 10 * peak / bandwidth) * 2
+    ridge = peak / bandwidth
+    roof = go.Scatter(
+        name="Roof",
+        x=[low, ridge, high],
+        y=[low * bandwidth, peak, peak],
+        mode="lines",
+        line={"color": palette.OVERHEAD[1], "width": 2},
+        hovertemplate=(
+            f"{rate_text(peak, 'FLOP/s')} ({dtype}), {rate_text(bandwidth, 'B/s')}: they meet at "
+            f"{ridge:,.0f} FLOP per byte<extra></extra>"
+        ),
+        showlegend=False,
+    )
+    traces = [roof]
+    for phase, (title, symbol) in palette.PHASES.items():
+        of_phase = [o for o in shown if o.phase == phase]
+        if not of_phase:
+            continue
+        traces.append(
+            go.Scatter(
+                name=title,
+                x=[o.flops / o.hbm_bytes for o in of_phase],
+                y=[o.flops / o.seconds for o in of_phase],
+                mode="markers",
+                marker={
+                    "symbol": symbol,
+                    "size": 10,
+                    "color": palette.PHASE_COLOURS[phase],
+                    "line": {"width": 1, "color": "white"},
+                },
+                customdata=[
+                    f"<b>{o.name}</b> ({title.lower()})<br>{o.flops / o.hbm_bytes:,.1f} FLOP per "
+                    f"byte, {rate_text(o.flops / o.seconds, 'FLOP/s')}<br>"
+                    f"{seconds_text(o.seconds)} per step, bound by "
+                    f"{palette.resource(o.bound_by)}"
+                    for o in of_phase
+                ],
+                hovertemplate="%{customdata}<extra></extra>",
+            )
+        )
+    return _figure(
+        traces,
+        height=360,
+        xaxis={"title": "FLOP per byte of HBM traffic", "type": "log", "dtick": 1},
+        yaxis={"title": "FLOP/s", "type": "log", "dtick": 1, "exponentformat": "SI"},
+        annotations=[
+            {
+                "x": 1,
+                "xref": "paper",
+                "y": _log10(peak),
+                "text": f"{dtype} peak {rate_text(peak, 'FLOP/s')}",
+                "showarrow": False,
+                "xanchor": "right",
+                "yanchor": "bottom",
+            }
+        ],
+    )
+
+
+def _log10(value: float) -> float:
+    return math.log10(value)
+
+
+def _literal(text: str) -> str:
+    """Text that came from outside, so that Plotly does not read its tags."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def tiers(rows: Sequence[dict[str, Any]]) -> go.Figure:
+    """What this plan keeps in each tier beside what the tier can hold, on a logarithmic scale."""
+    held = [row for row in rows if row["capacity_bytes"]]
+    labels = [_literal(row["tier"]) for row in held]
+    least = min([row["capacity_bytes"] for row in held], default=1) / 10
+    return _figure(
+        [
+            _bar(
+                "Capacity",
+                palette.OVERHEAD[1],
+                [row["capacity_bytes"] for row in held],
+                labels,
+                [
+                    f"{_literal(r['tier'])}: {bytes_text(r['capacity_bytes'])} {r['per']}"
+                    for r in held
+                ],
+                marker={"opacity": HIDDEN},
+                width=0.7,
+            ),
+            _bar(
+                "Used by this plan",
+                palette.CONSUMERS["parameters"][1],
+                [row["used_bytes"] or None for row in held],
+                labels,
+                [
+                    f"{_literal(r['tier'])}: {bytes_text(r['used_bytes'])} used {r['per']}"
+                    for r in held
+                ],
+                width=0.4,
+            ),
+        ],
+        height=110 + 34 * len(held),
+        barmode="overlay",
+        xaxis={
+            "type": "log",
+            "title": "bytes",
+            "range": [_log10(least), _log10(max([r["capacity_bytes"] for r in held]) * 2)],
+            "tickvals": [2**k for k in range(10, 61, 10)],
+            "ticktext": ["1 KiB", "1 MiB", "1 GiB", "1 TiB", "1,024 TiB", "2^20 TiB"],
+        },
+        yaxis={"autorange": "reversed"},
+    )
+
+
+def transfers(moved: Sequence[Transfer]) -> go.Figure:
+    """Seconds on each link per step, exposed and hidden."""
+    labels = [t.name for t in moved]
+    traces = []
+    for link in dict.fromkeys(t.link for t in moved):
+        title, colour = palette.RESOURCES.get(link, (link, palette.OVERHEAD[1]))
+        here = [t for t in moved if t.link == link]
+        traces.append(
+            _bar(
+                f"{title}, exposed",
+                colour,
+                [t.exposed_seconds for t in here],
+                [t.name for t in here],
+                [f"{t.name}: {seconds_text(t.exposed_seconds)} exposed" for t in here],
+            )
+        )
+        traces.append(
+            _bar(
+                f"{title}, hidden",
+                colour,
+                [max(0.0, t.seconds - t.exposed_seconds) for t in here],
+                [t.name for t in here],
+                [f"{t.name}: hidden by {t.hidden_by}, {bytes_text(t.bytes)}" for t in here],
+                marker={"opacity": HIDDEN},
+            )
+        )
+    return _figure(
+        traces,
+        height=110 + 34 * len(labels),
+        xaxis={"title": "seconds per step", "rangemode": "tozero"},
+        yaxis={"categoryorder": "array", "categoryarray": labels[::-1]},
+    )
+
+
+def serving(serve: Serve, concurrency: int) -> go.Figure:
+    """The memory of one serving GPU, part by part, against its budget."""
+    kv = serve.sequence_bytes * concurrency
+    parts = (
+        ("Weights", palette.CONSUMERS["parameters"][1], serve.weights_bytes),
+        ("KV cache of these sequences", palette.KV_CACHE[1], kv),
+        ("Activations", palette.CONSUMERS["activations"][1], serve.activation_bytes),
+        ("Overhead", palette.OVERHEAD[1], serve.overhead_bytes),
+    )
+    most = max(sum(size for _, _, size in parts), serve.budget_bytes)
+    return _figure(
+        [
+            _bar(name, colour, [size / GiB], ["Each GPU"], [f"{name}: {bytes_text(size)}"])
+            for name, colour, size in parts
+        ],
+        height=189,
+        bargap=0.5,
+        xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
+        **_capacity(serve.budget_bytes, "Budget"),
+    )

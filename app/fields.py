@@ -1,0 +1,76 @@
+"""Fields: what the Plan says about each of its own fields, for a form to be drawn from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memcore import Plan
+from memcore.policies import Word
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the Plan: `path` as in an error, limits inclusive, words or None."""
+
+    path: str
+    title: str
+    help: str
+    unit: str
+    kind: type
+    low: float | None
+    high: float | None
+    words: Mapping[str, Word] | None
+
+    @property
+    def label(self) -> str:
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    @property
+    def full_help(self) -> str:
+        """The field's help, then one line per word."""
+        lines = [f"- **{w.label}**: {w.help}" for w in (self.words or {}).values()]
+        return "\n".join([self.help, "", *lines])
+
+
+@functools.cache
+def field(path: str) -> Field:
+    """The field at a dotted path such as 'train.micro_batch'."""
+    *parents, last = path.split(".")
+    part: Any = Plan
+    for name in parents:
+        part = part.model_fields[name].annotation
+    info = part.model_fields[last]
+    words = next((m.table for m in info.metadata if hasattr(m, "table")), None)
+    extra = info.json_schema_extra or {}
+    return Field(
+        path=path,
+        title=info.title or last,
+        help=info.description or "",
+        unit=extra.get("unit", ""),
+        kind=str if words else info.annotation,
+        low=_limit(info.metadata, "ge", "gt"),
+        high=_limit(info.metadata, "le", "lt"),
+        words=words,
+    )
+
+
+@functools.cache
+def titles() -> dict[str, str]:
+    """Every field's title by its path."""
+    found: dict[str, str] = {}
+    for name, info in Plan.model_fields.items():
+        parts = getattr(info.annotation, "model_fields", {name: info})
+        prefix = f"{name}." if parts is not None and name not in parts else ""
+        found |= {prefix + last: part.title for last, part in parts.items()}
+    return found
+
+
+def _limit(metadata: list[Any], *names: str) -> float | None:
+    for mark in metadata:
+        for name in names:
+            if hasattr(mark, name):
+                return float(getattr(mark, name))
+    return None

@@ -1,0 +1,56 @@
+"""Palette: one colour per thing, the same on every page.
+
+Okabe and Ito's colours for the consumers of memory, Tol's bright scheme for the resources of time:
+both stay distinct without colour vision and keep a contrast of 3:1 or nearly so on white and on
+near-black. Neutral parts (free, overhead) are grey.
+"""
+
+from __future__ import annotations
+
+CONSUMERS = {
+    "parameters": ("Parameters", "#0072B2"),
+    "gradients": ("Gradients", "#56B4E9"),
+    "optimizer_states": ("Optimizer states", "#009E73"),
+    "activations": ("Activations", "#E69F00"),
+    "workspace": ("Workspace", "#CC79A7"),
+}
+KV_CACHE = ("KV cache", "#D55E00")
+OVERHEAD = ("Overhead, at least", "#8A8F98")
+CAPACITY = "#E5484D"
+
+RESOURCES = {
+    "compute": ("Compute", "#4477AA"),
+    "hbm": ("HBM", "#EE6677"),
+    "nvlink": ("NVLink", "#228833"),
+    "network": ("Network", "#CCBB44"),
+    "pcie": ("PCIe", "#66CCEE"),
+    "dram": ("Host DRAM", "#999933"),
+    "nvme": ("NVMe", "#AA3377"),
+}
+CONSUMER_LABELS = {name: label for name, (label, _) in CONSUMERS.items()}
+CONSUMER_LABELS["kv_cache"] = KV_CACHE[0]
+PHASES = {
+    "forward": ("Forward", "circle"),
+    "recompute": ("Recompute", "diamond"),
+    "backward": ("Backward", "square"),
+    "optimizer": ("Optimizer", "triangle-up"),
+}
+PHASE_COLOURS = {
+    "forward": "#4477AA",
+    "recompute": "#AA3377",
+    "backward": "#228833",
+    "optimizer": "#EE6677",
+}
+
+
+def resource(name: str) -> str:
+    """A resource's label; one that is not in the table keeps its own name."""
+    return RESOURCES.get(name, (name, ""))[0]
+
+
+def consumer(name: str) -> str:
+    return CONSUMER_LABELS.get(name, name)
+
+
+def phase(name: str) -> str:
+    return PHASES.get(name, (name.capitalize(), ""))[0]

@@ -1,0 +1,398 @@
+"""Parts: what pages have in common. The verdict header, notes, tables, charts and downloads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from app import palette, state, tables
+from app.fields import titles
+from memcore import link
+from memcore.errors import Issue
+from memcore.report import Memory, Report, Serve
+from memcore.units import bytes_text, count_text, gib_text, seconds_text
+
+VERDICTS = {
+    "fits": (st.success, "Training fits", ":material/check_circle:"),
+    "tight": (st.warning, "Training is tight", ":material/error:"),
+    "over": (st.error, "Training does not fit", ":material/cancel:"),
+}
+
+
+def plain(text: str) -> str:
+    """Text as markdown that shows exactly this text: every mark of markdown's is escaped.
+
+    A zero-width space breaks what would become a link by itself.
+    """
+    text = re.sub(r"(?i)(www|@|:)(?=[./\w])", "\\1\u200b", text)
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
+def navigation(views: Sequence[Any]) -> None:
+    """Links to the views. Each holds the plan, so that Back and a new tab keep it."""
+    query = state.query()
+    with st.container(horizontal=True, gap="small", key="navigation"):
+        for view in views:
+            st.page_link(view, query_params=query)
+
+
+def header() -> None:
+    """On top of every page: what of the input was not used, the verdict and the main figures."""
+    _link_warnings()
+    _problems()
+    report, pinned = state.report(), state.pinned()
+    title, actions = st.columns([3, 2], vertical_alignment="center")
+    with title:
+        st.markdown(f"#### {plain(_title())}")
+    with actions, st.container(horizontal=True, horizontal_alignment="right"):
+        _pin_button()
+        _share(report)
+    if report.memory:
+        _verdict(report.memory, pinned.memory if pinned else None)
+    _figures(report, pinned)
+    small(_small_print(report))
+    if not _whole(report):
+        for note in report.notes:
+            st.info(plain(note), icon=":material/info:")
+
+
+def _title() -> str:
+    plan = state.plan()
+    return f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
+
+
+def _link_warnings() -> None:
+    issues = state.link_issues()
+    if issues:
+        st.warning(
+            "**Part of this link could not be used; the rest of it is shown.**\n" + _listed(issues),
+            icon=":material/link_off:",
+        )
+
+
+def _problems() -> None:
+    """Why the widgets do not make a plan, and two ways out."""
+    issues = state.problems()
+    if not issues:
+        return
+    if state.is_unchanged():
+        st.error(
+            "**That could not be used; the plan is as it was.**\n" + _listed(issues),
+            icon=":material/block:",
+        )
+        return
+    st.error(
+        "**This combination cannot be run; the last valid plan is shown.**\n" + _listed(issues),
+        icon=":material/block:",
+    )
+    plan, mended = state.repaired()
+    with st.container(horizontal=True):
+        st.button("Undo the change", key="undo", on_click=state.undo_draft, icon=":material/undo:")
+        st.button(
+            "Use the nearest valid plan",
+            key="nearest",
+            on_click=state.replace,
+            args=(plan,),
+            help=_listed(mended),
+            icon=":material/build:",
+        )
+
+
+def _listed(issues: Any) -> str:
+    return "\n".join(f"- {_issue(issue)}" for issue in issues)
+
+
+def _issue(issue: Issue) -> str:
+    title = titles().get(issue.field)
+    name = f"{title} ({issue.field})" if title else issue.field
+    return f"**{plain(name)}**: {plain(issue.message)}" if name else plain(issue.message)
+
+
+def _verdict(memory: Memory, pinned: Memory | None) -> None:
+    show, word, icon = VERDICTS[memory.verdict]
+    low, high = memory.device_bytes
+    room_low, room_high = memory.capacity_bytes - high, memory.capacity_bytes - low
+    if memory.verdict == "fits":
+        how = f"at least {bytes_text(room_low)} to spare"
+    elif memory.verdict == "tight":
+        how = f"from {bytes_text(-room_low)} too much to {bytes_text(room_high)} to spare"
+    else:
+        how = f"at least {bytes_text(-room_high)} too much"
+    change = _change(high, pinned.device_bytes[1] if pinned else None, bytes_text)
+    against = f" ({change})" if change else ""
+    show(
+        f"**{word}**: {how}. Device memory {gib_text(low)} to {gib_text(high)}{against} "
+        f"of {gib_text(memory.capacity_bytes)} per GPU.",
+        icon=icon,
+    )
+
+
+def _small_print(report: Report) -> str:
+    """What a reader checks first: the parameters, the instant of the peak, what is reserved."""
+    said = [f"{report.parameters:,} parameters"]
+    if report.memory:
+        m = report.memory
+        peak = next((i.label for i in m.timeline if i.id == m.peak.instant), m.peak.instant)
+        low, high = m.reserved_bytes
+        said.append(f"peak at: {plain(peak)}")
+        said.append(f"PyTorch reserves {gib_text(low)} to {gib_text(high)} per GPU")
+    if _whole(report):  # else the notes say what is missing, and have a place of their own
+        said += map(plain, report.notes)
+    return " · ".join(said)
+
+
+def _whole(report: Report) -> bool:
+    """Whether every part of the report was computed."""
+    return None not in (report.memory, report.time, report.serve)
+
+
+def _figures(report: Report, pinned: Report | None) -> None:
+    """The main figures in one row, each with its change against the pinned plan."""
+    if not (report.memory or report.time):
+        return
+    columns = st.columns([1.3, 1.1, 1.1, 1, 1.1])
+    if report.memory:
+        m, then = report.memory, pinned.memory if pinned else None
+        _metric(
+            columns[0],
+            "Allocated at the peak",
+            m.allocated_bytes,
+            then.allocated_bytes if then else None,
+            bytes_text,
+            "What torch.cuda.max_memory_allocated shows: from shapes and dtypes alone.",
+            less_is_better=True,
+        )
+    if report.time:
+        t, before = report.time, pinned.time if pinned else None
+        _metric(
+            columns[1],
+            "Step time",
+            t.step_seconds,
+            before.step_seconds if before else None,
+            seconds_text,
+            "One optimizer step of all its micro-batches.",
+            less_is_better=True,
+        )
+        _metric(
+            columns[2],
+            "Tokens per second",
+            t.tokens_per_second,
+            before.tokens_per_second if before else None,
+            count_text,
+            "Of all GPUs together.",
+        )
+        _metric(
+            columns[3],
+            "MFU",
+            t.mfu,
+            before.mfu if before else None,
+            "{:.1%}".format,
+            "Model FLOPs utilization: the model's own FLOPs, recompute not counted, over the peak.",
+            change_text=lambda share: f"{100 * share:.1f} points",
+        )
+        columns[4].metric(
+            "Bound by",
+            palette.resource(t.bound_by),
+            f"pinned: {palette.resource(before.bound_by)}" if before else None,
+            delta_color="off",
+            delta_arrow="off",
+            help="The resource for which the step waits longest.",
+        )
+
+
+def _metric(
+    place: Any,
+    label: str,
+    now: float,
+    then: float | None,
+    text: Callable[[float], str],
+    help: str,
+    less_is_better: bool = False,
+    change_text: Callable[[float], str] | None = None,
+) -> None:
+    """A figure and its change against the pinned plan's `then`."""
+    changed = then is not None and now != then
+    place.metric(
+        label,
+        text(now),
+        _change(now, then, change_text or text),
+        delta_color=("inverse" if less_is_better else "normal") if changed else "off",
+        delta_arrow="auto" if changed else "off",
+        help=help,
+    )
+
+
+def _change(now: float, then: float | None, text: Callable[[float], str]) -> str | None:
+    """The difference in words, signed; None when nothing is pinned."""
+    if then is None:
+        return None
+    if now == then:
+        return "as pinned"
+    return f"{'-' if now < then else '+'}{text(abs(now - then))}"
+
+
+def _pin_button() -> None:
+    if state.pinned():
+        st.button("Unpin", on_click=state.unpin, icon=":material/keep_off:", key="pin_button")
+    else:
+        st.button(
+            "Pin this plan",
+            on_click=state.pin,
+            icon=":material/keep:",
+            key="pin_button",
+            help="Keep it to compare with: every figure shows its change against it.",
+        )
+
+
+def _address() -> str:
+    """The address of this page with every setting of the plan in it."""
+    page = (st.context.url or "").partition("?")[0]
+    slash = "" if page.count("/") > 2 else "/"
+    return f"{page}{slash}?{link.query_text(link.encode(state.plan()))}"
+
+
+def _share(report: Report) -> None:
+    plan = state.plan()
+    with st.popover("Share", icon=":material/share:"):
+        st.markdown("**Copy link**: every setting written out, so it means the same next year.")
+        st.code(_address(), language=None, wrap_lines=True)
+        st.download_button(
+            "Plan (JSON)",
+            lambda: json.dumps(plan.document(), indent=1),
+            "plan.json",
+            "application/json",
+            key="plan_json",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+        st.download_button(
+            "Report (JSON)",
+            lambda: json.dumps(report.to_dict(), indent=1),
+            "report.json",
+            "application/json",
+            key="report_json",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+
+
+def absent(what: str) -> None:
+    """Said where a part of the report was not computed; the note on top says why."""
+    small(f"{what} is not computed for this plan: see the note above.")
+
+
+# --- what views are made of ----------------------------------------------------------------------
+
+
+def small(text: str) -> None:
+    """A line of small print, in the full text colour: Streamlit's caption grey is too faint."""
+    st.markdown(f":small[{text}]")
+
+
+def chart(figure: go.Figure, key: str, alt: str) -> None:
+    st.plotly_chart(figure, key=key, alt=alt, config={"displaylogo": False})
+
+
+def serving_figures(serve: Serve, concurrency: int) -> None:
+    """Whether the sequences fit, and what a user of the server feels."""
+    asked, room = serve.sequence_bytes * concurrency, serve.kv_budget_bytes
+    replica = f"{serve.gpus_per_replica:,} GPU" + ("s" if serve.gpus_per_replica > 1 else "")
+    whole = bytes_text(asked * serve.gpus_per_replica)
+    if serve.fits:
+        st.success(
+            f"**Serving fits**: {concurrency:,} sequences need {bytes_text(asked)} of the "
+            f"{bytes_text(room)} left for the KV cache on each GPU; {whole} on the {replica} of a "
+            "replica.",
+            icon=":material/check_circle:",
+        )
+    elif room <= 0:
+        st.error(
+            f"**Serving does not fit**: weights take {bytes_text(serve.weights_bytes)} of each "
+            f"GPU's budget of {bytes_text(serve.budget_bytes)}. One replica is {replica}; "
+            "more tensor parallel ranks or a smaller dtype would help.",
+            icon=":material/cancel:",
+        )
+    else:
+        st.error(
+            f"**Serving does not fit**: {concurrency:,} sequences need {bytes_text(asked)} of KV "
+            f"cache on each GPU, and {bytes_text(room)} are left. One replica is {replica}.",
+            icon=":material/cancel:",
+        )
+    columns = st.columns([1, 0.9, 1.1, 1.25, 1.45])
+    columns[0].metric(
+        "Sequences that fit",
+        f"{serve.max_concurrency:,}",
+        help="Per replica, each at its full prompt and output length.",
+    )
+    columns[1].metric("Tokens that fit", f"{serve.kv_capacity_tokens:,}", help="Per replica.")
+    columns[2].metric(
+        "Time to first token",
+        seconds_text(serve.ttft_seconds),
+        help=f"Bound by {palette.resource(serve.prefill_bound_by)}.",
+    )
+    columns[3].metric(
+        "Time per output token",
+        seconds_text(serve.tpot_seconds),
+        help=f"Per output token and sequence. Bound by {palette.resource(serve.decode_bound_by)}.",
+    )
+    columns[4].metric(
+        "Output tokens per second",
+        count_text(serve.tokens_per_second),
+        help=f"Of all {serve.replicas:,} replicas together.",
+    )
+
+
+def ledger_total(report: Report) -> None:
+    """The sum of the table below it, which is the allocated peak."""
+    total = sum(row.bytes for row in report.ledger if row.tier == "hbm")
+    st.markdown(
+        f"{len(report.ledger):,} rows. Those of tier hbm add up to **{total:,} bytes** "
+        f"({bytes_text(total)}): the allocated peak of one GPU."
+    )
+
+
+def table(
+    rows: tables.Rows,
+    key: str,
+    alt: str,
+    height: int | None = None,
+    columns: Sequence[str] | None = None,
+) -> None:
+    """A sortable, searchable table; its columns are the rows' keys, or those of them named."""
+    st.dataframe(
+        tables.displayed(rows),
+        column_order=columns,
+        key=key,
+        alt=alt,
+        hide_index=True,
+        height=height or "auto",
+        column_config=COLUMNS,
+    )
+
+
+def download(label: str, rows: tables.Rows, name: str) -> None:
+    """A button that builds the CSV when it is pressed."""
+    st.download_button(
+        label,
+        lambda: tables.csv(rows),
+        name,
+        "text/csv",
+        key=f"download_{name}",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+
+
+COLUMNS: dict[str, Any] = {
+    **{name: name.replace("_", " ") for name in ("bound_by", "optimizer_states", "bytes_each")},
+    "percent": st.column_config.ProgressColumn("share", format="%d%%", min_value=0, max_value=100),
+    **{
+        name: st.column_config.NumberColumn(title, format="localized")
+        for name, title in (("bytes", "bytes"), ("bytes_each", "bytes each"), ("count", "count"))
+    },
+}

@@ -1,0 +1,286 @@
+"""Sidebar: the plan as widgets, with labels, limits, units, words and help from its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from app import state
+from app.fields import Field, field
+from memcore import Plan, PlanError, catalog
+from memcore.model import parse_config
+from memcore.policies import FRAMEWORKS, Word
+from memcore.units import parse_count
+
+SIZES = (
+    *("100M", "125M", "160M", "250M", "350M", "500M", "750M", "1B", "1.3B", "1.5B", "2B", "2.7B"),
+    *("3B", "4B", "5B", "6B", "7B", "8B", "10B", "13B", "16B", "20B", "27B", "30B", "34B", "40B"),
+    *("50B", "65B", "70B", "90B", "110B", "130B", "150B", "175B", "200B", "250B", "300B", "405B"),
+    *("500B", "600B", "700B", "850B", "1T", "1.2T", "1.5T", "1.8T", "2T"),
+)
+BATCHES: tuple[int, ...] = (
+    *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256),
+    *(384, 512, 768, 1024),
+)
+LENGTHS: tuple[int, ...] = (
+    *(128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576),
+    *(32_768, 49_152, 65_536, 98_304, 131_072, 196_608, 262_144, 524_288, 1_048_576),
+)
+RANKS = (1, 2, 4, 8, 16, 32, 64)
+STAGES = {
+    0: "0: nothing sharded",
+    1: "1: optimizer",
+    2: "2: + gradients",
+    3: "3: + parameters",
+}
+
+
+def draw(serving: bool) -> None:
+    """Every widget of the plan: the six that matter most, the model, the hardware, the rest."""
+    _examples()
+    _size_slider()
+    _steps("train.micro_batch", BATCHES)
+    _steps("train.seq_len", LENGTHS)
+    _word_slider("train.precision")
+    _word_slider("train.checkpointing")
+    _zero_slider()
+    _model()
+    _hardware()
+    with st.expander("Training details"):
+        _fields("train.grad_accumulation", "train.framework", "train.optimizer", "train.kernels")
+        _fields("train.attention", "train.cross_entropy")
+    with st.expander("Offload"):
+        _fields("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
+    with st.expander("Parallelism"):
+        for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
+            _steps(path, RANKS)
+        _fields("parallel.sequence_parallel", "parallel.virtual_stages")
+    with st.expander("Serving", expanded=serving):
+        _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
+        _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
+        _fields("serve.memory_utilization", "serve.max_batched_tokens")
+
+
+# --- widgets by kind of field --------------------------------------------------------------------
+
+
+def _show(key: str, value: Any) -> str:
+    """Let the widget with this key show `value`; a value it has already is not sent again."""
+    if key not in st.session_state or st.session_state[key] != value:
+        st.session_state[key] = value
+    return key
+
+
+def _edited(path: str, key: str) -> None:
+    state.change({path: st.session_state[key]})
+
+
+def _common(f: Field, change: Callable[..., None] = _edited) -> dict[str, Any]:
+    """What every widget of a field has: its key, which shows the draft, its help, its callback."""
+    key = f.path.replace(".", "_")
+    return {
+        "label": f.label,
+        "key": _show(key, state.drafted(f.path)),
+        "help": f.full_help,
+        "on_change": change,
+        "args": (f.path, key),
+    }
+
+
+def _fields(*paths: str) -> None:
+    """A plain widget for each field. One word alone is nothing to choose, so it is only named."""
+    for path in paths:
+        f = field(path)
+        if f.words and len(f.words) == 1:
+            (word,) = f.words.values()
+            st.markdown(f":small[{f.title}: {word.label}]", help=f.full_help)
+        elif f.words:
+            st.selectbox(options=list(f.words), format_func=_labels(f.words), **_common(f))
+        elif f.kind is bool:
+            st.toggle(**_common(f))
+        elif f.kind is float:
+            st.slider(min_value=0.0, max_value=f.high, step=0.01, **_common(f))
+        else:
+            st.number_input(min_value=int(f.low or 0), max_value=int(f.high or 0), **_common(f))
+
+
+def _labels(words: Mapping[str, Word]) -> Callable[[str], str]:
+    return lambda word: words[word].label
+
+
+def _steps(path: str, steps: Sequence[int]) -> None:
+    """A slider over useful steps; whatever other value the plan has is a step of its own."""
+    f = field(path)
+    common = _common(f)
+    own = st.session_state.setdefault(f"steps_{path}", set())
+    own.add(state.drafted(path))
+    st.select_slider(options=sorted({*steps, *own}), format_func="{:,}".format, **common)
+
+
+def _word_slider(path: str) -> None:
+    f = field(path)
+    words = f.words or {}
+    st.select_slider(options=list(words), format_func=_labels(words), **_common(f))
+
+
+def _zero_slider() -> None:
+    st.select_slider(
+        options=list(STAGES),
+        format_func=STAGES.__getitem__,
+        **_common(field("train.zero"), _zero_edited),
+    )
+
+
+def _zero_edited(path: str, key: str) -> None:
+    """A stage, and a framework that has it: the present one if it does."""
+    stage, framework = st.session_state[key], state.drafted("train.framework")
+    if stage not in FRAMEWORKS[framework].zero:
+        framework = next(name for name, f in FRAMEWORKS.items() if stage in f.zero)
+    state.change({path: stage, "train.framework": framework})
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+
+def _size_slider() -> None:
+    """Moves to a standard model of that size; stands at the size nearest to the present model."""
+    key = "model_size"
+    st.select_slider(
+        "Model size (parameters)",
+        SIZES,
+        key=_show(key, _nearest(state.report().parameters)),
+        help="Switches to a standard Llama-shaped model of about this many parameters. It stands "
+        "at the nearest size while another model is chosen below.",
+        on_change=lambda: state.change({"model": {"size": st.session_state[key]}}),
+    )
+
+
+def _nearest(parameters: int) -> str:
+    return min(SIZES, key=lambda size: abs(parse_count(size) / parameters - 1))
+
+
+def _model() -> None:
+    drafted = state.drafted("model")
+    preset = drafted if isinstance(drafted, str) else None
+    st.selectbox(
+        "Model",
+        catalog.model_names(),
+        format_func=_model_label,
+        key=_show("model_preset", preset),
+        placeholder=state.plan().architecture.label,
+        help=field("model").full_help,
+        on_change=_model_chosen,
+    )
+    with st.expander("Your own config.json"):
+        st.file_uploader(
+            "Drop a Hugging Face config.json",
+            type=None,
+            key="config_file",
+            on_change=_config_dropped,
+            help="Only this file's architecture is read; it stays on this machine.",
+        )
+        st.text_area(
+            "or paste it",
+            key="config_text",
+            height=100,
+            max_chars=200_000,
+            placeholder='{"model_type": "llama", ...}',
+            on_change=_config_pasted,
+        )
+
+
+def _model_label(name: str) -> str:
+    return str(catalog.model_entry(name)["label"])
+
+
+def _model_chosen() -> None:
+    name = st.session_state.model_preset
+    if name:
+        state.change({"model": name})
+
+
+def _config_dropped() -> None:
+    file = st.session_state.config_file
+    if file:
+        _use_config(file.getvalue())
+
+
+def _config_pasted() -> None:
+    text = st.session_state.config_text
+    if text.strip():
+        _use_config(text)
+
+
+def _use_config(text: str | bytes) -> None:
+    try:
+        state.use_model(parse_config(text))
+    except PlanError as e:
+        state.use_model(e)
+
+
+# --- hardware and examples -----------------------------------------------------------------------
+
+
+def _hardware() -> None:
+    plan = state.plan()
+    gpu, node = field("cluster.gpu"), field("cluster.node")
+    _preset(gpu, catalog.gpu_names(), _gpu_label, plan.accelerator.label)
+    left, right = st.columns(2)
+    with left:
+        _fields("cluster.gpus")
+    with right:
+        _fields("cluster.gpus_per_node")
+    _preset(node, catalog.node_names(), _node_label, f"Usual: {plan.node.label}")
+
+
+def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwise: str) -> None:
+    """A preset's name; `otherwise` is shown while none is chosen."""
+    key = f.path.replace(".", "_")
+    drafted = state.drafted(f.path)
+    st.selectbox(
+        f.label,
+        names,
+        format_func=label,
+        key=_show(key, drafted if isinstance(drafted, str) else None),
+        placeholder=otherwise,
+        help=f.full_help,
+        on_change=_edited,
+        args=(f.path, key),
+    )
+
+
+def _gpu_label(name: str) -> str:
+    return catalog.accelerator(name).label
+
+
+def _node_label(name: str) -> str:
+    return catalog.node(name).label
+
+
+def _examples() -> None:
+    """Worked plans to start from; shows which one is on the page, if one is."""
+    entries = catalog.plan_entries()
+    key = "example"
+    here = next((name for name in entries if _example(name) == state.plan()), None)
+    st.selectbox(
+        "Start from",
+        list(entries),
+        format_func=lambda name: entries[name]["label"],
+        key=_show(key, here),
+        placeholder="a worked example",
+        help="\n".join(f"- **{e['label']}**: {e['question']}" for e in entries.values()),
+        on_change=lambda: _example_chosen(st.session_state[key]),
+    )
+
+
+@st.cache_resource(show_spinner=False)
+def _example(name: str) -> Plan:
+    entry: Mapping[str, Any] = catalog.plan_entries()[name]
+    return Plan.of(entry["plan"])
+
+
+def _example_chosen(name: str | None) -> None:
+    if name:
+        state.replace(_example(name))

@@ -1,0 +1,198 @@
+"""State: the session's plan, in step with the address bar.
+
+The session holds a `draft` (what the widgets show) and the last valid `plan` (what the page shows);
+they differ only while `problems` says why. The address always decodes to the plan. It is written
+here and nowhere else, and a change of it that was not written here (a link, Back, Forward) is read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from memcore import Plan, PlanError, evaluate, link
+from memcore.errors import Issue
+from memcore.policies import COPIES
+from memcore.report import Report
+
+Query = dict[str, list[str]]
+
+
+def begin(page: str) -> None:
+    """Take the plan from the address when somebody else changed it. Call before any widget."""
+    s = st.session_state
+    query = {key: st.query_params.get_all(key) for key in st.query_params}
+    first = "plan" not in s
+    # A click in the navigation drops the query: the plan of this session goes on.
+    moved = not first and page != s.page and not query
+    if first or (query != s.query and not s.edited and not moved):
+        _load(query)
+    if first or query != s.query:
+        s.address = _decoded(query)
+    s.query, s.page, s.edited = query, page, False
+
+
+def publish() -> None:
+    """Write the plan into the address, if the address says something else."""
+    s = st.session_state
+    if s.address == (s.plan, s.pin):
+        return
+    query = _written()
+    st.query_params.from_dict(query)
+    s.query = {key: [value] for key, value in query.items()}
+    s.address = (s.plan, s.pin)
+
+
+def query() -> dict[str, str]:
+    """The plan as the query that every link to another view carries."""
+    s = st.session_state
+    return {key: values[-1] for key, values in s.query.items()}
+
+
+def _written() -> dict[str, str]:
+    s = st.session_state
+    query = link.encode(s.plan, short=True)
+    if s.pin:
+        query["pin"] = link.encode_pin(s.pin)
+    return query
+
+
+def _load(query: Query) -> None:
+    s = st.session_state
+    plan, s.link_issues = link.decode(query)
+    _, s.pin = _decoded(query)
+    if s.pin and link.decode_pin(query["pin"][0])[1]:
+        s.link_issues = [*s.link_issues, Issue("pin", "the pinned plan in this link is damaged")]
+    _accept(plan)
+
+
+def _decoded(query: Query) -> tuple[Plan, Plan | None]:
+    """The plan and the pinned plan that an address holds."""
+    pin = query.get("pin", [""])[0]
+    return link.decode(query)[0], link.decode_pin(pin)[0] if pin else None
+
+
+def _accept(plan: Plan) -> None:
+    s = st.session_state
+    s.plan, s.draft, s.problems = plan, plan.document(), ()
+
+
+# --- what the page reads -------------------------------------------------------------------------
+
+
+def plan() -> Plan:
+    """The last valid plan."""
+    current: Plan = st.session_state.plan
+    return current
+
+
+def compute_dtype() -> str:
+    """The dtype in which the plan's matrix products run."""
+    train = plan().train
+    precision = COPIES.get((train.framework, train.precision))
+    return "bf16" if precision is None or precision.autocast else precision.compute
+
+
+def report() -> Report:
+    """What the engine says about the plan."""
+    return _evaluated("report", plan())
+
+
+def pinned() -> Report | None:
+    """The report of the pinned plan, if one is pinned."""
+    pin = st.session_state.pin
+    return _evaluated("pinned", pin) if pin else None
+
+
+def _evaluated(name: str, plan: Plan) -> Report:
+    """The report of a plan, kept until the plan changes: every part of a page asks for it."""
+    kept = st.session_state.get(name)
+    if kept is None or kept[0] != plan:
+        kept = st.session_state[name] = (plan, evaluate(plan))
+    return kept[1]
+
+
+def drafted(path: str) -> Any:
+    """What the widget of a field shows."""
+    value: Any = st.session_state.draft
+    for name in path.split("."):
+        value = value[name]
+    return value
+
+
+def problems() -> tuple[Issue, ...]:
+    """Why the draft is not a plan."""
+    found: tuple[Issue, ...] = st.session_state.problems
+    return found
+
+
+def is_unchanged() -> bool:
+    """Whether the draft is the plan: what was not valid did not enter it."""
+    return bool(st.session_state.draft == plan().document())
+
+
+def link_issues() -> list[Issue]:
+    """What of the link that was opened could not be used."""
+    found: list[Issue] = st.session_state.link_issues
+    return found
+
+
+def repaired() -> tuple[Plan, list[Issue]]:
+    """The nearest valid plan to the draft, and what it changes."""
+    return link.repair(st.session_state.draft)
+
+
+# --- what widgets call ---------------------------------------------------------------------------
+
+
+def change(changes: Mapping[str, Any]) -> None:
+    """Change fields of the draft; the plan follows when the draft is valid."""
+    s = st.session_state
+    s.edited, s.link_issues = True, []
+    draft = copy.deepcopy(s.draft)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        part = draft
+        for name in parents:
+            part = part[name]
+        part[last] = value
+    s.draft = draft
+    try:
+        _accept(Plan.of(draft))
+    except PlanError as e:
+        s.problems = e.issues
+
+
+def use_model(config: Mapping[str, Any] | PlanError) -> None:
+    """Switch to a config.json that somebody gave; one that is no model leaves the draft alone."""
+    s = st.session_state
+    s.edited = True
+    before = s.draft
+    if isinstance(config, PlanError):
+        s.problems = config.issues
+        return
+    change({"model": config})
+    if any(issue.field.startswith("model") for issue in s.problems):
+        s.draft = before
+
+
+def replace(plan: Plan) -> None:
+    """Show another plan altogether."""
+    st.session_state.edited, st.session_state.link_issues = True, []
+    _accept(plan)
+
+
+def undo_draft() -> None:
+    """Forget what was not valid."""
+    replace(plan())
+
+
+def pin() -> None:
+    st.session_state.edited, st.session_state.pin = True, plan()
+
+
+def unpin() -> None:
+    st.session_state.edited, st.session_state.pin = True, None

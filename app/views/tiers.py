@@ -1,0 +1,40 @@
+"""Tiers: every place a byte can live, and what crosses the links between them."""
+
+import streamlit as st
+
+from app import charts, parts, state, tables
+
+report, plan = state.report(), state.plan()
+
+rows = tables.tiers(plan, report)
+parts.chart(
+    charts.tiers(rows),
+    key="tiers",
+    alt="Bytes that this plan keeps in each tier, beside the tier's capacity",
+)
+parts.table(
+    rows,
+    key="tier_table",
+    alt="Capacity, bandwidth and contents of each tier",
+    columns=(
+        "tier",
+        "per",
+        "capacity",
+        "bandwidth",
+        "holds",
+        "traffic per step",
+        "what lives there",
+    ),
+)
+parts.download("Tiers (CSV)", rows, "memplan-tiers.csv")
+
+if report.time and report.time.transfers:
+    st.markdown("##### What crosses the links in one step")
+    moved = tables.transfers(report.time)
+    parts.table(
+        moved,
+        key="transfers",
+        alt="Transfers of one step",
+        columns=("transfer", "link", "size", "time", "exposed", "hidden behind", "hides at"),
+    )
+    parts.download("Transfers (CSV)", moved, "memplan-transfers.csv")

@@ -1,0 +1,44 @@
+"""Time: which resource a step waits for, and how far each operation is from the roof."""
+
+import streamlit as st
+
+from app import charts, parts, state, tables
+
+report, plan = state.report(), state.plan()
+
+if report.time:
+    left, right = st.columns(2)
+    with left:
+        st.markdown("##### Seconds of a step, by resource")
+        parts.chart(
+            charts.step_time(report.time),
+            key="step_time",
+            alt="Seconds of a step by resource, exposed and hidden",
+        )
+        parts.small("Solid: nothing hides it. Pale: hidden behind other work.")
+        phases = tables.phases(report.time)
+        parts.table(
+            phases,
+            key="phases",
+            alt="Seconds of a step by phase",
+            columns=("phase", "time", "percent"),
+        )
+    with right:
+        st.markdown("##### Roofline")
+        parts.chart(
+            charts.roofline(report.time.operations, plan.accelerator, state.compute_dtype()),
+            key="roofline",
+            alt="Operations by arithmetic intensity and achieved FLOP per second",
+        )
+    st.markdown("##### Operations, slowest first")
+    operations = tables.operations(report.time)
+    parts.table(
+        operations,
+        key="operations",
+        alt="Time by operation",
+        height=320,
+        columns=("operation", "phase", "time", "bound_by", "flops", "hbm_bytes"),
+    )
+    parts.download("Time by operation (CSV)", operations, "memplan-operations.csv")
+else:
+    parts.absent("Time")

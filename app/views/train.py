@@ -1,0 +1,44 @@
+"""Train: where every byte of a training step goes at its fullest instant."""
+
+import streamlit as st
+
+from app import charts, parts, state, tables
+
+report = state.report()
+
+if report.memory:
+    parts.chart(
+        charts.memory_by_consumer(report.memory),
+        key="memory_by_consumer",
+        alt="Memory at the peak by consumer, against the capacity of one GPU",
+    )
+    left, right = st.columns([2, 3])
+    with left:
+        st.markdown("##### By consumer")
+        consumers = tables.consumers(report.memory)
+        parts.table(
+            consumers,
+            key="consumers",
+            alt="Memory at the peak by consumer",
+            columns=("consumer", "size", "percent"),
+        )
+        parts.download("Breakdown (CSV)", consumers, "memplan-breakdown.csv")
+    with right:
+        st.markdown("##### The largest tensors")
+        parts.table(
+            tables.largest(report.ledger),
+            key="largest",
+            alt="The largest rows of the ledger",
+            height=244,
+            columns=("name", "size", "why", "shape", "count", "dtype"),
+        )
+        parts.small("Every tensor, with its lifetime and source, is on the Ledger page.")
+    with st.expander("Overhead outside the allocator"):
+        parts.table(
+            tables.overheads(report.memory),
+            key="overheads",
+            alt="Memory that no shape determines",
+            columns=("overhead", "low", "high", "certainty", "source"),
+        )
+else:
+    parts.absent("Memory")

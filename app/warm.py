@@ -1,0 +1,25 @@
+"""Warm: what is done once per process, so that no visitor waits for it."""
+
+from __future__ import annotations
+
+import gc
+
+import pandas  # noqa: F401
+import plotly.graph_objects as go
+import streamlit as st
+
+from memcore import Plan, evaluate
+
+
+@st.cache_resource(show_spinner=False)
+def once() -> int:
+    """Run what is slow the first time; then keep all of it out of every later garbage collection.
+
+    Without the freeze each full collection walks the modules' million objects, which costs more
+    than the rest of an interaction.
+    """
+    go.Figure(go.Bar(x=[1], y=[1])).to_json()
+    evaluate(Plan())
+    gc.collect()
+    gc.freeze()
+    return gc.get_freeze_count()

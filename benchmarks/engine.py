@@ -1,0 +1,81 @@
+"""How long the engine takes: `python benchmarks/engine.py`. Prints figures, never fails.
+
+evaluate()      one full evaluation, over plans that differ in everything; target: 2 ms
+import memcore  in a fresh process; target: 250 ms
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+
+from memcore import Plan, PlanError, evaluate
+
+MODELS = ("llama-3-8b", "llama-2-70b", "llama-3.2-1b", "gpt2-xl", {"size": "7B"}, {"size": "1T"})
+TRAINING = (
+    {"framework": ["fsdp2", "pytorch"], "zero": [0, 2, 3]},
+    {"checkpointing": ["none", "full"], "attention": ["eager", "flash"]},
+    {"precision": ["bf16-mixed", "bf16-autocast"], "micro_batch": [1, 4]},
+)
+ROUNDS = 3
+IMPORTS = 15
+
+
+def plans() -> list[Plan]:
+    words = {key: values for part in TRAINING for key, values in part.items()}
+    found = []
+    for model in MODELS:
+        for values in itertools.product(*words.values()):
+            train = dict(zip(words, values, strict=True), seq_len=1024)
+            try:
+                found.append(Plan.of({"model": model, "train": train}))
+            except PlanError:  # a combination that does not exist
+                continue
+    return found
+
+
+def milliseconds(call: object, argument: object) -> float:
+    start = time.perf_counter()
+    call(argument)  # type: ignore[operator]
+    return 1000 * (time.perf_counter() - start)
+
+
+def show(name: str, figures: list[float], target: float) -> None:
+    figures = sorted(figures)
+    p95 = figures[int(0.95 * (len(figures) - 1))]
+    print(
+        f"{name:<44} median {statistics.median(figures):7.2f} ms   p95 {p95:7.2f} ms   "
+        f"target {target:g} ms"
+    )
+
+
+def import_milliseconds(statement: str) -> float:
+    code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return 1000 * float(done.stdout)
+
+
+def main() -> None:
+    documents = [plan.document() for plan in plans()]
+    evaluate(Plan())  # presets are read once
+    evaluated = []
+    validated = []
+    for _ in range(ROUNDS):
+        for document in documents:
+            validated.append(milliseconds(Plan.of, document))
+            # A new Plan each time: nothing that an earlier call kept may help.
+            evaluated.append(milliseconds(evaluate, Plan.of(document)))
+    show(f"evaluate(plan), {len(documents)} plans", evaluated, 2)
+    show("Plan.of(document)", validated, 2)
+    show(
+        "import memcore, fresh process",
+        [import_milliseconds("import memcore") for _ in range(IMPORTS)],
+        250,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""What drives the app from outside: a server, a browser, and a record of what went wrong in them.
+
+Used by the tests beside it, by benchmarks/latency.py and by installed.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 60  # for a server to start, a first page to be drawn; generous, for a loaded machine
+VIEWPORT = {"width": 1280, "height": 800}
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+NO_CHROMIUM = (
+    "no Chromium: `apt-get install chromium`, or `python -m playwright install chromium`, "
+    "or set CHROMIUM_PATH"
+)
+ARGUMENTS = (
+    "--no-sandbox",  # as root, in a container
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+def chromium(playwright_own: str = "") -> str | None:
+    """Where a Chromium is: CHROMIUM_PATH, the system's, or the one Playwright installed."""
+    if given := os.environ.get("CHROMIUM_PATH"):
+        return given
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    return found or (playwright_own if os.path.exists(playwright_own) else None)
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Browser | None]:
+    """A headless Chromium, or None when this machine has none."""
+    with sync_playwright() as playwright:
+        path = chromium(playwright.chromium.executable_path)
+        if path is None:
+            yield None
+            return
+        browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    log_path: Path
+
+    def log(self) -> str:
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+
+@contextlib.contextmanager
+def serving(
+    command: Callable[[int], Sequence[str | os.PathLike[str]]],
+    log_path: Path,
+    cwd: Path = ROOT,
+    **environment: str,
+) -> Iterator[Server]:
+    """The server that `command(port)` starts, healthy; stopped at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    server = Server(f"http://127.0.0.1:{port}", log_path)
+    with log_path.open("w") as log:
+        process = subprocess.Popen(
+            [os.fspath(part) for part in command(port)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, **environment},
+        )
+    try:
+        eventually(
+            lambda: process.poll() is not None or answers(f"{server.url}/_stcore/health"),
+            lambda: f"the server is not healthy:\n{server.log()}",
+        )
+        assert process.poll() is None, f"the server ended:\n{server.log()}"
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def streamlit(script: Path) -> Callable[[int], Sequence[str | os.PathLike[str]]]:
+    """The command that runs a script as Community Cloud would, but on loopback."""
+
+    def command(port: int) -> Sequence[str | os.PathLike[str]]:
+        address = ("--server.address=127.0.0.1", f"--server.port={port}")
+        quiet = ("--server.headless=true", "--browser.gatherUsageStats=false")
+        return (sys.executable, "-m", "streamlit", "run", script, *address, *quiet)
+
+    return command
+
+
+def answers(url: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def eventually(
+    condition: Callable[[], object],
+    otherwise: Callable[[], str] | str = "it did not happen",
+    seconds: float = SECONDS,
+    page: Page | None = None,
+) -> None:
+    """Wait for a condition; with a page, let its events through meanwhile."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(otherwise if isinstance(otherwise, str) else otherwise())
+        if page:
+            page.wait_for_timeout(50)
+        else:
+            time.sleep(0.05)
+
+
+@dataclass
+class Watch:
+    """What no page may do: raise in the browser, or ask for anything that is not on loopback."""
+
+    errors: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+
+    def over(self, context: BrowserContext) -> BrowserContext:
+        context.on("weberror", lambda e: self.errors.append(str(e.error)))
+        context.on("request", lambda request: self._asked(request.url))
+        context.on("page", lambda page: page.on("websocket", lambda s: self._asked(s.url)))
+        return context
+
+    def forget(self) -> None:
+        self.errors.clear()
+        self.outside.clear()
+
+    def _asked(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname != "127.0.0.1":
+            self.outside.append(url)
+
+    def complaints(self, log: str = "") -> list[str]:
+        traces = re.findall(r"Traceback[\s\S]{0,3000}", log)[:1]
+        return [
+            *(f"an error in the browser: {e}" for e in self.errors),
+            *(f"a request that left this machine: {url}" for url in self.outside),
+            *(f"in the server's log: {text}" for text in traces),
+        ]
+
+
+def query(url: str) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(url).query, keep_blank_values=True)
+
+
+def origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+IDLE = """() => {
+  const app = document.querySelector('[data-testid="stApp"]');
+  return app
+    && app.getAttribute('data-test-connection-state') === 'CONNECTED'
+    && app.getAttribute('data-test-script-state') === 'notRunning'
+    && !document.querySelector('[data-testid="stSkeleton"]');
+}"""
+
+
+def settled(page: Page) -> Page:
+    """Wait until no script runs. It is also true just before the run that an action causes, so
+    after an action wait for the new value instead."""
+    page.wait_for_function(IDLE, timeout=SECONDS * 1000)
+    page.wait_for_timeout(155)  # as Streamlit's own tests do: a second run may follow at once
+    page.wait_for_function(IDLE, timeout=SECONDS * 1000)
+    return page

@@ -1,0 +1,377 @@
+"""The app as a person meets it, in a real browser: open, move, send, download, drop, break."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pandas as pd
+import pytest
+import reading
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+import rig
+from memcore import Plan, catalog, evaluate, link
+
+Open = Callable[..., Page]
+SCHEMES = ("light", "dark")
+# A plan that is a default in nothing that a page shows.
+ELSEWHERE = {
+    "model": "llama-2-7b",
+    "cluster": {"gpu": "a100-sxm-80gb", "gpus": 16},
+    "train": {
+        "micro_batch": 2,
+        "seq_len": 2048,
+        "zero": 2,
+        "checkpointing": "none",
+        "attention": "sdpa",
+        "offload_optimizer": "cpu",
+    },
+    "serve": {"concurrency": 7, "prompt_len": 500, "kv_dtype": "fp8"},
+}
+
+
+def address(plan: Plan, view: str = "train") -> str:
+    path = "" if view == reading.VIEWS[0] else view
+    return f"/{path}?{urlencode(link.encode(plan, short=True))}"
+
+
+def field(plan: Plan, path: str) -> Any:
+    value: Any = plan.document()
+    for name in path.split("."):
+        value = value[name]
+    return value
+
+
+def box(page: Page) -> dict[str, float] | None:
+    return page.locator('[data-testid="stPlotlyChart"]').first.bounding_box()
+
+
+# ---- open
+
+
+def test_first_sight(open_app: Open) -> None:
+    """A real plan, its verdict and a chart, without scrolling and without doing anything."""
+    page = open_app("/")
+    assert reading.addressed(page) == Plan()
+    reading.agrees(page)
+    expect(page.get_by_text("Llama 3 8B on 8 × ")).to_be_in_viewport()
+    expect(page.locator('[data-testid="stAlert"]').first).to_be_in_viewport()
+    expect(page.locator('[data-testid="stMetric"]').first).to_be_in_viewport()
+    expect(page.locator('[data-testid="stPlotlyChart"] .main-svg').first).to_be_in_viewport()
+
+
+# ---- move
+
+
+@pytest.mark.parametrize(
+    ("key", "press", "path", "value"),
+    [
+        ("model_size", "ArrowRight", "model", {"size": "10B"}),
+        ("train_micro_batch", "ArrowRight", "train.micro_batch", 2),
+        ("train_seq_len", "ArrowLeft", "train.seq_len", 3072),
+        ("train_precision", "ArrowRight", "train.precision", "bf16-autocast"),
+        ("train_checkpointing", "ArrowLeft", "train.checkpointing", "none"),
+        ("train_zero", "ArrowLeft", "train.zero", 2),
+    ],
+)
+def test_each_slider_moves_the_plan_and_the_page(
+    open_app: Open, key: str, press: str, path: str, value: Any
+) -> None:
+    page = open_app("/")
+    reading.agrees(page)
+    before, place = reading.read(page)["figures"], box(page)
+    page.locator(f'.st-key-{key} input[type="range"]').first.press(press)
+    page.wait_for_url(lambda url: link.decode(rig.query(url))[0] != Plan())
+    reading.agrees(page)
+    assert field(reading.addressed(page), path) == value
+    assert reading.read(page)["figures"] != before
+    assert box(page) == place, "the chart jumped"
+
+
+def test_dragging_a_slider(open_app: Open) -> None:
+    page = open_app("/")
+    thumb = page.locator(".st-key-train_micro_batch [role=slider], .st-key-train_micro_batch input")
+    at = thumb.first.bounding_box()
+    assert at
+    x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 90, y, steps=8)
+    page.mouse.up()
+    page.wait_for_url(lambda url: link.decode(rig.query(url))[0] != Plan())
+    reading.agrees(page)
+    assert reading.addressed(page).train.micro_batch > 1
+
+
+def test_many_quick_presses_end_at_the_last(open_app: Open) -> None:
+    page = open_app("/")
+    slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
+    for _ in range(6):
+        slider.press("ArrowRight", delay=20)
+    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].train.micro_batch == 7)
+    reading.agrees(page)
+
+
+def test_back_and_forward(open_app: Open) -> None:
+    page = open_app("/")
+    slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
+    for batch in (2, 3):
+        slider.press("ArrowRight")
+        page.wait_for_url(lambda u, b=batch: link.decode(rig.query(u))[0].train.micro_batch == b)
+        reading.agrees(page)
+    for step, batch in ((page.go_back, 2), (page.go_back, 1), (page.go_forward, 2)):
+        step()
+        reading.agrees(page)
+        assert reading.addressed(page).train.micro_batch == batch
+        expect(slider).to_have_attribute("aria-valuetext", str(batch))
+
+
+# ---- send
+
+
+def test_a_link_shows_the_same_on_every_view(open_app: Open, server: rig.Server) -> None:
+    """One person goes through the views; for each, another opens the address and sees the same."""
+    mine = open_app(address(Plan.of(ELSEWHERE)))
+    for view in reading.VIEWS:
+        mine.get_by_role("link", name=view.title(), exact=True).first.click()
+        rig.eventually(lambda v=view: reading.view(mine) == v, page=mine)
+        rig.eventually(lambda: reading.addressed(mine) == Plan.of(ELSEWHERE), page=mine)
+        reading.agrees(mine)
+        theirs = open_app(mine.url.removeprefix(server.url), fresh=True)
+        reading.agrees(theirs)
+        assert theirs.url == mine.url
+        rig.eventually(
+            lambda theirs=theirs: reading.read(theirs) == reading.read(mine),
+            lambda theirs=theirs: f"{reading.read(theirs)}\n{reading.read(mine)}",
+            page=theirs,
+        )
+
+
+def test_the_copied_link_says_everything(open_app: Open, server: rig.Server) -> None:
+    plan = Plan.of(ELSEWHERE)
+    page = open_app(address(plan))
+    page.get_by_role("button", name="Share").click()
+    shown = page.locator('[data-testid="stCode"] code').first
+    expect(shown).to_contain_text("v=1")
+    copied = shown.inner_text().strip()
+    assert rig.query(copied).keys() >= set(link.KEYS)
+    theirs = open_app(copied.removeprefix(server.url), fresh=True)
+    reading.agrees(theirs)
+    assert reading.addressed(theirs) == plan
+
+
+# ---- download
+
+
+def test_every_download(open_app: Open) -> None:
+    """pandas reads each CSV, and what it sums to is what the page and `evaluate` say."""
+    plan = Plan.of(ELSEWHERE)
+    report = evaluate(plan)
+    memory, step, serve = report.memory, report.time, report.serve
+    assert memory
+    assert step
+    assert serve
+    page = open_app(address(plan, "train"))
+    tested, offered = set(), set()
+
+    def csv(view: str, name: str) -> pd.DataFrame:
+        if reading.view(page) != view:
+            page.goto(f"{rig.origin(page.url)}{address(plan, view)}")
+        reading.agrees(page)
+        key = reading.key_of_name(f"download_{name}")
+        tested.add(key)
+        offered.update(page.evaluate(reading.DOWNLOADS))
+        return pd.read_csv(reading.download(page, key))
+
+    table = csv("train", "memplan-breakdown.csv")
+    assert table["bytes"].sum() == memory.allocated_bytes
+    assert list(table["bytes"]) == list(memory.consumers.values())
+
+    table = csv("timeline", "memplan-timeline.csv")
+    assert table["bytes"].max() == memory.allocated_bytes
+    assert (table[list(memory.consumers)].sum(axis=1) == table["bytes"]).all()
+    assert list(table["bytes"]) == [instant.bytes for instant in memory.timeline]
+
+    table = csv("time", "memplan-operations.csv")
+    assert table["seconds"].sum() == pytest.approx(sum(o.seconds for o in step.operations))
+    assert table["flops"].sum() == pytest.approx(step.hardware_flops)
+
+    table = csv("tiers", "memplan-tiers.csv")
+    assert table["used_bytes"].sum() == sum(memory.tiers.values())
+    table = csv("tiers", "memplan-transfers.csv")
+    assert table["bytes"].sum() == pytest.approx(sum(t.bytes for t in step.transfers))
+
+    table = csv("serve", "memplan-serving.csv").set_index("what")["bytes"]
+    assert table["Weights"] == serve.weights_bytes
+    assert table["Room for KV cache"] == serve.kv_budget_bytes
+
+    table = csv("ledger", "memplan-ledger.csv")
+    by_tier = table.groupby("tier")["bytes"].sum()
+    assert by_tier["hbm"] == memory.allocated_bytes
+    for tier in by_tier.index:
+        assert by_tier[tier] == memory.tiers[tier], tier
+    assert (table["bytes_each"] * table["count"] == table["bytes"]).all()
+    assert f"{memory.allocated_bytes:,} bytes" in reading.read(page)["text"]
+    cells = table.select_dtypes(exclude="number").fillna("").astype(str)
+    assert not cells.map(lambda cell: cell[:1] in tuple("=+-@\t\r") and len(cell) > 0).any().any()
+    assert offered == tested, "a download is not tested"
+
+
+def test_the_plan_and_the_report_as_json(open_app: Open) -> None:
+    plan = Plan.of(ELSEWHERE)
+    page = open_app(address(plan))
+    page.get_by_role("button", name="Share").click()
+    text = reading.download(page, "plan_json").read_text(encoding="utf-8")
+    assert Plan.of(json.loads(text)) == plan
+    text = reading.download(page, "report_json").read_text(encoding="utf-8")
+    assert json.loads(text) == json.loads(json.dumps(evaluate(plan).to_dict()))
+
+
+# ---- drop
+
+
+def test_dropping_a_config(open_app: Open) -> None:
+    config = catalog.model_entry("llama-3.2-1b")["config"]
+    page = open_app("/")
+    page.get_by_text("Your own config.json").click()
+    zone = '.st-key-config_file [data-testid="stFileUploaderDropzone"]'
+    page.wait_for_selector(zone)
+    reading.drop(page, zone, "config.json", json.dumps(config))
+    page.wait_for_url(lambda url: "config=" in url)
+    reading.agrees(page)
+    plan = reading.addressed(page)
+    assert plan.model == config
+    assert evaluate(plan).parameters == 1_235_814_400
+    expect(page.get_by_text("1,235,814,400 parameters")).to_be_visible()
+    # The address alone carries the model.
+    theirs = open_app(f"/?{urlsplit(page.url).query}", fresh=True)
+    reading.agrees(theirs)
+    assert evaluate(reading.addressed(theirs)).parameters == 1_235_814_400
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("no JSON at all", "not JSON"),
+        ("[" * 1000, "nested too deeply"),
+        ('{"model_type": "<script>pwned=1</script>"}', "is not known yet"),
+        ('{"model_type": "llama", "hidden_size": 4097}', "hidden_size"),
+        ('{"model_type": "llama", "num_hidden_layers": NaN}', "num_hidden_layers"),
+        (" " * 1_500_000, "bytes"),
+    ],
+    ids=("text", "deep", "unknown", "indivisible", "nan", "large"),
+)
+def test_dropping_what_is_no_config(open_app: Open, content: str, says: str) -> None:
+    """A message; the plan, the page and every widget stay as they were."""
+    page = open_app("/?mb=2")
+    reading.agrees(page)
+    page.get_by_text("Your own config.json").click()
+    zone = '.st-key-config_file [data-testid="stFileUploaderDropzone"]'
+    page.wait_for_selector(zone)
+    reading.drop(page, zone, "config.json", content)
+    expect(page.locator('[data-testid="stAlert"]').filter(has_text=says).first).to_be_visible()
+    reading.agrees(page)
+    assert reading.addressed(page) == Plan(train={"micro_batch": 2})
+    slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
+    slider.press("ArrowRight")
+    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].train.micro_batch == 3)
+    reading.agrees(page)
+    assert page.evaluate("typeof pwned") == "undefined"
+
+
+# ---- break
+
+HOSTILE = (
+    ("mb=2&nosuchkey=1", "nosuchkey", 2),
+    ("mb=2&seq=nan", "seq", 2),
+    ("mb=2&seq=1e400", "seq", 2),
+    ("mb=2&gpus=-8", "gpus", 2),
+    ("mb=2&seq=" + "9" * 5000, "seq", 2),
+    ("v=99&mb=2", "later Memplan", 2),
+    ("mb=2&model=<img src=x onerror=pwned=1>", "model", 2),
+    ("mb=2&prec=**bold**[x](javascript:pwned=1)", "prec", 2),
+    ("mb=2&config=eJyrVkrL", "config", 2),
+    ("mb=2&config=" + "A" * 40_000, "config", 2),
+    ("mb=2&" + "&".join(f"k{i}=1" for i in range(200)), "k0", 2),
+    ("mb=2&mb=3", "mb", 2),
+    ("mb=2&pin=%3D%3D%3D", "", 2),
+    ("zero=1&mb=2", "", 2),
+)
+
+
+def test_links_that_are_damaged_or_mean_harm(open_app: Open, server: rig.Server) -> None:
+    """Each opens the app, says what it did not use, and keeps what it could."""
+    page = open_app("/")
+    page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
+    for query, says, batch in HOSTILE:
+        page.goto(f"{server.url}/?{query}")
+        rig.settled(page)
+        if says:
+            alert = page.locator('[data-testid="stAlert"]').filter(has_text=says).first
+            expect(alert).to_be_visible()
+        reading.agrees(page)
+        assert reading.addressed(page).train.micro_batch == batch, query
+        assert page.evaluate("typeof pwned") == "undefined", query
+        assert page.locator('[data-testid="stException"]').count() == 0, query
+        assert page.locator('[data-testid="stMain"] img').count() == 0, query
+
+
+def test_a_view_that_does_not_exist(open_app: Open) -> None:
+    page = open_app("/nosuchview?mb=2")
+    reading.agrees(page)
+    assert reading.addressed(page).train.micro_batch == 2
+
+
+# ---- look
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_train_is_accessible(open_app: Open, scheme: str) -> None:
+    page = open_app("/", color_scheme=scheme)
+    reading.agrees(page)
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_view_is_drawn(
+    open_app: Open, keep_screenshot: Callable[[Page, str], None], scheme: str
+) -> None:
+    """Nothing empty, nothing past the edge of a laptop's screen, on any view."""
+    page = open_app("/", color_scheme=scheme)
+    for view in reading.VIEWS:
+        page.goto(f"{rig.origin(page.url)}{address(Plan.of(ELSEWHERE), view)}")
+        reading.agrees(page)
+        rig.settled(page)
+        for chart in page.locator('[data-testid="stPlotlyChart"]').all():
+            place = chart.bounding_box()
+            assert place
+            assert place["height"] > 80, view
+            assert 0 <= place["x"] <= place["x"] + place["width"] <= rig.VIEWPORT["width"], view
+        for series in reading.read(page)["charts"]:
+            assert any(filter(None, trace["x"] + trace["y"]) for trace in series), view
+        wide = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{view} scrolls sideways"
+        keep_screenshot(page, f"{view}-{scheme}")
+
+
+# ---- keep up
+
+
+def test_presses_are_answered_at_once(open_app: Open) -> None:
+    """Far from a benchmark: fails when every interaction costs seconds."""
+    page = open_app("/")
+    slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
+    stamps = [time.monotonic()]
+    for batch in (2, 3, 4, 5):
+        slider.press("ArrowRight")
+        page.wait_for_url(lambda u, b=batch: link.decode(rig.query(u))[0].train.micro_batch == b)
+        reading.agrees(page)
+        stamps.append(time.monotonic())
+    assert min(b - a for a, b in pairwise(stamps)) < 3

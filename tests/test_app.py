@@ -1,0 +1,372 @@
+"""The app without a browser: every view, every preset, every kind of bad input."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from memcore import Plan, catalog, evaluate
+from memcore.report import CONSUMERS
+
+APP = Path(importlib.import_module("app").__file__ or "").parent
+VIEWS = ("train", "timeline", "time", "tiers", "serve", "ledger")
+PLANS = sorted(catalog.plan_entries())
+
+
+def opened(query: dict[str, str] | None = None, view: str = "train") -> AppTest:
+    at = AppTest.from_file(str(APP / "main.py"), default_timeout=60)
+    for key, value in (query or {}).items():
+        at.query_params[key] = value
+    at.run()
+    if view != "train":
+        at.switch_page(f"views/{view}.py").run()
+    return at
+
+
+def alive(at: AppTest) -> None:
+    assert not at.exception, [e.message for e in at.exception]
+    assert at.select_slider(key="train_micro_batch")
+
+
+def shown_plan(at: AppTest) -> Plan:
+    plan: Plan = at.session_state["plan"]
+    return plan
+
+
+def metrics(at: AppTest) -> dict[str, str]:
+    return {m.label: m.value for m in at.metric}
+
+
+def said(at: AppTest) -> str:
+    """The text of warnings and errors, without markdown's escapes."""
+    text = "\n".join(m.value for m in [*at.warning, *at.error])
+    return text.replace("\\", "").replace("\u200b", "")
+
+
+# --- every view ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", PLANS)
+def test_every_view_of_every_worked_example(view: str, name: str) -> None:
+    from memcore import link
+
+    plan = Plan.of(catalog.plan_entries()[name]["plan"])
+    at = opened(link.encode(plan), view)
+    alive(at)
+    assert shown_plan(at) == plan
+    assert not at.warning or evaluate(plan).memory is not None
+    report = evaluate(plan)
+    assert f"{report.parameters:,} parameters" in "".join(m.value for m in at.markdown)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_without_training_memory(view: str) -> None:
+    at = opened({"tp": "2"}, view)
+    alive(at)
+    assert evaluate(shown_plan(at)).notes == () or at.info
+
+
+def test_the_first_view_is_a_real_plan_with_a_verdict_and_a_chart() -> None:
+    at = opened()
+    alive(at)
+    assert at.success[0].value.startswith("**Training fits**")
+    assert at.get("plotly_chart")
+    assert not at.warning
+    assert not at.error
+
+
+def test_the_six_sliders_come_first_and_in_order() -> None:
+    at = opened()
+    keys = [s.key for s in at.sidebar.get("select_slider")][:6]
+    assert keys == [
+        "model_size",
+        "train_micro_batch",
+        "train_seq_len",
+        "train_precision",
+        "train_checkpointing",
+        "train_zero",
+    ]
+
+
+@pytest.mark.parametrize("view", ["train", "time", "tiers", "serve"])
+def test_every_gpu_has_its_charts(view: str) -> None:
+    for gpu in catalog.gpu_names():
+        alive(opened({"gpu": gpu}, view))
+
+
+EXTREMES = (
+    {"size": "2T", "seq": "16777216", "mb": "65536", "gpus": "1000000", "accum": "1000000"},
+    {"size": "2T", "seq": "16777216", "mb": "65536", "ckpt": "none", "attn": "eager"},
+    {"size": "100M", "seq": "1", "mb": "1", "gpus": "1", "conc": "1", "prompt": "1", "output": "1"},
+    {"gpu": "jetson-orin-nano-8gb", "size": "2T", "memutil": "0.0001", "conc": "1000000"},
+    {"gpu": "m2-ultra-192gb", "prec": "fp32", "ckpt": "none", "attn": "eager"},
+    {"offopt": "nvme", "gpu": "t4-16gb", "size": "70B", "batched": "16777216"},
+)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("query", EXTREMES, ids=lambda q: f"{q}"[:30])
+def test_extreme_plans(view: str, query: dict[str, str]) -> None:
+    at = opened(query, view)
+    alive(at)
+    assert "could not be used" not in said(at)
+
+
+# --- widgets -------------------------------------------------------------------------------------
+
+
+def test_each_of_the_six_sliders_changes_the_plan() -> None:
+    at = opened()
+    for key, value, path in (
+        ("model_size", "13B", "model"),
+        ("train_micro_batch", 4, "train.micro_batch"),
+        ("train_seq_len", 2048, "train.seq_len"),
+        ("train_precision", "bf16-pure", "train.precision"),
+        ("train_checkpointing", "none", "train.checkpointing"),
+        ("train_zero", 2, "train.zero"),
+    ):
+        at.select_slider(key=key).set_value(value).run()
+        alive(at)
+        found: Any = shown_plan(at).document()
+        for part in path.split("."):
+            found = found[part]
+        assert found == ({"size": value} if key == "model_size" else value)
+
+
+@pytest.mark.parametrize("framework", ["fsdp2", "pytorch"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_every_zero_stage_gives_a_valid_plan(framework: str, stage: int) -> None:
+    at = opened({"fw": framework, "zero": "0"})
+    at.select_slider(key="train_zero").set_value(stage).run()
+    alive(at)
+    assert not at.error or "does not fit" in said(at)
+    assert shown_plan(at).train.zero == stage
+    if stage == 0:
+        assert shown_plan(at).train.framework == framework
+
+
+def test_any_length_of_a_link_has_a_place_on_the_slider() -> None:
+    at = opened({"seq": "5001", "mb": "37"})
+    alive(at)
+    assert at.select_slider(key="train_seq_len").value == 5001
+    assert at.select_slider(key="train_micro_batch").value == 37
+
+
+def test_an_impossible_combination_keeps_the_last_plan_and_offers_two_ways_out() -> None:
+    at = opened({"mb": "2"})
+    before = metrics(at)
+    at.selectbox(key="model_preset").set_value("gpt2-xl").run()
+    alive(at)
+    assert "train.seq_len" in said(at)
+    assert metrics(at) == before
+    assert shown_plan(at).model == "llama-3-8b"
+    at.button(key="nearest").click().run()
+    alive(at)
+    assert (shown_plan(at).model, shown_plan(at).train.seq_len) == ("gpt2-xl", 1024)
+    assert shown_plan(at).train.micro_batch == 2
+
+
+def test_a_second_change_can_settle_the_first() -> None:
+    at = opened()
+    at.selectbox(key="model_preset").set_value("gpt2").run()
+    assert "train.seq_len" in said(at)
+    at.select_slider(key="train_seq_len").set_value(512).run()
+    alive(at)
+    assert shown_plan(at).model == "gpt2"
+    assert "train.seq_len" not in said(at)
+
+
+def test_undo() -> None:
+    at = opened()
+    at.selectbox(key="model_preset").set_value("gpt2").run()
+    at.button(key="undo").click().run()
+    alive(at)
+    assert at.selectbox(key="model_preset").value == "llama-3-8b"
+    assert not said(at)
+
+
+def test_a_pinned_plan_is_compared_with() -> None:
+    at = opened()
+    at.button(key="pin_button").click().run()
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    alive(at)
+    now, then = evaluate(shown_plan(at)).memory, evaluate(Plan()).memory
+    assert now is not None
+    assert then is not None
+    assert at.metric[0].delta.startswith("+")
+    at.button(key="pin_button").click().run()
+    assert not at.metric[0].delta
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_starting_from_a_worked_example(name: str) -> None:
+    at = opened()
+    at.selectbox(key="example").set_value(name).run()
+    alive(at)
+    assert shown_plan(at) == Plan.of(catalog.plan_entries()[name]["plan"])
+
+
+# --- links ---------------------------------------------------------------------------------------
+
+HOSTILE = (
+    {"nonsense": "1"},
+    {"mb": "-1"},
+    {"seq": "1" + "0" * 400},
+    {"memutil": "NaN"},
+    {"prec": "<script>alert(1)</script>"},
+    {"size": "[x](javascript:alert(1))"},
+    {"model": "www.example.com"},
+    {"v": "99"},
+    {"config": "A" * 40_000},
+    {"config": "eNqrVkpUslIy"},
+    {"gpudef": "eNqrVspJTErNUbJSskmyU6oFACa9BJc"},
+    {"tp": "3"},
+    {"pin": "%%%" * 1000},
+)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("query", HOSTILE, ids=lambda q: f"{q}"[:30])
+def test_a_hostile_link_opens_with_a_message(view: str, query: dict[str, str]) -> None:
+    at = opened({"accum": "3", **query}, view)
+    alive(at)
+    assert shown_plan(at).train.grad_accumulation == 3
+    if "pin" not in query:
+        assert "Part of this link could not be used" in said(at)
+    for box in [*at.warning, *at.error]:
+        assert not re.search(r"(?<!\\)[<\]]", box.value)  # every mark is escaped
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_inline_gpu_s_words_are_shown_as_they_are(view: str) -> None:
+    from memcore import link
+
+    gpu = catalog.accelerator("h100-sxm-80gb").model_dump(mode="json") | {
+        "label": "<b>[x](http://a.b)</b> :red[x]",
+        "memory_kind": "<a href='http://a.b'>HBM</a>" * 20,
+    }
+    at = opened(link.encode(Plan.of({"cluster": {"gpu": gpu}})), view)
+    alive(at)
+    title = next(m.value for m in at.markdown if m.value.startswith("####"))
+    assert not re.search(r"(?<!\\)[<\[\]]", title)
+    for chart in at.get("plotly_chart"):
+        assert "<a href" not in chart.proto.spec
+
+
+# --- config.json ---------------------------------------------------------------------------------
+
+
+def dropped(content: bytes) -> AppTest:
+    at = opened({"mb": "2"})
+    at.file_uploader(key="config_file").upload("config.json", content, "application/json").run()
+    alive(at)
+    assert shown_plan(at).train.micro_batch == 2
+    return at
+
+
+@pytest.mark.parametrize("name", ["llama-2-13b", "tinyllama-1.1b", "llama-3-70b"])
+def test_a_dropped_config_gives_the_preset_s_parameter_count(name: str) -> None:
+    config = catalog.model_entry(name)["config"]
+    at = dropped(json.dumps(config).encode())
+    count = evaluate(Plan(model=name)).parameters
+    assert f"{count:,} parameters" in "".join(m.value for m in at.markdown)
+    assert shown_plan(at).model == config
+
+
+def test_a_pasted_config() -> None:
+    config = catalog.model_entry("llama-2-13b")["config"]
+    at = opened()
+    at.text_area(key="config_text").set_value(json.dumps(config)).run()
+    alive(at)
+    assert shown_plan(at).model == config
+
+
+LLAMA: dict[str, Any] = catalog.model_entry("llama-2-7b")["config"]
+BAD_CONFIGS = {
+    "not JSON": (b"hello", "not JSON"),
+    "not text": (b"\x80\x81\x00", "not JSON"),
+    "empty": (b"", "not JSON"),
+    "a list": (b"[1, 2]", "braces"),
+    "50 MB": (b" " * 50_000_000, "bytes"),
+    "nested": (b'{"a":' * 1000 + b"1" + b"}" * 1000, "nested"),
+    "nested lists": (b"[" * 100_000, "nested"),
+    "architecture": (json.dumps(LLAMA | {"model_type": "mamba"}).encode(), "mamba"),
+    "heads": (json.dumps(LLAMA | {"num_attention_heads": 7}).encode(), "num_attention_heads"),
+    "markup": (json.dumps(LLAMA | {"model_type": "<b>x</b>"}).encode(), "<b>x</b>"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_CONFIGS)
+def test_a_bad_config_is_refused_and_nothing_is_lost(kind: str) -> None:
+    content, message = BAD_CONFIGS[kind]
+    at = dropped(content)
+    assert message in said(at)
+    assert shown_plan(at).model == "llama-3-8b"
+    at.select_slider(key="train_micro_batch").set_value(3).run()
+    alive(at)
+    assert shown_plan(at).train.micro_batch == 3
+    assert message not in said(at)
+
+
+# --- tables and downloads ------------------------------------------------------------------------
+
+
+def test_the_ledger_as_csv_adds_up_to_what_is_allocated() -> None:
+    from app import tables
+
+    for name in PLANS:
+        report = evaluate(Plan.of(catalog.plan_entries()[name]["plan"]))
+        if report.memory is None:
+            continue
+        ledger = pd.read_csv(io.BytesIO(tables.csv(tables.ledger(report.ledger))))
+        assert ledger["bytes"].dtype == "int64"
+        on_gpu = ledger[ledger["tier"] == "hbm"]
+        assert on_gpu["bytes"].sum() == report.memory.allocated_bytes
+        consumers = pd.read_csv(io.BytesIO(tables.csv(tables.consumers(report.memory))))
+        assert consumers["bytes"].sum() == report.memory.allocated_bytes
+        assert len(consumers) == len(CONSUMERS)
+
+
+def test_no_cell_runs_as_a_formula() -> None:
+    from app import tables
+
+    rows = [{"text": text, "bytes": -1} for text in ("=1+1", "+1", "-1", "@x", "\t=1", "fine")]
+    read = pd.read_csv(io.BytesIO(tables.csv(rows)))
+    assert all(text[0] in "'f" for text in read["text"])
+    assert read["bytes"].sum() == -6
+
+
+def test_every_view_offers_its_csv() -> None:
+    for view in VIEWS:
+        at = opened(view=view)
+        names = [b.proto.label for b in at.get("download_button")]
+        assert any("CSV" in name for name in names), view
+
+
+# --- the frame -----------------------------------------------------------------------------------
+
+
+def test_the_settings_that_speed_and_privacy_need() -> None:
+    config = tomllib.loads((APP / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
+    assert config["runner"]["postScriptGC"] is False
+    assert config["browser"]["gatherUsageStats"] is False
+
+
+def test_text_from_outside_is_never_markup() -> None:
+    from app import parts
+
+    for text in ("<b>", "[x](y)", "www.a.b", "https://a.b", ":red[x]", "$x$", "`x`", "a@b.c"):
+        escaped = parts.plain(text)
+        assert escaped.replace("\\", "").replace("\u200b", "") == text
+        assert "://" not in escaped.replace("\\", "")
+        assert "www." not in escaped.replace("\\", "")

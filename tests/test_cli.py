@@ -1,0 +1,338 @@
+"""The command line: what it prints, what it refuses and with which words and status."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memcore import Plan, PlanError, catalog, cli, evaluate
+from memcore.units import bytes_text
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSUMERS = ("parameters", "gradients", "optimizer states", "activations", "workspace")
+
+
+class Ran:
+    """What one call of the command gave."""
+
+    def __init__(self, status: int, out: str, err: str):
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line, parse_constant=_refuse) for line in self.out.splitlines()]
+
+
+def _refuse(word: str) -> None:
+    raise AssertionError(f"{word} in the output")
+
+
+@pytest.fixture
+def memplan(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """Runs the command in this process."""
+
+    def run(*arguments: object, given: str | bytes = "") -> Ran:
+        data = given.encode() if isinstance(given, str) else given
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        try:
+            status = cli.main([str(a) for a in arguments])
+        except SystemExit as e:  # argparse
+            status = int(e.code or 0)
+        return Ran(status, *capsys.readouterr())
+
+    return run
+
+
+def in_a_process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "memcore.cli", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        **options,
+    )
+
+
+# ---- a good plan
+
+
+def test_report_for_people(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"train": {"offload_optimizer": "cpu"}}')
+    ran = memplan("evaluate", file)
+    report = evaluate(Plan(train={"offload_optimizer": "cpu"}))
+    assert (ran.status, ran.err) == (0, "")
+    assert "Llama 3 8B, 8.03B parameters, on 8 x " in ran.out
+    assert report.memory
+    assert report.time
+    assert report.serve
+    assert report.memory.verdict.upper() in ran.out
+    for consumer in CONSUMERS:
+        assert f"\n{consumer}" in ran.out
+    assert f"{report.memory.allocated_bytes:,}" in ran.out
+    assert bytes_text(report.memory.capacity_bytes) in ran.out
+    assert f"bound by {report.time.bound_by}" in ran.out
+    assert "\ndram " in ran.out
+    assert f"{report.serve.max_concurrency:,} sequences" in ran.out
+    for note in report.notes:
+        assert note in ran.out
+
+
+@pytest.mark.parametrize("name", list(catalog.plan_entries()))
+def test_worked_plans_print_and_come_back(memplan: Callable[..., Ran], name: str) -> None:
+    document = memplan("plans", name).out
+    ran = memplan("evaluate", "-", given=document)
+    assert (ran.status, ran.err) == (0, "")
+    assert memplan("evaluate", "-", "--json", given=json.dumps(json.loads(document))).status == 0
+
+
+def test_json_report_of_a_file(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text("{}")
+    ran = memplan("evaluate", file, "--json")
+    assert ran.status == 0
+    assert json.loads(ran.out) == json.loads(json.dumps(evaluate(Plan()).to_dict()))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_any_unicode_file(memplan: Callable[..., Ran], tmp_path: Path, encoding: str) -> None:
+    """Windows shells write UTF-16 or a byte order mark."""
+    file = tmp_path / "plan.json"
+    file.write_bytes('{"train": {"micro_batch": 2}}'.encode(encoding))
+    assert memplan("evaluate", file).status == 0
+
+
+# ---- one plan a line
+
+
+def test_one_report_a_line_in_order(memplan: Callable[..., Ran]) -> None:
+    batches = [4, 1, 2]
+    given = "".join(json.dumps({"train": {"micro_batch": b}}) + "\n" for b in batches)
+    ran = memplan("evaluate", "-", "--json", given=given)
+    assert ran.status == 0
+    assert [r["plan"]["train"]["micro_batch"] for r in ran.lines] == batches
+
+
+def test_a_bad_line_is_answered_in_its_place(memplan: Callable[..., Ran]) -> None:
+    typo = '{"train": {"micro_bach": 2}}'
+    given = f'{{}}\n\n  \r\n{typo}\nno JSON\n{{"model": "gpt2", "train": {{"seq_len": 1024}}}}'
+    ran = memplan("evaluate", "-", "--json", given=given)
+    assert ran.status == 2
+    good, wrong, text, last = ran.lines
+    assert good["parameters"] == 8_030_261_248
+    assert wrong["line"] == 4
+    assert wrong["issues"][0]["field"] == "train.micro_bach"
+    assert "did you mean 'micro_batch'" in wrong["error"]
+    assert (text["line"], text["error"][:8]) == (5, "not JSON")
+    assert last["parameters"] == 124_439_808
+
+
+def test_nothing_in_nothing_out(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("evaluate", "-", "--json", given="\n\n")
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+
+
+def test_an_endless_line_does_not_fill_memory_nor_end_the_rest(memplan: Callable[..., Ran]) -> None:
+    given = b"{" + b" " * (3 * cli.MAX_PLAN_BYTES) + b"}\n{}\n"
+    ran = memplan("evaluate", "-", "--json", given=given)
+    assert ran.status == 2
+    assert [("error" in line, "parameters" in line) for line in ran.lines] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+HOSTILE = (
+    "null", "[]", "3", '"x"', "NaN", "{", "}", "{]", "\x00", "\ufeff", "[" * 100_000,
+    '{"a":' * 100_000, '{"train": {"micro_batch": NaN}}', '{"train": {"micro_batch": 1e400}}',
+    '{"serve": {"memory_utilization": Infinity}}', '{"train": {"micro_batch": %s}}' % ("9" * 400),
+    '{"train": {"micro_batch": %s}}' % ("9" * 5000), '{"train": {"micro_batch": -1}}',
+    '{"train": {"micro_batch": true}}', '{"train": {"micro_batch": "1"}}', '{"train": null}',
+    '{"model": "<script>alert(1)</script>"}', '{"model": "\\u001b[31m"}', '{"model": "\\ud800"}',
+    '{"model": {"size": "-7B"}}', '{"model": {"model_type": "mamba"}}', '{"version": 99}',
+    '{"train": {}, "train": {"zero": 0}}', '{"cluster": {"gpu": {"label": "x"}}}',
+    '{"cluster": {"gpus": 7}, "parallel": {"tp": 2}}', '{"": 1}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda t: t[:40])
+def test_whatever_a_line_holds_the_next_is_answered(memplan: Callable[..., Ran], text: str) -> None:
+    given = text.encode("utf-8", "surrogatepass") + b"\n{}\n"
+    ran = memplan("evaluate", "-", "--json", given=given)
+    assert ran.status == 2
+    assert ran.err == ""
+    bad, good = ran.lines
+    assert set(bad) == {"error", "line", "issues"}
+    assert len(bad["error"]) < 2_000
+    assert bad["error"].isascii() or "\x1b" not in bad["error"]
+    assert "parameters" in good
+
+
+@given(st.binary(max_size=200).filter(lambda b: b.strip() and b"\n" not in b))
+def test_no_bytes_break_it(data: bytes) -> None:
+    with contextlib.suppress(PlanError):
+        cli._plan_of(data)
+
+
+# ---- what cannot be read
+
+
+def test_a_typo_is_answered_with_the_right_name(
+    memplan: Callable[..., Ran], tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"train": {"micro_bach": 2}, "model": "lama-3-8b"}')
+    ran = memplan("evaluate", file)
+    assert (ran.status, ran.out) == (2, "")
+    assert f"memplan: {file}: train.micro_bach: unknown key; did you mean 'micro_batch'?" in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no such file or directory"),
+        (b"", "not JSON"),
+        (b"train: 1\n", "not JSON"),
+        (b"\x80\x81\xff\x00" * 99, "not text"),
+        (b" " * 50_000_000, "bytes, so not a plan"),
+        (b'{"a":' * 50_000, "nested too deeply"),
+        (b'{"zero": 1, "zero": 2}', "'zero' is there twice"),
+    ],
+)
+def test_files_that_are_no_plan(
+    memplan: Callable[..., Ran], tmp_path: Path, content: bytes | None, says: str
+) -> None:
+    file = tmp_path / "some plan.json"
+    if content is not None:
+        file.write_bytes(content)
+    for more in ((), ("--json",)):
+        ran = memplan("evaluate", file, *more)
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err.startswith(f"memplan: {file}: ")
+        assert says in ran.err
+        assert ran.err.count("\n") == 1
+
+
+def test_a_folder_is_no_plan(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    ran = memplan("evaluate", tmp_path)
+    assert ran.status == 2
+    assert ran.err.startswith(f"memplan: {tmp_path}: ")
+    assert ran.err.count("\n") == 1
+
+
+def test_a_name_that_no_file_can_have(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("evaluate", "a\x00b")
+    assert ran.status == 2
+    assert ran.err.count("\n") == 1
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    process = in_a_process("evaluate", "-", "--json")
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    process.stdin.write(b"{}\n")
+    process.stdin.flush()
+    assert process.stdout.readline().startswith(b"{")
+    process.stdout.close()
+    process.stdin.write(b"{}\n" * 3)
+    process.stdin.close()
+    assert process.wait(60) == 1
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+# ---- lists
+
+
+def test_models(memplan: Callable[..., Ran]) -> None:
+    table = memplan("models").out
+    for row in json.loads(memplan("models", "--json").out):
+        assert row["name"] in table
+        assert row["parameters"] > 10**7
+    assert "llama-3-8b" in table
+    assert "8.03B" in table
+
+
+def test_gpus(memplan: Callable[..., Ran]) -> None:
+    table = memplan("gpus").out
+    rows = {row["name"]: row for row in json.loads(memplan("gpus", "--json").out)}
+    assert rows["h100-sxm-80gb"]["memory_bandwidth"] == 3.35e12
+    assert all(row["memory_bytes"] > 0 for row in rows.values())
+    line = next(line for line in table.splitlines() if line.startswith("h100-sxm-80gb"))
+    assert "3.35 TB/s" in line
+    assert line.endswith(" 989")
+
+
+def test_plans(memplan: Callable[..., Ran]) -> None:
+    rows = json.loads(memplan("plans", "--json").out)
+    assert [row["name"] for row in rows] == list(catalog.plan_entries())
+    ran = memplan("plans", "lama-3-8b-fsdp2-8xh100")
+    assert ran.status == 2
+    assert "did you mean 'llama-3-8b-fsdp2-8xh100'" in ran.err
+
+
+# ---- the rest
+
+
+def test_help_and_version(memplan: Callable[..., Ran]) -> None:
+    assert "evaluate" in memplan("--help").out
+    assert memplan("--version").out.startswith("memplan ")
+    assert memplan().status == 2
+    assert memplan("evalute", "x").status == 2
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "9" * 5000, "x", "८५०१"])
+def test_ports_that_are_none(memplan: Callable[..., Ran], port: str) -> None:
+    ran = memplan("app", "--port", port)
+    assert ran.status == 2
+    assert "is not a port" in ran.err
+
+
+def test_a_busy_port_is_named(memplan: Callable[..., Ran]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = memplan("app", "--port", port)
+    assert ran.status == 1
+    assert f"cannot serve on 127.0.0.1 port {port}" in ran.err
+
+
+def test_a_host_that_is_none(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("app", "--host", "no.such.host.invalid")
+    assert ran.status == 1
+    assert "cannot serve on no.such.host.invalid" in ran.err
+
+
+def test_the_next_free_port_when_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(cli, "FIRST_PORT", port)
+        assert cli._free_port("127.0.0.1", None) != port
+
+
+def test_evaluate_imports_neither_pandas_nor_streamlit() -> None:
+    code = (
+        "import sys; from memcore import cli; cli.main(['evaluate', '-']); "
+        "print({'pandas', 'plotly', 'streamlit'} & set(sys.modules), file=sys.stderr)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=b"{}", capture_output=True, env=environment
+    )
+    assert done.stderr.strip() == b"set()"

@@ -1,0 +1,382 @@
+"""Links: a plan survives the trip, an old link keeps its meaning, damage costs only itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import zlib
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from memcore import Plan, PlanError, catalog, link, policies
+
+INLINE = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+}
+
+
+def read(text: str) -> tuple[Plan, list[str]]:
+    plan, issues = link.decode(parse_qs(text, keep_blank_values=True))
+    return plan, [str(issue) for issue in issues]
+
+
+def leaves(value: Any, path: str = "") -> set[str]:
+    if not isinstance(value, dict) or path == "model":
+        return {path}
+    return {p for k, v in value.items() for p in leaves(v, f"{path}.{k}".strip("."))}
+
+
+# --- old links: this table only grows ------------------------------------------------------------
+
+FULL = (
+    "v=1&model=llama-2-7b~1&gpu=a100-sxm-80gb~1&gpus=16&pernode=8&tp=1&pp=1&cp=1&ep=1&sp=no&vs=1"
+    "&mb=3&seq=2048&accum=4&fw=pytorch&zero=1&prec=bf16-pure&opt=adamw&ckpt=none&kernels=hf"
+    "&attn=sdpa&loss=eager&offopt=cpu&offpar=none&offact=none&wdtype=fp16&kvdtype=fp8"
+    "&kvcache=contiguous&conc=5&prompt=100&output=7&block=32&memutil=0.85&batched=4096"
+)
+V1 = {  # what an empty link of version 1 means, for ever
+    "model": "llama-3-8b",
+    "cluster.gpu": "h100-sxm-80gb",
+    "cluster.gpus": 8,
+    "cluster.gpus_per_node": 8,
+    "cluster.node": None,
+    "parallel.tp": 1,
+    "parallel.pp": 1,
+    "parallel.cp": 1,
+    "parallel.ep": 1,
+    "parallel.sequence_parallel": False,
+    "parallel.virtual_stages": 1,
+    "train.micro_batch": 1,
+    "train.seq_len": 4096,
+    "train.grad_accumulation": 1,
+    "train.framework": "fsdp2",
+    "train.zero": 3,
+    "train.precision": "bf16-mixed",
+    "train.optimizer": "adamw",
+    "train.checkpointing": "full",
+    "train.kernels": "hf",
+    "train.attention": "flash",
+    "train.cross_entropy": "eager",
+    "train.offload_optimizer": "none",
+    "train.offload_parameters": "none",
+    "train.offload_activations": "none",
+    "serve.weight_dtype": "bf16",
+    "serve.kv_dtype": "bf16",
+    "serve.kv_cache": "paged",
+    "serve.concurrency": 64,
+    "serve.prompt_len": 1024,
+    "serve.output_len": 256,
+    "serve.block_size": 16,
+    "serve.memory_utilization": 0.9,
+    "serve.max_batched_tokens": 8192,
+}
+GOLDEN: dict[str, dict[str, Any]] = {
+    "": {},
+    "v=1": {},
+    "v=1&model=llama-3-8b~1&gpu=h100-sxm-80gb~1&mb=4": {"train.micro_batch": 4},
+    "v=1&size=13B&seq=1000": {"model": {"size": "13B"}, "train.seq_len": 1000},
+    "v=1&model=gpt2-xl~1&gpu=rtx-4090-24gb~1&gpus=1&pernode=1&seq=1024&fw=pytorch&zero=0": {
+        "model": "gpt2-xl",
+        "cluster.gpu": "rtx-4090-24gb",
+        "cluster.gpus": 1,
+        "cluster.gpus_per_node": 1,
+        "train.seq_len": 1024,
+        "train.framework": "pytorch",
+        "train.zero": 0,
+    },
+    "v=1&tp=8&gpus=64&node=dgx-a100~1&sp=yes&kvdtype=fp16": {
+        "parallel.tp": 8,
+        "cluster.gpus": 64,
+        "cluster.node": "dgx-a100",
+        "parallel.sequence_parallel": True,
+        "serve.kv_dtype": "fp16",
+    },
+    "v=1&mb=2&config=eNo9zEEKgzAQBdC7zDqLKBbEy4TR-eBAMhGdFmzp3RuouH2L96FVRWDp0DdoenR9IDXHXi"
+    "DKjsu72A-BShXk5OfWhHLmwhTIniWxO8y1WlrBctA0_v26M5_Ym7biVRee7zTG7w9gLCyF": {
+        "model": INLINE,
+        "train.micro_batch": 2,
+    },
+    FULL: {
+        "model": "llama-2-7b",
+        "cluster.gpu": "a100-sxm-80gb",
+        "cluster.gpus": 16,
+        "train.micro_batch": 3,
+        "train.seq_len": 2048,
+        "train.grad_accumulation": 4,
+        "train.framework": "pytorch",
+        "train.zero": 1,
+        "train.precision": "bf16-pure",
+        "train.checkpointing": "none",
+        "train.attention": "sdpa",
+        "train.offload_optimizer": "cpu",
+        "serve.weight_dtype": "fp16",
+        "serve.kv_dtype": "fp8",
+        "serve.kv_cache": "contiguous",
+        "serve.concurrency": 5,
+        "serve.prompt_len": 100,
+        "serve.output_len": 7,
+        "serve.block_size": 32,
+        "serve.memory_utilization": 0.85,
+        "serve.max_batched_tokens": 4096,
+    },
+}
+
+
+@pytest.mark.parametrize("text", GOLDEN)
+def test_an_old_link_means_what_it_meant(text: str) -> None:
+    plan, _ = read(text)
+    document = plan.document()
+    expected = V1 | GOLDEN[text]
+    assert {path: link._get(document, path) for path in expected} == expected
+
+
+def test_every_field_of_a_plan_has_a_key() -> None:
+    """A field added to the Plan needs a key here, or links would lose it."""
+    objects = {"version", "model", "cluster.gpu", "cluster.node"}
+    assert leaves(Plan().document()) - objects == set(link.fields())
+    assert {path for path in V1 if path in link.fields()} <= set(link.fields())
+
+
+def test_keys_are_short_and_few() -> None:
+    assert all(len(key) <= 8 for key in link.KNOWN)
+    assert len(link.KNOWN) <= link.MAX_KEYS
+
+
+# --- there and back ------------------------------------------------------------------------------
+
+
+def words(table: Any) -> some.SearchStrategy[str]:
+    return some.sampled_from(sorted(table))
+
+
+@some.composite
+def plans(draw: some.DrawFn) -> Plan:
+    framework = draw(words(policies.FRAMEWORKS))
+    gpu: Any = draw(some.sampled_from(catalog.gpu_names()))
+    node: Any = draw(some.none() | some.sampled_from(catalog.node_names()))
+    if draw(some.booleans()):
+        gpu = catalog.accelerator(gpu).model_dump(mode="json") | {"label": draw(labels)}
+    if node and draw(some.booleans()):
+        node = catalog.node(node).model_dump(mode="json")
+    model = draw(
+        some.sampled_from([n for n in catalog.model_names() if "gpt2" not in n])
+        | some.sampled_from([{"size": "7B"}, {"size": "1.5T"}, {"size": "350m"}])
+        | some.just(INLINE)
+    )
+    plan, _ = link.repair(
+        {
+            "model": model,
+            "cluster": {"gpu": gpu, "gpus": 8 * draw(some.integers(1, 10**4)), "node": node},
+            "parallel": {"cp": draw(some.sampled_from([1, 2])), "sequence_parallel": True},
+            "train": {
+                "micro_batch": draw(some.integers(1, 65_536)),
+                "seq_len": draw(some.integers(2, 1024)),
+                "framework": framework,
+                "zero": draw(some.sampled_from(policies.FRAMEWORKS[framework].zero)),
+                "precision": draw(words(policies.PRECISIONS)),
+                "checkpointing": draw(words(policies.CHECKPOINTING)),
+                "offload_optimizer": draw(words(policies.OFFLOAD)),
+            },
+            "serve": {
+                "memory_utilization": draw(some.floats(0.0001, 1)),
+                "kv_cache": draw(words(policies.KV_CACHES)),
+                "block_size": draw(some.integers(1, 65_536)),
+            },
+        }
+    )
+    return plan
+
+
+labels = some.text(some.characters(codec="utf-8"), min_size=1, max_size=80)
+
+
+@settings(deadline=None, max_examples=60)
+@given(plan=plans(), short=some.booleans())
+def test_a_plan_survives_the_trip(plan: Plan, short: bool) -> None:
+    query = link.encode(plan, short=short)
+    assert len(query) <= link.MAX_KEYS
+    text = link.query_text(query)
+    assert link.decode(parse_qs(text)) == (plan, [])
+    assert link.decode_pin(link.encode_pin(plan)) == (plan, [])
+
+
+def test_a_link_by_presets_fits_every_proxy_and_chat() -> None:
+    for entry in catalog.plan_entries().values():
+        plan = Plan.of(entry["plan"])
+        assert len(link.query_text(link.encode(plan))) < 600
+        assert len(link.query_text(link.encode(plan, short=True))) < 200
+
+
+def test_a_corrected_preset_says_so() -> None:
+    plan, issues = read("v=1&model=llama-3-8b~999&mb=2")
+    assert plan.train.micro_batch == 2
+    assert "corrected since" in issues[0]
+
+
+# --- damaged and hostile links -------------------------------------------------------------------
+
+
+def packed(value: Any) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(json.dumps(value).encode())).decode().rstrip("=")
+
+
+def nested(depth: int) -> str:
+    text = '{"a":' * depth + "1" + "}" * depth
+    return base64.urlsafe_b64encode(zlib.compress(text.encode())).decode().rstrip("=")
+
+
+BOMB = base64.urlsafe_b64encode(zlib.compress(b" " * 10**7)).decode().rstrip("=")
+
+# link -> what the message must name
+HOSTILE = {
+    "nonsense=1": "nonsense",
+    "mbb=4": "did you mean 'mb'",
+    "mb=four": "train.micro_batch",
+    "mb=4.5": "train.micro_batch",
+    "mb=": "mb",
+    "mb=-3": "train.micro_batch",
+    "mb=99999999999": "train.micro_batch",
+    f"mb={10**30}": "train.micro_batch",
+    "mb=1&mb=2": "mb",
+    "mb=%EF%BC%91": "train.micro_batch",
+    "mb=1_000": "train.micro_batch",
+    "seq=NaN": "train.seq_len",
+    "seq=1e400": "train.seq_len",
+    f"seq={'9' * 400}": "train.seq_len",
+    "seq=0": "train.seq_len",
+    "memutil=nan": "serve.memory_utilization",
+    "memutil=inf": "serve.memory_utilization",
+    "memutil=1e400": "serve.memory_utilization",
+    "memutil=0": "serve.memory_utilization",
+    "memutil=7": "serve.memory_utilization",
+    "sp=maybe": "parallel.sequence_parallel",
+    "prec=bf16-mixd": "did you mean 'bf16-mixed'",
+    "prec=%3Cscript%3Ealert(1)%3C/script%3E": "train.precision",
+    "fw=torch": "train.framework",
+    "zero=9": "train.zero",
+    "gpu=h100-sxm-80": "h100-sxm-80gb",
+    "gpu=%00": "cluster.gpu",
+    "node=nowhere": "cluster.node",
+    "model=lama-3-8b": "did you mean 'llama-3-8b'",
+    "model=[x](javascript:alert(1))": "model",
+    "size=7Q": "model.size",
+    "size=-7B": "model.size",
+    "size=999T": "model.size",
+    f"model={'a' * 5000}": "model",
+    "config=!!!!": "config",
+    "config=abc": "config",
+    f"config={packed(INLINE)[:-9]}": "config",
+    f"config={BOMB}": "config",
+    f"config={'A' * 50_000}": "config",
+    f"config={packed([1, 2])}": "config",
+    f"config={packed({'model_type': 'mamba'})}": "mamba",
+    f"config={packed({**INLINE, 'num_attention_heads': 7})}": "num_attention_heads",
+    f"config={packed({**INLINE, 'hidden_size': float('nan')})}": "config",
+    f"config={packed({**INLINE, 'hidden_size': 10**400})}": "model.hidden_size",
+    f"config={nested(30)}": "deeply",
+    f"config={nested(5000)}": "config",
+    f"gpudef={packed({'label': '<b>x</b>'})}": "cluster.gpu",
+    f"nodedef={packed({'label': 'x'})}": "cluster.node",
+    "v=2": "later Memplan",
+    "v=99999999999999999999": "later Memplan",
+    "v=0": "not a version",
+    "v=one": "not a version",
+    "tp=3": "parallel.tp",
+    "tp=16": "cluster.gpus",
+    "gpus=3&tp=2": "cluster.gpus",
+    "cp=64&gpus=64&seq=8": "parallel.cp",
+    "pp=64&gpus=64": "parallel.pp",
+    "zero=1": "framework",
+    "fw=pytorch": "Stage",
+    "model=gpt2": "learned positions",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:40])
+def test_a_damaged_link_names_the_field_and_keeps_the_rest(text: str) -> None:
+    plan, issues = read(text + "&accum=5&conc=77&bogus~=1")
+    assert any(HOSTILE[text] in issue for issue in issues), issues
+    assert plan.train.grad_accumulation == 5
+    assert plan.serve.concurrency == 77
+    assert len(issues) <= link.MAX_ISSUES + 1
+    assert all(len(issue) < 700 for issue in issues)
+    assert Plan.of(plan.document()) == plan
+
+
+def test_where_fields_conflict_the_chosen_ones_are_kept() -> None:
+    assert read("zero=1")[0].train.framework == "pytorch"
+    assert read("fw=pytorch")[0].train.zero <= 1
+    assert read("model=gpt2")[0].train.seq_len == 1024
+    assert read("gpus=3&tp=2")[0].cluster.gpus == 4
+    assert read("tp=16")[0].cluster.gpus == 16
+
+
+def test_too_many_keys() -> None:
+    plan, issues = read("&".join(f"k{i}=1" for i in range(900)) + "&mb=2")
+    assert "at most 64" in issues[0]
+    assert len(issues) <= link.MAX_ISSUES + 1
+    assert isinstance(plan, Plan)
+
+
+def test_a_hostile_link_is_read_quickly() -> None:
+    start = time.perf_counter()
+    for text in HOSTILE:
+        read(text)
+    assert time.perf_counter() - start < 5
+
+
+any_text = some.text(max_size=60)
+any_key = any_text | some.sampled_from(link.KNOWN)
+any_value = any_text | some.integers().map(str) | some.floats().map(str) | some.just(packed(INLINE))
+
+
+@settings(deadline=None, max_examples=150)
+@given(some.dictionaries(any_key, any_value | some.lists(any_value, max_size=3), max_size=12))
+def test_nothing_makes_decode_raise(query: dict[str, Any]) -> None:
+    plan, issues = link.decode(query)
+    assert Plan.of(plan.document()) == plan
+    for issue in issues:
+        assert str(issue).isprintable()
+
+
+@settings(deadline=None, max_examples=100)
+@given(some.binary(max_size=200) | some.text(max_size=200).map(lambda t: zlib.compress(t.encode())))
+def test_no_payload_makes_decode_raise(payload: bytes) -> None:
+    text = base64.urlsafe_b64encode(payload).decode().rstrip("=")
+    for key in ("config", "gpudef", "nodedef"):
+        plan, issues = link.decode({key: text, "mb": "2"})
+        assert plan.train.micro_batch == 2
+        assert issues or not text
+
+
+json_values = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | any_text,
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(any_text, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(some.sampled_from(sorted(INLINE)), json_values)
+def test_no_inline_model_makes_decode_raise(key: str, value: Any) -> None:
+    plan, _ = link.decode({"config": packed({**INLINE, key: value})})
+    assert Plan.of(plan.document()) == plan
+
+
+def test_repair_finds_a_valid_plan() -> None:
+    broken = Plan().document() | {"model": "gpt2"}
+    with pytest.raises(PlanError):
+        Plan.of(broken)
+    plan, issues = link.repair(broken)
+    assert (plan.model, plan.train.seq_len) == ("gpt2", 1024)
+    assert issues[0].field == "train.seq_len"

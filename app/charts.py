@@ -335,6 +335,9 @@ def tiers(rows: Sequence[dict[str, Any]]) -> go.Figure:
                 ],
                 marker={"opacity": HIDDEN},
                 width=0.7,
+                text=[_filled(row) for row in held],
+                textposition="outside",
+                cliponaxis=False,
             ),
             _bar(
                 "Used by this plan",
@@ -353,12 +356,20 @@ def tiers(rows: Sequence[dict[str, Any]]) -> go.Figure:
         xaxis={
             "type": "log",
             "title": "bytes",
-            "range": [_log10(least), _log10(max([r["capacity_bytes"] for r in held]) * 2)],
+            "range": [_log10(least), _log10(max([r["capacity_bytes"] for r in held]) * 60)],
             "tickvals": [2**k for k in range(10, 61, 10)],
             "ticktext": ["1 KiB", "1 MiB", "1 GiB", "1 TiB", "1,024 TiB", "2^20 TiB"],
         },
         yaxis={"autorange": "reversed"},
     )
+
+
+def _filled(row: dict[str, Any]) -> str:
+    """A tier's capacity in words, since a logarithmic bar does not show shares."""
+    size, used = row["capacity_bytes"], row["used_bytes"]
+    if not used:
+        return bytes_text(size)
+    return f"{bytes_text(used)} of {bytes_text(size)} ({used / size:.0%})"
 
 
 def transfers(moved: Sequence[Transfer]) -> go.Figure:

@@ -78,6 +78,11 @@ def _link_warnings() -> None:
 def _problems() -> None:
     """Why the widgets do not make a plan, and two ways out."""
     issues = state.problems()
+    if state.adjusted():
+        st.info(
+            "**The plan was fitted to this model.**\n" + _listed(state.adjusted()),
+            icon=":material/tune:",
+        )
     if not issues:
         return
     if state.is_unchanged():
@@ -390,6 +395,7 @@ def download(label: str, rows: tables.Rows, name: str) -> None:
 
 COLUMNS: dict[str, Any] = {
     **{name: name.replace("_", " ") for name in ("bound_by", "optimizer_states", "bytes_each")},
+    "holds": st.column_config.TextColumn("holds", width=90),
     "percent": st.column_config.ProgressColumn("share", format="%d%%", min_value=0, max_value=100),
     **{
         name: st.column_config.NumberColumn(title, format="localized")

@@ -77,7 +77,7 @@ def _decoded(query: Query) -> tuple[Plan, Plan | None]:
 
 def _accept(plan: Plan) -> None:
     s = st.session_state
-    s.plan, s.draft, s.problems = plan, plan.document(), ()
+    s.plan, s.draft, s.problems, s.adjusted = plan, plan.document(), (), []
 
 
 # --- what the page reads -------------------------------------------------------------------------
@@ -129,6 +129,12 @@ def problems() -> tuple[Issue, ...]:
     return found
 
 
+def adjusted() -> list[Issue]:
+    """What gave way to the model that was chosen last."""
+    found: list[Issue] = st.session_state.adjusted
+    return found
+
+
 def is_unchanged() -> bool:
     """Whether the draft is the plan: what was not valid did not enter it."""
     return bool(st.session_state.draft == plan().document())
@@ -164,6 +170,17 @@ def change(changes: Mapping[str, Any]) -> None:
         _accept(Plan.of(draft))
     except PlanError as e:
         s.problems = e.issues
+        if "model" in changes:
+            _fit_to_model(draft)
+
+
+def _fit_to_model(draft: Mapping[str, Any]) -> None:
+    """A model that was just chosen brings its own limits: what it cannot have gives way to it."""
+    s = st.session_state
+    fitted, mended = link.repair(draft, given=("model",))
+    if fitted.model == draft["model"]:
+        _accept(fitted)
+        s.adjusted = mended
 
 
 def use_model(config: Mapping[str, Any] | PlanError) -> None:

@@ -238,7 +238,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             "Host DRAM",
             "per node",
             node.dram_bytes,
-            node.pcie_bandwidth,
+            gpu.pcie_bandwidth,
             used=used.get("dram", 0),
             traffic=moved.get("pcie", 0.0),
             what=_living(report, "dram") or "nothing is offloaded to it",

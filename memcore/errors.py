@@ -41,5 +41,8 @@ def did_you_mean(word: str, known: Iterable[str], listed: int = 12) -> str:
     close = difflib.get_close_matches(word[:SHOWN], names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
+    within = [name for name in names if word and word.lower() in name.lower()]
+    if within:
+        return f"did you mean {' or '.join(repr(name) for name in within[:4])}?"
     more = f", ... ({len(names)} in all)" if len(names) > listed else ""
     return f"choose one of {', '.join(names[:listed])}{more}"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Bytes = Annotated[int, Field(ge=0, le=10**18)]
 Rate = Annotated[float, Field(ge=0, le=1e20, allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=2_000)]
+Name = Annotated[str, Field(max_length=80)]
 
 
 class _Described(BaseModel):
@@ -20,7 +21,7 @@ class _Described(BaseModel):
     label: Annotated[str, Field(min_length=1, max_length=80)]
     revision: int = 1
     note: Text = ""
-    sources: dict[str, Text] = {}
+    sources: Annotated[dict[Name, Text], Field(max_length=40)] = {}
 
 
 class Accelerator(_Described):
@@ -32,9 +33,9 @@ class Accelerator(_Described):
     node             the host node it usually sits in
     """
 
-    vendor: str
-    architecture: str
-    memory_kind: str
+    vendor: Name
+    architecture: Name
+    memory_kind: Name
     memory_bytes: Annotated[int, Field(ge=2**20, le=10**15)]
     usable_bytes: Annotated[int, Field(ge=2**20, le=10**15)]
     usable_certainty: Literal["measured", "assumed"] = "assumed"
@@ -42,13 +43,13 @@ class Accelerator(_Described):
     sms: Annotated[int, Field(ge=1, le=10**6)]
     l1_bytes_per_sm: Bytes
     l2_bytes: Bytes
-    peer_link: str = "none"
+    peer_link: Name = "none"
     peer_bandwidth: Rate = 0.0
     pcie_bandwidth: Rate
     unified_memory: bool = False
     watts: Rate
-    node: str
-    flops: dict[str, Rate]
+    node: Name
+    flops: Annotated[dict[Name, Rate], Field(min_length=1, max_length=20)]
 
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s for matrix products in `dtype`, or in the nearest dtype the chip has."""
@@ -76,6 +77,6 @@ class Node(_Described):
     nvme_bytes: Bytes
     nvme_read_bandwidth: Rate
     nvme_write_bandwidth: Rate
-    network: str
+    network: Name
     network_bandwidth: Rate
     certainty: Literal["datasheet", "assumed"] = "assumed"

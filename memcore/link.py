@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from memcore import catalog, policies
 from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.families import FAMILIES
 from memcore.model import check_depth
 from memcore.plan import Plan, resolve_model
 
@@ -429,7 +430,18 @@ def _mend_gpus(document: dict[str, Any], given: Collection[str]) -> str:
     return f"{document['cluster']['gpus']:,} GPUs are used"
 
 
+def _mend_attention(document: dict[str, Any], given: Collection[str]) -> str:
+    """Take an attention that the model's code has."""
+    try:
+        runs = FAMILIES[resolve_model(document["model"]).family].attentions
+    except PlanError:
+        return ""
+    document["train"]["attention"] = runs[-1]
+    return f"{runs[-1]} is used"
+
+
 _MENDERS = {
+    "train.attention": _mend_attention,
     "train.seq_len": _mend_seq_len,
     "train.zero": _mend_zero,
     "cluster.gpus": _mend_gpus,

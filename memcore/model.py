@@ -120,7 +120,7 @@ def parse_config(text: str | bytes) -> dict[str, Any]:
             ]
         )
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_not_a_number)
     except RecursionError:
         raise PlanError([Issue("model", "nested too deeply to be a config.json")]) from None
     except (ValueError, UnicodeDecodeError) as e:
@@ -129,6 +129,10 @@ def parse_config(text: str | bytes) -> dict[str, Any]:
         raise PlanError([Issue("model", "a config.json is one JSON object, in braces")])
     check_depth(value)
     return value
+
+
+def _not_a_number(word: str) -> None:
+    raise ValueError(f"{word} is not a number that JSON has")
 
 
 def check_depth(value: Any) -> None:

@@ -177,7 +177,8 @@ class Plan(_Part):
         try:
             super().__init__(**values)
         except ValidationError as e:
-            raise PlanError(map(_issue, e.errors(include_url=False))) from None
+            errors = [d for d in e.errors(include_url=False) if not _other_form(d)]
+            raise PlanError(map(_issue, errors)) from None
         _check(self)
 
     @classmethod
@@ -297,14 +298,28 @@ def _check(plan: Plan) -> None:
         raise PlanError(issues)
 
 
+def _other_form(error: Mapping[str, Any]) -> bool:
+    """Whether an error is about a form that the value does not have: a name against an object."""
+    form, given = error["loc"][-1], error.get("input")
+    if form == "str":
+        return isinstance(given, Mapping)
+    return form in FORMS and not isinstance(given, Mapping)
+
+
+OBJECTS = ("model", "gpu", "node")  # fields that take a name or a whole description
+FORMS = ("Accelerator", "Node", "dict[str,any]")
+
+
 def _issue(error: Mapping[str, Any]) -> Issue:
     """One pydantic error in our words."""
-    path = [p for p in error["loc"] if p not in ("str", "Accelerator", "Node", "dict[str,any]")]
+    path = [p for p in error["loc"] if p not in ("str", *FORMS)]
     field = ".".join(map(str, path))
     kind, value = error["type"], error.get("input")
     context = error.get("ctx", {})
     if kind == "extra_forbidden":
         return Issue(field, f"unknown key; {did_you_mean(str(path[-1]), _siblings(path))}")
+    if kind == "missing":
+        return Issue(field, "missing; a description of hardware needs it")
     if kind == "value_error":
         return Issue(field, str(context["error"]))
     if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size"):
@@ -314,7 +329,8 @@ def _issue(error: Mapping[str, Any]) -> Issue:
     if kind == "bool_type":
         return Issue(field, f"must be true or false, not {shown(value)}")
     if kind == "string_type":
-        return Issue(field, f"must be a word, not {shown(value)}")
+        form = "a name or an object" if len(path) < 3 and path[-1] in OBJECTS else "a word"
+        return Issue(field, f"must be {form}, not {shown(value)}")
     bounds = {
         "greater_than_equal": "at least {ge:,}",
         "less_than_equal": "at most {le:,}",

@@ -162,36 +162,49 @@ def test_any_length_of_a_link_has_a_place_on_the_slider() -> None:
     assert at.select_slider(key="train_micro_batch").value == 37
 
 
-def test_an_impossible_combination_keeps_the_last_plan_and_offers_two_ways_out() -> None:
+def test_a_model_brings_its_own_limits() -> None:
+    """Whoever chooses GPT-2 wants GPT-2: what it cannot have gives way, and the page says so."""
     at = opened({"mb": "2"})
-    before = metrics(at)
     at.selectbox(key="model_preset").set_value("gpt2-xl").run()
+    alive(at)
+    assert "fitted to this model" in at.info[0].value
+    assert "learned positions" in at.info[0].value
+    assert (shown_plan(at).model, shown_plan(at).train.seq_len) == ("gpt2-xl", 1024)
+    assert shown_plan(at).train.micro_batch == 2
+    at.selectbox(key="model_preset").set_value("bloom-560m").run()
+    alive(at)
+    assert shown_plan(at).train.attention == "eager"
+
+
+def test_an_impossible_combination_keeps_the_last_plan_and_offers_two_ways_out() -> None:
+    at = opened({"model": "gpt2-xl", "seq": "512"})
+    before = metrics(at)
+    at.select_slider(key="train_seq_len").set_value(4096).run()
     alive(at)
     assert "train.seq_len" in said(at)
     assert metrics(at) == before
-    assert shown_plan(at).model == "llama-3-8b"
+    assert shown_plan(at).train.seq_len == 512
     at.button(key="nearest").click().run()
     alive(at)
-    assert (shown_plan(at).model, shown_plan(at).train.seq_len) == ("gpt2-xl", 1024)
-    assert shown_plan(at).train.micro_batch == 2
+    assert shown_plan(at).train.seq_len == 1024
 
 
 def test_a_second_change_can_settle_the_first() -> None:
-    at = opened()
-    at.selectbox(key="model_preset").set_value("gpt2").run()
+    at = opened({"model": "gpt2", "seq": "512"})
+    at.select_slider(key="train_seq_len").set_value(4096).run()
     assert "train.seq_len" in said(at)
-    at.select_slider(key="train_seq_len").set_value(512).run()
+    at.selectbox(key="model_preset").set_value("llama-3-8b").run()
     alive(at)
-    assert shown_plan(at).model == "gpt2"
+    assert (shown_plan(at).model, shown_plan(at).train.seq_len) == ("llama-3-8b", 4096)
     assert "train.seq_len" not in said(at)
 
 
 def test_undo() -> None:
-    at = opened()
-    at.selectbox(key="model_preset").set_value("gpt2").run()
+    at = opened({"model": "gpt2", "seq": "512"})
+    at.select_slider(key="train_seq_len").set_value(4096).run()
     at.button(key="undo").click().run()
     alive(at)
-    assert at.selectbox(key="model_preset").value == "llama-3-8b"
+    assert at.select_slider(key="train_seq_len").value == 512
     assert not said(at)
 
 
@@ -253,7 +266,7 @@ def test_an_inline_gpu_s_words_are_shown_as_they_are(view: str) -> None:
 
     gpu = catalog.accelerator("h100-sxm-80gb").model_dump(mode="json") | {
         "label": "<b>[x](http://a.b)</b> :red[x]",
-        "memory_kind": "<a href='http://a.b'>HBM</a>" * 20,
+        "memory_kind": "<a href='http://a.b'>HBM</a>" * 2,
     }
     at = opened(link.encode(Plan.of({"cluster": {"gpu": gpu}})), view)
     alive(at)

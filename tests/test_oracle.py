@@ -18,8 +18,8 @@ ROWS = [
     if CONFIGS[row["model"]]["model_type"] in FAMILIES
 ]
 
-# Peaks: gradients' dtype-sized scalars and a sum in flight are all that is left open.
-PEAK_TOLERANCE = 0.005
+# Temporaries of a byte mask or a sum in flight are all that is left open: 0.11 % at most today.
+PEAK_TOLERANCE = 0.002
 # The reference's attention is not on the autocast list; a GPU's is (README.md there).
 AUTOCAST_PEAK_TOLERANCE = 0.03
 
@@ -91,7 +91,6 @@ def test_every_preset_has_its_published_parameters():
 
 
 def test_every_known_row_is_asked():
-    """The table cannot shrink unnoticed: five models, both checkpointing kinds, both attentions."""
-    assert {r["kind"] for r in ROWS} == {"params", "saved", "peak"}
-    assert len([r for r in ROWS if r["kind"] == "saved"]) >= 92
-    assert len([r for r in ROWS if r["kind"] == "peak"]) >= 144
+    """The table cannot shrink unnoticed: nine models, both checkpointing kinds, both attentions."""
+    counts = {kind: sum(r["kind"] == kind for r in ROWS) for kind in ("params", "saved", "peak")}
+    assert counts == {"params": 9, "saved": 172, "peak": 280}

@@ -51,7 +51,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         )
         raise PlanError([Issue("model.model_type", message)])
     keys = Keys(config)
-    model = FAMILIES[kind].config(keys, label or f"{kind} config")
+    model = FAMILIES[kind].config(keys, label or f"Your {kind} model")
     if keys.issues:
         raise PlanError(keys.issues)
     return model

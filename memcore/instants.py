@@ -30,6 +30,7 @@ from memcore.ledger import (
 )
 from memcore.policies import Optimizer, Precision
 from memcore.states import BlockStates, block_states
+from memcore.tape import Tape
 
 Alive = list[tuple[Group, Number]]
 
@@ -98,14 +99,17 @@ class Step:
 
     @property
     def embed(self) -> BlockStates:
-        return block_states(self.blocks.embed, self.copies, self.optimizer, self.sharded)
+        return self._states(self.blocks.embed, outer=True)
 
     @property
     def head(self) -> BlockStates:
-        return block_states(self.blocks.head, self.copies, self.optimizer, self.sharded)
+        return self._states(self.blocks.head, outer=True)
 
     def layer(self, kind: int) -> BlockStates:
-        return block_states(self.blocks.layers[kind], self.copies, self.optimizer, self.sharded)
+        return self._states(self.blocks.layers[kind], outer=False)
+
+    def _states(self, tape: Tape, outer: bool) -> BlockStates:
+        return block_states(tape, self.copies, self.optimizer, self.sharded, outer)
 
     def of_layers(self, state: str, counts: list[int]) -> Alive:
         """One kind of state of `counts` layers of each kind."""
@@ -150,6 +154,11 @@ def resident(step: Step) -> Alive:
         alive += step.every("buckets")
     tables = sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
     return [*alive, (BUFFERS, tables)]
+
+
+def _stepping(step: Step) -> Alive:
+    """What the optimizer's step needs while it runs on the GPU."""
+    return step.every("temporaries") if step.offload == "none" else []
 
 
 def _shared(step: Step) -> tuple[Group, Group]:
@@ -256,7 +265,7 @@ def _whole(step: Step) -> list[Instant]:
             window(blocks.embed, BACKWARD, merge),
         )
     )
-    out.append(Instant("optimizer-step", "Optimizer step", base + made))
+    out.append(Instant("optimizer-step", "Optimizer step", base + made + _stepping(step)))
     return out
 
 
@@ -399,5 +408,6 @@ def _sharded(step: Step) -> list[Instant]:
             ],
         )
     )
-    out.append(Instant("optimizer-step", "Optimizer step", [*base, *step.every("gradients")]))
+    stepping = [*base, *step.every("gradients"), *_stepping(step)]
+    out.append(Instant("optimizer-step", "Optimizer step", stepping))
     return out

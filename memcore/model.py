@@ -120,7 +120,7 @@ def parse_config(text: str | bytes) -> dict[str, Any]:
             ]
         )
     try:
-        value = json.loads(text, parse_constant=_not_a_number)
+        value = json.loads(text)
     except RecursionError:
         raise PlanError([Issue("model", "nested too deeply to be a config.json")]) from None
     except (ValueError, UnicodeDecodeError) as e:
@@ -131,22 +131,24 @@ def parse_config(text: str | bytes) -> dict[str, Any]:
     return value
 
 
-def _not_a_number(word: str) -> None:
-    raise ValueError(f"{word} is not a number that JSON has")
-
-
 def check_depth(value: Any) -> None:
-    """Refuse a value nested deeper than any config.json, without recursion."""
-    level, depth = [value], 0
+    """Refuse a value nested deeper than any config.json, or with a number that JSON has not.
+
+    Without recursion: the value is a stranger's.
+    """
+    level, depth = [("model", value)], 0
     while level:
         depth += 1
         if depth > MAX_CONFIG_DEPTH:
             raise PlanError([Issue("model", "nested too deeply to be a config.json")])
+        for path, v in level:
+            if isinstance(v, float) and not math.isfinite(v):
+                raise PlanError([Issue(shown(path)[1:-1], f"{v} is not a number that JSON has")])
         level = [
-            child
-            for v in level
+            (f"{path}.{key}", child)
+            for path, v in level
             if isinstance(v, (dict, list))
-            for child in (v.values() if isinstance(v, dict) else v)
+            for key, child in (v.items() if isinstance(v, dict) else enumerate(v))
         ]
 
 

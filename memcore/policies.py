@@ -105,22 +105,81 @@ FRAMEWORKS = {
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """One tensor that an optimizer keeps for a parameter.
+
+    keeps   'all': as large as the parameter; 'rows', 'columns': one value for each of them
+    """
+
+    name: str
+    keeps: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
 class Optimizer(Word):
-    """`moments` tensors as large as the parameters, and `step_bytes` per parameter tensor."""
+    """What an optimizer keeps for each parameter, in the precision's moment dtype.
 
-    moments: tuple[str, ...]
-    step_bytes: int
+    matrices, vectors   for parameters of two dimensions, and of one
+    outer               for embedding and head, where it treats them as something else, or None
+    temporaries         tensors as large as the parameters that are alive during the step
+    step_bytes          of a step counter on the GPU, per parameter tensor
+    """
+
+    matrices: tuple[State, ...]
+    vectors: tuple[State, ...]
     flops_per_parameter: int
+    outer: tuple[State, ...] | None = None
+    temporaries: tuple[str, ...] = ()
+    step_bytes: int = 0
 
 
+_ADAM = (State("exp_avg"), State("exp_avg_sq"))
+_MOMENTUM = (State("momentum_buffer"),)
+
+# What stands here is what `optimizer.state` holds after a step (torch 2.13), and the lists that the
+# foreach implementations make (torch/optim/adam.py, _adafactor.py); Lion as in lion-pytorch.
 OPTIMIZERS = {
     "adamw": Optimizer(
         "AdamW (fused)",
         "Two moments per parameter; torch.optim.AdamW(fused=True) needs no temporaries.",
-        moments=("exp_avg", "exp_avg_sq"),
+        _ADAM,
+        _ADAM,
+        12,
         step_bytes=4,
-        flops_per_parameter=12,
-    )
+    ),
+    "adamw-foreach": Optimizer(
+        "AdamW (foreach)",
+        "The same moments; PyTorch's default on GPUs makes one more tensor as large as all "
+        "parameters during the step.",
+        _ADAM,
+        _ADAM,
+        12,
+        temporaries=("sqrt of exp_avg_sq",),
+    ),
+    "sgd": Optimizer("SGD", "Keeps nothing between steps.", (), (), 2),
+    "sgd-momentum": Optimizer(
+        "SGD with momentum", "One moment per parameter.", _MOMENTUM, _MOMENTUM, 4
+    ),
+    "lion": Optimizer(
+        "Lion", "One moment per parameter.", (State("exp_avg"),), (State("exp_avg"),), 6
+    ),
+    "adafactor": Optimizer(
+        "Adafactor",
+        "A value per row and one per column of each matrix instead of moments "
+        "(torch.optim.Adafactor); its step makes one tensor as large as all parameters.",
+        (State("row_var", "rows"), State("col_var", "columns")),
+        (State("variance"),),
+        10,
+        temporaries=("update",),
+    ),
+    "muon": Optimizer(
+        "Muon",
+        "One moment for the matrices of the layers; AdamW for embedding, head and vectors.",
+        _MOMENTUM,
+        _ADAM,
+        40,
+        outer=_ADAM,
+    ),
 }
 
 

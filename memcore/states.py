@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from memcore.dims import SHARD, STATE, Axis, Cut, Dim, Factor, Shape
 from memcore.ledger import Group, Template
-from memcore.policies import Optimizer, Precision
+from memcore.policies import Optimizer, Precision, State
 from memcore.tape import Tape
 
 FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
@@ -26,7 +26,8 @@ class BlockStates:
 
     resident     parameters as they live through the step (a shard, where sharded)
     gradients    reduced gradients, until the optimizer step
-    moments      the optimizer's moments
+    moments      what the optimizer remembers of each parameter
+    temporaries  what its step needs while it runs
     master       the optimizer's fp32 copy, if the precision has one
     steps        the optimizer's step counters, one per parameter tensor
     gathered     a layer's whole parameters, as its operations read them
@@ -37,6 +38,7 @@ class BlockStates:
     resident: Group
     gradients: Group
     moments: Group
+    temporaries: Group
     master: Group
     steps: Group
     gathered: Group
@@ -45,8 +47,12 @@ class BlockStates:
 
 
 @functools.lru_cache(maxsize=1024)
-def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: bool) -> BlockStates:
-    """The states of one block. `sharded`: FSDP owns the parameters; else every GPU has them all."""
+def block_states(
+    tape: Tape, copies: Precision, optimizer: Optimizer, sharded: bool, outer: bool
+) -> BlockStates:
+    """The states of one block. `sharded`: FSDP owns the parameters; else every GPU has them all.
+    `outer`: the block is the embedding or the head, not a layer.
+    """
     parameters = tape.parameters
     source = FSDP if sharded else TORCH
 
@@ -61,7 +67,6 @@ def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: b
         )
 
     always = "always"
-    step_bytes = optimizer.step_bytes // 4
     return BlockStates(
         resident=group("", "parameters", copies.resident, always, "a weight"),
         gradients=group(
@@ -72,10 +77,19 @@ def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: b
             "the reduced gradient",
         ),
         moments=Group.of(
+            Template(
+                f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept), copies.moment,
+                always, "what the optimizer remembers", TORCH,
+            )
+            for p in parameters
+            for kept in _states(optimizer, len(p.shape), outer)
+        ),
+        temporaries=Group.of(
             row
-            for moment in optimizer.moments
+            for name in optimizer.temporaries
             for row in group(
-                f".{moment}", "optimizer_states", copies.moment, always, "an Adam moment", "state"
+                f" ({name})", "workspace", copies.moment, "optimizer step",
+                "temporary of the optimizer's step", "state",
             ).rows
         ),
         master=group(
@@ -85,10 +99,10 @@ def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: b
         else Group(()),
         steps=Group.of(
             Template(
-                f"{p.name}.step", "optimizer_states", (step_bytes,), "fp32", always, "step count",
-                TORCH,
+                f"{p.name}.step", "optimizer_states", (), "fp32", always, "step count", TORCH,
             )
             for p in parameters
+            if optimizer.step_bytes
         ),
         gathered=group(
             " (gathered)",
@@ -114,6 +128,20 @@ def block_states(tape: Tape, copies: Precision, optimizer: Optimizer, sharded: b
             for p in parameters
         ),
     )  # fmt: skip
+
+
+def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, ...]:
+    """What the optimizer keeps for a parameter of so many dimensions."""
+    if dimensions < 2:
+        return optimizer.vectors
+    return optimizer.outer if outer and optimizer.outer is not None else optimizer.matrices
+
+
+def _kept(shape: Shape, state: State) -> Shape:
+    """The shape of one optimizer state on one GPU."""
+    if state.keeps == "columns":
+        return shape[1:]
+    return _cut(shape[:1] if state.keeps == "rows" else shape, "state", sharded=True)
 
 
 def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:

@@ -50,6 +50,13 @@ def evaluate(plan: Plan) -> Report:
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
             f"that {plan.architecture.label} was made for."
         )
+    if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
+        plan.architecture.window
+    ):
+        notes.append(
+            "Serving counts every token of a sliding-window layer; an engine that drops those "
+            "outside the window caches less."
+        )
     return Report(
         plan=plan.document(),
         parameters=count_of,

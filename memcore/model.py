@@ -257,7 +257,7 @@ def standard_config(size: str) -> dict[str, Any]:
 
     Width and depth are interpolated between published Llama models (logarithmically in the
     parameter count); the feed-forward width, in multiples of 64, then takes up what is left,
-    which brings the count within 1 % of `size`.
+    which brings the count within 1.5 % of `size`.
     """
     try:
         wanted = parse_count(size)

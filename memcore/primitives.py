@@ -74,14 +74,13 @@ def linear(
         out = t.new("out", (*rows, into), x_used.dtype)
 
         def backward(g: Gradients) -> Gradients:
+            # With a bias (addmm) the input's gradient comes first, without (mm) the weight's.
             dx = dw = None
-            if (
-                bias and x_used.needs_grad
-            ):  # addmm computes the input's gradient first, mm the weight's
-                dx = t.new("input grad", x_used.shape, x_used.dtype)
-            dw = t.new("weight grad", w_used.shape, w_used.dtype)
-            if not bias and x_used.needs_grad:
-                dx = t.new("input grad", x_used.shape, x_used.dtype)
+            for which in ("input", "weight") if bias else ("weight", "input"):
+                if which == "weight":
+                    dw = t.new("weight grad", w_used.shape, w_used.dtype)
+                elif x_used.needs_grad:
+                    dx = t.new("input grad", x_used.shape, x_used.dtype)
             db = [t.new("bias grad", (into,), x_used.dtype) for _ in biases]
             return [dx, dw, *db]
 

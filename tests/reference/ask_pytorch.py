@@ -1,0 +1,187 @@
+"""Ask PyTorch what it keeps: `python tests/reference/ask_pytorch.py [N] [--write]`.
+
+Asks each N-th row of families.json anew and compares; --write keeps what PyTorch said. Needs torch
+and transformers (`pip install '.[oracle]'`), no GPU: models are real, autograd is real, FSDP2 is
+real, only the storage is fake. Nothing here knows a formula.
+
+`saved`  bytes of every distinct storage that one forward with labels packs for its backward
+`peak`   most bytes alive in forward and backward of a second step, AdamW states resident
+
+Three CPU kernels keep something else than the GPU's; stand-ins keep what derivatives.yaml says of
+the CUDA kernels: attention (q, k, v, out, log-sum-exp, and the mask as a bias where there is one),
+dropout (a mask of bytes), layer norm (mean and reciprocal deviation in fp32). As on a GPU,
+attention is on autocast's list of operations that run in bf16.
+"""
+
+import contextlib
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
+
+TABLE = Path(__file__).with_name("families.json")
+REGIMES = ("pure-bf16", "autocast", "fsdp2-reshard", "fsdp2-no-reshard")
+RANKS = 4  # of the FSDP2 regimes
+
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, mask):
+        batch, heads, tokens, _ = q.shape
+        out = q.new_empty(batch, tokens, heads, v.shape[-1]).transpose(1, 2)
+        kept = [q, k, v, out, q.new_empty(batch, heads, tokens, dtype=torch.float32)]
+        if mask is not None:
+            kept.append(mask.new_empty(mask.shape, dtype=q.dtype))
+        ctx.save_for_backward(*kept)
+        return out
+
+    @staticmethod
+    def backward(ctx, _):
+        return *map(torch.empty_like, ctx.saved_tensors[:3]), None
+
+
+class LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        rows = (*x.shape[:-1], 1)
+        stats = [x.new_empty(rows, dtype=torch.float32), x.new_empty(rows, dtype=torch.float32)]
+        ctx.save_for_backward(x, weight, bias, *stats)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx, _):
+        return tuple(None if t is None else torch.empty_like(t) for t in ctx.saved_tensors[:3])
+
+
+def attention(q, k, v, attn_mask=None, **_):
+    if torch.is_autocast_enabled("cpu"):
+        q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
+    return Attention.apply(q, k, v, attn_mask)
+
+
+def install_stand_ins():
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    # A fake tensor cannot be asked whether several sequences are packed into it.
+    masking_utils.find_packed_sequence_indices = lambda *_, **__: None
+    functional = torch.nn.functional
+    functional.scaled_dot_product_attention = attention
+    functional.layer_norm = lambda x, shape, weight=None, bias=None, eps=0: LayerNorm.apply(
+        x, weight, bias
+    )
+    functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
+        torch.native_dropout(x, p, True)[0] if training and p else x
+    )
+
+
+def build(config, dtype, words):
+    config = AutoConfig.for_model(
+        config["model_type"], **{k: v for k, v in config.items() if k != "model_type"}
+    )
+    config._attn_implementation, config.use_cache = words["attention"], False
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
+    if words["checkpointing"] == "full":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model
+
+
+def step(model, words, autocast):
+    ids = torch.randint(0, model.config.vocab_size, (words["batch"], words["seq"]))
+    cast = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
+    with cast:
+        return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+
+def saved(config, words):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = build(config, torch.bfloat16, words)
+        known = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+        packed, alive = {}, []
+
+        def pack(t):
+            storage = t.untyped_storage()
+            if storage._cdata not in known:
+                packed[storage._cdata] = storage.nbytes()
+                alive.append(t)  # or a later storage could get the same address
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            step(model, words, autocast=False)
+        return sum(packed.values())
+
+
+def peak(config, words):
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    regime = words["regime"]
+    sharded = regime.startswith("fsdp2")
+    if sharded:
+        dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (RANKS,)) if sharded else None
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            dtype = torch.bfloat16 if regime == "pure-bf16" else torch.float32
+            model = build(config, dtype, words)
+            if sharded:
+                policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+                reshard = regime == "fsdp2-reshard"
+                base = getattr(model, model.base_model_prefix)
+                base = getattr(base, "decoder", base)
+                for module in (*(getattr(base, "layers", None) or base.h), model):
+                    fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+            tracker = FSDPMemTracker(model, optimizer) if sharded else MemTracker()
+            if sharded:
+                tracker.track_inputs(())
+            else:
+                tracker.track_external(model, optimizer)
+            with tracker:
+                step(model, words, regime == "autocast").backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                tracker.reset_mod_stats()
+                tracker._peak_mem, tracker._peak_mem_snap = {}, {}
+                step(model, words, regime == "autocast").backward()
+            (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+            return int(snapshot["Total"])
+    finally:
+        if sharded:
+            dist.destroy_process_group()
+
+
+def main(every, write):
+    """Ask each `every`-th row anew and print it; `write` puts what was said into the table."""
+    table = json.loads(TABLE.read_text())
+    for row in table["rows"][::every]:
+        ask = peak if row["kind"] == "peak" else saved
+        said, stood = ask(table["configs"][row["model"]], row), row["bytes"]
+        words = " ".join(str(v) for k, v in row.items() if k != "bytes")
+        print(f"{said:>16,}  {words}", "" if said == stood else f"  (the table has {stood:,})")
+        row["bytes"] = said
+    if write:
+        table["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__}
+        TABLE.write_text(as_text(table))
+
+
+def as_text(table):
+    """The table with a line for each model and each row, so that a change of one is seen."""
+    configs = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in table["configs"].items())
+    rows = ",\n".join(map(json.dumps, table["rows"]))
+    versions = json.dumps(table["versions"])
+    return f'{{"versions": {versions},\n"configs": {{\n{configs}}},\n"rows": [\n{rows}]}}\n'
+
+
+if __name__ == "__main__":
+    install_stand_ins()
+    numbers = [int(a) for a in sys.argv[1:] if a.isdigit()]
+    main(numbers[0] if numbers else 1, "--write" in sys.argv)

@@ -8,6 +8,7 @@ last layer, and the first and last of each kind.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from memcore.blocks import Blocks
@@ -45,7 +46,7 @@ class Instant:
     window: Window | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layers:
     """A stack of layers: how many, and of which kind each is (indices into Blocks.layers)."""
 
@@ -59,12 +60,17 @@ class Layers:
         """How many of the first `i` layers are of each kind."""
         if not self.kinds:
             return [i]
-        return [self.kinds[:i].count(k) for k in range(max(self.kinds) + 1)]
+        return [self.kinds[:i].count(k) for k in range(self.different)]
+
+    @functools.cached_property
+    def different(self) -> int:
+        return max(self.kinds, default=0) + 1
 
     def after(self, i: int) -> list[int]:
         """How many of the layers behind layer `i` are of each kind."""
         return [a - b for a, b in zip(self.first(self.count), self.first(i + 1), strict=True)]
 
+    @functools.cached_property
     def ends(self) -> list[tuple[str, str, int]]:
         """The layers at whose backward memory can peak: (id, label, index), last first."""
         last = self.count - 1
@@ -248,7 +254,7 @@ def _whole(step: Step) -> list[Instant]:
             window(blocks.head, BACKWARD, merge),
         ),
     ]
-    for name, label, i in layers.ends():
+    for name, label, i in layers.ends:
         out.append(
             Instant(
                 name,
@@ -354,7 +360,7 @@ def _sharded(step: Step) -> list[Instant]:
             window(blocks.head, BACKWARD),
         )
     )
-    for name, label, i in layers.ends():
+    for name, label, i in layers.ends:
         tape = blocks.layers[layers.kind(i)]
         common = [
             *before,

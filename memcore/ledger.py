@@ -48,9 +48,11 @@ class Amounts:
 
     def __init__(self, sizes: dict[str, Number]):
         self.sizes = sizes
+        self.arrays = any(map(is_array, sizes.values()))
         self._elements: dict[Shape, Number] = {}
         self._groups: dict[Group, Number] = {}
         self._consumers: dict[Group, dict[str, Number]] = {}
+        self._peaks: dict[Window, tuple[Number, int]] = {}
 
     def elements(self, shape: Shape) -> Number:
         n = self._elements.get(shape)
@@ -59,7 +61,8 @@ class Amounts:
         return n
 
     def bytes(self, shape: Shape, dtype: str) -> Number:
-        return self.elements(shape) * DTYPE_BYTES[dtype]
+        n = self._elements.get(shape)
+        return (self.elements(shape) if n is None else n) * DTYPE_BYTES[dtype]
 
     def group(self, group: Group) -> Number:
         n = self._groups.get(group)
@@ -67,6 +70,13 @@ class Amounts:
             n = sum(self.bytes(r.shape, r.dtype) * r.copies for r in group.rows)
             self._groups[group] = n
         return n
+
+    def peak(self, window: Window) -> tuple[Number, int]:
+        """A window's peak; layers of a kind share their window, so it is found once."""
+        found = self._peaks.get(window)
+        if found is None:
+            found = self._peaks[window] = window.peak(self)
+        return found
 
     def by_consumer(self, group: Group) -> dict[str, Number]:
         """Bytes of a group by consumer."""
@@ -102,13 +112,12 @@ class Window:
         alive: Number = 0
         best: Number = 0
         where = 0
-        array = any(map(is_array, sizes))
         for step, (births, deaths) in enumerate(self.steps):
             for i in deaths:
                 alive = alive - sizes[i]
             for i in births:
                 alive = alive + sizes[i]
-            if array:
+            if amounts.arrays:
                 best = maximum(best, alive)
             elif alive > best:
                 best, where = alive, step

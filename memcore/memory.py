@@ -72,7 +72,7 @@ def add_sharding(sizes: dict[str, Number], framework: str, zero: int) -> None:
 
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
     """Bytes alive at one instant, and the step of its window where they peak."""
-    within, step = instant.window.peak(amounts) if instant.window else (0, 0)
+    within, step = amounts.peak(instant.window) if instant.window else (0, 0)
     for group, count in instant.alive:
         within = within + amounts.group(group) * count
     return within, step

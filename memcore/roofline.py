@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memcore import constants
@@ -33,23 +34,23 @@ class Work:
 
 
 @functools.lru_cache(maxsize=1024)
-def works(tape: Tape) -> tuple[Work, ...]:
-    """A tape's operations with equal tensors counted together."""
-    found = []
-    for w in tape.work:
-        counted: dict[tuple[Shape, str], int] = {}
-        for key in w.traffic:
-            counted[key] = counted.get(key, 0) + 1
-        found.append(
-            Work(
+def works(tapes: tuple[Tape, ...]) -> tuple[tuple[Work, tuple[int, ...]], ...]:
+    """The operations of some tapes and which of the tapes have each; equal ones are one."""
+    found: dict[Work, list[int]] = {}
+    for i, tape in enumerate(tapes):
+        for w in tape.work:
+            counted: dict[tuple[Shape, str], int] = {}
+            for key in w.traffic:
+                counted[key] = counted.get(key, 0) + 1
+            work = Work(
                 w.name,
                 w.phase == "backward",
                 tuple(w.flops),
                 tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
                 w.name.endswith((".flash", ".sdpa")),
             )
-        )
-    return tuple(found)
+            found.setdefault(work, []).append(i)
+    return tuple((work, tuple(where)) for work, where in found.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +90,30 @@ def operation(
 
 
 def run(
-    tape: Tape, phase: str, amounts: Amounts, speed: Speed, times: float
+    tapes: tuple[Tape, ...],
+    counts: Sequence[int],
+    phases: Sequence[str],
+    amounts: Amounts,
+    speed: Speed,
+    times: int = 1,
 ) -> list[OperationTime]:
-    """A tape's operations in one phase ('forward', 'recompute' or 'backward'), `times` over."""
-    backward = phase == "backward"
+    """The operations of some tapes, run `counts` x `times` over, in each of the phases.
+
+    'recompute' is forward again. Operations that several tapes have in common are one.
+    """
     found = []
-    for w in works(tape):
-        if w.backward != backward:
+    for w, where in works(tapes):
+        wanted = [p for p in phases if (p == "backward") == w.backward]
+        if not wanted:
             continue
-        flops = 0.0
+        flops = traffic = 0.0  # plain loops: this is the innermost part of an evaluation
         for count, shape in w.flops:
             flops += count * amounts.elements(shape)
-        traffic = 0.0
         for shape, dtype, n in w.traffic:
             traffic += n * amounts.bytes(shape, dtype)
-        found.append(operation(w.name, phase, flops, traffic, speed, w.attention, times))
+        runs = times * sum([counts[i] for i in where])
+        for phase in wanted:
+            found.append(operation(w.name, phase, flops, traffic, speed, w.attention, runs))
     return found
 
 

@@ -166,16 +166,14 @@ def _forward(
     dtype = policies.WEIGHT_DTYPES[plan.serve.weight_dtype].compute
     speed = Speed.of(plan.accelerator, dtype)
     amounts = server.amounts(batch, tokens)
+    tapes, counts = zip(*server.layers, strict=True)
     layers = plan.architecture.layers
-    ops = [
-        o
-        for tape, times in server.layers
-        for o in run(tape, "forward", amounts, speed, times)
-        if ".core." not in o.name
-    ]
+    ops = run(tapes, counts, ("forward",), amounts, speed)
+    ops = [o for o in ops if ".core." not in o.name]
     ops.append(_attention(server, amounts, speed, batch, tokens, context))
     head = server.amounts(logits, 1)
-    ops += [o for o in run(server.head, "forward", head, speed, 1) if ".loss." not in o.name]
+    last = run((server.head,), (1,), ("forward",), head, speed)
+    ops += [o for o in last if ".loss." not in o.name]
     if plan.parallel.tp > 1:
         links = Links.of(
             plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node

@@ -57,15 +57,13 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     t, gpu = plan.train, plan.accelerator
     speed = Speed.of(gpu, _matmul_dtype(step))
     blocks, layers, batches = step.blocks, step.layers.count, t.grad_accumulation
-    operations: list[OperationTime] = []
+    ends = (blocks.embed, blocks.head)
     counts = step.layers.first(layers)
-    of_layers = list(zip(blocks.layers, counts, strict=True))
-    for phase in ("forward", "backward"):
-        for tape, times in ((blocks.embed, 1), *of_layers, (blocks.head, 1)):
-            operations += run(tape, phase, amounts, speed, times * batches)
-    if step.checkpointed:
-        for tape, times in of_layers:
-            operations += run(tape, "recompute", amounts, speed, times * batches)
+    again = ("recompute",) if step.checkpointed else ()
+    operations = run(ends, (1, 1), ("forward", "backward"), amounts, speed, batches)
+    operations += run(
+        blocks.layers, counts, ("forward", *again, "backward"), amounts, speed, batches
+    )
     if step.offload == "none":
         operations.append(_optimizer(step, amounts, speed))
 

@@ -9,6 +9,7 @@ from memcore import constants
 from memcore.dims import Number
 from memcore.instants import Alive, Step, optimizer_states
 from memcore.ledger import Amounts
+from memcore.ops import slides
 from memcore.plan import Plan
 from memcore.policies import DTYPE_BYTES
 from memcore.report import OperationTime, Time, Transfer
@@ -81,7 +82,7 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     total = sum(traffic.exposed.values())
     tokens = t.micro_batch * t.seq_len * batches * plan.dp
     flops = {p: sum(o.flops for o in operations if o.phase == p) for p in _PHASES}
-    model_flops = 3.0 * _convention_flops(plan, step, amounts) * batches
+    model_flops = 3.0 * _convention_flops(step, amounts) * batches
     peak = gpu.peak_flops(_matmul_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
     phases = {p: seconds([o for o in operations if o.phase == p]) for p in _PHASES}
@@ -112,17 +113,20 @@ def _matmul_dtype(step: Step) -> str:
     return "bf16" if step.copies.autocast else step.copies.compute
 
 
-def _convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
+def _convention_flops(step: Step, amounts: Amounts) -> float:
     """FLOPs of one micro-batch's forward as MFU counts them: 2 per matmul parameter and token, and
-    4 x layers x width x sequence for attention, causal or not (PaLM, Chowdhery et al., app. B)."""
+    4 x width x sequence per layer for attention, causal or not (PaLM, Chowdhery et al., app. B);
+    a sliding layer counts its window."""
     z = amounts.sizes
     tokens = float(z["B"]) * float(z["S"])
+    total: float = 2.0 * z["EMBED"] * z["VOCAB"]
+    kinds = step.blocks.structure.kinds
     counts = step.layers.first(step.layers.count)
-    matrices: float = z["EMBED"] * z["VOCAB"]
-    for tape, times in zip(step.blocks.layers, counts, strict=True):
-        weights = [p for p in tape.parameters if len(p.shape) > 1]
-        matrices += times * sum(amounts.elements(p.shape) for p in weights)
-    return float(tokens * (2.0 * matrices + 4.0 * z["LAYERS"] * z["Q"] * z["S"]))
+    for tape, kind, times in zip(step.blocks.layers, kinds, counts, strict=True):
+        weights = sum(amounts.elements(p.shape) for p in tape.parameters if len(p.shape) > 1)
+        reach = min(z["S"], z["WINDOW"]) if slides(kind) else z["S"]
+        total += times * (2.0 * weights + 4.0 * z["Q"] * reach)
+    return tokens * total
 
 
 def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:

@@ -11,6 +11,8 @@ import re
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 
+ROUNDS_UP = 0.9995  # with three digits, from here on a number is one of the next unit
+
 _BINARY = ((TiB, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB"))
 _DECIMAL = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _COUNT = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
@@ -29,7 +31,7 @@ def bytes_text(n: float) -> str:
     """Bytes as KiB, MiB, GiB or TiB: 88604672 -> '84.5 MiB'."""
     sign, n = ("-" if n < 0 else ""), abs(n)
     for size, name in _BINARY:
-        if n >= size:
+        if n >= size * ROUNDS_UP:
             return f"{sign}{_significant(n / size)} {name}"
     return f"{sign}{n:.0f} B"
 
@@ -42,7 +44,7 @@ def gib_text(n: float) -> str:
 def seconds_text(s: float) -> str:
     """Seconds as us, ms, s, min, h or d."""
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
-        if s >= size:
+        if s >= size * ROUNDS_UP:
             return f"{_significant(s / size)} {name}"
     return f"{_significant(s * 1e6)} µs"
 
@@ -50,7 +52,7 @@ def seconds_text(s: float) -> str:
 def rate_text(per_second: float, unit: str) -> str:
     """A decimal rate: (3.35e12, 'B/s') -> '3.35 TB/s'."""
     for size, prefix in _DECIMAL:
-        if per_second >= size:
+        if per_second >= size * ROUNDS_UP:
             return f"{_significant(per_second / size)} {prefix}{unit}"
     return f"{_significant(per_second)} {unit}"
 
@@ -58,7 +60,7 @@ def rate_text(per_second: float, unit: str) -> str:
 def count_text(n: float) -> str:
     """A count as K, M, B or T: 8030261248 -> '8.03B'."""
     for size, name in _COUNT:
-        if n >= size:
+        if n >= size * ROUNDS_UP:
             return f"{_significant(n / size)}{name}"
     return f"{n:.0f}"
 

@@ -23,6 +23,8 @@ def _significant(value: float, digits: int = 3) -> str:
     """`value` with `digits` significant digits and no exponent: 0.0123, 1.23, 12.3, 123, 1,234."""
     if value == 0:
         return "0"
+    if abs(value) < 1:
+        value = float(f"{value:.{digits}g}")  # 0.9999 is 1.00, not 1.000
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"
 

@@ -9,7 +9,7 @@ from memcore.units import bytes_text, count_text, gib_text, rate_text, seconds_t
     ("text", "value"),
     [
         (bytes_text(0), "0 B"),
-        (bytes_text(1023), "1.00 KiB"),
+        (bytes_text(1023), "1023 B"),
         (bytes_text(88_604_672), "84.5 MiB"),
         (bytes_text(2**30 - 1), "1.00 GiB"),
         (bytes_text(-(2**30)), "-1.00 GiB"),

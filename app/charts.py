@@ -13,6 +13,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app import palette
+from app.tables import figure_text
+from memcore import evidence
 from memcore.hardware import Accelerator
 from memcore.report import InstantMemory, Memory, OperationTime, Serve, Time, Transfer
 from memcore.units import GiB, bytes_text, rate_text, seconds_text
@@ -425,4 +427,78 @@ def serving(serve: Serve, concurrency: int) -> go.Figure:
         bargap=0.5,
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
         **_capacity(serve.budget_bytes, "Budget"),
+    )
+
+
+SOURCES = {  # Tol's bright scheme, as for resources; no page shows both
+    evidence.COUNTED: "#228833",
+    evidence.AUTOGRAD: "#4477AA",
+    evidence.TRACKER: "#EE6677",
+    evidence.PUBLISHED: "#AA3377",
+}
+SYMBOLS = {"none": "circle-open", "full": "diamond"}  # by checkpointing
+SPREAD = 0.7  # of a model's band, over which its points are spread so that none hides another
+
+
+def _band(row: evidence.Comparison) -> str:
+    """The band of the chart that a comparison is in: its model, where it has enough rows."""
+    if row.source == evidence.COUNTED:
+        return "all presets"
+    return "published figures" if row.source == evidence.PUBLISHED else row.model
+
+
+def residuals(rows: Sequence[evidence.Comparison]) -> go.Figure:
+    """How far each figure of ours is from theirs, in percent, in one band per model."""
+    bands: dict[str, list[evidence.Comparison]] = {}
+    for row in rows:
+        bands.setdefault(_band(row), []).append(row)
+    places: dict[tuple[str, str], list[tuple[evidence.Comparison, float]]] = {}
+    for band, members in enumerate(bands.values()):
+        for i, row in enumerate(members):
+            place = band + SPREAD * ((i + 0.5) / len(members) - 0.5)
+            places.setdefault((row.source, row.checkpointing), []).append((row, place))
+    traces = [
+        go.Scatter(
+            name=f"{source}, checkpointing {checkpointing}" if checkpointing else source,
+            x=[100 * row.error for row, _ in found],
+            y=[place for _, place in found],
+            mode="markers",
+            marker={
+                "symbol": SYMBOLS.get(checkpointing, "square"),
+                "size": 6,
+                "color": SOURCES[source],
+            },
+            customdata=[_compared(row) for row, _ in found],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+        for (source, checkpointing), found in sorted(places.items(), key=_legend_order)
+    ]
+    return _figure(
+        traces,
+        height=520,
+        margin={"l": 8, "r": 16, "t": 64, "b": 8},
+        xaxis={"title": "Memplan less the reference, % of the reference", "ticksuffix": " %"},
+        yaxis={
+            "tickvals": list(range(len(bands))),
+            "ticktext": list(bands),
+            "range": [len(bands) - 0.5, -0.5],
+            "zeroline": False,
+        },
+    )
+
+
+def _legend_order(item: tuple[tuple[str, str], Any]) -> tuple[int, int]:
+    (source, checkpointing), _ = item
+    return list(SOURCES).index(source), [*SYMBOLS, checkpointing].index(checkpointing)
+
+
+def _compared(row: evidence.Comparison) -> str:
+    """A comparison in words."""
+    words = [row.regime, f"{row.attention} attention", f"checkpointing {row.checkpointing}"]
+    shape = f"{row.batch:,} x {row.seq_len:,} tokens, {row.layers:,} layers, {row.gpus:,} GPUs"
+    detail = f"{', '.join(words)}<br>{shape}<br>" if row.batch else ""
+    return (
+        f"<b>{row.model}</b>: {row.what}<br>{detail}{row.source}: "
+        f"{figure_text(row.theirs)} {row.unit}<br>Memplan: {figure_text(row.ours)} {row.unit} "
+        f"({row.error:+.4%})"
     )

@@ -29,6 +29,8 @@ VIEWS = [
     st.Page("views/tiers.py", title="Tiers", url_path="tiers"),
     st.Page("views/serve.py", title="Serve", url_path="serve"),
     st.Page("views/ledger.py", title="Ledger", url_path="ledger"),
+    st.Page("views/accuracy.py", title="Accuracy", url_path="accuracy"),
+    st.Page("views/method.py", title="Method", url_path="method"),
 ]
 # The default view lives at "/"; its name leads there too.
 ALIAS = st.Page("views/train.py", title="Train", url_path="train", visibility="hidden")

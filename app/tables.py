@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from app import palette
-from memcore import Plan
+from memcore import Plan, constants, evidence
 from memcore.report import LedgerRow, Memory, Report, Serve, Time
-from memcore.units import bytes_text, rate_text, seconds_text
+from memcore.units import bytes_text, count_text, gib_text, rate_text, seconds_text
 
 Rows = list[dict[str, Any]]
 
@@ -289,3 +289,205 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         {"what": name, "size": bytes_text(size), "bytes": size, "note": note}
         for name, size, note in lines
     ]
+
+
+# --- how right it is, and how it comes about ------------------------------------------------------
+
+WHAT = {
+    "parameters": "parameters",
+    "saved": "saved for backward",
+    "peak": "peak of forward and backward",
+    "figure": "as published",
+}
+
+
+def accuracy(rows: Sequence[evidence.Comparison]) -> Rows:
+    """Every figure of others beside ours, the largest difference first."""
+    return [
+        {
+            "model": r.model,
+            "what": WHAT[r.what],
+            "error %": 100 * r.error,
+            "theirs": figure_text(r.theirs),
+            "ours": figure_text(r.ours),
+            "unit": r.unit,
+            "regime": r.regime,
+            "attention": r.attention,
+            "checkpointing": r.checkpointing,
+            "micro-batch": r.batch or None,
+            "sequence": r.seq_len or None,
+            "layers": r.layers or None,
+            "GPUs": r.gpus or None,
+            "source": r.source,
+            "family": r.family,
+            "used for": r.used_for,
+            "their_value": r.theirs,
+            "our_value": r.ours,
+        }
+        for r in sorted(rows, key=lambda r: -abs(r.error))
+    ]
+
+
+def figure_text(value: float) -> str:
+    """A figure to the last digit, or a ratio to four."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4f}"
+
+
+def _agreement_groups(
+    rows: Sequence[evidence.Comparison],
+) -> tuple[tuple[str, str, list[evidence.Comparison]], ...]:
+    """The rows by source; autocast apart, since its reference has a limit that is known."""
+
+    def of(source: str, autocast: bool = False) -> list[evidence.Comparison]:
+        return [r for r in rows if r.source == source and (r.regime == "autocast") == autocast]
+
+    return (
+        ("Parameters", evidence.COUNTED, of(evidence.COUNTED)),
+        ("Bytes saved for backward", evidence.AUTOGRAD, of(evidence.AUTOGRAD)),
+        ("Peak: pure bf16 and FSDP2", evidence.TRACKER, of(evidence.TRACKER)),
+        ("Peak: autocast", evidence.TRACKER, of(evidence.TRACKER, autocast=True)),
+        ("Figures of papers and datasheets", evidence.PUBLISHED, of(evidence.PUBLISHED)),
+    )
+
+
+def agreement(rows: Sequence[evidence.Comparison]) -> Rows:
+    """How many rows of each kind there are, and how far ours are from theirs."""
+    return [
+        {
+            "compared": compared,
+            "with": source,
+            "rows": len(found),
+            "equal": sum(r.error == 0 for r in found),
+            "lowest": _percent(min(r.error for r in found)),
+            "highest": _percent(max(r.error for r in found)),
+            "used for": ", ".join(dict.fromkeys(r.used_for for r in found)),
+        }
+        for compared, source, found in _agreement_groups(rows)
+        if found
+    ]
+
+
+def _percent(error: float) -> str:
+    """A relative difference, to a hundred thousandth; '0' says that there is none."""
+    return f"{error:+.3%}" if error else "0"
+
+
+def headline(rows: Sequence[evidence.Comparison]) -> str:
+    """What the comparisons come to, in one paragraph."""
+    counted = [r for r in rows if r.what in ("parameters", "saved")]
+    equal = sum(r.error == 0 for r in counted)
+    sure, cast = (
+        max([abs(r.error) for r in rows if r.what == "peak" and (r.regime == "autocast") == a])
+        for a in (False, True)
+    )
+    return (
+        f"**{len(rows):,} figures of others beside Memplan's own.** Of the {len(counted):,} "
+        f"parameter counts and sums of saved tensors, {equal:,} are equal to the byte "
+        f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.2%}; under autocast by up "
+        f"to {cast:.1%}, for a reason that is known."
+    )
+
+
+def markdown(rows: Rows, columns: Sequence[str], plain: Callable[[str], str]) -> str:
+    """Rows as a table that wraps its text, for sentences; `plain` escapes a cell."""
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[plain(f"{row[name]}") for name in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def constants_used() -> Rows:
+    """The constants that no shape determines."""
+    return [
+        {
+            "constant": c.name,
+            "value": _interval(c),
+            "certainty": c.certainty,
+            "source": c.source,
+        }
+        for c in constants.ALL
+    ]
+
+
+def _interval(c: constants.Constant) -> str:
+    ends = dict.fromkeys(_quantity(end, c.unit) for end in (c.low, c.high))
+    return " to ".join(ends)
+
+
+def _quantity(value: float, unit: str) -> str:
+    """A figure in the unit that people say it in."""
+    if unit == "bytes":
+        return gib_text(value) if value >= 2**27 else bytes_text(value)
+    if unit in ("B/s", "FLOP/s"):
+        return rate_text(value, unit)
+    if unit == "seconds":
+        return seconds_text(value)
+    plain = f"{value:,.4g}" if value < 1000 else f"{value:,.2f}".removesuffix(".00")
+    return plain if unit == "ratio" else f"{plain} {unit}"
+
+
+def published() -> Rows:
+    """Figures that a reader checks first, beside ours."""
+    return [
+        {
+            "figure": p.what,
+            "published": _published(p.theirs, p.unit),
+            "Memplan": _published(p.ours, p.unit),
+            "difference": _percent(p.error),
+            "source and remark": f"{p.source}. {p.remark}".strip(),
+            "their_value": p.theirs,
+            "our_value": p.ours,
+            "unit": p.unit,
+        }
+        for p in evidence.published()
+    ]
+
+
+def _published(value: float, unit: str) -> str:
+    """As such figures are printed: large sizes in GB, which is 10^9 bytes."""
+    if unit != "bytes":
+        return _quantity(value, unit)
+    return f"{value / 1e9:,.2f} GB" if value >= 1e9 else bytes_text(value)
+
+
+def one_block(plan: Plan) -> Rows:
+    """Every operation of one block of each kind, in the order in which they run."""
+    return [
+        {
+            "block": o.block if o.blocks == 1 else f"{o.block} ({o.blocks:,} of them)",
+            "operation": o.name,
+            "FLOPs, forward": count_text(o.forward_flops) if o.forward_flops else "",
+            "formula": o.formula,
+            "HBM, forward": bytes_text(o.forward_hbm_bytes) if o.forward_hbm_bytes else "",
+            "HBM, backward": bytes_text(o.backward_hbm_bytes) if o.backward_hbm_bytes else "",
+            "adds to saved": bytes_text(o.saved_bytes) if o.saved_bytes else "",
+            "saves": o.saves,
+            "runs": o.runs,
+            "blocks": o.blocks,
+            "forward_flops": round(o.forward_flops),
+            "backward_flops": round(o.backward_flops),
+            "forward_hbm_bytes": round(o.forward_hbm_bytes),
+            "backward_hbm_bytes": round(o.backward_hbm_bytes),
+            "saved_bytes": o.saved_bytes,
+        }
+        for o in evidence.operations(plan)
+    ]
+
+
+def terms() -> Rows:
+    """Words that the pages use."""
+    return list(evidence.method()["terms"])
+
+
+def dimensions(plan: Plan) -> Rows:
+    """The names in shapes, with what this plan makes of them."""
+    words, sizes = evidence.method(), evidence.sizes(plan)
+    return [
+        {"name": name, "here": f"{sizes[name]:,}", "meaning": meaning, "kind": kind}
+        for kind, table in (("dimension", "dimensions"), ("cut over", "axes"))
+        for name, meaning in words[table].items()
+    ]
+
+
+def left_out() -> Rows:
+    """What no figure includes, and how much it could matter."""
+    return list(evidence.method()["left_out"])

@@ -18,7 +18,7 @@ from memcore import Plan, catalog, evaluate
 from memcore.report import CONSUMERS
 
 APP = Path(importlib.import_module("app").__file__ or "").parent
-VIEWS = ("train", "timeline", "time", "tiers", "serve", "ledger")
+VIEWS = ("train", "timeline", "time", "tiers", "serve", "ledger", "accuracy", "method")
 PLANS = sorted(catalog.plan_entries())
 
 

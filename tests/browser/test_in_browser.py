@@ -16,7 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 import rig
-from memcore import Plan, catalog, evaluate, link
+from memcore import Plan, catalog, evaluate, evidence, link
 
 Open = Callable[..., Page]
 SCHEMES = ("light", "dark")
@@ -220,6 +220,17 @@ def test_every_download(open_app: Open) -> None:
     assert f"{memory.allocated_bytes:,} bytes" in reading.read(page)["text"]
     cells = table.select_dtypes(exclude="number").fillna("").astype(str)
     assert not cells.map(lambda cell: cell[:1] in tuple("=+-@\t\r") and len(cell) > 0).any().any()
+
+    table = csv("accuracy", "memplan-accuracy.csv")
+    assert len(table) == len(evidence.compare())
+    errors = 100 * (table["our_value"] / table["their_value"] - 1).fillna(0)
+    assert (errors - table["error %"]).abs().max() < 1e-9
+    table = csv("method", "memplan-method.csv")
+    for phase in ("forward", "backward"):
+        flops = (table[f"{phase}_flops"] * table["blocks"]).sum() * plan.train.grad_accumulation
+        assert flops == pytest.approx(sum(o.flops for o in step.operations if o.phase == phase))
+    table = csv("method", "memplan-published.csv")
+    assert list(table["our_value"]) == [p.ours for p in evidence.published()]
     assert offered == tested, "a download is not tested"
 
 

@@ -1,0 +1,101 @@
+"""Method: how a number comes about, in what words, and what is left out."""
+
+import streamlit as st
+
+from app import parts, state, tables
+
+report, plan = state.report(), state.plan()
+
+st.markdown(
+    """
+##### How a number comes about
+
+**A ledger, not a formula.** Every operation of a model is declared once: the weights it owns, what
+it saves for backward, what it needs while it runs, its FLOPs and its traffic. Each tensor is a row,
+and every size on every page is a sum of rows, so that it can be taken apart down to one tensor.
+
+**Named dimensions.** A shape is written in names, such as B x S x F/TP, and only then in numbers.
+A cut rounds up, since padding occupies memory. Nothing is fitted: bytes are elements times the size
+of the dtype.
+
+**Autograd, on names.** Each kind of layer is run once, forward and backward, with PyTorch's own
+rules: which operation saves which tensor, in which order backward runs, and when each tensor is
+freed. Checkpointing, autocast and kernels change what is run, and the bytes follow.
+
+**Instants.** A peak is a place in the step, not a sum of worst cases. The same rows are added up
+for each instant at which the step can be fullest: forward, the loss, backward of the last and the
+first layer, the optimizer step. The largest is the peak, and the Timeline page shows them all.
+
+**Intervals.** What shapes determine is one number, *allocated*. What the allocator, CUDA and NCCL
+add is not determined by any shape, so *reserved* and *device* are intervals, with their sources on
+the Accuracy page. A plan fits when the upper end fits.
+"""
+)
+
+st.markdown("##### The operations of this plan's model")
+if report.time:
+    operations = tables.one_block(plan)
+    st.dataframe(
+        tables.displayed(operations),
+        key="one_block",
+        alt="Operations of one block of each kind, with formula, FLOPs, traffic and saved tensors",
+        height=420,
+        hide_index=True,
+        column_order=(
+            "block",
+            "operation",
+            "formula",
+            "FLOPs, forward",
+            "HBM, forward",
+            "adds to saved",
+            "saves",
+            "HBM, backward",
+        ),
+        column_config={
+            "operation": st.column_config.TextColumn(width=210),
+            "formula": st.column_config.TextColumn(width=270),
+            "saves": st.column_config.TextColumn(width=420),
+        },
+    )
+    parts.small(
+        "One block of each kind, one micro-batch, one GPU, before checkpointing. The FLOPs of an "
+        "operation's forward are its formula; one without a formula has no matrix product and is "
+        "bound by HBM. A tensor that several operations save is added at the first of them. One "
+        "without a forward copies a view in backward."
+    )
+    parts.download("Operations of one block (CSV)", operations, "memplan-method.csv")
+else:
+    parts.absent("Training")
+
+st.markdown("##### Figures that can be checked by hand")
+st.markdown(
+    """
+Adam in mixed precision keeps 16 bytes per parameter: 2 of bf16 weights, 2 of bf16 gradients, 4 of
+fp32 master copy and 8 of fp32 moments. The moments of 7 billion parameters are therefore 56 GB by
+themselves, 84 GB with the master copy and 112 GB with weights and gradients. One widely read
+article splits 56 GB into "14 parameters + 14 master copy + 28 moments"; **that split is wrong.**
+"""
+)
+published = tables.published()
+st.markdown(
+    tables.markdown(
+        published,
+        ("figure", "published", "Memplan", "difference", "source and remark"),
+        parts.plain,
+    )
+)
+parts.download("Published figures (CSV)", published, "memplan-published.csv")
+
+st.markdown("##### Names in shapes")
+parts.table(
+    tables.dimensions(plan),
+    key="dimensions",
+    alt="Dimensions and axes, with their values in this plan",
+    height=320,
+    columns=("name", "here", "meaning"),
+)
+st.markdown("##### Words")
+st.markdown(tables.markdown(tables.terms(), ("term", "meaning"), parts.plain))
+
+st.markdown("##### What is left out, and how much it could matter")
+st.markdown(tables.markdown(tables.left_out(), ("what", "matters"), parts.plain))

@@ -376,6 +376,7 @@ def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied
         w = t.parameter("weight", (rows, width), joined=tied)
         t.start("lookup", ids)
         out = t.new("out", (*ids.shape, width), w.dtype)
+        t.use(out)  # the rows that are read are as many bytes as the result
 
         def backward(g: Gradients) -> Gradients:
             return [t.new("weight grad", (rows, width), w.dtype)]

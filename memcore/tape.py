@@ -183,8 +183,8 @@ class Tape:
         flops: Sequence[tuple[float, Shape]] = (),
     ) -> None:
         """End an operation: connect its outputs to the graph and keep what it saves."""
+        self._current = None  # `start` counted what is read; from here on only lifetimes matter
         self.use(*inputs)
-        self._current = None
         outputs = [out] if isinstance(out, Tensor) else list(out)
         if not any(t.needs_grad for t in inputs):
             return

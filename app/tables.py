@@ -176,7 +176,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
     gpu, node = plan.accelerator, plan.node
     used = report.memory.tiers if report.memory else {}
     capacities = report.memory.tier_capacities if report.memory else {}
-    peers = min(plan.cluster.gpus_per_node, plan.cluster.gpus) - 1
+    peers = plan.gpus_in_node - 1
     moved: dict[str, float] = {}
     for transfer in report.time.transfers if report.time else ():
         moved[transfer.link] = moved.get(transfer.link, 0.0) + transfer.bytes

@@ -177,11 +177,6 @@ def maximum(a: Number, b: Number) -> Number:
     return where(a >= b, a, b)
 
 
-def minimum(a: Number, b: Number) -> Number:
-    """The smaller, element by element for arrays."""
-    return where(a <= b, a, b)
-
-
 def is_array(value: Number) -> bool:
     """Whether a size is an array (a sweep), not one number (a plan)."""
     return not isinstance(value, (int, float))

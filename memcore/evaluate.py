@@ -19,7 +19,7 @@ def parameters(model: Model) -> int:
     derive(sizes)
     blocks, amounts = build(structure_of(model)), Amounts(sizes)
     layers = layers_of(model, blocks.structure.kinds)
-    of_layers = zip(blocks.layers, layers.first(layers.count), strict=True)
+    of_layers = zip(blocks.layers, layers.counts, strict=True)
     n: Number = 0
     for tape, times in ((blocks.embed, 1), (blocks.head, 1), *of_layers):
         n += times * sum(amounts.elements(p.shape) for p in tape.parameters)

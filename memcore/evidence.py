@@ -18,7 +18,7 @@ from typing import Any
 from memcore import catalog
 from memcore.evaluate import evaluate, parameters
 from memcore.families import FAMILIES
-from memcore.ledger import Amounts
+from memcore.ledger import SAVED_KINDS, Amounts
 from memcore.memory import step_of, training_sizes
 from memcore.plan import Plan
 from memcore.report import Memory, Report
@@ -376,7 +376,7 @@ def operations(plan: Plan) -> tuple[Operation, ...]:
     """Every operation of one block of each kind, on one GPU, in the order in which they run."""
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
     kinds = step.blocks.structure.kinds
-    counts = step.layers.first(step.layers.count)
+    counts = step.layers.counts
     layers = [
         ("layer" if len(kinds) == 1 else f"layer, {kind}", tape, int(n))
         for kind, tape, n in zip(kinds, step.blocks.layers, counts, strict=True)
@@ -395,7 +395,7 @@ def _operations(block: str, blocks: int, tape: Tape, amounts: Amounts) -> list[O
     first: dict[str, int] = {}  # bytes by the operation that keeps them first
     keeps: dict[str, list[str]] = {}
     for kept in tape.storages:
-        if kept.kind not in _SAVED_KINDS:
+        if kept.kind not in SAVED_KINDS:
             continue
         size = int(amounts.bytes(kept.shape, kept.dtype))
         text = f"{_local(kept.name)} ({amounts.text(kept.shape)}, {kept.dtype})"
@@ -430,9 +430,6 @@ def _operations(block: str, blocks: int, tape: Tape, amounts: Amounts) -> list[O
         )
         for name, (runs, forward, backward, forward_bytes, backward_bytes) in sums.items()
     ]
-
-
-_SAVED_KINDS = ("input", "activation", "weight copy")  # a shared tensor is counted once, elsewhere
 
 
 def _local(name: str) -> str:

@@ -63,12 +63,17 @@ class Layers:
         return [self.kinds[:i].count(k) for k in range(self.different)]
 
     @functools.cached_property
+    def counts(self) -> list[int]:
+        """How many layers are of each kind."""
+        return self.first(self.count)
+
+    @functools.cached_property
     def different(self) -> int:
         return max(self.kinds, default=0) + 1
 
     def after(self, i: int) -> list[int]:
         """How many of the layers behind layer `i` are of each kind."""
-        return [a - b for a, b in zip(self.first(self.count), self.first(i + 1), strict=True)]
+        return [a - b for a, b in zip(self.counts, self.first(i + 1), strict=True)]
 
     @functools.cached_property
     def ends(self) -> list[tuple[str, str, int]]:
@@ -123,7 +128,7 @@ class Step:
 
     def every(self, state: str) -> Alive:
         """One kind of state of every block."""
-        layers = self.of_layers(state, self.layers.first(self.layers.count))
+        layers = self.of_layers(state, self.layers.counts)
         return [(getattr(self.embed, state), 1), *layers, (getattr(self.head, state), 1)]
 
     def made(self, counts: list[int]) -> Alive:
@@ -221,7 +226,7 @@ def _whole(step: Step) -> list[Instant]:
     base = resident(step)
     made: Alive = [
         (gradients(blocks.embed), 1),
-        *step.made(layers.first(n)),
+        *step.made(layers.counts),
         (gradients(blocks.head), 1),
     ]
     before = base + (made if merge else [])
@@ -267,7 +272,7 @@ def _whole(step: Step) -> list[Instant]:
         Instant(
             "embedding-backward",
             "Backward of the embedding",
-            before + so_far(layers.first(n)) + [(saved(blocks.embed), 1)],
+            before + so_far(layers.counts) + [(saved(blocks.embed), 1)],
             window(blocks.embed, BACKWARD, merge),
         )
     )
@@ -393,7 +398,7 @@ def _sharded(step: Step) -> list[Instant]:
                 *before,
                 *root,
                 *reducing(0),
-                *reduced(layers.first(n)),
+                *reduced(layers.counts),
                 *head_grads,
                 (saved(blocks.embed), 1),
             ],
@@ -406,7 +411,7 @@ def _sharded(step: Step) -> list[Instant]:
             "Gradient reduction, embedding and head",
             [
                 *before,
-                *reduced(layers.first(n)),
+                *reduced(layers.counts),
                 *head_grads,
                 (gradients(blocks.embed), 1),
                 (step.embed.reduction, 1),

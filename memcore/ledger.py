@@ -71,6 +71,13 @@ class Amounts:
             self._groups[group] = n
         return n
 
+    def alive(self, groups: Iterable[tuple[Group, Number]]) -> Number:
+        """Bytes of groups, each so many times over."""
+        n: Number = 0
+        for group, times in groups:
+            n = n + self.group(group) * times
+        return n
+
     def peak(self, window: Window) -> tuple[Number, int]:
         """A window's peak; layers of a kind share their window, so it is found once."""
         found = self._peaks.get(window)
@@ -124,6 +131,8 @@ class Window:
         return best, where
 
 
+# Kinds of storage that count as saved by their block; a shared tensor is counted once, elsewhere.
+SAVED_KINDS = ("input", "activation", "weight copy")
 FORWARD, BACKWARD, RECOMPUTE, INFERENCE = ("forward", "backward", "recompute", "inference")
 
 
@@ -156,7 +165,7 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False) -> Window:
             death = min(death, s.merged)
         if s.kind == "input" and stretch == RECOMPUTE:
             death = end  # the checkpoint holds it until the layer's backward is over
-        if s.name.endswith("output grad") and stretch == RECOMPUTE:
+        if s.kind == "output gradient" and stretch == RECOMPUTE:
             birth = 0
         birth, death = max(birth, first), min(death, last)
         if birth >= death:
@@ -182,7 +191,7 @@ def saved(tape: Tape) -> Group:
     return Group.of(
         _template(s, FORWARD, recomputed=False)
         for s in tape.storages
-        if s.saved_by and s.kind in ("input", "activation", "weight copy")
+        if s.saved_by and s.kind in SAVED_KINDS
     )
 
 
@@ -263,7 +272,7 @@ def _template(s: Storage, stretch: str, recomputed: bool) -> Template:
     elif s.kind == "weight copy":
         lifetime = "forward to backward" if s.saved_by else "forward"
         why = "autocast's copy of a weight"
-    elif s.name.endswith("output grad"):
+    elif s.kind == "output gradient":
         lifetime, why = "backward", "gradient of the block's output"
     elif s.saved_by:
         consumer = "workspace" if recomputed else "activations"

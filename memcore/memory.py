@@ -73,9 +73,7 @@ def add_sharding(sizes: dict[str, Number], framework: str, zero: int) -> None:
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
     """Bytes alive at one instant, and the step of its window where they peak."""
     within, step = amounts.peak(instant.window) if instant.window else (0, 0)
-    for group, count in instant.alive:
-        within = within + amounts.group(group) * count
-    return within, step
+    return within + amounts.alive(instant.alive), step
 
 
 def peak_bytes(step: Step, amounts: Amounts) -> Number:
@@ -120,7 +118,7 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
         allocated_bytes=best,
         peak=Peak(0, peak.id),
         consumers=peak.consumers,
-        saved_for_backward_bytes=int(_alive_bytes(saved_for_backward(step), amounts)),
+        saved_for_backward_bytes=int(amounts.alive(saved_for_backward(step))),
         reserved_bytes=reserved,
         device_bytes=device,
         capacity_bytes=capacity,
@@ -136,13 +134,6 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
 
 
 Row = tuple[Template, int, int]  # template, how many, bytes of one
-
-
-def _alive_bytes(alive: Alive, amounts: Amounts) -> Number:
-    n: Number = 0
-    for group, times in alive:
-        n = n + amounts.group(group) * times
-    return n
 
 
 def _rows(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
@@ -203,7 +194,7 @@ def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
     """Rows in host DRAM and on NVMe, per node: the states of every GPU in it."""
     if step.offload == "none":
         return []
-    gpus = min(plan.cluster.gpus_per_node, plan.cluster.gpus)
+    gpus = plan.gpus_in_node
     resting = "nvme" if step.offload == "nvme" else "dram"
     rows: list[LedgerRow] = []
 

@@ -221,6 +221,11 @@ class Plan(_Part):
         p = self.parallel
         return self.cluster.gpus // (p.tp * p.pp * p.cp)
 
+    @property
+    def gpus_in_node(self) -> int:
+        """GPUs of this plan that share one host."""
+        return min(self.cluster.gpus_per_node, self.cluster.gpus)
+
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""
         p, t = self.parallel, self.train
@@ -230,7 +235,7 @@ class Plan(_Part):
             "S": t.seq_len,
             "ACCUMULATION": t.grad_accumulation,
             "GPUS": self.cluster.gpus,
-            "GPUS_PER_NODE": min(self.cluster.gpus_per_node, self.cluster.gpus),
+            "GPUS_PER_NODE": self.gpus_in_node,
             "DP": self.dp,
             "TP": p.tp,
             "PP": p.pp,

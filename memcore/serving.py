@@ -36,7 +36,7 @@ class _Server:
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
         blocks = build(structure_of(model, dtype=compute))
         stack = layers_of(model, blocks.structure.kinds)
-        layers = tuple(zip(blocks.layers, stack.first(stack.count), strict=True))
+        layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         return cls(plan, blocks.embed, layers, blocks.head, -(-model.layers // plan.parallel.pp))
 
     def amounts(self, batch: Number, tokens: Number) -> Amounts:
@@ -75,7 +75,7 @@ def serve(plan: Plan) -> Serve:
     running = max(1, min(s.concurrency, concurrent))
     prefill = _forward(server, 1, s.prompt_len, s.prompt_len, 1)
     decode = _forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
-    tpot = _total(decode)
+    tpot = seconds(decode)
     kv = _kv_row(server, amounts, per_token, min(s.concurrency, concurrent) * reserved)
     return Serve(
         weights_bytes=weights_bytes,
@@ -89,7 +89,7 @@ def serve(plan: Plan) -> Serve:
         wasted_bytes_per_sequence=round(idle * per_token),
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
-        ttft_seconds=_total(prefill),
+        ttft_seconds=seconds(prefill),
         tpot_seconds=tpot,
         tokens_per_second=running / tpot,
         prefill_bound_by=_bound(prefill),
@@ -198,10 +198,6 @@ def _attention(
         "attention over the cache", "forward", flops, batch * context * per_layer, speed, True,
         layers,
     )  # fmt: skip
-
-
-def _total(operations: list[OperationTime]) -> float:
-    return seconds(operations)
 
 
 def _bound(operations: list[OperationTime]) -> str:

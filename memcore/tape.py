@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from memcore.dims import Shape
 
+WEIGHTS = ("parameter", "tied")
 ALWAYS = 10**9  # a death that never comes within the tape
 
 
@@ -31,7 +32,8 @@ class Storage:
 
     kind      'input' (the block's own input), 'shared' (made by another block), 'parameter', 'tied'
               (another block's parameter), 'activation' (made in forward), 'weight copy'
-              (autocast), 'temporary' (made in backward), 'gradient' (of a parameter)
+              (autocast), 'temporary' (made in backward), 'gradient' (of a parameter), 'output
+              gradient' (where the block's backward begins)
     saved_by  operations that keep it for their backward
     made_by   the operation that allocated it
     merged    for a gradient: when it would be gone, had it been added to an existing one
@@ -70,7 +72,7 @@ Gradients = Sequence["Tensor | None"]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One operation as autograd sees it. `flops` are (count, shape) pairs, one per phase."""
+    """One operation as autograd sees it."""
 
     order: int
     name: str
@@ -107,7 +109,6 @@ class Tape:
         self._prefix: list[str] = []
         self._nodes = 0
         self._current: Work | None = None
-        self._copies: dict[int, Tensor] = {}
 
     # -- naming -------------------------------------------------------------------------------
 
@@ -142,14 +143,14 @@ class Tape:
 
     def _tensor(self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool) -> Tensor:
         storage = Storage(self._named(name), shape, dtype, kind, birth=0)
-        if kind not in ("parameter", "tied"):
+        if kind not in WEIGHTS:
             self.storages.append(storage)
         return Tensor(storage, shape, dtype, needs_grad)
 
-    def new(self, name: str, shape: Shape, dtype: str, kind: str = "") -> Tensor:
+    def new(self, name: str, shape: Shape, dtype: str) -> Tensor:
         """Allocate."""
         self.clock += 1
-        kind = kind or ("temporary" if self.forward_end else "activation")
+        kind = "temporary" if self.forward_end else "activation"
         storage = Storage(self._named(name), shape, dtype, kind, birth=self.clock)
         storage.death = self.clock + 1
         self.storages.append(storage)
@@ -191,7 +192,7 @@ class Tape:
         full = self._named(name)
         storages: list[Storage] = []
         for t in saved:
-            if t.storage.kind not in ("parameter", "tied") and t.storage not in storages:
+            if t.storage.kind not in WEIGHTS and t.storage not in storages:
                 storages.append(t.storage)
         for s in storages:
             s.holders += 1
@@ -231,7 +232,7 @@ class Tape:
 
     def backward(self, out: Tensor, grad: Tensor) -> Tensor | None:
         """Run backward from `out`; returns the gradient of the block's input."""
-        grad.storage.kind, grad.storage.death = "temporary", ALWAYS
+        grad.storage.kind, grad.storage.death = "output gradient", ALWAYS
         pending: dict[int, int] = {}  # node order -> consumers that have not run yet
         stack, seen = [out.node], set()
         while stack:
@@ -278,7 +279,7 @@ class Tape:
                 elif t.node is not None:
                     buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)
                     arrive(buffer, t.index, g)
-                elif t.storage.kind in ("parameter", "tied"):
+                elif t.storage.kind in WEIGHTS:
                     g.storage.kind, g.storage.name = ("gradient", f"{t.storage.name}.grad")
                     g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
                 else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from memcore import constants
 from memcore.dims import Number
-from memcore.instants import Alive, Step, optimizer_states
+from memcore.instants import Step, optimizer_states
 from memcore.ledger import Amounts
 from memcore.ops import slides
 from memcore.plan import Plan
@@ -57,9 +57,9 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     FSDP2 gathers the next layer while one runs, DDP reduces buckets during backward."""
     t, gpu = plan.train, plan.accelerator
     speed = Speed.of(gpu, _matmul_dtype(step))
-    blocks, layers, batches = step.blocks, step.layers.count, t.grad_accumulation
+    blocks, batches = step.blocks, t.grad_accumulation
     ends = (blocks.embed, blocks.head)
-    counts = step.layers.first(layers)
+    counts = step.layers.counts
     again = ("recompute",) if step.checkpointed else ()
     operations = run(ends, (1, 1), ("forward", "backward"), amounts, speed, batches)
     operations += run(
@@ -121,7 +121,7 @@ def _convention_flops(step: Step, amounts: Amounts) -> float:
     tokens = float(z["B"]) * float(z["S"])
     total: float = 2.0 * z["EMBED"] * z["VOCAB"]
     kinds = step.blocks.structure.kinds
-    counts = step.layers.first(step.layers.count)
+    counts = step.layers.counts
     for tape, kind, times in zip(step.blocks.layers, kinds, counts, strict=True):
         weights = sum(amounts.elements(p.shape) for p in tape.parameters if len(p.shape) > 1)
         reach = min(z["S"], z["WINDOW"]) if slides(kind) else z["S"]
@@ -131,9 +131,7 @@ def _convention_flops(step: Step, amounts: Amounts) -> float:
 
 def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     """The optimizer step on the GPU: it reads and writes its states, and reads the gradients."""
-    states = _sum(step, "resident", amounts) + sum(
-        amounts.group(g) * n for g, n in optimizer_states(step)
-    )
+    states = _sum(step, "resident", amounts) + amounts.alive(optimizer_states(step))
     weights = _count(step, amounts)
     moved = 2.0 * states + weights * DTYPE_BYTES[step.copies.reduced]
     flops = float(weights) * step.optimizer.flops_per_parameter
@@ -141,11 +139,7 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
 
 
 def _sum(step: Step, state: str, amounts: Amounts) -> Number:
-    return _alive(step.every(state), amounts)
-
-
-def _alive(alive: Alive, amounts: Amounts) -> Number:
-    return sum(amounts.group(group) * n for group, n in alive)
+    return amounts.alive(step.every(state))
 
 
 def _count(step: Step, amounts: Amounts) -> Number:
@@ -168,12 +162,12 @@ def _communication(
     forward = seconds([o for o in inner if o.phase == "forward"]) / per
     backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / per
     # Kinds of layer differ little in their weights: a mean layer stands for each.
-    counts = step.layers.first(layers)
-    gathered = _alive(step.of_layers("gathered", counts), amounts) / layers
-    reduced = _alive(step.of_layers("reduction", counts), amounts) / layers
-    root = [(step.embed, 1), (step.head, 1)]
-    root_gathered = sum(amounts.group(b.gathered) for b, _ in root)
-    root_reduced = sum(amounts.group(b.reduction) for b, _ in root)
+    counts = step.layers.counts
+    gathered = amounts.alive(step.of_layers("gathered", counts)) / layers
+    reduced = amounts.alive(step.of_layers("reduction", counts)) / layers
+    root = (step.embed, step.head)
+    root_gathered = sum(amounts.group(block.gathered) for block in root)
+    root_reduced = sum(amounts.group(block.reduction) for block in root)
     hide_f, hide_b = ("the forward of the layer before", "the backward of the layer before")
     first = "nothing: the first has no layer before it"
     if not step.sharded:
@@ -226,7 +220,7 @@ def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _T
     if step.offload == "none":
         return
     share = constants.LINK_EFFICIENCY.middle
-    node, gpus = plan.node, min(plan.cluster.gpus_per_node, plan.cluster.gpus)
+    node, gpus = plan.node, plan.gpus_in_node
     pcie = plan.accelerator.pcie_bandwidth * share
     weights = float(_count(step, amounts))
     down = weights * DTYPE_BYTES[step.copies.reduced]
@@ -239,7 +233,7 @@ def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float, traffic: _T
     update = _over(moved, node.dram_bandwidth * constants.HBM_EFFICIENCY.middle)
     traffic.add("host optimizer step", moved, {"dram": update}, 1, 0.0, "nothing")
     if step.offload == "nvme":
-        states = float(sum(amounts.group(g) * n for g, n in optimizer_states(step))) * gpus
+        states = float(amounts.alive(optimizer_states(step))) * gpus
         if not step.copies.master:
             states += weights * gpus * DTYPE_BYTES["fp32"]
         read = _over(states, node.nvme_read_bandwidth * share)

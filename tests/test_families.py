@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from memcore import Plan, evaluate
+from memcore.evidence import REGIMES
 from memcore.families import FAMILIES
 
 TABLE = json.loads((Path(__file__).parent / "reference" / "families.json").read_text())
@@ -17,13 +18,6 @@ RANKS = 4  # of the FSDP2 rows
 
 # In models this small a mask of bytes or a sum in flight weighs more than in real ones.
 PEAK_TOLERANCE = 0.01
-
-REGIMES = {
-    "pure-bf16": {"framework": "pytorch", "precision": "bf16-pure", "zero": 0},
-    "autocast": {"framework": "pytorch", "precision": "bf16-autocast", "zero": 0},
-    "fsdp2-reshard": {"framework": "fsdp2", "precision": "bf16-mixed", "zero": 3},
-    "fsdp2-no-reshard": {"framework": "fsdp2", "precision": "bf16-mixed", "zero": 2},
-}
 
 
 def plan_of(row):

@@ -1,5 +1,5 @@
 """Our bytes against PyTorch's own, row by row (presets/evidence/oracle/README.md says what the rows
-are; memcore/evidence.py makes the plans)."""
+are; memcore/evidence/pytorch.py makes the plans)."""
 
 import pytest
 

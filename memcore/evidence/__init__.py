@@ -1,0 +1,75 @@
+"""Evidence: what others say of the same things, and how far our figures are from theirs.
+
+The tables are in presets/evidence, each with its source; one module here for each kind of source.
+Nothing in the engine is tuned on them.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from memcore.evidence.comparison import (
+    AUTOGRAD,
+    CHECK,
+    COUNTED,
+    PUBLISHED,
+    SOURCES,
+    TRACKER,
+    Comparison,
+    relative,
+)
+from memcore.evidence.papers import (
+    Published,
+    compared_published,
+    published,
+    published_table,
+    states,
+    weights,
+)
+from memcore.evidence.pytorch import (
+    PEAK_TOLERANCE,
+    PEAK_TOLERANCES,
+    REGIMES,
+    compared,
+    compared_presets,
+    oracle,
+    plan_of,
+    preset_parameters,
+)
+from memcore.evidence.workings import Operation, method, operations, sizes
+
+__all__ = [
+    "AUTOGRAD",
+    "CHECK",
+    "COUNTED",
+    "PEAK_TOLERANCE",
+    "PEAK_TOLERANCES",
+    "PUBLISHED",
+    "REGIMES",
+    "SOURCES",
+    "TRACKER",
+    "Comparison",
+    "Operation",
+    "Published",
+    "compare",
+    "compared",
+    "compared_presets",
+    "compared_published",
+    "method",
+    "operations",
+    "oracle",
+    "plan_of",
+    "preset_parameters",
+    "published",
+    "published_table",
+    "relative",
+    "sizes",
+    "states",
+    "weights",
+]
+
+
+@functools.cache
+def compare() -> tuple[Comparison, ...]:
+    """Every figure there is beside ours. Takes about a second, once per process."""
+    return (*compared_presets(), *map(compared, oracle()), *compared_published())

@@ -1,0 +1,63 @@
+"""A figure of others beside ours, whatever its source."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+
+_ROOT = files("presets").joinpath("evidence")
+
+COUNTED, AUTOGRAD, TRACKER, PUBLISHED = SOURCES = (
+    "transformers parameter count",
+    "PyTorch autograd",
+    "PyTorch memory tracker",
+    "published",
+)
+CHECK = "check"  # only compared with; no constant was fitted on it
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure of theirs beside ours. A word that does not apply is '', a number 0.
+
+    what       'parameters', 'saved' (for backward), 'peak' (of forward and backward), 'figure'
+    model      a model's name, or what a published figure is about
+    unit       of theirs and ours
+    layers     that the model was cut to; 0: all of them
+    tolerance  what a test allows, relative; 0: equal
+    """
+
+    source: str
+    model: str
+    what: str
+    theirs: float
+    ours: float
+    unit: str
+    family: str = ""
+    regime: str = ""
+    attention: str = ""
+    checkpointing: str = ""
+    batch: int = 0
+    seq_len: int = 0
+    layers: int = 0
+    gpus: int = 0
+    tolerance: float = 0.0
+    used_for: str = CHECK
+
+    @property
+    def error(self) -> float:
+        """How much more ours is than theirs, relative; 0 means equal."""
+        return relative(self.ours, self.theirs)
+
+
+def relative(ours: float, theirs: float) -> float:
+    """(ours - theirs) / theirs, exactly 0 where they are equal."""
+    if ours == theirs:
+        return 0.0
+    return (ours - theirs) / theirs if theirs else math.inf
+
+
+def text(*path: str) -> str:
+    """A file of presets/evidence."""
+    return _ROOT.joinpath(*path).read_text(encoding="utf-8")

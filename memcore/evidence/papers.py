@@ -1,0 +1,157 @@
+"""What papers and datasheets print (presets/evidence/published.toml)."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memcore.evaluate import evaluate
+from memcore.evidence.comparison import PUBLISHED, Comparison, relative, text
+from memcore.plan import Plan
+from memcore.report import Memory, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published figure beside ours; `tolerance` is what its own rounding leaves open."""
+
+    what: str
+    theirs: float
+    ours: float
+    unit: str
+    tolerance: float
+    source: str
+    remark: str
+
+    @property
+    def error(self) -> float:
+        return relative(self.ours, self.theirs)
+
+
+@functools.cache
+def published_table() -> tuple[Mapping[str, Any], ...]:
+    """The published figures as their file has them."""
+    return tuple(tomllib.loads(text("published.toml"))["figures"])
+
+
+@functools.cache
+def published() -> tuple[Published, ...]:
+    """Every published figure beside ours."""
+    return tuple(
+        Published(
+            f["what"],
+            f["value"],
+            _QUANTITIES[f["quantity"]](f),
+            f["unit"],
+            f["tolerance"],
+            f["source"],
+            f.get("remark", ""),
+        )
+        for f in published_table()
+    )
+
+
+def compared_published() -> tuple[Comparison, ...]:
+    """Every published figure as a row among the others."""
+    return tuple(
+        Comparison(PUBLISHED, p.what, "figure", p.theirs, p.ours, p.unit, tolerance=p.tolerance)
+        for p in published()
+    )
+
+
+Figure = Mapping[str, Any]
+
+
+def _report(figure: Figure) -> Report:
+    return evaluate(Plan.of(figure["plan"]))
+
+
+def _memory(plan: Plan) -> Memory:
+    memory = evaluate(plan).memory
+    assert memory
+    return memory
+
+
+def weights(figure: Figure) -> float:
+    """Bytes of the weights as they are served."""
+    serve = _report(figure).serve
+    assert serve
+    return serve.weights_bytes * serve.gpus_per_replica
+
+
+def states(figure: Figure) -> float:
+    """Bytes of states at the optimizer step: of some consumers, or of rows by their ending."""
+    report = _report(figure)
+    if "rows" in figure:
+        return sum(r.bytes for r in report.ledger if r.name.endswith(tuple(figure["rows"])))
+    assert report.memory
+    return _states(report.memory, figure["consumers"])
+
+
+def _states(memory: Memory, consumers: tuple[str, ...]) -> int:
+    step = next(m for m in memory.timeline if m.id == "optimizer-step")
+    return sum(step.consumers[c] for c in consumers)
+
+
+def zero_3_share(figure: Figure) -> float:
+    """How many times less states a rank keeps than one GPU alone would."""
+    plan = Plan.of(figure["plan"])
+    every = ("parameters", "gradients", "optimizer_states")
+    alone = _states(_memory(plan.changed("cluster.gpus", 1)), every)
+    return alone / _states(_memory(plan), every)
+
+
+def checkpointing_compute(figure: Figure) -> float:
+    """FLOPs of a step with full checkpointing over those without."""
+    plan = Plan.of(figure["plan"])
+    full, none = (
+        evaluate(plan.changed("train.checkpointing", word)).time for word in ("full", "none")
+    )
+    assert full
+    assert none
+    return full.hardware_flops / none.hardware_flops
+
+
+def kv_cache(figure: Figure) -> float:
+    """Bytes of the KV cache of every sequence at its full length."""
+    plan, serve = Plan.of(figure["plan"]), _report(figure).serve
+    assert serve
+    tokens = plan.serve.concurrency * (plan.serve.prompt_len + plan.serve.output_len)
+    return serve.kv_bytes_per_token * tokens * serve.gpus_per_replica
+
+
+def accelerator(figure: Figure) -> float:
+    """A figure of the hardware table."""
+    gpu = Plan.of(figure["plan"]).accelerator
+    field = figure["field"]
+    if field == "l1_bytes":
+        return gpu.l1_bytes_per_sm * gpu.sms
+    return float(gpu.flops[field] if field in gpu.flops else getattr(gpu, field))
+
+
+def quadratic_bytes(figure: Figure) -> float:
+    """Second difference of what forward saves, over equal steps of the sequence: a linear term
+    vanishes in it, a quadratic one does not."""
+    plan = Plan.of(figure["plan"])
+    a, b, c = (
+        _memory(plan.changed("train.seq_len", n)).saved_for_backward_bytes
+        for n in (2048, 4096, 6144)
+    )
+    return c - 2 * b + a
+
+
+_QUANTITIES: dict[str, Callable[[Figure], float]] = {
+    f.__name__: f
+    for f in (
+        weights,
+        states,
+        zero_3_share,
+        checkpointing_compute,
+        kv_cache,
+        accelerator,
+        quadratic_bytes,
+    )
+}

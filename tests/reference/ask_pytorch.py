@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import transformers
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
 
@@ -30,20 +31,29 @@ REGIMES = ("pure-bf16", "autocast", "fsdp2-reshard", "fsdp2-no-reshard")
 RANKS = 4  # of the FSDP2 regimes
 
 
-class Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, mask):
-        batch, heads, tokens, _ = q.shape
-        out = q.new_empty(batch, tokens, heads, v.shape[-1]).transpose(1, 2)
-        kept = [q, k, v, out, q.new_empty(batch, heads, tokens, dtype=torch.float32)]
-        if mask is not None:
-            kept.append(mask.new_empty(mask.shape, dtype=q.dtype))
-        ctx.save_for_backward(*kept)
-        return out
+@torch.library.custom_op("memplan::attention", mutates_args=())
+def attention_core(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp, empty; an operation of its own, so that policies see it."""
+    batch, heads, tokens, _ = q.shape
+    out = q.new_empty(batch, tokens, heads, v.shape[-1]).transpose(1, 2)
+    return out, q.new_empty(batch, heads, tokens, dtype=torch.float32)
 
-    @staticmethod
-    def backward(ctx, _):
-        return *map(torch.empty_like, ctx.saved_tensors[:3]), None
+
+@torch.library.custom_op("memplan::attention_backward", mutates_args=())
+def attention_core_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+attention_core.register_fake(attention_core._init_fn)
+attention_core_backward.register_fake(attention_core_backward._init_fn)
+attention_core.register_autograd(
+    lambda ctx, grad, _: (*attention_core_backward(grad, *ctx.saved_tensors), None),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(
+        *inputs[:3], *output, inputs[3]
+    ),
+)
 
 
 class LayerNorm(torch.autograd.Function):
@@ -62,7 +72,8 @@ class LayerNorm(torch.autograd.Function):
 def attention(q, k, v, attn_mask=None, **_):
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
-    return Attention.apply(q, k, v, attn_mask)
+    bias = None if attn_mask is None else attn_mask.new_empty(attn_mask.shape, dtype=q.dtype)
+    return attention_core(q, k, v, bias)[0]
 
 
 def install_stand_ins():
@@ -80,6 +91,32 @@ def install_stand_ins():
     )
 
 
+RECOMPUTING = []  # not empty while a checkpointed part runs for the second time
+
+
+class Recomputing(contextlib.ExitStack):
+    """What a recomputation runs under; it ends with an exception once it has all that it needs."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        self.inner = inner or contextlib.nullcontext()
+
+    def __enter__(self):
+        RECOMPUTING.append(True)
+        self.callback(RECOMPUTING.pop)
+        return self.enter_context(self.inner)
+
+
+def noting():
+    return contextlib.nullcontext(), Recomputing()
+
+
+def recompute(model, contexts=noting):
+    """Checkpoint each layer; `contexts` gives what its forward and its recomputation run under."""
+    words = {"use_reentrant": False, "context_fn": contexts}
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=words)
+
+
 def build(config, dtype, words):
     config = AutoConfig.for_model(
         config["model_type"], **{k: v for k, v in config.items() if k != "model_type"}
@@ -87,7 +124,7 @@ def build(config, dtype, words):
     config._attn_implementation, config.use_cache = words["attention"], False
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
     if words["checkpointing"] == "full":
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute(model)
     return model
 
 
@@ -98,7 +135,8 @@ def step(model, words, autocast):
         return model(input_ids=ids, labels=ids, use_cache=False).loss
 
 
-def saved(config, words):
+def saved(config, words, build=build, cached=lambda: ()):
+    """Bytes packed by autograd, or `cached` for a recomputation, each storage once."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = build(config, torch.bfloat16, words)
         known = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
@@ -113,10 +151,44 @@ def saved(config, words):
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             step(model, words, autocast=False)
-        return sum(packed.values())
+        for t in cached():
+            pack(t)
+        return {"bytes": sum(packed.values())}
 
 
-def peak(config, words):
+class Place:
+    """Where a tracker sits, and which operation it has just seen, whenever it sees a new peak."""
+
+    def __init__(self, tracker):
+        self.tracker, self.modules, self.entered, self.at = tracker, tracker._mod_tracker, [], {}
+        self.update, tracker._update_peak_stats = tracker._update_peak_stats, self.updated
+        self.enter, self.modules._get_append_fn = self.modules._get_append_fn, self.entering
+
+    def entering(self, module, name, is_backward):
+        enter = self.enter(module, name, is_backward)
+        return lambda *args: (self.entered.append(name), enter(*args))[1]
+
+    def updated(self, state):
+        before = dict(self.tracker._peak_mem)
+        self.update(state)
+        if self.tracker._peak_mem != before:
+            op = sys._getframe(1).f_locals["func"]  # of the tracker's __torch_dispatch__
+            self.at = {"module": self.module(), "phase": self.phase(), "op": str(op)}
+
+    def module(self):
+        """The deepest module at work, of several the one entered last; "" is the model."""
+        last = {name: i for i, name in enumerate(self.entered)}
+        names = self.modules.parents - {"Global"}
+        deepest = max(names, key=lambda n: (n.count("."), last[n]), default="")
+        return deepest.partition(".")[2]
+
+    def phase(self):
+        if self.modules.is_bw:
+            return "recompute" if RECOMPUTING else "backward"
+        return "forward" if self.modules.parents - {"Global"} else "between"
+
+
+def peak(config, words, build=build):
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
     from torch.distributed.device_mesh import init_device_mesh
@@ -145,6 +217,7 @@ def peak(config, words):
                 tracker.track_inputs(())
             else:
                 tracker.track_external(model, optimizer)
+            place = Place(tracker)
             with tracker:
                 step(model, words, regime == "autocast").backward()
                 optimizer.step()
@@ -153,24 +226,27 @@ def peak(config, words):
                 tracker._peak_mem, tracker._peak_mem_snap = {}, {}
                 step(model, words, regime == "autocast").backward()
             (snapshot,) = tracker.get_tracker_snapshot("peak").values()
-            return int(snapshot["Total"])
+            snapshot = {getattr(k, "value", k): int(v) for k, v in snapshot.items() if v}
+            return {"bytes": snapshot.pop("Total"), "at": place.at, "detail": snapshot}
     finally:
         if sharded:
             dist.destroy_process_group()
 
 
-def main(every, write):
-    """Ask each `every`-th row anew and print it; `write` puts what was said into the table."""
-    table = json.loads(TABLE.read_text())
+def main(path, ask):
+    """Ask each N-th row of a table anew and print it; --write puts what was said into the table."""
+    install_stand_ins()
+    table = json.loads(path.read_text())
+    every = next((int(a) for a in sys.argv[1:] if a.isdigit()), 1)
     for row in table["rows"][::every]:
-        ask = peak if row["kind"] == "peak" else saved
-        said, stood = ask(table["configs"][row["model"]], row), row["bytes"]
-        words = " ".join(str(v) for k, v in row.items() if k != "bytes")
-        print(f"{said:>16,}  {words}", "" if said == stood else f"  (the table has {stood:,})")
-        row["bytes"] = said
-    if write:
+        said, stood = ask(table["configs"][row["model"]], row), row.get("bytes", 0)
+        words = " ".join(str(v) for k, v in row.items() if k not in said)
+        same = said["bytes"] == stood
+        print(f"{said['bytes']:>16,}  {words}", "" if same else f"  (the table has {stood:,})")
+        row |= said
+    if "--write" in sys.argv:
         table["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__}
-        TABLE.write_text(as_text(table))
+        path.write_text(as_text(table))
 
 
 def as_text(table):
@@ -182,6 +258,4 @@ def as_text(table):
 
 
 if __name__ == "__main__":
-    install_stand_ins()
-    numbers = [int(a) for a in sys.argv[1:] if a.isdigit()]
-    main(numbers[0] if numbers else 1, "--write" in sys.argv)
+    main(TABLE, lambda config, row: (peak if row["kind"] == "peak" else saved)(config, row))

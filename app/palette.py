@@ -17,6 +17,9 @@ CONSUMERS = {
 KV_CACHE = ("KV cache", "#D55E00")
 OVERHEAD = ("Overhead, at least", "#8A8F98")
 CAPACITY = "#E5484D"
+OURS = CONSUMERS["parameters"][1]  # Memplan's own figure beside those of others
+# Sources of evidence, in the order of evidence.SOURCES: Tol's bright scheme, as for resources.
+SOURCE_COLOURS = ("#228833", "#4477AA", "#EE6677", "#AA3377", "#CCBB44", "#66CCEE", "#999933")
 
 RESOURCES = {
     "compute": ("Compute", "#4477AA"),

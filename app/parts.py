@@ -397,6 +397,7 @@ COLUMNS: dict[str, Any] = {
     **{name: name.replace("_", " ") for name in ("bound_by", "optimizer_states", "bytes_each")},
     "holds": st.column_config.TextColumn("holds", width=90),
     "percent": st.column_config.ProgressColumn("share", format="%d%%", min_value=0, max_value=100),
+    "more than Memplan %": st.column_config.NumberColumn(format="%.1f"),
     **{
         name: st.column_config.NumberColumn(title, format="localized")
         for name, title in (("bytes", "bytes"), ("bytes_each", "bytes each"), ("count", "count"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -306,7 +307,7 @@ def accuracy(rows: Sequence[evidence.Comparison]) -> Rows:
     return [
         {
             "model": r.model,
-            "what": WHAT[r.what],
+            "what": WHAT.get(r.what, r.what),
             "error %": 100 * r.error,
             "theirs": figure_text(r.theirs),
             "ours": figure_text(r.ours),
@@ -333,25 +334,35 @@ def figure_text(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4f}"
 
 
-def _agreement_groups(
-    rows: Sequence[evidence.Comparison],
-) -> tuple[tuple[str, str, list[evidence.Comparison]], ...]:
-    """The rows by source; autocast apart, since its reference has a limit that is known."""
+def matching(
+    rows: Sequence[evidence.Comparison], source: str | None, family: str | None
+) -> list[evidence.Comparison]:
+    """The rows of a source and of a family; None: of any."""
+    return [r for r in rows if source in (None, r.source) and family in (None, r.family)]
 
-    def of(source: str, autocast: bool = False) -> list[evidence.Comparison]:
-        return [r for r in rows if r.source == source and (r.regime == "autocast") == autocast]
 
-    return (
-        ("Parameters", evidence.COUNTED, of(evidence.COUNTED)),
-        ("Bytes saved for backward", evidence.AUTOGRAD, of(evidence.AUTOGRAD)),
-        ("Peak: pure bf16 and FSDP2", evidence.TRACKER, of(evidence.TRACKER)),
-        ("Peak: autocast", evidence.TRACKER, of(evidence.TRACKER, autocast=True)),
-        ("Figures of papers and datasheets", evidence.PUBLISHED, of(evidence.PUBLISHED)),
-    )
+def sources(rows: Sequence[evidence.Comparison]) -> list[str]:
+    """Where the rows are from."""
+    return list(dict.fromkeys(r.source for r in rows))
+
+
+def families(rows: Sequence[evidence.Comparison]) -> list[str]:
+    """The families of models that the rows are about."""
+    return sorted({r.family for r in rows} - {""})
+
+
+def _compared(row: evidence.Comparison) -> str:
+    """What a row compares; autocast apart, since its reference has a limit that is known."""
+    what = WHAT.get(row.what, row.what)
+    return f"{what}, autocast" if row.regime == "autocast" else what
 
 
 def agreement(rows: Sequence[evidence.Comparison]) -> Rows:
-    """How many rows of each kind there are, and how far ours are from theirs."""
+    """How many rows of each kind there are, and how far ours are from theirs. What a constant was
+    tuned on and what was only checked are never in one line."""
+    groups: dict[tuple[str, str, str], list[evidence.Comparison]] = {}
+    for r in rows:
+        groups.setdefault((r.source, _compared(r), r.used_for), []).append(r)
     return [
         {
             "compared": compared,
@@ -359,17 +370,30 @@ def agreement(rows: Sequence[evidence.Comparison]) -> Rows:
             "rows": len(found),
             "equal": sum(r.error == 0 for r in found),
             "lowest": _percent(min(r.error for r in found)),
+            "median": _percent(median(r.error for r in found)),
             "highest": _percent(max(r.error for r in found)),
-            "used for": ", ".join(dict.fromkeys(r.used_for for r in found)),
+            "used for": used_for,
         }
-        for compared, source, found in _agreement_groups(rows)
-        if found
+        for (source, compared, used_for), found in groups.items()
     ]
+
+
+def tuning(rows: Sequence[evidence.Comparison]) -> str:
+    """What was tuned on and what was only checked, in a sentence."""
+    tuned = sum(r.used_for != evidence.CHECK for r in rows)
+    if not tuned:
+        return "Every row is a check: nothing in Memplan was tuned on any of them."
+    return (
+        f"{len(rows) - tuned:,} rows are checks: nothing in Memplan was tuned on them. On the "
+        f"other {tuned:,} a constant was tuned: they are kept apart here, and prove nothing."
+    )
 
 
 def _percent(error: float) -> str:
     """A relative difference, to a hundred thousandth; '0' says that there is none."""
-    return f"{error:+.3%}" if error else "0"
+    if not error:
+        return "0"
+    return f"{error:+.3%}" if abs(error) >= 0.5e-5 else "about 0"
 
 
 def headline(rows: Sequence[evidence.Comparison]) -> str:
@@ -385,6 +409,71 @@ def headline(rows: Sequence[evidence.Comparison]) -> str:
         f"parameter counts and sums of saved tensors, {equal:,} are equal to the byte "
         f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.2%}; under autocast by up "
         f"to {cast:.1%}, for a reason that is known."
+    )
+
+
+COUNTS = {
+    evidence.STATES: "states only",
+    evidence.STEP: "states and activations",
+    evidence.DEVICE: "states, activations, overhead",
+}
+HOW = {"run": "its own code, run", "formula": "its formula, carried out"}
+
+
+def calculators() -> Rows:
+    """What other calculators say for the same plans, plan by plan, the most first."""
+    return [
+        {
+            "plan": w.label,
+            "job": w.detail,
+            "calculator": s.calculator.name,
+            "counts": COUNTS[s.calculator.counts],
+            "says": bytes_text(s.theirs),
+            "Memplan": bytes_text(s.ours),
+            "more than Memplan %": 100 * s.excess,
+            "PyTorch's tracker": bytes_text(w.tracker),
+            "remark": s.remark,
+            "inputs": s.inputs,
+            "how": HOW[s.calculator.how],
+            "version": s.calculator.version,
+            "source": s.calculator.url,
+            "their_bytes": s.theirs,
+            "our_bytes": s.ours,
+            "tracker_bytes": w.tracker,
+        }
+        for w in evidence.worked()
+        for s in w.said
+    ]
+
+
+def tracker() -> str:
+    """With what PyTorch's tracker was asked about these plans."""
+    return str(evidence.calculators_table()["tracker"])
+
+
+def why_they_differ() -> Rows:
+    """Each calculator, what it counts and which tensors make the difference."""
+    known = {s.calculator.name: s.calculator for w in evidence.worked() for s in w.said}
+    return [
+        {"calculator": c.name, "counts": COUNTS[c.counts], "what makes the difference": c.remark}
+        for c in known.values()
+    ]
+
+
+def spread() -> str:
+    """How far apart the calculators are, and how near Memplan is to PyTorch, in a paragraph."""
+    plans = evidence.worked()
+    first = plans[0]
+    whole = [s.theirs for s in first.said if s.calculator.counts != evidence.STATES]
+    figures = sum(len(w.said) for w in plans)
+    names = {s.calculator.name for w in plans for s in w.said}
+    worst = max(abs(evidence.relative(w.ours, w.tracker)) for w in plans)
+    return (
+        f"**{len(names)} calculators, {len(plans)} plans, {figures} figures.** For {first.label} "
+        f"({first.detail}) those that count a whole step say from {bytes_text(min(whole))} to "
+        f"{bytes_text(max(whole))}; PyTorch's own tracker says {bytes_text(first.tracker)} and "
+        f"Memplan {bytes_text(first.ours)}. In all {len(plans)} plans Memplan is within "
+        f"{worst:.4%} of the tracker."
     )
 
 

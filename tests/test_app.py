@@ -69,6 +69,29 @@ def test_every_view_of_every_worked_example(view: str, name: str) -> None:
     assert f"{report.parameters:,} parameters" in "".join(m.value for m in at.markdown)
 
 
+def test_the_accuracy_page_of_one_source_and_one_family() -> None:
+    at = opened(view="accuracy")
+
+    def rows() -> pd.DataFrame:
+        (found,) = [d.value for d in at.dataframe if "error %" in d.value]
+        return found
+
+    whole = rows()
+    at.selectbox(key="of_source").set_value("PyTorch autograd").run()
+    alive(at)
+    assert set(rows()["source"]) == {"PyTorch autograd"}
+    at.selectbox(key="of_family").set_value("qwen3").run()
+    at.selectbox(key="band").set_value("family").run()
+    alive(at)
+    assert set(rows()["source"]) == {"PyTorch autograd"}
+    assert set(rows()["family"]) == {"qwen3"}
+    assert 0 < len(rows()) < len(whole)
+    # A family that the next source knows nothing of is let go, not an empty page.
+    at.selectbox(key="of_source").set_value("published").run()
+    alive(at)
+    assert set(rows()["source"]) == {"published"}
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_without_training_memory(view: str) -> None:
     at = opened({"tp": "2"}, view)

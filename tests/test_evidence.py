@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from app import charts, tables
 from memcore import Plan, catalog, constants, dims, evaluate, evidence
 from memcore.blocks import build
+from memcore.families import FAMILIES
 from memcore.ledger import Amounts, saved
 from memcore.memory import step_of, training_sizes
 
@@ -21,8 +23,16 @@ NO_TRAINING = next(
 
 def test_every_row_of_every_table_is_compared_once():
     found = evidence.compare()
-    assert len(found) == len(evidence.oracle()) + len(evidence.preset_parameters()) + len(
-        evidence.published_table()
+    assert len(found) == sum(
+        map(
+            len,
+            (
+                evidence.oracle(),
+                evidence.preset_parameters(),
+                evidence.worked(),
+                evidence.published_table(),
+            ),
+        )
     )
     assert {r.source for r in found} == set(evidence.SOURCES)
     assert {r.used_for for r in found} == {"check"}
@@ -43,7 +53,7 @@ def test_a_difference_is_relative_and_signed():
 
 def test_the_tables_are_in_the_package_that_is_installed():
     folder = files("presets").joinpath("evidence")
-    for name in ("published.toml", "method.toml"):
+    for name in ("published.toml", "method.toml", "calculators.toml"):
         assert folder.joinpath(name).is_file()
     for name in ("figures.csv", "configs.json", "preset_parameters.csv", "README.md"):
         assert folder.joinpath("oracle", name).is_file()
@@ -129,14 +139,49 @@ def test_the_summary_counts_every_row_and_says_the_worst():
     assert f"{len(found):,} figures" in tables.headline(found)
 
 
-def test_the_chart_shows_every_row_once():
+@pytest.mark.parametrize("by", charts.GROUPS)
+def test_the_chart_shows_every_row_once_and_the_worst_band_first(by):
     found = evidence.compare()
-    figure = charts.residuals(found)
+    figure = charts.residuals(found, by)
+    band_of_worst = getattr(max(found, key=lambda r: abs(r.error)), by)
+    assert figure.layout.yaxis.ticktext[0].startswith(f"{band_of_worst} (")
+    worst = {}
+    for trace in figure.data:
+        for x, y in zip(trace.x, trace.y, strict=True):
+            worst[round(y)] = max(worst.get(round(y), 0), abs(x))
+    assert list(dict(sorted(worst.items())).values()) == sorted(worst.values(), reverse=True)
     assert sorted(x for trace in figure.data for x in trace.x) == pytest.approx(
         sorted(100 * r.error for r in found)
     )
     places = [y for trace in figure.data for y in trace.y]
     assert len(set(places)) == len(found), "one point hides another"
+
+
+def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
+    found = list(evidence.compare())
+    assert "nothing in Memplan was tuned" in tables.tuning(found)
+    tuned = [replace(r, used_for="allocator slack") for r in found[-3:]]
+    mixed = found[:-3] + tuned
+    assert f"{len(mixed) - 3:,} rows are checks" in tables.tuning(mixed)
+    lines = [r for r in tables.agreement(mixed) if r["used for"] == "allocator slack"]
+    assert [r["rows"] for r in lines] == [3]
+    assert sum(r["rows"] for r in tables.agreement(mixed)) == len(mixed)
+    symbols = {t.name: t.marker.symbol for t in charts.residuals(mixed).data}
+    tuned_on = [n for n in symbols if "allocator slack" in n]
+    assert len(tuned_on) == 1
+    assert symbols.pop(tuned_on[0]) not in symbols.values()
+
+
+def test_rows_of_a_source_and_of_a_family():
+    found = evidence.compare()
+    assert len(tables.matching(found, None, None)) == len(found)
+    for source in tables.sources(found):
+        rows = tables.matching(found, source, None)
+        assert {r.source for r in rows} == {source}
+        for family in tables.families(rows):
+            both = tables.matching(found, source, family)
+            assert {(r.source, r.family) for r in both} == {(source, family)}
+    assert set(tables.families(found)) == set(FAMILIES)
 
 
 def test_every_constant_is_shown_with_its_certainty_and_source():
@@ -156,6 +201,7 @@ def test_a_table_of_sentences_shows_every_cell_as_it_is():
         (tables.left_out(), ("what", "matters")),
         (tables.terms(), ("term", "meaning")),
         (tables.constants_used(), ("constant", "value", "certainty", "source")),
+        (tables.why_they_differ(), ("calculator", "counts", "what makes the difference")),
     ):
         lines = tables.markdown(table, columns, parts.plain).splitlines()
         assert len(lines) == len(table) + 2

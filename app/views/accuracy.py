@@ -1,5 +1,7 @@
 """Accuracy: Memplan's figures beside those of others, and what has not been compared yet."""
 
+from itertools import cycle
+
 import streamlit as st
 
 from app import charts, parts, tables
@@ -12,22 +14,36 @@ parts.table(
     tables.agreement(compared), key="agreement", alt="How far Memplan is from each source, by kind"
 )
 parts.small(
-    "This page is about Memplan, not about the plan above. Every row is a check: nothing in "
-    "Memplan was tuned on any of them. Lowest and highest: the least and the greatest of "
-    "(Memplan less the reference) as a share of the reference."
+    f"This page is about Memplan, not about the plan above. {tables.tuning(compared)} Lowest and "
+    "highest: the least and the greatest of (Memplan less the reference) as a share of the "
+    "reference."
 )
-st.markdown("##### Every difference")
+st.markdown("##### Every difference, the largest first")
+with st.container(horizontal=True):
+    source = st.selectbox(
+        "Source", tables.sources(compared), index=None, placeholder="every source", key="of_source"
+    )
+    family = st.selectbox(
+        "Family",
+        tables.families(tables.matching(compared, source, None)),
+        index=None,
+        placeholder="every family",
+        key="of_family",
+    )
+    by = st.selectbox(
+        "One band per", charts.GROUPS, format_func=charts.GROUPS.__getitem__, key="band"
+    )
+shown = tables.matching(compared, source, family)
 parts.chart(
-    charts.residuals(compared),
+    charts.residuals(shown, by),
     key="residuals",
-    alt="Difference between Memplan and each reference in percent, by model",
+    alt="Difference between Memplan and each reference in percent, the worst first",
 )
 parts.small(
-    "Each mark is one figure. Those of the memory tracker that are clearly left of 0 are peaks "
-    "under autocast, where the reference has a limit (below)."
+    "Each mark is one figure; how many a band has is in brackets. Those of the memory tracker that "
+    "are clearly left of 0 are peaks under autocast, where the reference has a limit (below)."
 )
-st.markdown("##### Every figure, the largest difference first")
-rows = tables.accuracy(compared)
+rows = tables.accuracy(shown)
 parts.table(
     rows,
     key="accuracy",
@@ -52,6 +68,53 @@ parts.table(
     ),
 )
 parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv")
+
+st.markdown("##### What other calculators say")
+st.markdown(tables.spread())
+for worked, place in zip(evidence.worked(), cycle(st.columns(2, gap="medium")), strict=False):
+    with place:
+        st.markdown(f"**{worked.label}**  \n{worked.detail}")
+        parts.chart(
+            charts.calculators(worked),
+            key=worked.name,
+            alt=f"What other calculators say of {worked.label}, {worked.detail}",
+        )
+parts.small(
+    "One mark per calculator: a disc counts states and activations, a square some overhead as "
+    "well, a ring states only. The thin line leads to the blue tick: what Memplan says of the "
+    f"same. A plan that a calculator cannot express has no mark of it. {tables.tracker()}."
+)
+calculators = tables.calculators()
+parts.table(
+    calculators,
+    key="calculators",
+    alt="What each calculator says of each plan, beside Memplan and PyTorch's tracker",
+    height=320,
+    columns=(
+        "plan",
+        "calculator",
+        "says",
+        "Memplan",
+        "more than Memplan %",
+        "PyTorch's tracker",
+        "counts",
+        "job",
+        "remark",
+        "inputs",
+        "how",
+        "version",
+        "source",
+    ),
+)
+parts.download("Other calculators (CSV)", calculators, "memplan-calculators.csv")
+with st.expander("Why each of them differs"):
+    st.markdown(
+        tables.markdown(
+            tables.why_they_differ(),
+            ("calculator", "counts", "what makes the difference"),
+            parts.plain,
+        )
+    )
 
 left, right = st.columns(2, gap="large")
 with left:
@@ -82,7 +145,8 @@ with right:
   stand-in put on the list, the reference gives 20,212,974,244 bytes for Llama 2 7B, 4 layers,
   1 x 4,096 tokens, where these rows have 20,749,845,156.
 - **Models are cut to few layers** in the rows of autograd and of the tracker (2, 4 or 8), at full
-  width. A further layer of the same kind adds the same bytes again.
+  width. A further layer of the same kind adds the same bytes again. The tracker was also asked
+  about whole models, of up to 80 layers: those that other calculators are asked about above.
 - **No row was measured on a GPU.** Reserved and device memory rest on the constants below.
 - **Times have not been compared with measured runs yet.** They follow from datasheet rates and
   from the assumed shares below: trust them less than the bytes.

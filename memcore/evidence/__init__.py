@@ -8,6 +8,18 @@ from __future__ import annotations
 
 import functools
 
+from memcore.evidence.calculators import (
+    COUNTS,
+    DEVICE,
+    STATES,
+    STEP,
+    Calculator,
+    Said,
+    Worked,
+    calculators_table,
+    compared_whole,
+    worked,
+)
 from memcore.evidence.comparison import (
     AUTOGRAD,
     CHECK,
@@ -42,19 +54,28 @@ __all__ = [
     "AUTOGRAD",
     "CHECK",
     "COUNTED",
+    "COUNTS",
+    "DEVICE",
     "PEAK_TOLERANCE",
     "PEAK_TOLERANCES",
     "PUBLISHED",
     "REGIMES",
     "SOURCES",
+    "STATES",
+    "STEP",
     "TRACKER",
+    "Calculator",
     "Comparison",
     "Operation",
     "Published",
+    "Said",
+    "Worked",
+    "calculators_table",
     "compare",
     "compared",
     "compared_presets",
     "compared_published",
+    "compared_whole",
     "method",
     "operations",
     "oracle",
@@ -66,10 +87,16 @@ __all__ = [
     "sizes",
     "states",
     "weights",
+    "worked",
 ]
 
 
 @functools.cache
 def compare() -> tuple[Comparison, ...]:
     """Every figure there is beside ours. Takes about a second, once per process."""
-    return (*compared_presets(), *map(compared, oracle()), *compared_published())
+    return (
+        *compared_presets(),
+        *map(compared, oracle()),
+        *compared_whole(),
+        *compared_published(),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from memcore.evaluate import evaluate
 from memcore.evidence.comparison import PUBLISHED, Comparison, relative, text
 from memcore.plan import Plan
 from memcore.report import Memory, Report
+
+STATES = ("parameters", "gradients", "optimizer_states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,11 @@ def states(figure: Figure) -> float:
     if "rows" in figure:
         return sum(r.bytes for r in report.ledger if r.name.endswith(tuple(figure["rows"])))
     assert report.memory
-    return _states(report.memory, figure["consumers"])
+    return resident(report.memory, figure["consumers"])
 
 
-def _states(memory: Memory, consumers: tuple[str, ...]) -> int:
+def resident(memory: Memory, consumers: Sequence[str] = STATES) -> int:
+    """Bytes of these consumers at the optimizer step: the states without what a forward adds."""
     step = next(m for m in memory.timeline if m.id == "optimizer-step")
     return sum(step.consumers[c] for c in consumers)
 
@@ -99,9 +102,8 @@ def _states(memory: Memory, consumers: tuple[str, ...]) -> int:
 def zero_3_share(figure: Figure) -> float:
     """How many times less states a rank keeps than one GPU alone would."""
     plan = Plan.of(figure["plan"])
-    every = ("parameters", "gradients", "optimizer_states")
-    alone = _states(_memory(plan.changed("cluster.gpus", 1)), every)
-    return alone / _states(_memory(plan), every)
+    alone = resident(_memory(plan.changed("cluster.gpus", 1)))
+    return alone / resident(_memory(plan))
 
 
 def checkpointing_compute(figure: Figure) -> float:

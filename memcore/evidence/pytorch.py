@@ -99,7 +99,7 @@ def compared(row: Mapping[str, str]) -> Comparison:
         row["model"],
         what,
         theirs,
-        memory.saved_for_backward_bytes if saved_bytes else _peak_before_step(memory),
+        memory.saved_for_backward_bytes if saved_bytes else peak_before_step(memory),
         "bytes",
         family,
         regime,
@@ -117,6 +117,6 @@ def _counted(model: str, family: str, theirs: int, ours: int) -> Comparison:
     return Comparison(COUNTED, model, "parameters", theirs, ours, "parameters", family)
 
 
-def _peak_before_step(memory: Memory) -> int:
+def peak_before_step(memory: Memory) -> int:
     """The peak of forward and backward: the reference leaves out the optimizer step."""
     return max(m.bytes for m in memory.timeline if m.id != "optimizer-step")

@@ -225,6 +225,8 @@ def test_every_download(open_app: Open) -> None:
     assert len(table) == len(evidence.compare())
     errors = 100 * (table["our_value"] / table["their_value"] - 1).fillna(0)
     assert (errors - table["error %"]).abs().max() < 1e-9
+    table = csv("accuracy", "memplan-calculators.csv")
+    assert len(table) == len(evidence.calculators_table()["figures"])
     table = csv("method", "memplan-method.csv")
     for phase in ("forward", "backward"):
         flops = (table[f"{phase}_flops"] * table["blocks"]).sum() * plan.train.grad_accumulation

@@ -1,0 +1,144 @@
+"""What other calculators say for plans that they can express (presets/evidence/calculators.toml).
+
+They are no authority: nothing is tested against them. What is right is what PyTorch's own tracker
+says of the same plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memcore.evaluate import evaluate
+from memcore.evidence.comparison import TRACKER, Comparison, relative, text
+from memcore.evidence.papers import resident
+from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, peak_before_step
+from memcore.plan import Plan
+
+STATES, STEP, DEVICE = COUNTS = ("states", "step", "device")
+
+
+@dataclass(frozen=True, slots=True)
+class Calculator:
+    """Another calculator.
+
+    counts   'states' (parameters, gradients, optimizer states), 'step' (activations too) or
+             'device' (an allowance for CUDA and the like too)
+    how      'run' (its own code) or 'formula' (carried out)
+    remark   which tensors explain the difference from ours
+    """
+
+    name: str
+    version: str
+    url: str
+    counts: str
+    how: str
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A calculator's figure in bytes per GPU, beside ours of what it counts.
+
+    inputs   what it was given
+    remark   what it cannot express of the plan, and how that was mapped
+    """
+
+    calculator: Calculator
+    theirs: int
+    ours: int
+    inputs: str
+    remark: str
+
+    @property
+    def excess(self) -> float:
+        """How much more theirs is than ours, relative."""
+        return relative(self.theirs, self.ours)
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """A plan and what everybody says of one GPU's memory, in bytes.
+
+    tracker   PyTorch's own figure, for a step without its optimizer step
+    ours      what PyTorch allocates at the peak
+    """
+
+    name: str
+    label: str
+    detail: str
+    plan: Plan
+    tracker: int
+    ours: int
+    said: tuple[Said, ...]
+
+
+@functools.cache
+def calculators_table() -> Mapping[str, Any]:
+    """The table as its file has it: tracker, plans, calculators, figures."""
+    return tomllib.loads(text("calculators.toml"))
+
+
+@functools.cache
+def worked() -> tuple[Worked, ...]:
+    """Every plan with every figure there is of it, the largest first."""
+    table = calculators_table()
+    known = {c["name"]: Calculator(**c) for c in table["calculators"]}
+    return tuple(_worked(row, table["figures"], known) for row in table["plans"])
+
+
+def _worked(
+    row: Mapping[str, Any], figures: list[Mapping[str, Any]], known: Mapping[str, Calculator]
+) -> Worked:
+    plan = Plan.of(row["plan"])
+    memory = evaluate(plan).memory
+    assert memory, "every worked plan is one whose training is computed"
+    said = []
+    for f in figures:
+        if f["plan"] == row["name"]:
+            by = known[f["calculator"]]
+            ours = resident(memory) if by.counts == STATES else memory.allocated_bytes
+            said.append(Said(by, f["bytes"], ours, f["inputs"], f.get("remark", "")))
+    said.sort(key=lambda s: -s.theirs)
+    return Worked(
+        row["name"],
+        row["label"],
+        row["detail"],
+        plan,
+        row["tracker_bytes"],
+        memory.allocated_bytes,
+        tuple(said),
+    )
+
+
+def compared_whole() -> tuple[Comparison, ...]:
+    """The tracker's figure of each of these plans beside ours: models at their full depth."""
+    return tuple(map(_whole, worked()))
+
+
+def _whole(w: Worked) -> Comparison:
+    train, model = w.plan.train, w.plan.architecture
+    memory = evaluate(w.plan).memory
+    assert memory
+    return Comparison(
+        TRACKER,
+        f"{w.plan.model}",
+        "peak",
+        w.tracker,
+        peak_before_step(memory),
+        "bytes",
+        model.family,
+        next(
+            r for r, words in REGIMES.items() if all(getattr(train, k) == words[k] for k in words)
+        ),
+        train.attention,
+        train.checkpointing,
+        train.micro_batch,
+        train.seq_len,
+        model.layers,
+        w.plan.cluster.gpus,
+        PEAK_TOLERANCE,
+    )

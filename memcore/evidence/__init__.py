@@ -93,7 +93,7 @@ __all__ = [
 
 @functools.cache
 def compare() -> tuple[Comparison, ...]:
-    """Every figure there is beside ours. Takes about a second, once per process."""
+    """Every figure there is beside ours. Takes two seconds or so, once per process."""
     return (
         *compared_presets(),
         *map(compared, oracle()),

@@ -13,7 +13,7 @@ from memcore.evidence.comparison import PUBLISHED, Comparison, relative, text
 from memcore.plan import Plan
 from memcore.report import Memory, Report
 
-STATES = ("parameters", "gradients", "optimizer_states")
+STATE_CONSUMERS = ("parameters", "gradients", "optimizer_states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def states(figure: Figure) -> float:
     return resident(report.memory, figure["consumers"])
 
 
-def resident(memory: Memory, consumers: Sequence[str] = STATES) -> int:
+def resident(memory: Memory, consumers: Sequence[str] = STATE_CONSUMERS) -> int:
     """Bytes of these consumers at the optimizer step: the states without what a forward adds."""
     step = next(m for m in memory.timeline if m.id == "optimizer-step")
     return sum(step.consumers[c] for c in consumers)

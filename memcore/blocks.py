@@ -7,17 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memcore.families import FAMILIES
-from memcore.model import FULL, Model
+from memcore.model import Model
 from memcore.ops import HIDDEN
-from memcore.structure import Structure
+from memcore.policies import CORE
+from memcore.structure import LayerKind, Structure
 from memcore.tape import Tape, Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Tapes, forward and backward. `layers` has one for each of `structure.kinds`."""
+    """Tapes, forward and backward. `layers` has one for each of `kinds`."""
 
     structure: Structure
+    kinds: tuple[LayerKind, ...]
     embed: Tape
     layers: tuple[Tape, ...]
     head: Tape
@@ -36,39 +38,49 @@ def structure_of(
     autocast: bool = False,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
-    kinds = tuple(dict.fromkeys(model.kinds)) or (FULL,)
     return Structure(
-        model.family, model.traits, kinds, attention, kernels, cross_entropy, dtype, autocast
+        model.family, model.traits, attention, kernels, cross_entropy, dtype, autocast
     )
 
 
 @functools.lru_cache(maxsize=512)
-def build(s: Structure) -> Blocks:
-    """The tapes of one structure."""
+def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
+    """The tapes of one structure with layers of these kinds."""
+    embed, head = _ends(s)
+    # Only a recomputed attention core changes a layer's tape; a layer that is run again whole, or
+    # operation by operation, is the same tape, which the ledger reads in another way.
+    tapes = (_layer(s, k.attention, k.recompute == CORE) for k in kinds)
+    return Blocks(s, kinds, embed, tuple(tapes), head)
+
+
+def _tape(s: Structure, prefix: str, run: Callable[[Tape], Tensor], core: bool = False) -> Tape:
+    """One block, forward and backward. `core`: backward runs the attention core again."""
+    t = Tape(s.dtype, s.autocast, s.kernels, core)
+    with t.scope(prefix):
+        out = run(t)
+        t.end_forward()
+        grad = t.input("output grad", out.shape, out.dtype)
+        grad.storage.birth = t.clock
+        t.backward(out, grad)
+    return t
+
+
+@functools.lru_cache(maxsize=512)
+def _ends(s: Structure) -> tuple[Tape, Tape]:
+    """The embedding and the head."""
     family = FAMILIES[s.family]
-
-    def tape(prefix: str, run: Callable[[Tape], Tensor]) -> Tape:
-        t = Tape(s.dtype, s.autocast)
-        with t.scope(prefix):
-            out = run(t)
-            t.end_forward()
-            grad = t.input("output grad", out.shape, out.dtype)
-            grad.storage.birth = t.clock
-            t.backward(out, grad)
-        return t
-
-    def layer(kind: str) -> Callable[[Tape], Tensor]:
-        def run(t: Tape) -> Tensor:
-            x = t.input("input", HIDDEN, s.dtype)
-            out = family.layer(t, s, x, kind)
-            t.use(x)  # the loop over layers holds it until the layer returns
-            return out
-
-        return run
-
-    return Blocks(
-        structure=s,
-        embed=tape("embed", lambda t: family.embed(t, s)),
-        layers=tuple(tape("layers", layer(kind)) for kind in s.kinds),
-        head=tape("head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype))),
+    return (
+        _tape(s, "embed", lambda t: family.embed(t, s)),
+        _tape(s, "head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype))),
     )
+
+
+@functools.lru_cache(maxsize=512)
+def _layer(s: Structure, attention: str, core: bool) -> Tape:
+    def run(t: Tape) -> Tensor:
+        x = t.input("input", HIDDEN, s.dtype)
+        out = FAMILIES[s.family].layer(t, s, x, attention)
+        t.use(x)  # the loop over layers holds it until the layer returns
+        return out
+
+    return _tape(s, "layers", run, core)

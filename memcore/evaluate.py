@@ -17,8 +17,8 @@ def parameters(model: Model) -> int:
     """Parameters of a model, counted from its operations' weights."""
     sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
     derive(sizes)
-    blocks, amounts = build(structure_of(model)), Amounts(sizes)
-    layers = layers_of(model, blocks.structure.kinds)
+    kinds, layers = layers_of(model)
+    blocks, amounts = build(structure_of(model), kinds), Amounts(sizes)
     of_layers = zip(blocks.layers, layers.counts, strict=True)
     n: Number = 0
     for tape, times in ((blocks.embed, 1), (blocks.head, 1), *of_layers):

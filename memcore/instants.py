@@ -21,7 +21,7 @@ from memcore.ledger import (
     Group,
     Template,
     Window,
-    block_input,
+    checkpoint,
     gradients,
     saved,
     shared,
@@ -29,7 +29,7 @@ from memcore.ledger import (
     weight_copies,
     window,
 )
-from memcore.policies import Optimizer, Precision
+from memcore.policies import LAYER, OPERATIONS, Optimizer, Precision
 from memcore.states import BlockStates, block_states
 from memcore.tape import Tape
 
@@ -101,8 +101,7 @@ class Step:
     copies: Precision
     optimizer: Optimizer
     layers: Layers
-    checkpointed: bool
-    accumulates: bool
+    keeps_gradients: bool  # they are there already when backward makes new ones
     sharded: bool  # FSDP owns the parameters
     reshards: bool  # FSDP frees a layer's gathered weights after its forward
     replicas: bool  # DistributedDataParallel averages gradients
@@ -121,6 +120,33 @@ class Step:
 
     def _states(self, tape: Tape, outer: bool) -> BlockStates:
         return block_states(tape, self.copies, self.optimizer, self.sharded, outer)
+
+    def recompute(self, kind: int) -> str:
+        """What of layers of this kind is run again whole (policies.Checkpointing), or ''."""
+        again = self.blocks.kinds[kind].recompute
+        return again if again in (OPERATIONS, LAYER) else ""
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether any layer is run again, so that what layers are called with stays."""
+        return any(self.recompute(k) for k in range(len(self.blocks.kinds)))
+
+    def kept(self, kind: int) -> Group:
+        """What one layer's forward leaves for its backward."""
+        tape, again = self.blocks.layers[kind], self.recompute(kind)
+        return checkpoint(tape, again) if again else saved(tape)
+
+    def forward(self, i: int) -> Window:
+        """Layer `i` running forward."""
+        kind = self.layers.kind(i)
+        return window(self.blocks.layers[kind], FORWARD, recompute=self.recompute(kind))
+
+    def backward(self, i: int, merge: bool = False) -> Window:
+        """Layer `i` running backward, again forward first where it is checkpointed."""
+        kind = self.layers.kind(i)
+        again = self.recompute(kind)
+        stretch = RECOMPUTE if again else BACKWARD
+        return window(self.blocks.layers[kind], stretch, merge, again)
 
     def of_layers(self, state: str, counts: list[int]) -> Alive:
         """One kind of state of `counts` layers of each kind."""
@@ -176,12 +202,6 @@ def _shared(step: Step) -> tuple[Group, Group]:
     return shared(step.blocks.layers, step.checkpointed)
 
 
-def kept_by_layer(step: Step, kind: int) -> Group:
-    """What one layer's forward leaves for its backward."""
-    tape = step.blocks.layers[kind]
-    return block_input(tape) if step.checkpointed else saved(tape)
-
-
 def saved_for_backward(step: Step) -> Alive:
     """What one micro-batch's forward leaves for its backward, as saved_tensors_hooks counts it."""
     blocks = step.blocks
@@ -204,7 +224,7 @@ def instants(step: Step) -> list[Instant]:
 
 def _kept(step: Step, layers: int) -> Alive:
     """What the first `layers` layers have left for their backward."""
-    return [(kept_by_layer(step, k), n) for k, n in enumerate(step.layers.first(layers))]
+    return [(step.kept(k), n) for k, n in enumerate(step.layers.first(layers))]
 
 
 def _activations(step: Step, layers: int, forward: bool) -> Alive:
@@ -213,16 +233,16 @@ def _activations(step: Step, layers: int, forward: bool) -> Alive:
     alive: Alive = [(saved(step.blocks.embed), 1), (until_backward, 1), *_kept(step, layers)]
     if forward:
         alive.append((forward_only, 1))
-        if step.checkpointed:  # autocast's cache outlives the layers until autocast ends
-            counts = enumerate(step.layers.first(layers))
-            alive += [(weight_copies(step.blocks.layers[k]), n) for k, n in counts]
+        # Autocast's cached weights outlive checkpointed layers until autocast ends.
+        counts = enumerate(step.layers.first(layers))
+        alive += [(weight_copies(step.blocks.layers[k]), n) for k, n in counts if step.recompute(k)]
     return alive
 
 
 def _whole(step: Step) -> list[Instant]:
     """Every GPU has whole parameters: plain PyTorch, or DistributedDataParallel."""
     blocks, layers = step.blocks, step.layers
-    n, merge = layers.count, step.accumulates
+    n, merge = layers.count, step.keeps_gradients
     base = resident(step)
     made: Alive = [
         (gradients(blocks.embed), 1),
@@ -237,14 +257,12 @@ def _whole(step: Step) -> list[Instant]:
             return [(tied_gradient(blocks.head), 1)]
         return [(gradients(blocks.head), 1), *step.made(counts)]
 
-    stretch = RECOMPUTE if step.checkpointed else BACKWARD
-    last = blocks.layers[layers.kind(n - 1)]
     out = [
         Instant(
             "forward-last-layer",
             "Forward, last layer",
             before + _activations(step, n - 1, forward=True),
-            window(last, FORWARD),
+            step.forward(n - 1),
         ),
         Instant(
             "loss",
@@ -265,7 +283,7 @@ def _whole(step: Step) -> list[Instant]:
                 name,
                 label,
                 before + so_far(layers.after(i)) + _activations(step, i, forward=False),
-                window(blocks.layers[layers.kind(i)], stretch, merge),
+                step.backward(i, merge),
             )
         )
     out.append(
@@ -291,7 +309,7 @@ def _sharded(step: Step) -> list[Instant]:
     blocks, layers = step.blocks, step.layers
     n = layers.count
     base = resident(step)
-    before = base + (step.every("gradients") if step.accumulates else [])
+    before = base + (step.every("gradients") if step.keeps_gradients else [])
     root: Alive = [(step.embed.gathered, 1), (step.head.gathered, 1)]
     head_grads: Alive = [(gradients(blocks.head), 1)]
 
@@ -313,9 +331,8 @@ def _sharded(step: Step) -> list[Instant]:
 
     def reduced(counts: list[int]) -> Alive:
         """Reduced gradients of these layers, if they were not there before."""
-        return [] if step.accumulates else step.of_layers("gradients", counts)
+        return [] if step.keeps_gradients else step.of_layers("gradients", counts)
 
-    stretch = RECOMPUTE if step.checkpointed else BACKWARD
     out = [
         Instant(
             "forward-last-layer",
@@ -328,7 +345,7 @@ def _sharded(step: Step) -> list[Instant]:
                 *gathering(n - 1),
                 *_activations(step, n - 1, forward=True),
             ],
-            window(blocks.layers[layers.kind(n - 1)], FORWARD),
+            step.forward(n - 1),
         ),
         Instant(
             "loss",
@@ -380,7 +397,7 @@ def _sharded(step: Step) -> list[Instant]:
                 name,
                 label,
                 [*common, *unsharded(i + 1), *gathering(i), *reducing(i + 1)],
-                window(tape, stretch),
+                step.backward(i),
             )
         )
         out.append(

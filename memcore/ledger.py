@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from memcore.dims import Number, Shape, elements, is_array, maximum, shape_text
-from memcore.policies import DTYPE_BYTES
+from memcore import policies
+from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
 from memcore.tape import ALWAYS, Storage, Tape
 
 AUTOGRAD = "PyTorch autograd: derivatives.yaml and the modelling code, equal to saved_tensors_hooks"
@@ -136,15 +137,33 @@ SAVED_KINDS = ("input", "activation", "weight copy")
 FORWARD, BACKWARD, RECOMPUTE, INFERENCE = ("forward", "backward", "recompute", "inference")
 
 
+def kept_products(tape: Tape) -> list[Storage]:
+    """Results that selective checkpointing by operation keeps of a layer's forward."""
+    seen: dict[str, dict[str, int]] = {}
+    kept = []
+    for s in tape.storages:
+        every = policies.KEPT_PRODUCTS.get(s.product)
+        if every is None or s.kind != "activation":
+            continue
+        runs = seen.setdefault(s.product, {})  # attention makes two tensors in one run
+        if runs.setdefault(s.made_by, len(runs)) % every == 0:
+            kept.append(s)
+    return kept
+
+
 @functools.lru_cache(maxsize=4096)
-def window(tape: Tape, stretch: str, merge_gradients: bool = False) -> Window:
+def window(
+    tape: Tape, stretch: str, merge_gradients: bool = False, recompute: str = ""
+) -> Window:
     """One stretch of a tape as rows with lifetimes.
 
     stretch           'forward'; 'backward' (begins with what forward saved); 'recompute' (both
                       inside backward, as a checkpointed layer runs); 'inference' (forward alone,
                       nothing saved)
     merge_gradients   a gradient exists already: the new one is added to it and gone
+    recompute         what of the layer is run again (policies.Checkpointing)
     """
+    kept = kept_products(tape) if recompute == OPERATIONS else ()
     middle, end = tape.forward_end, tape.clock + 1
     first, last = {
         FORWARD: (0, middle),
@@ -159,8 +178,12 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False) -> Window:
         if s.kind == "shared":
             continue
         birth, death = s.birth, s.death
-        if stretch == INFERENCE:
+        if stretch == INFERENCE or (
+            stretch == FORWARD and recompute in (OPERATIONS, LAYER) and s not in kept
+        ):
             death = s.last_use
+        if s in kept:
+            birth, death = (0, death) if stretch == RECOMPUTE else (birth, last)
         if s.kind == "gradient" and merge_gradients:
             death = min(death, s.merged)
         if s.kind == "input" and stretch == RECOMPUTE:
@@ -172,7 +195,7 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False) -> Window:
             continue
         births.setdefault(birth, []).append(len(rows))
         deaths.setdefault(death, []).append(len(rows))
-        rows.append(_template(s, stretch, recomputed=stretch == RECOMPUTE))
+        rows.append(_template(s, stretch, recomputed=stretch == RECOMPUTE and s not in kept))
     steps, alive, names = [], [], []
     now: set[int] = set()
     for t in sorted({*births, *deaths}):
@@ -196,21 +219,21 @@ def saved(tape: Tape) -> Group:
 
 
 @functools.lru_cache(maxsize=1024)
-def block_input(tape: Tape) -> Group:
-    """The block's input alone: what full checkpointing keeps."""
-    first = tape.storages[0]
+def checkpoint(tape: Tape, recompute: str) -> Group:
+    """What a layer keeps that is run again: its input, and the products that its policy keeps."""
+    kept = kept_products(tape) if recompute == OPERATIONS else []
+    why = "checkpoint: the layer is run again from here"
     return Group.of(
-        [
-            Template(
-                first.name,
-                "activations",
-                first.shape,
-                first.dtype,
-                "its forward to its backward",
-                "checkpoint: the layer is run again from here",
-                AUTOGRAD,
-            )
-        ]
+        Template(
+            s.name,
+            "activations",
+            s.shape,
+            s.dtype,
+            "its forward to its backward",
+            f"kept by the checkpointing policy, made by {s.made_by}" if s.made_by else why,
+            AUTOGRAD,
+        )
+        for s in (tape.storages[0], *kept)
     )
 
 
@@ -265,6 +288,7 @@ def weight_copies(tape: Tape) -> Group:
 def _template(s: Storage, stretch: str, recomputed: bool) -> Template:
     consumer, lifetime = "workspace", "a few operations"
     phase = "the backward of " if s.kind == "temporary" else ""
+    recomputed = recomputed or s.kind == "temporary"
     why = f"made by {phase}{s.made_by}" if s.made_by else "gradients that meet, added"
     if s.kind == "gradient":
         consumer, lifetime = "gradients", "backward to reduction or optimizer step"

@@ -59,6 +59,8 @@ KEYS = {
     "prec": Key("train.precision", "bf16-mixed"),
     "opt": Key("train.optimizer", "adamw"),
     "ckpt": Key("train.checkpointing", "full"),
+    "ckptn": Key("train.checkpoint_every", 1),
+    "grads": Key("train.gradients", "freed"),
     "kernels": Key("train.kernels", "hf"),
     "attn": Key("train.attention", "flash"),
     "loss": Key("train.cross_entropy", "eager"),

@@ -19,10 +19,11 @@ from memcore.instants import (
     saved_for_backward,
 )
 from memcore.ledger import Amounts, Template
-from memcore.model import Model
+from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.states import HOST
+from memcore.structure import LayerKind
 
 
 def step_of(plan: Plan) -> Step:
@@ -33,13 +34,14 @@ def step_of(plan: Plan) -> Step:
     structure = structure_of(
         model, t.attention, t.kernels, t.cross_entropy, copies.compute, copies.autocast
     )
+    again = policies.CHECKPOINTING[t.checkpointing].recompute
+    kinds, layers = layers_of(model, again, t.checkpoint_every)
     return Step(
-        blocks=build(structure),
+        blocks=build(structure, kinds),
         copies=copies,
         optimizer=policies.OPTIMIZERS[t.optimizer],
-        layers=layers_of(model, structure.kinds),
-        checkpointed=bool(policies.CHECKPOINTING[t.checkpointing].recompute),
-        accumulates=t.grad_accumulation > 1,
+        layers=layers,
+        keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
         sharded=t.framework == "fsdp2",
         reshards=t.zero == 3,
         replicas=t.framework == "pytorch" and plan.dp > 1,
@@ -48,11 +50,20 @@ def step_of(plan: Plan) -> Step:
 
 
 @functools.lru_cache(maxsize=256)
-def layers_of(model: Model, kinds: tuple[str, ...]) -> Layers:
-    """The model's stack, with kinds as indices."""
+def layers_of(
+    model: Model, recompute: str = "", every: int = 1
+) -> tuple[tuple[LayerKind, ...], Layers]:
+    """The kinds of layer that a model's stack has, and the stack with kinds as indices into them.
+    Of every `every` layers the last is run again in backward."""
+    stack = [
+        LayerKind(attention, recompute if (i + 1) % every == 0 else "")
+        for i, attention in enumerate(model.kinds or (FULL,) * model.layers)
+    ]
+    kinds = tuple(dict.fromkeys(stack))
     if len(kinds) == 1:
-        return Layers(model.layers, ())
-    return Layers(model.layers, tuple(kinds.index(k) for k in model.kinds))
+        return kinds, Layers(model.layers, ())
+    index = {kind: i for i, kind in enumerate(kinds)}
+    return kinds, Layers(model.layers, tuple(index[kind] for kind in stack))
 
 
 def training_sizes(plan: Plan) -> dict[str, Number]:

@@ -5,6 +5,8 @@ One function per part. Shapes are (batch, sequence, width) unless said otherwise
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from memcore.dims import (
     CP,
     FUSED,
@@ -172,22 +174,42 @@ def attention_core(
     always_masked   the model passes SDPA a mask even where its causal flag would do
     joint_v         v is a part of a joint projection, beside rotated copies of q and k
     """
-    with t.scope("core"):
+
+    def run(heads: Sequence[Tensor]) -> Tensor:
+        q, k, v = heads
         if s.attention == "eager":
             return _eager_core(t, s, q, k, v, kind, softmax_fp32, joint_v)
-        lse = (B, HEADS / TP, S / CP)
-        product, bias = (WINDOWED if slides(kind) else PRODUCT), None
-        if s.attention == "sdpa" and (slides(kind) or always_masked):
-            reach = S if always_masked else MASKED
-            mask = "sliding mask" if slides(kind) else "causal mask"
-            t.use(t.shared(mask, (B, 1, S / CP, reach), "bool"))
-            bias = t.new("mask as bias", (B, 1, S / CP, reach), v.dtype)
-            product = PRODUCT
-            if slides(kind):
-                k, v = (contiguous(t, x, (B, MASKED_KV, S / CP, HEAD_DIM), f"{n}, repeated")
-                        for x, n in ((k, "k"), (v, "v")))  # fmt: skip
-        out = flash_attention(t, q, k, v, lse, product, s.attention, bias)
-        return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
+        return _fused_core(t, s, q, k, v, kind, always_masked)
+
+    return core(t, run, q, k, v)
+
+
+def core(t: Tape, run: Callable[[Sequence[Tensor]], Tensor], *heads: Tensor) -> Tensor:
+    """Attention from its heads to their joined outputs, run again in backward where a plan says so.
+
+    Only this is what Megatron and Korthikanti et al. (2022) recompute selectively.
+    """
+    with t.scope("core"):
+        return t.checkpoint("checkpoint", run, heads) if t.core else run(heads)
+
+
+def _fused_core(
+    t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor, kind: str, always_masked: bool
+) -> Tensor:
+    """One kernel; no scores in HBM."""
+    lse = (B, HEADS / TP, S / CP)
+    product, bias = (WINDOWED if slides(kind) else PRODUCT), None
+    if s.attention == "sdpa" and (slides(kind) or always_masked):
+        reach = S if always_masked else MASKED
+        mask = "sliding mask" if slides(kind) else "causal mask"
+        t.use(t.shared(mask, (B, 1, S / CP, reach), "bool"))
+        bias = t.new("mask as bias", (B, 1, S / CP, reach), v.dtype)
+        product = PRODUCT
+        if slides(kind):
+            k, v = (contiguous(t, x, (B, MASKED_KV, S / CP, HEAD_DIM), f"{n}, repeated")
+                    for x, n in ((k, "k"), (v, "v")))  # fmt: skip
+    out = flash_attention(t, q, k, v, lse, product, s.attention, bias)
+    return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
 
 
 def _eager_core(

@@ -87,6 +87,9 @@ class Train(_Part):
     grad_accumulation: int = _field(
         1, "Gradient accumulation", "Micro-batches per optimizer step.", ge=1, le=1_000_000
     )
+    gradients: _words(policies.GRADIENTS) = _field(  # type: ignore[valid-type]
+        "freed", "Gradients", "Whether gradients stay allocated between optimizer steps."
+    )
     framework: _words(policies.FRAMEWORKS) = _field(  # type: ignore[valid-type]
         "fsdp2", "Framework", "Who owns the training states, and which buffers live around them."
     )
@@ -106,6 +109,14 @@ class Train(_Part):
     )
     checkpointing: _words(policies.CHECKPOINTING) = _field(  # type: ignore[valid-type]
         "full", "Checkpointing", "Which activations are recomputed instead of kept."
+    )
+    checkpoint_every: int = _field(
+        1,
+        "Checkpoint every",
+        "Of so many layers one is checkpointed, the last of them; the others keep everything.",
+        "layers",
+        ge=1,
+        le=1_000,
     )
     kernels: _words(policies.KERNELS) = _field(  # type: ignore[valid-type]
         "hf", "Kernels", "Whose layer code runs; it decides which tensors are saved."

@@ -183,20 +183,52 @@ OPTIMIZERS = {
 }
 
 
+GRADIENTS = {
+    "freed": Word("Freed", "zero_grad() drops them after each step, PyTorch's default."),
+    "kept": Word("Kept", "zero_grad(set_to_none=False) keeps them, through forward too."),
+}
+
+CORE, OPERATIONS, LAYER = "core", "operations", "layer"
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpointing(Word):
-    """`recompute`: which part of a layer is run again in backward ('' or 'layer')."""
+    """`recompute`: which part of a layer is run again in backward.
+
+    ''           nothing
+    CORE         attention, from queries, keys and values to the joined heads
+    OPERATIONS   the layer but for the products that KEPT_PRODUCTS names
+    LAYER        the layer
+    """
 
     recompute: str
 
 
+# Operations whose results 'selective-op' keeps, and every how many-th of them: the policy of
+# torchtitan's SelectiveAC (torchtitan/distributed/activation_checkpoint.py, 2026-08) for
+# torch.utils.checkpoint.create_selective_checkpoint_contexts. 'attention' is PyTorch's own; the
+# flash_attn package is not on its list.
+KEPT_PRODUCTS = {"mm": 2, "addmm": 1, "bmm": 1, "attention": 1}
+
 CHECKPOINTING = {
     "none": Checkpointing("None", "Keep every tensor that backward needs.", ""),
+    "selective": Checkpointing(
+        "Selective (attention core)",
+        "Run attention again in backward, from queries, keys and values to its output: what is "
+        "quadratic in the sequence is not kept, for a few per cent more compute.",
+        CORE,
+    ),
+    "selective-op": Checkpointing(
+        "Selective (by operation)",
+        "Keep the attention's output and every other matrix product of a layer; run the rest "
+        "again in backward (PyTorch's selective activation checkpointing as torchtitan uses it).",
+        OPERATIONS,
+    ),
     "full": Checkpointing(
         "Full",
         "Keep only each layer's input and run the layer again in backward: about one third more "
         "compute.",
-        "layer",
+        LAYER,
     ),
 }
 

@@ -70,7 +70,8 @@ def linear(
         x_used = _matrix_input(t, x)
         rows = x.shape[:-1]
         flops = (2.0, (*rows, width, into))
-        t.start("matmul", x_used, w_used, *biases, flops=[flops])
+        product = "addmm" if bias else "mm"
+        t.start("matmul", x_used, w_used, *biases, flops=[flops], product=product)
         out = t.new("out", (*rows, into), x_used.dtype)
 
         def backward(g: Gradients) -> Gradients:
@@ -301,11 +302,16 @@ def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> 
     return outs
 
 
-def matmul(t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str) -> Tensor:
-    """Batched a @ b with result `shape` and contracted dimension `inner`. Saves both."""
+def matmul(
+    t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str, product: str = "bmm"
+) -> Tensor:
+    """Batched a @ b with result `shape` and contracted dimension `inner`. Saves both.
+
+    `product`: the operation of PyTorch's that runs it.
+    """
     a, b = _matrix_input(t, a), _matrix_input(t, b)
     flops = (2.0, (*shape, inner))
-    t.start(name, a, b, flops=[flops])
+    t.start(name, a, b, flops=[flops], product=product)
     out = t.new(name, shape, a.dtype)
 
     def backward(g: Gradients) -> Gradients:
@@ -355,7 +361,8 @@ def flash_attention(
     """
     if t.autocast:
         q, k, v = (cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v")))
-    t.start(name, q, k, v, flops=[(2.0, flops)])
+    # The flash_attn package is no operation of PyTorch's own, which a policy by operation sees.
+    t.start(name, q, k, v, flops=[(2.0, flops)], product="attention" if name == "sdpa" else "")
     out = t.new("out", q.shape, q.dtype)
     stats = t.new("log-sum-exp", lse, "fp32")
 

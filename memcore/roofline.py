@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from memcore import constants
 from memcore.dims import Shape
 from memcore.hardware import Accelerator, Node
-from memcore.ledger import Amounts
+from memcore.ledger import Amounts, kept_products
+from memcore.policies import LAYER, OPERATIONS
 from memcore.report import OperationTime
 from memcore.tape import Tape
 
@@ -23,33 +24,44 @@ from memcore.tape import Tape
 class Work:
     """One operation in one direction, without numbers.
 
+    phase    'forward', 'recompute', 'backward'
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
     """
 
     name: str
-    backward: bool
+    phase: str
     flops: tuple[tuple[float, Shape], ...]
     traffic: tuple[tuple[Shape, str, int], ...]
     attention: bool
 
 
 @functools.lru_cache(maxsize=1024)
-def works(tapes: tuple[Tape, ...]) -> tuple[tuple[Work, tuple[int, ...]], ...]:
-    """The operations of some tapes and which of the tapes have each; equal ones are one."""
+def works(
+    tapes: tuple[Tape, ...], again: tuple[str, ...]
+) -> tuple[tuple[Work, tuple[int, ...]], ...]:
+    """The operations of some tapes and which of the tapes have each; equal ones are one.
+
+    again   for each tape, what of it backward runs again (policies.Checkpointing)
+    """
     found: dict[Work, list[int]] = {}
-    for i, tape in enumerate(tapes):
+    for i, (tape, recompute) in enumerate(zip(tapes, again, strict=True)):
+        kept = {s.made_by for s in kept_products(tape)} if recompute == OPERATIONS else set()
         for w in tape.work:
             counted: dict[tuple[Shape, str], int] = {}
             for key in w.traffic:
                 counted[key] = counted.get(key, 0) + 1
-            work = Work(
-                w.name,
-                w.phase == "backward",
-                tuple(w.flops),
-                tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
-                w.name.endswith((".flash", ".sdpa")),
-            )
-            found.setdefault(work, []).append(i)
+            phases = [w.phase]
+            if w.phase == "forward" and recompute in (OPERATIONS, LAYER) and w.name not in kept:
+                phases.append("recompute")
+            for phase in phases:
+                work = Work(
+                    w.name,
+                    phase,
+                    tuple(w.flops),
+                    tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
+                    w.name.endswith((".flash", ".sdpa")),
+                )
+                found.setdefault(work, []).append(i)
     return tuple((work, tuple(where)) for work, where in found.items())
 
 
@@ -92,19 +104,19 @@ def operation(
 def run(
     tapes: tuple[Tape, ...],
     counts: Sequence[int],
-    phases: Sequence[str],
     amounts: Amounts,
     speed: Speed,
+    again: tuple[str, ...] = (),
     times: int = 1,
+    forward_only: bool = False,
 ) -> list[OperationTime]:
-    """The operations of some tapes, run `counts` x `times` over, in each of the phases.
+    """The operations of some tapes, run `counts` x `times` over, by phase.
 
-    'recompute' is forward again. Operations that several tapes have in common are one.
+    Operations that several tapes have in common are one. `again` as in `works`; () is none.
     """
     found = []
-    for w, where in works(tapes):
-        wanted = [p for p in phases if (p == "backward") == w.backward]
-        if not wanted:
+    for w, where in works(tapes, again or ("",) * len(tapes)):
+        if forward_only and w.phase != "forward":
             continue
         flops = traffic = 0.0  # plain loops: this is the innermost part of an evaluation
         for count, shape in w.flops:
@@ -112,8 +124,7 @@ def run(
         for shape, dtype, n in w.traffic:
             traffic += n * amounts.bytes(shape, dtype)
         runs = times * sum([counts[i] for i in where])
-        for phase in wanted:
-            found.append(operation(w.name, phase, flops, traffic, speed, w.attention, runs))
+        found.append(operation(w.name, w.phase, flops, traffic, speed, w.attention, runs))
     return found
 
 

@@ -34,8 +34,8 @@ class _Server:
     def of(cls, plan: Plan) -> _Server:
         s, model = plan.serve, plan.architecture
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
-        blocks = build(structure_of(model, dtype=compute))
-        stack = layers_of(model, blocks.structure.kinds)
+        kinds, stack = layers_of(model)
+        blocks = build(structure_of(model, dtype=compute), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         return cls(plan, blocks.embed, layers, blocks.head, -(-model.layers // plan.parallel.pp))
 
@@ -168,11 +168,11 @@ def _forward(
     amounts = server.amounts(batch, tokens)
     tapes, counts = zip(*server.layers, strict=True)
     layers = plan.architecture.layers
-    ops = run(tapes, counts, ("forward",), amounts, speed)
+    ops = run(tapes, counts, amounts, speed, forward_only=True)
     ops = [o for o in ops if ".core." not in o.name]
     ops.append(_attention(server, amounts, speed, batch, tokens, context))
     head = server.amounts(logits, 1)
-    last = run((server.head,), (1,), ("forward",), head, speed)
+    last = run((server.head,), (1,), head, speed, forward_only=True)
     ops += [o for o in last if ".loss." not in o.name]
     if plan.parallel.tp > 1:
         links = Links.of(

@@ -9,16 +9,28 @@ from memcore.model import Traits
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A family with its traits and kinds of layer, and the words of a plan that choose kernels.
+    """A family with its traits, and the words of a plan that choose kernels.
 
     dtype   of the weights that the operations read; autocast: cast to bf16 as they go
     """
 
     family: str
     traits: Traits
-    kinds: tuple[str, ...]
     attention: str
     kernels: str
     cross_entropy: str
     dtype: str
     autocast: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """What tells layers of one model apart: its attention (model.FULL, SLIDING, ...), and which
+    part of it is run again in backward (policies.Checkpointing.recompute)."""
+
+    attention: str
+    recompute: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.attention}, recomputed" if self.recompute else self.attention

@@ -39,6 +39,7 @@ class Storage:
     merged    for a gradient: when it would be gone, had it been added to an existing one
     last_use  death if nothing were saved, as in inference
     joined    a parameter that gets a second gradient from another block, where it is 'tied'
+    product   'mm', 'addmm', 'bmm' or 'attention' if such an operation made it, else ''
     """
 
     name: str
@@ -53,6 +54,7 @@ class Storage:
     merged: int = ALWAYS
     last_use: int = -1
     joined: bool = False
+    product: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,23 +86,38 @@ class Node:
 
 @dataclass(slots=True)
 class Work:
-    """What one operation costs in one direction: FLOPs and the tensors it reads and writes."""
+    """What one operation costs in one direction: FLOPs and the tensors it reads and writes.
+
+    phase     'forward', 'backward', or 'recompute' for what backward runs again by itself
+    product   as Storage.product
+    """
 
     name: str
-    phase: str  # 'forward' or 'backward'
+    phase: str
     flops: list[tuple[float, Shape]]
     traffic: list[tuple[Shape, str]]
+    product: str = ""
 
 
 class Tape:
     """Records one block (an embedding, a layer, a head): forward first, then `backward`.
 
     autocast   operations on matrices cast fp32 inputs and weights to bf16, as torch.autocast does
+    kernels    whose kernels run (policies.KERNELS)
+    core       the attention core keeps its inputs only, and backward runs it again
     """
 
-    def __init__(self, parameter_dtype: str, autocast: bool = False):
+    def __init__(
+        self,
+        parameter_dtype: str,
+        autocast: bool = False,
+        kernels: str = "hf",
+        core: bool = False,
+    ):
         self.parameter_dtype = parameter_dtype
         self.autocast = autocast
+        self.kernels = kernels
+        self.core = core
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
         self.work: list[Work] = []
@@ -109,6 +126,7 @@ class Tape:
         self._prefix: list[str] = []
         self._nodes = 0
         self._current: Work | None = None
+        self._no_grad = False
 
     # -- naming -------------------------------------------------------------------------------
 
@@ -156,6 +174,7 @@ class Tape:
         self.storages.append(storage)
         if self._current is not None:
             storage.made_by = self._current.name
+            storage.product = self._current.product
             self._current.traffic.append((shape, dtype))
         return Tensor(storage, shape, dtype, needs_grad=False)
 
@@ -168,9 +187,16 @@ class Tape:
 
     # -- recording operations -------------------------------------------------------------------
 
-    def start(self, name: str, *inputs: Tensor, flops: Sequence[tuple[float, Shape]] = ()) -> None:
+    def start(
+        self,
+        name: str,
+        *inputs: Tensor,
+        flops: Sequence[tuple[float, Shape]] = (),
+        product: str = "",
+    ) -> None:
         """Begin an operation: what is allocated until `finish` is its own traffic."""
-        self._current = Work(self._named(name), "forward", list(flops), [])
+        phase = "recompute" if self.forward_end else "forward"
+        self._current = Work(self._named(name), phase, list(flops), [], product)
         self.use(*inputs)
         self.work.append(self._current)
 
@@ -187,7 +213,7 @@ class Tape:
         self._current = None  # `start` counted what is read; from here on only lifetimes matter
         self.use(*inputs)
         outputs = [out] if isinstance(out, Tensor) else list(out)
-        if not any(t.needs_grad for t in inputs):
+        if self._no_grad or not any(t.needs_grad for t in inputs):
             return
         full = self._named(name)
         storages: list[Storage] = []
@@ -204,7 +230,7 @@ class Tape:
         def run(grads: Gradients) -> Gradients:
             self._current = Work(full, "backward", list(flops), list(reads))
             self.work.append(self._current)
-            self._prefix, outer = scope, self._prefix
+            self._prefix, outer = list(scope), self._prefix
             result = backward(grads)
             self._prefix, self._current = outer, None
             return result
@@ -219,6 +245,27 @@ class Tape:
         for t in tensors:
             t.storage.death = self.clock + 1
 
+    def checkpoint(
+        self, name: str, run: Callable[[Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]
+    ) -> Tensor:
+        """`run` under torch.utils.checkpoint: only its inputs are kept, and backward runs it again
+        before it runs its backward."""
+        self._no_grad = True
+        out = run([Tensor(x.storage, x.shape, x.dtype, False) for x in inputs])
+        self._no_grad = False
+
+        def backward(grads: Gradients) -> Gradients:
+            (grad,) = grads
+            assert grad is not None
+            self._current = None
+            leaves = [Tensor(x.storage, x.shape, x.dtype, x.needs_grad) for x in inputs]
+            again = run(leaves)
+            found = self._run_backward(again, grad)
+            return [found.get(id(leaf)) for leaf in leaves]
+
+        self.finish(name, inputs, out, inputs, backward)
+        return out
+
     # -- backward -------------------------------------------------------------------------------
 
     def end_forward(self) -> None:
@@ -231,8 +278,15 @@ class Tape:
                 s.death = ALWAYS
 
     def backward(self, out: Tensor, grad: Tensor) -> Tensor | None:
-        """Run backward from `out`; returns the gradient of the block's input."""
+        """Run backward from `out`; returns the gradient of the block's input, if it has one."""
         grad.storage.kind, grad.storage.death = "output gradient", ALWAYS
+        found = self._run_backward(out, grad)
+        self.clock += 1
+        assert len(found) <= 1, "a block has one input that needs a gradient"
+        return next(iter(found.values()), None)
+
+    def _run_backward(self, out: Tensor, grad: Tensor) -> dict[int, Tensor]:
+        """Gradients of the leaves that are no weights, by the leaf's id()."""
         pending: dict[int, int] = {}  # node order -> consumers that have not run yet
         stack, seen = [out.node], set()
         while stack:
@@ -252,11 +306,11 @@ class Tape:
             old = buffer[index]
             buffer[index] = new if old is None else self._summed(old, new)
 
-        grad.storage.holders = 1
+        grad.storage.holders += 1
         buffers[out.node.order] = [None] * out.node.outputs
         buffers[out.node.order][out.index] = grad
         heapq.heappush(ready, (-out.node.order, out.node))
-        leaf: list[Tensor | None] = [None]
+        leaves: dict[int, list[Tensor | None]] = {}
         while ready:
             _, node = heapq.heappop(ready)
             incoming = buffers.pop(node.order)
@@ -283,14 +337,13 @@ class Tape:
                     g.storage.kind, g.storage.name = ("gradient", f"{t.storage.name}.grad")
                     g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
                 else:
-                    arrive(leaf, 0, g)
+                    arrive(leaves.setdefault(id(t), [None]), 0, g)
             for t in node.inputs:
                 if t.needs_grad and t.node is not None:
                     pending[t.node.order] -= 1
                     if pending[t.node.order] == 0:
                         heapq.heappush(ready, (-t.node.order, t.node))
-        self.clock += 1
-        return leaf[0]
+        return {leaf: g for leaf, (g,) in leaves.items() if g is not None}
 
     def _summed(self, old: Tensor, new: Tensor) -> Tensor:
         """Two gradients of one tensor, added into a third."""

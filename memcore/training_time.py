@@ -60,11 +60,9 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     blocks, batches = step.blocks, t.grad_accumulation
     ends = (blocks.embed, blocks.head)
     counts = step.layers.counts
-    again = ("recompute",) if step.checkpointed else ()
-    operations = run(ends, (1, 1), ("forward", "backward"), amounts, speed, batches)
-    operations += run(
-        blocks.layers, counts, ("forward", *again, "backward"), amounts, speed, batches
-    )
+    again = tuple(step.recompute(k) for k in range(len(blocks.kinds)))
+    operations = run(ends, (1, 1), amounts, speed, times=batches)
+    operations += run(blocks.layers, counts, amounts, speed, again, batches)
     if step.offload == "none":
         operations.append(_optimizer(step, amounts, speed))
 
@@ -120,11 +118,11 @@ def _convention_flops(step: Step, amounts: Amounts) -> float:
     z = amounts.sizes
     tokens = float(z["B"]) * float(z["S"])
     total: float = 2.0 * z["EMBED"] * z["VOCAB"]
-    kinds = step.blocks.structure.kinds
+    kinds = step.blocks.kinds
     counts = step.layers.counts
     for tape, kind, times in zip(step.blocks.layers, kinds, counts, strict=True):
         weights = sum(amounts.elements(p.shape) for p in tape.parameters if len(p.shape) > 1)
-        reach = min(z["S"], z["WINDOW"]) if slides(kind) else z["S"]
+        reach = min(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
         total += times * (2.0 * weights + 4.0 * z["Q"] * reach)
     return tokens * total
 

@@ -55,10 +55,10 @@ class Operation:
 def operations(plan: Plan) -> tuple[Operation, ...]:
     """Every operation of one block of each kind, on one GPU, in the order in which they run."""
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
-    kinds = step.blocks.structure.kinds
+    kinds = step.blocks.kinds
     counts = step.layers.counts
     layers = [
-        ("layer" if len(kinds) == 1 else f"layer, {kind}", tape, int(n))
+        ("layer" if len(kinds) == 1 else f"layer, {kind.label}", tape, int(n))
         for kind, tape, n in zip(kinds, step.blocks.layers, counts, strict=True)
     ]
     found: list[Operation] = []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memcore.dims import HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
 from memcore.families.family import Family
 from memcore.model import Keys, Model, Traits
 from memcore.ops import (
+    core,
     KEYS,
     QUERIES,
     SCORES,
@@ -90,9 +93,13 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
             for p, shape, name in zip(parts, (QUERIES, KEYS, KEYS), "qkv", strict=True)
         )
         t.use(t.shared("alibi", (B, HEADS / TP, 1, S), t.parameter_dtype))
-        with t.scope("core"):
-            scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores with alibi")
-            out = weighted_values(t, s, masked(t, scores, "causal mask"), v, softmax_fp32=True)
+
+        def run(heads: Sequence[Tensor]) -> Tensor:
+            q, k, v = heads
+            scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores with alibi", product="baddbmm")
+            return weighted_values(t, s, masked(t, scores, "causal mask"), v, softmax_fp32=True)
+
+        out = core(t, run, q, k, v)
         return linear(t, "dense", out, Q / TP, D, bias=True)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memcore.dims import HEAD_DIM, QKV, TP, D, Q
 from memcore.families.family import Family
 from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import (
+    core,
     KEYS,
     QUERIES,
     REPEATED_KEYS,
@@ -106,12 +109,18 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         if s.attention != "eager":
             out = attention_core(t, s, q, k, v, "full", always_masked=True)
         else:
-            with t.scope("core"):
+
+            def run(heads: Sequence[Tensor]) -> Tensor:
+                q, k, v = heads
                 if s.traits.multi_query:
                     k, v = (contiguous(t, x, REPEATED_KEYS, f"{n}, repeated")
                             for x, n in ((k, "k"), (v, "v")))  # fmt: skip
                 scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores")
-                out = weighted_values(t, s, masked(t, scores, "causal mask"), v, softmax_fp32=False)
+                return weighted_values(
+                    t, s, masked(t, scores, "causal mask"), v, softmax_fp32=False
+                )
+
+            out = core(t, run, q, k, v)
         return linear(t, "dense", out, Q / TP, D, s.traits.mlp_bias)
 
 

@@ -38,9 +38,7 @@ def structure_of(
     autocast: bool = False,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
-    return Structure(
-        model.family, model.traits, attention, kernels, cross_entropy, dtype, autocast
-    )
+    return Structure(model.family, model.traits, attention, kernels, cross_entropy, dtype, autocast)
 
 
 @functools.lru_cache(maxsize=512)
@@ -55,7 +53,7 @@ def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
 
 def _tape(s: Structure, prefix: str, run: Callable[[Tape], Tensor], core: bool = False) -> Tape:
     """One block, forward and backward. `core`: backward runs the attention core again."""
-    t = Tape(s.dtype, s.autocast, s.kernels, core)
+    t = Tape(s.dtype, s.autocast, s.kernels, s.attention, core)
     with t.scope(prefix):
         out = run(t)
         t.end_forward()

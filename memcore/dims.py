@@ -11,7 +11,7 @@ below and never branch on a size, so the same rows work for one plan and for a m
 from __future__ import annotations
 
 import functools
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,21 @@ def _cut(dim: _Divisible, axis: Axis) -> Cut:
     return Cut(f"{dim.name}/{axis.name}", dim, axis)
 
 
-Factor = Dim | Cut | int
+@dataclass(frozen=True, slots=True, eq=False)
+class Share(_Divisible):
+    """A count that follows from how many elements a whole shape has."""
+
+    shape: Shape
+    rule: Callable[[Number], Number]
+
+
+@functools.cache
+def share(what: str, shape: Shape, rule: Callable[[Number], Number]) -> Share:
+    """`rule` of the elements of `shape`, as one factor; `what` says what it counts."""
+    return Share(f"{what} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, rule)
+
+
+Factor = Dim | Cut | Share | int
 Shape = tuple[Factor, ...]
 
 TP, CP = Axis("TP"), Axis("CP")
@@ -86,6 +100,10 @@ MASKED_KV = Dim("MASKED_KV")  # heads of K and V that SDPA gets then: repeated u
 REACH = Dim("REACH")  # twice the keys that a token sees on average within its window
 REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
 KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part of a joint tensor
+SMS = Dim("SMS")  # streaming multiprocessors of the GPU
+TOKENS = Dim("TOKENS")  # B x S: tokens in a micro-batch
+CHUNK = Dim("CHUNK")  # tokens whose logits exist at once in a chunked loss
+CHUNK_BEFORE = Dim("CHUNK_BEFORE")  # as many if there is more than one chunk, else 0
 LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
 
 
@@ -116,6 +134,11 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     # padded tensor (S + 1 elements); for more it is a copy of B x S.
     b = sizes["B"]
     sizes["LABELS"] = where(b == 1, s + 1, b * s)
+    # Liger's chunks: about as many bytes of logits as the hidden states have.
+    tokens = sizes["TOKENS"] = b * s
+    rows = next_power_of_2(ceil_div(tokens, ceil_div(sizes["VOCAB"], sizes["D"])))
+    sizes["CHUNK"] = where(rows < tokens, rows, tokens)
+    sizes["CHUNK_BEFORE"] = where(rows < tokens, rows, 0 * tokens)
 
 
 def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number:
@@ -124,8 +147,11 @@ def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number
         return factor
     value = sizes.get(factor.name)
     if value is None:
-        assert isinstance(factor, Cut), f"no size for {factor.name}"
-        value = ceil_div(size(factor.dim, sizes), sizes[factor.axis.name])
+        if isinstance(factor, Share):
+            value = factor.rule(elements(factor.shape, sizes))
+        else:
+            assert isinstance(factor, Cut), f"no size for {factor.name}"
+            value = ceil_div(size(factor.dim, sizes), sizes[factor.axis.name])
         sizes[factor.name] = value
     return value
 
@@ -158,6 +184,15 @@ def _visible(factor: _Divisible, sizes: MutableMapping[str, Number]) -> str:
 def ceil_div(a: Number, b: Number) -> Number:
     """a / b rounded up, exact for whole numbers."""
     return -(-a // b)
+
+
+def next_power_of_2(n: Number) -> Number:
+    """The least power of two that is not below a positive whole number."""
+    if not is_array(n):
+        return 1 << (n - 1).bit_length()
+    import numpy as np
+
+    return np.left_shift(1, np.ceil(np.log2(n)).astype(np.int64))
 
 
 # NumPy is imported when the first array comes: a single plan needs none, and starts faster.

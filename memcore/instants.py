@@ -30,7 +30,7 @@ from memcore.ledger import (
     window,
 )
 from memcore.policies import LAYER, OPERATIONS, Optimizer, Precision
-from memcore.states import BlockStates, block_states
+from memcore.states import BlockStates, block_states, lookup_tables
 from memcore.tape import Tape
 
 Alive = list[tuple[Group, Number]]
@@ -178,8 +178,18 @@ BUFFERS = Group(
 )
 
 
+LOSS_SCALE = Group.of(
+    Template(
+        name, "workspace", (), dtype, "always", "keeps small fp16 gradients above zero",
+        "torch.amp.GradScaler",
+    )
+    for name, dtype in (("loss scale", "fp32"), ("growth tracker", "int32"))
+)  # fmt: skip
+
+
 def optimizer_states(step: Step) -> Alive:
-    return [*step.every("moments"), *step.every("master"), *step.every("steps")]
+    tables = (lookup_tables(step.optimizer), 1)
+    return [*step.every("moments"), *step.every("master"), *step.every("steps"), tables]
 
 
 def resident(step: Step) -> Alive:
@@ -189,6 +199,8 @@ def resident(step: Step) -> Alive:
         alive += optimizer_states(step)
     if step.replicas:
         alive += step.every("buckets")
+    if step.copies.scaled:
+        alive.append((LOSS_SCALE, 1))
     tables = sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
     return [*alive, (BUFFERS, tables)]
 
@@ -205,10 +217,12 @@ def _shared(step: Step) -> tuple[Group, Group]:
 def saved_for_backward(step: Step) -> Alive:
     """What one micro-batch's forward leaves for its backward, as saved_tensors_hooks counts it."""
     blocks = step.blocks
-    until_backward, _ = _shared(step)
-    if step.checkpointed:  # of the layers' arguments, only the positional ones are saved
-        mask = [r for r in until_backward.rows if r.name == "causal mask"]
-        until_backward = Group.of(mask if blocks.mask_is_argument else ())
+    kinds = range(len(blocks.kinds))
+    whole = tuple(blocks.layers[k] for k in kinds if not step.recompute(k))
+    until_backward, _ = shared(whole, False)
+    if step.checkpointed and blocks.mask_is_argument:  # saved, as an argument given by position
+        mask = [r for r in _shared(step)[0].rows if r.name == "causal mask"]
+        until_backward = Group.of(dict.fromkeys((*until_backward.rows, *mask)))
     return [
         (saved(blocks.embed), 1),
         (until_backward, 1),

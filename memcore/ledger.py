@@ -10,8 +10,8 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memcore.dims import Number, Shape, elements, is_array, maximum, shape_text
 from memcore import policies
+from memcore.dims import Number, Shape, elements, is_array, maximum, shape_text
 from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
 from memcore.tape import ALWAYS, Storage, Tape
 
@@ -152,9 +152,7 @@ def kept_products(tape: Tape) -> list[Storage]:
 
 
 @functools.lru_cache(maxsize=4096)
-def window(
-    tape: Tape, stretch: str, merge_gradients: bool = False, recompute: str = ""
-) -> Window:
+def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: str = "") -> Window:
     """One stretch of a tape as rows with lifetimes.
 
     stretch           'forward'; 'backward' (begins with what forward saved); 'recompute' (both
@@ -184,7 +182,7 @@ def window(
             death = s.last_use
         if s in kept:
             birth, death = (0, death) if stretch == RECOMPUTE else (birth, last)
-        if s.kind == "gradient" and merge_gradients:
+        if s.gradient_of and merge_gradients:
             death = min(death, s.merged)
         if s.kind == "input" and stretch == RECOMPUTE:
             death = end  # the checkpoint holds it until the layer's backward is over
@@ -263,7 +261,7 @@ def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
 def gradients(tape: Tape) -> Group:
     """Whole gradients that this block's backward makes."""
     return Group.of(
-        _template(s, BACKWARD, recomputed=False) for s in tape.storages if s.kind == "gradient"
+        _template(s, BACKWARD, recomputed=False) for s in tape.storages if s.gradient_of
     )
 
 
@@ -273,7 +271,7 @@ def tied_gradient(tape: Tape) -> Group:
     return Group.of(
         _template(s, BACKWARD, recomputed=False)
         for s in tape.storages
-        if s.kind == "gradient" and s.merged == ALWAYS
+        if s.gradient_of and s.merged == ALWAYS
     )
 
 
@@ -290,7 +288,7 @@ def _template(s: Storage, stretch: str, recomputed: bool) -> Template:
     phase = "the backward of " if s.kind == "temporary" else ""
     recomputed = recomputed or s.kind == "temporary"
     why = f"made by {phase}{s.made_by}" if s.made_by else "gradients that meet, added"
-    if s.kind == "gradient":
+    if s.gradient_of and stretch != FORWARD:
         consumer, lifetime = "gradients", "backward to reduction or optimizer step"
         why = "gradient of a weight, as backward makes it"
     elif s.kind == "weight copy":

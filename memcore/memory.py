@@ -69,16 +69,21 @@ def layers_of(
 def training_sizes(plan: Plan) -> dict[str, Number]:
     """The plan's sizes with those of its sharding and those that follow."""
     sizes = plan.sizes()
-    add_sharding(sizes, plan.train.framework, plan.train.zero)
-    derive(sizes)
+    complete(sizes, plan)
     return sizes
 
 
-def add_sharding(sizes: dict[str, Number], framework: str, zero: int) -> None:
-    """SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states."""
-    sharded = framework == "fsdp2" and zero >= 2
+def complete(sizes: dict[str, Number], plan: Plan) -> None:
+    """Add to a plan's sizes, or to a sweep's, what follows from its words and from the others.
+
+    SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states.
+    """
+    zero = plan.train.zero
+    sharded = plan.train.framework == "fsdp2" and zero >= 2
     sizes["SHARD"] = sizes["DP"] if sharded else 1
     sizes["STATE"] = sizes["DP"] if sharded or zero == 1 else 1
+    sizes["SMS"] = plan.accelerator.sms
+    derive(sizes)
 
 
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:

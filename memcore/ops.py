@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from memcore import fused
 from memcore.dims import (
     CP,
     FUSED,
@@ -58,6 +59,7 @@ from memcore.primitives import (
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
+FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
 TOKENS: Shape = (B, S / CP)
 HIDDEN: Shape = (*TOKENS, D)
 QUERIES: Shape = (B, HEADS / TP, S / CP, HEAD_DIM)
@@ -78,6 +80,8 @@ def slides(kind: str) -> bool:
 def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
     """transformers' usual RMSNorm: normalised in fp32, cast back, times the weight."""
     with t.scope(name):
+        if t.kernels == "liger":
+            return fused.rms_norm(t, x, width, in_place=True)
         w = t.parameter("weight", (width,))
         return multiply(t, cast(t, _normalised(t, x), x.dtype, "normalised, cast"), w, "weighted")
 
@@ -85,6 +89,8 @@ def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
 def rms_norm_fp32_weight(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
     """OLMo 2's RMSNorm: the weight multiplies in fp32, the product is cast back."""
     with t.scope(name):
+        if t.kernels == "liger":
+            return fused.rms_norm(t, x, width, in_place=False)
         w = t.parameter("weight", (width,))
         return cast(t, multiply(t, _normalised(t, x), w, "weighted"), x.dtype, "cast")
 
@@ -92,6 +98,8 @@ def rms_norm_fp32_weight(t: Tape, x: Tensor, name: str, width: Factor = D) -> Te
 def rms_norm_plus_one(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
     """Gemma's RMSNorm: in fp32 throughout, times 1 + weight, cast back."""
     with t.scope(name):
+        if t.kernels == "liger":
+            return fused.rms_norm(t, x, width, in_place=False)
         w = t.parameter("weight", (width,))
         normal = _normalised(t, x)
         factor = shift(t, cast(t, w, "fp32", "weight (fp32)"), "1 + weight")
@@ -131,9 +139,14 @@ def gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """down(act(gate(x)) * up(x)): four tensors of width F are kept."""
     kind, bias = s.traits.activation, s.traits.mlp_bias
     with t.scope("mlp"):
-        gate = activation(t, linear(t, "gate_proj", x, D, F / TP, bias), kind)
-        up = linear(t, "up_proj", x, D, F / TP, bias)
-        product = multiply(t, gate, up, f"{kind}(gate) x up")
+        gate = linear(t, "gate_proj", x, D, F / TP, bias)
+        if t.kernels == "liger" and kind in FUSED_GATES:
+            up = linear(t, "up_proj", x, D, F / TP, bias)
+            product = fused.gated(t, gate, up, f"{kind}(gate) x up")
+        else:
+            gate = activation(t, gate, kind)
+            up = linear(t, "up_proj", x, D, F / TP, bias)
+            product = multiply(t, gate, up, f"{kind}(gate) x up")
         return linear(t, "down_proj", product, F / TP, D, bias)
 
 
@@ -143,7 +156,11 @@ def fused_gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("mlp"):
         both = linear(t, "gate_up_proj", x, D, FUSED / TP, bias=False)
         gate, up = split(t, both, [(*TOKENS, F / TP)] * 2)
-        product = multiply(t, up, activation(t, gate, kind), f"up x {kind}(gate)")
+        if t.kernels == "liger" and kind in FUSED_GATES:
+            gate, up = (contiguous(t, x, x.shape, "contiguous") for x in (gate, up))
+            product = fused.gated(t, gate, up, f"{kind}(gate) x up")
+        else:
+            product = multiply(t, up, activation(t, gate, kind), f"up x {kind}(gate)")
         return linear(t, "down_proj", product, F / TP, D, bias=False)
 
 
@@ -263,6 +280,8 @@ def rotary_tables(t: Tape, which: str = "", dtype: str = "") -> tuple[Tensor, Te
 
 def rotary(t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys, in the dtype they had."""
+    if t.kernels == "liger":
+        return fused.rotary(t, q, k, tables, copies_grad=t.attention == "eager")
     q32 = rotate(t, q, *tables, HALF_ROTARY, "q_rotary")
     k32 = rotate(t, k, *tables, HALF_ROTARY, "k_rotary")
     if tables[0].dtype != t.parameter_dtype:  # fp32 tables: the result is cast back
@@ -309,6 +328,10 @@ def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor
 def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:
     """Logits, their fp32 copy, log-softmax and loss, as transformers' ForCausalLMLoss runs them."""
     tied = s.traits.tied_embeddings
+    if s.cross_entropy == "chunked":
+        with t.scope("loss"):
+            labels = t.new("labels", (LABELS,), "int64")
+        return fused.linear_cross_entropy(t, x, labels, width, tied)
     logits = linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied)
     if s.traits.logits_scaled:
         logits = scale(t, logits, "logits, scaled")
@@ -317,6 +340,10 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
         logits = scale(t, capped, "logits, capped")
     with t.scope("loss"):
         labels = t.new("labels", (LABELS,), "int64")
+        if s.cross_entropy == "fused":
+            loss = fused.cross_entropy(t, logits, labels)
+            t.use(logits)
+            return loss
         logits32 = cast(t, logits, "fp32", "logits (fp32)")
         flat = heads_first(t, logits32, (*TOKENS, VOCAB / TP), copies_grad=False)
         logp = softmax(t, flat, "log_softmax")

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8}
+DTYPE_BYTES = {
+    "fp32": 4,
+    "int32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int8": 1,
+    "bool": 1,
+    "int64": 8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,7 @@ class Precision(Word):
     master     an fp32 copy that the optimizer keeps besides, or ''
     moment     the optimizer's moments
     autocast   whether operations run under torch.autocast, with bf16 copies of the weights
+    scaled     whether the loss is scaled, so that fp16 gradients do not vanish
     """
 
     resident: str
@@ -38,8 +48,10 @@ class Precision(Word):
     master: str
     moment: str
     autocast: bool = False
+    scaled: bool = False
 
 
+_FP16 = "fp16 arithmetic with a scaled loss, fp32 master weights and fp32 Adam moments."
 _MIXED = "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
 _PURE = "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
 _AUTOCAST = (
@@ -52,6 +64,9 @@ _FP32 = "Everything in fp32: 16 bytes per parameter with AdamW."
 # "ZeRO", section 3.1 (2 + 2 + 12 bytes) for bf16-mixed without sharding.
 COPIES = {
     ("pytorch", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
+    ("pytorch", "fp16-mixed"): Precision(
+        "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp16", "fp32", "fp32", scaled=True
+    ),
     ("pytorch", "bf16-mixed"): Precision(
         "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
     ),
@@ -62,6 +77,9 @@ COPIES = {
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
     ),
     ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
+    ("fsdp2", "fp16-mixed"): Precision(
+        "fp16-mixed", _FP16, "fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True
+    ),
     ("fsdp2", "bf16-mixed"): Precision(
         "bf16-mixed", _MIXED, "fp32", "bf16", "bf16", "fp32", "", "fp32"
     ),
@@ -75,6 +93,7 @@ COPIES = {
 
 PRECISIONS = {
     "fp32": Word("fp32", _FP32),
+    "fp16-mixed": Word("fp16 mixed", _FP16),
     "bf16-mixed": Word("bf16 mixed", _MIXED),
     "bf16-autocast": Word("bf16 autocast", _AUTOCAST),
     "bf16-pure": Word("bf16 pure", _PURE),
@@ -108,11 +127,14 @@ FRAMEWORKS = {
 class State:
     """One tensor that an optimizer keeps for a parameter.
 
-    keeps   'all': as large as the parameter; 'rows', 'columns': one value for each of them
+    keeps   'all': as large as the parameter; 'rows', 'columns': one value for each of them;
+            'quantized', 'scales', 'small': see states.QUANTIZED
+    dtype   '' for the precision's moments
     """
 
     name: str
     keeps: str = "all"
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +145,7 @@ class Optimizer(Word):
     outer               for embedding and head, where it treats them as something else, or None
     temporaries         tensors as large as the parameters that are alive during the step
     step_bytes          of a step counter on the GPU, per parameter tensor
+    tables              lookup tables of 256 fp32 values, for all parameters together
     """
 
     matrices: tuple[State, ...]
@@ -131,13 +154,23 @@ class Optimizer(Word):
     outer: tuple[State, ...] | None = None
     temporaries: tuple[str, ...] = ()
     step_bytes: int = 0
+    tables: tuple[str, ...] = ()
 
 
 _ADAM = (State("exp_avg"), State("exp_avg_sq"))
 _MOMENTUM = (State("momentum_buffer"),)
+_ADAM_8BIT = (
+    State("state1", "quantized", "int8"),
+    State("state2", "quantized", "int8"),
+    State("absmax1", "scales", "fp32"),
+    State("absmax2", "scales", "fp32"),
+    State("state1 (32 bit)", "small", "fp32"),
+    State("state2 (32 bit)", "small", "fp32"),
+)
 
 # What stands here is what `optimizer.state` holds after a step (torch 2.13), and the lists that the
-# foreach implementations make (torch/optim/adam.py, _adafactor.py); Lion as in lion-pytorch.
+# foreach implementations make (torch/optim/adam.py, _adafactor.py); Lion as in lion-pytorch;
+# 8-bit Adam as in bitsandbytes/optim/optimizer.py (0.49): min_8bit_size 4096, blocks of 256.
 OPTIMIZERS = {
     "adamw": Optimizer(
         "AdamW (fused)",
@@ -155,6 +188,15 @@ OPTIMIZERS = {
         _ADAM,
         12,
         temporaries=("sqrt of exp_avg_sq",),
+    ),
+    "adam8bit": Optimizer(
+        "Adam, 8 bit",
+        "Both moments in 8 bits with an fp32 scale for each 256 of them (bitsandbytes); a "
+        "parameter of fewer than 4,096 elements keeps 32 bits.",
+        _ADAM_8BIT,
+        _ADAM_8BIT,
+        16,
+        tables=("qmap1", "qmap2"),
     ),
     "sgd": Optimizer("SGD", "Keeps nothing between steps.", (), (), 2),
     "sgd-momentum": Optimizer(
@@ -232,7 +274,14 @@ CHECKPOINTING = {
     ),
 }
 
-KERNELS = {"hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly.")}
+KERNELS = {
+    "hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly."),
+    "liger": Word(
+        "Liger",
+        "Liger's fused RMSNorm, rotary embedding and gated MLP in the same code: fewer tensors are "
+        "saved, and gradients are written over them.",
+    ),
+}
 
 ATTENTION = {
     "eager": Word(
@@ -246,7 +295,19 @@ ATTENTION = {
     ),
 }
 
-CROSS_ENTROPY = {"eager": Word("Eager", "transformers' loss: the logits are copied to fp32.")}
+CROSS_ENTROPY = {
+    "eager": Word("Eager", "transformers' loss: the logits are copied to fp32."),
+    "fused": Word(
+        "Fused",
+        "One kernel reads the logits as they are and writes their gradient over them; no fp32 "
+        "logits (Liger's cross-entropy, Transformer Engine's).",
+    ),
+    "chunked": Word(
+        "Chunked",
+        "Head and loss together, a chunk of tokens at a time, so that the logits never exist whole "
+        "(Liger's fused linear cross-entropy).",
+    ),
+}
 
 OFFLOAD = {
     "none": Word("No", "Stays on the GPU."),

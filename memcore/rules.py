@@ -83,6 +83,23 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"{' or '.join(runs)}",
             )
         )
+    kernels = FAMILIES[model.family].kernels
+    if t.kernels not in kernels:
+        issues.append(
+            Issue(
+                "train.kernels",
+                f"there are no {t.kernels} kernels for {model.family}; set it to "
+                f"{' or '.join(kernels)}",
+            )
+        )
+    if t.cross_entropy == "chunked" and model.traits.logits_scaled:
+        issues.append(
+            Issue(
+                "train.cross_entropy",
+                f"{model.family} scales its logits, which Liger's chunked loss does not; set it to "
+                "eager or fused",
+            )
+        )
     if model.learned_positions and t.seq_len > model.max_positions:
         issues.append(
             Issue(

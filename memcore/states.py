@@ -7,9 +7,22 @@ parameter's first dimension and rounds up, as FSDP2 does; padding is counted.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from memcore.dims import SHARD, STATE, Axis, Cut, Dim, Factor, Shape
+from memcore.dims import (
+    SHARD,
+    STATE,
+    Axis,
+    Cut,
+    Dim,
+    Factor,
+    Number,
+    Shape,
+    ceil_div,
+    share,
+    where,
+)
 from memcore.ledger import Group, Template
 from memcore.policies import Optimizer, Precision, State
 from memcore.tape import Tape
@@ -17,6 +30,7 @@ from memcore.tape import Tape
 FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
 TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
+BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
 
@@ -78,8 +92,8 @@ def block_states(
         ),
         moments=Group.of(
             Template(
-                f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept), copies.moment,
-                always, "what the optimizer remembers", TORCH,
+                f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept),
+                kept.dtype or copies.moment, always, "what the optimizer remembers", TORCH,
             )
             for p in parameters
             for kept in _states(optimizer, len(p.shape), outer)
@@ -130,6 +144,30 @@ def block_states(
     )  # fmt: skip
 
 
+SMALLEST_QUANTIZED = 4_096  # elements of a parameter (bitsandbytes: min_8bit_size)
+QUANTIZED_BLOCK = 256  # values that share a scale
+
+# What an 8-bit optimizer keeps, by how many elements of a parameter this GPU updates.
+QUANTIZED: dict[str, tuple[str, Callable[[Number], Number]]] = {
+    "quantized": ("8-bit values", lambda n: where(n >= SMALLEST_QUANTIZED, n, 0 * n)),
+    "scales": (
+        "scales",
+        lambda n: where(n >= SMALLEST_QUANTIZED, ceil_div(n, QUANTIZED_BLOCK), 0 * n),
+    ),
+    "small": ("32-bit values", lambda n: where(n < SMALLEST_QUANTIZED, n, 0 * n)),
+}
+
+
+@functools.lru_cache(maxsize=64)
+def lookup_tables(optimizer: Optimizer) -> Group:
+    """The values that 8-bit codes stand for, once for all parameters."""
+    why = "the values that 8-bit codes stand for"
+    return Group.of(
+        Template(name, "optimizer_states", (QUANTIZED_BLOCK,), "fp32", "always", why, BITSANDBYTES)
+        for name in optimizer.tables
+    )
+
+
 def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, ...]:
     """What the optimizer keeps for a parameter of so many dimensions."""
     if dimensions < 2:
@@ -141,6 +179,9 @@ def _kept(shape: Shape, state: State) -> Shape:
     """The shape of one optimizer state on one GPU."""
     if state.keeps == "columns":
         return shape[1:]
+    if state.keeps in QUANTIZED:
+        what, rule = QUANTIZED[state.keeps]
+        return (share(what, _cut(shape, "state", sharded=True), rule),)
     return _cut(shape[:1] if state.keeps == "rows" else shape, "state", sharded=True)
 
 

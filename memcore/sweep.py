@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.dims import Number, derive
+from memcore.dims import Number
 from memcore.ledger import Amounts
-from memcore.memory import add_sharding, peak_bytes, step_of
+from memcore.memory import complete, peak_bytes, step_of
 from memcore.plan import Plan
 from memcore.rules import SIZE_RULES
 
@@ -64,8 +64,7 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
     model = plan.architecture
     if model.learned_positions:
         allowed = allowed & np.asarray(sizes["S"] <= model.max_positions)
-    add_sharding(sizes, plan.train.framework, plan.train.zero)
-    derive(sizes)
+    complete(sizes, plan)
     step = step_of(plan)
     peak = peak_bytes(step, Amounts(sizes))
     full = tuple(len(v) for v in axes.values())

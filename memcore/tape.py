@@ -38,6 +38,7 @@ class Storage:
     made_by   the operation that allocated it
     merged    for a gradient: when it would be gone, had it been added to an existing one
     last_use  death if nothing were saved, as in inference
+    gradient_of   the parameter whose whole gradient it is or becomes, or ''
     joined    a parameter that gets a second gradient from another block, where it is 'tied'
     product   'mm', 'addmm', 'bmm' or 'attention' if such an operation made it, else ''
     """
@@ -53,6 +54,7 @@ class Storage:
     made_by: str = ""
     merged: int = ALWAYS
     last_use: int = -1
+    gradient_of: str = ""
     joined: bool = False
     product: str = ""
 
@@ -103,7 +105,7 @@ class Tape:
     """Records one block (an embedding, a layer, a head): forward first, then `backward`.
 
     autocast   operations on matrices cast fp32 inputs and weights to bf16, as torch.autocast does
-    kernels    whose kernels run (policies.KERNELS)
+    kernels, attention    whose kernels run (policies.KERNELS, policies.ATTENTION)
     core       the attention core keeps its inputs only, and backward runs it again
     """
 
@@ -112,11 +114,13 @@ class Tape:
         parameter_dtype: str,
         autocast: bool = False,
         kernels: str = "hf",
+        attention: str = "flash",
         core: bool = False,
     ):
         self.parameter_dtype = parameter_dtype
         self.autocast = autocast
         self.kernels = kernels
+        self.attention = attention
         self.core = core
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
@@ -334,7 +338,9 @@ class Tape:
                     buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)
                     arrive(buffer, t.index, g)
                 elif t.storage.kind in WEIGHTS:
-                    g.storage.kind, g.storage.name = ("gradient", f"{t.storage.name}.grad")
+                    g.storage.gradient_of = t.storage.name
+                    if g.storage.kind == "temporary":  # else forward made it, and counts it
+                        g.storage.kind, g.storage.name = "gradient", f"{t.storage.name}.grad"
                     g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
                 else:
                     arrive(leaves.setdefault(id(t), [None]), 0, g)

@@ -85,7 +85,7 @@ def test_one_block_of_each_kind_makes_up_the_step(plan):
 @pytest.mark.parametrize("plan", [Plan(), GEMMA], ids=("llama", "gemma"))
 def test_what_the_operations_save_is_what_the_block_saves(plan):
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
-    blocks = build(step.blocks.structure)
+    blocks = step.blocks
     whole = sum(amounts.group(saved(t)) for t in (blocks.embed, *blocks.layers, blocks.head))
     assert sum(o.saved_bytes for o in evidence.operations(plan)) == whole
 

@@ -3,16 +3,20 @@
 import pytest
 
 from memcore import Plan, evaluate
-from memcore.policies import OPTIMIZERS
+from memcore.policies import DTYPE_BYTES, OPTIMIZERS
 
 ROWS, COLUMNS = 96, 64  # intermediate and hidden size of the model below
 # name -> (of a ROWS x COLUMNS matrix, of a vector of COLUMNS): what `optimizer.state[p]` holds
-# besides step counters; torch 2.13, and lion-pytorch 0.2 for Lion.
+# besides step counters, in elements; torch 2.13, lion-pytorch 0.2 for Lion, bitsandbytes 0.50 for
+# 8-bit Adam, whose vectors of fewer than 4,096 elements keep 32 bits under the same names.
 TORCH = {
     "adamw": ({"exp_avg": ROWS * COLUMNS, "exp_avg_sq": ROWS * COLUMNS},
               {"exp_avg": COLUMNS, "exp_avg_sq": COLUMNS}),
     "adamw-foreach": ({"exp_avg": ROWS * COLUMNS, "exp_avg_sq": ROWS * COLUMNS},
                       {"exp_avg": COLUMNS, "exp_avg_sq": COLUMNS}),
+    "adam8bit": ({"state1": ROWS * COLUMNS, "state2": ROWS * COLUMNS,
+                  "absmax1": ROWS * COLUMNS // 256, "absmax2": ROWS * COLUMNS // 256},
+                 {"state1 (32 bit)": COLUMNS, "state2 (32 bit)": COLUMNS}),
     "sgd": ({}, {}),
     "sgd-momentum": ({"momentum_buffer": ROWS * COLUMNS}, {"momentum_buffer": COLUMNS}),
     "lion": ({"exp_avg": ROWS * COLUMNS}, {"exp_avg": COLUMNS}),
@@ -40,7 +44,7 @@ def test_states_are_torch_s(name):
     rows = [r for r in evaluate(plan(name)).ledger if r.consumer == "optimizer_states"]
     for parameter, kept in zip((MATRIX, VECTOR), TORCH[name], strict=True):
         ours = {
-            r.name.removeprefix(f"{parameter}."): r.bytes_each // 4
+            r.name.removeprefix(f"{parameter}."): r.bytes_each // DTYPE_BYTES[r.dtype]
             for r in rows
             if r.name.startswith(parameter) and not r.name.endswith(".step")
         }
@@ -81,3 +85,18 @@ def test_muon_leaves_embedding_and_head_to_adamw():
     rows = evaluate(plan("muon")).ledger
     for name in ("embed.embed_tokens.weight", "head.lm_head.weight"):
         assert {f"{name}.exp_avg", f"{name}.exp_avg_sq"} <= {r.name for r in rows}
+
+
+def test_8_bit_states_are_bytes_with_a_scale_for_each_256():
+    """bitsandbytes: uint8 states, fp32 absmax per block of 256 (the last one short), two shared
+    tables of 256 fp32 values."""
+    rows = {r.name: r for r in evaluate(plan("adam8bit", precision="bf16-pure")).ledger}
+    assert rows[f"{MATRIX}.state1"].bytes_each == ROWS * COLUMNS
+    assert rows[f"{MATRIX}.absmax1"].bytes_each == ROWS * COLUMNS // 256 * 4
+    assert rows[f"{VECTOR}.state1 (32 bit)"].bytes_each == COLUMNS * 4
+    assert (rows["qmap1"].bytes, rows["qmap2"].bytes) == (1024, 1024)
+    odd = {**MODEL, "intermediate_size": 97}
+    words = {"framework": "pytorch", "zero": 0, "precision": "fp32", "seq_len": 1}
+    other = Plan(model=odd, cluster={"gpus": 1}, train=words | {"optimizer": "adam8bit"})
+    rows = {r.name: r for r in evaluate(other).ledger}
+    assert rows[f"{MATRIX}.absmax1"].bytes_each == -(-97 * COLUMNS // 256) * 4

@@ -8,12 +8,12 @@ from memcore.dims import HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
 from memcore.families.family import Family
 from memcore.model import Keys, Model, Traits
 from memcore.ops import (
-    core,
     KEYS,
     QUERIES,
     SCORES,
     TOKENS,
     causal_lm_head,
+    core,
     masked,
     token_embedding,
     weighted_values,

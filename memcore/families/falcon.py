@@ -8,13 +8,13 @@ from memcore.dims import HEAD_DIM, QKV, TP, D, Q
 from memcore.families.family import Family
 from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import (
-    core,
     KEYS,
     QUERIES,
     REPEATED_KEYS,
     SCORES,
     attention_core,
     causal_lm_head,
+    core,
     masked,
     plain_mlp,
     rotary,

@@ -10,6 +10,8 @@ from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
 ATTENTIONS = ("eager", "sdpa", "flash")
+KERNELS = ("hf",)
+WITH_LIGER = ("hf", "liger")  # families that liger_kernel/transformers/monkey_patch.py knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Family:
     config             a config.json's keys to a Model
     embed, layer, head forward of each block on a tape; a layer gets its kind
     attentions         the attention words that its code in transformers has
+    kernels            the kernel words that it can run with
     mask_is_argument   its layers take the mask by position, so that checkpointing saves it
     """
 
@@ -27,6 +30,7 @@ class Family:
     layer: Callable[[Tape, Structure, Tensor, str], Tensor]
     head: Callable[[Tape, Structure, Tensor], Tensor]
     attentions: tuple[str, ...] = ATTENTIONS
+    kernels: tuple[str, ...] = KERNELS
     mask_is_argument: bool = False
 
 

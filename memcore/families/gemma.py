@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, TP, D, Q
-from memcore.families.family import Family, layer_kinds
+from memcore.families.family import WITH_LIGER, Family, layer_kinds
 from memcore.families.llama import windowed
 from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import (
@@ -112,6 +112,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
-    "gemma2": Family(_gemma2, _embed, _layer, _head, attentions=("eager", "flash")),
-    "gemma3_text": Family(_gemma3, _embed, _layer, _head),
+    "gemma2": Family(
+        _gemma2, _embed, _layer, _head, attentions=("eager", "flash"), kernels=WITH_LIGER
+    ),
+    "gemma3_text": Family(_gemma3, _embed, _layer, _head, kernels=WITH_LIGER),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
-from memcore.families.family import Family, heads_of, layer_kinds
+from memcore.families.family import WITH_LIGER, Family, heads_of, layer_kinds
 from memcore.model import ACTIVATIONS, FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Keys, Model, Traits
 from memcore.ops import (
     KEYS,
@@ -227,10 +227,10 @@ def _smollm3(k: Keys, label: str) -> Model:
 
 
 FAMILIES = {
-    "llama": Family(_llama, embed, layer, head),
-    "mistral": Family(_mistral, embed, layer, head),
-    "qwen2": Family(_qwen2, embed, layer, head),
-    "qwen3": Family(_qwen3, embed, layer, head),
-    "granite": Family(_granite, embed, layer, head),
-    "smollm3": Family(_smollm3, embed, layer, head),
+    "llama": Family(_llama, embed, layer, head, kernels=WITH_LIGER),
+    "mistral": Family(_mistral, embed, layer, head, kernels=WITH_LIGER),
+    "qwen2": Family(_qwen2, embed, layer, head, kernels=WITH_LIGER),
+    "qwen3": Family(_qwen3, embed, layer, head, kernels=WITH_LIGER),
+    "granite": Family(_granite, embed, layer, head, kernels=WITH_LIGER),
+    "smollm3": Family(_smollm3, embed, layer, head, kernels=WITH_LIGER),
 }

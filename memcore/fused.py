@@ -1,0 +1,110 @@
+"""Fused: kernels that replace several operations of a layer by one, as Liger's do.
+
+What each saves and allocates follows liger_kernel/ops (0.8): gradients are written over tensors
+that are not needed any more wherever Liger does so.
+"""
+
+from __future__ import annotations
+
+from memcore.dims import CHUNK, CHUNK_BEFORE, SMS, TOKENS, TP, VOCAB, Factor
+from memcore.tape import Gradients, Tape, Tensor
+
+
+def over(t: Tensor) -> Tensor:
+    """A new value in the same memory."""
+    return Tensor(t.storage, t.shape, t.dtype, False)
+
+
+def rms_norm(t: Tape, x: Tensor, width: Factor, in_place: bool) -> Tensor:
+    """LigerRMSNorm: saves x and one fp32 number per row.
+
+    `in_place`: the gradient of x is written over that of the result. The weight's gradient is
+    summed in fp32 by each streaming multiprocessor first.
+    """
+    w = t.parameter("weight", (width,))
+    t.start("rms_norm", x, w)
+    out = t.new("out", x.shape, x.dtype)
+    rstd = t.new("rstd", x.shape[:-1], "fp32")
+
+    def backward(g: Gradients) -> Gradients:
+        (dy,) = g
+        assert dy is not None
+        partial = t.new("weight grad, partial sums", (SMS, width), "fp32")
+        dx = dy if in_place else t.new("input grad", x.shape, x.dtype)
+        total = t.new("weight grad (fp32)", (width,), "fp32")
+        dw = t.new("weight grad", (width,), w.dtype)
+        t.free(partial, total)
+        return [dx if x.needs_grad else None, dw]
+
+    t.finish("rms_norm", [x, w], out, [x, w, rstd], backward)
+    return out
+
+
+def gated(t: Tape, gate: Tensor, up: Tensor, name: str) -> Tensor:
+    """act(gate) * up: saves both, and writes their gradients over them."""
+    t.start(name, gate, up)
+    out = t.new(name, gate.shape, gate.dtype)
+    t.finish(name, [gate, up], out, [gate, up], lambda g: [over(gate), over(up)])
+    return out
+
+
+def rotary(
+    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor], copies_grad: bool
+) -> tuple[Tensor, Tensor]:
+    """Turns queries and keys where they are, forward and backward. Saves the tables.
+
+    `copies_grad`: the gradients come in another layout and are copied first.
+    """
+    t.start("rotary", q, k, *tables)
+    turned = over(q), over(k)
+
+    def backward(g: Gradients) -> Gradients:
+        return [
+            t.new("rotary grad, contiguous", x.shape, x.dtype) if copies_grad and x else x
+            for x in g
+        ]
+
+    t.finish("rotary", [q, k], turned, tables, backward)
+    return turned
+
+
+def cross_entropy(t: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """LigerCrossEntropyLoss on the logits as they are: forward writes their gradient over them."""
+    t.start("cross_entropy", logits, labels)
+    losses = t.new("losses", logits.shape[:-1], logits.dtype)
+    loss = t.new("loss", (), logits.dtype)
+    t.use(losses)
+    t.finish("cross_entropy", [logits], loss, [logits], lambda g: [over(logits)])
+    return loss
+
+
+def linear_cross_entropy(t: Tape, x: Tensor, labels: Tensor, width: Factor, tied: bool) -> Tensor:
+    """LigerFusedLinearCrossEntropyLoss: head and loss, a chunk of tokens at a time.
+
+    Forward makes both gradients, which are kept for backward; of the logits only CHUNK rows exist.
+    The rows of the chunk before are alive while the next are computed.
+    """
+    with t.scope("lm_head"):
+        w = t.parameter("weight", (VOCAB / TP, width), tied)
+    weight = (VOCAB / TP, width)
+    product = (*x.shape[:-1], width, VOCAB / TP)
+    t.start("linear_cross_entropy", x, w, labels, flops=[(6.0, product)])
+    grad_x = t.new("input grad", x.shape, x.dtype)
+    grad_w = t.new("weight grad", weight, w.dtype)
+    losses = t.new("losses", (TOKENS,), "fp32")
+    before = t.new("logits of a chunk, before", (CHUNK_BEFORE, VOCAB / TP), x.dtype)
+    logits = t.new("logits of a chunk", (CHUNK, VOCAB / TP), x.dtype)
+    t.use(before)
+    piece = t.new("weight grad of a chunk", weight, x.dtype)
+    wide = t.new("weight grad of a chunk (fp32)", weight, "fp32")
+    t.use(piece, wide, logits)
+    loss = t.new("loss", (), "fp32")
+    t.use(grad_x, grad_w, losses, logits)
+    t.finish(
+        "linear_cross_entropy",
+        [x, w],
+        loss,
+        [grad_x, grad_w],
+        lambda g: [over(grad_x), over(grad_w)],
+    )
+    return loss

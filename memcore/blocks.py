@@ -51,12 +51,14 @@ def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
     return Blocks(s, kinds, embed, tuple(tapes), head)
 
 
-def _tape(s: Structure, prefix: str, run: Callable[[Tape], Tensor], core: bool = False) -> Tape:
+def _tape(
+    s: Structure, prefix: str, run: Callable[[Tape], Tensor], kernels: str, core: bool = False
+) -> Tape:
     """One block, forward and backward. `core`: backward runs the attention core again."""
-    t = Tape(s.dtype, s.autocast, s.kernels, s.attention, core)
+    t = Tape(s.dtype, s.autocast, kernels, s.attention, core)
     with t.scope(prefix):
         out = run(t)
-        t.end_forward()
+        t.end_forward(out)
         grad = t.input("output grad", out.shape, out.dtype)
         grad.storage.birth = t.clock
         t.backward(out, grad)
@@ -67,9 +69,10 @@ def _tape(s: Structure, prefix: str, run: Callable[[Tape], Tensor], core: bool =
 def _ends(s: Structure) -> tuple[Tape, Tape]:
     """The embedding and the head."""
     family = FAMILIES[s.family]
+    kernels = "hf" if s.kernels == "compile" else s.kernels  # each layer is compiled by itself
     return (
-        _tape(s, "embed", lambda t: family.embed(t, s)),
-        _tape(s, "head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype))),
+        _tape(s, "embed", lambda t: family.embed(t, s), kernels),
+        _tape(s, "head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype)), kernels),
     )
 
 
@@ -81,4 +84,4 @@ def _layer(s: Structure, attention: str, core: bool) -> Tape:
         t.use(x)  # the loop over layers holds it until the layer returns
         return out
 
-    return _tape(s, "layers", run, core)
+    return _tape(s, "layers", run, s.kernels, core)

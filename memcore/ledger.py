@@ -162,6 +162,7 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: s
     recompute         what of the layer is run again (policies.Checkpointing)
     """
     kept = kept_products(tape) if recompute == OPERATIONS else ()
+    last_saved = max((s.birth for s in tape.storages if s.saved_by), default=0)
     middle, end = tape.forward_end, tape.clock + 1
     first, last = {
         FORWARD: (0, middle),
@@ -182,6 +183,10 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: s
             death = s.last_use
         if s in kept:
             birth, death = (0, death) if stretch == RECOMPUTE else (birth, last)
+            # Recomputation stops when all that was saved is there again; what the policy kept of
+            # later operations waits for the end of the layer's backward.
+            if s.birth > last_saved:
+                death = last
         if s.gradient_of and merge_gradients:
             death = min(death, s.merged)
         if s.kind == "input" and stretch == RECOMPUTE:

@@ -281,6 +281,11 @@ KERNELS = {
         "Liger's fused RMSNorm, rotary embedding and gated MLP in the same code: fewer tensors are "
         "saved, and gradients are written over them.",
     ),
+    "compile": Word(
+        "torch.compile",
+        "Each layer compiled by itself: what lies between matrix products is fused and computed "
+        "again in backward, as the compiler's partitioner decides.",
+    ),
 }
 
 ATTENTION = {

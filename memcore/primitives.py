@@ -177,7 +177,7 @@ def power(t: Tape, x: Tensor, name: str) -> Tensor:
 def mean(t: Tape, x: Tensor, name: str) -> Tensor:
     """Mean over the last dimension. Saves nothing; backward expands to x's shape."""
     t.start(name, x)
-    out = t.new(name, x.shape[:-1], x.dtype)
+    out = t.new(name, x.shape[:-1], x.dtype, fixed=True)
     t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
     return out
 
@@ -230,15 +230,20 @@ def indexed(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
 
 def softmax(t: Tape, x: Tensor, name: str) -> Tensor:
     """Softmax or log-softmax over the last dimension, in x's dtype. Saves its result."""
-    return keeps_result(t, x, name)
+    t.start(name, x)
+    if t.compiled:  # which computes the result again from these
+        t.use(*(t.new(f"{name}, {n}", x.shape[:-1], x.dtype, fixed=True) for n in ("max", "sum")))
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [out], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
 
 
 def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
     """Dropout with a probability above zero. Saves a mask of one byte per element."""
     with t.scope(name):
         t.start("dropout", x)
+        mask = t.new("mask", x.shape, "bool", fixed=True)
         out = t.new("out", x.shape, x.dtype)
-        mask = t.new("mask", x.shape, "bool")
         t.finish("dropout", [x], out, [mask], lambda g: [t.new("dropout grad", x.shape, x.dtype)])
         return out
 
@@ -248,7 +253,7 @@ def layer_norm(t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True
     with t.scope(name):
         wb = [t.parameter(n, (width,)) for n in ("weight", "bias")] if affine else []
         t.start("layer_norm", x, *wb)
-        stats = [t.new(s, x.shape[:-1], "fp32") for s in ("mean", "rstd")]
+        stats = [t.new(s, x.shape[:-1], "fp32", fixed=True) for s in ("mean", "rstd")]
         out = t.new("out", x.shape, x.dtype)
 
         def backward(g: Gradients) -> Gradients:

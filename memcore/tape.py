@@ -41,6 +41,8 @@ class Storage:
     gradient_of   the parameter whose whole gradient it is or becomes, or ''
     joined    a parameter that gets a second gradient from another block, where it is 'tied'
     product   'mm', 'addmm', 'bmm' or 'attention' if such an operation made it, else ''
+    sources   what a compiler can compute it from again without a kernel of its own, or None
+    stands    a kernel that is not fused reads it, so that it must exist in memory
     """
 
     name: str
@@ -57,6 +59,8 @@ class Storage:
     gradient_of: str = ""
     joined: bool = False
     product: str = ""
+    sources: tuple[Storage, ...] | None = None
+    stands: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +88,7 @@ class Node:
     saved: list[Storage]
     backward: Callable[[Gradients], Gradients]
     outputs: int = 1
+    fusible: bool = False
 
 
 @dataclass(slots=True)
@@ -92,6 +97,9 @@ class Work:
 
     phase     'forward', 'backward', or 'recompute' for what backward runs again by itself
     product   as Storage.product
+    fusible   a compiler makes it part of a neighbour's kernel
+    touched   the storages behind `traffic`, in its order
+    sources   what its results can be computed from
     """
 
     name: str
@@ -99,6 +107,9 @@ class Work:
     flops: list[tuple[float, Shape]]
     traffic: list[tuple[Shape, str]]
     product: str = ""
+    fusible: bool = False
+    touched: list[Storage] = field(default_factory=list)
+    sources: list[Storage] = field(default_factory=list)
 
 
 class Tape:
@@ -131,6 +142,7 @@ class Tape:
         self._nodes = 0
         self._current: Work | None = None
         self._no_grad = False
+        self._graph: list[Node] = []
 
     # -- naming -------------------------------------------------------------------------------
 
@@ -169,8 +181,9 @@ class Tape:
             self.storages.append(storage)
         return Tensor(storage, shape, dtype, needs_grad)
 
-    def new(self, name: str, shape: Shape, dtype: str) -> Tensor:
-        """Allocate."""
+    def new(self, name: str, shape: Shape, dtype: str, fixed: bool = False) -> Tensor:
+        """Allocate. `fixed`: a fused operation's result that cannot be computed again for nothing,
+        a reduction or random numbers."""
         self.clock += 1
         kind = "temporary" if self.forward_end else "activation"
         storage = Storage(self._named(name), shape, dtype, kind, birth=self.clock)
@@ -179,7 +192,12 @@ class Tape:
         if self._current is not None:
             storage.made_by = self._current.name
             storage.product = self._current.product
-            self._current.traffic.append((shape, dtype))
+            self._touch(storage, shape, dtype)
+            if self._current.fusible:
+                if fixed:
+                    self._current.sources.append(storage)
+                else:
+                    storage.sources = tuple(self._current.sources)
         return Tensor(storage, shape, dtype, needs_grad=False)
 
     def use(self, *tensors: Tensor) -> None:
@@ -187,7 +205,12 @@ class Tape:
         for t in tensors:
             t.storage.death = max(t.storage.death, self.clock + 1)
             if self._current is not None:
-                self._current.traffic.append((t.shape, t.dtype))
+                self._touch(t.storage, t.shape, t.dtype)
+
+    def _touch(self, storage: Storage, shape: Shape, dtype: str) -> None:
+        assert self._current is not None
+        self._current.traffic.append((shape, dtype))
+        self._current.touched.append(storage)
 
     # -- recording operations -------------------------------------------------------------------
 
@@ -198,10 +221,18 @@ class Tape:
         flops: Sequence[tuple[float, Shape]] = (),
         product: str = "",
     ) -> None:
-        """Begin an operation: what is allocated until `finish` is its own traffic."""
+        """Begin an operation: what is allocated until `finish` is its own traffic.
+
+        What has FLOPs is a matrix product or attention, and has a kernel of its own; a compiler
+        makes everything else part of a neighbour's kernel.
+        """
+        fusible = not flops
         phase = "recompute" if self.forward_end else "forward"
-        self._current = Work(self._named(name), phase, list(flops), [], product)
+        self._current = Work(self._named(name), phase, list(flops), [], product, fusible)
+        self._current.sources += [x.storage for x in inputs]
         self.use(*inputs)
+        for x in inputs:
+            x.storage.stands |= not fusible
         self.work.append(self._current)
 
     def finish(
@@ -214,6 +245,8 @@ class Tape:
         flops: Sequence[tuple[float, Shape]] = (),
     ) -> None:
         """End an operation: connect its outputs to the graph and keep what it saves."""
+        # What has no kernel of its own is a view, which a compiler fuses too.
+        fusible = self._current is None or self._current.fusible
         self._current = None  # `start` counted what is read; from here on only lifetimes matter
         self.use(*inputs)
         outputs = [out] if isinstance(out, Tensor) else list(out)
@@ -227,12 +260,14 @@ class Tape:
         for s in storages:
             s.holders += 1
             s.saved_by.append(full)
-        reads = [(t.shape, t.dtype) for t in (*saved, *outputs)]
+        read = (*saved, *outputs)
 
         scope = list(self._prefix)
 
         def run(grads: Gradients) -> Gradients:
-            self._current = Work(full, "backward", list(flops), list(reads))
+            self._current = Work(full, "backward", list(flops), [], fusible=fusible)
+            for t in read:
+                self._touch(t.storage, t.shape, t.dtype)
             self.work.append(self._current)
             self._prefix, outer = list(scope), self._prefix
             result = backward(grads)
@@ -240,7 +275,8 @@ class Tape:
             return result
 
         self._nodes += 1
-        node = Node(self._nodes, full, inputs, storages, run, len(outputs))
+        node = Node(self._nodes, full, inputs, storages, run, len(outputs), fusible)
+        self._graph.append(node)
         for i, t in enumerate(outputs):
             t.node, t.index, t.needs_grad = node, i, True
 
@@ -272,8 +308,11 @@ class Tape:
 
     # -- backward -------------------------------------------------------------------------------
 
-    def end_forward(self) -> None:
+    def end_forward(self, out: Tensor) -> None:
         """Forward is over: what nobody saved is gone, what is saved stays until released."""
+        out.storage.stands = True
+        if self.compiled:
+            self._partition()
         self.clock += 1
         self.forward_end = self.clock
         for s in self.storages:
@@ -287,7 +326,54 @@ class Tape:
         found = self._run_backward(out, grad)
         self.clock += 1
         assert len(found) <= 1, "a block has one input that needs a gradient"
-        return next(iter(found.values()), None)
+        result = next(iter(found.values()), None)
+        if result is not None:
+            result.storage.stands = True
+        if self.compiled:
+            self._fuse()
+        return result
+
+    # -- what torch.compile makes of it -----------------------------------------------------------
+
+    @property
+    def compiled(self) -> bool:
+        return self.kernels == "compile"
+
+    def _partition(self) -> None:
+        """Which tensors the compiled forward hands to the compiled backward.
+
+        The rule of torch/_functorch/partitioners.py with its defaults in 2.13: what a kernel that
+        is not fused needs in backward is kept as it is (ban_recompute_materialized_backward); of
+        the rest, what reductions, random numbers and products made is kept, and everything between
+        is computed again as part of a backward kernel.
+        """
+        for s in self.storages:
+            s.holders, s.saved_by = 0, []
+        pinned = {id(s) for node in self._graph if not node.fusible for s in node.saved}
+
+        def found(s: Storage) -> list[Storage]:
+            if id(s) in pinned or s.sources is None:
+                return [s]
+            return [origin for source in s.sources for origin in found(source)]
+
+        for node in self._graph:
+            if node.fusible:
+                origins = (origin for s in node.saved for origin in found(s))
+                node.saved = list({id(s): s for s in origins if s.kind not in WEIGHTS}.values())
+            for s in node.saved:
+                s.holders += 1
+                s.saved_by.append(node.name)
+
+    def _fuse(self) -> None:
+        """Drop what never exists in memory: made by a fused operation and read by fused ones."""
+
+        def exists(s: Storage) -> bool:
+            return s.sources is None or s.stands or bool(s.saved_by or s.gradient_of)
+
+        self.storages = [s for s in self.storages if exists(s)]
+        for w in self.work:
+            pairs = zip(w.traffic, w.touched, strict=True)
+            w.traffic = [moved for moved, s in pairs if exists(s)]
 
     def _run_backward(self, out: Tensor, grad: Tensor) -> dict[int, Tensor]:
         """Gradients of the leaves that are no weights, by the leaf's id()."""
@@ -318,6 +404,9 @@ class Tape:
         while ready:
             _, node = heapq.heappop(ready)
             incoming = buffers.pop(node.order)
+            for g in incoming:
+                if g is not None:
+                    g.storage.stands |= not node.fusible
             produced = node.backward(incoming)
             for grown in produced:
                 if grown is not None:
@@ -354,6 +443,7 @@ class Tape:
     def _summed(self, old: Tensor, new: Tensor) -> Tensor:
         """Two gradients of one tensor, added into a third."""
         total = self.new("gradient sum", new.shape, new.dtype)
+        total.storage.sources = (old.storage, new.storage)
         total.storage.holders, total.storage.death = 1, ALWAYS
         self._release(old.storage)
         self._release(new.storage)

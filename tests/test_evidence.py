@@ -9,7 +9,6 @@ import pytest
 
 from app import charts, tables
 from memcore import Plan, catalog, constants, dims, evaluate, evidence
-from memcore.blocks import build
 from memcore.families import FAMILIES
 from memcore.ledger import Amounts, saved
 from memcore.memory import step_of, training_sizes

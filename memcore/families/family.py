@@ -10,8 +10,12 @@ from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
 ATTENTIONS = ("eager", "sdpa", "flash")
-KERNELS = ("hf",)
-WITH_LIGER = ("hf", "liger")  # families that liger_kernel/transformers/monkey_patch.py knows
+KERNELS = ("hf", "compile")
+WITH_LIGER = (
+    "hf",
+    "liger",
+    "compile",
+)  # families that liger_kernel/transformers/monkey_patch.py knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,19 +247,25 @@ def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
     Without checkpointing they stay if an operation saved them; with it, the layers' arguments stay.
     """
     every = [s for tape in tapes for s in tape.storages if s.kind == "shared"]
-    once = {s.name.rsplit(".", 1)[-1]: s for s in every}
-    kept = [s for s in once.values() if s.saved_by or checkpointed]
+    once = {_own_name(s): s for s in every}
+    needed = {_own_name(s) for s in every if s.saved_by}
+    kept = [s for name, s in once.items() if name in needed or checkpointed]
     brief = [s for s in once.values() if s not in kept]
     return tuple(  # type: ignore[return-value]
         Group.of(
             Template(
-                s.name.rsplit(".", 1)[-1], "activations", s.shape, s.dtype,
+                _own_name(s), "activations", s.shape, s.dtype,
                 lifetime, "made once, read by every layer", AUTOGRAD,
             )
             for s in storages
         )
         for storages, lifetime in ((kept, "forward to backward"), (brief, "forward"))
     )  # fmt: skip
+
+
+def _own_name(s: Storage) -> str:
+    """A shared tensor's name without the layer that reads it."""
+    return s.name.rsplit(".", 1)[-1]
 
 
 @functools.lru_cache(maxsize=1024)

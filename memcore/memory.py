@@ -115,14 +115,15 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
     timeline = [_moment(instant, int(n), at, amounts) for instant, n, at in found]
     top = max(range(len(found)), key=lambda i: timeline[i].bytes)
     peak, best = timeline[top], timeline[top].bytes
-    rows = _rows(schedule[top], found[top][2], amounts)
+    rows = rows_alive(schedule[top], found[top][2], amounts)
     host = _offloaded(plan, step, amounts)
     ledger = tuple(_row(t, n, each, "hbm", amounts) for t, n, each in rows if n * each)
     overheads = _overheads(plan)
-    context = sum(o.low for o in overheads), sum(o.high for o in overheads)
-    slack = constants.ALLOCATOR_SLACK
-    reserved = math.ceil(best * slack.low), math.ceil(best * slack.high)
-    device = reserved[0] + context[0], reserved[1] + context[1]
+    reserved = reserved_bytes(plan, best, overheads)
+    device = (
+        reserved[0] + sum(o.low for o in overheads if o.counter == "device"),
+        reserved[1] + sum(o.high for o in overheads if o.counter == "device"),
+    )
     capacity = plan.accelerator.usable_bytes
     tiers = {"hbm": best}
     for tier in ("dram", "nvme"):
@@ -152,7 +153,8 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
 Row = tuple[Template, int, int]  # template, how many, bytes of one
 
 
-def _rows(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
+def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
+    """Every row alive at one instant, after step `at` of its window."""
     rows: list[Row] = [
         (template, times * template.copies, amounts.bytes(template.shape, template.dtype))
         for group, times in instant.alive
@@ -199,11 +201,40 @@ def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts)
     )
 
 
+def allocator_slack(plan: Plan) -> constants.Constant:
+    """Reserved over allocated bytes, as runs of this plan's framework show it."""
+    sharded = plan.train.framework == "fsdp2"
+    return constants.ALLOCATOR_SLACK_FSDP2 if sharded else constants.ALLOCATOR_SLACK
+
+
+def reserved_bytes(plan: Plan, allocated: int, overheads: tuple[Overhead, ...]) -> tuple[int, int]:
+    """What PyTorch's allocator holds: allocated with its slack, and cuBLAS's workspace."""
+    slack = allocator_slack(plan)
+    inside = [o for o in overheads if o.counter == "reserved"]
+    return (
+        math.ceil(allocated * slack.low) + sum(o.low for o in inside),
+        math.ceil(allocated * slack.high) + sum(o.high for o in inside),
+    )
+
+
+# Architectures whose cuBLAS has PyTorch's larger workspace.
+LARGE_WORKSPACE = ("Hopper", "Blackwell")
+
+
 def _overheads(plan: Plan) -> tuple[Overhead, ...]:
-    found = [constants.CUDA_CONTEXT]
+    """What no shape determines, by the counter that it is first seen in."""
+    gpu = plan.accelerator
+    found = [(constants.CUDA_CONTEXT, "device")]
     if plan.cluster.gpus > 1:
-        found.append(constants.NCCL_BUFFERS)
-    return tuple(Overhead(c.name, int(c.low), int(c.high), c.certainty, c.source) for c in found)
+        found.append((constants.NCCL_BUFFERS, "device"))
+    if gpu.vendor == "nvidia":
+        large = gpu.architecture.startswith(LARGE_WORKSPACE)
+        workspace = constants.CUBLAS_WORKSPACE_HOPPER if large else constants.CUBLAS_WORKSPACE
+        found.insert(0, (workspace, "reserved"))
+    return tuple(
+        Overhead(c.name, int(c.low), int(c.high), counter, c.certainty, c.source)
+        for c, counter in found
+    )
 
 
 def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:

@@ -219,7 +219,7 @@ def _fused_core(
     if s.attention == "sdpa" and (slides(kind) or always_masked):
         reach = S if always_masked else MASKED
         mask = "sliding mask" if slides(kind) else "causal mask"
-        t.use(t.shared(mask, (B, 1, S / CP, reach), "bool"))
+        t.use(t.shared(mask, (1, 1, S / CP, reach), "bool"))  # a view for every sequence
         bias = t.new("mask as bias", (B, 1, S / CP, reach), v.dtype)
         product = PRODUCT
         if slides(kind):

@@ -76,11 +76,15 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """A part of memory that no shape determines: an interval of bytes, with its source."""
+    """A part of memory that no shape determines: an interval of bytes, with its source.
+
+    counter   the first that counts it: 'reserved' (and so 'device'), or 'device' alone
+    """
 
     name: str
     low: int
     high: int
+    counter: str
     certainty: str
     source: str
 

@@ -288,11 +288,15 @@ class Tape:
     def checkpoint(
         self, name: str, run: Callable[[Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]
     ) -> Tensor:
-        """`run` under torch.utils.checkpoint: only its inputs are kept, and backward runs it again
-        before it runs its backward."""
+        """`run` under torch.utils.checkpoint: only its inputs are kept, shared masks among them;
+        backward runs it again before it runs its backward."""
+        before = len(self.storages)
         self._no_grad = True
         out = run([Tensor(x.storage, x.shape, x.dtype, False) for x in inputs])
         self._no_grad = False
+        masks = [
+            Tensor(s, s.shape, s.dtype, False) for s in self.storages[before:] if s.kind == "shared"
+        ]
 
         def backward(grads: Gradients) -> Gradients:
             (grad,) = grads
@@ -303,7 +307,7 @@ class Tape:
             found = self._run_backward(again, grad)
             return [found.get(id(leaf)) for leaf in leaves]
 
-        self.finish(name, inputs, out, inputs, backward)
+        self.finish(name, inputs, out, [*inputs, *masks], backward)
         return out
 
     # -- backward -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Evidence: what others say of the same things, and how far our figures are from theirs.
 
 The tables are in presets/evidence, each with its source; one module here for each kind of source.
-Nothing in the engine is tuned on them.
+Constants were read off those that say so (TUNED), and off no other.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from memcore.evidence.comparison import (
     AUTOGRAD,
     CHECK,
     COUNTED,
+    MEASURED,
     PUBLISHED,
     SOURCES,
     TRACKER,
+    TUNED,
     Comparison,
     relative,
 )
+from memcore.evidence.measured import compared_runs, measured_table
 from memcore.evidence.papers import (
     Published,
     compared_published,
@@ -56,6 +59,7 @@ __all__ = [
     "COUNTED",
     "COUNTS",
     "DEVICE",
+    "MEASURED",
     "PEAK_TOLERANCE",
     "PEAK_TOLERANCES",
     "PUBLISHED",
@@ -65,6 +69,7 @@ __all__ = [
     "STEP",
     "TRACKER",
     "Calculator",
+    "TUNED",
     "Comparison",
     "Operation",
     "Published",
@@ -76,6 +81,8 @@ __all__ = [
     "compared_presets",
     "compared_published",
     "compared_whole",
+    "compared_runs",
+    "measured_table",
     "method",
     "operations",
     "oracle",
@@ -98,5 +105,6 @@ def compare() -> tuple[Comparison, ...]:
         *compared_presets(),
         *map(compared, oracle()),
         *compared_whole(),
+        *compared_runs(),
         *compared_published(),
     )

@@ -8,24 +8,30 @@ from importlib.resources import files
 
 _ROOT = files("presets").joinpath("evidence")
 
-COUNTED, AUTOGRAD, TRACKER, PUBLISHED = SOURCES = (
+COUNTED, AUTOGRAD, TRACKER, MEASURED, PUBLISHED = SOURCES = (
     "transformers parameter count",
     "PyTorch autograd",
     "PyTorch memory tracker",
+    "measured on GPUs",
     "published",
 )
-CHECK = "check"  # only compared with; no constant was fitted on it
+CHECK = "check"  # only compared with; no constant was read off it
+TUNED = "tuned"  # a constant was
+OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One figure of theirs beside ours. A word that does not apply is '', a number 0.
 
-    what       'parameters', 'saved' (for backward), 'peak' (of forward and backward), 'figure'
+    what       'parameters', 'saved' (for backward), 'peak' (of forward and backward), 'figure';
+               of measured runs 'allocated', 'reserved', 'parameters', OUT_OF_MEMORY
     model      a model's name, or what a published figure is about
     unit       of theirs and ours
     layers     that the model was cut to; 0: all of them
     tolerance  what a test allows, relative; 0: equal
+    run, confidence, remark    of a measured run
+    low, high  of the interval that ours is the middle of, where it is one
     """
 
     source: str
@@ -44,10 +50,20 @@ class Comparison:
     gpus: int = 0
     tolerance: float = 0.0
     used_for: str = CHECK
+    run: str = ""
+    confidence: str = ""
+    remark: str = ""
+    low: float = 0
+    high: float = 0
 
     @property
     def error(self) -> float:
-        """How much more ours is than theirs, relative; 0 means equal."""
+        """How much more ours is than theirs, relative. 0 means equal; theirs inside our interval;
+        or, where theirs ran out of memory, that ours needs more than there is."""
+        if self.what == OUT_OF_MEMORY:
+            return min(0.0, relative(self.ours, self.theirs))
+        if self.low < self.high:
+            return relative(min(max(self.theirs, self.low), self.high), self.theirs)
         return relative(self.ours, self.theirs)
 
 

@@ -1,0 +1,84 @@
+"""The instant that is named as the peak is the one that PyTorch's memory tracker shows.
+
+The tracker says at its peak how many bytes of each kind are alive. Which weights are gathered,
+which gradients are reduced already and which buffer a reduction holds tell the instants apart.
+"""
+
+import json
+from collections import Counter
+
+import pytest
+
+from memcore import evidence
+from memcore.instants import instants
+from memcore.ledger import AUTOGRAD, Amounts
+from memcore.memory import instant_bytes, rows_alive, step_of, training_sizes
+
+# As a share of the whole peak; under autocast the reference keeps wider activations than a GPU.
+TOLERANCE, TOLERANCE_AUTOCAST = 0.01, 0.03
+
+# The tracker's words -> ours. A whole gradient that was just made is a 'Temp' to the tracker.
+KINDS = {
+    "Parameter": "parameters",
+    "Sharded Param": "parameters",
+    "Optstate": "optimizer states",
+    "OptState": "optimizer states",
+    "Unsharded Param": "gathered",
+    "All Gather": "gathered",
+    "Reduce Scatter": "reduction",
+    "Sharded Grad": "reduced gradients",
+    "Gradient": "other",
+    "Unsharded Grad": "other",
+    "Activation": "other",
+    "Temp": "other",
+    "Buffer": "other",
+}
+ROWS = [r for r in evidence.oracle() if r["kind"] == "peak"]
+
+
+def kind_of(row):
+    if row.consumer in ("parameters", "optimizer_states"):
+        return row.consumer.replace("_", " ")
+    if row.name.endswith("(gathered)"):
+        return "gathered"
+    if row.name.endswith("(reduce-scatter input)"):
+        return "reduction"
+    sharded = row.consumer == "gradients" and row.source != AUTOGRAD
+    return "reduced gradients" if sharded else "other"
+
+
+def ours_at_peak(plan):
+    """Our peak of forward and backward: its instant, and bytes by kind."""
+    step, amounts = step_of(plan), Amounts(training_sizes(plan))
+    found = [(*instant_bytes(i, amounts), i) for i in instants(step) if i.id != "optimizer-step"]
+    _, at, peak = max(found, key=lambda f: f[0])
+    kinds = Counter()
+    for row, count, each in rows_alive(peak, at, amounts):
+        kinds[kind_of(row)] += count * each
+    return peak, kinds
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: "-".join(list(r.values())[1:9]))
+def test_the_same_kinds_are_alive(row):
+    peak, ours = ours_at_peak(evidence.plan_of(row))
+    theirs = Counter()
+    for word, n in json.loads(row["detail"]).items():
+        if word in KINDS:
+            theirs[KINDS[word]] += n
+    if "reduction" not in theirs:  # a buffer that was just made is a 'Temp' to the tracker too
+        ours["other"] += ours.pop("reduction", 0)
+    autocast = row["regime"] == "autocast"
+    room = int(row["value"]) * (TOLERANCE_AUTOCAST if autocast else TOLERANCE)
+    apart = {k: ours[k] - theirs[k] for k in {*ours, *theirs} if abs(ours[k] - theirs[k]) > room}
+    assert not apart, f"at {peak.id}: {apart} bytes apart"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: "-".join(list(r.values())[1:9]))
+def test_the_peak_is_before_or_after_the_gradients_exist(row):
+    """Without FSDP: which gradients are whole already. Those of the block that is running may be
+    the tracker's 'Temp' still."""
+    detail = json.loads(row["detail"])
+    peak, _ = ours_at_peak(evidence.plan_of(row))
+    forward = peak.id in ("loss", "loss-backward", "forward-last-layer", "root-gather")
+    had = detail.get("Gradient", 0) + detail.get("Sharded Grad", 0)
+    assert forward == (had == 0), (peak.id, had)

@@ -1,0 +1,60 @@
+"""Against figures that others measured on real GPUs (presets/evidence/measured.toml)."""
+
+from statistics import median
+
+import pytest
+
+from memcore.evidence import compared_runs, measured_table
+from memcore.evidence.comparison import OUT_OF_MEMORY, TUNED
+from memcore.evidence.measured import ALLOCATED_TOLERANCE, RESERVED_INSIDE, RESERVED_WIDTH
+
+RUNS = compared_runs()
+
+
+def of(what, confidence=("high",), used_for=("check", TUNED)):
+    return [
+        c for c in RUNS if c.what == what and c.confidence in confidence and c.used_for in used_for
+    ]
+
+
+def test_allocated_is_right_in_the_median():
+    errors = {c.run: abs(c.error) for c in of("allocated")}
+    assert len(errors) >= 5
+    assert median(errors.values()) <= ALLOCATED_TOLERANCE, errors
+
+
+@pytest.mark.parametrize("used_for", [("check", TUNED), ("check",)])
+def test_reserved_is_inside_its_interval(used_for):
+    """Nine runs in ten, also without those that the interval was read off."""
+    runs = of("reserved", used_for=used_for)
+    assert len(runs) >= 10
+    missed = {c.run: f"{c.error:+.1%}" for c in runs if c.error}
+    assert 1 - len(missed) / len(runs) >= RESERVED_INSIDE, missed
+
+
+def test_the_interval_is_narrow():
+    for c in of("reserved", ("high", "medium")):
+        assert c.high / c.low - 1 <= RESERVED_WIDTH, c.run
+
+
+def test_what_ran_out_of_memory_is_predicted_not_to_fit():
+    """The least that a plan needs of the device is more than the device has."""
+    runs = of(OUT_OF_MEMORY, ("high", "medium"))
+    assert len(runs) >= 3
+    assert [c.run for c in runs if c.error] == []
+
+
+def test_every_miss_has_its_reason():
+    missed = [c for c in RUNS if abs(c.error) > (ALLOCATED_TOLERANCE if c.low == c.high else 0)]
+    assert all(c.remark for c in missed), [c.run for c in missed if not c.remark]
+
+
+def test_every_run_says_where_it_is_from():
+    table = measured_table()
+    assert len({run["id"] for run in table["runs"]}) == len(table["runs"])
+    for run in table["runs"]:
+        assert run["source"].startswith("https://")
+        assert run["where"]
+    for gap in table["left_out"]:
+        assert gap["what"]
+        assert gap["why"]

@@ -49,8 +49,9 @@ def draw(serving: bool) -> None:
     _model()
     _hardware()
     with st.expander("Training details"):
-        _fields("train.grad_accumulation", "train.framework", "train.optimizer", "train.kernels")
-        _fields("train.attention", "train.cross_entropy")
+        _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
+        _fields("train.kernels", "train.attention", "train.cross_entropy")
+        _fields("train.checkpoint_every")
     with st.expander("Offload"):
         _fields("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
     with st.expander("Parallelism"):

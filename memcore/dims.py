@@ -103,7 +103,6 @@ KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part o
 SMS = Dim("SMS")  # streaming multiprocessors of the GPU
 TOKENS = Dim("TOKENS")  # B x S: tokens in a micro-batch
 CHUNK = Dim("CHUNK")  # tokens whose logits exist at once in a chunked loss
-CHUNK_BEFORE = Dim("CHUNK_BEFORE")  # as many if there is more than one chunk, else 0
 LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
 
 
@@ -138,7 +137,6 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     tokens = sizes["TOKENS"] = b * s
     rows = next_power_of_2(ceil_div(tokens, ceil_div(sizes["VOCAB"], sizes["D"])))
     sizes["CHUNK"] = where(rows < tokens, rows, tokens)
-    sizes["CHUNK_BEFORE"] = where(rows < tokens, rows, 0 * tokens)
 
 
 def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number:

@@ -6,7 +6,7 @@ that are not needed any more wherever Liger does so.
 
 from __future__ import annotations
 
-from memcore.dims import CHUNK, CHUNK_BEFORE, SMS, TOKENS, TP, VOCAB, Factor
+from memcore.dims import CHUNK, SMS, TOKENS, TP, VOCAB, Factor
 from memcore.tape import Gradients, Tape, Tensor
 
 
@@ -72,8 +72,11 @@ def cross_entropy(t: Tape, logits: Tensor, labels: Tensor) -> Tensor:
     """LigerCrossEntropyLoss on the logits as they are: forward writes their gradient over them."""
     t.start("cross_entropy", logits, labels)
     losses = t.new("losses", logits.shape[:-1], logits.dtype)
+    mask = t.new("target mask", logits.shape[:-1], "bool")
+    product = t.new("labels x mask", logits.shape[:-1], "int64")
+    t.use(product)
     loss = t.new("loss", (), logits.dtype)
-    t.use(losses)
+    t.use(losses, mask)
     t.finish("cross_entropy", [logits], loss, [logits], lambda g: [over(logits)])
     return loss
 
@@ -81,8 +84,8 @@ def cross_entropy(t: Tape, logits: Tensor, labels: Tensor) -> Tensor:
 def linear_cross_entropy(t: Tape, x: Tensor, labels: Tensor, width: Factor, tied: bool) -> Tensor:
     """LigerFusedLinearCrossEntropyLoss: head and loss, a chunk of tokens at a time.
 
-    Forward makes both gradients, which are kept for backward; of the logits only CHUNK rows exist.
-    The rows of the chunk before are alive while the next are computed.
+    Forward makes both gradients, which are kept for backward; of the logits only CHUNK rows exist,
+    in one buffer for all chunks.
     """
     with t.scope("lm_head"):
         w = t.parameter("weight", (VOCAB / TP, width), tied)
@@ -92,14 +95,11 @@ def linear_cross_entropy(t: Tape, x: Tensor, labels: Tensor, width: Factor, tied
     grad_x = t.new("input grad", x.shape, x.dtype)
     grad_w = t.new("weight grad", weight, w.dtype)
     losses = t.new("losses", (TOKENS,), "fp32")
-    before = t.new("logits of a chunk, before", (CHUNK_BEFORE, VOCAB / TP), x.dtype)
+    mask = t.new("target mask", (TOKENS,), "bool")
     logits = t.new("logits of a chunk", (CHUNK, VOCAB / TP), x.dtype)
-    t.use(before)
-    piece = t.new("weight grad of a chunk", weight, x.dtype)
-    wide = t.new("weight grad of a chunk (fp32)", weight, "fp32")
-    t.use(piece, wide, logits)
+    t.use(logits)
     loss = t.new("loss", (), "fp32")
-    t.use(grad_x, grad_w, losses, logits)
+    t.use(grad_x, grad_w, losses, mask)
     t.finish(
         "linear_cross_entropy",
         [x, w],

@@ -310,7 +310,7 @@ def accuracy(rows: Sequence[evidence.Comparison]) -> Rows:
             "what": WHAT.get(r.what, r.what),
             "error %": 100 * r.error,
             "theirs": figure_text(r.theirs),
-            "ours": figure_text(r.ours),
+            "ours": f"{r.low:,} to {r.high:,}" if r.low < r.high else figure_text(r.ours),
             "unit": r.unit,
             "regime": r.regime,
             "attention": r.attention,
@@ -322,8 +322,13 @@ def accuracy(rows: Sequence[evidence.Comparison]) -> Rows:
             "source": r.source,
             "family": r.family,
             "used for": r.used_for,
+            "run": r.run,
+            "confidence": r.confidence,
+            "remark": r.remark,
             "their_value": r.theirs,
             "our_value": r.ours,
+            "our_low": r.low or None,
+            "our_high": r.high or None,
         }
         for r in sorted(rows, key=lambda r: -abs(r.error))
     ]
@@ -408,8 +413,26 @@ def headline(rows: Sequence[evidence.Comparison]) -> str:
         f"**{len(rows):,} figures of others beside Memplan's own.** Of the {len(counted):,} "
         f"parameter counts and sums of saved tensors, {equal:,} are equal to the byte "
         f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.2%}; under autocast by up "
-        f"to {cast:.1%}, for a reason that is known."
+        f"to {cast:.1%}, for a reason that is known. {measured(rows)}"
     )
+
+
+def measured(rows: Sequence[evidence.Comparison]) -> str:
+    """What the runs on real GPUs come to, in a sentence or two."""
+    runs = [r for r in rows if r.source == evidence.MEASURED and r.confidence == "high"]
+    allocated = median([abs(r.error) for r in runs if r.what == "allocated"])
+    reserved = [r for r in runs if r.what == "reserved"]
+    inside = sum(r.error == 0 for r in reserved)
+    return (
+        f"Of what others measured on GPUs, allocated memory is {allocated:.1%} off in the median, "
+        f"and {inside} of {len(reserved)} figures of reserved memory lie inside the interval; what "
+        "misses is listed with its reason."
+    )
+
+
+def not_compared() -> Rows:
+    """Measured runs that are left out, and why."""
+    return [dict(gap) for gap in evidence.measured_table()["left_out"]]
 
 
 COUNTS = {

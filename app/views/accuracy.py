@@ -56,6 +56,8 @@ parts.table(
         "theirs",
         "ours",
         "unit",
+        "remark",
+        "run",
         "regime",
         "attention",
         "checkpointing",
@@ -68,6 +70,9 @@ parts.table(
     ),
 )
 parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv")
+
+with st.expander("Measured runs that no plan can say yet"):
+    st.markdown(tables.markdown(tables.not_compared(), ("what", "runs", "why"), parts.plain))
 
 st.markdown("##### What other calculators say")
 st.markdown(tables.spread())
@@ -130,6 +135,9 @@ with left:
 - **PyTorch memory tracker**: PyTorch's own `MemTracker` and `FSDPMemTracker` follow a forward and
   backward with AdamW states resident. The optimizer step is not part of it. The ranks of FSDP2
   are those of a simulated process group.
+- **measured on GPUs**: what runs of torchtitan, torchtune and litgpt printed, by others. Reserved
+  memory is an interval of ours: a difference of 0 means that their figure lies in it, else it is
+  how far the nearer end is off. Out of memory: 0 means that Memplan says so too.
 - **published**: figures of papers and datasheets. They are rounded as printed, so that a
   difference within their rounding says nothing. The Method page has each with its source.
 """
@@ -147,7 +155,8 @@ with right:
 - **Models are cut to few layers** in the rows of autograd and of the tracker (2, 4 or 8), at full
   width. A further layer of the same kind adds the same bytes again. The tracker was also asked
   about whole models, of up to 80 layers: those that other calculators are asked about above.
-- **No row was measured on a GPU.** Reserved and device memory rest on the constants below.
+- **Few rows were measured on GPUs**, all of them by others, and only of one GPU or of FSDP2.
+  Device memory, with CUDA's context and NCCL's buffers, rests on the constants below.
 - **Times have not been compared with measured runs yet.** They follow from datasheet rates and
   from the assumed shares below: trust them less than the bytes.
 """

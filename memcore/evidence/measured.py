@@ -56,8 +56,8 @@ def compared_run(run: Mapping[str, Any]) -> Comparison:
         tolerance=ALLOCATED_TOLERANCE,
         used_for=run["used_for"],
         run=run["run"],
-        low=low,
-        high=high,
+        low=low if low < high else 0,
+        high=high if low < high else 0,
         confidence=run["confidence"],
         remark=run.get("remark", ""),
     )
@@ -67,7 +67,7 @@ def _interval(counter: str, memory: Memory) -> tuple[int, int]:
     """What we say of a counter, from and to."""
     if counter == "reserved":
         return memory.reserved_bytes
-    if counter == "parameters":
+    if counter == "after start":
         return (memory.consumers["parameters"],) * 2
     if counter == OUT_OF_MEMORY:
         return (memory.device_bytes[0],) * 2

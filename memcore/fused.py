@@ -15,20 +15,26 @@ def over(t: Tensor) -> Tensor:
     return Tensor(t.storage, t.shape, t.dtype, False)
 
 
-def rms_norm(t: Tape, x: Tensor, width: Factor, in_place: bool) -> Tensor:
+def rms_norm(t: Tape, x: Tensor, width: Factor, in_place: bool, contiguous: bool = True) -> Tensor:
     """LigerRMSNorm: saves x and one fp32 number per row.
 
-    `in_place`: the gradient of x is written over that of the result. The weight's gradient is
-    summed in fp32 by each streaming multiprocessor first.
+    The weight's gradient is summed in fp32 by each streaming multiprocessor first.
+
+    in_place     the gradient of x is written over that of the result
+    contiguous   x is; else it is copied, and so is the gradient of the result
     """
     w = t.parameter("weight", (width,))
     t.start("rms_norm", x, w)
+    kept = x if contiguous else t.new("x, contiguous", x.shape, x.dtype)
     out = t.new("out", x.shape, x.dtype)
     rstd = t.new("rstd", x.shape[:-1], "fp32")
 
     def backward(g: Gradients) -> Gradients:
         (dy,) = g
         assert dy is not None
+        if not contiguous:
+            dy = t.new("grad, contiguous", x.shape, x.dtype)
+            t.free(dy)
         partial = t.new("weight grad, partial sums", (SMS, width), "fp32")
         dx = dy if in_place else t.new("input grad", x.shape, x.dtype)
         total = t.new("weight grad (fp32)", (width,), "fp32")
@@ -36,7 +42,7 @@ def rms_norm(t: Tape, x: Tensor, width: Factor, in_place: bool) -> Tensor:
         t.free(partial, total)
         return [dx if x.needs_grad else None, dw]
 
-    t.finish("rms_norm", [x, w], out, [x, w, rstd], backward)
+    t.finish("rms_norm", [x, w], out, [kept, w, rstd], backward)
     return out
 
 
@@ -49,14 +55,20 @@ def gated(t: Tape, gate: Tensor, up: Tensor, name: str) -> Tensor:
 
 
 def rotary(
-    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor], copies_grad: bool
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    tables: tuple[Tensor, Tensor],
+    copies: bool,
+    copies_grad: bool,
 ) -> tuple[Tensor, Tensor]:
     """Turns queries and keys where they are, forward and backward. Saves the tables.
 
-    `copies_grad`: the gradients come in another layout and are copied first.
+    `copies`, `copies_grad`: they, and their gradients, come in another layout than (B, S, heads,
+    head_dim) and are copied first.
     """
     t.start("rotary", q, k, *tables)
-    turned = over(q), over(k)
+    turned = [t.new("turned", x.shape, x.dtype) if copies else over(x) for x in (q, k)]
 
     def backward(g: Gradients) -> Gradients:
         return [
@@ -65,7 +77,7 @@ def rotary(
         ]
 
     t.finish("rotary", [q, k], turned, tables, backward)
-    return turned
+    return turned[0], turned[1]
 
 
 def cross_entropy(t: Tape, logits: Tensor, labels: Tensor) -> Tensor:

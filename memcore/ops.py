@@ -95,11 +95,13 @@ def rms_norm_fp32_weight(t: Tape, x: Tensor, name: str, width: Factor = D) -> Te
         return cast(t, multiply(t, _normalised(t, x), w, "weighted"), x.dtype, "cast")
 
 
-def rms_norm_plus_one(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
+def rms_norm_plus_one(
+    t: Tape, x: Tensor, name: str, width: Factor = D, contiguous: bool = True
+) -> Tensor:
     """Gemma's RMSNorm: in fp32 throughout, times 1 + weight, cast back."""
     with t.scope(name):
         if t.kernels == "liger":
-            return fused.rms_norm(t, x, width, in_place=False)
+            return fused.rms_norm(t, x, width, in_place=False, contiguous=contiguous)
         w = t.parameter("weight", (width,))
         normal = _normalised(t, x)
         factor = shift(t, cast(t, w, "fp32", "weight (fp32)"), "1 + weight")
@@ -278,10 +280,13 @@ def rotary_tables(t: Tape, which: str = "", dtype: str = "") -> tuple[Tensor, Te
     return t.shared(f"rotary cos{which}", shape, of), t.shared(f"rotary sin{which}", shape, of)
 
 
-def rotary(t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Rotated queries and keys, in the dtype they had."""
+def rotary(
+    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor], tokens_first: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Rotated queries and keys, in the dtype they had. `tokens_first`: they are whole tensors that
+    lie in memory as (B, S, heads, head_dim)."""
     if t.kernels == "liger":
-        return fused.rotary(t, q, k, tables, copies_grad=t.attention == "eager")
+        return fused.rotary(t, q, k, tables, not tokens_first, t.attention == "eager")
     q32 = rotate(t, q, *tables, HALF_ROTARY, "q_rotary")
     k32 = rotate(t, k, *tables, HALF_ROTARY, "k_rotary")
     if tables[0].dtype != t.parameter_dtype:  # fp32 tables: the result is cast back
@@ -293,6 +298,8 @@ def partial_rotary(
     t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Only the first ROTARY dimensions of a head turn; the result is put together anew."""
+    if t.kernels == "liger":
+        return rotary(t, q, k, tables, tokens_first=False)
 
     def turned(x: Tensor, name: str) -> Tensor:
         rotated, rest = split(t, x, [(*x.shape[:-1], ROTARY), x.shape], sliced=True)

@@ -98,10 +98,10 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         k = heads_first(t, k, KEYS, copies_grad=True)
         tables = rotary_tables(t)
         if s.family == "gemma3_text":
-            q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM)
-            k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM)
+            q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM, contiguous=False)
+            k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM, contiguous=False)
             tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
-        q, k = rotary(t, q, k, tables)
+        q, k = rotary(t, q, k, tables, tokens_first=s.family != "gemma3_text")
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, Q / TP, D, s.traits.attention_bias)
 

@@ -10,14 +10,17 @@ Asks each N-th row of policies.json anew and compares, as ask_pytorch.py does fo
 `full`          each layer is checkpointed, or those whose index is a multiple of checkpoint_every
 """
 
+from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
 import ask_pytorch
+import compiled
 import liger
 import torch
-from ask_pytorch import Recomputing, noting, peak, recompute, saved
+from ask_pytorch import NOTING, Recomputing, peak, recompute, saved
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -47,6 +50,11 @@ def selective_op():
 
     forward, again = create_selective_checkpoint_contexts(policy)
     CACHES.add(again)
+    return forward, again
+
+
+def noting_selective_op():
+    forward, again = selective_op()
     return forward, Recomputing(again)
 
 
@@ -59,32 +67,76 @@ def cached():
     return [k.val for k in kept if hasattr(k, "val")]
 
 
-def core_again(implementation, default):
+def core_again(contexts, implementation, default):
     """The attention function of that name, checkpointed."""
     attend = interface_of(implementation, default)
-    return partial(checkpoint, attend, use_reentrant=False, context_fn=noting)
+    return partial(checkpoint, attend, use_reentrant=False, **contexts)
+
+
+def set_checkpointing(model, policy, every, is_compiled):
+    # A graph takes no contexts but those of selective-op, and no peak is asked of it.
+    contexts = {} if is_compiled else NOTING
+    if policy == "selective-op":
+        contexts = {"context_fn": selective_op if is_compiled else noting_selective_op}
+    if policy in ("full", "selective-op"):
+        recompute(model, contexts)
+    ALL_ATTENTION_FUNCTIONS.get_interface = (
+        partial(core_again, contexts) if policy == "selective" else interface_of
+    )
+    for index, layer in enumerate(layers_of(model)):
+        layer.gradient_checkpointing &= index % every == 0
+
+
+def layers_of(model):
+    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 
 def build(config, dtype, words):
     CACHES.clear()
     liger.restore()
-    if words["kernels"] == "liger" or words["cross_entropy"] != "eager":
-        liger.apply(config["model_type"], words["kernels"], words["cross_entropy"])
+    kernels = words["kernels"]
+    if kernels == "liger" or words["cross_entropy"] != "eager":
+        liger.apply(config["model_type"], kernels, words["cross_entropy"])
     model = ask_pytorch.build(config, dtype, words)
-    policy = words["checkpointing"]
-    ALL_ATTENTION_FUNCTIONS.get_interface = core_again if policy == "selective" else interface_of
-    if policy == "selective-op":
-        recompute(model, selective_op)
-    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
-    for index, layer in enumerate(layers):
-        layer.gradient_checkpointing &= index % words["checkpoint_every"] == 0
+    is_compiled = kernels == "compile"
+    set_checkpointing(model, words["checkpointing"], words["checkpoint_every"], is_compiled)
+    if is_compiled:
+        compiled.compile_layers(layers_of(model))
     return model
 
 
+def optimizer_state(config, words):
+    """Bytes of every distinct storage that bitsandbytes keeps after a step, and of each name."""
+    import bitsandbytes
+
+    if config:
+        parameters = list(ask_pytorch.build(config, torch.bfloat16, words).parameters())
+    else:
+        parameters = [torch.nn.Parameter(torch.zeros(n)) for n in words["numels"]]
+    optimizer = bitsandbytes.optim.AdamW8bit(parameters)
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    sizes = {
+        (name, value.untyped_storage().data_ptr()): value.untyped_storage().nbytes()
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+    detail = Counter()
+    for (name, _), size in sizes.items():
+        detail[name] += size
+    return {"bytes": sum(sizes.values()), "detail": dict(detail)}
+
+
 def ask(config, words):
-    if words["kind"] == "peak":
-        return peak(config, words, build)
-    return saved(config, words, build, cached)
+    if words["kind"] == "optimizer state":
+        return optimizer_state(config, words)
+    if words["kernels"] == "compile":  # its tensors are real, and no cache is beside its graph
+        return saved(config, words, build, mode=nullcontext())
+    if words["kind"] == "saved":
+        return saved(config, words, build, cached)
+    return peak(config, words, build)
 
 
 if __name__ == "__main__":

@@ -46,13 +46,16 @@ def attention_core_backward(
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
+def keep(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:3], *output, inputs[3])
+    ctx.set_materialize_grads(False)  # the log-sum-exp has none
+
+
 attention_core.register_fake(attention_core._init_fn)
 attention_core_backward.register_fake(attention_core_backward._init_fn)
 attention_core.register_autograd(
     lambda ctx, grad, _: (*attention_core_backward(grad, *ctx.saved_tensors), None),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(
-        *inputs[:3], *output, inputs[3]
-    ),
+    setup_context=keep,
 )
 
 
@@ -111,9 +114,12 @@ def noting():
     return contextlib.nullcontext(), Recomputing()
 
 
-def recompute(model, contexts=noting):
-    """Checkpoint each layer; `contexts` gives what its forward and its recomputation run under."""
-    words = {"use_reentrant": False, "context_fn": contexts}
+NOTING = {"context_fn": noting}
+
+
+def recompute(model, words=NOTING):
+    """Checkpoint each layer; a context_fn gives what its forward and recomputation run under."""
+    words = {"use_reentrant": False, **words}
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=words)
 
 
@@ -135,9 +141,9 @@ def step(model, words, autocast):
         return model(input_ids=ids, labels=ids, use_cache=False).loss
 
 
-def saved(config, words, build=build, cached=lambda: ()):
+def saved(config, words, build=build, cached=lambda: (), mode=None):
     """Bytes packed by autograd, or `cached` for a recomputation, each storage once."""
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with mode or FakeTensorMode(allow_non_fake_inputs=True):
         model = build(config, torch.bfloat16, words)
         known = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
         packed, alive = {}, []
@@ -161,12 +167,22 @@ class Place:
 
     def __init__(self, tracker):
         self.tracker, self.modules, self.entered, self.at = tracker, tracker._mod_tracker, [], {}
+        self.again = []  # modules that run again in this backward
         self.update, tracker._update_peak_stats = tracker._update_peak_stats, self.updated
         self.enter, self.modules._get_append_fn = self.modules._get_append_fn, self.entering
 
     def entering(self, module, name, is_backward):
         enter = self.enter(module, name, is_backward)
-        return lambda *args: (self.entered.append(name), enter(*args))[1]
+
+        def entered(*args):
+            self.entered.append(name)
+            if is_backward:
+                self.again = []
+            elif self.modules.is_bw:
+                self.again.append(name)
+            enter(*args)
+
+        return entered
 
     def updated(self, state):
         before = dict(self.tracker._peak_mem)
@@ -179,7 +195,10 @@ class Place:
         """The deepest module at work, of several the one entered last; "" is the model."""
         last = {name: i for i, name in enumerate(self.entered)}
         names = self.modules.parents - {"Global"}
-        deepest = max(names, key=lambda n: (n.count("."), last[n]), default="")
+        if RECOMPUTING and self.again:  # others are at work too: those whose backward waits for it
+            outermost = min(self.again, key=lambda n: n.count("."))
+            names = names.intersection(self.again) or {outermost.rpartition(".")[0]}
+        deepest = max(names, key=lambda n: (n.count("."), last.get(n, -1)), default="")
         return deepest.partition(".")[2]
 
     def phase(self):
@@ -239,7 +258,7 @@ def main(path, ask):
     table = json.loads(path.read_text())
     every = next((int(a) for a in sys.argv[1:] if a.isdigit()), 1)
     for row in table["rows"][::every]:
-        said, stood = ask(table["configs"][row["model"]], row), row.get("bytes", 0)
+        said, stood = ask(table["configs"].get(row.get("model")), row), row.get("bytes", 0)
         words = " ".join(str(v) for k, v in row.items() if k not in said)
         same = said["bytes"] == stood
         print(f"{said['bytes']:>16,}  {words}", "" if same else f"  (the table has {stood:,})")
@@ -257,5 +276,9 @@ def as_text(table):
     return f'{{"versions": {versions},\n"configs": {{\n{configs}}},\n"rows": [\n{rows}]}}\n'
 
 
+def ask(config, words):
+    return (peak if words["kind"] == "peak" else saved)(config, words)
+
+
 if __name__ == "__main__":
-    main(TABLE, lambda config, row: (peak if row["kind"] == "peak" else saved)(config, row))
+    main(TABLE, ask)

@@ -46,8 +46,11 @@ def load():
     triton.cdiv = lambda a, b: -(-a // b)
     triton.next_power_of_2 = lambda n: 1 << (n - 1).bit_length()
     sys.modules["triton"] = triton
+    language = Nothing("language")
+    language.constexpr = lambda value: SimpleNamespace(value=value)  # which host code reads
+    triton.language = language
     for name in ("", ".math", ".extra", ".extra.libdevice", ".extra.cuda", ".extra.cuda.libdevice"):
-        sys.modules[f"triton.language{name}"] = Nothing("language")
+        sys.modules[f"triton.language{name}"] = language
 
     from liger_kernel.ops import fused_linear_cross_entropy, rms_norm
 

@@ -10,18 +10,25 @@ from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
 from memcore.serving import serve
+from memcore.tape import Tape
 from memcore.training_time import training_time
+
+
+def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
+    """The tapes that own a model's weights, and how often the model has each."""
+    sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
+    derive(sizes)
+    kinds, layers = layers_of(model)
+    blocks = build(structure_of(model), kinds)
+    of_layers = zip(blocks.layers, layers.counts, strict=True)
+    return Amounts(sizes), [(blocks.embed, 1), *of_layers, (blocks.head, 1)]
 
 
 def parameters(model: Model) -> int:
     """Parameters of a model, counted from its operations' weights."""
-    sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
-    derive(sizes)
-    kinds, layers = layers_of(model)
-    blocks, amounts = build(structure_of(model), kinds), Amounts(sizes)
-    of_layers = zip(blocks.layers, layers.counts, strict=True)
+    amounts, tapes = weights(model)
     n: Number = 0
-    for tape, times in ((blocks.embed, 1), (blocks.head, 1), *of_layers):
+    for tape, times in tapes:
         n += times * sum(amounts.elements(p.shape) for p in tape.parameters)
     return int(n)
 

@@ -115,9 +115,8 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
     timeline = [_moment(instant, int(n), at, amounts) for instant, n, at in found]
     top = max(range(len(found)), key=lambda i: timeline[i].bytes)
     peak, best = timeline[top], timeline[top].bytes
-    rows = rows_alive(schedule[top], found[top][2], amounts)
+    ledger = _listed(rows_alive(schedule[top], found[top][2], amounts), amounts)
     host = _offloaded(plan, step, amounts)
-    ledger = tuple(_row(t, n, each, "hbm", amounts) for t, n, each in rows if n * each)
     overheads = _overheads(plan)
     reserved = reserved_bytes(plan, best, overheads)
     device = (
@@ -150,17 +149,37 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
     return Counted(memory, ledger + tuple(host))
 
 
+def rows_at(plan: Plan, instant: int) -> tuple[LedgerRow, ...]:
+    """What is alive at one instant of the timeline: its bytes, row by row."""
+    amounts, chosen = Amounts(training_sizes(plan)), instants(step_of(plan))[instant]
+    return _listed(rows_alive(chosen, instant_bytes(chosen, amounts)[1], amounts), amounts)
+
+
+def saved_rows(plan: Plan) -> tuple[LedgerRow, ...]:
+    """What one micro-batch's forward leaves for its backward, row by row."""
+    amounts = Amounts(training_sizes(plan))
+    return _listed(_templates(saved_for_backward(step_of(plan)), amounts), amounts)
+
+
 Row = tuple[Template, int, int]  # template, how many, bytes of one
+
+
+def _listed(rows: list[Row], amounts: Amounts) -> tuple[LedgerRow, ...]:
+    return tuple(_row(t, n, each, "hbm", amounts) for t, n, each in rows if n * each)
+
+
+def _templates(alive: Alive, amounts: Amounts) -> list[Row]:
+    return [
+        (template, times * template.copies, amounts.bytes(template.shape, template.dtype))
+        for group, times in alive
+        if times
+        for template in group.rows
+    ]
 
 
 def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     """Every row alive at one instant, after step `at` of its window."""
-    rows: list[Row] = [
-        (template, times * template.copies, amounts.bytes(template.shape, template.dtype))
-        for group, times in instant.alive
-        if times
-        for template in group.rows
-    ]
+    rows = _templates(instant.alive, amounts)
     if instant.window:
         here = instant.window
         rows += [

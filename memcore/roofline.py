@@ -101,30 +101,38 @@ def operation(
     )
 
 
-def run(
-    tapes: tuple[Tape, ...],
-    counts: Sequence[int],
-    amounts: Amounts,
-    speed: Speed,
-    again: tuple[str, ...] = (),
-    times: int = 1,
-    forward_only: bool = False,
-) -> list[OperationTime]:
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One operation, run so many times."""
+
+    work: Work
+    runs: int
+
+
+def executions(
+    tapes: tuple[Tape, ...], counts: Sequence[int], again: tuple[str, ...] = (), times: int = 1
+) -> list[Execution]:
     """The operations of some tapes, run `counts` x `times` over, by phase.
 
     Operations that several tapes have in common are one. `again` as in `works`; () is none.
     """
+    return [
+        Execution(w, times * sum([counts[i] for i in where]))
+        for w, where in works(tapes, again or ("",) * len(tapes))
+    ]
+
+
+def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:
+    """The time of operations, in order."""
     found = []
-    for w, where in works(tapes, again or ("",) * len(tapes)):
-        if forward_only and w.phase != "forward":
-            continue
+    for e in every:
+        w = e.work
         flops = traffic = 0.0  # plain loops: this is the innermost part of an evaluation
         for count, shape in w.flops:
             flops += count * amounts.elements(shape)
         for shape, dtype, n in w.traffic:
             traffic += n * amounts.bytes(shape, dtype)
-        runs = times * sum([counts[i] for i in where])
-        found.append(operation(w.name, w.phase, flops, traffic, speed, w.attention, runs))
+        found.append(operation(w.name, w.phase, flops, traffic, speed, w.attention, e.runs))
     return found
 
 

@@ -7,21 +7,23 @@ from dataclasses import dataclass
 
 from memcore import constants, policies
 from memcore.blocks import build, structure_of
-from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, VOCAB, D, Dim, Number, derive
+from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, VOCAB, D, Dim, Number, Shape, derive
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
 from memcore.plan import Plan
 from memcore.report import LedgerRow, OperationTime, Serve
-from memcore.roofline import Links, Speed, operation, run, seconds
+from memcore.roofline import Execution, Links, Speed, executions, operation, run, seconds
 from memcore.tape import Tape
 
 KV_SOURCE = "two tensors (keys, values) of kv_heads x head_dim per layer and token"
 STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
 SEQUENCES = Dim("SEQUENCES")
+LOGITS: Shape = (SEQUENCES, VOCAB / TP)
+LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
+class Server:
     """One replica: the tapes of its model and how it is cut."""
 
     plan: Plan
@@ -31,7 +33,7 @@ class _Server:
     stage_layers: int
 
     @classmethod
-    def of(cls, plan: Plan) -> _Server:
+    def of(cls, plan: Plan) -> Server:
         s, model = plan.serve, plan.architecture
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
         kinds, stack = layers_of(model)
@@ -47,18 +49,27 @@ class _Server:
         derive(sizes)
         return Amounts(sizes)
 
+    @property
+    def executions(self) -> tuple[list[Execution], list[Execution]]:
+        """What one forward runs in the layers besides attention, and in the head, without a loss:
+        attention reads the cache, and is timed apart."""
+        tapes, counts = zip(*self.layers, strict=True)
+        every = executions(tapes, counts), executions((self.head,), (1,))
+        layers, head = ([e for e in of if e.work.phase == "forward"] for of in every)
+        return (
+            [e for e in layers if ".core." not in e.work.name],
+            [e for e in head if ".loss." not in e.work.name],
+        )
+
 
 def serve(plan: Plan) -> Serve:
     """Memory and speed of serving on one replica of tp x pp GPUs. Sizes are per GPU."""
-    s, server = plan.serve, _Server.of(plan)
-    amounts = server.amounts(1, s.max_batched_tokens)
+    s, server = plan.serve, Server.of(plan)
+    amounts = one_forward(server)
     weights = _weights(server, amounts)
     activations = _activations(server, amounts)
     per_token = _kv_per_token(server, amounts)
-    fixed = [constants.CUDA_CONTEXT]
-    if plan.parallel.tp * plan.parallel.pp > 1:
-        fixed.append(constants.NCCL_BUFFERS)
-    overhead = int(sum(c.middle for c in fixed))
+    overhead = int(sum(c.middle for c in overheads(plan)))
     budget = int(plan.accelerator.usable_bytes * s.memory_utilization)
     weights_bytes = sum(r.bytes for r in weights)
     left = budget - weights_bytes - activations.bytes - overhead
@@ -73,8 +84,7 @@ def serve(plan: Plan) -> Serve:
     idle = (s.block_size - 1) / 2 if paged else s.output_len / 2
     concurrent = tokens // reserved
     running = max(1, min(s.concurrency, concurrent))
-    prefill = _forward(server, 1, s.prompt_len, s.prompt_len, 1)
-    decode = _forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
+    prefill, decode = prefill_operations(server), decode_operations(server, running)
     tpot = seconds(decode)
     kv = _kv_row(server, amounts, per_token, min(s.concurrency, concurrent) * reserved)
     return Serve(
@@ -100,7 +110,30 @@ def serve(plan: Plan) -> Serve:
     )
 
 
-def _weights(server: _Server, amounts: Amounts) -> list[LedgerRow]:
+def one_forward(server: Server) -> Amounts:
+    """Amounts of the largest forward that the server runs."""
+    return server.amounts(1, server.plan.serve.max_batched_tokens)
+
+
+def overheads(plan: Plan) -> list[constants.Constant]:
+    """What occupies a serving GPU outside the server's control."""
+    alone = plan.parallel.tp * plan.parallel.pp == 1
+    return [constants.CUDA_CONTEXT] + ([] if alone else [constants.NCCL_BUFFERS])
+
+
+def prefill_operations(server: Server) -> list[OperationTime]:
+    """One prompt, alone."""
+    s = server.plan.serve
+    return _forward(server, 1, s.prompt_len, s.prompt_len, 1)
+
+
+def decode_operations(server: Server, running: int) -> list[OperationTime]:
+    """One token of each of `running` sequences, at half of their output."""
+    s = server.plan.serve
+    return _forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
+
+
+def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
     """Weights on the fullest GPU: its share of the layers, and the larger of embedding and head."""
     dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
     first, last = list(server.embed.parameters), list(server.head.parameters)
@@ -126,7 +159,7 @@ def _weights(server: _Server, amounts: Amounts) -> list[LedgerRow]:
     return rows
 
 
-def _kv_per_token(server: _Server, amounts: Amounts) -> int:
+def _kv_per_token(server: Server, amounts: Amounts) -> int:
     """Bytes that one more token adds to the cache of one GPU."""
     bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
     each = amounts.elements((KV_HEADS / TP, HEAD_DIM))
@@ -134,7 +167,7 @@ def _kv_per_token(server: _Server, amounts: Amounts) -> int:
     return math.ceil(total)
 
 
-def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> LedgerRow:
+def _kv_row(server: Server, amounts: Amounts, per_token: int, tokens: int) -> LedgerRow:
     shape = amounts.text((2, STAGE_LAYERS, KV_HEADS / TP, HEAD_DIM))
     return LedgerRow(
         "kv cache", "kv_cache", f"{shape} x tokens {tokens:,}",
@@ -144,10 +177,10 @@ def _kv_row(server: _Server, amounts: Amounts, per_token: int, tokens: int) -> L
     )  # fmt: skip
 
 
-def _activations(server: _Server, amounts: Amounts) -> LedgerRow:
+def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     """The most that a forward of max_batched_tokens needs at once: in a layer or at the logits."""
     layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
-    logits = amounts.bytes((SEQUENCES, VOCAB / TP), "fp32") * 1.5  # in bf16, and copied to fp32
+    logits = amounts.bytes(LOGITS, "fp32") * LOGITS_COPIES
     n = int(max(layer, logits))
     return LedgerRow(
         "activations of one forward", "workspace",
@@ -159,21 +192,18 @@ def _activations(server: _Server, amounts: Amounts) -> LedgerRow:
 
 
 def _forward(
-    server: _Server, batch: int, tokens: int, context: int, logits: int
+    server: Server, batch: int, tokens: int, context: int, logits: int
 ) -> list[OperationTime]:
     """One forward through all layers: `batch` sequences of `tokens` new tokens at `context`."""
     plan = server.plan
     dtype = policies.WEIGHT_DTYPES[plan.serve.weight_dtype].compute
     speed = Speed.of(plan.accelerator, dtype)
     amounts = server.amounts(batch, tokens)
-    tapes, counts = zip(*server.layers, strict=True)
     layers = plan.architecture.layers
-    ops = run(tapes, counts, amounts, speed, forward_only=True)
-    ops = [o for o in ops if ".core." not in o.name]
+    in_layers, in_head = server.executions
+    ops = run(in_layers, amounts, speed)
     ops.append(_attention(server, amounts, speed, batch, tokens, context))
-    head = server.amounts(logits, 1)
-    last = run((server.head,), (1,), head, speed, forward_only=True)
-    ops += [o for o in last if ".loss." not in o.name]
+    ops += run(in_head, server.amounts(logits, 1), speed)
     if plan.parallel.tp > 1:
         links = Links.of(
             plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node
@@ -185,7 +215,7 @@ def _forward(
 
 
 def _attention(
-    server: _Server, amounts: Amounts, speed: Speed, batch: int, tokens: int, context: int
+    server: Server, amounts: Amounts, speed: Speed, batch: int, tokens: int, context: int
 ) -> OperationTime:
     """Attention of new tokens to the cache: it reads every key and value once."""
     bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
-from memcore.units import bytes_text, count_text, rate_text, seconds_text
+from memcore.units import bytes_text, count_text, exact_text, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from memcore import Plan, Report
+    from memcore.explain import Explanation
 
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
 BAD_INPUT = 2
 FIRST_PORT = 8501
+PARTS = 12  # of an explanation that are printed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     about = "print the Report as JSON; with -, read one plan a line and print one Report a line"
     sub.add_argument("--json", action="store_true", help=about)
+    about = "Say why a number of a plan's report is what it is, down to its factors and sources."
+    sub = command("explain", _explain, about)
+    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
+    about = "where the number is in the Report: memory.allocated_bytes; without it, all are listed"
+    sub.add_argument("number", nargs="?", metavar="NUMBER", help=about)
     sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
     sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
@@ -120,10 +127,14 @@ def _evaluate(args: argparse.Namespace) -> int:
         report = evaluate(plan)
         text = _json(report.to_dict(), indent=1) if args.json else _readable(plan, report)
     except PlanError as e:
-        name = "standard input" if args.plan == "-" else shown(args.plan)[1:-1]
-        return _fail(*(f"{name}: {issue}" for issue in e.issues))
+        return _bad_plan(args.plan, e)
     print(text)
     return 0
+
+
+def _bad_plan(path: str, error: PlanError) -> int:
+    name = "standard input" if path == "-" else shown(path)[1:-1]
+    return _fail(*(f"{name}: {issue}" for issue in error.issues))
 
 
 def _evaluate_lines(lines: IO[bytes]) -> int:
@@ -204,7 +215,7 @@ def _readable(plan: Plan, report: Report) -> str:
     blocks = [_headline(plan, report), *_memory(report), *_time(report), *_serve(report)]
     blocks.append("\n".join(f"Note: {note}" for note in report.notes))
     text = "\n\n".join(filter(None, blocks))
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    return _printable(text)
 
 
 def _headline(plan: Plan, report: Report) -> str:
@@ -277,6 +288,52 @@ def _serve(report: Report) -> Iterable[str]:
         f"First token after {seconds_text(serve.ttft_seconds)}, then one every "
         f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
     )
+
+
+# ---- explain
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from memcore import evaluate
+    from memcore.explain import Book, UnknownNumberError
+
+    try:
+        plan = _plan_of(_read(args.plan))
+    except PlanError as e:
+        return _bad_plan(args.plan, e)
+    book = Book(plan, evaluate(plan))
+    if args.number is None:
+        rows = [(path, book.explain(path).text) for path in book.paths()]
+        print(_printable("\n".join(_table(("number", "is"), rows, left=2))))
+        return 0
+    try:
+        blocks = [_explained(e) for e in book.chain(args.number)]
+    except UnknownNumberError as e:
+        return _fail(str(e))
+    print(_printable("\n\n".join([blocks[0], *(f"Largest part: {b}" for b in blocks[1:])])))
+    return 0
+
+
+def _explained(e: Explanation) -> str:
+    """One explanation for a terminal: its formula, its parts and its sources."""
+    lines = [f"{e.what} = {e.text} ({e.certainty})  {e.path}"]
+    if e.meaning:
+        lines.append(f"  {e.meaning}")
+    if e.formula:
+        lines += [f"  = {e.formula.words}", f"  = {e.formula.numbers}"]
+    shown_parts = e.parts[:PARTS]
+    rows = [
+        (f"  {t.name}", exact_text(t.value, t.unit), t.certainty, t.path or t.source)
+        for t in shown_parts
+    ]
+    lines += _table(("  part", "is", "certainty", "explained by"), rows) if rows else []
+    if len(e.parts) > PARTS:
+        lines.append(f"  and {len(e.parts) - PARTS:,} smaller parts")
+    return "\n".join([*lines, *(f"  Source: {source}" for source in e.sources)])
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 # ---- what ships with Memplan

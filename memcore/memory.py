@@ -115,7 +115,7 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
     timeline = [_moment(instant, int(n), at, amounts) for instant, n, at in found]
     top = max(range(len(found)), key=lambda i: timeline[i].bytes)
     peak, best = timeline[top], timeline[top].bytes
-    ledger = _listed(rows_alive(schedule[top], found[top][2], amounts), amounts)
+    ledger = listed(rows_alive(schedule[top], found[top][2], amounts), amounts)
     host = _offloaded(plan, step, amounts)
     overheads = _overheads(plan)
     reserved = reserved_bytes(plan, best, overheads)
@@ -152,19 +152,24 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
 def rows_at(plan: Plan, instant: int) -> tuple[LedgerRow, ...]:
     """What is alive at one instant of the timeline: its bytes, row by row."""
     amounts, chosen = Amounts(training_sizes(plan)), instants(step_of(plan))[instant]
-    return _listed(rows_alive(chosen, instant_bytes(chosen, amounts)[1], amounts), amounts)
+    return listed(rows_alive(chosen, instant_bytes(chosen, amounts)[1], amounts), amounts)
 
 
 def saved_rows(plan: Plan) -> tuple[LedgerRow, ...]:
     """What one micro-batch's forward leaves for its backward, row by row."""
-    amounts = Amounts(training_sizes(plan))
-    return _listed(_templates(saved_for_backward(step_of(plan)), amounts), amounts)
+    return rows_of(saved_for_backward(step_of(plan)), Amounts(training_sizes(plan)))
+
+
+def rows_of(alive: Alive, amounts: Amounts) -> tuple[LedgerRow, ...]:
+    """Groups of rows, row by row."""
+    return listed(_templates(alive, amounts), amounts)
 
 
 Row = tuple[Template, int, int]  # template, how many, bytes of one
 
 
-def _listed(rows: list[Row], amounts: Amounts) -> tuple[LedgerRow, ...]:
+def listed(rows: list[Row], amounts: Amounts) -> tuple[LedgerRow, ...]:
+    """Rows as a ledger has them, without those that are empty."""
     return tuple(_row(t, n, each, "hbm", amounts) for t, n, each in rows if n * each)
 
 

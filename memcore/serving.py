@@ -17,6 +17,7 @@ from memcore.tape import Tape
 
 KV_SOURCE = "two tensors (keys, values) of kv_heads x head_dim per layer and token"
 STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
+ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
 SEQUENCES = Dim("SEQUENCES")
 LOGITS: Shape = (SEQUENCES, VOCAB / TP)
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32

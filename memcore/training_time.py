@@ -86,11 +86,11 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
 
     total = sum(traffic.exposed.values())
     tokens = t.micro_batch * t.seq_len * batches * plan.dp
-    flops = {p: sum(o.flops for o in operations if o.phase == p) for p in _PHASES}
+    flops = {p: sum(o.flops for o in operations if o.phase == p) for p in PHASES}
     model_flops = 3.0 * _convention_flops(step, amounts) * batches
     peak = gpu.peak_flops(matmul_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
-    phases = {p: seconds([o for o in operations if o.phase == p]) for p in _PHASES}
+    phases = {p: seconds([o for o in operations if o.phase == p]) for p in PHASES}
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
     phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
     return Time(
@@ -111,7 +111,7 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     )
 
 
-_PHASES = ("forward", "recompute", "backward", "optimizer")
+PHASES = ("forward", "recompute", "backward", "optimizer")
 
 
 def matmul_dtype(step: Step) -> str:
@@ -226,9 +226,12 @@ def _communication(
         return Move("all-reduce gradients", pieces, sums, times, backward * layers, by)
 
     if not step.sharded:
-        return [reduce({"gradients": _sum(step, "buckets", amounts)}, 1, ONE_BACKWARD)]
+        return [reduce({"gradients in buckets": _sum(step, "buckets", amounts)}, 1, ONE_BACKWARD)]
     if t.zero == 0:
-        pieces = {"gradients of the layers": reduced * layers, "of the root": root_reduced}
+        pieces = {
+            "gradients of the layers": reduced * layers,
+            "gradients of the root": root_reduced,
+        }
         return [reduce(pieces, batches, ALL_BACKWARD)]
     weights, grads = {"weights of a layer": gathered}, {"gradients of a layer": reduced}
     first = {"weights of the root and of a layer": root_gathered + gathered}

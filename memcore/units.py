@@ -77,3 +77,36 @@ def parse_count(text: str) -> int:
         raise ValueError(f"{text[:40]!r} is not a size such as '350M', '7B' or '1.5T'")
     scale = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[match[2].upper()]
     return round(float(match[1]) * scale)
+
+
+def value_text(value: object, unit: str) -> str:
+    """A value of an explanation for people: 535 ms, 20.6 GiB, 39.8%."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return " to ".join(value_text(v, unit) for v in value)
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if math.isinf(value):
+        return "never ends"
+    if unit == "bytes":
+        return bytes_text(value)
+    if unit == "seconds":
+        return seconds_text(value)
+    if unit in ("FLOP", "FLOP/s", "B/s"):
+        return rate_text(value, unit) if value else f"0 {unit}"
+    if unit == "share":
+        return f"{value:.1%}"
+    number = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    if abs(value) >= 10_000 and isinstance(value, float):
+        number = f"{value:,.0f}"
+    if value == 1 and unit.isalpha():
+        unit = unit.removesuffix("s")
+    return f"{number} {unit}".rstrip()
+
+
+def exact_text(value: object, unit: str) -> str:
+    """A value as a formula writes it: whole bytes in full."""
+    if unit == "bytes" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:,.0f} B"
+    return value_text(value, unit)

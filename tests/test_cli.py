@@ -336,3 +336,54 @@ def test_evaluate_imports_neither_pandas_nor_streamlit() -> None:
         [sys.executable, "-c", code], input=b"{}", capture_output=True, env=environment
     )
     assert done.stderr.strip() == b"set()"
+
+
+# --- explain -------------------------------------------------------------------------------------
+
+
+def test_explain_prints_the_formula_the_parts_and_a_source(memplan: Callable[..., Ran]) -> None:
+    report = evaluate(Plan())
+    ran = memplan("explain", "-", "memory.allocated_bytes", given="{}")
+    assert (ran.status, ran.err) == (0, "")
+    assert report.memory is not None
+    for n in report.memory.consumers.values():
+        assert f"{n:,} B" in ran.out
+    assert "Source: torch.nn.Module.parameters" in ran.out  # at the end of the largest part
+    assert "F/STATE" in ran.out
+
+
+def test_explain_lists_every_number_and_explains_each(memplan: Callable[..., Ran]) -> None:
+    listed = memplan("explain", "-", given="{}").out.splitlines()[1:]
+    paths = [line.split()[0] for line in listed]
+    assert {"parameters", "time.mfu", "serve.ttft_seconds", "ledger.0.bytes"} <= set(paths)
+    for path in paths[::150]:
+        ran = memplan("explain", "-", path, given="{}")
+        assert (ran.status, ran.err) == (0, "")
+        assert f"  {path}" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        ("memory.alocated_bytes", "did you mean 'memory.allocated_bytes'?"),
+        ("memory", "it has memory.allocated_bytes"),
+        ("ledger.0.name", "did you mean 'ledger.0.count'?"),
+        ("no such thing", "choose one of memory.allocated_bytes"),
+        ("", "choose one of"),
+    ],
+)
+def test_explain_refuses_what_is_no_number(
+    memplan: Callable[..., Ran], number: str, says: str
+) -> None:
+    ran = memplan("explain", "-", number, given="{}")
+    assert (ran.status, ran.out) == (2, "")
+    assert says in ran.err
+
+
+def test_explain_says_why_a_part_is_not_there(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("explain", "-", "time.mfu", given='{"parallel": {"tp": 2}}')
+    assert ran.status == 2
+    assert "time is not computed for this plan" in ran.err
+    ran = memplan("explain", "-", "time.mfu", given='{"parallel": {"tp": 0}}')
+    assert ran.status == 2
+    assert "parallel.tp" in ran.err

@@ -1,0 +1,243 @@
+"""Book: the explanations of one report, found by dotted path and made when they are asked for.
+
+A rule says how one kind of number comes about. It is registered for a pattern of paths, such as
+'memory.overheads.*.low|high', and gets the words that stand at the star and at the choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from memcore.errors import did_you_mean, shown
+from memcore.explain.formula import CERTAINTIES, Formula, Term, leaf
+from memcore.instants import Step
+from memcore.ledger import Amounts
+from memcore.memory import rows_at, saved_rows, step_of, training_sizes
+from memcore.plan import Plan
+from memcore.report import LedgerRow, Report
+from memcore.units import value_text
+
+CHAIN = 8  # steps from a number down to its factors, at most
+MEASURES = ("bytes", "seconds", "FLOP", "parameters", "tokens", "tokens/s")  # worth following down
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a number is what it is.
+
+    path       where it is in the Report, or a name of its own where a page computes it
+    what       its name, for a title
+    value      as the report has it; an interval is a pair
+    certainty  'exact', 'datasheet', 'measured' or 'assumed': that of its least certain part
+    meaning    one sentence: what it measures
+    formula    how it comes about, in words and in numbers; None for what is given
+    sources    where the knowledge comes from
+    """
+
+    what: str
+    value: Any
+    unit: str
+    certainty: str
+    meaning: str
+    formula: Formula | None
+    sources: tuple[str, ...]
+    path: str = ""
+
+    @property
+    def parts(self) -> tuple[Term, ...]:
+        """What it is computed from."""
+        return self.formula.terms if self.formula else ()
+
+    @property
+    def text(self) -> str:
+        """The value as pages show it."""
+        return value_text(self.value, self.unit)
+
+
+def about(
+    what: str,
+    unit: str,
+    formula: Formula | None = None,
+    meaning: str = "",
+    sources: Sequence[str] = (),
+    certainty: str = "exact",
+    value: Any = None,
+) -> Explanation:
+    """What a rule returns. The sources of terms that are not explained further are added."""
+    if formula:
+        value = formula.value
+        certainty = max(certainty, formula.certainty, key=CERTAINTIES.index)
+        sources = [*sources, *(t.source for t in formula.terms if t.source and not t.path)]
+    return Explanation(
+        what, value, unit, certainty, meaning, formula, tuple(dict.fromkeys(filter(None, sources)))
+    )
+
+
+class UnknownNumberError(LookupError):
+    """A path that leads to no number; the message says which are near."""
+
+
+Made = TypeVar("Made")
+Rule = Callable[..., Explanation]
+# By the first word of a pattern and how many it has.
+_RULES: dict[tuple[str, int], list[tuple[tuple[str, ...], Rule]]] = {}
+
+
+def rule(*patterns: str) -> Callable[[Rule], Rule]:
+    """Registers how the numbers at these paths come about. The function gets the words at each
+    '*' and at each choice 'a|b'."""
+
+    def register(function: Rule) -> Rule:
+        for pattern in patterns:
+            words = tuple(pattern.split("."))
+            _RULES.setdefault((words[0], len(words)), []).append((words, function))
+        return function
+
+    return register
+
+
+def _matching(path: str) -> tuple[Rule, list[str]] | None:
+    """The rule for a path, and what stands at its choices; a word wins over a star."""
+    words = path.split(".")
+    found: tuple[int, Rule, list[str]] | None = None
+    for pattern, function in _RULES.get((words[0], len(words)), ()):
+        pairs = list(zip(pattern, words, strict=True))
+        matches = all(p == "*" or w in p.split("|") for p, w in pairs)
+        if matches and (found is None or pattern.count("*") < found[0]):
+            chosen = [w for p, w in pairs if p == "*" or "|" in p]
+            found = pattern.count("*"), function, chosen
+    return found[1:] if found else None
+
+
+class Book:
+    """The explanations of one report. Nothing is computed before it is asked for."""
+
+    def __init__(self, plan: Plan, report: Report):
+        self.plan, self.report = plan, report
+        self._known: dict[str, Explanation] = {}
+        self._kept: dict[str, Any] = {}
+
+    def explain(self, path: str) -> Explanation:
+        """Why the number at a path is what it is. Raises UnknownNumberError."""
+        if path not in self._known:
+            match = _matching(path)
+            if match is None:
+                raise UnknownNumberError(self._refusal(path))
+            function, words = match
+            try:
+                made = function(self, *words)
+            except (LookupError, ValueError, AttributeError) as e:
+                raise UnknownNumberError(self._refusal(path)) from e
+            self._known[path] = dataclasses.replace(made, path=path)
+        return self._known[path]
+
+    def found(self, path: str) -> Explanation | None:
+        """The same, or None where there is no such number."""
+        try:
+            return self.explain(path)
+        except UnknownNumberError:
+            return None
+
+    def at(self, path: str, name: str = "", note: str = "") -> Formula:
+        """The number at a path, as a part of another."""
+        e = self.explain(path)
+        return leaf(Term(name or e.what, e.value, e.unit, path, e.certainty, note=note))
+
+    def chain(self, path: str) -> list[Explanation]:
+        """From a number down to its factors: each time the largest part that can be opened."""
+        found = [self.explain(path)]
+        while len(found) < CHAIN:
+            here = found[-1]
+            openable = [t for t in here.parts if t.path and t.unit in MEASURES]
+            parts = [t for t in openable if self.explain(t.path).formula]
+            if not parts:
+                break
+            same = [t for t in parts if t.unit == here.unit and isinstance(t.value, (int, float))]
+            best = max(same, key=lambda t: t.value) if same else parts[0]
+            found.append(self.explain(best.path))
+        return found
+
+    def paths(self) -> list[str]:
+        """Every number and verdict of the report, by its path."""
+        found: list[str] = []
+
+        def walk(value: Any, path: str) -> None:
+            if isinstance(value, Mapping):
+                for name, inner in value.items():
+                    walk(inner, f"{path}.{name}")
+                return
+            if _matching(path):
+                found.append(path)
+            for i, inner in enumerate(value) if isinstance(value, list) else ():
+                walk(inner, f"{path}.{i}")
+
+        for name, value in self.report.to_dict().items():
+            if name != "plan":
+                walk(value, name)
+        return found
+
+    def _refusal(self, path: str) -> str:
+        part = path.partition(".")[0]
+        if getattr(self.report, part, self) is None:
+            return f"{part} is not computed for this plan: {' '.join(self.report.notes)}"
+        paths = self.paths()
+        inside = [p for p in paths if p.startswith(f"{path}.")]
+        if inside:
+            names = ", ".join(inside[:6]) + (", ..." if len(inside) > 6 else "")
+            return f"{shown(path)} is not one number; it has {names}"
+        if not any(word.isdigit() for word in path.split(".")):
+            paths = [p for p in paths if not any(map(str.isdigit, p.split(".")))]
+        return f"{shown(path)} is no number of this report; {did_you_mean(path, paths)}"
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """What several rules read, made the first time."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        kept: Made = self._kept[name]
+        return kept
+
+    # --- what rules read -------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> Any:
+        return _computed(self.report.memory)
+
+    @property
+    def time(self) -> Any:
+        return _computed(self.report.time)
+
+    @property
+    def serve(self) -> Any:
+        return _computed(self.report.serve)
+
+    @functools.cached_property
+    def step(self) -> Step:
+        return step_of(self.plan)
+
+    @functools.cached_property
+    def amounts(self) -> Amounts:
+        return Amounts(self.sizes)
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, Any]:
+        """Dimensions and axes, with the plan's values."""
+        return training_sizes(self.plan)
+
+    def rows(self, instant: int) -> tuple[LedgerRow, ...]:
+        """What is alive at one instant of the timeline."""
+        return self.once(f"rows {instant}", lambda: rows_at(self.plan, instant))
+
+    @functools.cached_property
+    def saved(self) -> tuple[LedgerRow, ...]:
+        """What one micro-batch's forward leaves for its backward."""
+        return saved_rows(self.plan)
+
+
+def _computed(part: Any) -> Any:
+    if part is None:
+        raise LookupError
+    return part

@@ -1,0 +1,528 @@
+"""How the numbers of a step's time come about: operations, transfers, resources, rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from memcore import constants
+from memcore.explain.book import Book, Explanation, about, rule
+from memcore.explain.formula import (
+    Formula,
+    at_least_zero,
+    known,
+    largest,
+    log2,
+    total,
+    whichever,
+)
+from memcore.explain.of_memory import constant
+from memcore.explain.shapes import dimension, row, shape, sum_of
+from memcore.instants import optimizer_states
+from memcore.ledger import Amounts
+from memcore.memory import rows_of
+from memcore.policies import DTYPE_BYTES
+from memcore.report import LedgerRow, OperationTime
+from memcore.roofline import Execution, Work
+from memcore.training_time import (
+    ALL_BACKWARD,
+    HOST_STEP,
+    LAST_BACKWARD,
+    LAYER_BACKWARD,
+    LAYER_FORWARD,
+    NOTHING,
+    ONE_BACKWARD,
+    PHASES,
+    Move,
+    convention_layers,
+    matmul_dtype,
+    moves,
+    step_executions,
+)
+
+DECLARED = "the operation as it is declared: its matrix products"
+TOUCHED = "the tensors that the operation reads and writes"
+ROOFLINE = "roofline: an operation takes the longer of its arithmetic and its memory traffic"
+LABELS = {
+    "compute": "Compute",
+    "hbm": "HBM",
+    "nvlink": "NVLink",
+    "network": "Network",
+    "pcie": "PCIe",
+    "dram": "Host DRAM",
+    "nvme": "NVMe",
+}
+WAITING = {
+    "communication": ("nvlink", "network"),
+    "offload": ("pcie", "dram", "nvme"),
+}
+
+
+# --- operations: shared with serving -------------------------------------------------------------
+
+
+def flops(book: Book, work: Work, runs: int, amounts: Amounts) -> Formula:
+    """FLOPs of an operation, all its runs together."""
+    products = [n * shape(book, s, amounts) for n, s in work.flops]
+    if not products:
+        return known("no matrix product", 0, "FLOP", source=DECLARED)
+    times = known("runs", runs, note="layers of this kind x micro-batches", source="the plan")
+    return times * total(products) if runs > 1 else total(products)
+
+
+def traffic(work: Work, runs: int, amounts: Amounts) -> Formula:
+    """HBM traffic of an operation, all its runs together."""
+    tensors = [
+        known(
+            f"{n} x {amounts.text(s)} {dtype}" if n > 1 else f"{amounts.text(s)} {dtype}",
+            int(n * amounts.bytes(s, dtype)),
+            "bytes",
+            source=TOUCHED,
+        )
+        for s, dtype, n in work.traffic
+    ]
+    times = known("runs", runs, note="layers of this kind x micro-batches", source="the plan")
+    return times * total(tensors) if runs > 1 else total(tensors)
+
+
+Pieces = Callable[[], tuple[Formula, Formula, bool]]  # FLOPs, traffic, whether it is attention
+
+
+def operation(
+    book: Book, o: OperationTime, base: str, field: str, dtype: str, pieces: Pieces
+) -> Explanation:
+    """One number of an operation at `base`."""
+    phase = o.phase if o.name.startswith(o.phase) else f"{o.name}, {o.phase}"
+    if field in ("flops", "hbm_bytes"):
+        work, moved, _ = pieces()
+        if field == "flops":
+            return about(f"FLOPs of {phase}", "FLOP", work, "Per step, on one GPU.", [DECLARED])
+        return about(f"HBM traffic of {phase}", "bytes", moved, "Per step, on one GPU.", [TOUCHED])
+    if field == "compute_seconds":
+        which = constants.ATTENTION_EFFICIENCY if pieces()[2] else constants.MATMUL_EFFICIENCY
+        rate = book.at(f"hardware.peak_flops.{dtype}") * constant(which)
+        formula = book.at(f"{base}.flops", "FLOPs") / rate
+        return about(f"Arithmetic of {phase}", "seconds", formula, "If only compute limited it.")
+    if field == "hbm_seconds":
+        rate = book.at("hardware.memory_bandwidth") * constant(constants.HBM_EFFICIENCY)
+        formula = book.at(f"{base}.hbm_bytes", "HBM traffic") / rate
+        return about(f"HBM traffic of {phase}", "seconds", formula, "If only HBM limited it.")
+    if field == "intensity":
+        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.hbm_bytes", "HBM traffic")
+        return about(
+            f"Intensity of {phase}", "FLOP per byte", formula, "Its place on the roofline."
+        )
+    if field == "rate":
+        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.seconds", "seconds")
+        return about(f"Rate of {phase}", "FLOP/s", formula, "What it achieves.")
+    sides = {
+        "compute": book.at(f"{base}.compute_seconds", "compute"),
+        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
+    }
+    if field == "bound_by":
+        return about(f"What bounds {phase}", "", whichever(sides), "", [ROOFLINE])
+    longer = largest(*sides.values())
+    return about(phase, "seconds", longer, "Per step, on one GPU.", [ROOFLINE])
+
+
+FIELDS = "seconds|flops|hbm_bytes|compute_seconds|hbm_seconds|bound_by|intensity|rate"
+
+
+@rule("time.operations.*")
+def _operation_itself(book: Book, i: str) -> Explanation:
+    return book.explain(f"time.operations.{i}.seconds")
+
+
+@rule(f"time.operations.*.{FIELDS}")
+def _operation(book: Book, i: str, field: str) -> Explanation:
+    o = book.time.operations[int(i)]
+
+    def pieces() -> tuple[Formula, Formula, bool]:
+        every = _executions(book)
+        if int(i) == len(every):
+            return (*_optimizer(book), False)
+        e = every[int(i)]
+        return (
+            flops(book, e.work, e.runs, book.amounts),
+            traffic(e.work, e.runs, book.amounts),
+            e.work.attention,
+        )
+
+    return operation(book, o, f"time.operations.{i}", field, matmul_dtype(book.step), pieces)
+
+
+def _executions(book: Book) -> list[Execution]:
+    """What each operation of the step is an execution of."""
+    batches = book.plan.train.grad_accumulation
+    return book.once("executions", lambda: step_executions(book.step, batches))
+
+
+def _optimizer(book: Book) -> tuple[Formula, Formula]:
+    """FLOPs and traffic of the optimizer step."""
+    optimizer, copies = book.step.optimizer, book.step.copies
+    each = known(
+        "FLOPs per parameter",
+        optimizer.flops_per_parameter,
+        source=f"the update of {optimizer.label}",
+    )
+    weights = book.at("time.updated.parameters")
+    gradient = known(f"bytes of {copies.reduced}", DTYPE_BYTES[copies.reduced], "bytes",
+                     source="gradients are read once")  # fmt: skip
+    states = 2 * book.at("time.updated.bytes")
+    return each * weights, states + weights * gradient
+
+
+@rule("time.updated.parameters")
+def _updated_parameters(book: Book) -> Explanation:
+    dtype = book.step.copies.resident
+    each = known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source=f"the dtype {dtype}")
+    formula = book.at("time.states.resident") / each
+    return about("Parameters that a GPU updates", "parameters", formula, "Padding included.")
+
+
+@rule("time.updated.bytes")
+def _updated_bytes(book: Book) -> Explanation:
+    formula = book.at("time.states.resident") + book.at("time.states.optimizer")
+    return about("Weights and states that a GPU updates", "bytes", formula)
+
+
+# --- states, as rows -----------------------------------------------------------------------------
+
+STATES = {
+    "resident": ("Weights on one GPU", "resident", "every"),
+    "optimizer": ("Optimizer states of one GPU's weights", "", "every"),
+    "buckets": ("Gradients in DDP's buckets", "buckets", "every"),
+    "layer-weights": ("Whole weights of all layers", "gathered", "layers"),
+    "layer-gradients": ("Whole gradients of all layers", "reduction", "layers"),
+    "root-weights": ("Whole weights of embedding and head", "gathered", "root"),
+    "root-gradients": ("Whole gradients of embedding and head", "reduction", "root"),
+}
+
+
+def _state_rows(book: Book, name: str) -> Sequence[LedgerRow]:
+    step, (_, state, where) = book.step, STATES[name]
+    if not state:
+        alive = optimizer_states(step)
+    elif where == "layers":
+        alive = step.of_layers(state, step.layers.counts)
+    else:
+        every = step.every(state)
+        alive = every if where == "every" else [every[0], every[-1]]
+    return book.once(f"states {name}", lambda: rows_of(alive, book.amounts))
+
+
+@rule("time.states.*")
+def _states(book: Book, name: str) -> Explanation:
+    rows = [(f"time.states.{name}.{k}", r) for k, r in enumerate(_state_rows(book, name))]
+    return about(STATES[name][0], "bytes", sum_of(book, rows))
+
+
+@rule("time.states.*.*")
+def _state(book: Book, name: str, k: str) -> Explanation:
+    return row(book, _state_rows(book, name)[int(k)])
+
+
+# --- transfers -----------------------------------------------------------------------------------
+
+
+def _moves(book: Book) -> list[tuple[Move, str]]:
+    """The move and the link of each transfer."""
+
+    def every() -> list[tuple[Move, str]]:
+        found = moves(book.plan, book.step, book.amounts, list(book.time.operations))
+        return [(move, link) for move in found for link in move.seconds]
+
+    return book.once("moves", every)
+
+
+PIECES = {  # what is moved: the states it consists of, and whether one layer's share of them
+    "weights of a layer": [("layer-weights", True)],
+    "gradients of a layer": [("layer-gradients", True)],
+    "weights of the root": [("root-weights", False)],
+    "weights of the root and of a layer": [("root-weights", False), ("layer-weights", True)],
+    "gradients of the root and of a layer": [("root-gradients", False), ("layer-gradients", True)],
+    "gradients of the layers": [("layer-gradients", False)],
+    "gradients of the root": [("root-gradients", False)],
+    "gradients in buckets": [("buckets", False)],
+}
+
+
+def _dtype_width(book: Book, dtype: str) -> Formula:
+    return known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source=f"the dtype {dtype}")
+
+
+@rule("time.moved.*")
+def _moved(book: Book, name: str) -> Explanation:
+    """What one transfer moves; spaces in its name are dashes in the path."""
+    name = name.replace("-", " ")
+    copies, weights = book.step.copies, "time.updated.parameters"
+    gpus = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
+    if name in PIECES:
+        layers = _layers(book)
+        formula = total([
+            book.at(f"time.states.{state}") / layers if share else book.at(f"time.states.{state}")
+            for state, share in PIECES[name]
+        ])  # fmt: skip
+    elif name == "gradients":
+        formula = book.at(weights) * _dtype_width(book, copies.reduced)
+    elif name == "weights":
+        formula = book.at(weights) * _dtype_width(book, copies.resident)
+    elif name == "weights, gradients and states":
+        formula = book.at(weights) * gpus * constant(constants.HOST_ADAM_BYTES)
+    else:
+        formula = book.at("time.states.optimizer") * gpus
+        if not copies.master:
+            formula = formula + book.at(weights) * gpus * _dtype_width(book, "fp32")
+    return about(name.capitalize(), "bytes", formula, "Each time it is moved.")
+
+
+def _layers(book: Book) -> Formula:
+    return known("layers", book.step.layers.count, source=book.plan.architecture.label)
+
+
+@rule("time.transfers.*")
+def _transfer_itself(book: Book, i: str) -> Explanation:
+    return book.explain(f"time.transfers.{i}.seconds")
+
+
+@rule("time.transfers.*.bytes|seconds|exposed_seconds|hides_at_bandwidth|each_seconds|cover")
+def _transfer(book: Book, i: str, field: str) -> Explanation:
+    move, link = _moves(book)[int(i)]
+    base = f"time.transfers.{i}"
+    what = f"{move.name[0].upper()}{move.name[1:]}, over {LABELS[link]}"
+    times = known("times in a step", int(move.times), note="layers and micro-batches",
+                  source="the schedule of the framework")  # fmt: skip
+    pieces = [book.at(f"time.moved.{name.replace(' ', '-')}", name) for name in move.pieces]
+    if field == "bytes":
+        return about(what, "bytes", times * total(pieces), "Bytes in one step.")
+    if field == "each_seconds":
+        return about(f"{what}, each", "seconds", _each(book, move, link, pieces), "One of them.")
+    if field == "cover":
+        formula = _cover(book, move.hidden_by)
+        return about(f"Hidden behind: {move.hidden_by}", "seconds", formula, "", value=0.0)
+    if field == "seconds":
+        formula = times * book.at(f"{base}.each_seconds", "seconds each")
+        return about(what, "seconds", formula, "Busy seconds in one step.")
+    cover = book.at(f"{base}.cover", move.hidden_by)
+    if field == "hides_at_bandwidth":
+        if move.cover <= 0:
+            raise LookupError
+        formula = total(pieces) / cover
+        meaning = "At this many bytes a second nothing of it would be waited for."
+        return about(f"{what}: where it hides", "B/s", formula, meaning)
+    if link != move.slowest:
+        formula = known("another link is slower", 0.0, "seconds", source="links work side by side")
+    elif not move.cover:
+        formula = times * book.at(f"{base}.each_seconds", "seconds each")
+    else:
+        formula = times * at_least_zero(book.at(f"{base}.each_seconds", "seconds each") - cover)
+    return about(f"{what}, exposed", "seconds", formula, "What the step waits for.")
+
+
+def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
+    """Seconds of one transfer over one link."""
+    if link in ("nvlink", "network"):
+        if move.name.startswith("all-reduce"):
+            both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
+            return both * ring(book, total(pieces), link, book.plan.dp)
+        return total([ring(book, piece, link, book.plan.dp) for piece in pieces])
+    share = constant(constants.LINK_EFFICIENCY)
+    if link == "dram":
+        rate = book.at("hardware.dram_bandwidth") * constant(constants.HBM_EFFICIENCY)
+        return total(pieces) / rate
+    if link == "nvme":
+        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in ("read", "write")]
+        return total([p / rate for p, rate in zip(pieces, rates, strict=True)])
+    return total(pieces) / (book.at("hardware.pcie_bandwidth") * share)
+
+
+def ring(book: Book, moved: Formula, link: str, group: int) -> Formula:
+    """Seconds of one all-gather or reduce-scatter, as roofline.Links has it."""
+    gpu = book.plan.accelerator
+    ranks = known("ranks", group, source="the plan: GPUs / (tp x pp x cp)")
+    latency = constant(constants.COLLECTIVE_LATENCY)
+    name = "network" if link == "network" else "peer" if gpu.peer_bandwidth else "pcie"
+    rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.LINK_EFFICIENCY)
+    return moved * (ranks - 1) / ranks / rate + latency * log2(ranks)
+
+
+def _cover(book: Book, hidden_by: str) -> Formula:
+    """Seconds of one transfer that something else hides."""
+    batches = book.at("plan.train.grad_accumulation", "micro-batches")
+    layers = _layers(book)
+    if hidden_by in (LAYER_FORWARD, LAYER_BACKWARD):
+        way = "forward" if hidden_by == LAYER_FORWARD else "backward"
+        return book.at(f"time.layers.{way}") / (layers * batches)
+    if hidden_by in (ONE_BACKWARD, ALL_BACKWARD):
+        return book.at("time.layers.backward") / batches
+    if hidden_by == LAST_BACKWARD:
+        backward = [book.at(f"time.phases.{p}") for p in ("recompute", "backward")]
+        waited = [book.at(f"time.exposed.{link}") for link in WAITING["communication"]]
+        return total([total(backward) / batches, *waited])
+    if hidden_by == HOST_STEP:
+        i = next(i for i, (_, link) in enumerate(_moves(book)) if link == "dram")
+        return book.at(f"time.transfers.{i}.each_seconds")
+    return known(NOTHING, 0.0, "seconds", source=hidden_by)
+
+
+@rule("time.layers.forward|backward")
+def _in_layers(book: Book, way: str) -> Explanation:
+    phases = ("forward",) if way == "forward" else ("backward", "recompute")
+    operations = [
+        book.at(f"time.operations.{i}.seconds")
+        for i, o in enumerate(book.time.operations)
+        if o.phase in phases and o.name.startswith("layers.")
+    ]
+    return about(f"{way.capitalize()} of all layers", "seconds", _ordered(operations))
+
+
+def _ordered(of: list[Formula]) -> Formula:
+    return total(sorted(of, key=lambda f: -f.value))
+
+
+# --- the step ------------------------------------------------------------------------------------
+
+
+@rule("time.step_seconds")
+def _step(book: Book) -> Explanation:
+    used = [n for n, s in book.time.exposed.items() if s]
+    return about(
+        "Step time",
+        "seconds",
+        total([book.at(f"time.exposed.{name}") for name in used]),
+        "One optimizer step of all its micro-batches: what each resource is waited for.",
+    )
+
+
+@rule("time.resources|exposed.*")
+def _seconds_of(book: Book, kind: str, name: str) -> Explanation:
+    return _resource(book, name, exposed=kind == "exposed")
+
+
+def _resource(book: Book, name: str, exposed: bool) -> Explanation:
+    label, found = LABELS[name], []
+    for i, o in enumerate(book.time.operations):
+        if exposed and o.bound_by == name:
+            found.append(book.at(f"time.operations.{i}.seconds"))
+        elif not exposed and name in ("compute", "hbm"):
+            found.append(book.at(f"time.operations.{i}.{name}_seconds"))
+    for i, t in enumerate(book.time.transfers):
+        if t.link == name:
+            field = "exposed_seconds" if exposed else "seconds"
+            found.append(book.at(f"time.transfers.{i}.{field}"))
+    if exposed:
+        what, meaning = f"{label}, exposed", f"Seconds of a step in which {label} is waited for."
+    else:
+        what, meaning = f"{label}, busy", f"Seconds of a step in which {label} works."
+    return about(what, "seconds", _ordered(found), meaning)
+
+
+@rule("time.hidden.*")
+def _hidden(book: Book, name: str) -> Explanation:
+    formula = at_least_zero(book.at(f"time.resources.{name}") - book.at(f"time.exposed.{name}"))
+    return about(f"{LABELS[name]}, hidden", "seconds", formula, "Behind other work.")
+
+
+@rule("time.phases.*")
+def _phase(book: Book, name: str) -> Explanation:
+    book.time.phases[name]
+    if name in WAITING:
+        found = [book.at(f"time.exposed.{link}") for link in WAITING[name]]
+    else:
+        found = [
+            book.at(f"time.operations.{i}.seconds")
+            for i, o in enumerate(book.time.operations)
+            if o.phase == name
+        ]
+    return about(name.capitalize(), "seconds", _ordered(found), "Seconds of a step.")
+
+
+@rule("time.bound_by")
+def _bound_by(book: Book) -> Explanation:
+    every = {name: book.at(f"time.exposed.{name}") for name in book.time.exposed}
+    return about("Bound by", "", whichever(every), "The resource that a step waits for longest.")
+
+
+@rule("time.hardware_flops|recompute_flops")
+def _all_flops(book: Book, field: str) -> Explanation:
+    found = [
+        book.at(f"time.operations.{i}.flops")
+        for i, o in enumerate(book.time.operations)
+        if (o.phase in PHASES if field == "hardware_flops" else o.phase == "recompute")
+    ]
+    what = "FLOPs that are run" if field == "hardware_flops" else "FLOPs run a second time"
+    return about(what, "FLOP", _ordered(found), "In one step, on one GPU.")
+
+
+@rule("time.traffic.*")
+def _traffic(book: Book, link: str) -> Explanation:
+    """Bytes that cross a link in one step."""
+    if link == "hbm":
+        count, field, part = len(book.time.operations), "hbm_bytes", "operations"
+    else:
+        count, field, part = len(book.time.transfers), "bytes", "transfers"
+    found = [
+        book.at(f"time.{part}.{i}.{field}")
+        for i in range(count)
+        if link == "hbm" or book.time.transfers[i].link == link
+    ]
+    return about(f"{LABELS[link]} traffic", "bytes", _ordered(found), "In one step.")
+
+
+@rule("time.tokens")
+def _tokens(book: Book) -> Explanation:
+    ranks = known("data-parallel ranks", book.plan.dp, source="the plan: GPUs / (tp x pp x cp)")
+    names = ("micro_batch", "seq_len", "grad_accumulation")
+    batch, length, again = (book.at(f"plan.train.{name}") for name in names)
+    return about("Tokens of a step", "tokens", batch * length * again * ranks)
+
+
+@rule("time.tokens_per_second")
+def _tokens_per_second(book: Book) -> Explanation:
+    formula = book.at("time.tokens") / book.at("time.step_seconds")
+    return about("Tokens per second", "tokens/s", formula, "Of all GPUs together.")
+
+
+@rule("time.tokens_per_second_per_gpu")
+def _per_gpu(book: Book) -> Explanation:
+    formula = book.at("time.tokens_per_second") / book.at("plan.cluster.gpus")
+    return about("Tokens per second and GPU", "tokens/s", formula)
+
+
+@rule("time.model_flops")
+def _model_flops(book: Book) -> Explanation:
+    sizes, layers = book.amounts.sizes, []
+    passes = known("forward, and twice that for backward", 3, source=PALM)
+    multiply = known("multiply and add", 2, source=PALM)
+    attention = known("scores and values, multiply and add", 4, source=PALM)
+
+    def dim(name: str) -> Formula:
+        return dimension(book, name, int(sizes[name]))
+
+    for times, weights, reach in convention_layers(book.step, book.amounts):
+        of = known("matmul parameters of a layer", int(weights), "parameters",
+                   source="the weights of two dimensions: see parameters")  # fmt: skip
+        keys = known("keys in reach", int(reach), source="the sequence, or a sliding window")
+        one = multiply * of + attention * dim("Q") * keys
+        layers.append(known("layers", int(times), source=book.plan.architecture.label) * one)
+    head = multiply * dim("EMBED") * dim("VOCAB")
+    again = book.at("plan.train.grad_accumulation")
+    formula = passes * again * dim("B") * dim("S") * total([head, *layers])
+    meaning = (
+        "What the model itself needs in one step on one GPU: the convention that MFU counts by."
+    )
+    return about("Model FLOPs", "FLOP", formula, meaning, [PALM])
+
+
+PALM = "PaLM, Chowdhery et al. 2022, appendix B: 2 per parameter and token, 4 x width x sequence"
+
+
+@rule("time.mfu|hfu")
+def _utilization(book: Book, which: str) -> Explanation:
+    peak = book.at(f"hardware.peak_flops.{matmul_dtype(book.step)}")
+    work = book.at("time.model_flops")
+    if which == "hfu":
+        work = work + book.at("time.recompute_flops")
+    name = {"mfu": "Model FLOPs utilization", "hfu": "Hardware FLOPs utilization"}[which]
+    counted = "not counted" if which == "mfu" else "counted"
+    formula = work / (book.at("time.step_seconds") * peak)
+    return about(name, "share", formula, f"Share of the peak that is useful; recompute {counted}.")

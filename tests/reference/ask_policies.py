@@ -1,6 +1,7 @@
 """Ask PyTorch what training policies keep: `python tests/reference/ask_policies.py [N] [--write]`.
 
 Asks each N-th row of policies.json anew and compares, as ask_pytorch.py does for families.json.
+Some rows need liger-kernel or bitsandbytes too (`pip install --no-deps`: no GPU is wanted).
 
 `selective`     only the attention core runs again: from q, k, v after the rotary embedding to the
                 attention output
@@ -8,6 +9,10 @@ Asks each N-th row of policies.json anew and compares, as ask_pytorch.py does fo
                 third, ... `mm` of a layer) is kept, as torchtitan does; a product with a bias is
                 an `addmm` and not on the list
 `full`          each layer is checkpointed, or those whose index is a multiple of checkpoint_every
+`liger`         Liger's modules, applied before the model is built; its loss is `fused` where the
+                logits exist and `chunked` where they do not
+`compile`       torch.compile of each layer, as far as what its forward hands to its backward
+`adam8bit`      the states of bitsandbytes' AdamW8bit, of a model or of parameters of some sizes
 """
 
 from collections import Counter
@@ -30,6 +35,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 TABLE = Path(__file__).with_name("policies.json")
+PACKAGES = "torch", "transformers", "liger-kernel", "bitsandbytes"
 CACHES = WeakSet()  # of selective-op, one for each layer, alive as long as PyTorch needs it
 interface_of = ALL_ATTENTION_FUNCTIONS.get_interface
 
@@ -41,11 +47,8 @@ def selective_op():
     def policy(ctx, func, *args, **kwargs):
         nonlocal products
         products += func is torch.ops.aten.mm.default
-        keep = (
-            products % 2
-            if func is torch.ops.aten.mm.default
-            else func is torch.ops.memplan.attention.default
-        )
+        keep = func is torch.ops.memplan.attention.default
+        keep |= func is torch.ops.aten.mm.default and products % 2 == 1
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
 
     forward, again = create_selective_checkpoint_contexts(policy)
@@ -140,4 +143,4 @@ def ask(config, words):
 
 
 if __name__ == "__main__":
-    ask_pytorch.main(TABLE, ask)
+    ask_pytorch.main(TABLE, ask, PACKAGES)

@@ -5,7 +5,8 @@ and transformers (`pip install '.[oracle]'`), no GPU: models are real, autograd 
 real, only the storage is fake. Nothing here knows a formula.
 
 `saved`  bytes of every distinct storage that one forward with labels packs for its backward
-`peak`   most bytes alive in forward and backward of a second step, AdamW states resident
+`peak`   most bytes alive in forward and backward of a second step, AdamW states resident; `at` is
+         where the tracker then was (the operation it had just seen), `detail` bytes by its names
 
 Three CPU kernels keep something else than the GPU's; stand-ins keep what derivatives.yaml says of
 the CUDA kernels: attention (q, k, v, out, log-sum-exp, and the mask as a bias where there is one),
@@ -17,6 +18,7 @@ import contextlib
 import json
 import sys
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -252,7 +254,7 @@ def peak(config, words, build=build):
             dist.destroy_process_group()
 
 
-def main(path, ask):
+def main(path, ask, packages=("torch", "transformers")):
     """Ask each N-th row of a table anew and print it; --write puts what was said into the table."""
     install_stand_ins()
     table = json.loads(path.read_text())
@@ -264,7 +266,7 @@ def main(path, ask):
         print(f"{said['bytes']:>16,}  {words}", "" if same else f"  (the table has {stood:,})")
         row |= said
     if "--write" in sys.argv:
-        table["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__}
+        table["versions"] = {package: version(package) for package in packages}
         path.write_text(as_text(table))
 
 

@@ -16,6 +16,8 @@ from memcore.families import FAMILIES
 TABLE = json.loads((Path(__file__).parent / "reference" / "families.json").read_text())
 RANKS = 4  # of the FSDP2 rows
 
+UNNAMED = ("kind", "bytes", "at", "detail")  # of a row: what its test's name leaves out
+
 # In models this small a mask of bytes or a sum in flight weighs more than in real ones.
 PEAK_TOLERANCE = 0.01
 
@@ -35,7 +37,7 @@ def plan_of(row):
 
 def rows(kind):
     return [
-        pytest.param(r, id=" ".join(str(v) for k, v in r.items() if k not in ("kind", "bytes")))
+        pytest.param(r, id=" ".join(str(v) for k, v in r.items() if k not in UNNAMED))
         for r in TABLE["rows"]
         if r["kind"] == kind
     ]

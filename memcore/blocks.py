@@ -36,9 +36,11 @@ def structure_of(
     cross_entropy: str = "eager",
     dtype: str = "bf16",
     autocast: bool = False,
+    served: bool = False,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
-    return Structure(model.family, model.traits, attention, kernels, cross_entropy, dtype, autocast)
+    words = (attention, kernels, cross_entropy, dtype, autocast, served)
+    return Structure(model.family, model.traits, *words)
 
 
 @functools.lru_cache(maxsize=512)

@@ -99,11 +99,28 @@ MASKED = Dim("MASKED")  # S where a sliding window is shorter than the sequence,
 MASKED_KV = Dim("MASKED_KV")  # heads of K and V that SDPA gets then: repeated under a mask
 REACH = Dim("REACH")  # twice the keys that a token sees on average within its window
 REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
+SINKED = Dim("SINKED")  # S + 1: every key and the attention sink
 KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part of a joint tensor
 SMS = Dim("SMS")  # streaming multiprocessors of the GPU
 TOKENS = Dim("TOKENS")  # B x S: tokens in a micro-batch
 CHUNK = Dim("CHUNK")  # tokens whose logits exist at once in a chunked loss
 LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
+V_DIM = Dim("V_DIM")  # width of one head's values
+VALUES = Dim("VALUES")  # HEADS x V_DIM: the width of all heads' results
+NOPE = Dim("NOPE")  # dimensions of a head that are not rotated
+Q_RANK = Dim("Q_RANK")  # width that latent attention compresses queries to
+KV_RANK = Dim("KV_RANK")  # width that latent attention compresses keys and values to
+LATENT = Dim("LATENT")  # KV_RANK + ROTARY: what latent attention caches of a token
+EXPANDED = Dim("EXPANDED")  # HEADS x (NOPE + V_DIM): keys and values expanded from KV_RANK
+KEPT_V = Dim("KEPT_V")  # width of what eager latent attention keeps as V
+EXPERTS = Dim("EXPERTS")  # routed experts of a layer
+TOP_K = Dim("TOP_K")  # experts that each token is sent to
+ROUTED = Dim("ROUTED")  # rows that all experts compute: tokens x TOP_K
+CHOSEN = Dim("CHOSEN")  # experts that get a row at all, where routing is balanced
+EXPERT_F = Dim("EXPERT_F")  # intermediate size of one expert
+EXPERT_FUSED = Dim("EXPERT_FUSED")  # 2 EXPERT_F: gate and up side by side
+ONE = Dim("ONE")  # 1: the width of a gate for a whole token
+SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
@@ -131,7 +148,18 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["REACH"] = where(s > window, 2 * window - window * window // s, s)
     # Shifting the labels pads them by one. For one sequence `.contiguous()` is then a view of the
     # padded tensor (S + 1 elements); for more it is a copy of B x S.
-    b = sizes["B"]
+    # The values of latent attention are a part of what was expanded: of one sequence a view.
+    b, heads = sizes["B"], sizes["HEADS"]
+    sizes["NOPE"] = sizes["HEAD_DIM"] - sizes["ROTARY"]
+    sizes["VALUES"] = heads * sizes["V_DIM"]
+    sizes["LATENT"] = sizes["KV_RANK"] + sizes["ROTARY"]
+    sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
+    sizes["KEPT_V"] = ceil_div(where(b == 1, sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"])
+    sizes["ROUTED"] = b * ceil_div(s, sizes["CP"]) * sizes["TOP_K"]
+    sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
+    sizes["ONE"] = 1
+    sizes["SINKED"] = s + 1
+    sizes["EXPERT_FUSED"] = 2 * sizes["EXPERT_F"]
     sizes["LABELS"] = where(b == 1, s + 1, b * s)
     # Liger's chunks: about as many bytes of logits as the hidden states have.
     tokens = sizes["TOKENS"] = b * s
@@ -208,6 +236,11 @@ def where(condition: Any, yes: Number, no: Number) -> Number:
 def maximum(a: Number, b: Number) -> Number:
     """The larger, element by element for arrays."""
     return where(a >= b, a, b)
+
+
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller, element by element for arrays."""
+    return where(a <= b, a, b)
 
 
 def is_array(value: Number) -> bool:

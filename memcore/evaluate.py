@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcore.blocks import build, structure_of
-from memcore.dims import Number, derive
+from memcore.dims import Number, Shape, derive
+from memcore.experts import active
+from memcore.families import FAMILIES
 from memcore.ledger import Amounts
 from memcore.memory import count, layers_of, step_of, training_sizes
 from memcore.model import Model
@@ -26,10 +30,19 @@ def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
 
 def parameters(model: Model) -> int:
     """Parameters of a model, counted from its operations' weights."""
+    return _counted(model, lambda shape: shape)
+
+
+def active_parameters(model: Model) -> int:
+    """Parameters that one token meets: of a layer's experts only those that it is sent to."""
+    return _counted(model, active)
+
+
+def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
     amounts, tapes = weights(model)
     n: Number = 0
     for tape, times in tapes:
-        n += times * sum(amounts.elements(p.shape) for p in tape.parameters)
+        n += times * sum(amounts.elements(of(p.shape)) for p in tape.parameters)
     return int(n)
 
 
@@ -57,6 +70,8 @@ def evaluate(plan: Plan) -> Report:
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
             f"that {plan.architecture.label} was made for."
         )
+    if memory and FAMILIES[plan.architecture.family].note:
+        notes.append(FAMILIES[plan.architecture.family].note)
     if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
         plan.architecture.window
     ):
@@ -68,6 +83,7 @@ def evaluate(plan: Plan) -> Report:
         plan=plan.document(),
         parameters=count_of,
         trainable_parameters=count_of,
+        active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
         serve=serve(plan),

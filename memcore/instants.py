@@ -3,7 +3,8 @@
 A schedule is a list of instants; an instant is a list of (group of rows, how many of them) and
 perhaps a window of one block's tape. Between two neighbouring layers of a kind memory changes
 linearly with the layer's index, so that the ends are enough: the first, second, last but one and
-last layer, and the first and last of each kind.
+last layer, and the first and last of each kind between the same neighbours (FSDP2 holds the weights
+of the next one and the gradients of the one before).
 """
 
 from __future__ import annotations
@@ -85,8 +86,11 @@ class Layers:
             ("backward-second-layer", "Backward, second layer", min(1, last)),
             ("backward-first-layer", "Backward, first layer", 0),
         ]
-        for k in sorted(set(self.kinds)):
-            there = [i for i, kind in enumerate(self.kinds) if kind == k]
+        kinds = (None, *self.kinds, None)
+        around: dict[tuple[int | None, ...], list[int]] = {}
+        for i in range(len(self.kinds)):
+            around.setdefault(kinds[i : i + 3], []).append(i)
+        for there in around.values():
             for i in (there[-1], there[0]):
                 found.append((f"backward-layer-{i}", f"Backward, layer {i}", i))
         unique = {i: (name, label, i) for name, label, i in reversed(found)}

@@ -189,6 +189,8 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: s
                 death = last
         if s.gradient_of and merge_gradients:
             death = min(death, s.merged)
+        if stretch == RECOMPUTE:
+            death = min(death, s.unpacked)
         if s.kind == "input" and stretch == RECOMPUTE:
             death = end  # the checkpoint holds it until the layer's backward is over
         if s.kind == "output gradient" and stretch == RECOMPUTE:

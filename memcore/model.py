@@ -37,6 +37,7 @@ class Traits:
     residual_dropout: bool = False
     embedding_dropout: bool = False
     attention_softcap: bool = False
+    attention_clipped: bool = False
     logits_softcap: bool = False
     logits_scaled: bool = False
     embeddings_scaled: bool = False
@@ -50,6 +51,13 @@ class Traits:
     multi_query: bool = False
     grouped_layout: bool = False
     two_norms: bool = False
+    query_norm: bool = False
+    temperature_tuned: bool = False
+    router_jitter: bool = False
+    router_normalised: bool = False
+    router_grouped: bool = False
+    compressed_queries: bool = False
+    rotary_interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +67,17 @@ class Model:
     layers             number of layers
     hidden_size, ...   widths and counts as in config.json
     rotary_dim         dimensions of a head that are rotated
-    window             tokens that a sliding layer sees; 0: it has none
+    window             tokens that a sliding layer sees, or of a chunk; 0: it has none
     embedding_size     width of the token embedding, where it differs from the hidden size
     position_rows      rows of a learned position table
-    kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE
+    kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE, dense
+    value_dim          width of one head's values, where it differs from head_dim
+    query_rank         width that queries are compressed to; 0: they are not
+    kv_rank            width that keys and values are compressed to; 0: they are not
+    experts            routed experts of a layer; 0: it has none
+    top_k              experts that each token is sent to
+    expert_size        intermediate size of one expert
+    shared_size        intermediate size of the experts that every token passes, together
     """
 
     family: str
@@ -81,6 +96,13 @@ class Model:
     embedding_size: int = 0
     position_rows: int = 0
     kinds: tuple[str, ...] = ()
+    value_dim: int = 0
+    query_rank: int = 0
+    kv_rank: int = 0
+    experts: int = 0
+    top_k: int = 0
+    expert_size: int = 0
+    shared_size: int = 0
 
     @property
     def learned_positions(self) -> bool:
@@ -101,10 +123,37 @@ class Model:
             "EMBED": self.embedding_size or self.hidden_size,
             "LAYERS": self.layers,
             "POSITIONS": self.position_rows,
+            "V_DIM": self.value_dim or self.head_dim,
+            "Q_RANK": self.query_rank,
+            "KV_RANK": self.kv_rank,
+            "EXPERTS": self.experts,
+            "TOP_K": self.top_k,
+            "EXPERT_F": self.expert_size,
+            "SHARED_F": self.shared_size,
         }
 
 
 FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "sliding-nope"
+CHUNKED = "chunked"
+
+
+def nope(kind: str) -> str:
+    """The kind of a layer like it without positions."""
+    return f"{kind}-nope"
+
+
+def turns(kind: str) -> bool:
+    """Whether queries and keys of a layer of this kind are rotated."""
+    return "nope" not in kind
+
+
+def dense(kind: str) -> str:
+    """The kind of a layer with an MLP, in a model whose other layers have experts."""
+    return f"{kind}-dense"
+
+
+def is_dense(kind: str) -> bool:
+    return kind.endswith("-dense")
 
 
 def parse_config(text: str | bytes) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from memcore.dims import (
     S,
     Shape,
 )
-from memcore.model import SLIDING, SLIDING_NOPE
+from memcore.model import CHUNKED, SLIDING
 from memcore.primitives import (
     add,
     cast,
@@ -71,7 +71,14 @@ WINDOWED: Shape = (B, HEADS / TP, S / CP, REACH, HEAD_DIM)
 
 
 def slides(kind: str) -> bool:
-    return kind in (SLIDING, SLIDING_NOPE)
+    """Whether a layer of this kind sees a window of tokens, or those of its chunk."""
+    return kind.startswith((SLIDING, CHUNKED))
+
+
+def mask_of(kind: str) -> str:
+    """The name of the mask that a layer of this kind is given."""
+    limit = next((word for word in (SLIDING, CHUNKED) if kind.startswith(word)), "causal")
+    return f"{limit} mask"
 
 
 # -- norms --------------------------------------------------------------------------------------
@@ -108,6 +115,12 @@ def rms_norm_plus_one(
         return cast(t, multiply(t, normal, factor, "weighted"), x.dtype, "cast")
 
 
+def l2_norm(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Llama 4's norm of queries and keys: no weight."""
+    with t.scope(name):
+        return cast(t, _normalised(t, x), x.dtype, "normalised, cast")
+
+
 def _normalised(t: Tape, x: Tensor) -> Tensor:
     """x / sqrt(mean(x^2) + eps) in fp32."""
     x32 = cast(t, x, "fp32", "x (fp32)")
@@ -137,19 +150,21 @@ def activation(t: Tape, x: Tensor, kind: str) -> Tensor:
         return multiply(t, half, shift(t, tanh, "1 + tanh"), "product")
 
 
-def gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    """down(act(gate(x)) * up(x)): four tensors of width F are kept."""
+def gated_mlp(
+    t: Tape, s: Structure, x: Tensor, width: Factor = F / TP, name: str = "mlp"
+) -> Tensor:
+    """down(act(gate(x)) * up(x)): four tensors of that width are kept."""
     kind, bias = s.traits.activation, s.traits.mlp_bias
-    with t.scope("mlp"):
-        gate = linear(t, "gate_proj", x, D, F / TP, bias)
+    with t.scope(name):
+        gate = linear(t, "gate_proj", x, D, width, bias)
         if t.kernels == "liger" and kind in FUSED_GATES:
-            up = linear(t, "up_proj", x, D, F / TP, bias)
+            up = linear(t, "up_proj", x, D, width, bias)
             product = fused.gated(t, gate, up, f"{kind}(gate) x up")
         else:
             gate = activation(t, gate, kind)
-            up = linear(t, "up_proj", x, D, F / TP, bias)
+            up = linear(t, "up_proj", x, D, width, bias)
             product = multiply(t, gate, up, f"{kind}(gate) x up")
-        return linear(t, "down_proj", product, F / TP, D, bias)
+        return linear(t, "down_proj", product, width, D, bias)
 
 
 def fused_gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -220,8 +235,7 @@ def _fused_core(
     product, bias = (WINDOWED if slides(kind) else PRODUCT), None
     if s.attention == "sdpa" and (slides(kind) or always_masked):
         reach = S if always_masked else MASKED
-        mask = "sliding mask" if slides(kind) else "causal mask"
-        t.use(t.shared(mask, (1, 1, S / CP, reach), "bool"))  # a view for every sequence
+        t.use(t.shared(mask_of(kind), (1, 1, S / CP, reach), "bool"))  # a view for every sequence
         bias = t.new("mask as bias", (B, 1, S / CP, reach), v.dtype)
         product = PRODUCT
         if slides(kind):
@@ -249,8 +263,7 @@ def _eager_core(
     if s.traits.attention_softcap:
         capped = keeps_result(t, scale(t, scores, "scores / cap"), "tanh")
         scores = scale(t, capped, "scores, capped")
-    mask = "sliding mask" if slides(kind) else "causal mask"
-    scores = masked(t, scores, mask)
+    scores = masked(t, scores, mask_of(kind))
     return weighted_values(t, s, scores, v, softmax_fp32)
 
 
@@ -260,8 +273,16 @@ def masked(t: Tape, scores: Tensor, name: str) -> Tensor:
     return add(t, scores, mask, "scores, masked")
 
 
-def weighted_values(t: Tape, s: Structure, scores: Tensor, v: Tensor, softmax_fp32: bool) -> Tensor:
-    """softmax(scores) @ v, heads joined."""
+def weighted_values(
+    t: Tape,
+    s: Structure,
+    scores: Tensor,
+    v: Tensor,
+    softmax_fp32: bool,
+    each: Shape = QUERIES,
+    joined: Factor = Q / TP,
+) -> Tensor:
+    """softmax(scores) @ v, heads joined; `each` is the result by heads, `joined` its width."""
     low = v.dtype
     if softmax_fp32 or t.autocast:
         scores = cast(t, scores, "fp32", "scores (fp32)")
@@ -269,13 +290,15 @@ def weighted_values(t: Tape, s: Structure, scores: Tensor, v: Tensor, softmax_fp
     probabilities = cast(t, probabilities, low, "probabilities")
     if s.traits.attention_dropout:
         probabilities = dropout(t, probabilities, "attn_dropout")
-    out = matmul(t, probabilities, v, QUERIES, S, "weighted values")
-    return contiguous(t, out, (*TOKENS, Q / TP), "joined heads")
+    out = matmul(t, probabilities, v, each, S, "weighted values")
+    return contiguous(t, out, (*TOKENS, joined), "joined heads")
 
 
-def rotary_tables(t: Tape, which: str = "", dtype: str = "") -> tuple[Tensor, Tensor]:
+def rotary_tables(
+    t: Tape, which: str = "", dtype: str = "", width: Factor = ROTARY
+) -> tuple[Tensor, Tensor]:
     """cos and sin, made once by the model; `which` names one of several pairs."""
-    shape = (1, 1, S / CP, ROTARY)
+    shape = (1, 1, S / CP, width)
     of = dtype or t.parameter_dtype
     return t.shared(f"rotary cos{which}", shape, of), t.shared(f"rotary sin{which}", shape, of)
 
@@ -292,6 +315,40 @@ def rotary(
     if tables[0].dtype != t.parameter_dtype:  # fp32 tables: the result is cast back
         return cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
     return q32, k32
+
+
+def rotary_pairs(
+    t: Tape, x: Tensor, tables: tuple[Tensor, Tensor], name: str, sliced: bool
+) -> Tensor:
+    """Two halves of a head's dimensions turned against each other, the results side by side.
+
+    sliced   the halves are every other dimension; else the first and the second half
+    """
+    half = (*x.shape[:-1], HALF_ROTARY)
+    cos, sin = (Tensor(of.storage, (1, 1, S / CP, HALF_ROTARY), of.dtype, False) for of in tables)
+    with t.scope(name):
+        one, two = split(t, x, [half, half], sliced)
+        a = add(t, multiply(t, one, cos, "one cos"), multiply(t, two, sin, "two sin"), "first")
+        b = add(t, multiply(t, two, cos, "two cos"), multiply(t, one, sin, "one sin"), "second")
+        return contiguous(t, a, x.shape, "joined", other=b)
+
+
+def complex_rotary(t: Tape, q: Tensor, k: Tensor, at_once: bool) -> tuple[Tensor, Tensor]:
+    """Pairs of dimensions as complex numbers in fp32, times one table; cast back in the end.
+
+    at_once   both products are there before either is cast
+    """
+    table = t.shared("rotary cos and sin", (1, 1, S / CP, ROTARY), "fp32")
+    q32, k32 = cast(t, q, "fp32", "q (fp32)"), cast(t, k, "fp32", "k (fp32)")
+    q_turned = multiply(t, q32, table, "q_rotary")
+    if at_once:
+        k_turned = multiply(t, k32, table, "k_rotary")
+    q_out = cast(t, q_turned, q.dtype, "q_rotary, cast")
+    if not at_once:
+        k_turned = multiply(t, k32, table, "k_rotary")
+    k_out = cast(t, k_turned, k.dtype, "k_rotary, cast")
+    t.use(q32, k32, *([q_turned] if at_once else []))
+    return q_out, k_out
 
 
 def partial_rotary(

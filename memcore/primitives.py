@@ -56,18 +56,19 @@ def linear(
     bias: bool,
     transposed: bool = False,
     tied: bool = False,
+    dtype: str = "",
 ) -> Tensor:
     """x @ W (+ b) from `width` to `into`. Saves x.
 
     W is (into, width), or (width, into) when `transposed` (GPT-2's Conv1D). A `tied` W is another
-    block's parameter and is not counted here.
+    block's parameter and is not counted here. `dtype`: x and W are cast to it first.
     """
     with t.scope(name):
         w = t.parameter("weight", (width, into) if transposed else (into, width), tied)
         inputs = [t.parameter("bias", (into,))] if bias else []
-        w_used = _weight(t, w)
+        w_used = _weight(t, cast(t, w, dtype or w.dtype, f"weight ({dtype})"))
         biases = [_weight(t, b) for b in inputs]
-        x_used = _matrix_input(t, x)
+        x_used = _matrix_input(t, cast(t, x, dtype or x.dtype, f"input ({dtype})"))
         rows = x.shape[:-1]
         flops = (2.0, (*rows, width, into))
         product = "addmm" if bias else "mm"
@@ -96,6 +97,27 @@ def linear(
         return out
 
 
+def stacked_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -> Tensor:
+    """x[i] @ W[i] for each of a stack of weights, (stack, ..., width) to (stack, ..., into).
+
+    W is (stack, width, into). Saves x.
+    """
+    stack, *rows = x.shape[:-1]
+    w = t.parameter(name, (stack, width, into))
+    w_used, x_used = _weight(t, w), _matrix_input(t, x)
+    flops = (2.0, (stack, *rows, width, into))
+    t.start(f"{name} bmm", x_used, w_used, flops=[flops], product="bmm")
+    out = t.new(f"{name} out", (stack, *rows, into), x_used.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        dw = t.new("weight grad", w_used.shape, w_used.dtype)
+        return [t.new(f"{name} input grad", x_used.shape, x_used.dtype), dw]
+
+    saved = [x_used, w_used]
+    t.finish(f"{name} bmm", [x_used, w_used], out, saved, backward, flops=[(4.0, flops[1])])
+    return out
+
+
 def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
     """a * b, `b` of a's shape or broadcast to it. Saves the factors that gradients need."""
     dtype = promoted(a.dtype, b.dtype)
@@ -106,14 +128,15 @@ def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
     def backward(g: Gradients) -> Gradients:
         products = [t.new(f"{name} grad", a.shape, dtype) if x.needs_grad else None for x in (a, b)]
         da, db = products
-        if db is not None and broadcast:
-            reduced = t.new(f"{name} grad, summed", b.shape, b.dtype)
-            t.free(db)
-            db = reduced
+        t.computed()
         if da is not None and a.dtype != dtype:
             narrow = t.new(f"{name} grad ({a.dtype})", a.shape, a.dtype)
             t.free(da)
             da = narrow
+        if db is not None and broadcast:
+            reduced = t.new(f"{name} grad, summed", b.shape, b.dtype)
+            t.free(db)
+            db = reduced
         return [da, db]
 
     saved = [x for x, other in ((a, b), (b, a)) if other.needs_grad]
@@ -361,21 +384,26 @@ def flash_attention(
     """FlashAttention: saves q, k, v, out and the fp32 log-sum-exp; no scores in HBM.
 
     `flops` is the shape of one causal-free product (B x heads x S x S x head_dim); the causal mask
-    skips half of it. Forward does two products, backward five (it recomputes the scores). `bias`:
-    a mask as PyTorch's SDPA takes it, which is kept too.
+    skips half of it. Forward does two products, backward five (it recomputes the scores). Where v
+    has another width, one of the two and two of the five have that. `bias`: a mask as PyTorch's
+    SDPA takes it, which is kept too.
     """
     if t.autocast:
         q, k, v = (cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v")))
     # The flash_attn package is no operation of PyTorch's own, which a policy by operation sees.
-    t.start(name, q, k, v, flops=[(2.0, flops)], product="attention" if name == "sdpa" else "")
-    out = t.new("out", q.shape, q.dtype)
+    by_value = (*flops[:-1], v.shape[-1])
+    same = v.shape[-1] is q.shape[-1]
+    once = [(2.0, flops)] if same else [(1.0, flops), (1.0, by_value)]
+    again = [(5.0, flops)] if same else [(3.0, flops), (2.0, by_value)]
+    t.start(name, q, k, v, flops=once, product="attention" if name == "sdpa" else "")
+    out = t.new("out", (*q.shape[:-1], v.shape[-1]), q.dtype)
     stats = t.new("log-sum-exp", lse, "fp32")
 
     def backward(g: Gradients) -> Gradients:
         return [t.new(f"{n} grad", x.shape, x.dtype) for x, n in ((q, "q"), (k, "k"), (v, "v"))]
 
     kept = [q, k, v, out, stats, *([bias] if bias else [])]
-    t.finish(name, [q, k, v], out, kept, backward, flops=[(5.0, flops)])
+    t.finish(name, [q, k, v], out, kept, backward, flops=again)
     return out
 
 

@@ -183,9 +183,12 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """active_parameters: those that one token meets, of a layer's experts only its own"""
+
     plan: Mapping[str, Any]
     parameters: int
     trainable_parameters: int
+    active_parameters: int
     memory: Memory | None
     time: Time | None
     serve: Serve | None

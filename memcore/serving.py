@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import mul
 
 from memcore import constants, policies
 from memcore.blocks import build, structure_of
-from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, VOCAB, D, Dim, Number, Shape, derive
+from memcore.dims import (
+    HEAD_DIM,
+    HEADS,
+    KV_RANK,
+    LATENT,
+    TP,
+    V_DIM,
+    VOCAB,
+    D,
+    Dim,
+    Number,
+    Shape,
+    derive,
+)
+from memcore.families import FAMILIES
+from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
 from memcore.plan import Plan
@@ -15,7 +31,10 @@ from memcore.report import LedgerRow, OperationTime, Serve
 from memcore.roofline import Execution, Links, Speed, executions, operation, run, seconds
 from memcore.tape import Tape
 
-KV_SOURCE = "two tensors (keys, values) of kv_heads x head_dim per layer and token"
+KV_SOURCE = (
+    "per layer and token keys and values of kv_heads x head_dim, or under latent attention one "
+    "vector of kv_lora_rank + qk_rope_head_dim"
+)
 STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
 ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
 SEQUENCES = Dim("SEQUENCES")
@@ -29,6 +48,7 @@ class Server:
 
     plan: Plan
     embed: Tape
+    stack: Layers
     layers: tuple[tuple[Tape, int], ...]  # each kind, and how many layers are of it
     head: Tape
     stage_layers: int
@@ -38,9 +58,24 @@ class Server:
         s, model = plan.serve, plan.architecture
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
         kinds, stack = layers_of(model)
-        blocks = build(structure_of(model, dtype=compute), kinds)
+        blocks = build(structure_of(model, dtype=compute, served=True), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
-        return cls(plan, blocks.embed, layers, blocks.head, -(-model.layers // plan.parallel.pp))
+        per_stage = -(-model.layers // plan.parallel.pp)
+        return cls(plan, blocks.embed, stack, layers, blocks.head, per_stage)
+
+    @property
+    def cache(self) -> Shape:
+        """What each layer keeps of a token."""
+        return FAMILIES[self.plan.architecture.family].cache
+
+    def widths(self, tokens: int) -> tuple[Dim, Dim]:
+        """Of one head's scores and of its values, for so many new tokens of a sequence.
+
+        Latent attention expands the keys and values of a prompt; one generated token is multiplied
+        with the latents as they are (DeepSeek-V2, section 2.1.2).
+        """
+        latent = self.plan.architecture.kv_rank > 0 and tokens == 1
+        return (LATENT, KV_RANK) if latent else (HEAD_DIM, V_DIM)
 
     def amounts(self, batch: Number, tokens: Number) -> Amounts:
         """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
@@ -148,7 +183,12 @@ def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
     rows = []
     for p, times in [
         *((p, 1) for p in outer),
-        *((p, server.stage_layers) for p in server.layers[0][0].parameters),  # kinds weigh the same
+        *(
+            (p, times)
+            for (tape, _), times in zip(server.layers, _heaviest(server, amounts), strict=True)
+            for p in tape.parameters
+            if times
+        ),
     ]:
         each = math.ceil(amounts.elements(p.shape) * dtype.bits / 8)
         rows.append(
@@ -160,16 +200,27 @@ def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
     return rows
 
 
+def _heaviest(server: Server, amounts: Amounts) -> list[int]:
+    """How many layers of each kind the pipeline stage has whose layers weigh most."""
+    weights = [sum(amounts.elements(p.shape) for p in tape.parameters) for tape, _ in server.layers]
+    first = server.stack.first
+    stages = [
+        [b - a for a, b in zip(first(i), first(i + server.stage_layers), strict=True)]
+        for i in range(0, server.stack.count, server.stage_layers)
+    ]
+    return max(stages, key=lambda counts: sum(map(mul, counts, weights)))
+
+
 def _kv_per_token(server: Server, amounts: Amounts) -> int:
     """Bytes that one more token adds to the cache of one GPU."""
     bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
-    each = amounts.elements((KV_HEADS / TP, HEAD_DIM))
-    total: float = 2 * server.stage_layers * each * bits / 8
+    total: float = server.stage_layers * amounts.elements(server.cache) * bits / 8
     return math.ceil(total)
 
 
 def _kv_row(server: Server, amounts: Amounts, per_token: int, tokens: int) -> LedgerRow:
-    shape = amounts.text((2, STAGE_LAYERS, KV_HEADS / TP, HEAD_DIM))
+    first, *rest = server.cache
+    shape = amounts.text((first, STAGE_LAYERS, *rest))
     return LedgerRow(
         "kv cache", "kv_cache", f"{shape} x tokens {tokens:,}",
         policies.KV_DTYPES[server.plan.serve.kv_dtype].label, per_token, tokens, per_token * tokens,
@@ -221,10 +272,10 @@ def _attention(
     """Attention of new tokens to the cache: it reads every key and value once."""
     bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
     layers = server.plan.architecture.layers
-    per_layer = 2 * amounts.elements((KV_HEADS / TP, HEAD_DIM)) * bits / 8
-    queries = amounts.elements((HEADS / TP, HEAD_DIM))
+    per_layer = amounts.elements(server.cache) * bits / 8
+    products = sum(amounts.elements((HEADS / TP, width)) for width in server.widths(tokens))
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
-    flops = 4.0 * batch * tokens * context * queries * share
+    flops = 2.0 * batch * tokens * context * products * share
     return operation(
         "attention over the cache", "forward", flops, batch * context * per_layer, speed, True,
         layers,

@@ -177,12 +177,13 @@ def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, 
 
 def _kept(shape: Shape, state: State) -> Shape:
     """The shape of one optimizer state on one GPU."""
-    if state.keeps == "columns":
-        return shape[1:]
+    if state.keeps == "columns":  # of one matrix every rank has them all
+        stacked = (*shape[:-2], shape[-1])
+        return stacked if len(shape) == 2 else _cut(stacked, "state", sharded=True)
     if state.keeps in QUANTIZED:
         what, rule = QUANTIZED[state.keeps]
         return (share(what, _cut(shape, "state", sharded=True), rule),)
-    return _cut(shape[:1] if state.keeps == "rows" else shape, "state", sharded=True)
+    return _cut(shape[:-1] if state.keeps == "rows" else shape, "state", sharded=True)
 
 
 def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:

@@ -12,6 +12,7 @@ class Structure:
     """A family with its traits, and the words of a plan that choose kernels.
 
     dtype   of the weights that the operations read; autocast: cast to bf16 as they go
+    served  as an inference engine runs it, where transformers' training code does more
     """
 
     family: str
@@ -21,6 +22,7 @@ class Structure:
     cross_entropy: str
     dtype: str
     autocast: bool
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class Storage:
     saved_by  operations that keep it for their backward
     made_by   the operation that allocated it
     merged    for a gradient: when it would be gone, had it been added to an existing one
+    unpacked  for a saved tensor that a checkpoint recomputed: it goes when the operation has
+              computed, before its results are cast and summed to fit
     last_use  death if nothing were saved, as in inference
     gradient_of   the parameter whose whole gradient it is or becomes, or ''
     joined    a parameter that gets a second gradient from another block, where it is 'tied'
@@ -56,6 +58,7 @@ class Storage:
     made_by: str = ""
     merged: int = ALWAYS
     last_use: int = -1
+    unpacked: int = ALWAYS
     gradient_of: str = ""
     joined: bool = False
     product: str = ""
@@ -141,6 +144,7 @@ class Tape:
         self._prefix: list[str] = []
         self._nodes = 0
         self._current: Work | None = None
+        self._computed: int | None = None
         self._no_grad = False
         self._graph: list[Node] = []
 
@@ -310,6 +314,10 @@ class Tape:
         self.finish(name, inputs, out, [*inputs, *masks], backward)
         return out
 
+    def computed(self) -> None:
+        """Backward: an operation has its results; the engine casts and sums them from here on."""
+        self._computed = self.clock
+
     # -- backward -------------------------------------------------------------------------------
 
     def end_forward(self, out: Tensor) -> None:
@@ -411,13 +419,16 @@ class Tape:
             for g in incoming:
                 if g is not None:
                     g.storage.stands |= not node.fusible
+            self._computed = None
             produced = node.backward(incoming)
+            computed = self.clock if self._computed is None else self._computed
             for grown in produced:
                 if grown is not None:
                     grown.storage.holders += 1
                     grown.storage.death = ALWAYS
             for s in node.saved:
                 self._release(s)
+                s.unpacked = computed + 1
             for g in incoming:
                 if g is not None:
                     self._release(g.storage)

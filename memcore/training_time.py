@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from memcore import constants
 from memcore.dims import Number
+from memcore.experts import active, is_matrix
 from memcore.instants import Step, optimizer_states
 from memcore.ledger import Amounts
 from memcore.ops import slides
@@ -145,16 +146,17 @@ def _convention_flops(step: Step, amounts: Amounts) -> float:
     tokens = float(z["B"]) * float(z["S"])
     total: float = 2.0 * z["EMBED"] * z["VOCAB"]
     for times, weights, reach in convention_layers(step, amounts):
-        total += times * (2.0 * weights + 4.0 * z["Q"] * reach)
+        total += times * (2.0 * weights + 2.0 * (z["Q"] + z["VALUES"]) * reach)
     return tokens * total
 
 
 def convention_layers(step: Step, amounts: Amounts) -> list[tuple[int, Number, Number]]:
-    """Of each kind of layer: how many, its matmul parameters, and the keys a token attends to."""
+    """Of each kind of layer: how many, its matmul parameters (of experts those that a token is sent
+    to), and the keys a token attends to."""
     z, found = amounts.sizes, []
     kinds, counts = step.blocks.kinds, step.layers.counts
     for tape, kind, times in zip(step.blocks.layers, kinds, counts, strict=True):
-        weights = sum(amounts.elements(p.shape) for p in tape.parameters if len(p.shape) > 1)
+        weights = sum(amounts.elements(active(p.shape)) for p in tape.parameters if is_matrix(p))
         found.append(
             (times, weights, min(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"])
         )

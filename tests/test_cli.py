@@ -368,7 +368,7 @@ def test_explain_lists_every_number_and_explains_each(memplan: Callable[..., Ran
         ("memory.alocated_bytes", "did you mean 'memory.allocated_bytes'?"),
         ("memory", "it has memory.allocated_bytes"),
         ("ledger.0.name", "did you mean 'ledger.0.count'?"),
-        ("no such thing", "choose one of memory.allocated_bytes"),
+        ("no such thing", "choose one of active_parameters"),
         ("", "choose one of"),
     ],
 )

@@ -23,6 +23,16 @@ FLAGS = {
     "bloom": ["apply_residual_connection_post_layernorm"],
     "falcon": ["new_decoder_architecture", "multi_query", "parallel_attn", "bias"],
     "starcoder2": ["use_bias"],
+    "olmoe": ["norm_topk_prob"],
+    "qwen3_moe": ["norm_topk_prob", "use_sliding_window"],
+    "gpt_oss": ["attention_bias"],
+    "deepseek_v3": ["rope_interleave", "norm_topk_prob"],
+    "llama4_text": ["use_qk_norm", "attn_temperature_tuning"],
+}
+EXPERTS = {
+    **dict.fromkeys(["mixtral", "granitemoe", "gpt_oss", "llama4_text"], "num_local_experts"),
+    **dict.fromkeys(["olmoe", "qwen2_moe", "qwen3_moe"], "num_experts"),
+    **dict.fromkeys(["deepseek_v2", "deepseek_v3"], "n_routed_experts"),
 }
 ACTIVATED = ["silu", "gelu", "gelu_new", "relu"]
 
@@ -46,7 +56,13 @@ def configs(draw):
     }
     if family in ("llama", "qwen2"):
         config["hidden_act"] = draw(st.sampled_from(ACTIVATED))
-    if family in ("mistral", "gemma2", "gemma3_text", "starcoder2", "phi3"):
+    if family in EXPERTS:
+        experts = 8 * draw(st.integers(1, 4))
+        config |= {EXPERTS[family]: experts, "num_experts_per_tok": draw(st.integers(1, experts))}
+    if family.startswith("deepseek"):  # every head expands its own keys and values
+        config |= {"num_key_value_heads": heads, "first_k_dense_replace": draw(st.integers(0, 3))}
+        config |= {"q_lora_rank": draw(st.sampled_from([None, 96]))}
+    if family in ("mistral", "mixtral", "gemma2", "gemma3_text", "starcoder2", "phi3", "gpt_oss"):
         config["sliding_window"] = draw(st.integers(1, 4096))
     return config
 

@@ -125,6 +125,18 @@ def kv_cache(figure: Figure) -> float:
     return serve.kv_bytes_per_token * tokens * serve.gpus_per_replica
 
 
+def kv_per_token(figure: Figure) -> float:
+    """Bytes that one token adds to the KV cache."""
+    serve = _report(figure).serve
+    assert serve
+    return serve.kv_bytes_per_token
+
+
+def active_parameters(figure: Figure) -> float:
+    """Parameters that one token meets."""
+    return _report(figure).active_parameters
+
+
 def accelerator(figure: Figure) -> float:
     """A figure of the hardware table."""
     gpu = Plan.of(figure["plan"]).accelerator
@@ -153,6 +165,8 @@ _QUANTITIES: dict[str, Callable[[Figure], float]] = {
         zero_3_share,
         checkpointing_compute,
         kv_cache,
+        kv_per_token,
+        active_parameters,
         accelerator,
         quadratic_bytes,
     )

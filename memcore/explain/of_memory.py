@@ -7,6 +7,7 @@ from typing import Any
 from memcore import constants
 from memcore.evaluate import weights
 from memcore.evidence.workings import method
+from memcore.experts import active
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import Formula, ceiling, known, total, whichever
 from memcore.explain.shapes import row, sum_of, text_shape
@@ -111,19 +112,39 @@ def _parameters(book: Book) -> Explanation:
     return about("Parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
 
 
-def _weights(book: Book) -> list[tuple[str, str, int]]:
-    """Each weight's name and shape, and how many of it there are."""
+@rule("active_parameters")
+def _active(book: Book) -> Explanation:
+    found = [book.at(f"active_parameters.{i}") for i in range(len(_weights(book)))]
+    meaning = "Weights that one token meets: of a layer's experts only those that it is sent to."
+    ordered = sorted(found, key=lambda f: -f.value)
+    return about("Active parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
 
-    def every() -> list[tuple[str, str, int]]:
+
+def _weights(book: Book) -> list[tuple[str, str, str, int]]:
+    """Each weight's name, its shape, what of it one token meets, and how many of it there are."""
+
+    def found() -> list[tuple[str, str, str, int]]:
         amounts, tapes = weights(book.plan.architecture)
-        return [(p.name, amounts.text(p.shape), n) for tape, n in tapes for p in tape.parameters]
+        every = [(p, n) for tape, n in tapes for p in tape.parameters]
+        text = amounts.text
+        return [(p.name, text(p.shape), text(active(p.shape)), n) for p, n in every]
 
-    return book.once("weights", every)
+    return book.once("weights", found)
 
 
 @rule("parameters.*")
 def _weight(book: Book, i: str) -> Explanation:
-    name, of, times = _weights(book)[int(i)]
+    name, of, _, times = _weights(book)[int(i)]
+    return _of_weight(book, name, of, times)
+
+
+@rule("active_parameters.*")
+def _active_weight(book: Book, i: str) -> Explanation:
+    name, _, of, times = _weights(book)[int(i)]
+    return _of_weight(book, name, of, times)
+
+
+def _of_weight(book: Book, name: str, of: str, times: int) -> Explanation:
     layers = known("layers", times, source=f"config.json of {book.plan.architecture.label}")
     elements = text_shape(book, of)
     return about(name, "parameters", layers * elements if times > 1 else elements, "A weight.")

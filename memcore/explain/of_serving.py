@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcore import policies
-from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D
+from memcore.dims import HEADS, TP, D
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import (
     Formula,
@@ -20,7 +20,7 @@ from memcore.explain.formula import (
 from memcore.explain.of_memory import constant
 from memcore.explain.of_time import FIELDS, LABELS, flops, operation, ring, traffic
 from memcore.explain.shapes import row, shape, sum_of, text_shape
-from memcore.ledger import INFERENCE, window
+from memcore.ledger import INFERENCE, Amounts, window
 from memcore.memory import listed
 from memcore.report import LedgerRow, OperationTime
 from memcore.serving import (
@@ -90,12 +90,18 @@ def _held(book: Book) -> Explanation:
 def _per_token(book: Book) -> Explanation:
     server = _server(book)
     dtype = policies.KV_DTYPES[book.plan.serve.kv_dtype]
-    two = known("keys and values", 2, source=KV_SOURCE)
     layers = known("layers on this GPU", server.stage_layers, source=book.plan.architecture.label)
     bits = known(f"bits of {dtype.label}", dtype.bits, source=f"the dtype {dtype.label}")
-    heads = shape(book, (KV_HEADS / TP, HEAD_DIM), one_forward(server))
-    formula = ceiling(two * layers * heads * bits / 8)
+    formula = ceiling(layers * _cached(book, server, one_forward(server)) * bits / 8)
     return about("KV cache per token", "bytes", formula, "What one more token adds on one GPU.")
+
+
+def _cached(book: Book, server: Server, amounts: Amounts) -> Formula:
+    """Numbers that one layer keeps of a token."""
+    first, *rest = server.cache
+    if isinstance(first, int):
+        return known("keys and values", first, source=KV_SOURCE) * shape(book, (*rest,), amounts)
+    return shape(book, server.cache, amounts)
 
 
 def _activation(book: Book) -> Formula:
@@ -295,7 +301,7 @@ def _attention(book: Book, server: Server, which: str, running: int) -> tuple[Fo
     s, model = book.plan.serve, book.plan.architecture
     amounts = server.amounts(running, 1)
     layers = known("layers", model.layers, source=model.label)
-    four = known("scores and values, multiply and add", 4, source=ATTENTION_OF)
+    two = known("multiply and add", 2, source=ATTENTION_OF)
     prompt = _plan(book, "prompt_len")
     half = known("a token sees half of its prompt on average", 0.5, source=ATTENTION_OF)
     if which == "prefill":
@@ -313,12 +319,12 @@ def _attention(book: Book, server: Server, which: str, running: int) -> tuple[Fo
             if s.prompt_len + s.output_len // 2 == 1
             else known("all of it", 1.0, source=ATTENTION_OF)
         )
-    queries = shape(book, (HEADS / TP, HEAD_DIM), amounts)
-    work = four * batch * tokens * context * queries * share * layers
-    two = known("keys and values", 2, source=KV_SOURCE)
+    of = server.widths(s.prompt_len if which == "prefill" else 1)
+    scores, values = (shape(book, (HEADS / TP, width), amounts) for width in of)
+    work = two * batch * tokens * context * (scores + values) * share * layers
     dtype = policies.KV_DTYPES[s.kv_dtype]
     bits = known(f"bits of {dtype.label}", dtype.bits, source=f"the dtype {dtype.label}")
-    cached = two * shape(book, (KV_HEADS / TP, HEAD_DIM), amounts) * bits / 8
+    cached = _cached(book, server, amounts) * bits / 8
     return work, batch * context * cached * layers
 
 

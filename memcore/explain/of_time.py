@@ -493,7 +493,6 @@ def _model_flops(book: Book) -> Explanation:
     sizes, layers = book.amounts.sizes, []
     passes = known("forward, and twice that for backward", 3, source=PALM)
     multiply = known("multiply and add", 2, source=PALM)
-    attention = known("scores and values, multiply and add", 4, source=PALM)
 
     def dim(name: str) -> Formula:
         return dimension(book, name, int(sizes[name]))
@@ -502,7 +501,7 @@ def _model_flops(book: Book) -> Explanation:
         of = known("matmul parameters of a layer", int(weights), "parameters",
                    source="the weights of two dimensions: see parameters")  # fmt: skip
         keys = known("keys in reach", int(reach), source="the sequence, or a sliding window")
-        one = multiply * of + attention * dim("Q") * keys
+        one = multiply * of + multiply * (dim("Q") + dim("VALUES")) * keys
         layers.append(known("layers", int(times), source=book.plan.architecture.label) * one)
     head = multiply * dim("EMBED") * dim("VOCAB")
     again = book.at("plan.train.grad_accumulation")

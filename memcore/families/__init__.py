@@ -12,14 +12,20 @@ from typing import Any
 from memcore.errors import Issue, PlanError, shown
 from memcore.families import (
     bloom,
+    deepseek,
     falcon,
     gemma,
     gpt2,
     gpt_neox,
+    gpt_oss,
     llama,
+    llama4,
+    mixtral,
     olmo2,
+    olmoe,
     opt,
     phi3,
+    qwen_moe,
     starcoder2,
 )
 from memcore.families.family import Family
@@ -28,11 +34,17 @@ from memcore.model import Keys, Model
 FAMILIES: dict[str, Family] = {
     **llama.FAMILIES,
     **gemma.FAMILIES,
+    **mixtral.FAMILIES,
+    **deepseek.FAMILIES,
+    **qwen_moe.FAMILIES,
     "bloom": bloom.FAMILY,
     "falcon": falcon.FAMILY,
     "gpt2": gpt2.FAMILY,
     "gpt_neox": gpt_neox.FAMILY,
+    "gpt_oss": gpt_oss.FAMILY,
+    "llama4_text": llama4.FAMILY,
     "olmo2": olmo2.FAMILY,
+    "olmoe": olmoe.FAMILY,
     "opt": opt.FAMILY,
     "phi3": phi3.FAMILY,
     "starcoder2": starcoder2.FAMILY,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memcore.dims import HEAD_DIM, KV_HEADS, TP, Shape
 from memcore.model import FULL, SLIDING, Keys, Model
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
 ATTENTIONS = ("eager", "sdpa", "flash")
 KERNELS = ("hf", "compile")
+HF_ONLY = ("hf",)  # families whose other kernels are not known yet
 WITH_LIGER = (
     "hf",
     "liger",
@@ -26,6 +28,8 @@ class Family:
     embed, layer, head forward of each block on a tape; a layer gets its kind
     attentions         the attention words that its code in transformers has
     kernels            the kernel words that it can run with
+    cache              what serving keeps of a token in each layer: keys and values
+    note               what a reader of its reports should know
     mask_is_argument   its layers take the mask by position, so that checkpointing saves it
     """
 
@@ -35,6 +39,8 @@ class Family:
     head: Callable[[Tape, Structure, Tensor], Tensor]
     attentions: tuple[str, ...] = ATTENTIONS
     kernels: tuple[str, ...] = KERNELS
+    cache: Shape = (2, KV_HEADS / TP, HEAD_DIM)
+    note: str = ""
     mask_is_argument: bool = False
 
 

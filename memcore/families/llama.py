@@ -10,7 +10,17 @@ from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
 from memcore.families.family import WITH_LIGER, Family, heads_of, layer_kinds
-from memcore.model import ACTIVATIONS, FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Keys, Model, Traits
+from memcore.model import (
+    ACTIVATIONS,
+    FULL,
+    FULL_NOPE,
+    SLIDING,
+    SLIDING_NOPE,
+    Keys,
+    Model,
+    Traits,
+    turns,
+)
 from memcore.ops import (
     KEYS,
     QUERIES,
@@ -88,21 +98,21 @@ def embed(t: Tape, s: Structure) -> Tensor:
 
 def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = rms_norm(t, x, "input_layernorm")
-    x = add(t, x, _scaled(t, s, _attention(t, s, h, kind)), "residual")
+    x = add(t, x, scaled(t, s, attention(t, s, h, kind)), "residual")
     h = rms_norm(t, x, "post_attention_layernorm")
-    return add(t, x, _scaled(t, s, gated_mlp(t, s, h)), "residual")
+    return add(t, x, scaled(t, s, gated_mlp(t, s, h)), "residual")
 
 
 def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, rms_norm(t, x, "norm"))
 
 
-def _scaled(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def scaled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return scale(t, x, "residual, scaled") if s.traits.residual_scaled else x
 
 
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    normed = s.family == "qwen3"
+def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    normed = s.family in ("qwen3", "qwen3_moe")
     with t.scope("self_attn"):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
         if normed:  # per head, before heads and tokens change places
@@ -111,10 +121,10 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q, k = (rms_norm(t, q, "q_norm", HEAD_DIM), rms_norm(t, k, "k_norm", HEAD_DIM))
         q = heads_first(t, q, QUERIES, copies_grad=not normed)
         k = heads_first(t, k, KEYS, copies_grad=not normed)
-        if kind in (FULL, SLIDING):
+        if turns(kind):
             q, k = rotary(t, q, k, rotary_tables(t))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        bias = s.traits.attention_bias and s.family != "qwen2"
+        bias = s.traits.attention_bias and s.family not in ("qwen2", "qwen2_moe")
         return linear(t, "o_proj", out, Q / TP, D, bias)
 
 

@@ -4,20 +4,24 @@ Asks each N-th row of families.json anew and compares; --write keeps what PyTorc
 and transformers (`pip install '.[oracle]'`), no GPU: models are real, autograd is real, FSDP2 is
 real, only the storage is fake. Nothing here knows a formula.
 
-`saved`  bytes of every distinct storage that one forward with labels packs for its backward
+`saved`  bytes of every distinct storage that one forward with labels packs for its backward, and
+         that is there when it returns: what leads to no gradient is gone by then
 `peak`   most bytes alive in forward and backward of a second step, AdamW states resident; `at` is
          where the tracker then was (the operation it had just seen), `detail` bytes by its names
 
 Three CPU kernels keep something else than the GPU's; stand-ins keep what derivatives.yaml says of
 the CUDA kernels: attention (q, k, v, out, log-sum-exp, and the mask as a bias where there is one),
 dropout (a mask of bytes), layer norm (mean and reciprocal deviation in fp32). As on a GPU,
-attention is on autocast's list of operations that run in bf16.
+attention is on autocast's list of operations that run in bf16. Fake tensors know the grouped
+product of experts in bf16 only; in fp32, where autocast leaves it, a stand-in does as
+derivatives.yaml says.
 """
 
 import contextlib
 import json
 import sys
 import warnings
+import weakref
 from importlib.metadata import version
 from pathlib import Path
 
@@ -74,6 +78,19 @@ class LayerNorm(torch.autograd.Function):
         return tuple(None if t is None else torch.empty_like(t) for t in ctx.saved_tensors[:3])
 
 
+class GroupedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, offsets):
+        ctx.save_for_backward(x, weight, offsets)
+        return x.new_empty(x.shape[0], weight.shape[-1])
+
+    @staticmethod
+    def backward(ctx, _):
+        x, weight, _ = ctx.saved_tensors
+        of_weight = torch.empty_like(weight)
+        return torch.empty_like(x), of_weight, None
+
+
 def attention(q, k, v, attn_mask=None, **_):
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
@@ -90,6 +107,12 @@ def install_stand_ins():
     functional.scaled_dot_product_attention = attention
     functional.layer_norm = lambda x, shape, weight=None, bias=None, eps=0: LayerNorm.apply(
         x, weight, bias
+    )
+    grouped = functional.grouped_mm
+    functional.grouped_mm = lambda x, weight, offs: (
+        GroupedProduct.apply(x, weight, offs)
+        if weight.dtype == torch.float32
+        else grouped(x, weight, offs=offs)
     )
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
@@ -143,25 +166,30 @@ def step(model, words, autocast):
         return model(input_ids=ids, labels=ids, use_cache=False).loss
 
 
+class Kept:
+    """A saved tensor, for as long as the operation that saved it is part of the graph."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
 def saved(config, words, build=build, cached=lambda: (), mode=None):
     """Bytes packed by autograd, or `cached` for a recomputation, each storage once."""
     with mode or FakeTensorMode(allow_non_fake_inputs=True):
         model = build(config, torch.bfloat16, words)
         known = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
-        packed, alive = {}, []
+        packed = weakref.WeakSet()
 
         def pack(t):
-            storage = t.untyped_storage()
-            if storage._cdata not in known:
-                packed[storage._cdata] = storage.nbytes()
-                alive.append(t)  # or a later storage could get the same address
-            return t
+            packed.add(kept := Kept(t))
+            return kept
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            step(model, words, autocast=False)
-        for t in cached():
-            pack(t)
-        return {"bytes": sum(packed.values())}
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+            loss = step(model, words, autocast=False)
+        tensors = [*(kept.tensor for kept in packed), *cached()]
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+        del loss
+        return {"bytes": sum(n for key, n in storages.items() if key not in known)}
 
 
 class Place:
@@ -228,7 +256,7 @@ def peak(config, words, build=build):
             if sharded:
                 policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
                 reshard = regime == "fsdp2-reshard"
-                base = getattr(model, model.base_model_prefix)
+                base = getattr(model, model.base_model_prefix, None) or model.model
                 base = getattr(base, "decoder", base)
                 for module in (*(getattr(base, "layers", None) or base.h), model):
                     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)

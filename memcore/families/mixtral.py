@@ -1,0 +1,125 @@
+"""Mixtral and GraniteMoe: Llama's layers with a mixture of experts in place of the MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from memcore.dims import EXPERTS, D
+from memcore.experts import routed_experts, softmax_router, top_k
+from memcore.families.family import HF_ONLY, Family
+from memcore.families.llama import attention, embed, head, llama_like, scaled, windowed
+from memcore.model import FULL, SLIDING, Keys, Model, dense, is_dense
+from memcore.ops import HIDDEN, gated_mlp, rms_norm
+from memcore.primitives import add, cast, linear, multiply, softmax
+from memcore.structure import Structure
+from memcore.tape import Tape, Tensor
+
+Attention = Callable[[Tape, Structure, Tensor, str], Tensor]
+Mixture = Callable[[Tape, Structure, Tensor], Tensor]
+
+
+# -- what these families share --------------------------------------------------------------------
+
+
+def routing(k: Keys, key: str, experts: int, most: int) -> tuple[int, int]:
+    """How many experts there are, and to how many of them a token is sent; with defaults."""
+    experts = k.count(key, experts, 100_000)
+    chosen = k.count("num_experts_per_tok", most, 100_000)
+    if chosen > experts:
+        k.fail("num_experts_per_tok", f"{chosen:,} of {experts:,} experts; use at most all of them")
+    k.refuse("output_router_logits", False, None)  # else the loss gets a load-balancing term
+    return experts, chosen
+
+
+def with_experts(model: Model, routed: tuple[int, int], size: int) -> Model:
+    return replace(model, experts=routed[0], top_k=routed[1], expert_size=size)
+
+
+def sparse_kinds(model: Model, is_sparse: Callable[[int], bool]) -> Model:
+    """The model with dense layers where `is_sparse(index)` does not hold."""
+    kinds = model.kinds or (FULL,) * model.layers
+    kinds = tuple(kind if is_sparse(i) else dense(kind) for i, kind in enumerate(kinds))
+    return replace(model, kinds=kinds) if len(set(kinds)) > 1 or is_dense(kinds[0]) else model
+
+
+def all_sliding(k: Keys, model: Model, uses: bool) -> Model:
+    """The model with a window in every layer, where it uses one at all."""
+    if not uses or k.config.get("sliding_window", 4096) is None:
+        return model
+    return windowed(model, k.count("sliding_window", 4096), (SLIDING,) * model.layers)
+
+
+def sparse_layer(attend: Attention, mixture: Mixture) -> Attention:
+    """A layer of Llama's form, with a mixture of experts or an MLP by its kind."""
+
+    def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+        h = rms_norm(t, x, "input_layernorm")
+        x = add(t, x, scaled(t, s, attend(t, s, h, kind)), "residual")
+        h = rms_norm(t, x, "post_attention_layernorm")
+        h = gated_mlp(t, s, h) if is_dense(kind) else mixture(t, s, h)
+        return add(t, x, scaled(t, s, h), "residual")
+
+    return layer
+
+
+# -- mixtral --------------------------------------------------------------------------------------
+
+
+def _mixtral(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "mixtral",
+        intermediate=14_336,
+        kv_heads=8,
+        positions=131_072,
+        router_normalised=True,
+        router_jitter=k.dropout("router_jitter_noise", 0.0),
+    )
+    model = with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
+    return all_sliding(k, model, k.config.get("sliding_window") is not None)
+
+
+def _mixtral_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("mlp"):
+        if s.traits.router_jitter:
+            x = multiply(t, x, t.new("jitter", HIDDEN, x.dtype), "jittered")
+        return routed_experts(t, s, x, *softmax_router(t, s, x, cast_back=False))
+
+
+# -- granitemoe -----------------------------------------------------------------------------------
+
+
+def _granite(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "granitemoe",
+        attention_bias=k.flag("attention_bias", False),
+        # multiplied by whatever the number is, 1.0 included
+        embeddings_scaled=True,
+        residual_scaled=True,
+        logits_scaled=True,
+    )
+    return with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
+
+
+def _granite_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """The softmax is taken over the TOP_K only."""
+    with t.scope("block_sparse_moe"):
+        with t.scope("router"):
+            logits = linear(t, "logits", x, D, EXPERTS, bias=False)
+            largest, index = top_k(t, cast(t, logits, "fp32", "logits (fp32)"), "top_k")
+            weights = cast(t, softmax(t, largest, "softmax"), x.dtype, "weights, cast")
+        return routed_experts(t, s, x, weights, index)
+
+
+FAMILIES = {
+    "mixtral": Family(
+        _mixtral, embed, sparse_layer(attention, _mixtral_mixture), head, kernels=HF_ONLY
+    ),
+    "granitemoe": Family(
+        _granite, embed, sparse_layer(attention, _granite_mixture), head, kernels=HF_ONLY
+    ),
+}

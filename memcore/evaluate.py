@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from memcore.blocks import build, structure_of
-from memcore.dims import Number, Shape, derive
+from memcore.dims import Number, Shape, ceil_div, derive
 from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.ledger import Amounts
@@ -28,11 +29,13 @@ def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
     return Amounts(sizes), [(blocks.embed, 1), *of_layers, (blocks.head, 1)]
 
 
+@functools.lru_cache(maxsize=256)
 def parameters(model: Model) -> int:
     """Parameters of a model, counted from its operations' weights."""
     return _counted(model, lambda shape: shape)
 
 
+@functools.lru_cache(maxsize=256)
 def active_parameters(model: Model) -> int:
     """Parameters that one token meets: of a layer's experts only those that it is sent to."""
     return _counted(model, active)
@@ -72,6 +75,12 @@ def evaluate(plan: Plan) -> Report:
         )
     if memory and FAMILIES[plan.architecture.family].note:
         notes.append(FAMILIES[plan.architecture.family].note)
+    if memory and (padded := _padded_experts(plan)):
+        notes.append(
+            "FSDP2 cuts a stack of experts along its first dimension: "
+            f"{plan.architecture.experts:,} experts over {plan.dp:,} ranks are padded to "
+            f"{padded:,}. Fewer ranks that share parameters, or fully_shard's shard_placement_fn, avoid it."
+        )
     if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
         plan.architecture.window
     ):
@@ -90,3 +99,12 @@ def evaluate(plan: Plan) -> Report:
         ledger=ledger,
         notes=tuple(notes),
     )
+
+
+def _padded_experts(plan: Plan) -> int:
+    """How many experts a stack is padded to where FSDP2 shards it, or 0 where it is not padded."""
+    experts, t = plan.architecture.experts, plan.train
+    if not experts or t.framework != "fsdp2" or t.zero < 2:
+        return 0
+    padded = ceil_div(experts, plan.dp) * plan.dp
+    return padded if padded > experts else 0

@@ -82,6 +82,14 @@ def test_llama_4_is_trained_through_every_expert_and_served_through_the_chosen()
     assert time.hardware_flops - time.recompute_flops > 5 * time.model_flops
 
 
+@pytest.mark.parametrize(("gpus", "padded"), [(8, 0), (64, 64), (3, 9)])
+def test_experts_that_do_not_divide_over_the_ranks_are_said_to_be_padded(gpus, padded):
+    report = evaluate(Plan(model="mixtral-8x7b", cluster={"gpus": gpus}))
+    notes = [note for note in report.notes if "padded" in note]
+    assert len(notes) == bool(padded)
+    assert not padded or f"padded to {padded}." in notes[0]
+
+
 def test_the_heaviest_stage_has_experts_throughout():
     """Of four stages, the first of DeepSeek-V2-Lite has its dense layer, the others weigh more."""
     plan = Plan(model="deepseek-v2-lite", parallel={"pp": 4}, cluster={"gpus": 4})

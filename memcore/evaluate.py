@@ -79,7 +79,8 @@ def evaluate(plan: Plan) -> Report:
         notes.append(
             "FSDP2 cuts a stack of experts along its first dimension: "
             f"{plan.architecture.experts:,} experts over {plan.dp:,} ranks are padded to "
-            f"{padded:,}. Fewer ranks that share parameters, or fully_shard's shard_placement_fn, avoid it."
+            f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
+            "shard_placement_fn, avoid it."
         )
     if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
         plan.architecture.window

@@ -224,7 +224,9 @@ def saved_for_backward(step: Step) -> Alive:
     kinds = range(len(blocks.kinds))
     whole = tuple(blocks.layers[k] for k in kinds if not step.recompute(k))
     until_backward, _ = shared(whole, False)
-    if step.checkpointed and blocks.mask_is_argument:  # saved, as an argument given by position
+    if step.checkpointed and blocks.structure.kernels == "compile":  # inputs of a compiled graph
+        until_backward = _shared(step)[0]
+    elif step.checkpointed and blocks.mask_is_argument:  # saved, as an argument given by position
         mask = [r for r in _shared(step)[0].rows if r.name == "causal mask"]
         until_backward = Group.of(dict.fromkeys((*until_backward.rows, *mask)))
     return [

@@ -139,6 +139,7 @@ FORWARD, BACKWARD, RECOMPUTE, INFERENCE = ("forward", "backward", "recompute", "
 
 def kept_products(tape: Tape) -> list[Storage]:
     """Results that selective checkpointing by operation keeps of a layer's forward."""
+    needed = _last_saved(tape)
     seen: dict[str, dict[str, int]] = {}
     kept = []
     for s in tape.storages:
@@ -147,8 +148,15 @@ def kept_products(tape: Tape) -> list[Storage]:
             continue
         runs = seen.setdefault(s.product, {})  # attention makes two tensors in one run
         if runs.setdefault(s.made_by, len(runs)) % every == 0:
+            if tape.compiled and s.birth > needed:
+                continue  # a compiled graph keeps nothing that backward does not need
             kept.append(s)
     return kept
+
+
+def _last_saved(tape: Tape) -> int:
+    """When the last of what forward saves was made: there recomputation stops."""
+    return max((s.birth for s in tape.storages if s.saved_by), default=0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -162,7 +170,7 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: s
     recompute         what of the layer is run again (policies.Checkpointing)
     """
     kept = kept_products(tape) if recompute == OPERATIONS else ()
-    last_saved = max((s.birth for s in tape.storages if s.saved_by), default=0)
+    last_saved = _last_saved(tape)
     middle, end = tape.forward_end, tape.clock + 1
     first, last = {
         FORWARD: (0, middle),

@@ -176,6 +176,7 @@ def fused_gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         if t.kernels == "liger" and kind in FUSED_GATES:
             gate, up = (contiguous(t, x, x.shape, "contiguous") for x in (gate, up))
             product = fused.gated(t, gate, up, f"{kind}(gate) x up")
+            t.use(both)  # its halves have names until the MLP returns
         else:
             product = multiply(t, up, activation(t, gate, kind), f"up x {kind}(gate)")
         return linear(t, "down_proj", product, F / TP, D, bias=False)

@@ -92,6 +92,14 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"{' or '.join(kernels)}",
             )
         )
+    if t.kernels == "compile" and t.checkpointing == "selective":
+        issues.append(
+            Issue(
+                "train.checkpointing",
+                "a compiled layer is not known to run its attention core alone again; set it to "
+                "selective-op, full or none",
+            )
+        )
     if t.cross_entropy == "chunked" and model.traits.logits_scaled:
         issues.append(
             Issue(

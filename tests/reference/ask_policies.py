@@ -5,12 +5,12 @@ Some rows need liger-kernel or bitsandbytes too (`pip install --no-deps`: no GPU
 
 `selective`     only the attention core runs again: from q, k, v after the rotary embedding to the
                 attention output
-`selective-op`  each layer is checkpointed, but attention and every other matrix product (the first,
-                third, ... `mm` of a layer) is kept, as torchtitan does; a product with a bias is
-                an `addmm` and not on the list
-`full`          each layer is checkpointed, or those whose index is a multiple of checkpoint_every
+`selective-op`  each layer is checkpointed, but attention, products with a bias (`addmm`), batched ones
+                (`bmm`) and every other plain one (the first, third, ... `mm` of a layer) are kept,
+                as torchtitan's SelectiveAC does
+`full`          each layer is checkpointed, or of every so many the last
 `liger`         Liger's modules, applied before the model is built; its loss is `fused` where the
-                logits exist and `chunked` where they do not
+                logits exist, which it gets as they are, and `chunked` where they do not
 `compile`       torch.compile of each layer, as far as what its forward hands to its backward
 `adam8bit`      the states of bitsandbytes' AdamW8bit, of a model or of parameters of some sizes
 """
@@ -36,6 +36,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 TABLE = Path(__file__).with_name("policies.json")
 PACKAGES = "torch", "transformers", "liger-kernel", "bitsandbytes"
+KEPT = (
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.memplan.attention.default,
+)
 CACHES = WeakSet()  # of selective-op, one for each layer, alive as long as PyTorch needs it
 interface_of = ALL_ATTENTION_FUNCTIONS.get_interface
 
@@ -47,8 +52,7 @@ def selective_op():
     def policy(ctx, func, *args, **kwargs):
         nonlocal products
         products += func is torch.ops.aten.mm.default
-        keep = func is torch.ops.memplan.attention.default
-        keep |= func is torch.ops.aten.mm.default and products % 2 == 1
+        keep = func in KEPT or (func is torch.ops.aten.mm.default and products % 2 == 1)
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
 
     forward, again = create_selective_checkpoint_contexts(policy)
@@ -87,7 +91,7 @@ def set_checkpointing(model, policy, every, is_compiled):
         partial(core_again, contexts) if policy == "selective" else interface_of
     )
     for index, layer in enumerate(layers_of(model)):
-        layer.gradient_checkpointing &= index % every == 0
+        layer.gradient_checkpointing &= (index + 1) % every == 0
 
 
 def layers_of(model):
@@ -101,6 +105,8 @@ def build(config, dtype, words):
     if kernels == "liger" or words["cross_entropy"] != "eager":
         liger.apply(config["model_type"], kernels, words["cross_entropy"])
     model = ask_pytorch.build(config, dtype, words)
+    if words["cross_entropy"] == "fused":
+        model.loss_function = liger.fused_loss
     is_compiled = kernels == "compile"
     set_checkpointing(model, words["checkpointing"], words["checkpoint_every"], is_compiled)
     if is_compiled:

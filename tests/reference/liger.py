@@ -70,6 +70,15 @@ def restore():
     UNDO.close()
 
 
+def fused_loss(logits, labels, vocab_size, **_):
+    """Liger's cross-entropy on logits as they are, where transformers would copy them to fp32."""
+    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
+
+    labels = functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+    flat = logits.view(-1, vocab_size)
+    return LigerCrossEntropyFunction.apply(flat, labels.view(-1), None)[0]
+
+
 def apply(family, kernels, cross_entropy):
     """For models built from now on: Liger's modules if `kernels` says so, its loss in any case."""
     load()
@@ -82,7 +91,7 @@ def apply(family, kernels, cross_entropy):
     UNDO.enter_context(patch.object(model, "forward", model.forward))
     UNDO.enter_context(patch.object(functional, "cross_entropy", functional.cross_entropy))
     apply_to_family(
-        cross_entropy=cross_entropy == "fused",
+        cross_entropy=False,
         fused_linear_cross_entropy=cross_entropy == "chunked",
         **dict.fromkeys(words & {"rope", "rms_norm", "swiglu", "geglu"}, kernels == "liger"),
     )

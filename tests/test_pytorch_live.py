@@ -1,4 +1,7 @@
-"""A handful of reference rows asked of PyTorch anew, so that the tables cannot drift from it."""
+"""PyTorch and transformers asked anew, where they are installed, as in CI.
+
+Parameters of every preset; what forward saves, for every family at three shapes; and a handful of
+rows of each policy, so that the tables cannot drift from what PyTorch says."""
 
 import json
 import sys
@@ -6,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from memcore import catalog, evaluate
+from memcore.evaluate import parameters
+from memcore.families import FAMILIES, from_config
+from tests.test_families import plan_of
+
+SAVED_TOLERANCE = 0.001
 WHY = "asks PyTorch itself: pip install '.[oracle]'"
 REFERENCE = Path(__file__).parent / "reference"
 TABLES = {
@@ -13,6 +22,22 @@ TABLES = {
     "ask_policies": json.loads((REFERENCE / "policies.json").read_text()),
 }
 ANSWERS = ("bytes", "at", "detail")
+
+
+def shapes():
+    """For every family three shapes of one of its models, nothing recomputed."""
+    table, found = TABLES["ask_pytorch"], {}
+    for row in table["rows"]:
+        if row["kind"] == "saved" and row["checkpointing"] == "none":
+            family = table["configs"][row["model"]]["model_type"]
+            model, of_shape = found.setdefault(family, (row["model"], {}))
+            if row["model"] == model:
+                of_shape.setdefault((row["batch"], row["seq"]), row)
+    return [
+        pytest.param(row, id=f"{family} {shape[0]}x{shape[1]}")
+        for family, (_, of_shape) in found.items()
+        for shape, row in list(of_shape.items())[:3]
+    ]
 
 
 def sample():
@@ -42,6 +67,44 @@ def ask():
 
     ask_pytorch.install_stand_ins()
     return {"ask_policies": ask_policies.ask, "ask_pytorch": ask_pytorch.ask}
+
+
+@pytest.mark.parametrize("row", shapes())
+def test_what_forward_saves(row, ask):
+    words = {k: v for k, v in row.items() if k not in ANSWERS}
+    said = ask["ask_pytorch"](TABLES["ask_pytorch"]["configs"][row["model"]], words)["bytes"]
+    ours = evaluate(plan_of(row)).memory.saved_for_backward_bytes
+    assert ours == pytest.approx(said, rel=SAVED_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", catalog.model_names())
+def test_parameters_of_presets(name):
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    config = dict(catalog.model_entry(name)["config"])
+    made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(made)
+    assert parameters(catalog.model(name)) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_of_a_family_s_default(family):
+    """A config.json that says no more than its model_type."""
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(
+            transformers.AutoConfig.for_model(family)
+        )
+    ours = parameters(from_config({"model_type": family}))
+    assert ours == sum(p.numel() for p in model.parameters())
+
+
+def test_every_family_is_asked_at_three_shapes():
+    table = TABLES["ask_pytorch"]["configs"]
+    families = [table[p.values[0]["model"]]["model_type"] for p in shapes()]
+    assert {f: families.count(f) for f in FAMILIES} == dict.fromkeys(FAMILIES, 3)
 
 
 @pytest.mark.parametrize(("script", "row"), sample())

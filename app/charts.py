@@ -432,6 +432,7 @@ def serving(serve: Serve, concurrency: int) -> go.Figure:
 
 SOURCES = dict(zip(evidence.SOURCES, palette.SOURCE_COLOURS, strict=False))
 SPREAD = 0.7  # of a band's height, over which its points are spread so that none hides another
+OUTLIERS = 0.004  # share of the points that may lie outside the part of the axis that is shown
 GROUPS = {"model": "Model", "family": "Family", "source": "Source"}  # what a band can stand for
 
 
@@ -471,11 +472,13 @@ def residuals(rows: Sequence[evidence.Comparison], by: str = "model") -> go.Figu
         )
         for (source, used_for), found in sorted(places.items(), key=_legend_order)
     ]
+    near, far = _near_and_far([100 * row.error for row in rows])
     return _figure(
         traces,
         height=120 + 32 * len(bands),
         xaxis={
-            "title": "Memplan less the reference, % of the reference",
+            "range": near,
+            "title": "Memplan less the reference, % of the reference" + far,
             "ticksuffix": " %",
             "zeroline": True,
             "zerolinecolor": palette.OVERHEAD[1],
@@ -487,6 +490,19 @@ def residuals(rows: Sequence[evidence.Comparison], by: str = "model") -> go.Figu
             "zeroline": False,
         },
     )
+
+
+def _near_and_far(errors: Sequence[float]) -> tuple[list[float], str]:
+    """The part of the axis that holds all but a few outliers, and a word about those. They would
+    squeeze everything else together; the table has them first, and a double click shows all."""
+    kept = sorted(errors, key=abs)[: math.ceil((1 - OUTLIERS) * len(errors))] or [0.0]
+    room = 0.1 * (max(kept) - min(kept)) + 0.01
+    outside = [e for e in errors if not min(kept) - room <= e <= max(kept) + room]
+    if not outside:
+        return [min(kept) - room, max(kept) + room], ""
+    worst = max(outside, key=abs)
+    more = f" · {len(outside)} further out, up to {worst:+.0f} %: double-click shows all"
+    return [min(kept) - room, max(kept) + room], more
 
 
 def _legend_order(item: tuple[tuple[str, str], Any]) -> tuple[int, str]:

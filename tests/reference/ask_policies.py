@@ -5,9 +5,9 @@ Some rows need liger-kernel or bitsandbytes too (`pip install --no-deps`: no GPU
 
 `selective`     only the attention core runs again: from q, k, v after the rotary embedding to the
                 attention output
-`selective-op`  each layer is checkpointed, but attention, products with a bias (`addmm`), batched ones
-                (`bmm`) and every other plain one (the first, third, ... `mm` of a layer) are kept,
-                as torchtitan's SelectiveAC does
+`selective-op`  each layer is checkpointed, but attention, products with a bias (`addmm`), batched
+                ones (`bmm`) and every other plain one (the first, third, ... `mm` of a layer) are
+                kept, as torchtitan's SelectiveAC does
 `full`          each layer is checkpointed, or of every so many the last
 `liger`         Liger's modules, applied before the model is built; its loss is `fused` where the
                 logits exist, which it gets as they are, and `chunked` where they do not

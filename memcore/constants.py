@@ -44,8 +44,8 @@ ALLOCATOR_SLACK_FSDP2 = Constant(
     "measured",
     "two runs of torchtitan (Llama 3.1 8B): 1.204 on 8 H100, where both counters were logged, and "
     "1.146 on 128 by Memplan's allocated bytes; widened by 4 % to either side for other models, "
-    "losses and versions. All-gathers and reduce-scatters on streams of their own leave gaps that plain "
-    "training does not",
+    "losses and versions. All-gathers and reduce-scatters on streams of their own leave gaps that "
+    "plain training does not",
 )
 CUBLAS_WORKSPACE = Constant(
     "cuBLAS workspace, before Hopper",

@@ -283,7 +283,8 @@ def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
                     certainty or r.certainty,
                 )
                 each = int(amounts.bytes(r.shape, r.dtype))
-                rows.append(_row(template, int(times) * gpus, each, tier, amounts))
+                if each:
+                    rows.append(_row(template, int(times) * gpus, each, tier, amounts))
 
     put(optimizer_states(step), resting)
     if not step.copies.master and step.copies.resident == "fp32":

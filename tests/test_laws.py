@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from memcore import Plan, PlanError, evaluate, sweep
 from memcore.families import FAMILIES
-from memcore.policies import CHECKPOINTING, COPIES, FRAMEWORKS, PRECISIONS
+from memcore.policies import (
+    CHECKPOINTING,
+    COPIES,
+    CROSS_ENTROPY,
+    FRAMEWORKS,
+    GRADIENTS,
+    OPTIMIZERS,
+    PRECISIONS,
+)
 from memcore.report import CONSUMERS
 
 ROUNDING = 1e-9  # of floating-point sums
@@ -71,6 +79,10 @@ def configs(draw):
 def plans(draw):
     framework, precision = draw(st.sampled_from(sorted(COPIES)))
     model = draw(configs())
+    family = model["model_type"]
+    kernels = draw(st.sampled_from(FAMILIES[family].kernels))
+    losses = ["eager", "fused"] if family == "granite" else sorted(CROSS_ENTROPY)
+    checkpointing = sorted(set(CHECKPOINTING) - ({"selective"} if kernels == "compile" else set()))
     return Plan(
         model=model,
         cluster={"gpus": draw(st.integers(1, 64)), "gpus_per_node": 8},
@@ -81,7 +93,12 @@ def plans(draw):
             "framework": framework,
             "zero": draw(st.sampled_from(FRAMEWORKS[framework].zero)),
             "precision": precision,
-            "checkpointing": draw(st.sampled_from(sorted(CHECKPOINTING))),
+            "gradients": draw(st.sampled_from(sorted(GRADIENTS))),
+            "optimizer": draw(st.sampled_from(sorted(OPTIMIZERS))),
+            "kernels": kernels,
+            "cross_entropy": draw(st.sampled_from(losses)),
+            "checkpointing": draw(st.sampled_from(checkpointing)),
+            "checkpoint_every": draw(st.integers(1, 4)),
             "attention": draw(st.sampled_from(FAMILIES[model["model_type"]].attentions)),
             "offload_optimizer": draw(st.sampled_from(["none", "cpu", "nvme"])),
         },

@@ -139,7 +139,7 @@ FORWARD, BACKWARD, RECOMPUTE, INFERENCE = ("forward", "backward", "recompute", "
 
 def kept_products(tape: Tape) -> list[Storage]:
     """Results that selective checkpointing by operation keeps of a layer's forward."""
-    needed = _last_saved(tape)
+    needed = _needed(tape) if tape.compiled else set()
     seen: dict[str, dict[str, int]] = {}
     kept = []
     for s in tape.storages:
@@ -148,10 +148,22 @@ def kept_products(tape: Tape) -> list[Storage]:
             continue
         runs = seen.setdefault(s.product, {})  # attention makes two tensors in one run
         if runs.setdefault(s.made_by, len(runs)) % every == 0:
-            if tape.compiled and s.birth > needed:
+            if tape.compiled and id(s) not in needed:
                 continue  # a compiled graph keeps nothing that backward does not need
             kept.append(s)
     return kept
+
+
+def _needed(tape: Tape) -> set[int]:
+    """By id: what forward saves, and all that it is computed from."""
+    needed: set[int] = set()
+    left = [s for s in tape.storages if s.saved_by and s.birth <= tape.forward_end]
+    while left:
+        s = left.pop()
+        if id(s) not in needed:
+            needed.add(id(s))
+            left += s.origins
+    return needed
 
 
 def _last_saved(tape: Tape) -> int:

@@ -43,7 +43,8 @@ class Storage:
     gradient_of   the parameter whose whole gradient it is or becomes, or ''
     joined    a parameter that gets a second gradient from another block, where it is 'tied'
     product   'mm', 'addmm', 'bmm' or 'attention' if such an operation made it, else ''
-    sources   what a compiler can compute it from again without a kernel of its own, or None
+    origins   what it was computed from; random numbers from nothing
+    sources   the same, where a compiler can do so again without a kernel of its own, else None
     stands    a kernel that is not fused reads it, so that it must exist in memory
     """
 
@@ -62,6 +63,7 @@ class Storage:
     gradient_of: str = ""
     joined: bool = False
     product: str = ""
+    origins: tuple[Storage, ...] = ()
     sources: tuple[Storage, ...] | None = None
     stands: bool = False
 
@@ -197,6 +199,8 @@ class Tape:
             storage.made_by = self._current.name
             storage.product = self._current.product
             self._touch(storage, shape, dtype)
+            if dtype != "bool":
+                storage.origins = tuple(self._current.sources)
             if self._current.fusible:
                 if fixed:
                     self._current.sources.append(storage)

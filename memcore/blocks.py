@@ -10,6 +10,7 @@ from memcore.families import FAMILIES
 from memcore.model import Model
 from memcore.ops import HIDDEN
 from memcore.policies import CORE
+from memcore.primitives import scatter
 from memcore.structure import LayerKind, Structure
 from memcore.tape import Tape, Tensor
 
@@ -37,9 +38,10 @@ def structure_of(
     dtype: str = "bf16",
     autocast: bool = False,
     served: bool = False,
+    parallel: str = "",
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
-    words = (attention, kernels, cross_entropy, dtype, autocast, served)
+    words = (attention, kernels, cross_entropy, dtype, autocast, served, parallel)
     return Structure(model.family, model.traits, *words)
 
 
@@ -57,7 +59,7 @@ def _tape(
     s: Structure, prefix: str, run: Callable[[Tape], Tensor], kernels: str, core: bool = False
 ) -> Tape:
     """One block, forward and backward. `core`: backward runs the attention core again."""
-    t = Tape(s.dtype, s.autocast, kernels, s.attention, core)
+    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel)
     with t.scope(prefix):
         out = run(t)
         t.end_forward(out)
@@ -73,7 +75,7 @@ def _ends(s: Structure) -> tuple[Tape, Tape]:
     family = FAMILIES[s.family]
     kernels = "hf" if s.kernels == "compile" else s.kernels  # each layer is compiled by itself
     return (
-        _tape(s, "embed", lambda t: family.embed(t, s), kernels),
+        _tape(s, "embed", lambda t: scatter(t, family.embed(t, s)), kernels),
         _tape(s, "head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype)), kernels),
     )
 

@@ -75,6 +75,7 @@ Factor = Dim | Cut | Share | int
 Shape = tuple[Factor, ...]
 
 TP, CP = Axis("TP"), Axis("CP")
+SEQ = Axis("SEQ")  # TP ranks between which sequence parallelism cuts the tokens, else 1
 SHARD = Axis("SHARD")  # ranks that share each parameter (FSDP, ZeRO-3)
 STATE = Axis("STATE")  # ranks that share the optimizer states
 
@@ -125,11 +126,18 @@ SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
+    sizes.setdefault("SEQ", 1)
+    tp = sizes["TP"]
     sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
     sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
     sizes["HALF_ROTARY"] = sizes["ROTARY"] // 2
     sizes["FUSED"] = 2 * sizes["F"]
+    # Heads are cut whole: with fewer KV heads than ranks, each rank has one.
+    sizes["Q/TP"] = ceil_div(sizes["HEADS"], tp) * sizes["HEAD_DIM"]
+    sizes["KV/TP"] = ceil_div(sizes["KV_HEADS"], tp) * sizes["HEAD_DIM"]
+    sizes["QKV/TP"] = sizes["Q/TP"] + 2 * sizes["KV/TP"]
+    sizes["FUSED/TP"] = 2 * ceil_div(sizes["F"], tp)
     # Repeating K and V to every query head copies them; one head of one sequence stays a view.
     local = ceil_div(sizes["KV_HEADS"], sizes["TP"])
     view = (local == 1) & (sizes["B"] == 1)

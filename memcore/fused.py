@@ -1,13 +1,29 @@
-"""Fused: kernels that replace several operations of a layer by one, as Liger's do.
-
-What each saves and allocates follows liger_kernel/ops (0.8): gradients are written over tensors
-that are not needed any more wherever Liger does so.
-"""
+"""Fused: kernels that replace several operations of a layer by one: Liger's, and Megatron's."""
 
 from __future__ import annotations
 
-from memcore.dims import CHUNK, SMS, TOKENS, TP, VOCAB, Factor
+from memcore.dims import (
+    CHUNK,
+    CP,
+    ROTARY,
+    SEQ,
+    SMS,
+    TOKENS,
+    TP,
+    VOCAB,
+    B,
+    Cut,
+    Factor,
+    S,
+    Shape,
+)
+from memcore.structure import SEQUENCE
 from memcore.tape import Gradients, Tape, Tensor
+
+# -- Liger -------------------------------------------------------------------------------------
+#
+# What each saves and allocates follows liger_kernel/ops (0.8): gradients are written over tensors
+# that are not needed any more wherever Liger does so.
 
 
 def over(t: Tensor) -> Tensor:
@@ -119,4 +135,105 @@ def linear_cross_entropy(t: Tape, x: Tensor, labels: Tensor, width: Factor, tied
         [grad_x, grad_w],
         lambda g: [over(grad_x), over(grad_w)],
     )
+    return loss
+
+
+# -- Transformer Engine and Megatron-Core ----------------------------------------------------------
+#
+# What each saves follows transformer_engine/pytorch/module (2.11) and megatron/core (2026-02). A
+# weight's gradient is added into the fp32 buffer of all gradients by the product that makes it.
+
+
+def linear(
+    t: Tape, name: str, x: Tensor, width: Factor, into: Factor, bias: bool, tied: bool
+) -> Tensor:
+    """Megatron's column- or row-parallel linear. Saves this rank's tokens of x, and gathers them
+    again in backward where the product needs all of them."""
+    column, row = is_cut(into), is_cut(width)
+    sequence = t.parallel == SEQUENCE
+    with t.scope(name):
+        w = t.parameter("weight", (into, width), tied)
+        weights = [w, t.parameter("bias", (into,))] if bias else [w]
+        gathers, scatters = column and sequence, row and sequence
+        rows = (B, S / CP) if column else x.shape[:-1]
+        flops = (2.0, (*rows, width, into))
+        t.start("matmul", x, *weights, flops=[flops], product="mm")
+        whole = t.new("gathered", (*rows, width), x.dtype) if gathers else x
+        out = t.new("out", (*rows, into), x.dtype)
+        t.use(whole)
+        if scatters:
+            partial, out = out, t.new("scattered", (B, S / CP / SEQ, into), x.dtype)
+            t.use(partial)
+        elif row:
+            out = Tensor(out.storage, (B, S / CP / SEQ, into), out.dtype, False)
+
+        def backward(g: Gradients) -> Gradients:
+            used = []
+            if gathers:
+                used.append(t.new("gathered again", (*rows, width), x.dtype))
+            if scatters:
+                used.append(t.new("output grad, gathered", (*rows, into), x.dtype))
+            dx = t.new("input grad", (*rows, width), x.dtype)
+            if gathers:
+                used.append(dx)
+                dx = t.new("input grad, scattered", x.shape, x.dtype)
+            if isinstance(into, Cut) and into.dim is VOCAB:  # the one layer that is not TE's
+                used.append(t.new("weight grad", w.shape, w.dtype))
+            t.free(*used)
+            return [dx if x.needs_grad else None, *(None for _ in weights)]
+
+        t.finish("matmul", [x, *weights], out, [x], backward, flops=[(4.0, flops[1])])
+        return out
+
+
+def is_cut(f: Factor) -> bool:
+    """Whether tensor-parallel ranks share this dimension."""
+    return isinstance(f, Cut) and f.axis is TP
+
+
+def norm(t: Tape, x: Tensor, width: Factor, mean: bool) -> Tensor:
+    """Transformer Engine's RMSNorm, or with `mean` its LayerNorm: saves x and fp32 statistics."""
+    weights = [t.parameter(n, (width,)) for n in (("weight", "bias") if mean else ("weight",))]
+    t.start("norm", x, *weights)
+    out = t.new("out", x.shape, x.dtype)
+    stats = [t.new(n, x.shape[:-1], "fp32") for n in (("mean", "rstd") if mean else ("rstd",))]
+
+    def backward(g: Gradients) -> Gradients:
+        dx = t.new("input grad", x.shape, x.dtype)
+        return [dx, *(t.new("weight grad", (width,), w.dtype) for w in weights)]
+
+    t.finish("norm", [x, *weights], out, [x, *weights, *stats], backward)
+    return out
+
+
+def turned(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Megatron's fused rotary embedding: a new tensor; saves the table of angles."""
+    table = t.shared("rotary angles", (S / CP, ROTARY), "fp32")
+    t.start(name, x, table)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [table], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def activated(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """Megatron's fused activation (SwiGLU of both halves, or bias and GELU): saves its input."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def vocabulary_cross_entropy(t: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """Megatron's vocab_parallel_cross_entropy: one fp32 copy of the logits, in which exponentials,
+    probabilities and the gradient follow each other."""
+    t.start("cross_entropy", logits, labels)
+    wide = t.new("exponentials (fp32)", logits.shape, "fp32")
+    mask = t.new("target mask", logits.shape[:-1], "bool")
+    target = t.new("masked target", logits.shape[:-1], "int64")
+    loss = t.new("loss", logits.shape[:-1], "fp32")
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new("logits grad", logits.shape, logits.dtype)]
+
+    t.finish("cross_entropy", [logits], loss, [wide, mask, target], backward)
     return loss

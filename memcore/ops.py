@@ -20,9 +20,11 @@ from memcore.dims import (
     LABELS,
     MASKED,
     MASKED_KV,
+    QKV,
     REACH,
     REPEATED,
     ROTARY,
+    SEQ,
     TP,
     VOCAB,
     B,
@@ -61,7 +63,7 @@ from memcore.tape import Tape, Tensor
 
 FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
 TOKENS: Shape = (B, S / CP)
-HIDDEN: Shape = (*TOKENS, D)
+HIDDEN: Shape = (B, S / CP / SEQ, D)  # the residual stream
 QUERIES: Shape = (B, HEADS / TP, S / CP, HEAD_DIM)
 KEYS: Shape = (B, KV_HEADS / TP, S / CP, HEAD_DIM)
 REPEATED_KEYS: Shape = (B, REPEATED, S / CP, HEAD_DIM)
@@ -87,6 +89,8 @@ def mask_of(kind: str) -> str:
 def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
     """transformers' usual RMSNorm: normalised in fp32, cast back, times the weight."""
     with t.scope(name):
+        if t.kernels == "megatron":
+            return fused.norm(t, x, width, mean=False)
         if t.kernels == "liger":
             return fused.rms_norm(t, x, width, in_place=True)
         w = t.parameter("weight", (width,))
@@ -155,6 +159,8 @@ def gated_mlp(
 ) -> Tensor:
     """down(act(gate(x)) * up(x)): four tensors of that width are kept."""
     kind, bias = s.traits.activation, s.traits.mlp_bias
+    if t.kernels == "megatron":
+        return fused_gated_mlp(t, s, x)
     with t.scope(name):
         gate = linear(t, "gate_proj", x, D, width, bias)
         if t.kernels == "liger" and kind in FUSED_GATES:
@@ -169,9 +175,12 @@ def gated_mlp(
 
 def fused_gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """Phi-3's: gate and up come from one product of width 2 F."""
-    kind = s.traits.activation
+    kind, bias = s.traits.activation, s.traits.mlp_bias
     with t.scope("mlp"):
-        both = linear(t, "gate_up_proj", x, D, FUSED / TP, bias=False)
+        both = linear(t, "gate_up_proj", x, D, FUSED / TP, bias)
+        if t.kernels == "megatron":
+            product = fused.activated(t, both, (*both.shape[:-1], F / TP), f"{kind}(gate) x up")
+            return linear(t, "down_proj", product, F / TP, D, bias)
         gate, up = split(t, both, [(*TOKENS, F / TP)] * 2)
         if t.kernels == "liger" and kind in FUSED_GATES:
             gate, up = (contiguous(t, x, x.shape, "contiguous") for x in (gate, up))
@@ -187,6 +196,8 @@ def plain_mlp(
 ) -> Tensor:
     """project(act(expand(x)))."""
     h = linear(t, names[0], x, D, F / TP, bias, transposed)
+    if t.kernels == "megatron":
+        return linear(t, names[1], fused.activated(t, h, h.shape, kind), F / TP, D, bias)
     return linear(t, names[1], activation(t, h, kind), F / TP, D, bias, transposed)
 
 
@@ -309,6 +320,8 @@ def rotary(
 ) -> tuple[Tensor, Tensor]:
     """Rotated queries and keys, in the dtype they had. `tokens_first`: they are whole tensors that
     lie in memory as (B, S, heads, head_dim)."""
+    if t.kernels == "megatron":
+        return fused.turned(t, q, "q_rotary"), fused.turned(t, k, "k_rotary")
     if t.kernels == "liger":
         return fused.rotary(t, q, k, tables, not tokens_first, t.attention == "eager")
     q32 = rotate(t, q, *tables, HALF_ROTARY, "q_rotary")
@@ -368,7 +381,12 @@ def partial_rotary(
 
 
 def query_key_value(t: Tape, s: Structure, x: Tensor, bias: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Three projections."""
+    """Three projections, or a joint one in Megatron."""
+    if t.kernels == "megatron":
+        joint = linear(t, "linear_qkv", x, D, QKV / TP, bias)
+        widths: list[Shape] = [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)]
+        q, k, v = split(t, joint, widths)
+        return q, k, contiguous(t, v, v.shape, "v, contiguous")
     return (
         linear(t, "q_proj", x, D, Q / TP, bias),
         linear(t, "k_proj", x, D, KV / TP, bias),
@@ -405,6 +423,8 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
         logits = scale(t, capped, "logits, capped")
     with t.scope("loss"):
         labels = t.new("labels", (LABELS,), "int64")
+        if t.kernels == "megatron" and s.cross_entropy == "eager":
+            return fused.vocabulary_cross_entropy(t, logits, labels)
         if s.cross_entropy == "fused":
             loss = fused.cross_entropy(t, logits, labels)
             t.use(logits)

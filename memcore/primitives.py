@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcore.dims import Factor, Shape
+from memcore import fused
+from memcore.dims import CP, SEQ, B, Factor, S, Shape
 from memcore.policies import DTYPE_BYTES
+from memcore.structure import SEQUENCE
 from memcore.tape import Gradients, Tape, Tensor
 
 
@@ -63,13 +65,17 @@ def linear(
     W is (into, width), or (width, into) when `transposed` (GPT-2's Conv1D). A `tied` W is another
     block's parameter and is not counted here. `dtype`: x and W are cast to it first.
     """
+    if t.kernels == "megatron":
+        return fused.linear(t, name, x, width, into, bias, tied)
+    if fused.is_cut(into):
+        x = gather(t, x)
     with t.scope(name):
         w = t.parameter("weight", (width, into) if transposed else (into, width), tied)
         inputs = [t.parameter("bias", (into,))] if bias else []
         w_used = _weight(t, cast(t, w, dtype or w.dtype, f"weight ({dtype})"))
         biases = [_weight(t, b) for b in inputs]
         x_used = _matrix_input(t, cast(t, x, dtype or x.dtype, f"input ({dtype})"))
-        rows = x.shape[:-1]
+        rows = (B, S / CP) if fused.is_cut(into) and x.shape[0] is B else x.shape[:-1]
         flops = (2.0, (*rows, width, into))
         product = "addmm" if bias else "mm"
         t.start("matmul", x_used, w_used, *biases, flops=[flops], product=product)
@@ -94,7 +100,33 @@ def linear(
             backward,
             flops=[(2.0 * (1 + x_used.needs_grad), flops[1])],
         )
-        return out
+        return scatter(t, out) if fused.is_cut(width) else out
+
+
+def gather(t: Tape, x: Tensor) -> Tensor:
+    """All ranks' tokens, under sequence parallelism: made once for all products that read them.
+    Backward reduces and scatters the gradient. Saves nothing itself."""
+    if t.parallel != SEQUENCE:
+        return x
+    if id(x) not in t.whole:
+        shape = (B, S / CP, *x.shape[2:])
+        t.start("gather", x)
+        out = t.new("gathered", shape, x.dtype)
+        t.finish("gather", [x], out, [], lambda g: [t.new("grad, scattered", x.shape, x.dtype)])
+        t.whole[id(x)] = out
+    return t.whole[id(x)]
+
+
+def scatter(t: Tape, x: Tensor) -> Tensor:
+    """Partial results of all ranks summed, each keeping its tokens, under sequence parallelism;
+    else summed in place. Backward gathers the gradient. Saves nothing."""
+    shape = (B, S / CP / SEQ, *x.shape[2:])
+    if t.parallel != SEQUENCE:
+        return Tensor(x.storage, shape, x.dtype, x.needs_grad, x.node, x.index)
+    t.start("scatter", x)
+    out = t.new("scattered", shape, x.dtype)
+    t.finish("scatter", [x], out, [], lambda g: [t.new("grad, gathered", x.shape, x.dtype)])
+    return out
 
 
 def stacked_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -> Tensor:
@@ -274,6 +306,8 @@ def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
 def layer_norm(t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True) -> Tensor:
     """torch.nn.LayerNorm. Saves x, and fp32 mean and reciprocal deviation."""
     with t.scope(name):
+        if t.kernels == "megatron":
+            return fused.norm(t, x, width, mean=True)
         wb = [t.parameter(n, (width,)) for n in ("weight", "bias")] if affine else []
         t.start("layer_norm", x, *wb)
         stats = [t.new(s, x.shape[:-1], "fp32", fixed=True) for s in ("mean", "rstd")]

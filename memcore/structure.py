@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from memcore.model import Traits
 
+TENSOR, SEQUENCE = "tensor", "sequence"
+
 
 @dataclass(frozen=True, slots=True)
 class Structure:
     """A family with its traits, and the words of a plan that choose kernels.
 
-    dtype   of the weights that the operations read; autocast: cast to bf16 as they go
-    served  as an inference engine runs it, where transformers' training code does more
+    dtype      of the weights that the operations read; autocast: cast to bf16 as they go
+    served     as an inference engine runs it, where transformers' training code does more
+    parallel   '' or how tensor-parallel ranks share a layer: TENSOR, or SEQUENCE where norms and
+               residuals are cut over them too
     """
 
     family: str
@@ -23,6 +27,7 @@ class Structure:
     dtype: str
     autocast: bool
     served: bool = False
+    parallel: str = ""
 
 
 @dataclass(frozen=True, slots=True)

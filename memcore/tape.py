@@ -123,6 +123,7 @@ class Tape:
     autocast   operations on matrices cast fp32 inputs and weights to bf16, as torch.autocast does
     kernels, attention    whose kernels run (policies.KERNELS, policies.ATTENTION)
     core       the attention core keeps its inputs only, and backward runs it again
+    parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
     """
 
     def __init__(
@@ -132,12 +133,15 @@ class Tape:
         kernels: str = "hf",
         attention: str = "flash",
         core: bool = False,
+        parallel: str = "",
     ):
         self.parameter_dtype = parameter_dtype
         self.autocast = autocast
         self.kernels = kernels
         self.attention = attention
         self.core = core
+        self.parallel = parallel
+        self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
         self.work: list[Work] = []

@@ -57,7 +57,7 @@ def draw(serving: bool) -> None:
     with st.expander("Parallelism"):
         for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
             _steps(path, RANKS)
-        _fields("parallel.sequence_parallel", "parallel.virtual_stages")
+        _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
     with st.expander("Serving", expanded=serving):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
         _fields("serve.prompt_len", "serve.output_len", "serve.block_size")

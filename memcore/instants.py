@@ -31,7 +31,7 @@ from memcore.ledger import (
     window,
 )
 from memcore.policies import LAYER, OPERATIONS, Optimizer, Precision
-from memcore.states import BlockStates, block_states, lookup_tables
+from memcore.states import BlockStates, block_states, lookup_tables, megatron_buffers
 from memcore.tape import Tape
 
 Alive = list[tuple[Group, Number]]
@@ -99,7 +99,14 @@ class Layers:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The words that decide a training step's schedule, and the layers it runs."""
+    """The words that decide a training step's schedule, and the layers it runs.
+
+    layers     that this GPU's pipeline stage has
+    running    of them, those that one forward runs through: all, or one virtual stage's
+    first, last   whether the stage has the embedding, and the head
+    waiting    forwards through `running` layers, besides the present one, that wait for their
+               backward
+    """
 
     blocks: Blocks
     copies: Precision
@@ -109,7 +116,12 @@ class Step:
     sharded: bool  # FSDP owns the parameters
     reshards: bool  # FSDP frees a layer's gathered weights after its forward
     replicas: bool  # DistributedDataParallel averages gradients
+    accumulated: bool  # gradients live in a buffer of their own always (Megatron's main_grad)
     offload: str  # where the optimizer states live: 'none', 'cpu', 'nvme'
+    running: Layers
+    first: bool = True
+    last: bool = True
+    waiting: int = 0
 
     @property
     def embed(self) -> BlockStates:
@@ -142,12 +154,12 @@ class Step:
 
     def forward(self, i: int) -> Window:
         """Layer `i` running forward."""
-        kind = self.layers.kind(i)
+        kind = self.running.kind(i)
         return window(self.blocks.layers[kind], FORWARD, recompute=self.recompute(kind))
 
     def backward(self, i: int, merge: bool = False) -> Window:
         """Layer `i` running backward, again forward first where it is checkpointed."""
-        kind = self.layers.kind(i)
+        kind = self.running.kind(i)
         again = self.recompute(kind)
         stretch = RECOMPUTE if again else BACKWARD
         return window(self.blocks.layers[kind], stretch, merge, again)
@@ -158,8 +170,19 @@ class Step:
 
     def every(self, state: str) -> Alive:
         """One kind of state of every block."""
-        layers = self.of_layers(state, self.layers.counts)
-        return [(getattr(self.embed, state), 1), *layers, (getattr(self.head, state), 1)]
+        return [
+            *self.at_first((getattr(self.embed, state), 1)),
+            *self.of_layers(state, self.layers.counts),
+            *self.at_last((getattr(self.head, state), 1)),
+        ]
+
+    def at_first(self, *alive: tuple[Group, Number]) -> Alive:
+        """These, if this stage has the embedding."""
+        return list(alive) if self.first else []
+
+    def at_last(self, *alive: tuple[Group, Number]) -> Alive:
+        """These, if this stage has the head."""
+        return list(alive) if self.last else []
 
     def made(self, counts: list[int]) -> Alive:
         """Whole gradients of `counts` layers of each kind."""
@@ -201,6 +224,10 @@ def resident(step: Step) -> Alive:
     alive = step.every("resident")
     if step.offload == "none":
         alive += optimizer_states(step)
+    if step.accumulated:
+        alive += step.every("gradients")
+        tapes = tuple(step.blocks.layers)
+        alive.append((megatron_buffers(tapes, step.blocks.structure.parallel), 1))
     if step.replicas:
         alive += step.every("buckets")
     if step.copies.scaled:
@@ -230,10 +257,10 @@ def saved_for_backward(step: Step) -> Alive:
         mask = [r for r in _shared(step)[0].rows if r.name == "causal mask"]
         until_backward = Group.of(dict.fromkeys((*until_backward.rows, *mask)))
     return [
-        (saved(blocks.embed), 1),
+        *step.at_first((saved(blocks.embed), 1)),
         (until_backward, 1),
-        *_kept(step, step.layers.count),
-        (saved(blocks.head), 1),
+        *_kept(step, step.running.count),
+        *step.at_last((saved(blocks.head), 1)),
     ]
 
 
@@ -244,38 +271,60 @@ def instants(step: Step) -> list[Instant]:
 
 def _kept(step: Step, layers: int) -> Alive:
     """What the first `layers` layers have left for their backward."""
-    return [(step.kept(k), n) for k, n in enumerate(step.layers.first(layers))]
+    return [(step.kept(k), n) for k, n in enumerate(step.running.first(layers))]
+
+
+def waiting(step: Step) -> Alive:
+    """What the forwards that wait for their backward have left, besides the present one's."""
+    n = step.waiting
+    if not n:
+        return []
+    one = [
+        *step.at_first((saved(step.blocks.embed), 1)),
+        *_kept(step, step.running.count),
+        *step.at_last((saved(step.blocks.head), 1)),
+    ]
+    return [(group, times * n) for group, times in one]
 
 
 def _activations(step: Step, layers: int, forward: bool) -> Alive:
     """What forward has left so far: the embedding's, the shared tensors', and `layers` layers'."""
     until_backward, forward_only = _shared(step)
-    alive: Alive = [(saved(step.blocks.embed), 1), (until_backward, 1), *_kept(step, layers)]
+    alive: Alive = [
+        *step.at_first((saved(step.blocks.embed), 1)),
+        (until_backward, 1),
+        *_kept(step, layers),
+        *waiting(step),
+    ]
     if forward:
         alive.append((forward_only, 1))
         # Autocast's cached weights outlive checkpointed layers until autocast ends.
-        counts = enumerate(step.layers.first(layers))
+        counts = enumerate(step.running.first(layers))
         alive += [(weight_copies(step.blocks.layers[k]), n) for k, n in counts if step.recompute(k)]
     return alive
 
 
 def _whole(step: Step) -> list[Instant]:
-    """Every GPU has whole parameters: plain PyTorch, or DistributedDataParallel."""
-    blocks, layers = step.blocks, step.layers
-    n, merge = layers.count, step.keeps_gradients
+    """Every GPU has the whole parameters of its stage: PyTorch, DistributedDataParallel, Megatron."""
+    blocks, layers = step.blocks, step.running
+    n, merge = layers.count, step.keeps_gradients or step.accumulated
     base = resident(step)
     made: Alive = [
-        (gradients(blocks.embed), 1),
-        *step.made(layers.counts),
-        (gradients(blocks.head), 1),
+        *step.at_first((gradients(blocks.embed), 1)),
+        *step.made(step.layers.counts),
+        *step.at_last((gradients(blocks.head), 1)),
     ]
+    if step.accumulated:
+        made = []  # there is a buffer for them, which `resident` counts
     before = base + (made if merge else [])
 
     def so_far(counts: list[int]) -> Alive:
         """Gradients made when these layers have run backward, beside those that were there."""
+        if step.accumulated:
+            return []
         if merge:
-            return [(tied_gradient(blocks.head), 1)]
-        return [(gradients(blocks.head), 1), *step.made(counts)]
+            return step.at_last((tied_gradient(blocks.head), 1))
+        return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
 
     out = [
         Instant(
@@ -283,20 +332,23 @@ def _whole(step: Step) -> list[Instant]:
             "Forward, last layer",
             before + _activations(step, n - 1, forward=True),
             step.forward(n - 1),
-        ),
-        Instant(
-            "loss",
-            "Loss",
-            before + _activations(step, n, forward=True),
-            window(blocks.head, FORWARD),
-        ),
-        Instant(
-            "loss-backward",
-            "Backward of the loss",
-            before + _activations(step, n, forward=False),
-            window(blocks.head, BACKWARD, merge),
-        ),
+        )
     ]
+    if step.last:
+        out += [
+            Instant(
+                "loss",
+                "Loss",
+                before + _activations(step, n, forward=True),
+                window(blocks.head, FORWARD),
+            ),
+            Instant(
+                "loss-backward",
+                "Backward of the loss",
+                before + _activations(step, n, forward=False),
+                window(blocks.head, BACKWARD, merge),
+            ),
+        ]
     for name, label, i in layers.ends:
         out.append(
             Instant(
@@ -306,14 +358,15 @@ def _whole(step: Step) -> list[Instant]:
                 step.backward(i, merge),
             )
         )
-    out.append(
-        Instant(
-            "embedding-backward",
-            "Backward of the embedding",
-            before + so_far(layers.counts) + [(saved(blocks.embed), 1)],
-            window(blocks.embed, BACKWARD, merge),
+    if step.first:
+        out.append(
+            Instant(
+                "embedding-backward",
+                "Backward of the embedding",
+                [*before, *so_far(layers.counts), (saved(blocks.embed), 1), *waiting(step)],
+                window(blocks.embed, BACKWARD, merge),
+            )
         )
-    )
     out.append(Instant("optimizer-step", "Optimizer step", base + made + _stepping(step)))
     return out
 
@@ -326,12 +379,12 @@ def _sharded(step: Step) -> list[Instant]:
     reduce-scatter stays until the next one. Embedding, final norm and head are the root's group:
     their gradients stay whole until all layers are done.
     """
-    blocks, layers = step.blocks, step.layers
+    blocks, layers = step.blocks, step.running
     n = layers.count
     base = resident(step)
     before = base + (step.every("gradients") if step.keeps_gradients else [])
-    root: Alive = [(step.embed.gathered, 1), (step.head.gathered, 1)]
-    head_grads: Alive = [(gradients(blocks.head), 1)]
+    root = [*step.at_first((step.embed.gathered, 1)), *step.at_last((step.head.gathered, 1))]
+    head_grads = step.at_last((gradients(blocks.head), 1))
 
     def whole(i: int) -> Alive:
         """The gathered weights of layer `i`, if there is one."""
@@ -367,13 +420,22 @@ def _sharded(step: Step) -> list[Instant]:
             ],
             step.forward(n - 1),
         ),
-        Instant(
-            "loss",
-            "Loss",
-            [*before, *root, *unsharded(n), *whole(n - 1), *_activations(step, n, forward=True)],
-            window(blocks.head, FORWARD),
-        ),
     ]
+    if step.last:
+        out.append(
+            Instant(
+                "loss",
+                "Loss",
+                [
+                    *before,
+                    *root,
+                    *unsharded(n),
+                    *whole(n - 1),
+                    *_activations(step, n, forward=True),
+                ],
+                window(blocks.head, FORWARD),
+            )
+        )
     if step.reshards:
         out.append(
             Instant(
@@ -384,24 +446,25 @@ def _sharded(step: Step) -> list[Instant]:
                     *root,
                     *root,
                     *_activations(step, n, forward=False),
-                    (saved(blocks.head), 1),
+                    *step.at_last((saved(blocks.head), 1)),
                 ],
             )
         )
-    out.append(
-        Instant(
-            "loss-backward",
-            "Backward of the loss",
-            [
-                *before,
-                *root,
-                *unsharded(n),
-                *gathering(n - 1),
-                *_activations(step, n, forward=False),
-            ],
-            window(blocks.head, BACKWARD),
+    if step.last:
+        out.append(
+            Instant(
+                "loss-backward",
+                "Backward of the loss",
+                [
+                    *before,
+                    *root,
+                    *unsharded(n),
+                    *gathering(n - 1),
+                    *_activations(step, n, forward=False),
+                ],
+                window(blocks.head, BACKWARD),
+            )
         )
-    )
     for name, label, i in layers.ends:
         tape = blocks.layers[layers.kind(i)]
         common = [
@@ -427,21 +490,23 @@ def _sharded(step: Step) -> list[Instant]:
                 [*common, *unsharded(i), *reducing(i), (gradients(tape), 1)],
             )
         )
-    out.append(
-        Instant(
-            "embedding-backward",
-            "Backward of the embedding",
-            [
-                *before,
-                *root,
-                *reducing(0),
-                *reduced(layers.counts),
-                *head_grads,
-                (saved(blocks.embed), 1),
-            ],
-            window(blocks.embed, BACKWARD),
+    if step.first:
+        out.append(
+            Instant(
+                "embedding-backward",
+                "Backward of the embedding",
+                [
+                    *before,
+                    *root,
+                    *reducing(0),
+                    *reduced(layers.counts),
+                    *head_grads,
+                    (saved(blocks.embed), 1),
+                    *waiting(step),
+                ],
+                window(blocks.embed, BACKWARD),
+            )
         )
-    )
     out.append(
         Instant(
             "reduce-root",
@@ -450,9 +515,9 @@ def _sharded(step: Step) -> list[Instant]:
                 *before,
                 *reduced(layers.counts),
                 *head_grads,
-                (gradients(blocks.embed), 1),
-                (step.embed.reduction, 1),
-                (step.head.reduction, 1),
+                *step.at_first((gradients(blocks.embed), 1), (step.embed.reduction, 1)),
+                *step.at_last((step.head.reduction, 1)),
+                *waiting(step),
             ],
         )
     )

@@ -51,6 +51,7 @@ KEYS = {
     "ep": Key("parallel.ep", 1),
     "sp": Key("parallel.sequence_parallel", False),
     "vs": Key("parallel.virtual_stages", 1),
+    "sched": Key("parallel.schedule", "1f1b"),
     "mb": Key("train.micro_batch", 1),
     "seq": Key("train.seq_len", 4096),
     "accum": Key("train.grad_accumulation", 1),

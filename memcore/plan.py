@@ -75,6 +75,9 @@ class Parallel(_Part):
     virtual_stages: int = _field(
         1, "Virtual stages", "Model chunks per pipeline rank.", ge=1, le=128
     )
+    schedule: _words(policies.SCHEDULES) = _field(  # type: ignore[valid-type]
+        "1f1b", "Pipeline schedule", "In which order micro-batches pass through the stages."
+    )
 
 
 class Train(_Part):

@@ -76,6 +76,12 @@ COPIES = {
     ("pytorch", "bf16-pure"): Precision(
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
     ),
+    ("megatron", "bf16-mixed"): Precision(
+        "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "fp32", "fp32", "fp32"
+    ),
+    ("megatron", "fp16-mixed"): Precision(
+        "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True
+    ),
     ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
     ("fsdp2", "fp16-mixed"): Precision(
         "fp16-mixed", _FP16, "fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True
@@ -112,6 +118,12 @@ FRAMEWORKS = {
         "PyTorch (DDP)",
         "One full copy per GPU; gradients are averaged with DistributedDataParallel. ZeRO 1 is "
         "torch's ZeroRedundancyOptimizer.",
+        zero=(0, 1),
+    ),
+    "megatron": Framework(
+        "Megatron-LM",
+        "megatron.core with Transformer Engine's kernels: gradients are summed in an fp32 buffer. "
+        "ZeRO 1 is its distributed optimizer.",
         zero=(0, 1),
     ),
     "fsdp2": Framework(
@@ -274,6 +286,21 @@ CHECKPOINTING = {
     ),
 }
 
+# How micro-batches pass through the stages of a pipeline.
+SCHEDULES = {
+    "1f1b": Word(
+        "1F1B",
+        "One forward, one backward in turn: stage r of p has p - r micro-batches in flight. With "
+        "virtual stages it is interleaved.",
+    ),
+    "gpipe": Word("GPipe", "All forwards, then all backwards: every micro-batch is in flight."),
+    "zero-bubble": Word(
+        "Zero bubble",
+        "ZB-H1: backward in two halves, the weights' later; every stage has as many micro-batches "
+        "in flight as the first stage of 1F1B.",
+    ),
+}
+
 KERNELS = {
     "hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly."),
     "liger": Word(
@@ -285,6 +312,10 @@ KERNELS = {
         "torch.compile",
         "Each layer compiled by itself: what lies between matrix products is fused and computed "
         "again in backward, as the compiler's partitioner decides.",
+    ),
+    "megatron": Word(
+        "Megatron",
+        "Transformer Engine's and Megatron's fused kernels, with the megatron framework.",
     ),
 }
 

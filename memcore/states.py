@@ -11,13 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memcore.dims import (
+    CP,
     SHARD,
     STATE,
     Axis,
+    B,
     Cut,
+    D,
     Dim,
     Factor,
     Number,
+    S,
     Shape,
     ceil_div,
     share,
@@ -25,6 +29,7 @@ from memcore.dims import (
 )
 from memcore.ledger import Group, Template
 from memcore.policies import Optimizer, Precision, State
+from memcore.structure import SEQUENCE
 from memcore.tape import Tape
 
 FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
@@ -166,6 +171,33 @@ def lookup_tables(optimizer: Optimizer) -> Group:
         Template(name, "optimizer_states", (QUANTIZED_BLOCK,), "fp32", "always", why, BITSANDBYTES)
         for name in optimizer.tables
     )
+
+
+@functools.lru_cache(maxsize=256)
+def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
+    """What Megatron and Transformer Engine keep for good besides the states.
+
+    One 16-bit tensor for each shape of weight, which stands for the gradients that were added into
+    the fp32 buffer; and, under sequence parallelism, the room where the head gathers its input.
+    """
+    shapes = dict.fromkeys(p.shape for tape in layers for p in tape.parameters if len(p.shape) > 1)
+    rows = [
+        Template(
+            f"stand-in for a weight's gradient, {' x '.join(map(str, shape))}", "workspace", shape,
+            "bf16", "always", "autograd wants a gradient; the true one is in the fp32 buffer",
+            "transformer_engine/pytorch/module/base.py: get_dummy_wgrad",
+        )
+        for shape in shapes
+    ]  # fmt: skip
+    if parallel == SEQUENCE:
+        rows.append(
+            Template(
+                "global memory buffer", "workspace", (B, S / CP, D), "bf16", "always",
+                "the head's input, gathered from all ranks",
+                "megatron/core/tensor_parallel: get_global_memory_buffer",
+            )
+        )  # fmt: skip
+    return Group.of(rows)
 
 
 def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, ...]:

@@ -10,7 +10,7 @@ from memcore.dims import Number, Shape, ceil_div, derive
 from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.ledger import Amounts
-from memcore.memory import count, layers_of, step_of, training_sizes
+from memcore.memory import count, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
@@ -57,16 +57,16 @@ def evaluate(plan: Plan) -> Report:
     time: Time | None = None
     ledger: tuple[LedgerRow, ...] = ()
     p = plan.parallel
-    if p.tp * p.pp * p.cp * p.ep == 1:
-        step = step_of(plan)
-        amounts = Amounts(training_sizes(plan))
-        counted = count(plan, step, amounts)
-        memory, ledger = counted.memory, counted.ledger
+    amounts = Amounts(training_sizes(plan))
+    step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
+    counted = count(plan, step, amounts, ranks)
+    memory, ledger = counted.memory, counted.ledger
+    if p.tp * p.pp * p.cp == 1:
         time = training_time(plan, step, amounts)
     else:
         notes.append(
-            "Training is not computed for tensor, pipeline, context or expert parallelism yet; "
-            "set parallel.tp, pp, cp and ep to 1. Serving is computed for tp and pp."
+            "The time of a training step is not computed for tensor, pipeline or context "
+            "parallelism yet; its memory is, and serving for tp and pp."
         )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(

@@ -54,6 +54,10 @@ class Layers:
     count: int
     kinds: tuple[int, ...]  # () if all are of kind 0
 
+    def part(self, start: int, end: int) -> Layers:
+        """Layers `start` to before `end`."""
+        return Layers(end - start, self.kinds[start:end])
+
     def kind(self, i: int) -> int:
         return self.kinds[i] if self.kinds else 0
 
@@ -305,7 +309,7 @@ def _activations(step: Step, layers: int, forward: bool) -> Alive:
 
 
 def _whole(step: Step) -> list[Instant]:
-    """Every GPU has the whole parameters of its stage: PyTorch, DistributedDataParallel, Megatron."""
+    """Every GPU has all parameters of its stage: PyTorch, DistributedDataParallel, Megatron."""
     blocks, layers = step.blocks, step.running
     n, merge = layers.count, step.keeps_gradients or step.accumulated
     base = resident(step)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from memcore import constants, policies
+from memcore import constants, pipeline, policies
 from memcore.blocks import build, structure_of
-from memcore.dims import Number, derive, maximum
+from memcore.dims import Number, ceil_div, derive, maximum
 from memcore.instants import (
     Alive,
     Instant,
@@ -17,25 +17,33 @@ from memcore.instants import (
     instants,
     optimizer_states,
     saved_for_backward,
+    waiting,
 )
 from memcore.ledger import Amounts, Template
 from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.states import HOST
-from memcore.structure import LayerKind
+from memcore.structure import SEQUENCE, TENSOR, LayerKind
+
+VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
 
 
-def step_of(plan: Plan) -> Step:
-    """The words of a plan that decide its schedule."""
-    t = plan.train
+def step_of(plan: Plan, stage: int = 0) -> Step:
+    """The words of a plan that decide its schedule on one pipeline stage."""
+    t, p = plan.train, plan.parallel
     copies = policies.COPIES[t.framework, t.precision]
     model = plan.architecture
+    if p.pp > 1 and model.traits.tied_embeddings:  # the last stage has a copy of its own
+        model = replace(model, traits=replace(model.traits, tied_embeddings=False))
+    parallel = "" if p.tp == 1 else SEQUENCE if p.sequence_parallel else TENSOR
     structure = structure_of(
-        model, t.attention, t.kernels, t.cross_entropy, copies.compute, copies.autocast
+        model, t.attention, t.kernels, t.cross_entropy, copies.compute, copies.autocast, parallel
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
-    kinds, layers = layers_of(model, again, t.checkpoint_every)
+    kinds, stack = layers_of(model, again, t.checkpoint_every)
+    layers = stack.part(*pipeline.span(model.layers, p.pp, stage))
+    running = layers.part(0, -(-layers.count // p.virtual_stages))
     return Step(
         blocks=build(structure, kinds),
         copies=copies,
@@ -45,7 +53,12 @@ def step_of(plan: Plan) -> Step:
         sharded=t.framework == "fsdp2",
         reshards=t.zero == 3,
         replicas=t.framework == "pytorch" and plan.dp > 1,
+        accumulated=t.framework == "megatron",
         offload=t.offload_optimizer,
+        running=running,
+        first=stage == 0,
+        last=stage == p.pp - 1,
+        waiting=pipeline.in_flight(plan, stage) - 1,
     )
 
 
@@ -78,11 +91,16 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
 
     SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states.
     """
-    zero = plan.train.zero
-    sharded = plan.train.framework == "fsdp2" and zero >= 2
-    sizes["SHARD"] = sizes["DP"] if sharded else 1
-    sizes["STATE"] = sizes["DP"] if sharded or zero == 1 else 1
+    t = plan.train
+    sharded = t.framework == "fsdp2" and t.zero >= 2
+    ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
+    sizes["SHARD"] = ranks if sharded else 1
+    sizes["STATE"] = ranks if sharded or t.zero == 1 else 1
+    sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
+    if t.framework == "megatron":
+        whole = VOCAB_MULTIPLE * sizes["TP"]
+        sizes["VOCAB"] = ceil_div(sizes["VOCAB"], whole) * whole
     derive(sizes)
 
 
@@ -108,11 +126,35 @@ class Counted:
     ledger: tuple[LedgerRow, ...]
 
 
-def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
-    """Everything about the memory of one training step on one GPU."""
+def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]:
+    """The pipeline stage that needs the most memory, and the peak of every stage.
+
+    Stages that run the same differ in how many micro-batches wait: that much is added to each
+    instant but the optimizer's step, so that a stage is evaluated once for all that are like it.
+    """
+    ranks: list[RankMemory] = []
+    seen: dict[tuple[bool, bool, Layers], tuple[list[tuple[int, str]], int]] = {}
+    for stage in range(plan.parallel.pp):
+        step = replace(step_of(plan, stage), waiting=0)
+        key = step.first, step.last, step.layers
+        if key not in seen:
+            found = [(int(instant_bytes(i, amounts)[0]), i.id) for i in instants(step)]
+            seen[key] = found, int(amounts.alive(waiting(replace(step, waiting=1))))
+        found, each = seen[key]
+        n = each * (pipeline.in_flight(plan, stage) - 1)
+        best, where = max((b + n * (i != "optimizer-step"), i) for b, i in found)
+        ranks.append(RankMemory(stage, best, where))
+    top = max(ranks, key=lambda r: r.allocated_bytes)
+    return step_of(plan, top.rank), tuple(ranks)
+
+
+def count(plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...] = ()) -> Counted:
+    """Everything about the memory of one training step on one GPU, of the stage that `step` is of.
+    `ranks`: the peak of every pipeline stage, if there are several."""
     schedule = instants(step)
+    rank = max(ranks, key=lambda r: r.allocated_bytes).rank if ranks else 0
     found = [(instant, *instant_bytes(instant, amounts)) for instant in schedule]
-    timeline = [_moment(instant, int(n), at, amounts) for instant, n, at in found]
+    timeline = [_moment(instant, int(n), at, amounts, rank) for instant, n, at in found]
     top = max(range(len(found)), key=lambda i: timeline[i].bytes)
     peak, best = timeline[top], timeline[top].bytes
     ledger = listed(rows_alive(schedule[top], found[top][2], amounts), amounts)
@@ -132,7 +174,7 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
     possible = device[0] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
     memory = Memory(
         allocated_bytes=best,
-        peak=Peak(0, peak.id),
+        peak=Peak(rank, peak.id),
         consumers=peak.consumers,
         saved_for_backward_bytes=int(amounts.alive(saved_for_backward(step))),
         reserved_bytes=reserved,
@@ -142,7 +184,7 @@ def count(plan: Plan, step: Step, amounts: Amounts) -> Counted:
         verdict="fits" if fits else "tight" if possible else "over",
         tiers=tiers,
         tier_capacities=room,
-        ranks=(RankMemory(0, best, peak.id),),
+        ranks=ranks or (RankMemory(0, best, peak.id),),
         timeline=tuple(timeline),
         overheads=overheads,
     )
@@ -194,7 +236,7 @@ def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     return rows
 
 
-def _moment(instant: Instant, n: int, at: int, amounts: Amounts) -> InstantMemory:
+def _moment(instant: Instant, n: int, at: int, amounts: Amounts, rank: int) -> InstantMemory:
     consumers = dict.fromkeys(CONSUMERS, 0)
     for group, times in instant.alive:
         for consumer, each in amounts.by_consumer(group).items():
@@ -205,7 +247,7 @@ def _moment(instant: Instant, n: int, at: int, amounts: Amounts) -> InstantMemor
         for i in instant.window.alive[at]:
             row = instant.window.rows[i]
             consumers[row.consumer] += amounts.bytes(row.shape, row.dtype)
-    return InstantMemory(instant.id, instant.label, 0, n, consumers, where)
+    return InstantMemory(instant.id, instant.label, rank, n, consumers, where)
 
 
 def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts) -> LedgerRow:

@@ -253,6 +253,7 @@ class Plan(_Part):
             "DP": self.dp,
             "TP": p.tp,
             "PP": p.pp,
+            "VIRTUAL": p.virtual_stages,
             "CP": p.cp,
         }
 

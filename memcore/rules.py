@@ -50,6 +50,14 @@ SIZE_RULES = (
         lambda s: f"{s['PP']:,} stages for {s['LAYERS']:,} layers; use at most one per layer",
     ),
     SizeRule(
+        "parallel.virtual_stages",
+        lambda s: s["LAYERS"] >= s["PP"] * s["VIRTUAL"],
+        lambda s: (
+            f"{s['VIRTUAL']:,} virtual stages on each of {s['PP']:,} for {s['LAYERS']:,} layers; "
+            "use at most one per layer"
+        ),
+    ),
+    SizeRule(
         "parallel.cp",
         lambda s: s["S"] >= s["CP"],
         lambda s: f"{s['CP']:,} ranks for {s['S']:,} tokens; use at most one per token",
@@ -71,6 +79,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"stage, or set train.framework to {' or '.join(others)}",
             )
         )
+    if (t.framework, t.precision) not in policies.COPIES:
+        known = [p for f, p in policies.COPIES if f == t.framework]
+        issues.append(
+            Issue("train.precision", f"{t.framework} has {', '.join(known)}; choose one of them")
+        )
+    if (t.kernels == "megatron") != (t.framework == "megatron"):
+        other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
+        issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
+    issues += _parallel_issues(plan)
     issues += _host_issues(plan)
     if model is None:
         return issues
@@ -118,6 +135,44 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         )
     sizes = plan.sizes()
     issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
+    return issues
+
+
+def _parallel_issues(plan: Plan) -> list[Issue]:
+    """Axes of parallelism that do not go together."""
+    p, t = plan.parallel, plan.train
+    issues = []
+    if p.ep > 1:
+        issues.append(
+            Issue("parallel.ep", "expert parallelism needs a mixture of experts; set it to 1")
+        )
+    if p.sequence_parallel and p.tp == 1:
+        issues.append(
+            Issue(
+                "parallel.sequence_parallel",
+                "it cuts norms over tensor-parallel ranks; set it to false, or parallel.tp to 2 or "
+                "more",
+            )
+        )
+    if p.virtual_stages > 1 and (p.pp == 1 or p.schedule != "1f1b"):
+        issues.append(
+            Issue(
+                "parallel.virtual_stages",
+                "only the 1f1b schedule of a pipeline has them; set it to 1, or parallel.pp to 2 "
+                "or more and parallel.schedule to 1f1b",
+            )
+        )
+    if p.tp * p.pp * p.cp > 1 and t.offload_optimizer != "none":
+        issues.append(
+            Issue(
+                "train.offload_optimizer",
+                "not computed with tensor, pipeline or context parallelism; set it to none",
+            )
+        )
+    if p.cp > 1 and t.attention == "eager":
+        issues.append(
+            Issue("train.attention", "context parallelism needs sdpa or flash; set it to flash")
+        )
     return issues
 
 

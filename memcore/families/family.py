@@ -13,11 +13,9 @@ from memcore.tape import Tape, Tensor
 ATTENTIONS = ("eager", "sdpa", "flash")
 KERNELS = ("hf", "compile")
 HF_ONLY = ("hf",)  # families whose other kernels are not known yet
-WITH_LIGER = (
-    "hf",
-    "liger",
-    "compile",
-)  # families that liger_kernel/transformers/monkey_patch.py knows
+WITH_MEGATRON = (*KERNELS, "megatron")
+WITH_LIGER = (*KERNELS, "liger")  # liger_kernel/transformers/monkey_patch.py knows them
+WITH_BOTH = (*WITH_LIGER, "megatron")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcore.dims import CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
-from memcore.families.family import Family
+from memcore.families.family import WITH_MEGATRON, Family
 from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
 from memcore.primitives import add, dropout, embedding, heads_first, layer_norm, linear, split
@@ -77,4 +77,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
 
 
-FAMILY = Family(_config, _embed, _layer, _head, mask_is_argument=True)
+FAMILY = Family(_config, _embed, _layer, _head, mask_is_argument=True, kernels=WITH_MEGATRON)

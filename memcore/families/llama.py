@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
-from memcore.families.family import WITH_LIGER, Family, heads_of, layer_kinds
+from memcore.families.family import WITH_BOTH, Family, heads_of, layer_kinds
 from memcore.model import (
     ACTIVATIONS,
     FULL,
@@ -237,10 +237,10 @@ def _smollm3(k: Keys, label: str) -> Model:
 
 
 FAMILIES = {
-    "llama": Family(_llama, embed, layer, head, kernels=WITH_LIGER),
-    "mistral": Family(_mistral, embed, layer, head, kernels=WITH_LIGER),
-    "qwen2": Family(_qwen2, embed, layer, head, kernels=WITH_LIGER),
-    "qwen3": Family(_qwen3, embed, layer, head, kernels=WITH_LIGER),
-    "granite": Family(_granite, embed, layer, head, kernels=WITH_LIGER),
-    "smollm3": Family(_smollm3, embed, layer, head, kernels=WITH_LIGER),
+    "llama": Family(_llama, embed, layer, head, kernels=WITH_BOTH),
+    "mistral": Family(_mistral, embed, layer, head, kernels=WITH_BOTH),
+    "qwen2": Family(_qwen2, embed, layer, head, kernels=WITH_BOTH),
+    "qwen3": Family(_qwen3, embed, layer, head, kernels=WITH_BOTH),
+    "granite": Family(_granite, embed, layer, head, kernels=WITH_BOTH),
+    "smollm3": Family(_smollm3, embed, layer, head, kernels=WITH_BOTH),
 }

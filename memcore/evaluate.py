@@ -49,6 +49,21 @@ def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
     return int(n)
 
 
+def _not_planned(plan: Plan) -> str:
+    """Why training cannot be planned for this combination, or ''. Serving may still be."""
+    p = plan.parallel
+    if p.ep > 1:
+        return "expert parallelism is not planned yet; set parallel.ep to 1."
+    if p.tp > 1 and plan.architecture.experts:
+        return "tensor parallelism of mixtures of experts is not planned yet; set parallel.tp to 1."
+    if p.tp * p.pp * p.cp > 1 and plan.train.offload_optimizer != "none":
+        return (
+            "an offloaded optimizer is not planned with tensor, pipeline or context parallelism "
+            "yet; set train.offload_optimizer to none."
+        )
+    return ""
+
+
 def evaluate(plan: Plan) -> Report:
     """Everything Memplan knows about a plan. Pure; never raises for a valid plan."""
     count_of = parameters(plan.architecture)
@@ -57,17 +72,21 @@ def evaluate(plan: Plan) -> Report:
     time: Time | None = None
     ledger: tuple[LedgerRow, ...] = ()
     p = plan.parallel
-    amounts = Amounts(training_sizes(plan))
-    step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
-    counted = count(plan, step, amounts, ranks)
-    memory, ledger = counted.memory, counted.ledger
-    if p.tp * p.pp * p.cp == 1:
-        time = training_time(plan, step, amounts)
+    missing = _not_planned(plan)
+    if missing:
+        notes.append(f"Training is not computed: {missing}")
     else:
-        notes.append(
-            "The time of a training step is not computed for tensor, pipeline or context "
-            "parallelism yet; its memory is, and serving for tp and pp."
-        )
+        amounts = Amounts(training_sizes(plan))
+        step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
+        counted = count(plan, step, amounts, ranks)
+        memory, ledger = counted.memory, counted.ledger
+        if p.tp * p.pp * p.cp == 1:
+            time = training_time(plan, step, amounts)
+        else:
+            notes.append(
+                "The time of a training step is not computed for tensor, pipeline or context "
+                "parallelism yet; its memory is."
+            )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "

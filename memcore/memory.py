@@ -38,12 +38,18 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         model = replace(model, traits=replace(model.traits, tied_embeddings=False))
     parallel = "" if p.tp == 1 else SEQUENCE if p.sequence_parallel else TENSOR
     structure = structure_of(
-        model, t.attention, t.kernels, t.cross_entropy, copies.compute, copies.autocast, parallel
+        model,
+        t.attention,
+        t.kernels,
+        t.cross_entropy,
+        copies.compute,
+        copies.autocast,
+        parallel=parallel,
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
     kinds, stack = layers_of(model, again, t.checkpoint_every)
     layers = stack.part(*pipeline.span(model.layers, p.pp, stage))
-    running = layers.part(0, -(-layers.count // p.virtual_stages))
+    running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
     return Step(
         blocks=build(structure, kinds),
         copies=copies,

@@ -142,31 +142,11 @@ def _parallel_issues(plan: Plan) -> list[Issue]:
     """Axes of parallelism that do not go together."""
     p, t = plan.parallel, plan.train
     issues = []
-    if p.ep > 1:
-        issues.append(
-            Issue("parallel.ep", "expert parallelism needs a mixture of experts; set it to 1")
-        )
-    if p.sequence_parallel and p.tp == 1:
-        issues.append(
-            Issue(
-                "parallel.sequence_parallel",
-                "it cuts norms over tensor-parallel ranks; set it to false, or parallel.tp to 2 or "
-                "more",
-            )
-        )
-    if p.virtual_stages > 1 and (p.pp == 1 or p.schedule != "1f1b"):
+    if p.virtual_stages > 1 and p.schedule != "1f1b":
         issues.append(
             Issue(
                 "parallel.virtual_stages",
-                "only the 1f1b schedule of a pipeline has them; set it to 1, or parallel.pp to 2 "
-                "or more and parallel.schedule to 1f1b",
-            )
-        )
-    if p.tp * p.pp * p.cp > 1 and t.offload_optimizer != "none":
-        issues.append(
-            Issue(
-                "train.offload_optimizer",
-                "not computed with tensor, pipeline or context parallelism; set it to none",
+                "only the 1f1b schedule has them; set it to 1, or parallel.schedule to 1f1b",
             )
         )
     if p.cp > 1 and t.attention == "eager":

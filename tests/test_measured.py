@@ -1,12 +1,14 @@
 """Against figures that others measured on real GPUs (presets/evidence/measured.toml)."""
 
-from statistics import median
+from statistics import mean, median
 
 import pytest
 
 from memcore.evidence import compared_runs, measured_table
 from memcore.evidence.comparison import OUT_OF_MEMORY, TUNED
 from memcore.evidence.measured import ALLOCATED_TOLERANCE, RESERVED_INSIDE, RESERVED_WIDTH
+
+MEGATRON_MEAN, MEGATRON_WORST = 0.01, 0.025
 
 RUNS = compared_runs()
 
@@ -42,6 +44,14 @@ def test_what_ran_out_of_memory_is_predicted_not_to_fit():
     runs = of(OUT_OF_MEMORY, ("high", "medium"))
     assert len(runs) >= 3
     assert [c.run for c in runs if c.error] == []
+
+
+def test_megatron_is_right_in_the_mean_and_at_worst():
+    """Tensor, sequence, pipeline and context parallelism, up to 131,072 tokens."""
+    errors = {c.run: abs(c.error) for c in of("allocated") if "megatron" in c.regime}
+    assert len(errors) >= 8
+    assert mean(errors.values()) <= MEGATRON_MEAN, errors
+    assert max(errors.values()) <= MEGATRON_WORST, errors
 
 
 def test_every_miss_has_its_reason():

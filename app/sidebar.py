@@ -11,7 +11,7 @@ from app import state
 from app.fields import Field, field
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
-from memcore.policies import FRAMEWORKS, Word
+from memcore.policies import COPIES, FRAMEWORKS, Word
 from memcore.units import parse_count
 
 SIZES = (
@@ -98,7 +98,8 @@ def _fields(*paths: str) -> None:
             (word,) = f.words.values()
             st.markdown(f":small[{f.title}: {word.label}]", help=f.full_help)
         elif f.words:
-            st.selectbox(options=list(f.words), format_func=_labels(f.words), **_common(f))
+            change = _framework_edited if path == "train.framework" else _edited
+            st.selectbox(options=list(f.words), format_func=_labels(f.words), **_common(f, change))
         elif f.kind is bool:
             st.toggle(**_common(f))
         elif f.kind is float:
@@ -139,7 +140,28 @@ def _zero_edited(path: str, key: str) -> None:
     stage, framework = st.session_state[key], state.drafted("train.framework")
     if stage not in FRAMEWORKS[framework].zero:
         framework = next(name for name, f in FRAMEWORKS.items() if stage in f.zero)
-    state.change({path: stage, "train.framework": framework})
+    state.change(_of_framework(framework) | {path: stage})
+
+
+def _framework_edited(path: str, key: str) -> None:
+    """A framework, with a ZeRO stage, kernels and a precision that it has."""
+    state.change(_of_framework(st.session_state[key]))
+
+
+def _of_framework(framework: str) -> dict[str, Any]:
+    """A framework, and what of the plan must follow it: the present words where it has them."""
+    zero, kernels, precision = (
+        state.drafted(f"train.{name}") for name in ("zero", "kernels", "precision")
+    )
+    stages = FRAMEWORKS[framework].zero
+    own = framework == "megatron"
+    fitting = "megatron" if own else "hf" if kernels == "megatron" else kernels
+    return {
+        "train.framework": framework,
+        "train.zero": zero if zero in stages else stages[-1],
+        "train.kernels": fitting,
+        "train.precision": precision if (framework, precision) in COPIES else "bf16-mixed",
+    }
 
 
 # --- the model -----------------------------------------------------------------------------------

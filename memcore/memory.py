@@ -197,15 +197,15 @@ def count(plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...
     return Counted(memory, ledger + tuple(host))
 
 
-def rows_at(plan: Plan, instant: int) -> tuple[LedgerRow, ...]:
-    """What is alive at one instant of the timeline: its bytes, row by row."""
-    amounts, chosen = Amounts(training_sizes(plan)), instants(step_of(plan))[instant]
+def rows_at(plan: Plan, instant: int, stage: int = 0) -> tuple[LedgerRow, ...]:
+    """What is alive at one instant of a pipeline stage's timeline: its bytes, row by row."""
+    amounts, chosen = Amounts(training_sizes(plan)), instants(step_of(plan, stage))[instant]
     return listed(rows_alive(chosen, instant_bytes(chosen, amounts)[1], amounts), amounts)
 
 
-def saved_rows(plan: Plan) -> tuple[LedgerRow, ...]:
-    """What one micro-batch's forward leaves for its backward, row by row."""
-    return rows_of(saved_for_backward(step_of(plan)), Amounts(training_sizes(plan)))
+def saved_rows(plan: Plan, stage: int = 0) -> tuple[LedgerRow, ...]:
+    """What one micro-batch's forward leaves for its backward on one stage, row by row."""
+    return rows_of(saved_for_backward(step_of(plan, stage)), Amounts(training_sizes(plan)))
 
 
 def rows_of(alive: Alive, amounts: Amounts) -> tuple[LedgerRow, ...]:

@@ -216,7 +216,12 @@ class Book:
 
     @functools.cached_property
     def step(self) -> Step:
-        return step_of(self.plan)
+        return step_of(self.plan, self.stage)
+
+    @property
+    def stage(self) -> int:
+        """The pipeline stage that the report's peak and timeline are of."""
+        return int(self.memory.peak.rank)
 
     @functools.cached_property
     def amounts(self) -> Amounts:
@@ -229,12 +234,12 @@ class Book:
 
     def rows(self, instant: int) -> tuple[LedgerRow, ...]:
         """What is alive at one instant of the timeline."""
-        return self.once(f"rows {instant}", lambda: rows_at(self.plan, instant))
+        return self.once(f"rows {instant}", lambda: rows_at(self.plan, instant, self.stage))
 
     @functools.cached_property
     def saved(self) -> tuple[LedgerRow, ...]:
         """What one micro-batch's forward leaves for its backward."""
-        return saved_rows(self.plan)
+        return saved_rows(self.plan, self.stage)
 
 
 def _computed(part: Any) -> Any:

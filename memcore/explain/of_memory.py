@@ -11,8 +11,9 @@ from memcore.experts import active
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import Formula, ceiling, known, total, whichever
 from memcore.explain.shapes import row, sum_of, text_shape
+from memcore.instants import instants
 from memcore.ledger import AUTOGRAD
-from memcore.memory import allocator_slack
+from memcore.memory import allocator_slack, rows_at, step_of
 from memcore.plan import Plan
 
 INTERVAL = ("at least", "at most")
@@ -153,7 +154,31 @@ def _of_weight(book: Book, name: str, of: str, times: int) -> Explanation:
 # --- allocated -----------------------------------------------------------------------------------
 
 
-@rule("memory.allocated_bytes", "memory.tiers.hbm", "memory.ranks.*.allocated_bytes")
+@rule("memory.ranks.*.allocated_bytes")
+def _allocated_on_rank(book: Book, i: str) -> Explanation:
+    rank = book.memory.ranks[int(i)]
+    if rank.rank == book.stage:
+        return _allocated(book)
+    step = step_of(book.plan, rank.rank)
+    schedule = {instant.id: k for k, instant in enumerate(instants(step))}
+    rows = rows_at(book.plan, schedule[rank.instant], rank.rank)
+    sums = dict.fromkeys(book.memory.consumers, 0)
+    for tensor in rows:
+        sums[tensor.consumer] += tensor.bytes
+    parts = [
+        known(name.replace("_", " "), n, "bytes", source="the rows alive on that stage")
+        for name, n in sums.items()
+    ]
+    return about(
+        f"Allocated at the peak of stage {rank.rank}",
+        "bytes",
+        total(parts),
+        f"The fullest instant of that pipeline stage is {rank.instant}; the ledger and the "
+        f"timeline are those of stage {book.stage}, which needs the most.",
+    )
+
+
+@rule("memory.allocated_bytes", "memory.tiers.hbm")
 def _allocated(book: Book, *_: str) -> Explanation:
     m = book.memory
     peak, others = _peak(book), [i for i in m.timeline if i.id != m.peak.instant]
@@ -191,7 +216,18 @@ def _meaning(name: str) -> str:
     return MEANINGS.get(name) or _term(name)
 
 
-@rule("memory.peak.instant", "memory.ranks.*.instant")
+@rule("memory.ranks.*.instant")
+def _instant_of_rank(book: Book, i: str) -> Explanation:
+    rank = book.memory.ranks[int(i)]
+    if rank.rank == book.stage:
+        return _peak_instant(book)
+    return about(
+        f"Instant of the peak of stage {rank.rank}", "", None, _term("instant"),
+        ["the schedule of that stage"], value=rank.instant,
+    )  # fmt: skip
+
+
+@rule("memory.peak.instant")
 def _peak_instant(book: Book, *_: str) -> Explanation:
     every = {
         moment.id: book.at(f"memory.timeline.{i}.bytes", moment.label)
@@ -200,11 +236,20 @@ def _peak_instant(book: Book, *_: str) -> Explanation:
     return about("Instant of the peak", "", whichever(every), _term("instant"))
 
 
-@rule("memory.peak.rank", "memory.ranks.*.rank", "memory.timeline.*.rank")
+@rule("memory.peak.rank", "memory.timeline.*.rank")
 def _rank(book: Book, *_: str) -> Explanation:
+    return _pipeline_rank(book.stage)
+
+
+@rule("memory.ranks.*.rank")
+def _rank_of(book: Book, i: str) -> Explanation:
+    return _pipeline_rank(book.memory.ranks[int(i)].rank)
+
+
+def _pipeline_rank(rank: int) -> Explanation:
     return about(
         "Pipeline rank", "", None, "Which stage of a pipeline; a step without one has rank 0.",
-        ["the plan: parallel.pp"], value=0 * book.memory.peak.rank,
+        ["the plan: parallel.pp"], value=rank,
     )  # fmt: skip
 
 

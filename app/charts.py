@@ -16,7 +16,7 @@ from app import palette
 from app.tables import COUNTS, figure_text
 from memcore import evidence
 from memcore.hardware import Accelerator
-from memcore.report import InstantMemory, Memory, OperationTime, Serve, Time, Transfer
+from memcore.report import Memory, OperationTime, RankMemory, Serve, Time, Transfer
 from memcore.units import GiB, bytes_text, rate_text, seconds_text
 
 MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
@@ -103,14 +103,10 @@ def _rank_label(rank: int, ranks: int) -> str:
     return "Each GPU" if ranks == 1 else f"Stage {rank}"
 
 
-def _peaks(memory: Memory) -> list[InstantMemory]:
+def _peaks(memory: Memory) -> list[RankMemory]:
     """Each pipeline rank at its own fullest instant; of many ranks the fullest."""
-    best: dict[int, InstantMemory] = {}
-    for instant in memory.timeline:
-        if instant.rank not in best or instant.bytes > best[instant.rank].bytes:
-            best[instant.rank] = instant
-    fullest = sorted(best.values(), key=lambda i: -i.bytes)[:MAX_RANKS]
-    return sorted(fullest, key=lambda i: i.rank)
+    fullest = sorted(memory.ranks, key=lambda r: -r.allocated_bytes)[:MAX_RANKS]
+    return sorted(fullest, key=lambda r: r.rank)
 
 
 def memory_by_consumer(memory: Memory) -> go.Figure:

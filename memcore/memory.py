@@ -139,17 +139,19 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
     instant but the optimizer's step, so that a stage is evaluated once for all that are like it.
     """
     ranks: list[RankMemory] = []
-    seen: dict[tuple[bool, bool, Layers], tuple[list[tuple[int, str]], int]] = {}
+    seen: dict[tuple[bool, bool, Layers], tuple[list[InstantMemory], dict[str, int]]] = {}
     for stage in range(plan.parallel.pp):
         step = replace(step_of(plan, stage), waiting=0)
         key = step.first, step.last, step.layers
         if key not in seen:
-            found = [(int(instant_bytes(i, amounts)[0]), i.id) for i in instants(step)]
-            seen[key] = found, int(amounts.alive(waiting(replace(step, waiting=1))))
-        found, each = seen[key]
-        n = each * (pipeline.in_flight(plan, stage) - 1)
-        best, where = max((b + n * (i != "optimizer-step"), i) for b, i in found)
-        ranks.append(RankMemory(stage, best, where))
+            moments = _timeline(instants(step), amounts, stage)
+            seen[key] = moments, _consumers(waiting(replace(step, waiting=1)), amounts)
+        moments, each = seen[key]
+        n, one = pipeline.in_flight(plan, stage) - 1, sum(each.values())
+        peak = max(moments, key=lambda m: m.bytes + n * one * (m.id != "optimizer-step"))
+        more = 0 if peak.id == "optimizer-step" else n
+        consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
+        ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
     top = max(ranks, key=lambda r: r.allocated_bytes)
     return step_of(plan, top.rank), tuple(ranks)
 
@@ -159,11 +161,11 @@ def count(plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...
     `ranks`: the peak of every pipeline stage, if there are several."""
     schedule = instants(step)
     rank = max(ranks, key=lambda r: r.allocated_bytes).rank if ranks else 0
-    found = [(instant, *instant_bytes(instant, amounts)) for instant in schedule]
-    timeline = [_moment(instant, int(n), at, amounts, rank) for instant, n, at in found]
-    top = max(range(len(found)), key=lambda i: timeline[i].bytes)
+    timeline = _timeline(schedule, amounts, rank)
+    top = max(range(len(timeline)), key=lambda i: timeline[i].bytes)
     peak, best = timeline[top], timeline[top].bytes
-    ledger = listed(rows_alive(schedule[top], found[top][2], amounts), amounts)
+    fullest_step = instant_bytes(schedule[top], amounts)[1]
+    ledger = listed(rows_alive(schedule[top], fullest_step, amounts), amounts)
     host = _offloaded(plan, step, amounts)
     overheads = _overheads(plan)
     reserved = reserved_bytes(plan, best, overheads)
@@ -190,7 +192,7 @@ def count(plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...
         verdict="fits" if fits else "tight" if possible else "over",
         tiers=tiers,
         tier_capacities=room,
-        ranks=ranks or (RankMemory(0, best, peak.id),),
+        ranks=ranks or (RankMemory(0, best, peak.id, peak.label, peak.consumers),),
         timeline=tuple(timeline),
         overheads=overheads,
     )
@@ -242,18 +244,29 @@ def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     return rows
 
 
-def _moment(instant: Instant, n: int, at: int, amounts: Amounts, rank: int) -> InstantMemory:
-    consumers = dict.fromkeys(CONSUMERS, 0)
-    for group, times in instant.alive:
+def _timeline(schedule: list[Instant], amounts: Amounts, rank: int) -> list[InstantMemory]:
+    """Every instant of a schedule with its bytes."""
+    return [_moment(i, *instant_bytes(i, amounts), amounts, rank) for i in schedule]
+
+
+def _consumers(alive: Alive, amounts: Amounts) -> dict[str, int]:
+    """Bytes of groups by consumer."""
+    sums = dict.fromkeys(CONSUMERS, 0)
+    for group, times in alive:
         for consumer, each in amounts.by_consumer(group).items():
-            consumers[consumer] += each * times
+            sums[consumer] += each * times
+    return sums
+
+
+def _moment(instant: Instant, n: Number, at: int, amounts: Amounts, rank: int) -> InstantMemory:
+    consumers = _consumers(instant.alive, amounts)
     where = ""
     if instant.window:
         where = instant.window.names[at]
         for i in instant.window.alive[at]:
             row = instant.window.rows[i]
             consumers[row.consumer] += amounts.bytes(row.shape, row.dtype)
-    return InstantMemory(instant.id, instant.label, rank, n, consumers, where)
+    return InstantMemory(instant.id, instant.label, rank, int(n), consumers, where)
 
 
 def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts) -> LedgerRow:

@@ -69,9 +69,13 @@ class InstantMemory:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
+    """The peak of one pipeline stage: where (id and label of the instant), and of what."""
+
     rank: int
     allocated_bytes: int
     instant: str
+    label: str
+    consumers: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

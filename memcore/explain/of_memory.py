@@ -15,6 +15,7 @@ from memcore.instants import instants
 from memcore.ledger import AUTOGRAD
 from memcore.memory import allocator_slack, rows_at, step_of
 from memcore.plan import Plan
+from memcore.report import LedgerRow
 
 INTERVAL = ("at least", "at most")
 TO_SPARE = "What is left of the GPU; below 0: too much."
@@ -159,20 +160,10 @@ def _allocated_on_rank(book: Book, i: str) -> Explanation:
     rank = book.memory.ranks[int(i)]
     if rank.rank == book.stage:
         return _allocated(book)
-    step = step_of(book.plan, rank.rank)
-    schedule = {instant.id: k for k, instant in enumerate(instants(step))}
-    rows = rows_at(book.plan, schedule[rank.instant], rank.rank)
-    sums = dict.fromkeys(book.memory.consumers, 0)
-    for tensor in rows:
-        sums[tensor.consumer] += tensor.bytes
-    parts = [
-        known(name.replace("_", " "), n, "bytes", source="the rows alive on that stage")
-        for name, n in sums.items()
-    ]
     return about(
         f"Allocated at the peak of stage {rank.rank}",
         "bytes",
-        total(parts),
+        total([book.at(f"memory.ranks.{i}.consumers.{name}") for name in rank.consumers]),
         f"The fullest instant of that pipeline stage is {rank.instant}; the ledger and the "
         f"timeline are those of stage {book.stage}, which needs the most.",
     )
@@ -214,6 +205,29 @@ def _consumer(book: Book, name: str) -> Explanation:
 
 def _meaning(name: str) -> str:
     return MEANINGS.get(name) or _term(name)
+
+
+@rule("memory.ranks.*.consumers.*")
+def _consumer_on_rank(book: Book, i: str, name: str) -> Explanation:
+    rank = book.memory.ranks[int(i)]
+    rank.consumers[name]
+    if rank.rank == book.stage:
+        return _consumer(book, name)
+    rows = [
+        known(f"{tensor.name} ({tensor.shape})", tensor.bytes, "bytes", source=tensor.source)
+        for tensor in _rows_of_stage(book, int(i))
+        if tensor.consumer == name
+    ]
+    what = f"{CONSUMERS.get(name, name)} of stage {rank.rank}"
+    return about(what, "bytes", total(rows), _meaning(name))
+
+
+def _rows_of_stage(book: Book, i: int) -> tuple[LedgerRow, ...]:
+    """What is alive at the peak of another pipeline stage than the fullest."""
+    rank = book.memory.ranks[i]
+    ids = [instant.id for instant in instants(step_of(book.plan, rank.rank))]
+    at = ids.index(rank.instant)
+    return book.once(f"stage {rank.rank}", lambda: rows_at(book.plan, at, rank.rank))
 
 
 @rule("memory.ranks.*.instant")

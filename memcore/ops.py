@@ -47,6 +47,7 @@ from memcore.primitives import (
     keeps_input,
     keeps_result,
     linear,
+    log_softmax,
     matmul,
     mean,
     multiply,
@@ -431,7 +432,7 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
             return loss
         logits32 = cast(t, logits, "fp32", "logits (fp32)")
         flat = heads_first(t, logits32, (*TOKENS, VOCAB / TP), copies_grad=False)
-        logp = softmax(t, flat, "log_softmax")
+        logp = log_softmax(t, flat, "log_softmax")
         loss = nll_loss(t, logp, labels)
         t.use(logits)  # the model's output holds the logits until it returns
         return loss

@@ -460,14 +460,40 @@ def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied
 
 
 def nll_loss(t: Tape, logp: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative log-likelihood. Saves log-probabilities, labels and the total weight."""
+    """Mean negative log-likelihood. Saves log-probabilities, labels and the total weight.
+
+    Over tensor-parallel ranks its backward is that of the log-softmax too, written as a sum and a
+    product (torch/distributed/tensor/parallel/loss.py).
+    """
     t.start("nll_loss", logp, labels)
     loss, total = t.new("loss", (), "fp32"), t.new("total weight", (), "fp32")
-    t.finish(
-        "nll_loss",
-        [logp],
-        loss,
-        [logp, labels, total],
-        lambda g: [t.new("log-probability grad", logp.shape, logp.dtype)],
-    )
+
+    def new(name: str) -> Tensor:
+        return t.new(name, logp.shape, logp.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        if not t.parallel:
+            return [new("log-probability grad")]
+        hot, probabilities = new("one at each target"), new("probabilities")
+        total = new("sum")
+        t.free(probabilities)
+        grad = new("logits grad")
+        t.free(hot, total)
+        return [grad]
+
+    t.finish("nll_loss", [logp], loss, [logp, labels, total], backward)
     return loss
+
+
+def log_softmax(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Log-softmax over the vocabulary. Saves its result. Over tensor-parallel ranks it is composed
+    of operations, and its backward is part of the loss's."""
+    if not t.parallel:
+        return softmax(t, x, name)
+    t.start(name, x)
+    shifted = t.new("shifted", x.shape, x.dtype)
+    t.use(t.new("exponentials", x.shape, x.dtype))
+    out = t.new(name, x.shape, x.dtype)
+    t.use(shifted)
+    t.finish(name, [x], out, [out], lambda g: [g[0]])
+    return out

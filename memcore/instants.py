@@ -109,7 +109,7 @@ class Step:
     running    of them, those that one forward runs through: all, or one virtual stage's
     first, last   whether the stage has the embedding, and the head
     waiting    forwards through `running` layers, besides the present one, that wait for their
-               backward
+               backward; `losses`: of them, those that have been through the head too
     """
 
     blocks: Blocks
@@ -126,6 +126,7 @@ class Step:
     first: bool = True
     last: bool = True
     waiting: int = 0
+    losses: int = 0
 
     @property
     def embed(self) -> BlockStates:
@@ -281,14 +282,11 @@ def _kept(step: Step, layers: int) -> Alive:
 def waiting(step: Step) -> Alive:
     """What the forwards that wait for their backward have left, besides the present one's."""
     n = step.waiting
-    if not n:
+    if not n + step.losses:
         return []
-    one = [
-        *step.at_first((saved(step.blocks.embed), 1)),
-        *_kept(step, step.running.count),
-        *step.at_last((saved(step.blocks.head), 1)),
-    ]
-    return [(group, times * n) for group, times in one]
+    one = [*step.at_first((saved(step.blocks.embed), 1)), *_kept(step, step.running.count)]
+    heads = step.at_last((saved(step.blocks.head), step.losses))
+    return [*((group, times * n) for group, times in one), *heads]
 
 
 def _activations(step: Step, layers: int, forward: bool) -> Alive:

@@ -65,6 +65,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         first=stage == 0,
         last=stage == p.pp - 1,
         waiting=pipeline.in_flight(plan, stage) - 1,
+        losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
     )
 
 
@@ -141,13 +142,14 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
     ranks: list[RankMemory] = []
     seen: dict[tuple[bool, bool, Layers], tuple[list[InstantMemory], dict[str, int]]] = {}
     for stage in range(plan.parallel.pp):
-        step = replace(step_of(plan, stage), waiting=0)
+        step = step_of(plan, stage)
+        alone = replace(step, waiting=0)
         key = step.first, step.last, step.layers
         if key not in seen:
-            moments = _timeline(instants(step), amounts, stage)
-            seen[key] = moments, _consumers(waiting(replace(step, waiting=1)), amounts)
+            moments = _timeline(instants(alone), amounts, stage)
+            seen[key] = moments, _consumers(waiting(replace(alone, waiting=1, losses=0)), amounts)
         moments, each = seen[key]
-        n, one = pipeline.in_flight(plan, stage) - 1, sum(each.values())
+        n, one = step.waiting, sum(each.values())
         peak = max(moments, key=lambda m: m.bytes + n * one * (m.id != "optimizer-step"))
         more = 0 if peak.id == "optimizer-step" else n
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}

@@ -84,6 +84,15 @@ def test_micro_batches_in_flight(schedule, virtual, batches, counts):
     assert [pipeline.in_flight(p, stage) for stage in range(4)] == counts
 
 
+def test_only_gpipe_keeps_the_logits_of_every_micro_batch():
+    one, every = (
+        evaluate(plan(pp=4, batches=8, schedule=s)).memory.ranks[3].consumers["activations"]
+        for s in ("1f1b", "gpipe")
+    )
+    logits = 4 * 256 * 4096  # fp32 exponentials of Megatron's loss
+    assert every - one > 7 * logits
+
+
 def test_the_first_stage_holds_what_is_in_flight():
     """Without head and loss, stages differ by whole micro-batches of activations."""
     p = plan(pp=4, train=MEGATRON | {"seq_len": 2048})
@@ -93,8 +102,9 @@ def test_the_first_stage_holds_what_is_in_flight():
     assert first - second == 3 * layer
 
 
-def test_every_stage_is_reported_and_the_fullest_is_the_peak():
-    memory = evaluate(plan(pp=4)).memory
+@pytest.mark.parametrize("words", [{}, {"schedule": "gpipe"}, {"virtual_stages": 3}])
+def test_every_stage_is_reported_and_the_fullest_is_the_peak(words):
+    memory = evaluate(plan(pp=4, **words)).memory
     assert [r.rank for r in memory.ranks] == [0, 1, 2, 3]
     assert max(r.allocated_bytes for r in memory.ranks) == memory.allocated_bytes
     assert memory.ranks[memory.peak.rank].allocated_bytes == memory.allocated_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcore.dims import TP, D, Q
-from memcore.families.family import Family
+from memcore.families.family import WITH_MEGATRON, Family
 from memcore.families.llama import llama_like, windowed
 from memcore.model import SLIDING, Keys, Model
 from memcore.ops import (
@@ -79,4 +79,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, layer_norm(t, x, D, "norm"))
 
 
-FAMILY = Family(_config, _embed, _layer, _head)
+FAMILY = Family(_config, _embed, _layer, _head, kernels=WITH_MEGATRON)

@@ -13,10 +13,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app import palette
-from app.tables import COUNTS, figure_text
+from app.tables import COUNTS, PATH, compared_path, figure_text
 from memcore import evidence
 from memcore.hardware import Accelerator
-from memcore.report import Memory, OperationTime, RankMemory, Serve, Time, Transfer
+from memcore.report import Memory, OperationTime, RankMemory, Serve, Time
 from memcore.units import GiB, bytes_text, rate_text, seconds_text
 
 MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
@@ -24,6 +24,8 @@ HIDDEN = 0.35  # opacity of time that something else hides
 
 
 def _figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
+    for axis in ("xaxis", "yaxis"):  # a chart that can be clicked would also be dragged
+        layout[axis] = {"fixedrange": True, **layout.get(axis, {})}
     return go.Figure(
         list(traces),
         layout={
@@ -54,17 +56,21 @@ def _bar(
     values: Sequence[float | None],
     labels: Sequence[str],
     texts: Sequence[str],
+    paths: Sequence[str],
     **more: Any,
 ) -> go.Bar:
-    """One horizontal series; `texts` is what hovering says about each value."""
+    """One horizontal series; `texts` is what hovering says about each value, and `paths` where it
+    is in the Report, which a click explains."""
+    marker = {"color": colour, "line": {"width": 0}, "opacity": 1, **more.pop("marker", {})}
     return go.Bar(
         name=name,
         x=list(values),
         y=list(labels),
         orientation="h",
-        marker={"color": colour, "line": {"width": 0}, **more.pop("marker", {})},
-        customdata=list(texts),
-        hovertemplate="%{customdata}<extra></extra>",
+        marker=marker,
+        customdata=list(zip(texts, paths, strict=True)),
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        unselected={"marker": {"opacity": marker["opacity"]}},  # a click pales no other
         **more,
     )
 
@@ -109,6 +115,11 @@ def _peaks(memory: Memory) -> list[RankMemory]:
     return sorted(fullest, key=lambda r: r.rank)
 
 
+def _places(memory: Memory) -> dict[tuple[int, str], str]:
+    """Where each instant of each rank is in the Report."""
+    return {(i.rank, i.id): f"memory.timeline.{n}" for n, i in enumerate(memory.timeline)}
+
+
 def memory_by_consumer(memory: Memory) -> go.Figure:
     """Memory at the peak by consumer, per pipeline rank, against the capacity of one GPU."""
     peaks = _peaks(memory)
@@ -120,6 +131,7 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
             [i.consumers.get(name, 0) / GiB for i in peaks],
             labels,
             [f"{title}: {bytes_text(i.consumers.get(name, 0))}<br>{i.label}" for i in peaks],
+            [f"memory.ranks.{i.rank}.consumers.{name}" for i in peaks],
         )
         for name, (title, colour) in palette.CONSUMERS.items()
     ]
@@ -133,6 +145,7 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
             [sure / GiB] * len(peaks),
             labels,
             [f"{title}: at least {bytes_text(sure)}"] * len(peaks),
+            ["memory.overhead_bytes.0"] * len(peaks),
         )
     )
     traces.append(
@@ -142,6 +155,7 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
             [(high - low) / GiB] * len(peaks),
             labels,
             [f"{title}: up to {bytes_text(high - memory.allocated_bytes)}"] * len(peaks),
+            ["memory.overhead_bytes.1"] * len(peaks),
             marker={"pattern": {"shape": "/", "fillmode": "replace", "size": 6}},
         )
     )
@@ -159,6 +173,7 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
 def timeline(memory: Memory) -> go.Figure:
     """What is alive at each instant of the step, first to last, on the rank that has the peak."""
     instants = [i for i in memory.timeline if i.rank == memory.peak.rank]
+    places = _places(memory)
     labels = [i.label for i in instants]
     traces = [
         _bar(
@@ -171,6 +186,7 @@ def timeline(memory: Memory) -> go.Figure:
                 f"{bytes_text(i.bytes)} in all"
                 for i in instants
             ],
+            [f"{places[i.rank, i.id]}.consumers.{name}" for i in instants],
         )
         for name, (title, colour) in palette.CONSUMERS.items()
     ]
@@ -219,7 +235,16 @@ def step_time(time: Time) -> go.Figure:
         exposed = time.exposed.get(name, 0.0)
         hidden = max(0.0, time.resources[name] - exposed)
         said = f"{title}: {seconds_text(exposed)} that nothing hides"
-        traces.append(_bar(title, colour, [exposed, exposed], ["Step", title], [said, said]))
+        traces.append(
+            _bar(
+                title,
+                colour,
+                [exposed, exposed],
+                ["Step", title],
+                [said, said],
+                [f"time.exposed.{name}"] * 2,
+            )
+        )
         traces.append(
             _bar(
                 f"{title}, hidden",
@@ -227,6 +252,7 @@ def step_time(time: Time) -> go.Figure:
                 [hidden],
                 [title],
                 [f"{title}: {seconds_text(hidden)} hidden behind other work"],
+                [f"time.hidden.{name}"],
                 marker={"opacity": HIDDEN},
             )
         )
@@ -242,9 +268,13 @@ def step_time(time: Time) -> go.Figure:
 
 def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> go.Figure:
     """Operations by arithmetic intensity and achieved FLOP/s, under the two ceilings of the GPU."""
-    shown = [o for o in operations if o.flops > 0 and o.hbm_bytes > 0 and o.seconds > 0]
+    shown = [
+        (i, o)
+        for i, o in enumerate(operations)
+        if o.flops > 0 and o.hbm_bytes > 0 and o.seconds > 0
+    ]
     peak, bandwidth = gpu.peak_flops(dtype), gpu.memory_bandwidth
-    intensities = [o.flops / o.hbm_bytes for o in shown] or [1.0]
+    intensities = [o.flops / o.hbm_bytes for _, o in shown] or [1.0]
     low = min(*intensities, 0.1 * peak / bandwidth, 1.0) / 2
     high = max(*intensities, 10 * peak / bandwidth) * 2
     ridge = peak / bandwidth
@@ -262,14 +292,14 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
     )
     traces = [roof]
     for phase, (title, symbol) in palette.PHASES.items():
-        of_phase = [o for o in shown if o.phase == phase]
+        of_phase = [(i, o) for i, o in shown if o.phase == phase]
         if not of_phase:
             continue
         traces.append(
             go.Scatter(
                 name=title,
-                x=[o.flops / o.hbm_bytes for o in of_phase],
-                y=[o.flops / o.seconds for o in of_phase],
+                x=[o.flops / o.hbm_bytes for _, o in of_phase],
+                y=[o.flops / o.seconds for _, o in of_phase],
                 mode="markers",
                 marker={
                     "symbol": symbol,
@@ -277,14 +307,9 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
                     "color": palette.PHASE_COLOURS[phase],
                     "line": {"width": 1, "color": "white"},
                 },
-                customdata=[
-                    f"<b>{o.name}</b> ({title.lower()})<br>{o.flops / o.hbm_bytes:,.1f} FLOP per "
-                    f"byte, {rate_text(o.flops / o.seconds, 'FLOP/s')}<br>"
-                    f"{seconds_text(o.seconds)} per step, bound by "
-                    f"{palette.resource(o.bound_by)}"
-                    for o in of_phase
-                ],
-                hovertemplate="%{customdata}<extra></extra>",
+                customdata=[(_placed(o), f"time.operations.{i}.rate") for i, o in of_phase],
+                hovertemplate="%{customdata[0]}<extra></extra>",
+                unselected={"marker": {"opacity": 1}},
             )
         )
     return _figure(
@@ -303,6 +328,15 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
                 "yanchor": "bottom",
             }
         ],
+    )
+
+
+def _placed(o: OperationTime) -> str:
+    """What hovering over an operation on the roofline says."""
+    return (
+        f"<b>{o.name}</b> ({palette.phase(o.phase).lower()})<br>{o.flops / o.hbm_bytes:,.1f} FLOP "
+        f"per byte, {rate_text(o.flops / o.seconds, 'FLOP/s')}<br>"
+        f"{seconds_text(o.seconds)} per step, bound by {palette.resource(o.bound_by)}"
     )
 
 
@@ -331,6 +365,7 @@ def tiers(rows: Sequence[dict[str, Any]]) -> go.Figure:
                     f"{_literal(r['tier'])}: {bytes_text(r['capacity_bytes'])} {r['per']}"
                     for r in held
                 ],
+                [f"{row[PATH]}.capacity" for row in held],
                 marker={"opacity": HIDDEN},
                 width=0.7,
                 text=[_filled(row) for row in held],
@@ -346,6 +381,7 @@ def tiers(rows: Sequence[dict[str, Any]]) -> go.Figure:
                     f"{_literal(r['tier'])}: {bytes_text(r['used_bytes'])} used {r['per']}"
                     for r in held
                 ],
+                [f"{row[PATH]}.holds" if row["used_bytes"] else row[PATH] for row in held],
                 width=0.4,
             ),
         ],
@@ -370,55 +406,23 @@ def _filled(row: dict[str, Any]) -> str:
     return f"{bytes_text(used)} of {bytes_text(size)} ({used / size:.0%})"
 
 
-def transfers(moved: Sequence[Transfer]) -> go.Figure:
-    """Seconds on each link per step, exposed and hidden."""
-    labels = [t.name for t in moved]
-    traces = []
-    for link in dict.fromkeys(t.link for t in moved):
-        title, colour = palette.RESOURCES.get(link, (link, palette.OVERHEAD[1]))
-        here = [t for t in moved if t.link == link]
-        traces.append(
-            _bar(
-                f"{title}, exposed",
-                colour,
-                [t.exposed_seconds for t in here],
-                [t.name for t in here],
-                [f"{t.name}: {seconds_text(t.exposed_seconds)} exposed" for t in here],
-            )
-        )
-        traces.append(
-            _bar(
-                f"{title}, hidden",
-                colour,
-                [max(0.0, t.seconds - t.exposed_seconds) for t in here],
-                [t.name for t in here],
-                [f"{t.name}: hidden by {t.hidden_by}, {bytes_text(t.bytes)}" for t in here],
-                marker={"opacity": HIDDEN},
-            )
-        )
-    return _figure(
-        traces,
-        height=110 + 34 * len(labels),
-        xaxis={"title": "seconds per step", "rangemode": "tozero"},
-        yaxis={"categoryorder": "array", "categoryarray": labels[::-1]},
-    )
-
-
 def serving(serve: Serve, concurrency: int) -> go.Figure:
     """The memory of one serving GPU, part by part, against its budget."""
     kv = serve.sequence_bytes * concurrency
     parts = (
-        ("Weights", palette.CONSUMERS["parameters"][1], serve.weights_bytes),
-        ("KV cache of these sequences", palette.KV_CACHE[1], kv),
-        ("Activations", palette.CONSUMERS["activations"][1], serve.activation_bytes),
-        ("Overhead", palette.OVERHEAD[1], serve.overhead_bytes),
-    )
-    most = max(sum(size for _, _, size in parts), serve.budget_bytes)
+        ("Weights", palette.CONSUMERS["parameters"][1], serve.weights_bytes, "serve.weights_bytes"),
+        ("KV cache of these sequences", palette.KV_CACHE[1], kv, "serve.asked_bytes"),
+        ("Activations", palette.CONSUMERS["activations"][1], serve.activation_bytes,
+         "serve.activation_bytes"),
+        ("Overhead", palette.OVERHEAD[1], serve.overhead_bytes, "serve.overhead_bytes"),
+    )  # fmt: skip
+    most = max(sum(size for _, _, size, _ in parts), serve.budget_bytes)
+    bars = [
+        _bar(name, colour, [size / GiB], ["Each GPU"], [f"{name}: {bytes_text(size)}"], [path])
+        for name, colour, size, path in parts
+    ]
     return _figure(
-        [
-            _bar(name, colour, [size / GiB], ["Each GPU"], [f"{name}: {bytes_text(size)}"])
-            for name, colour, size in parts
-        ],
+        bars,
         height=189,
         bargap=0.5,
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
@@ -463,8 +467,9 @@ def residuals(rows: Sequence[evidence.Comparison], by: str = "model") -> go.Figu
                 "size": 6,
                 "color": SOURCES[source],
             },
-            customdata=[_compared(row) for row, _ in found],
-            hovertemplate="%{customdata}<extra></extra>",
+            customdata=[(_compared(row), compared_path(row)) for row, _ in found],
+            hovertemplate="%{customdata[0]}<extra></extra>",
+            unselected={"marker": {"opacity": 1}},
         )
         for (source, used_for), found in sorted(places.items(), key=_legend_order)
     ]

@@ -11,7 +11,7 @@ if ROOT not in sys.path:  # `streamlit run app/main.py` knows only this file's f
 
 import streamlit as st  # noqa: E402
 
-from app import parts, sidebar, state, warm  # noqa: E402
+from app import parts, sidebar, state, warm, why  # noqa: E402
 
 # Drawn here, since every named icon would be fetched from the network.
 ICON = (
@@ -44,3 +44,4 @@ state.publish()
 parts.navigation(VIEWS)
 parts.header()
 view.run()
+why.drawer()

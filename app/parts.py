@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import palette, state, tables
+from app import palette, state, tables, why
 from app.fields import titles
+from app.text import plain as plain
 from memcore import link
 from memcore.errors import Issue
 from memcore.report import Memory, Report, Serve
@@ -22,15 +22,6 @@ VERDICTS = {
     "tight": (st.warning, "Training is tight", ":material/error:"),
     "over": (st.error, "Training does not fit", ":material/cancel:"),
 }
-
-
-def plain(text: str) -> str:
-    """Text as markdown that shows exactly this text: every mark of markdown's is escaped.
-
-    A zero-width space breaks what would become a link by itself.
-    """
-    text = re.sub(r"(?i)(www|@|:)(?=[./\w])", "\\1\u200b", text)
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 
 def navigation(views: Sequence[Any]) -> None:
@@ -55,7 +46,7 @@ def header() -> None:
     if report.memory:
         _verdict(report.memory, pinned.memory if pinned else None)
     _figures(report, pinned)
-    small(_small_print(report))
+    _small_print(report)
     if not _whole(report):
         for note in report.notes:
             st.info(plain(note), icon=":material/info:")
@@ -130,25 +121,30 @@ def _verdict(memory: Memory, pinned: Memory | None) -> None:
         how = f"at least {bytes_text(-room_high)} too much"
     change = _change(high, pinned.device_bytes[1] if pinned else None, bytes_text)
     against = f" ({change})" if change else ""
-    show(
-        f"**{word}**: {how}. Device memory {gib_text(low)} to {gib_text(high)}{against} "
-        f"of {gib_text(memory.capacity_bytes)} per GPU.",
-        icon=icon,
-    )
+    with why.figure("memory.room_bytes", "What is left of the GPU."):
+        show(
+            f"**{word}**: {how}. Device memory {gib_text(low)} to {gib_text(high)}{against} "
+            f"of {gib_text(memory.capacity_bytes)} per GPU.",
+            icon=icon,
+        )
 
 
-def _small_print(report: Report) -> str:
+def _small_print(report: Report) -> None:
     """What a reader checks first: the parameters, the instant of the peak, what is reserved."""
-    said = [f"{report.parameters:,} parameters"]
-    if report.memory:
-        m = report.memory
-        peak = next((i.label for i in m.timeline if i.id == m.peak.instant), m.peak.instant)
-        low, high = m.reserved_bytes
-        said.append(f"peak at: {plain(peak)}")
-        said.append(f"PyTorch reserves {gib_text(low)} to {gib_text(high)} per GPU")
-    if _whole(report):  # else the notes say what is missing, and have a place of their own
-        said += map(plain, report.notes)
-    return " · ".join(said)
+    with st.container(horizontal=True, gap="small", key="small_print"):
+        why.link(f"{report.parameters:,} parameters", "parameters")
+        if report.memory:
+            m = report.memory
+            peak = next((i.label for i in m.timeline if i.id == m.peak.instant), m.peak.instant)
+            low, high = m.reserved_bytes
+            why.link(f"peak at: {plain(peak)}", "memory.peak.instant")
+            why.link(
+                f"PyTorch reserves {gib_text(low)} to {gib_text(high)} per GPU",
+                "memory.reserved_bytes",
+            )
+        if _whole(report):  # else the notes say what is missing, and have a place of their own
+            for note in report.notes:
+                small(plain(note))
 
 
 def _whole(report: Report) -> bool:
@@ -165,6 +161,7 @@ def _figures(report: Report, pinned: Report | None) -> None:
         m, then = report.memory, pinned.memory if pinned else None
         _metric(
             columns[0],
+            "memory.allocated_bytes",
             "Allocated at the peak",
             m.allocated_bytes,
             then.allocated_bytes if then else None,
@@ -176,6 +173,7 @@ def _figures(report: Report, pinned: Report | None) -> None:
         t, before = report.time, pinned.time if pinned else None
         _metric(
             columns[1],
+            "time.step_seconds",
             "Step time",
             t.step_seconds,
             before.step_seconds if before else None,
@@ -185,6 +183,7 @@ def _figures(report: Report, pinned: Report | None) -> None:
         )
         _metric(
             columns[2],
+            "time.tokens_per_second",
             "Tokens per second",
             t.tokens_per_second,
             before.tokens_per_second if before else None,
@@ -193,6 +192,7 @@ def _figures(report: Report, pinned: Report | None) -> None:
         )
         _metric(
             columns[3],
+            "time.mfu",
             "MFU",
             t.mfu,
             before.mfu if before else None,
@@ -200,18 +200,20 @@ def _figures(report: Report, pinned: Report | None) -> None:
             "Model FLOPs utilization: the model's own FLOPs, recompute not counted, over the peak.",
             change_text=lambda share: f"{100 * share:.1f} points",
         )
-        columns[4].metric(
-            "Bound by",
-            palette.resource(t.bound_by),
-            f"pinned: {palette.resource(before.bound_by)}" if before else None,
-            delta_color="off",
-            delta_arrow="off",
-            help="The resource for which the step waits longest.",
-        )
+        waits = "The resource for which the step waits longest."
+        with columns[4], why.figure("time.bound_by", waits):
+            st.metric(
+                "Bound by",
+                palette.resource(t.bound_by),
+                f"pinned: {palette.resource(before.bound_by)}" if before else None,
+                delta_color="off",
+                delta_arrow="off",
+            )
 
 
 def _metric(
     place: Any,
+    path: str,
     label: str,
     now: float,
     then: float | None,
@@ -220,16 +222,16 @@ def _metric(
     less_is_better: bool = False,
     change_text: Callable[[float], str] | None = None,
 ) -> None:
-    """A figure and its change against the pinned plan's `then`."""
+    """A figure, its change against the pinned plan's `then`, and why it is so."""
     changed = then is not None and now != then
-    place.metric(
-        label,
-        text(now),
-        _change(now, then, change_text or text),
-        delta_color=("inverse" if less_is_better else "normal") if changed else "off",
-        delta_arrow="auto" if changed else "off",
-        help=help,
-    )
+    with place, why.figure(path, help):
+        st.metric(
+            label,
+            text(now),
+            _change(now, then, change_text or text),
+            delta_color=("inverse" if less_is_better else "normal") if changed else "off",
+            delta_arrow="auto" if changed else "off",
+        )
 
 
 def _change(now: float, then: float | None, text: Callable[[float], str]) -> str | None:
@@ -300,11 +302,25 @@ def small(text: str) -> None:
 
 
 def chart(figure: go.Figure, key: str, alt: str) -> None:
-    st.plotly_chart(figure, key=key, alt=alt, config={"displaylogo": False})
+    """A chart; a click on what has a number says why it is so."""
+    st.plotly_chart(
+        figure,
+        key=key,
+        alt=alt,
+        config={"displaylogo": False},
+        on_select=lambda: why.mark(key),
+        selection_mode="points",
+    )
 
 
 def serving_figures(serve: Serve, concurrency: int) -> None:
     """Whether the sequences fit, and what a user of the server feels."""
+    with why.figure("serve.fits", "Whether the sequences fit."):
+        _serving_verdict(serve, concurrency)
+    _serving_metrics(serve)
+
+
+def _serving_verdict(serve: Serve, concurrency: int) -> None:
     asked, room = serve.sequence_bytes * concurrency, serve.kv_budget_bytes
     replica = f"{serve.gpus_per_replica:,} GPU" + ("s" if serve.gpus_per_replica > 1 else "")
     whole = bytes_text(asked * serve.gpus_per_replica)
@@ -328,37 +344,35 @@ def serving_figures(serve: Serve, concurrency: int) -> None:
             f"cache on each GPU, and {bytes_text(room)} are left. One replica is {replica}.",
             icon=":material/cancel:",
         )
+
+
+def _serving_metrics(serve: Serve) -> None:
+    prefill, decode = map(palette.resource, (serve.prefill_bound_by, serve.decode_bound_by))
+    figures = (
+        ("max_concurrency", "Sequences that fit", f"{serve.max_concurrency:,}",
+         "Per replica, each at its full prompt and output length."),
+        ("kv_capacity_tokens", "Tokens that fit", f"{serve.kv_capacity_tokens:,}", "Per replica."),
+        ("ttft_seconds", "Time to first token", seconds_text(serve.ttft_seconds),
+         f"Bound by {prefill}."),
+        ("tpot_seconds", "Time per output token", seconds_text(serve.tpot_seconds),
+         f"Per output token and sequence. Bound by {decode}."),
+        ("tokens_per_second", "Output tokens per second", count_text(serve.tokens_per_second),
+         f"Of one replica; {serve.replicas:,} fit on the GPUs."),
+    )  # fmt: skip
     columns = st.columns([1, 0.9, 1.1, 1.25, 1.45])
-    columns[0].metric(
-        "Sequences that fit",
-        f"{serve.max_concurrency:,}",
-        help="Per replica, each at its full prompt and output length.",
-    )
-    columns[1].metric("Tokens that fit", f"{serve.kv_capacity_tokens:,}", help="Per replica.")
-    columns[2].metric(
-        "Time to first token",
-        seconds_text(serve.ttft_seconds),
-        help=f"Bound by {palette.resource(serve.prefill_bound_by)}.",
-    )
-    columns[3].metric(
-        "Time per output token",
-        seconds_text(serve.tpot_seconds),
-        help=f"Per output token and sequence. Bound by {palette.resource(serve.decode_bound_by)}.",
-    )
-    columns[4].metric(
-        "Output tokens per second",
-        count_text(serve.tokens_per_second),
-        help=f"Of all {serve.replicas:,} replicas together.",
-    )
+    for column, (field, label, text, about) in zip(columns, figures, strict=True):
+        with column, why.figure(f"serve.{field}", about):
+            st.metric(label, text)
 
 
 def ledger_total(report: Report) -> None:
     """The sum of the table below it, which is the allocated peak."""
     total = sum(row.bytes for row in report.ledger if row.tier == "hbm")
-    st.markdown(
-        f"{len(report.ledger):,} rows. Those of tier hbm add up to **{total:,} bytes** "
-        f"({bytes_text(total)}): the allocated peak of one GPU."
-    )
+    with why.figure("memory.tiers.hbm", "The allocated peak."):
+        st.markdown(
+            f"{len(report.ledger):,} rows. Those of tier hbm add up to **{total:,} bytes** "
+            f"({bytes_text(total)}): the allocated peak of one GPU."
+        )
 
 
 def table(
@@ -367,8 +381,15 @@ def table(
     alt: str,
     height: int | None = None,
     columns: Sequence[str] | None = None,
+    widths: Mapping[str, int] | None = None,
 ) -> None:
-    """A sortable, searchable table; its columns are the rows' keys, or those of them named."""
+    """A sortable, searchable table; its columns are the rows' keys, or those of them named.
+
+    A click on a cell of a row that has a path says why the number there is what it is.
+    """
+    paths = [row.get(tables.PATH, "") for row in rows]
+    shown = list(dict.fromkeys([*(columns or ()), *(rows[0] if rows else ())]))
+    wide = {name: st.column_config.TextColumn(width=w) for name, w in (widths or {}).items()}
     st.dataframe(
         tables.displayed(rows),
         column_order=columns,
@@ -376,7 +397,9 @@ def table(
         alt=alt,
         hide_index=True,
         height=height or "auto",
-        column_config=COLUMNS,
+        column_config=COLUMNS | wide,
+        on_select=(lambda: why.cell(key, paths, shown)) if any(paths) else "ignore",
+        selection_mode="single-cell",
     )
 
 

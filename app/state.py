@@ -15,6 +15,7 @@ import streamlit as st
 
 from memcore import Plan, PlanError, evaluate, link
 from memcore.errors import Issue
+from memcore.explain import Book
 from memcore.policies import COPIES
 from memcore.report import Report
 
@@ -105,6 +106,24 @@ def pinned() -> Report | None:
     """The report of the pinned plan, if one is pinned."""
     pin = st.session_state.pin
     return _evaluated("pinned", pin) if pin else None
+
+
+def book() -> Book:
+    """Why the numbers of the report are what they are; made when somebody asks."""
+    return _explained("book", plan(), report())
+
+
+def pinned_book() -> Book | None:
+    """The same of the pinned plan."""
+    pin, then = st.session_state.pin, pinned()
+    return _explained("pinned_book", pin, then) if then else None
+
+
+def _explained(name: str, plan: Plan, report: Report) -> Book:
+    kept = st.session_state.get(name)
+    if kept is None or kept.plan != plan:
+        kept = st.session_state[name] = Book(plan, report)
+    return kept
 
 
 def _evaluated(name: str, plan: Plan) -> Report:

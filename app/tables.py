@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -10,10 +12,35 @@ import pandas as pd
 
 from app import palette
 from memcore import Plan, constants, evidence
+from memcore.explain import Book, Explanation, Term
 from memcore.report import LedgerRow, Memory, Report, Serve, Time
-from memcore.units import bytes_text, count_text, gib_text, rate_text, seconds_text
+from memcore.units import bytes_text, count_text, exact_text, gib_text, rate_text, seconds_text
 
 Rows = list[dict[str, Any]]
+
+PATH = "path"  # the key of a row under which stands where its number is in the Report
+FIELDS = {  # what a column shows of the number at a row's path
+    "size": "bytes",
+    "bytes": "bytes",
+    "bytes_each": "bytes_each",
+    "count": "count",
+    "low": "low",
+    "high": "high",
+    "time": "seconds",
+    "flops": "flops",
+    "hbm_bytes": "hbm_bytes",
+    "bound_by": "bound_by",
+    "exposed": "exposed_seconds",
+    "hidden behind": "cover",
+    "hides at": "hides_at_bandwidth",
+    "capacity": "capacity",
+    "bandwidth": "bandwidth",
+    "holds": "holds",
+    "traffic per step": "traffic",
+    "HBM, forward": "forward_hbm_bytes",
+    "HBM, backward": "backward_hbm_bytes",
+    "adds to saved": "saved_bytes",
+}
 
 
 def csv(rows: Rows) -> bytes:
@@ -25,7 +52,11 @@ def csv(rows: Rows) -> bytes:
 def displayed(rows: Rows) -> Rows:
     """Rows for a table on a page, whose columns hold 64 bits: a larger integer becomes a float."""
     return [
-        {k: float(v) if isinstance(v, int) and abs(v) >= 2**63 else v for k, v in row.items()}
+        {
+            k: float(v) if isinstance(v, int) and abs(v) >= 2**63 else v
+            for k, v in row.items()
+            if k != PATH
+        }
         for row in rows
     ]
 
@@ -45,6 +76,7 @@ def consumers(memory: Memory) -> Rows:
             "size": bytes_text(size),
             "bytes": size,
             "percent": 100 * size / total if total else 0.0,
+            PATH: f"memory.consumers.{name}",
         }
         for name, size in memory.consumers.items()
     ]
@@ -61,8 +93,9 @@ def overheads(memory: Memory) -> Rows:
             "high_bytes": o.high,
             "certainty": o.certainty,
             "source": o.source,
+            PATH: f"memory.overheads.{i}",
         }
-        for o in memory.overheads
+        for i, o in enumerate(memory.overheads)
     ]
 
 
@@ -76,13 +109,14 @@ def timeline(memory: Memory) -> Rows:
             "bytes": i.bytes,
             **{name: i.consumers.get(name, 0) for name in palette.CONSUMERS},
             "at": i.at,
+            PATH: f"memory.timeline.{n}",
         }
-        for i in memory.timeline
+        for n, i in enumerate(memory.timeline)
     ]
 
 
-def ledger(rows: Sequence[LedgerRow]) -> Rows:
-    """Every row, largest first."""
+def ledger(rows: Sequence[LedgerRow], path: str = "ledger") -> Rows:
+    """Every row, largest first; `path` is where they are in the Report."""
     return [
         {
             "name": r.name,
@@ -98,14 +132,15 @@ def ledger(rows: Sequence[LedgerRow]) -> Rows:
             "certainty": r.certainty,
             "why": r.why,
             "source": r.source,
+            PATH: f"{path}.{i}",
         }
-        for r in sorted(rows, key=lambda r: -r.bytes)
+        for i, r in sorted(enumerate(rows), key=lambda item: -item[1].bytes)
     ]
 
 
 def largest(rows: Sequence[LedgerRow], most: int = 10) -> Rows:
     """The rows of GPU memory that matter most."""
-    return ledger([r for r in rows if r.tier == "hbm"])[:most]
+    return [row for row in ledger(rows) if row["tier"] == "hbm"][:most]
 
 
 def phases(time: Time) -> Rows:
@@ -116,6 +151,7 @@ def phases(time: Time) -> Rows:
             "time": seconds_text(seconds),
             "seconds": seconds,
             "percent": 100 * seconds / total,
+            PATH: f"time.phases.{name}",
         }
         for name, seconds in time.phases.items()
     ]
@@ -129,6 +165,7 @@ def resources(time: Time) -> Rows:
             "exposed": seconds_text(time.exposed.get(name, 0.0)) if busy else "",
             "busy_seconds": busy,
             "exposed_seconds": time.exposed.get(name, 0.0),
+            PATH: f"time.resources.{name}",
         }
         for name, busy in time.resources.items()
     ]
@@ -147,8 +184,9 @@ def operations(time: Time) -> Rows:
             "hbm_seconds": o.hbm_seconds,
             "flops": round(o.flops),
             "hbm_bytes": round(o.hbm_bytes),
+            PATH: f"time.operations.{i}",
         }
-        for o in sorted(time.operations, key=lambda o: -o.seconds)
+        for i, o in sorted(enumerate(time.operations), key=lambda item: -item[1].seconds)
     ]
 
 
@@ -167,8 +205,9 @@ def transfers(time: Time) -> Rows:
             "seconds": t.seconds,
             "exposed_seconds": t.exposed_seconds,
             "hides_at_bandwidth": t.hides_at_bandwidth,
+            PATH: f"time.transfers.{i}",
         }
-        for t in time.transfers
+        for i, t in enumerate(time.transfers)
     ]
 
 
@@ -184,7 +223,9 @@ def tiers(plan: Plan, report: Report) -> Rows:
     hbm_traffic = sum(o.hbm_bytes for o in report.time.operations) if report.time else 0.0
     hbm = capacities.get("hbm", gpu.usable_bytes)
 
-    def row(tier: str, per: str, size: int, bandwidth: float, **more: Any) -> dict[str, Any]:
+    def row(
+        name: str, tier: str, per: str, size: int, bandwidth: float, **more: Any
+    ) -> dict[str, Any]:
         use, traffic = more.get("used", 0), more.get("traffic", 0.0)
         return {
             "tier": tier[:48],
@@ -198,10 +239,12 @@ def tiers(plan: Plan, report: Report) -> Rows:
             "bandwidth_bytes_per_second": bandwidth,
             "used_bytes": use,
             "traffic_bytes": round(traffic),
+            PATH: f"tiers.{name}",
         }
 
     return [
         row(
+            "l1",
             "L1 / shared memory",
             "per GPU",
             gpu.l1_bytes_per_sm * gpu.sms,
@@ -211,6 +254,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             f"{bytes_text(gpu.l1_bytes_per_sm)}",
         ),
         row(
+            "l2",
             "L2 cache",
             "per GPU",
             gpu.l2_bytes,
@@ -219,6 +263,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             what="what kernels read again soon; managed by the hardware",
         ),
         row(
+            "hbm",
             gpu.memory_kind,
             "per GPU",
             hbm,
@@ -228,6 +273,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             what=_living(report, "hbm"),
         ),
         row(
+            "peers",
             f"Peers ({gpu.peer_link})",
             "per GPU",
             peers * hbm,
@@ -236,6 +282,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             what=f"the memory of the {peers:,} other GPUs of the node" if peers else "no peer",
         ),
         row(
+            "dram",
             "Host DRAM",
             "per node",
             node.dram_bytes,
@@ -245,6 +292,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             what=_living(report, "dram") or "nothing is offloaded to it",
         ),
         row(
+            "nvme",
             "NVMe",
             "per node",
             node.nvme_bytes,
@@ -254,6 +302,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             what=_living(report, "nvme") or "nothing is offloaded to it",
         ),
         row(
+            "network",
             f"Network ({node.network})",
             "per node",
             0,
@@ -275,21 +324,65 @@ def serving(serve: Serve, concurrency: int) -> Rows:
     kv = serve.sequence_bytes * concurrency
     waste = serve.wasted_bytes_per_sequence * concurrency
     lines = (
-        ("Weights", serve.weights_bytes, "read once per forward"),
-        ("KV cache per token", serve.kv_bytes_per_token, "keys and values of all layers"),
-        ("KV cache per sequence", serve.sequence_bytes, "prompt and output, whole blocks"),
-        ("KV cache of these sequences", kv, f"{concurrency:,} sequences at full length"),
-        ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs"),
-        ("KV cache never used", waste, "the empty part of the last block or of the reservation"),
-        ("Activations", serve.activation_bytes, "the largest forward"),
-        ("Overhead", serve.overhead_bytes, "outside the server's control"),
-        ("Budget", serve.budget_bytes, "what the server may use of the GPU"),
-        ("Room for KV cache", serve.kv_budget_bytes, "budget less weights, activations, overhead"),
-    )
+        ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
+        ("KV cache per token", serve.kv_bytes_per_token, "keys and values of all layers",
+         "kv_bytes_per_token"),
+        ("KV cache per sequence", serve.sequence_bytes, "prompt and output, whole blocks",
+         "sequence_bytes"),
+        ("KV cache of these sequences", kv, f"{concurrency:,} sequences at full length",
+         "asked_bytes"),
+        ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs",
+         "replica_bytes"),
+        ("KV cache never used", waste,
+         "the empty part of the last block or of the reservation", "wasted_bytes"),
+        ("Activations", serve.activation_bytes, "the largest forward", "activation_bytes"),
+        ("Overhead", serve.overhead_bytes, "outside the server's control", "overhead_bytes"),
+        ("Budget", serve.budget_bytes, "what the server may use of the GPU", "budget_bytes"),
+        ("Room for KV cache", serve.kv_budget_bytes,
+         "budget less weights, activations, overhead", "kv_budget_bytes"),
+    )  # fmt: skip
     return [
-        {"what": name, "size": bytes_text(size), "bytes": size, "note": note}
-        for name, size, note in lines
+        {
+            "what": name,
+            "size": bytes_text(size),
+            "bytes": size,
+            "note": note,
+            PATH: f"serve.{field}",
+        }
+        for name, size, note, field in lines
     ]
+
+
+def parts(book: Book, e: Explanation) -> Rows:
+    """What a number is computed from, each part with how it comes about itself."""
+    total = sum(t.value for t in e.parts) if _adds_up(e) else 0
+    return [
+        {
+            "part": t.name,
+            "is": exact_text(t.value, t.unit),
+            **({"share": 100 * t.value / total} if total else {}),
+            "how": _how(book, t),
+            "certainty": t.certainty,
+            "source": t.source or "; ".join(book.explain(t.path).sources),
+        }
+        for t in e.parts
+    ]
+
+
+def _adds_up(e: Explanation) -> bool:
+    """Whether the parts are shares of a whole."""
+    if len(e.parts) < 2 or isinstance(e.value, tuple) or e.unit not in ("bytes", "seconds", "FLOP"):
+        return False
+    if any(t.unit != e.unit for t in e.parts):
+        return False
+    return math.isclose(sum(t.value for t in e.parts), e.value, rel_tol=1e-6)
+
+
+def _how(book: Book, t: Term) -> str:
+    found = book.explain(t.path) if t.path else None
+    if found and found.formula:
+        return f"{found.formula.words} = {found.formula.numbers}"
+    return found.meaning if found else t.note
 
 
 # --- how right it is, and how it comes about ------------------------------------------------------
@@ -329,9 +422,20 @@ def accuracy(rows: Sequence[evidence.Comparison]) -> Rows:
             "our_value": r.ours,
             "our_low": r.low or None,
             "our_high": r.high or None,
+            PATH: compared_path(r),
         }
         for r in sorted(rows, key=lambda r: -abs(r.error))
     ]
+
+
+@functools.cache
+def _places() -> dict[evidence.Comparison, int]:
+    return {row: i for i, row in enumerate(evidence.compare())}
+
+
+def compared_path(row: evidence.Comparison) -> str:
+    """Where a comparison is explained."""
+    return f"evidence.compared.{_places()[row]}" if row in _places() else ""
 
 
 def figure_text(value: float) -> str:
@@ -463,9 +567,9 @@ def calculators() -> Rows:
             "their_bytes": s.theirs,
             "our_bytes": s.ours,
             "tracker_bytes": w.tracker,
+            PATH: f"evidence.calculators.{i}",
         }
-        for w in evidence.worked()
-        for s in w.said
+        for i, (w, s) in enumerate((w, s) for w in evidence.worked() for s in w.said)
     ]
 
 
@@ -549,8 +653,9 @@ def published() -> Rows:
             "their_value": p.theirs,
             "our_value": p.ours,
             "unit": p.unit,
+            PATH: f"evidence.published.{i}",
         }
-        for p in evidence.published()
+        for i, p in enumerate(evidence.published())
     ]
 
 
@@ -580,8 +685,9 @@ def one_block(plan: Plan) -> Rows:
             "forward_hbm_bytes": round(o.forward_hbm_bytes),
             "backward_hbm_bytes": round(o.backward_hbm_bytes),
             "saved_bytes": o.saved_bytes,
+            PATH: f"evidence.operations.{i}",
         }
-        for o in evidence.operations(plan)
+        for i, o in enumerate(evidence.operations(plan))
     ]
 
 
@@ -594,7 +700,13 @@ def dimensions(plan: Plan) -> Rows:
     """The names in shapes, with what this plan makes of them."""
     words, sizes = evidence.method(), evidence.sizes(plan)
     return [
-        {"name": name, "here": f"{sizes[name]:,}", "meaning": meaning, "kind": kind}
+        {
+            "name": name,
+            "here": f"{sizes[name]:,}",
+            "meaning": meaning,
+            "kind": kind,
+            PATH: f"evidence.dimensions.{name}",
+        }
         for kind, table in (("dimension", "dimensions"), ("cut over", "axes"))
         for name, meaning in words[table].items()
     ]

@@ -97,6 +97,8 @@ def value_text(value: object, unit: str) -> str:
         return rate_text(value, unit) if value else f"0 {unit}"
     if unit == "share":
         return f"{value:.1%}"
+    if unit == "difference":
+        return f"{value:+.3%}" if value else "0"
     number = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
     if abs(value) >= 10_000 and isinstance(value, float):
         number = f"{value:,.0f}"

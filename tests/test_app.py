@@ -16,6 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 from memcore import Plan, catalog, evaluate
 from memcore.report import CONSUMERS
+from memcore.units import bytes_text
 
 APP = Path(importlib.import_module("app").__file__ or "").parent
 VIEWS = ("train", "timeline", "time", "tiers", "serve", "ledger", "accuracy", "method")
@@ -66,7 +67,7 @@ def test_every_view_of_every_worked_example(view: str, name: str) -> None:
     assert shown_plan(at) == plan
     assert not at.warning or evaluate(plan).memory is not None
     report = evaluate(plan)
-    assert f"{report.parameters:,} parameters" in "".join(m.value for m in at.markdown)
+    assert f"{report.parameters:,} parameters" in [b.label for b in at.button]
 
 
 def test_the_accuracy_page_of_one_source_and_one_family() -> None:
@@ -315,7 +316,7 @@ def test_a_dropped_config_gives_the_preset_s_parameter_count(name: str) -> None:
     config = catalog.model_entry(name)["config"]
     at = dropped(json.dumps(config).encode())
     count = evaluate(Plan(model=name)).parameters
-    assert f"{count:,} parameters" in "".join(m.value for m in at.markdown)
+    assert f"{count:,} parameters" in [b.label for b in at.button]
     assert shown_plan(at).model == config
 
 
@@ -387,6 +388,110 @@ def test_every_view_offers_its_csv() -> None:
         at = opened(view=view)
         names = [b.proto.label for b in at.get("download_button")]
         assert any("CSV" in name for name in names), view
+
+
+# --- why -----------------------------------------------------------------------------------------
+
+
+def drawer(at: AppTest) -> str:
+    """What the drawer says, without markdown's escapes."""
+    texts = [e.value for e in [*at.markdown, *at.code]]
+    return "\n".join(texts).replace("\\", "").replace("\u200b", "")
+
+
+FIGURES = (
+    "memory.room_bytes",
+    "memory.allocated_bytes",
+    "time.step_seconds",
+    "time.tokens_per_second",
+    "time.mfu",
+    "time.bound_by",
+    "parameters",
+    "memory.peak.instant",
+    "memory.reserved_bytes",
+)
+SERVED = ("fits", "max_concurrency", "kv_capacity_tokens", "ttft_seconds", "tpot_seconds")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_one_click_on_a_figure_says_why(view: str) -> None:
+    """Its formula, with the value that the report has; its parts; where it comes from."""
+    from memcore.explain import Book
+
+    at = opened({"mb": "2", "ckpt": "none"}, view)
+    book = Book(shown_plan(at), evaluate(shown_plan(at)))
+    more = [f"serve.{name}" for name in (*SERVED, "tokens_per_second")] if view == "serve" else []
+    more += ["memory.tiers.hbm"] if view == "ledger" else []
+    figures = [b.key.removeprefix("why_") for b in at.button if (b.key or "").startswith("why_")]
+    assert sorted(figures) == sorted([*FIGURES, *more])
+    for path in figures if view in ("train", "serve") else figures[::4]:
+        at.button(key=f"why_{path}").click().run()
+        alive(at)
+        said, e = drawer(at), book.explain(path)
+        assert f"### {e.what}: {e.text}" in said
+        assert e.formula
+        assert e.formula.numbers in said
+        assert "**Sources**\n- " in said
+        assert len(at.dataframe[-1].value) == len(e.parts)
+
+
+def test_the_drawer_opens_once_and_shows_the_pinned_plan() -> None:
+    at = opened()
+    at.button(key="pin_button").click().run()
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    at.button(key="why_memory.allocated_bytes").click().run()
+    then = evaluate(Plan()).memory
+    assert then
+    assert f"In the pinned plan: **{bytes_text(then.allocated_bytes)}**" in drawer(at)
+    at.select_slider(key="train_micro_batch").set_value(3).run()
+    assert "In the pinned plan" not in drawer(at)
+
+
+def every_table(plan: Plan) -> list[Any]:
+    from app import tables
+    from memcore import evidence
+
+    report = evaluate(plan)
+    found: list[Any] = [tables.tiers(plan, report), tables.published(), tables.dimensions(plan)]
+    found += [tables.accuracy(evidence.compare()), tables.calculators()]
+    if report.serve:
+        found.append(tables.serving(report.serve, plan.serve.concurrency))
+    if report.memory:
+        found += [tables.consumers(report.memory), tables.overheads(report.memory)]
+        found += [tables.timeline(report.memory), tables.largest(report.ledger)]
+        found += [tables.ledger(report.ledger), tables.one_block(plan)]
+    if report.time:
+        found += [tables.phases(report.time), tables.resources(report.time)]
+        found += [tables.operations(report.time), tables.transfers(report.time)]
+    return found
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_row_of_every_table_is_explained(name: str) -> None:
+    from app import tables
+    from memcore.explain import Book
+
+    plan = Plan.of(catalog.plan_entries()[name]["plan"])
+    book = Book(plan, evaluate(plan))
+    for rows in every_table(plan):
+        for row in rows:
+            e = book.explain(row[tables.PATH])
+            assert e.formula or e.sources
+            assert tables.parts(book, e) or not e.parts
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("query", [{}, {"offopt": "nvme", "gpus": "16"}, {"tp": "2"}])
+def test_every_mark_of_every_chart_is_explained(view: str, query: dict[str, str]) -> None:
+    from memcore.explain import Book
+
+    at = opened(query, view)
+    book = Book(shown_plan(at), evaluate(shown_plan(at)))
+    for chart in at.get("plotly_chart"):
+        for trace in json.loads(chart.proto.spec)["data"]:
+            for said in trace.get("customdata", ()):
+                if isinstance(said, list):
+                    assert book.found(said[1]), said
 
 
 # --- the frame -----------------------------------------------------------------------------------

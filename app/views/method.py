@@ -35,13 +35,12 @@ the Accuracy page. A plan fits when the upper end fits.
 st.markdown("##### The operations of this plan's model")
 if report.time:
     operations = tables.one_block(plan)
-    st.dataframe(
-        tables.displayed(operations),
+    parts.table(
+        operations,
         key="one_block",
         alt="Operations of one block of each kind, with formula, FLOPs, traffic and saved tensors",
         height=420,
-        hide_index=True,
-        column_order=(
+        columns=(
             "block",
             "operation",
             "formula",
@@ -51,11 +50,7 @@ if report.time:
             "saves",
             "HBM, backward",
         ),
-        column_config={
-            "operation": st.column_config.TextColumn(width=210),
-            "formula": st.column_config.TextColumn(width=270),
-            "saves": st.column_config.TextColumn(width=420),
-        },
+        widths={"operation": 210, "formula": 270, "saves": 420},
     )
     parts.small(
         "One block of each kind, one micro-batch, one GPU, before checkpointing. The FLOPs of an "

@@ -6,7 +6,7 @@ explanation computes is held by tests to what the report says.
 
 from __future__ import annotations
 
-from memcore.explain import of_memory, of_serving, of_time  # noqa: F401  (they register their rules)
+from memcore.explain import of_evidence, of_memory, of_serving, of_time  # noqa: F401  (they register their rules)
 from memcore.explain.book import Book, Explanation, UnknownNumberError
 from memcore.explain.formula import Formula, Term
 

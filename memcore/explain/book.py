@@ -21,7 +21,9 @@ from memcore.plan import Plan
 from memcore.report import LedgerRow, Report
 from memcore.units import value_text
 
+PLAN = "the plan: "  # begins the source of what the plan itself says
 CHAIN = 8  # steps from a number down to its factors, at most
+NOT_WORTH_LISTING = ("the plan", "the dtype")  # beside other sources
 MEASURES = ("bytes", "seconds", "FLOP", "parameters", "tokens", "tokens/s")  # worth following down
 
 
@@ -160,6 +162,21 @@ class Book:
             best = max(same, key=lambda t: t.value) if same else parts[0]
             found.append(self.explain(best.path))
         return found
+
+    def sources(self, path: str) -> list[str]:
+        """Where everything comes from that a number is made of, the nearest first."""
+        found: dict[str, None] = {}
+        seen, waiting = {path}, [path]
+        while waiting:
+            e = self.explain(waiting.pop(0))
+            found |= dict.fromkeys(e.sources)
+            inner = [t.path for t in e.parts if t.path and t.path not in seen]
+            seen.update(inner)
+            waiting += inner
+        given = [s for s in found if s.startswith(PLAN)]
+        fields = ", ".join(s.removeprefix(PLAN) for s in given)
+        others = [s for s in found if s not in given and s not in NOT_WORTH_LISTING]
+        return [*others, f"{PLAN}{fields}"] if given else others or list(found)
 
     def paths(self) -> list[str]:
         """Every number and verdict of the report, by its path."""

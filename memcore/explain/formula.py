@@ -166,7 +166,7 @@ def total(of: Sequence[Formula]) -> Formula:
     """The sum; a long one names only its largest terms."""
     value = sum(f.value for f in of)
     if not of:
-        return Formula(0, "nothing", "0", ())
+        return known("nothing", 0, source="nothing of this kind is there in this plan")
     if len(of) > WRITTEN_OUT:
         return _abridged("sum", value, of)
     sign = " + "

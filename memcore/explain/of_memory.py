@@ -329,7 +329,7 @@ def constant(c: constants.Constant, end: int | None = None) -> Formula:
     """A constant that no shape determines: its low end (0), its high end (1) or its middle."""
     value = c.middle if end is None else (c.low, c.high)[end]
     unit = {"ratio": ""}.get(c.unit, c.unit)
-    return known(c.name, value, unit, certainty=c.certainty, source=c.source)
+    return known(c.name, value, unit, certainty=c.certainty, source=f"{c.name}: {c.source}")
 
 
 def interval(book: Book, path: str, what: str, meaning: str) -> Explanation:
@@ -374,10 +374,9 @@ def _device_end(book: Book, end: str) -> Explanation:
 @rule("memory.overheads.*", "memory.overheads.*.low|high")
 def _overhead(book: Book, i: str, end: str = "high") -> Explanation:
     o = book.memory.overheads[int(i)]
-    return about(
-        f"{o.name}, {INTERVAL[end == 'high']}", "bytes", None,
-        "No shape determines it: an interval.", [o.source], o.certainty, getattr(o, end),
-    )  # fmt: skip
+    name, source = f"{o.name}, {INTERVAL[end == 'high']}", f"{o.name}: {o.source}"
+    meaning = "No shape determines it: an interval."
+    return about(name, "bytes", None, meaning, [source], o.certainty, getattr(o, end))
 
 
 @rule("memory.overhead_bytes.0|1")

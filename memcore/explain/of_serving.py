@@ -72,10 +72,10 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         formula = _activation(book)
     else:
         stored = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype].bits
-        bits = known(f"bits of {r.dtype}", stored, source=f"the dtype {r.dtype}")
+        bits = known(f"bits of {r.dtype}", stored, source="the dtype")
         formula = ceiling(text_shape(book, r.shape, serving=True) * bits / 8)
         if field == "bytes" and r.count > 1:
-            formula = formula * known("layers", r.count, source="layers on this GPU")
+            formula = formula * known("layers", r.count, source="the plan: parallel.pp")
     return about(r.name, "bytes", formula, meaning, [r.source], r.certainty)
 
 
@@ -90,8 +90,12 @@ def _held(book: Book) -> Explanation:
 def _per_token(book: Book) -> Explanation:
     server = _server(book)
     dtype = policies.KV_DTYPES[book.plan.serve.kv_dtype]
-    layers = known("layers on this GPU", server.stage_layers, source=book.plan.architecture.label)
-    bits = known(f"bits of {dtype.label}", dtype.bits, source=f"the dtype {dtype.label}")
+    layers = known(
+        "layers on this GPU",
+        server.stage_layers,
+        source=f"config.json of {book.plan.architecture.label}",
+    )
+    bits = known(f"bits of {dtype.label}", dtype.bits, source="the dtype")
     formula = ceiling(layers * _cached(book, server, one_forward(server)) * bits / 8)
     return about("KV cache per token", "bytes", formula, "What one more token adds on one GPU.")
 
@@ -106,7 +110,7 @@ def _cached(book: Book, server: Server, amounts: Amounts) -> Formula:
 
 def _activation(book: Book) -> Formula:
     copies = known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
-    four = known("bytes of fp32", 4, "bytes", source="the dtype fp32")
+    four = known("bytes of fp32", 4, "bytes", source="the dtype")
     logits = four * shape(book, LOGITS, one_forward(_server(book))) * copies
     return whole(largest(book.at("serve.layer_bytes"), logits))
 
@@ -292,7 +296,11 @@ def _all_reduces(book: Book, moved: Formula, link: str) -> Formula:
     """Two all-reduces of the hidden state in every layer."""
     twice = known("after attention and after the MLP", 2, source="Megatron, Shoeybi et al. 2019")
     both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
-    layers = known("layers", book.plan.architecture.layers, source=book.plan.architecture.label)
+    layers = known(
+        "layers",
+        book.plan.architecture.layers,
+        source=f"config.json of {book.plan.architecture.label}",
+    )
     return twice * layers * (both * ring(book, moved, link, book.plan.parallel.tp))
 
 
@@ -300,7 +308,7 @@ def _attention(book: Book, server: Server, which: str, running: int) -> tuple[Fo
     """FLOPs and traffic of attention of new tokens to the cache."""
     s, model = book.plan.serve, book.plan.architecture
     amounts = server.amounts(running, 1)
-    layers = known("layers", model.layers, source=model.label)
+    layers = known("layers", model.layers, source=f"config.json of {model.label}")
     two = known("multiply and add", 2, source=ATTENTION_OF)
     prompt = _plan(book, "prompt_len")
     half = known("a token sees half of its prompt on average", 0.5, source=ATTENTION_OF)
@@ -323,7 +331,7 @@ def _attention(book: Book, server: Server, which: str, running: int) -> tuple[Fo
     scores, values = (shape(book, (HEADS / TP, width), amounts) for width in of)
     work = two * batch * tokens * context * (scores + values) * share * layers
     dtype = policies.KV_DTYPES[s.kv_dtype]
-    bits = known(f"bits of {dtype.label}", dtype.bits, source=f"the dtype {dtype.label}")
+    bits = known(f"bits of {dtype.label}", dtype.bits, source="the dtype")
     cached = _cached(book, server, amounts) * bits / 8
     return work, batch * context * cached * layers
 

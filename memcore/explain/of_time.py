@@ -174,7 +174,7 @@ def _optimizer(book: Book) -> tuple[Formula, Formula]:
 @rule("time.updated.parameters")
 def _updated_parameters(book: Book) -> Explanation:
     dtype = book.step.copies.resident
-    each = known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source=f"the dtype {dtype}")
+    each = known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
     formula = book.at("time.states.resident") / each
     return about("Parameters that a GPU updates", "parameters", formula, "Padding included.")
 
@@ -247,7 +247,7 @@ PIECES = {  # what is moved: the states it consists of, and whether one layer's 
 
 
 def _dtype_width(book: Book, dtype: str) -> Formula:
-    return known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source=f"the dtype {dtype}")
+    return known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
 
 
 @rule("time.moved.*")
@@ -276,7 +276,9 @@ def _moved(book: Book, name: str) -> Explanation:
 
 
 def _layers(book: Book) -> Formula:
-    return known("layers", book.step.layers.count, source=book.plan.architecture.label)
+    return known(
+        "layers", book.step.layers.count, source=f"config.json of {book.plan.architecture.label}"
+    )
 
 
 @rule("time.transfers.*")
@@ -338,7 +340,7 @@ def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
 def ring(book: Book, moved: Formula, link: str, group: int) -> Formula:
     """Seconds of one all-gather or reduce-scatter, as roofline.Links has it."""
     gpu = book.plan.accelerator
-    ranks = known("ranks", group, source="the plan: GPUs / (tp x pp x cp)")
+    ranks = known("ranks", group, source="the plan: cluster.gpus", note="GPUs / (tp x pp x cp)")
     latency = constant(constants.COLLECTIVE_LATENCY)
     name = "network" if link == "network" else "peer" if gpu.peer_bandwidth else "pcie"
     rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.LINK_EFFICIENCY)
@@ -470,7 +472,12 @@ def _traffic(book: Book, link: str) -> Explanation:
 
 @rule("time.tokens")
 def _tokens(book: Book) -> Explanation:
-    ranks = known("data-parallel ranks", book.plan.dp, source="the plan: GPUs / (tp x pp x cp)")
+    ranks = known(
+        "data-parallel ranks",
+        book.plan.dp,
+        source="the plan: cluster.gpus",
+        note="GPUs / (tp x pp x cp)",
+    )
     names = ("micro_batch", "seq_len", "grad_accumulation")
     batch, length, again = (book.at(f"plan.train.{name}") for name in names)
     return about("Tokens of a step", "tokens", batch * length * again * ranks)
@@ -502,7 +509,10 @@ def _model_flops(book: Book) -> Explanation:
                    source="the weights of two dimensions: see parameters")  # fmt: skip
         keys = known("keys in reach", int(reach), source="the sequence, or a sliding window")
         one = multiply * of + multiply * (dim("Q") + dim("VALUES")) * keys
-        layers.append(known("layers", int(times), source=book.plan.architecture.label) * one)
+        layers.append(
+            known("layers", int(times), source=f"config.json of {book.plan.architecture.label}")
+            * one
+        )
     head = multiply * dim("EMBED") * dim("VOCAB")
     again = book.at("plan.train.grad_accumulation")
     formula = passes * again * dim("B") * dim("S") * total([head, *layers])

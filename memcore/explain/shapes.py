@@ -35,7 +35,7 @@ def dimension(book: Book, name: str, value: int, serving: bool = False) -> Formu
         return known(name, value, source=f"the rule of {book.step.optimizer.label}", note=rule)
     base, *axes = name.split("/")
     meaning = (OF_SERVING if serving else {}).get(base) or MEANINGS.get(base)
-    meaning = meaning or method()["dimensions"].get(base, "")
+    meaning = meaning or method()["dimensions"].get(base) or method()["axes"].get(base, "")
     if axes:
         over = " x ".join(f"{axis} {book.sizes[axis]:,}" for axis in axes)
         meaning += f": {book.sizes[base]:,} over {over}, rounded up"
@@ -55,14 +55,20 @@ def text_shape(book: Book, text: str, serving: bool = False) -> Formula:
     factors: list[Formula] = []
     for part in re.split(BETWEEN, text) if text != "scalar" else ():
         name, _, digits = part.rpartition(" ")
-        n = int(digits.replace(",", ""))
-        factors.append(dimension(book, name, n, serving) if name else number(n))
+        n = float(digits.replace(",", ""))
+        n = int(n) if n.is_integer() else n
+        factors.append(dimension(book, name, int(n), serving) if name else number(n))
     return functools.reduce(operator.mul, factors) if factors else number(1)
+
+
+def product_of(book: Book, text: str) -> Formula:
+    """A sum of such products: '2 x B 1 x S 4,096 x D 4,096 + 2 x ...'."""
+    return total([text_shape(book, product) for product in text.split(" + ")])
 
 
 def width(dtype: str) -> Formula:
     """Bytes of one value."""
-    return known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source=f"the dtype {dtype}")
+    return known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
 
 
 def count(n: int) -> Formula:

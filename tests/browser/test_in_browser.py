@@ -13,13 +13,15 @@ import pandas as pd
 import pytest
 import reading
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 import rig
 from memcore import Plan, catalog, evaluate, evidence, link
+from memcore.units import bytes_text
 
 Open = Callable[..., Page]
 SCHEMES = ("light", "dark")
+ROW_HEIGHT = 33  # pixels of a table's row
 # A plan that is a default in nothing that a page shows.
 ELSEWHERE = {
     "model": "llama-2-7b",
@@ -130,6 +132,155 @@ def test_back_and_forward(open_app: Open) -> None:
         reading.agrees(page)
         assert reading.addressed(page).train.micro_batch == batch
         expect(slider).to_have_attribute("aria-valuetext", str(batch))
+
+
+# ---- why
+
+
+def drawer(page: Page) -> Locator:
+    return page.get_by_role("dialog")
+
+
+def closed(page: Page) -> None:
+    page.keyboard.press("Escape")
+    expect(drawer(page)).to_have_count(0)
+
+
+def opened_by(page: Page, says: str) -> str:
+    """What the drawer says once it is about `says`; then it is closed."""
+    expect(drawer(page).locator("h3")).to_contain_text(says)
+    expect(drawer(page).get_by_text("Sources")).to_be_visible()
+    rig.settled(page)
+    expect(drawer(page).locator("li").first).to_be_visible()
+    text = drawer(page).inner_text()
+    assert not page.locator('[data-testid="stException"]').count()
+    closed(page)
+    return text
+
+
+def press_cell(page: Page, key: str, row: int, x: int) -> None:
+    """Click a cell of a table, which is a canvas, `x` pixels from its left."""
+    table = page.locator(f".st-key-{key}")
+    table.scroll_into_view_if_needed()
+    place = table.locator("canvas").first.bounding_box()
+    assert place
+    y = place["y"] + ROW_HEIGHT * (row + 1.5)
+    page.mouse.move(place["x"] + x - 20, y, steps=4)  # a hand comes from somewhere
+    page.wait_for_timeout(100)
+    page.mouse.click(place["x"] + x, y)
+
+
+@pytest.mark.parametrize("view", reading.VIEWS)
+def test_one_click_on_a_number_says_why(open_app: Open, view: str) -> None:
+    """A figure in the header on every view: its factors and a source; nothing on the page moves."""
+    plan = Plan.of(ELSEWHERE)
+    memory = evaluate(plan).memory
+    assert memory
+    page = open_app(address(plan, view))
+    reading.agrees(page)
+    place = box(page) if page.locator('[data-testid="stPlotlyChart"]').count() else None
+    page.locator(".st-key-figure_memory-allocated_bytes").click()
+    said = opened_by(page, bytes_text(memory.allocated_bytes))
+    for n in memory.consumers.values():
+        assert f"{n:,} B" in said
+    assert "torch.distributed.fsdp.fully_shard" in said
+    assert "memplan explain plan.json memory.allocated_bytes" in said
+    assert place == (box(page) if place else None), "the chart jumped"
+    assert reading.addressed(page) == plan
+
+
+CLICKED = {  # a cell of a table on each view, by row and pixels; what the drawer is then about
+    "train": ("consumers", 2, 150, "Optimizer states"),
+    "timeline": ("instants", 1, 400, "Loss"),
+    "time": ("phases", 0, 180, "Forward"),
+    "tiers": ("tier_table", 2, 240, "usable GPU memory"),
+    "serve": ("serve_table", 1, 290, "KV cache per token"),
+    "ledger": ("ledger", 0, 400, ":"),
+    "accuracy": ("accuracy", 0, 300, "%"),
+    "method": ("dimensions", 0, 250, "B: 2"),
+}
+
+
+@pytest.mark.parametrize("view", reading.VIEWS)
+def test_one_click_on_a_cell_says_why(open_app: Open, view: str) -> None:
+    key, row, x, says = CLICKED[view]
+    page = open_app(address(Plan.of(ELSEWHERE), view))
+    reading.agrees(page)
+    for _ in range(2):  # the same cell again is a click again
+        press_cell(page, key, row, x)
+        opened_by(page, says)
+        page.wait_for_timeout(500)  # the focus goes back to the table
+    slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
+    slider.press("ArrowRight")
+    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].train.micro_batch == 3)
+    reading.agrees(page)
+    expect(drawer(page)).to_have_count(0)
+
+
+@pytest.mark.parametrize("view", ["train", "timeline", "time", "tiers", "serve"])
+def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
+    page = open_app(address(Plan.of(ELSEWHERE), view))
+    reading.agrees(page)
+    bars = '[data-testid="stPlotlyChart"] .bars .point path'
+    pale = page.locator(bars).first.evaluate("e => getComputedStyle(e.parentNode).opacity")
+    for _ in range(2):
+        place = page.locator(bars).first.bounding_box()
+        assert place  # of a logarithmic bar only the right end is on the chart
+        page.mouse.click(place["x"] + place["width"] - 3, place["y"] + place["height"] / 2)
+        opened_by(page, ":")
+    assert page.locator(bars).nth(1).evaluate("e => getComputedStyle(e.parentNode).opacity") == pale
+
+
+def test_parts_open_one_by_one_and_back(open_app: Open) -> None:
+    page = open_app("/")
+    reading.agrees(page)
+    page.locator(".st-key-figure_memory-allocated_bytes button").first.press("Enter")
+    expect(drawer(page).locator("h3")).to_contain_text("Allocated")
+    press_cell(page, "why_parts_memory-allocated_bytes", 2, 250)
+    expect(drawer(page).locator("h3")).to_contain_text("Optimizer states")
+    press_cell(page, "why_parts_memory-consumers-optimizer_states", 0, 250)
+    expect(drawer(page).locator("h3")).to_contain_text(".exp_avg")
+    expect(drawer(page)).to_contain_text("F/STATE")
+    for name in ("Optimizer states", "Allocated at the peak"):
+        drawer(page).get_by_role("button", name=name).click()
+        expect(drawer(page).locator("h3")).to_contain_text(name)
+    closed(page)
+    focused = page.evaluate("document.activeElement.innerText")
+    assert focused == "why?", "the focus goes back to what opened the drawer"
+
+
+def test_a_table_is_no_trap_for_the_keyboard(open_app: Open) -> None:
+    """Arrows lead to a number; Tab leads past the table."""
+    page = open_app("/")
+    reading.agrees(page)
+    page.locator(".st-key-consumers").get_by_role("button", name="Fullscreen").focus()
+    page.keyboard.press("Tab")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        page.wait_for_timeout(300)
+        page.keyboard.press(key)
+    opened_by(page, "Optimizer states")
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        rig.settled(page)
+        if drawer(page).count():
+            closed(page)
+        if page.evaluate("document.activeElement.innerText").strip().endswith("Breakdown (CSV)"):
+            return
+    pytest.fail("Tab does not leave the table")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_drawer_is_accessible(
+    open_app: Open, keep_screenshot: Callable[[Page, str], None], scheme: str
+) -> None:
+    page = open_app("/", color_scheme=scheme)
+    reading.agrees(page)
+    page.locator(".st-key-figure_time-step_seconds").click()
+    expect(drawer(page).locator("h3")).to_contain_text("Step time")
+    rig.settled(page)
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+    keep_screenshot(page, f"why-{scheme}")
 
 
 # ---- send

@@ -1,0 +1,206 @@
+"""Why: one click on any number opens a drawer that takes it apart.
+
+A figure, a cell of a table, a bar or a point of a chart all lead to `opened`, with the path of the
+number in the Report. Explanations are made for what is opened; until then they cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from app import state, tables
+from app.text import plain
+from memcore.explain import Book, Explanation, Term
+from memcore.units import exact_text
+
+STYLE = Path(__file__).with_name("why.css")
+COLOURS = {"exact": "green", "datasheet": "blue", "measured": "violet", "assumed": "orange"}
+ROW, MOST = 33, 300  # heights of a table's row and of the table of parts, in pixels
+
+
+# --- what can be clicked -------------------------------------------------------------------------
+
+
+def opened(path: str) -> None:
+    """A callback: this run opens the drawer on the number at `path`."""
+    st.session_state.why, st.session_state.why_opens = [path], True
+
+
+def figure(path: str, help: str) -> Any:
+    """A place whose whole surface is a button that explains the number in it."""
+    place = st.container(key=f"figure_{path}", gap=None)
+    place.button(
+        "why?",
+        key=f"why_{path}",
+        on_click=opened,
+        args=(path,),
+        type="tertiary",
+        help=f"{help} Click to see why.",
+        width="stretch",
+    )
+    return place
+
+
+def link(label: str, path: str) -> None:
+    """A number in a line of small print that is its own button."""
+    st.button(label, key=f"why_{path}", on_click=opened, args=(path,), type="tertiary")
+
+
+CLICKED = "clicked"
+NO_CELL: dict[str, Any] = {"selection": {"rows": [], "columns": [], "cells": []}}
+
+
+def cell(key: str, paths: Sequence[str], columns: Sequence[str]) -> None:
+    """A callback of a table: the number in the cell that was clicked, or else that of its row.
+
+    A table that gets the keyboard's focus selects a cell of its first column. So the names there
+    open nothing: arrows move along them, and from a name to its right into a number.
+    """
+    for row, column in st.session_state[key].selection.cells[:1]:
+        if _meant(key, row, columns.index(column)) and paths[row]:
+            of_cell = f"{paths[row]}.{tables.FIELDS.get(column, '')}"
+            opened(of_cell if state.book().found(of_cell) else paths[row])
+            st.session_state[key] = NO_CELL  # so that a second click on the cell is a click again
+
+
+def _meant(key: str, row: int, column: int) -> bool:
+    """Whether somebody asks for a cell, and does not only pass over it.
+
+    Tab goes to the right from cell to cell. The number that it has opened once, and those behind
+    it, it passes the next time; else nobody could tab past a table. And the browser may repeat what
+    it said last when it is asked about something else.
+    """
+    kept = f"why_at_{key}"
+    here = (row, column)
+    before, tabbed, passing = st.session_state.get(kept, (None, None, False))
+    stepped = before == (row, column - 1)
+    passing = bool(stepped and (passing or tabbed == here))
+    if column:
+        tabbed = here if stepped and tabbed != CLICKED else CLICKED
+    st.session_state[kept] = (here, tabbed, passing)
+    return column > 0 and not passing and here != before
+
+
+def mark(key: str) -> None:
+    """A callback of a chart: the number of the bar or point that was clicked.
+
+    A second click on a mark takes its selection away, and opens it again.
+    """
+    last = f"why_last_{key}"
+    for point in st.session_state[key].selection.points[:1]:
+        said = point.get("customdata")
+        st.session_state[last] = said[1] if isinstance(said, list) else ""
+    if st.session_state.get(last):
+        opened(st.session_state[last])
+
+
+# --- the drawer ----------------------------------------------------------------------------------
+
+
+def drawer() -> None:
+    """The drawer, in the run that a click caused. Call once, after the page."""
+    st.html(STYLE)
+    if st.session_state.pop("why_opens", False):
+        _drawer()
+
+
+@st.dialog("Why this number", width="medium", position="right", icon=":material/account_tree:")
+def _drawer() -> None:
+    stack: list[str] = st.session_state.why
+    book = state.book()
+    chain = book.chain(stack[-1])
+    e = chain[0]
+    _crumbs(book, stack)
+    _value(e)
+    if e.formula:
+        st.code(f"{e.formula.words}\n= {e.formula.numbers}\n= {_result(e)}", None, wrap_lines=True)
+    if e.parts:
+        _parts(book, e)
+    if len(chain) > 1:
+        _descent(chain)
+    _sources(book.sources(e.path))
+    st.code(f"memplan explain plan.json {e.path}", "bash")
+
+
+def _result(e: Explanation) -> str:
+    exact, shown = exact_text(e.value, e.unit), e.text
+    return exact if exact == shown else f"{exact} = {shown}"
+
+
+def _crumbs(book: Book, stack: Sequence[str]) -> None:
+    """The way from the number that was clicked to this one; each of them leads back."""
+    with st.container(horizontal=True, gap="small", key="why_crumbs"):
+        for depth, path in enumerate(stack):
+            st.button(
+                plain(book.explain(path).what),
+                key=f"why_crumb_{depth}",
+                on_click=_back,
+                args=(depth,),
+                icon=":material/chevron_right:" if depth else None,
+                type="tertiary",
+            )
+
+
+def _back(depth: int) -> None:
+    st.session_state.why = st.session_state.why[: depth + 1]
+
+
+def _value(e: Explanation) -> None:
+    pinned = state.pinned_book()
+    then = pinned.found(e.path) if pinned else None
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"### {plain(e.what)}: {plain(e.text)}", anchors=False, width="content")
+        st.badge(e.certainty, color=COLOURS[e.certainty])  # type: ignore[arg-type]
+    if e.meaning:
+        st.markdown(plain(e.meaning))
+    if then:
+        st.markdown(f"In the pinned plan: **{plain(then.text)}**")
+
+
+def _parts(book: Book, e: Explanation) -> None:
+    """What it is made of; a click on a part opens that."""
+    rows = tables.parts(book, e)
+    openable = any(t.path for t in e.parts)
+    key = f"why_parts_{e.path}"
+    st.markdown("**Made of**" + (" (click a value to open it)" if openable else ""))
+    st.dataframe(
+        rows,
+        key=key,
+        alt=f"Parts of {e.what}",
+        hide_index=True,
+        height=min(MOST, ROW * (len(rows) + 1) + 2),
+        on_select=lambda: _open_part(key, e.parts),
+        selection_mode="single-cell",
+        column_config={
+            "part": st.column_config.TextColumn(width=190),
+            "how": st.column_config.TextColumn(width=260),
+            "share": st.column_config.ProgressColumn(format="%d%%", min_value=0, max_value=100),
+        },
+    )
+
+
+def _open_part(key: str, parts: Sequence[Term]) -> None:
+    for row, column in st.session_state[key].selection.cells[:1]:
+        if column != "part" and parts[row].path:
+            st.session_state.why = [*st.session_state.why, parts[row].path]
+
+
+def _descent(chain: Sequence[Explanation]) -> None:
+    """From the number down its largest parts to what cannot be taken apart."""
+    st.markdown("**Its largest part, down to the factors**")
+    lines = []
+    for depth, e in enumerate(chain[1:]):
+        said = [f"{e.what}: {e.text} ({e.certainty})"]
+        said += (
+            [f"  = {text}" for text in (e.formula.words, e.formula.numbers)] if e.formula else []
+        )
+        lines += [f"{'  ' * depth}{text}" for text in said]
+    st.code("\n".join(lines), None, wrap_lines=True)
+
+
+def _sources(every: Sequence[str]) -> None:
+    st.markdown("**Sources**\n" + "\n".join(f"- {plain(source)}" for source in every))

@@ -315,8 +315,19 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
     return _figure(
         traces,
         height=360,
-        xaxis={"title": "FLOP per byte of HBM traffic", "type": "log", "dtick": 1},
-        yaxis={"title": "FLOP/s", "type": "log", "dtick": 1, "exponentformat": "SI"},
+        xaxis={
+            "title": "FLOP per byte of HBM traffic",
+            "type": "log",
+            "dtick": 1,
+            "fixedrange": False,  # operations lie close to each other
+        },
+        yaxis={
+            "title": "FLOP/s",
+            "type": "log",
+            "dtick": 1,
+            "exponentformat": "SI",
+            "fixedrange": False,
+        },
         annotations=[
             {
                 "x": 1,

@@ -27,7 +27,8 @@ ROW, MOST = 33, 300  # heights of a table's row and of the table of parts, in pi
 
 def opened(path: str) -> None:
     """A callback: this run opens the drawer on the number at `path`."""
-    st.session_state.why, st.session_state.why_opens = [path], True
+    s = st.session_state
+    s.why, s.why_opens, s.why_deeper = [path], True, False
 
 
 def figure(path: str, help: str) -> Any:
@@ -114,7 +115,8 @@ def _drawer() -> None:
     book = state.book()
     chain = book.chain(stack[-1])
     e = chain[0]
-    _crumbs(book, stack)
+    if st.session_state.why_deeper:  # also when back at the first: the focus is on its crumb
+        _crumbs(book, stack)
     _value(e)
     if e.formula:
         st.code(f"{e.formula.words}\n= {e.formula.numbers}\n= {_result(e)}", None, wrap_lines=True)
@@ -187,6 +189,7 @@ def _open_part(key: str, parts: Sequence[Term]) -> None:
     for row, column in st.session_state[key].selection.cells[:1]:
         if column != "part" and parts[row].path:
             st.session_state.why = [*st.session_state.why, parts[row].path]
+            st.session_state.why_deeper = True
 
 
 def _descent(chain: Sequence[Explanation]) -> None:

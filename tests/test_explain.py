@@ -130,13 +130,13 @@ def checked(book, share=0):
 
 
 @given(varied(), st.integers(0, 9))
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_every_number_of_training_is_explained_by_its_parts(plan, share):
     checked(Book(plan, evaluate(plan)), share)
 
 
 @given(served(), st.integers(0, 9))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_every_number_of_serving_is_explained_by_its_parts(plan, share):
     checked(Book(plan, evaluate(plan)), share)
 

@@ -165,7 +165,7 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
         height=155 + 34 * len(peaks),
         bargap=0.5,
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
-        yaxis={"autorange": "reversed"},
+        yaxis={"range": [len(peaks) - 0.5, -0.5 if len(peaks) == 1 else -0.9]},  # room for a word
         **_capacity(memory.capacity_bytes),
     )
 

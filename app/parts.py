@@ -136,6 +136,8 @@ def _small_print(report: Report) -> None:
         if report.memory:
             m = report.memory
             peak = next((i.label for i in m.timeline if i.id == m.peak.instant), m.peak.instant)
+            if len(m.ranks) > 1:
+                peak += f" (stage {m.peak.rank} of {len(m.ranks)})"
             low, high = m.reserved_bytes
             why.link(f"peak at: {plain(peak)}", "memory.peak.instant")
             why.link(

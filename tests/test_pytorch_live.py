@@ -46,7 +46,7 @@ def sample():
             plain = (
                 row.get("kernels", "hf") == "hf" and row.get("cross_entropy", "eager") == "eager"
             )
-            if plain and row.get("model") in ("l0", "llama"):
+            if plain and row["kind"] != "optimizer state" and row.get("model") in ("l0", "llama"):
                 words = script, row["kind"], row["checkpointing"], row.get("regime")
                 seen.setdefault(words, (script, row))
     return [pytest.param(*v, id=" ".join(map(str, k[1:]))) for k, v in seen.items()]

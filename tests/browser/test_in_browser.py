@@ -78,7 +78,7 @@ def test_first_sight(open_app: Open) -> None:
         ("train_micro_batch", "ArrowRight", "train.micro_batch", 2),
         ("train_seq_len", "ArrowLeft", "train.seq_len", 3072),
         ("train_precision", "ArrowRight", "train.precision", "bf16-autocast"),
-        ("train_checkpointing", "ArrowLeft", "train.checkpointing", "none"),
+        ("train_checkpointing", "ArrowLeft", "train.checkpointing", "selective-op"),
         ("train_zero", "ArrowLeft", "train.zero", 2),
     ],
 )
@@ -374,8 +374,9 @@ def test_every_download(open_app: Open) -> None:
 
     table = csv("accuracy", "memplan-accuracy.csv")
     assert len(table) == len(evidence.compare())
-    errors = 100 * (table["our_value"] / table["their_value"] - 1).fillna(0)
-    assert (errors - table["error %"]).abs().max() < 1e-9
+    one = table[table["our_low"].isna() & (table["what"] != "out of memory")]  # no interval
+    errors = 100 * (one["our_value"] / one["their_value"] - 1).fillna(0)
+    assert (errors - one["error %"]).abs().max() < 1e-9
     table = csv("accuracy", "memplan-calculators.csv")
     assert len(table) == len(evidence.calculators_table()["figures"])
     table = csv("method", "memplan-method.csv")

@@ -39,9 +39,10 @@ def structure_of(
     autocast: bool = False,
     served: bool = False,
     parallel: str = "",
+    exchanges: bool = False,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
-    words = (attention, kernels, cross_entropy, dtype, autocast, served, parallel)
+    words = (attention, kernels, cross_entropy, dtype, autocast, served, parallel, exchanges)
     return Structure(model.family, model.traits, *words)
 
 

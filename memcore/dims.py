@@ -78,6 +78,8 @@ TP, CP = Axis("TP"), Axis("CP")
 SEQ = Axis("SEQ")  # TP ranks between which sequence parallelism cuts the tokens, else 1
 SHARD = Axis("SHARD")  # ranks that share each parameter (FSDP, ZeRO-3)
 STATE = Axis("STATE")  # ranks that share the optimizer states
+EP = Axis("EP")  # ranks between which whole experts are shared out
+EDP = Axis("EDP")  # ranks that have the same experts and share their optimizer states
 
 B = Dim("B")  # sequences in a micro-batch
 S = Dim("S")  # tokens in a sequence
@@ -122,11 +124,14 @@ EXPERT_F = Dim("EXPERT_F")  # intermediate size of one expert
 EXPERT_FUSED = Dim("EXPERT_FUSED")  # 2 EXPERT_F: gate and up side by side
 ONE = Dim("ONE")  # 1: the width of a gate for a whole token
 SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
+SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
+ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
 
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
-    sizes.setdefault("SEQ", 1)
+    for axis in ("SEQ", "EP", "EDP"):
+        sizes.setdefault(axis, 1)
     tp = sizes["TP"]
     sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
@@ -138,6 +143,8 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["KV/TP"] = ceil_div(sizes["KV_HEADS"], tp) * sizes["HEAD_DIM"]
     sizes["QKV/TP"] = sizes["Q/TP"] + 2 * sizes["KV/TP"]
     sizes["FUSED/TP"] = 2 * ceil_div(sizes["F"], tp)
+    sizes["SHARED_FUSED"] = 2 * sizes["SHARED_F"]
+    sizes["SHARED_FUSED/TP"] = 2 * ceil_div(sizes["SHARED_F"], tp)
     # Repeating K and V to every query head copies them; one head of one sequence stays a view.
     local = ceil_div(sizes["KV_HEADS"], sizes["TP"])
     view = (local == 1) & (sizes["B"] == 1)
@@ -163,7 +170,9 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["LATENT"] = sizes["KV_RANK"] + sizes["ROTARY"]
     sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
     sizes["KEPT_V"] = ceil_div(where(b == 1, sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"])
-    sizes["ROUTED"] = b * ceil_div(s, sizes["CP"]) * sizes["TOP_K"]
+    own = ceil_div(ceil_div(s, sizes["CP"]), sizes["SEQ"])
+    sizes["ROUTED"] = b * own * sizes["TOP_K"]
+    sizes["ROW_MAP"] = 2 * sizes["EXPERTS"] + 1
     sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
     sizes["ONE"] = 1
     sizes["SINKED"] = s + 1

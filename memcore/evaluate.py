@@ -52,10 +52,19 @@ def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
 def _not_planned(plan: Plan) -> str:
     """Why training cannot be planned for this combination, or ''. Serving may still be."""
     p = plan.parallel
-    if p.ep > 1:
-        return "expert parallelism is not planned yet; set parallel.ep to 1."
-    if p.tp > 1 and plan.architecture.experts:
-        return "tensor parallelism of mixtures of experts is not planned yet; set parallel.tp to 1."
+    own = plan.train.framework == "megatron"
+    if p.ep > 1 and not plan.architecture.experts:
+        return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
+    if p.ep > 1 and not own:
+        return (
+            "expert parallelism is planned for Megatron only; set train.framework to megatron, or "
+            "parallel.ep to 1."
+        )
+    if p.tp > 1 and plan.architecture.experts and not own:
+        return (
+            "tensor parallelism of mixtures of experts is planned for Megatron only; set "
+            "train.framework to megatron, or parallel.tp to 1."
+        )
     if p.tp * p.pp * p.cp > 1 and plan.train.offload_optimizer != "none":
         return (
             "an offloaded optimizer is not planned with tensor, pipeline or context parallelism "
@@ -80,12 +89,12 @@ def evaluate(plan: Plan) -> Report:
         step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
         counted = count(plan, step, amounts, ranks)
         memory, ledger = counted.memory, counted.ledger
-        if p.tp * p.pp * p.cp == 1:
+        if p.tp * p.pp * p.cp * p.ep == 1:
             time = training_time(plan, step, amounts)
         else:
             notes.append(
-                "The time of a training step is not computed for tensor, pipeline or context "
-                "parallelism yet; its memory is."
+                "The time of a training step is not computed for tensor, pipeline, context or "
+                "expert parallelism yet; its memory is."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(

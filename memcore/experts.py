@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from memcore.dims import (
     CHOSEN,
+    EP,
     EXPERT_F,
     EXPERT_FUSED,
     EXPERTS,
@@ -37,7 +38,8 @@ ROWS: Shape = (ROUTED, D)
 
 def active(shape: Shape) -> Shape:
     """A parameter's shape as one token meets it: of a stack of experts, TOP_K."""
-    return (TOP_K, *shape[1:]) if shape[0] is EXPERTS and len(shape) == 3 else shape
+    stacked = len(shape) == 3 and shape[0] in (EXPERTS, EXPERTS / EP)
+    return (TOP_K, *shape[1:]) if stacked else shape
 
 
 def is_matrix(parameter: Storage) -> bool:

@@ -231,7 +231,8 @@ def resident(step: Step) -> Alive:
         alive += optimizer_states(step)
     if step.accumulated:
         alive += step.every("gradients")
-        tapes = tuple(step.blocks.layers)
+        counted = zip(step.blocks.layers, step.layers.counts, strict=False)
+        tapes = tuple(tape for tape, n in counted if n)
         alive.append((megatron_buffers(tapes, step.blocks.structure.parallel), 1))
     if step.replicas:
         alive += step.every("buckets")

@@ -433,6 +433,12 @@ def _mend_gpus(document: dict[str, Any], given: Collection[str]) -> str:
     return f"{document['cluster']['gpus']:,} GPUs are used"
 
 
+def _mend_sequence_parallel(document: dict[str, Any], given: Collection[str]) -> str:
+    """Nothing needs it off."""
+    document["parallel"]["sequence_parallel"] = True
+    return "It is used"
+
+
 def _mend_attention(document: dict[str, Any], given: Collection[str]) -> str:
     """Take an attention that the model's code has."""
     try:
@@ -448,6 +454,7 @@ _MENDERS = {
     "train.seq_len": _mend_seq_len,
     "train.zero": _mend_zero,
     "cluster.gpus": _mend_gpus,
+    "parallel.sequence_parallel": _mend_sequence_parallel,
 }
 
 

@@ -45,6 +45,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         copies.compute,
         copies.autocast,
         parallel=parallel,
+        exchanges=p.ep > 1,
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
     kinds, stack = layers_of(model, again, t.checkpoint_every)
@@ -96,13 +97,16 @@ def training_sizes(plan: Plan) -> dict[str, Number]:
 def complete(sizes: dict[str, Number], plan: Plan) -> None:
     """Add to a plan's sizes, or to a sweep's, what follows from its words and from the others.
 
-    SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states.
+    SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states, and EDP:
+    those of one expert.
     """
     t = plan.train
     sharded = t.framework == "fsdp2" and t.zero >= 2
     ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
     sizes["SHARD"] = ranks if sharded else 1
     sizes["STATE"] = ranks if sharded or t.zero == 1 else 1
+    # Each expert is on one of EP ranks, taken from all that run the same layers.
+    sizes["EDP"] = ranks * sizes["TP"] // sizes["EP"] if t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
     if t.framework == "megatron":

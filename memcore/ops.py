@@ -25,6 +25,8 @@ from memcore.dims import (
     REPEATED,
     ROTARY,
     SEQ,
+    SHARED_F,
+    SHARED_FUSED,
     TP,
     VOCAB,
     B,
@@ -161,7 +163,7 @@ def gated_mlp(
     """down(act(gate(x)) * up(x)): four tensors of that width are kept."""
     kind, bias = s.traits.activation, s.traits.mlp_bias
     if t.kernels == "megatron":
-        return fused_gated_mlp(t, s, x)
+        return fused_gated_mlp(t, s, x, width, name)
     with t.scope(name):
         gate = linear(t, "gate_proj", x, D, width, bias)
         if t.kernels == "liger" and kind in FUSED_GATES:
@@ -174,14 +176,20 @@ def gated_mlp(
         return linear(t, "down_proj", product, width, D, bias)
 
 
-def fused_gated_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    """Phi-3's: gate and up come from one product of width 2 F."""
+# The width of gate and up side by side, by that of one.
+BOTH: dict[Factor, Factor] = {F / TP: FUSED / TP, SHARED_F / TP: SHARED_FUSED / TP}
+
+
+def fused_gated_mlp(
+    t: Tape, s: Structure, x: Tensor, width: Factor = F / TP, name: str = "mlp"
+) -> Tensor:
+    """Phi-3's: gate and up come from one product of twice the width."""
     kind, bias = s.traits.activation, s.traits.mlp_bias
-    with t.scope("mlp"):
-        both = linear(t, "gate_up_proj", x, D, FUSED / TP, bias)
+    with t.scope(name):
+        both = linear(t, "gate_up_proj", x, D, BOTH[width], bias)
         if t.kernels == "megatron":
-            product = fused.activated(t, both, (*both.shape[:-1], F / TP), f"{kind}(gate) x up")
-            return linear(t, "down_proj", product, F / TP, D, bias)
+            product = fused.activated(t, both, (*both.shape[:-1], width), f"{kind}(gate) x up")
+            return linear(t, "down_proj", product, width, D, bias)
         gate, up = split(t, both, [(*TOKENS, F / TP)] * 2)
         if t.kernels == "liger" and kind in FUSED_GATES:
             gate, up = (contiguous(t, x, x.shape, "contiguous") for x in (gate, up))

@@ -255,6 +255,7 @@ class Plan(_Part):
             "PP": p.pp,
             "VIRTUAL": p.virtual_stages,
             "CP": p.cp,
+            "EP": p.ep,
         }
 
     def document(self) -> dict[str, Any]:

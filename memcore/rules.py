@@ -58,6 +58,22 @@ SIZE_RULES = (
         ),
     ),
     SizeRule(
+        "parallel.ep",
+        lambda s: s["EXPERTS"] % s["EP"] == 0,
+        lambda s: (
+            f"{s['EXPERTS']:,} experts do not divide by ep {s['EP']:,}; "
+            f"choose a divisor of {s['EXPERTS']:,}"
+        ),
+    ),
+    SizeRule(
+        "parallel.ep",
+        lambda s: s["GPUS"] // s["PP"] % s["EP"] == 0,
+        lambda s: (
+            f"{s['GPUS'] // s['PP']:,} GPUs on a pipeline stage do not divide by ep {s['EP']:,}; "
+            "choose a divisor of them"
+        ),
+    ),
+    SizeRule(
         "parallel.cp",
         lambda s: s["S"] >= s["CP"],
         lambda s: f"{s['CP']:,} ranks for {s['S']:,} tokens; use at most one per token",
@@ -68,7 +84,7 @@ SIZE_RULES = (
 def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     """Every rule this plan breaks; without a model, those that do not need one."""
     issues = []
-    t = plan.train
+    t, p = plan.train, plan.parallel
     stages = policies.FRAMEWORKS[t.framework].zero
     if t.zero not in stages:
         others = [n for n, f in policies.FRAMEWORKS.items() if t.zero in f.zero]
@@ -80,7 +96,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
             )
         )
     if (t.framework, t.precision) not in policies.COPIES:
-        known = [p for f, p in policies.COPIES if f == t.framework]
+        known = [word for f, word in policies.COPIES if f == t.framework]
         issues.append(
             Issue("train.precision", f"{t.framework} has {', '.join(known)}; choose one of them")
         )
@@ -134,6 +150,13 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
             )
         )
     sizes = plan.sizes()
+    if t.framework == "megatron" and model.experts and p.tp > 1 and not p.sequence_parallel:
+        issues.append(
+            Issue(
+                "parallel.sequence_parallel",
+                "Megatron routes each rank's own tokens; set it to true, or parallel.tp to 1",
+            )
+        )
     issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
     return issues
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from memcore.dims import (
     CP,
+    EDP,
+    EP,
     SHARD,
     STATE,
     Axis,
@@ -180,7 +182,13 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     One 16-bit tensor for each shape of weight, which stands for the gradients that were added into
     the fp32 buffer; and, under sequence parallelism, the room where the head gathers its input.
     """
-    shapes = dict.fromkeys(p.shape for tape in layers for p in tape.parameters if len(p.shape) > 1)
+    # Of stacked experts each has its own; a weight whose gradient autograd does get needs none.
+    shapes = dict.fromkeys(
+        p.shape[-2:]
+        for tape in layers
+        for p in tape.parameters
+        if len(p.shape) > 1 and p.name not in {s.gradient_of for s in tape.storages}
+    )
     rows = [
         Template(
             f"stand-in for a weight's gradient, {' x '.join(map(str, shape))}", "workspace", shape,
@@ -221,6 +229,8 @@ def _kept(shape: Shape, state: State) -> Shape:
 def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     """A parameter's shape as one GPU holds it."""
     rows, rest = shape[0], shape[1:]
+    if cut == "state" and isinstance(rows, Cut) and rows.axis is EP:
+        return (rows, _cut_rows(shape[1], EDP), *shape[2:])  # whole experts, the states of each cut
     if cut == "state":
         return (_cut_rows(rows, STATE), *rest)
     if not sharded:

@@ -17,6 +17,7 @@ class Structure:
     served     as an inference engine runs it, where transformers' training code does more
     parallel   '' or how tensor-parallel ranks share a layer: TENSOR, or SEQUENCE where norms and
                residuals are cut over them too
+    exchanges  expert-parallel ranks send each other the rows of their experts
     """
 
     family: str
@@ -28,6 +29,7 @@ class Structure:
     autocast: bool
     served: bool = False
     parallel: str = ""
+    exchanges: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,8 @@ EXTREMES = (
     {"gpu": "jetson-orin-nano-8gb", "size": "2T", "memutil": "0.0001", "conc": "1000000"},
     {"gpu": "m2-ultra-192gb", "prec": "fp32", "ckpt": "none", "attn": "eager"},
     {"offopt": "nvme", "gpu": "t4-16gb", "size": "70B", "batched": "16777216"},
+    {"model": "deepseek-v3", "gpus": "512", "pp": "16", "ep": "32"}
+    | {"fw": "megatron", "zero": "1", "kernels": "megatron"},
 )
 
 

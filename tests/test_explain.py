@@ -163,6 +163,19 @@ def test_every_number_of_the_worked_plans(name):
     checked(Book(plan, evaluate(plan)))
 
 
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("parallel", [{"ep": 1}, {"ep": 4}, {"ep": 2, "tp": 2, "pp": 2}])
+def test_every_number_of_experts_under_megatron(model, parallel):
+    train = {"framework": "megatron", "kernels": "megatron", "zero": 1, "seq_len": 128}
+    plan = Plan(
+        model=model,
+        cluster={"gpus": 8},
+        parallel={"sequence_parallel": True} | parallel,
+        train=train | {"checkpointing": "none"},
+    )
+    checked(Book(plan, evaluate(plan)))
+
+
 def test_a_chain_ends_at_factors_with_a_source():
     book = Book(Plan(), evaluate(Plan()))
     for path in ("memory.allocated_bytes", "time.step_seconds", "serve.tpot_seconds", "parameters"):

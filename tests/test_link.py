@@ -380,3 +380,11 @@ def test_repair_finds_a_valid_plan() -> None:
     plan, issues = link.repair(broken)
     assert (plan.model, plan.train.seq_len) == ("gpt2", 1024)
     assert issues[0].field == "train.seq_len"
+
+
+def test_experts_on_tensor_parallel_ranks_get_sequence_parallelism() -> None:
+    document = Plan(model="mixtral-8x7b", cluster={"gpus": 8}).document()
+    document["parallel"] |= {"tp": 2, "ep": 8}
+    document["train"] |= {"framework": "megatron", "kernels": "megatron", "zero": 1}
+    plan, _ = link.repair(document)
+    assert (plan.parallel.tp, plan.parallel.ep, plan.parallel.sequence_parallel) == (2, 8, True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore import Plan, evaluate, pipeline
+from memcore import Plan, PlanError, evaluate, pipeline
 from memcore.ledger import Amounts
 from memcore.memory import step_of, training_sizes
 
@@ -130,3 +130,113 @@ def test_sequence_parallelism_cuts_what_tensor_parallelism_leaves_whole():
         for s in (True, False)
     )
     assert with_it < without
+
+
+MIXTURE = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 512,
+    "intermediate_size": 1376,
+    "moe_intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "vocab_size": 4096,
+}
+LATENT = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "n_routed_experts": 16,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 256,
+    "vocab_size": 4096,
+}
+
+
+def mixture(model=MIXTURE, gpus=16, train=MEGATRON, **parallel):
+    words = {"seq_len": 256, "grad_accumulation": 8} | train
+    parallel = {"sequence_parallel": True} | parallel
+    return Plan(model=model, cluster={"gpus": gpus}, parallel=parallel, train=words)
+
+
+def of_experts(p, state, experts=True):
+    """Bytes of one kind of state, of the experts or of all else, on one GPU."""
+    amounts, step = Amounts(training_sizes(p)), step_of(p)
+    return sum(
+        times * r.copies * amounts.bytes(r.shape, r.dtype)
+        for group, times in step.every(state)
+        for r in group.rows
+        if (".experts." in r.name) == experts
+    )
+
+
+@pytest.mark.parametrize("model", [MIXTURE, LATENT])
+@pytest.mark.parametrize("ep", [1, 2, 8, 16])
+@pytest.mark.parametrize("tp", [1, 4])
+def test_experts_of_all_ranks_add_up_to_the_whole(model, ep, tp):
+    """Whole experts are shared out, whatever the tensor-parallel ranks are; the rest is not."""
+    whole, cut = mixture(model), mixture(model, ep=ep, tp=tp)
+    for state in ("resident", "gradients"):
+        assert ep * of_experts(cut, state) == of_experts(whole, state) > 0
+        assert of_experts(cut, state, False) == of_experts(mixture(model, tp=tp), state, False)
+
+
+@pytest.mark.parametrize("model", [MIXTURE, LATENT])
+@pytest.mark.parametrize(("ep", "tp", "cp", "pp"), [(1, 1, 1, 1), (4, 1, 1, 1), (8, 2, 2, 1)])
+def test_states_of_experts_are_shared_by_the_ranks_that_have_them(model, ep, tp, cp, pp):
+    """All ranks of a stage together have each state once, of experts as of all else."""
+    p = mixture(model, gpus=16, ep=ep, tp=tp, cp=cp)
+    for state in ("moments", "master"):
+        assert 16 * of_experts(p, state) == of_experts(mixture(model, gpus=1), state)
+    rest = mixture(model, tp=tp, cp=cp)
+    assert of_experts(p, "master", False) == of_experts(rest, "master", False)
+
+
+@pytest.mark.parametrize("model", [MIXTURE, LATENT])
+def test_sharing_out_experts_sends_rows_and_changes_no_other_activation(model):
+    """Balanced routing brings as many rows as it takes away; only what is sent comes on top."""
+    alone, shared = (mixture(model, ep=ep) for ep in (1, 4))
+    saved = [evaluate(p).memory.saved_for_backward_bytes for p in (alone, shared)]
+    assert saved[0] == saved[1]
+
+
+def test_each_rank_routes_its_own_tokens():
+    """Under sequence parallelism experts get rows for a rank's tokens, and compute them whole."""
+    rows = {r.name: r for r in evaluate(mixture(tp=4, ep=4, train=MEGATRON)).ledger}
+    assert rows["layers.mlp.experts.linear_fc1 out"].bytes_each == 256 // 4 * 4 * 512 * 2
+
+
+def test_stand_ins_are_for_one_expert():
+    rows = {r.name: r for r in evaluate(mixture(ep=4)).ledger}
+    stand_in = "stand-in for a weight's gradient, EXPERT_FUSED x D"
+    assert rows[stand_in].bytes == 2 * 256 * 512 * 2
+    assert not any(name.endswith(", EXPERTS x D") for name in rows)  # the router's is returned
+
+
+@pytest.mark.parametrize(
+    ("parallel", "field"),
+    [
+        ({"ep": 3}, "parallel.ep"),  # of 16 experts
+        ({"ep": 16, "pp": 2}, "parallel.ep"),  # of 8 GPUs on a stage
+        ({"tp": 2, "sequence_parallel": False}, "parallel.sequence_parallel"),
+    ],
+)
+def test_impossible_expert_parallelism_is_refused(parallel, field):
+    with pytest.raises(PlanError) as e:
+        mixture(**parallel)
+    assert field in {issue.field for issue in e.value.issues}
+
+
+@pytest.mark.parametrize(
+    ("model", "train"),
+    [(MIXTURE, FSDP2), (MIXTURE, {"framework": "pytorch", "zero": 0}), (MODEL, MEGATRON)],
+)
+def test_expert_parallelism_elsewhere_is_not_planned(model, train):
+    report = evaluate(mixture(model, train=train, ep=4))
+    assert report.memory is None
+    assert any("parallel.ep to 1" in note for note in report.notes)

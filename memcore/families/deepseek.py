@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memcore import megatron
 from memcore.dims import (
     CP,
     EXPANDED,
@@ -32,7 +33,7 @@ from memcore.dims import (
     Shape,
 )
 from memcore.experts import normalised, routed_experts, top_k
-from memcore.families.family import HF_ONLY, Family
+from memcore.families.family import HF_OR_MEGATRON, Family
 from memcore.families.llama import embed, head, llama_like
 from memcore.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.model import Keys, Model
@@ -156,6 +157,9 @@ def _v3(k: Keys, label: str) -> Model:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn"):
+        if t.kernels == "megatron":
+            out = core(t, lambda heads: _core(t, s, *heads), *megatron.latent_heads(t, s, x))
+            return linear(t, "o_proj", out, VALUES / TP, D, bias)
         if s.traits.compressed_queries:
             q = rms_norm(t, linear(t, "q_a_proj", x, D, Q_RANK, bias), "q_a_layernorm", Q_RANK)
             q = linear(t, "q_b_proj", q, Q_RANK, Q / TP, bias=False)
@@ -226,11 +230,13 @@ def _core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """From heads to their joined results, (batch, sequence, VALUES)."""
     joined: Shape = (*TOKENS, VALUES / TP)
     if s.attention == "eager":
-        v = contiguous(t, v, (*TOKENS, KEPT_V), "v, kept")
+        if t.kernels != "megatron":  # whose values are a tensor of their own
+            v = contiguous(t, v, (*TOKENS, KEPT_V), "v, kept")
         scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
         scores = masked(t, scores, "causal mask")
         return weighted_values(t, s, scores, v, True, RESULTS, VALUES / TP)
-    padded = s.attention == "flash"  # flash_attn wants one width: values are padded, results cut
+    # flash_attn wants one width: values are padded, results cut. cuDNN, under Megatron, takes both.
+    padded = s.attention == "flash" and t.kernels != "megatron"
     if padded:
         v = contiguous(t, v, QUERIES, "v, padded")
     out = flash_attention(t, q, k, v, (B, HEADS / TP, S / CP), PRODUCT, s.attention)
@@ -245,9 +251,15 @@ def _core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """Routed experts, and shared ones that every token passes, run as one MLP."""
     with t.scope("mlp"):
+        if t.kernels == "megatron":
+            score = "sigmoid" if s.family == "deepseek_v3" else "softmax"
+            return megatron.mixture(t, s, x, score, _shared)
         routed = routed_experts(t, s, x, *_router(t, s, x))
-        shared = gated_mlp(t, s, x, SHARED_F / TP, "shared_experts")
-        return add(t, routed, shared, "routed and shared")
+        return add(t, routed, _shared(t, s, x), "routed and shared")
+
+
+def _shared(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return gated_mlp(t, s, x, SHARED_F / TP, "shared_experts")
 
 
 def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,6 +293,6 @@ CACHE = (LATENT,)  # one for all heads: every tensor-parallel rank keeps it whol
 _layer = sparse_layer(_attention, _mixture)
 
 FAMILIES = {
-    "deepseek_v2": Family(_v2, embed, _layer, head, cache=CACHE, kernels=HF_ONLY),
-    "deepseek_v3": Family(_v3, embed, _layer, head, cache=CACHE, kernels=HF_ONLY),
+    "deepseek_v2": Family(_v2, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON),
+    "deepseek_v3": Family(_v3, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON),
 }

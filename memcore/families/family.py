@@ -13,6 +13,7 @@ from memcore.tape import Tape, Tensor
 ATTENTIONS = ("eager", "sdpa", "flash")
 KERNELS = ("hf", "compile")
 HF_ONLY = ("hf",)  # families whose other kernels are not known yet
+HF_OR_MEGATRON = ("hf", "megatron")
 WITH_MEGATRON = (*KERNELS, "megatron")
 WITH_LIGER = (*KERNELS, "liger")  # liger_kernel/transformers/monkey_patch.py knows them
 WITH_BOTH = (*WITH_LIGER, "megatron")

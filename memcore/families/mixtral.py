@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from memcore import megatron
 from memcore.dims import EXPERTS, D
 from memcore.experts import routed_experts, softmax_router, top_k
-from memcore.families.family import HF_ONLY, Family
+from memcore.families.family import HF_ONLY, HF_OR_MEGATRON, Family
 from memcore.families.llama import attention, embed, head, llama_like, scaled, windowed
 from memcore.model import FULL, SLIDING, Keys, Model, dense, is_dense
 from memcore.ops import HIDDEN, gated_mlp, rms_norm
@@ -85,6 +86,8 @@ def _mixtral_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("mlp"):
         if s.traits.router_jitter:
             x = multiply(t, x, t.new("jitter", HIDDEN, x.dtype), "jittered")
+        if t.kernels == "megatron":
+            return megatron.mixture(t, s, x)
         return routed_experts(t, s, x, *softmax_router(t, s, x, cast_back=False))
 
 
@@ -117,7 +120,7 @@ def _granite_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     "mixtral": Family(
-        _mixtral, embed, sparse_layer(attention, _mixtral_mixture), head, kernels=HF_ONLY
+        _mixtral, embed, sparse_layer(attention, _mixtral_mixture), head, kernels=HF_OR_MEGATRON
     ),
     "granitemoe": Family(
         _granite, embed, sparse_layer(attention, _granite_mixture), head, kernels=HF_ONLY

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memcore import megatron
 from memcore.dims import ONE, SHARED_F, TP, D
 from memcore.experts import routed_experts, softmax_router
-from memcore.families.family import HF_ONLY, Family, layer_kinds
+from memcore.families.family import HF_OR_MEGATRON, Family, layer_kinds
 from memcore.families.llama import attention, embed, head, llama_like, windowed
 from memcore.families.mixtral import (
     all_sliding,
@@ -62,12 +63,23 @@ def _qwen2(k: Keys, label: str) -> Model:
 def _qwen2_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """Routed experts, and one that every token passes, weighted by a sigmoid."""
     with t.scope("mlp"):
-        shared = gated_mlp(t, s, x, SHARED_F / TP, "shared_expert")
+        if t.kernels == "megatron":
+            return megatron.mixture(
+                t, s, x, shared=lambda t, s, x: _weighted(t, x, _shared(t, s, x))
+            )
+        shared = _shared(t, s, x)
         routed = routed_experts(t, s, x, *softmax_router(t, s, x))
-        with t.scope("shared_expert_gate"):
-            weight = keeps_result(t, linear(t, "logits", x, D, ONE, bias=False), "sigmoid")
-            shared = multiply(t, shared, weight, "shared, weighted")
-        return add(t, routed, shared, "routed and shared")
+        return add(t, routed, _weighted(t, x, shared), "routed and shared")
+
+
+def _shared(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return gated_mlp(t, s, x, SHARED_F / TP, "shared_expert")
+
+
+def _weighted(t: Tape, x: Tensor, shared: Tensor) -> Tensor:
+    with t.scope("shared_expert_gate"):
+        weight = keeps_result(t, linear(t, "logits", x, D, ONE, bias=False), "sigmoid")
+        return multiply(t, shared, weight, "shared, weighted")
 
 
 def _qwen3(k: Keys, label: str) -> Model:
@@ -92,14 +104,16 @@ def _qwen3(k: Keys, label: str) -> Model:
 
 def _qwen3_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("mlp"):
+        if t.kernels == "megatron":
+            return megatron.mixture(t, s, x)
         return routed_experts(t, s, x, *softmax_router(t, s, x))
 
 
 FAMILIES = {
     "qwen2_moe": Family(
-        _qwen2, embed, sparse_layer(attention, _qwen2_mixture), head, kernels=HF_ONLY
+        _qwen2, embed, sparse_layer(attention, _qwen2_mixture), head, kernels=HF_OR_MEGATRON
     ),
     "qwen3_moe": Family(
-        _qwen3, embed, sparse_layer(attention, _qwen3_mixture), head, kernels=HF_ONLY
+        _qwen3, embed, sparse_layer(attention, _qwen3_mixture), head, kernels=HF_OR_MEGATRON
     ),
 }

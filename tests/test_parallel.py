@@ -198,6 +198,17 @@ def test_states_of_experts_are_shared_by_the_ranks_that_have_them(model, ep, tp,
 
 
 @pytest.mark.parametrize("model", [MIXTURE, LATENT])
+def test_one_expert_parallel_rank_changes_nothing(model):
+    """Nothing is sent, and experts' states are cut as all others are."""
+    plain = evaluate(mixture(model, ep=1, sequence_parallel=False))
+    assert not any("received" in row.name or "/EP" in row.shape for row in plain.ledger)
+    assert evaluate(mixture(model, ep=1)).ledger == plain.ledger
+    p = mixture(model)
+    sizes = training_sizes(p)
+    assert (sizes["EP"], sizes["EDP"]) == (1, sizes["STATE"])
+
+
+@pytest.mark.parametrize("model", [MIXTURE, LATENT])
 def test_sharing_out_experts_sends_rows_and_changes_no_other_activation(model):
     """Balanced routing brings as many rows as it takes away; only what is sent comes on top."""
     alone, shared = (mixture(model, ep=ep) for ep in (1, 4))

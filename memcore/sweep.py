@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.dims import Number
+from memcore.dims import Number, maximum
 from memcore.ledger import Amounts
 from memcore.memory import complete, peak_bytes, step_of
 from memcore.plan import Plan
@@ -65,7 +65,8 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
     if model.learned_positions:
         allowed = allowed & np.asarray(sizes["S"] <= model.max_positions)
     complete(sizes, plan)
-    step = step_of(plan)
-    peak = peak_bytes(step, Amounts(sizes))
+    amounts, peak = Amounts(sizes), 0
+    for stage in range(plan.parallel.pp):
+        peak = maximum(peak, peak_bytes(step_of(plan, stage), amounts))
     full = tuple(len(v) for v in axes.values())
     return np.broadcast_to(np.where(allowed, peak, np.nan), full)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore import Plan, PlanError, evaluate, pipeline
+from memcore import Plan, PlanError, evaluate, pipeline, sweep
 from memcore.ledger import Amounts
 from memcore.memory import step_of, training_sizes
 
@@ -251,3 +251,13 @@ def test_expert_parallelism_elsewhere_is_not_planned(model, train):
     report = evaluate(mixture(model, train=train, ep=4))
     assert report.memory is None
     assert any("parallel.ep to 1" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("words", [{"pp": 3}, {"pp": 2, "tp": 2, "schedule": "gpipe"}, {"cp": 2}])
+def test_a_sweep_looks_at_every_stage(words):
+    p = plan(gpus=12, **words)
+    cells = sweep(p, {"train.micro_batch": [1, 3], "train.seq_len": [64, 512]})
+    for i, batch in enumerate([1, 3]):
+        for j, length in enumerate([64, 512]):
+            cell = p.changed("train.micro_batch", batch).changed("train.seq_len", length)
+            assert cells[i, j] == evaluate(cell).memory.allocated_bytes

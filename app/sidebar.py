@@ -51,7 +51,10 @@ def draw(serving: bool) -> None:
     with st.expander("Training details"):
         _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
         _fields("train.kernels", "train.attention", "train.cross_entropy")
-        _fields("train.checkpoint_every")
+        _fields("train.checkpoint_every", "train.adapter")
+        if state.drafted("train.adapter") != "none":
+            _fields("train.lora_targets", "train.lora_rank", "train.lora_dropout")
+            _fields("train.adapter_dtype")
     with st.expander("Offload"):
         _fields("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
     with st.expander("Parallelism"):

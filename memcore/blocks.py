@@ -11,7 +11,7 @@ from memcore.model import Model
 from memcore.ops import HIDDEN
 from memcore.policies import CORE
 from memcore.primitives import scatter
-from memcore.structure import LayerKind, Structure
+from memcore.structure import Adapters, LayerKind, Structure
 from memcore.tape import Tape, Tensor
 
 
@@ -40,10 +40,11 @@ def structure_of(
     served: bool = False,
     parallel: str = "",
     exchanges: bool = False,
+    adapters: Adapters | None = None,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (attention, kernels, cross_entropy, dtype, autocast, served, parallel, exchanges)
-    return Structure(model.family, model.traits, *words)
+    return Structure(model.family, model.traits, *words, adapters)
 
 
 @functools.lru_cache(maxsize=512)
@@ -52,7 +53,7 @@ def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
     embed, head = _ends(s)
     # Only a recomputed attention core changes a layer's tape; a layer that is run again whole, or
     # operation by operation, is the same tape, which the ledger reads in another way.
-    tapes = (_layer(s, k.attention, k.recompute == CORE) for k in kinds)
+    tapes = (_layer(s, k.attention, k.recompute == CORE, k.leads) for k in kinds)
     return Blocks(s, kinds, embed, tuple(tapes), head)
 
 
@@ -60,13 +61,19 @@ def _tape(
     s: Structure, prefix: str, run: Callable[[Tape], Tensor], kernels: str, core: bool = False
 ) -> Tape:
     """One block, forward and backward. `core`: backward runs the attention core again."""
-    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel)
+    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters)
     with t.scope(prefix):
         out = run(t)
         t.end_forward(out)
+        if not out.needs_grad:
+            return t
         grad = t.input("output grad", out.shape, out.dtype)
         grad.storage.birth = t.clock
-        t.backward(out, grad)
+        if out.node:
+            t.backward(out, grad)
+        else:  # a frozen embedding's result, of which PEFT wants a gradient
+            grad.storage.kind, grad.storage.death = "output gradient", t.clock + 1
+            t.clock += 1
     return t
 
 
@@ -82,9 +89,9 @@ def _ends(s: Structure) -> tuple[Tape, Tape]:
 
 
 @functools.lru_cache(maxsize=512)
-def _layer(s: Structure, attention: str, core: bool) -> Tape:
+def _layer(s: Structure, attention: str, core: bool, leads: bool) -> Tape:
     def run(t: Tape) -> Tensor:
-        x = t.input("input", HIDDEN, s.dtype)
+        x = t.input("input", HIDDEN, s.dtype, needs_grad=not leads)
         out = FAMILIES[s.family].layer(t, s, x, attention)
         t.use(x)  # the loop over layers holds it until the layer returns
         return out

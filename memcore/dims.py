@@ -126,6 +126,7 @@ ONE = Dim("ONE")  # 1: the width of a gate for a whole token
 SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
 ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
+RANK = Dim("RANK")  # of a low-rank adapter
 
 
 def derive(sizes: MutableMapping[str, Number]) -> None:

@@ -9,13 +9,14 @@ from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
 from memcore.experts import active
 from memcore.families import FAMILIES
+from memcore.instants import Step
 from memcore.ledger import Amounts
 from memcore.memory import count, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
 from memcore.serving import serve
-from memcore.tape import Tape
+from memcore.tape import Storage, Tape
 from memcore.training_time import training_time
 
 
@@ -47,6 +48,13 @@ def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
     for tape, times in tapes:
         n += times * sum(amounts.elements(of(p.shape)) for p in tape.parameters)
     return int(n)
+
+
+def trained(step: Step) -> list[tuple[Storage, int]]:
+    """Each weight that a step trains, and how many layers have it."""
+    of_layers = zip(step.blocks.layers, step.layers.counts, strict=True)
+    tapes = [(step.blocks.embed, 1), *of_layers, (step.blocks.head, 1)]
+    return [(p, times) for tape, times in tapes for p in tape.parameters if p.trained]
 
 
 def _not_planned(plan: Plan) -> str:
@@ -81,6 +89,7 @@ def evaluate(plan: Plan) -> Report:
     time: Time | None = None
     ledger: tuple[LedgerRow, ...] = ()
     p = plan.parallel
+    trainable = count_of
     missing = _not_planned(plan)
     if missing:
         notes.append(f"Training is not computed: {missing}")
@@ -89,7 +98,13 @@ def evaluate(plan: Plan) -> Report:
         step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
         counted = count(plan, step, amounts, ranks)
         memory, ledger = counted.memory, counted.ledger
-        if p.tp * p.pp * p.cp * p.ep == 1:
+        if plan.train.adapter != "none":
+            trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
+            notes.append(
+                "The time of a training step is not computed with adapters yet; its memory is. "
+                f"{trainable:,} parameters of adapters are trained, beside the model's own."
+            )
+        elif p.tp * p.pp * p.cp * p.ep == 1:
             time = training_time(plan, step, amounts)
         else:
             notes.append(
@@ -120,7 +135,7 @@ def evaluate(plan: Plan) -> Report:
     return Report(
         plan=plan.document(),
         parameters=count_of,
-        trainable_parameters=count_of,
+        trainable_parameters=trainable,
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,

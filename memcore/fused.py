@@ -121,19 +121,19 @@ def linear_cross_entropy(t: Tape, x: Tensor, labels: Tensor, width: Factor, tied
     product = (*x.shape[:-1], width, VOCAB / TP)
     t.start("linear_cross_entropy", x, w, labels, flops=[(6.0, product)])
     grad_x = t.new("input grad", x.shape, x.dtype)
-    grad_w = t.new("weight grad", weight, w.dtype)
+    grad_w = [t.new("weight grad", weight, w.dtype)] if w.needs_grad else []
     losses = t.new("losses", (TOKENS,), "fp32")
     mask = t.new("target mask", (TOKENS,), "bool")
     logits = t.new("logits of a chunk", (CHUNK, VOCAB / TP), x.dtype)
     t.use(logits)
     loss = t.new("loss", (), "fp32")
-    t.use(grad_x, grad_w, losses, mask)
+    t.use(grad_x, *grad_w, losses, mask)
     t.finish(
         "linear_cross_entropy",
         [x, w],
         loss,
-        [grad_x, grad_w],
-        lambda g: [over(grad_x), over(grad_w)],
+        [grad_x, *grad_w],
+        lambda g: [over(grad_x), over(grad_w[0]) if grad_w else None],
     )
     return loss
 

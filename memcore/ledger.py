@@ -215,6 +215,13 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: s
             death = end  # the checkpoint holds it until the layer's backward is over
         if s.kind == "output gradient" and stretch == RECOMPUTE:
             birth = 0
+        # The layer runs again when backward first reads something saved, and only until the last
+        # of that is there: what backward has made by then waits for it, or is gone.
+        if stretch == RECOMPUTE and recompute == LAYER and tape.first_unpacked:
+            if middle <= birth <= tape.first_unpacked or s.kind == "output gradient":
+                birth = 0 if death > tape.first_unpacked + 1 else death
+            elif tape.last_packed < birth < middle:
+                continue
         birth, death = max(birth, first), min(death, last)
         if birth >= death:
             continue
@@ -223,7 +230,7 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: s
         rows.append(_template(s, stretch, recomputed=stretch == RECOMPUTE and s not in kept))
     steps, alive, names = [], [], []
     now: set[int] = set()
-    for t in sorted({*births, *deaths}):
+    for t in sorted({*births, *deaths}) or [middle]:  # a block may do nothing here
         born, gone = births.get(t, []), deaths.get(t, [])
         now = (now - set(gone)) | set(born)
         steps.append((tuple(born), tuple(gone)))

@@ -24,7 +24,7 @@ from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.states import HOST
-from memcore.structure import SEQUENCE, TENSOR, LayerKind
+from memcore.structure import SEQUENCE, TENSOR, Adapters, LayerKind, Structure
 
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
 
@@ -46,9 +46,11 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         copies.autocast,
         parallel=parallel,
         exchanges=p.ep > 1,
+        adapters=adapters_of(plan),
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
-    kinds, stack = layers_of(model, again, t.checkpoint_every)
+    leads = _leads(structure)
+    kinds, stack = layers_of(model, again, t.checkpoint_every, leads)
     layers = stack.part(*pipeline.span(model.layers, p.pp, stage))
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
     return Step(
@@ -70,14 +72,40 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
     )
 
 
+def _leads(structure: Structure) -> bool:
+    """Whether nothing before the first layer is trained, so that its input needs no gradient."""
+    a = structure.adapters
+    projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
+    return a is not None and not a.inputs and not (projected and a.targets == "all-linear")
+
+
+def adapters_of(plan: Plan) -> Adapters | None:
+    """What the plan's adapters decide about which tensors exist, if it has any."""
+    t = plan.train
+    if t.adapter == "none":
+        return None
+    compute = policies.COPIES[t.framework, t.precision].compute
+    # FSDP2 casts every weight of a layer to one dtype; elsewhere adapters keep theirs.
+    own = t.adapter_dtype == "fp32" and t.framework == "pytorch"
+    return Adapters(
+        t.lora_targets,
+        "fp32" if own else compute,
+        own,
+        t.lora_dropout > 0,
+        policies.ADAPTERS[t.adapter].quantized,
+        policies.CHECKPOINTING[t.checkpointing].recompute in (policies.OPERATIONS, policies.LAYER),
+    )
+
+
 @functools.lru_cache(maxsize=256)
 def layers_of(
-    model: Model, recompute: str = "", every: int = 1
+    model: Model, recompute: str = "", every: int = 1, leads: bool = False
 ) -> tuple[tuple[LayerKind, ...], Layers]:
     """The kinds of layer that a model's stack has, and the stack with kinds as indices into them.
-    Of every `every` layers the last is run again in backward."""
+    Of every `every` layers the last is run again in backward. `leads`: the first layer's input
+    needs no gradient."""
     stack = [
-        LayerKind(attention, recompute if (i + 1) % every == 0 else "")
+        LayerKind(attention, recompute if (i + 1) % every == 0 else "", leads and i == 0)
         for i, attention in enumerate(model.kinds or (FULL,) * model.layers)
     ]
     kinds = tuple(dict.fromkeys(stack))

@@ -60,6 +60,7 @@ from memcore.primitives import (
     shift,
     softmax,
     split,
+    wanted,
 )
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
@@ -173,7 +174,9 @@ def gated_mlp(
             gate = activation(t, gate, kind)
             up = linear(t, "up_proj", x, D, width, bias)
             product = multiply(t, gate, up, f"{kind}(gate) x up")
-        return linear(t, "down_proj", product, width, D, bias)
+        out = linear(t, "down_proj", product, width, D, bias)
+        t.use(x)  # has a name until the MLP returns
+        return out
 
 
 # The width of gate and up side by side, by that of one.
@@ -197,7 +200,9 @@ def fused_gated_mlp(
             t.use(both)  # its halves have names until the MLP returns
         else:
             product = multiply(t, up, activation(t, gate, kind), f"up x {kind}(gate)")
-        return linear(t, "down_proj", product, F / TP, D, bias=False)
+        out = linear(t, "down_proj", product, F / TP, D, bias=False)
+        t.use(x)
+        return out
 
 
 def plain_mlp(
@@ -413,7 +418,7 @@ def value_heads(t: Tape, s: Structure, v: Tensor) -> Tensor:
 def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor:
     """Token embedding; `embeddings_scaled` multiplies it by a number."""
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
-    x = embedding(t, name, ids, VOCAB / TP, D, s.traits.tied_embeddings)
+    x = wanted(t, embedding(t, name, ids, VOCAB / TP, D, s.traits.tied_embeddings))
     return scale(t, x, "scaled") if s.traits.embeddings_scaled else x
 
 

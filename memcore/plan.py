@@ -104,6 +104,19 @@ class Train(_Part):
         ge=0,
         le=3,
     )
+    adapter: _words(policies.ADAPTERS) = _field(  # type: ignore[valid-type]
+        "none", "Adapter", "Whether small adapters are trained in place of the model's weights."
+    )
+    lora_rank: int = _field(16, "LoRA rank", "Width of each adapter.", ge=1, le=65_536)
+    lora_targets: _words(policies.LORA_TARGETS) = _field(  # type: ignore[valid-type]
+        "attention", "LoRA targets", "Which linear layers have an adapter."
+    )
+    lora_dropout: float = _field(
+        0.0, "LoRA dropout", "Before each adapter; above zero its mask is kept.", ge=0, le=1
+    )
+    adapter_dtype: _words(policies.ADAPTER_DTYPES) = _field(  # type: ignore[valid-type]
+        "fp32", "Adapter dtype", "Of the adapters' weights, gradients and moments."
+    )
     precision: _words(policies.PRECISIONS) = _field(  # type: ignore[valid-type]
         "bf16-mixed", "Precision", "Which dtype each copy of a weight has."
     )
@@ -256,6 +269,7 @@ class Plan(_Part):
             "VIRTUAL": p.virtual_stages,
             "CP": p.cp,
             "EP": p.ep,
+            "RANK": t.lora_rank,
         }
 
     def document(self) -> dict[str, Any]:

@@ -242,6 +242,51 @@ GRADIENTS = {
     "kept": Word("Kept", "zero_grad(set_to_none=False) keeps them, through forward too."),
 }
 
+NF4, NF4_DOUBLE = "nf4", "nf4, double"
+QUANTIZED = (NF4, NF4_DOUBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter(Word):
+    """`quantized`: how the frozen matrices of the layers are kept, '' in the precision's dtype.
+
+    NF4          bitsandbytes' Params4bit: 4 bits a weight and an fp32 scale for each 64
+    NF4_DOUBLE   the scales in 8 bits, with an fp32 scale for each 256 of them
+    """
+
+    quantized: str = ""
+
+
+ADAPTERS = {
+    "none": Adapter("None", "Every weight is trained."),
+    "lora": Adapter(
+        "LoRA",
+        "Two small matrices beside each target are trained; every other weight is frozen: no "
+        "gradient, no optimizer state, and its input is not kept for its sake.",
+    ),
+    "qlora": Adapter(
+        "QLoRA",
+        "LoRA over frozen weights in 4 bits (nf4 with double quantization, bitsandbytes), which "
+        "are widened for each product, forward and backward. Embedding, norms and head are not "
+        "quantized.",
+        NF4_DOUBLE,
+    ),
+    "qlora-single": Adapter(
+        "QLoRA, fp32 scales", "The same without double quantization, bitsandbytes' default.", NF4
+    ),
+}
+
+LORA_TARGETS = {
+    "attention": Word("Queries and values", "q and v, or the joint projection: PEFT's default."),
+    "attention-all": Word("Attention", "Queries, keys, values and the output projection."),
+    "all-linear": Word("All linear", "Every linear layer but the head."),
+}
+
+ADAPTER_DTYPES = {
+    "fp32": Word("fp32", "PEFT's default (autocast_adapter_dtype): fp32 beside 16-bit weights."),
+    "base": Word("As the weights", "As litgpt and torchtune have them, and FSDP2's groups want."),
+}
+
 CORE, OPERATIONS, LAYER = "core", "operations", "layer"
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore import fused
-from memcore.dims import CP, SEQ, B, Factor, S, Shape
-from memcore.policies import DTYPE_BYTES
+from memcore.dims import CP, RANK, SEQ, B, Factor, S, Shape
+from memcore.policies import DTYPE_BYTES, NF4_DOUBLE
+from memcore.quantized import blocks
 from memcore.structure import SEQUENCE
 from memcore.tape import Gradients, Tape, Tensor
 
@@ -41,11 +42,13 @@ def _matrix_input(t: Tape, x: Tensor) -> Tensor:
 
 
 def _weight(t: Tape, w: Tensor) -> Tensor:
-    """Under autocast a weight is cast once and the copy is cached until autocast ends."""
+    """Under autocast a weight is cast once and the copy is cached until autocast ends; that of a
+    frozen one is not cached (aten/src/ATen/autocast_mode.cpp: cached_cast)."""
     if not t.autocast or w.dtype == "bf16":
         return w
     copy = cast(t, w, "bf16", "weight (bf16)")
-    copy.storage.kind = "weight copy"
+    if w.needs_grad:
+        copy.storage.kind = "weight copy"
     return copy
 
 
@@ -60,7 +63,7 @@ def linear(
     tied: bool = False,
     dtype: str = "",
 ) -> Tensor:
-    """x @ W (+ b) from `width` to `into`. Saves x.
+    """x @ W (+ b) from `width` to `into`. Saves x, or nothing of its own where W is frozen.
 
     W is (into, width), or (width, into) when `transposed` (GPT-2's Conv1D). A `tied` W is another
     block's parameter and is not counted here. `dtype`: x and W are cast to it first.
@@ -69,38 +72,134 @@ def linear(
         return fused.linear(t, name, x, width, into, bias, tied)
     if fused.is_cut(into):
         x = gather(t, x)
+    quantized = t.adapters.quantized if t.adapters and name != HEAD else ""
     with t.scope(name):
-        w = t.parameter("weight", (width, into) if transposed else (into, width), tied)
-        inputs = [t.parameter("bias", (into,))] if bias else []
-        w_used = _weight(t, cast(t, w, dtype or w.dtype, f"weight ({dtype})"))
-        biases = [_weight(t, b) for b in inputs]
-        x_used = _matrix_input(t, cast(t, x, dtype or x.dtype, f"input ({dtype})"))
-        rows = (B, S / CP) if fused.is_cut(into) and x.shape[0] is B else x.shape[:-1]
-        flops = (2.0, (*rows, width, into))
-        product = "addmm" if bias else "mm"
-        t.start("matmul", x_used, w_used, *biases, flops=[flops], product=product)
-        out = t.new("out", (*rows, into), x_used.dtype)
-
-        def backward(g: Gradients) -> Gradients:
-            # With a bias (addmm) the input's gradient comes first, without (mm) the weight's.
-            dx = dw = None
-            for which in ("input", "weight") if bias else ("weight", "input"):
-                if which == "weight":
-                    dw = t.new("weight grad", w_used.shape, w_used.dtype)
-                elif x_used.needs_grad:
-                    dx = t.new("input grad", x_used.shape, x_used.dtype)
-            db = [t.new("bias grad", (into,), x_used.dtype) for _ in biases]
-            return [dx, dw, *db]
-
-        t.finish(
-            "matmul",
-            [x_used, w_used, *biases],
-            out,
-            [x_used, w_used] if x_used.needs_grad else [x_used],
-            backward,
-            flops=[(2.0 * (1 + x_used.needs_grad), flops[1])],
-        )
+        shape = (width, into) if transposed else (into, width)
+        w = t.parameter("weight", shape, tied, quantized=quantized)
+        biases = [t.parameter("bias", (into,))] if bias else []
+        if quantized:
+            out = _widened_product(t, x, w, biases, width, into)
+        else:
+            w_used = _weight(t, cast(t, w, dtype or w.dtype, f"weight ({dtype})"))
+            biases = [_weight(t, b) for b in biases]
+            x_used = _matrix_input(t, cast(t, x, dtype or x.dtype, f"input ({dtype})"))
+            out = _product(t, x_used, w_used, biases, width, into)
+        if t.adapters and name != HEAD and _targeted(t, name):
+            out = _with_adapter(t, x, out, width, into, bool(quantized))
         return scatter(t, out) if fused.is_cut(width) else out
+
+
+HEAD = "lm_head"
+
+
+def _product(
+    t: Tape, x: Tensor, w: Tensor, biases: list[Tensor], width: Factor, into: Factor
+) -> Tensor:
+    """x @ W (+ b) in the dtype that they have. Saves x if W needs a gradient, W if x does."""
+    rows = (B, S / CP) if fused.is_cut(into) and x.shape[0] is B else x.shape[:-1]
+    flops = (2.0, (*rows, width, into))
+    t.start("matmul", x, w, *biases, flops=[flops], product="addmm" if biases else "mm")
+    out = t.new("out", (*rows, into), x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        # With a bias (addmm) the input's gradient comes first, without (mm) the weight's.
+        dx = dw = None
+        for which in ("input", "weight") if biases else ("weight", "input"):
+            if which == "weight" and w.needs_grad:
+                dw = t.new("weight grad", w.shape, w.dtype)
+            elif which == "input" and x.needs_grad:
+                dx = t.new("input grad", x.shape, x.dtype)
+        db = [t.new("bias grad", (into,), x.dtype) if b.needs_grad else None for b in biases]
+        return [dx, dw, *db]
+
+    saved = [of for of, other in ((x, w), (w, x)) if other.needs_grad]
+    again = [(2.0 * (w.needs_grad + x.needs_grad), flops[1])]
+    t.finish("matmul", [x, w, *biases], out, saved, backward, flops=again)
+    return out
+
+
+# -- adapters ---------------------------------------------------------------------------------
+#
+# As peft/tuners/lora (0.21) runs them: layer.py's Linear, and bnb.py's Linear4bit over weights of
+# bitsandbytes (0.50).
+
+VALUES, JOINT = ("q_proj", "v_proj"), ("qkv_proj", "c_attn", "query_key_value")
+
+
+def _targeted(t: Tape, name: str) -> bool:
+    """Whether the linear layer of this name, within the tape's scope, has an adapter."""
+    assert t.adapters
+    if t.adapters.targets == "attention":
+        return name in (*VALUES, *JOINT)
+    return t.adapters.targets == "all-linear" or t.within("att")
+
+
+def _with_adapter(
+    t: Tape, x: Tensor, base: Tensor, width: Factor, into: Factor, quantized: bool
+) -> Tensor:
+    """base + scaling * B(A(dropout(x))). The input is cast to the adapter's dtype first, for each
+    layer anew, and its copy kept for A's gradient; of B's, only RANK wide."""
+    a = t.parameter("lora_A.weight", (RANK, width), adapter=True)
+    b = t.parameter("lora_B.weight", (into, RANK), adapter=True)
+    assert t.adapters
+    with t.scope("lora"):
+        if quantized:
+            base = contiguous(t, base, base.shape, "clone")
+        converts = not (quantized and t.autocast)
+        h = given = cast(t, x, a.dtype, "input, cast") if converts else x
+        if t.adapters.dropout:
+            h = dropout(t, h, "lora_dropout")
+        with t.scope("A"):
+            h = _product(t, _matrix_input(t, h), _weight(t, a), [], width, RANK)
+        with t.scope("B"):
+            h = _product(t, _matrix_input(t, h), _weight(t, b), [], RANK, into)
+        h = scale(t, h, "scaled")
+        if not quantized:
+            out = cast(t, add(t, base, h, "sum"), base.dtype, "sum, cast")
+            t.use(given)  # the function's own names live until it returns
+            return out
+        h = cast(t, h, base.dtype, "scaled, cast") if converts else h
+        out = add(t, base, h, "sum")
+        t.use(given, h)
+        return out
+
+
+def wanted(t: Tape, x: Tensor) -> Tensor:
+    """A frozen embedding's result, of which a gradient is wanted all the same (transformers'
+    enable_input_require_grads, which PEFT calls where layers are checkpointed)."""
+    x.needs_grad |= bool(t.adapters and t.adapters.inputs)
+    return x
+
+
+def _widened_product(
+    t: Tape, x: Tensor, w: Tensor, biases: list[Tensor], width: Factor, into: Factor
+) -> Tensor:
+    """bitsandbytes' Linear4bit: W is widened for the product, and again for its backward. Saves
+    nothing but the weight in 4 bits."""
+    low = cast(t, x, "bf16", "input (bf16)") if t.autocast else x
+    rows = x.shape[:-1]
+    flops = (2.0, (*rows, width, into))
+
+    def widened() -> Tensor:
+        double = w.storage.quantized == NF4_DOUBLE
+        scales = [t.new("scales (fp32)", (blocks(w.shape),), "fp32")] if double else []
+        whole = t.new("weight, widened", w.shape, low.dtype)
+        t.use(*scales) if not t.forward_end else t.free(*scales)
+        return whole
+
+    t.start("matmul 4 bit", low, *biases, flops=[flops], product="mm")
+    whole = widened()
+    out = t.new("out", (*rows, into), low.dtype)
+    t.use(whole)
+
+    def backward(g: Gradients) -> Gradients:
+        whole = widened()
+        dx = t.new("input grad", low.shape, low.dtype)
+        t.free(whole)
+        return [dx, *(None for _ in biases)]
+
+    t.finish("matmul 4 bit", [low, *biases], out, [], backward, flops=[flops])
+    return cast(t, out, x.dtype, "out, cast")
 
 
 def gather(t: Tape, x: Tensor) -> Tensor:
@@ -315,7 +414,10 @@ def layer_norm(t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True
 
         def backward(g: Gradients) -> Gradients:
             dx = t.new("input grad", x.shape, x.dtype) if x.needs_grad else None
-            return [dx, *(t.new("weight grad", (width,), w.dtype) for w in wb)]
+            return [
+                dx,
+                *(t.new("weight grad", (width,), w.dtype) if w.needs_grad else None for w in wb),
+            ]
 
         t.finish("layer_norm", [x, *wb], out, [x, *wb, *stats], backward)
         return out
@@ -377,9 +479,11 @@ def matmul(
     out = t.new(name, shape, a.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        return [t.new(f"{name} grad", x.shape, x.dtype) for x in (a, b)]
+        return [t.new(f"{name} grad", x.shape, x.dtype) if x.needs_grad else None for x in (a, b)]
 
-    t.finish(name, [a, b], out, [a, b], backward, flops=[(4.0, flops[1])])
+    saved = [x for x, other in ((a, b), (b, a)) if other.needs_grad]
+    again = [(2.0 * (a.needs_grad + b.needs_grad), flops[1])]
+    t.finish(name, [a, b], out, saved, backward, flops=again)
     return out
 
 

@@ -103,6 +103,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     if (t.kernels == "megatron") != (t.framework == "megatron"):
         other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
+    issues += _adapter_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _host_issues(plan)
     if model is None:
@@ -159,6 +160,49 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         )
     issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
     return issues
+
+
+def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """What adapters are not known to run with."""
+    t, p = plan.train, plan.parallel
+    if t.adapter == "none":
+        return []
+    wide = t.adapter_dtype == "fp32"
+    refused = [
+        (
+            t.framework == "megatron",
+            "megatron's adapters are not planned; set train.framework to pytorch or fsdp2",
+        ),
+        (
+            t.adapter != "lora" and t.framework != "pytorch",
+            f"{t.adapter} is planned with pytorch only; set train.framework to it",
+        ),
+        (
+            t.framework == "pytorch" and t.precision in ("bf16-mixed", "fp16-mixed"),
+            f"adapters have no master copies, which {t.precision} means; use bf16-pure",
+        ),
+        (
+            t.framework == "fsdp2" and t.precision == "bf16-pure" and wide,
+            "FSDP2 wants one dtype for the weights of a layer; set train.adapter_dtype to base",
+        ),
+        (
+            t.kernels not in ("hf", "megatron"),
+            f"adapters are not planned with {t.kernels} kernels; set train.kernels to hf",
+        ),
+        (
+            t.offload_optimizer != "none",
+            "adapters are not planned with optimizer offload; set train.offload_optimizer to none",
+        ),
+        (
+            p.tp * p.pp * p.cp * p.ep > 1,
+            "adapters are planned with data parallelism only; set parallel.tp, pp, cp and ep to 1",
+        ),
+        (
+            model is not None and bool(model.experts or model.kv_rank),
+            "adapters are planned for dense models only; set it to none, or choose such a model",
+        ),
+    ]
+    return [Issue("train.adapter", message) for broken, message in refused if broken]
 
 
 def _parallel_issues(plan: Plan) -> list[Issue]:

@@ -31,13 +31,15 @@ from memcore.dims import (
 )
 from memcore.ledger import Group, Template
 from memcore.policies import Optimizer, Precision, State
+from memcore.quantized import parts
 from memcore.structure import SEQUENCE
-from memcore.tape import Tape
+from memcore.tape import Storage, Tape
 
 FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
 TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
 BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
+PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
 
@@ -74,22 +76,40 @@ def block_states(
     """The states of one block. `sharded`: FSDP owns the parameters; else every GPU has them all.
     `outer`: the block is the embedding or the head, not a layer.
     """
-    parameters = tape.parameters
+    parameters = [p for p in tape.parameters if p.trained]
     source = FSDP if sharded else TORCH
 
     def group(
-        suffix: str, consumer: str, dtype: str, lifetime: str, why: str, cut: str = "resident"
+        suffix: str,
+        consumer: str,
+        dtype: str,
+        lifetime: str,
+        why: str,
+        cut: str = "resident",
+        of: list[Storage] = parameters,
     ) -> Group:
         return Group.of(
             Template(
-                p.name + suffix, consumer, _cut(p.shape, cut, sharded), dtype, lifetime, why, source
+                p.name + suffix, consumer, _cut(p.shape, cut, sharded), p.dtype if p.own else dtype,
+                lifetime, why, source,
             )
-            for p in parameters
-        )
+            for p in of
+        )  # fmt: skip
 
     always = "always"
+    quantized = [p for p in tape.parameters if p.quantized]
+    whole = [p for p in tape.parameters if not p.quantized]
+    resident = group("", "parameters", copies.resident, always, "a weight", of=whole)
+    in_4_bits = (
+        Template(
+            p.name + part, "parameters", shape, dtype, always, "a frozen weight in 4 bits",
+            PARAMS_4BIT,
+        )
+        for p in quantized
+        for part, shape, dtype in parts(p.shape, p.quantized)
+    )  # fmt: skip
     return BlockStates(
-        resident=group("", "parameters", copies.resident, always, "a weight"),
+        resident=Group((*resident.rows, *in_4_bits)),
         gradients=group(
             ".grad",
             "gradients",
@@ -100,7 +120,8 @@ def block_states(
         moments=Group.of(
             Template(
                 f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept),
-                kept.dtype or copies.moment, always, "what the optimizer remembers", TORCH,
+                kept.dtype or (p.dtype if p.own else copies.moment), always,
+                "what the optimizer remembers", TORCH,
             )
             for p in parameters
             for kept in _states(optimizer, len(p.shape), outer)
@@ -132,6 +153,7 @@ def block_states(
             "all-gather to reshard",
             "whole weights of a layer in flight",
             "gathered",
+            tape.parameters,
         ),
         reduction=group(
             ".grad (reduce-scatter input)",
@@ -143,7 +165,8 @@ def block_states(
         ),
         buckets=Group.of(
             Template(
-                f"{p.name}.grad (bucket)", "workspace", p.shape, copies.gradient, always,
+                f"{p.name}.grad (bucket)", "workspace", p.shape,
+                p.dtype if p.own else copies.gradient, always,
                 "DDP's bucket for the all-reduce", DDP,
             )
             for p in parameters

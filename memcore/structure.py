@@ -10,6 +10,26 @@ TENSOR, SEQUENCE = "tensor", "sequence"
 
 
 @dataclass(frozen=True, slots=True)
+class Adapters:
+    """Low-rank adapters beside linear layers whose own weights are frozen, as in PEFT's LoRA.
+
+    targets    which layers have them (policies.LORA_TARGETS)
+    dtype      of their weights and of what they compute
+    own        they have that dtype in every copy, whatever the precision says of other weights
+    dropout    runs before them
+    quantized  '' or how the frozen weights of the layers' matrices are kept (policies.QUANTIZED)
+    inputs     the embedding's result needs a gradient (PEFT asks for it with checkpointing)
+    """
+
+    targets: str
+    dtype: str
+    own: bool
+    dropout: bool
+    quantized: str
+    inputs: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """A family with its traits, and the words of a plan that choose kernels.
 
@@ -18,6 +38,7 @@ class Structure:
     parallel   '' or how tensor-parallel ranks share a layer: TENSOR, or SEQUENCE where norms and
                residuals are cut over them too
     exchanges  expert-parallel ranks send each other the rows of their experts
+    adapters   they are all that is trained, if there are any
     """
 
     family: str
@@ -30,16 +51,22 @@ class Structure:
     served: bool = False
     parallel: str = ""
     exchanges: bool = False
+    adapters: Adapters | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
     """What tells layers of one model apart: its attention (model.FULL, SLIDING, ...), and which
-    part of it is run again in backward (policies.Checkpointing.recompute)."""
+    part of it is run again in backward (policies.Checkpointing.recompute).
+
+    leads   its input needs no gradient: the first layer, where only adapters are trained
+    """
 
     attention: str
     recompute: str = ""
+    leads: bool = False
 
     @property
     def label(self) -> str:
-        return f"{self.attention}, recomputed" if self.recompute else self.attention
+        words = [self.attention, *(["recomputed"] if self.recompute else [])]
+        return ", ".join([*words, *(["first"] if self.leads else [])])

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from memcore.dims import Shape
+from memcore.structure import Adapters
 
 WEIGHTS = ("parameter", "tied")
 ALWAYS = 10**9  # a death that never comes within the tape
@@ -46,6 +47,9 @@ class Storage:
     origins   what it was computed from; random numbers from nothing
     sources   the same, where a compiler can do so again without a kernel of its own, else None
     stands    a kernel that is not fused reads it, so that it must exist in memory
+    trained   of a parameter: the optimizer updates it
+    own       of a parameter: every copy of it has its dtype
+    quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
     """
 
     name: str
@@ -66,6 +70,9 @@ class Storage:
     origins: tuple[Storage, ...] = ()
     sources: tuple[Storage, ...] | None = None
     stands: bool = False
+    trained: bool = True
+    own: bool = False
+    quantized: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +101,7 @@ class Node:
     backward: Callable[[Gradients], Gradients]
     outputs: int = 1
     fusible: bool = False
+    unpacks: bool = False  # its backward reads something saved, if only a weight
 
 
 @dataclass(slots=True)
@@ -124,6 +132,7 @@ class Tape:
     kernels, attention    whose kernels run (policies.KERNELS, policies.ATTENTION)
     core       the attention core keeps its inputs only, and backward runs it again
     parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
+    adapters   where there are any, every other weight is frozen
     """
 
     def __init__(
@@ -134,6 +143,7 @@ class Tape:
         attention: str = "flash",
         core: bool = False,
         parallel: str = "",
+        adapters: Adapters | None = None,
     ):
         self.parameter_dtype = parameter_dtype
         self.autocast = autocast
@@ -141,12 +151,16 @@ class Tape:
         self.attention = attention
         self.core = core
         self.parallel = parallel
+        self.adapters = adapters
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
         self.work: list[Work] = []
         self.clock = 0
         self.forward_end = 0
+        self.last_packed = 0  # when forward began the last operation that saves something
+        self.first_unpacked = 0  # when backward began the first that reads something saved
+        self._begun = 0
         self._prefix: list[str] = []
         self._nodes = 0
         self._current: Work | None = None
@@ -162,6 +176,10 @@ class Tape:
     def _named(self, name: str) -> str:
         return ".".join((*self._prefix, name))
 
+    def within(self, word: str) -> bool:
+        """Whether a scope that has this in its name is open."""
+        return any(word in name for name in self._prefix)
+
     # -- tensors ------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Shape, dtype: str, needs_grad: bool = True) -> Tensor:
@@ -173,14 +191,24 @@ class Tape:
         return self._tensor(name, shape, dtype, "shared", needs_grad=False)
 
     def parameter(
-        self, name: str, shape: Shape, tied: bool = False, joined: bool = False
+        self,
+        name: str,
+        shape: Shape,
+        tied: bool = False,
+        joined: bool = False,
+        adapter: bool = False,
+        quantized: str = "",
     ) -> Tensor:
         """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
         gradient reach the parameter before that block has run backward: there the parameter is
         `joined`, and both gradients are added into a third tensor."""
         kind = "tied" if tied else "parameter"
-        tensor = self._tensor(name, shape, self.parameter_dtype, kind, needs_grad=True)
+        trained = adapter or self.adapters is None
+        dtype = self.adapters.dtype if adapter and self.adapters else self.parameter_dtype
+        tensor = self._tensor(name, shape, dtype, kind, needs_grad=trained)
         tensor.storage.joined = joined
+        tensor.storage.trained, tensor.storage.quantized = trained, quantized
+        tensor.storage.own = adapter and bool(self.adapters and self.adapters.own)
         if not tied:
             self.parameters.append(tensor.storage)
         return tensor
@@ -239,6 +267,7 @@ class Tape:
         makes everything else part of a neighbour's kernel.
         """
         fusible = not flops
+        self._begun = self.clock
         phase = "recompute" if self.forward_end else "forward"
         self._current = Work(self._named(name), phase, list(flops), [], product, fusible)
         self._current.sources += [x.storage for x in inputs]
@@ -265,6 +294,8 @@ class Tape:
         if self._no_grad or not any(t.needs_grad for t in inputs):
             return
         full = self._named(name)
+        if saved and not self.forward_end:
+            self.last_packed = max(self._begun, *(t.storage.birth for t in saved))
         storages: list[Storage] = []
         for t in saved:
             if t.storage.kind not in WEIGHTS and t.storage not in storages:
@@ -287,7 +318,7 @@ class Tape:
             return result
 
         self._nodes += 1
-        node = Node(self._nodes, full, inputs, storages, run, len(outputs), fusible)
+        node = Node(self._nodes, full, inputs, storages, run, len(outputs), fusible, bool(saved))
         self._graph.append(node)
         for i, t in enumerate(outputs):
             t.node, t.index, t.needs_grad = node, i, True
@@ -428,6 +459,8 @@ class Tape:
                 if g is not None:
                     g.storage.stands |= not node.fusible
             self._computed = None
+            if node.unpacks and not self.first_unpacked:
+                self.first_unpacked = self.clock
             produced = node.backward(incoming)
             computed = self.clock if self._computed is None else self._computed
             for grown in produced:
@@ -443,7 +476,9 @@ class Tape:
             for t, g in zip(node.inputs, produced, strict=True):
                 if g is None:
                     continue
-                if t.storage.joined:  # what stays is the head's gradient, counted there
+                if not t.needs_grad:  # a kernel made it with the others; nobody wants it
+                    self._release(g.storage)
+                elif t.storage.joined:  # what stays is the head's gradient, counted there
                     self.new("weight grad, joined", g.shape, g.dtype)
                     self._release(g.storage)
                 elif t.node is not None:

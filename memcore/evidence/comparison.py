@@ -25,7 +25,8 @@ class Comparison:
     """One figure of theirs beside ours. A word that does not apply is '', a number 0.
 
     what       'parameters', 'saved' (for backward), 'peak' (of forward and backward), 'figure';
-               of measured runs 'allocated', 'reserved', 'after start', OUT_OF_MEMORY
+               of measured runs 'allocated', 'reserved', 'after start', 'after a step',
+               OUT_OF_MEMORY
     model      a model's name, or what a published figure is about
     unit       of theirs and ours
     layers     that the model was cut to; 0: all of them

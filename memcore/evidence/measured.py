@@ -69,6 +69,9 @@ def _interval(counter: str, memory: Memory) -> tuple[int, int]:
         return memory.reserved_bytes
     if counter == "after start":
         return (memory.consumers["parameters"],) * 2
+    if counter == "after a step":
+        states = memory.timeline[-1].consumers
+        return (sum(states[c] for c in ("parameters", "gradients", "optimizer_states")),) * 2
     if counter == OUT_OF_MEMORY:
         return (memory.device_bytes[0],) * 2
     assert counter == "allocated", counter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memcore import constants
-from memcore.evaluate import weights
+from memcore.evaluate import trained, weights
 from memcore.evidence.workings import method
 from memcore.experts import active
 from memcore.explain.book import Book, Explanation, about, rule
@@ -106,7 +106,32 @@ def _peak_flops(book: Book, dtype: str) -> Explanation:
 # --- parameters ----------------------------------------------------------------------------------
 
 
-@rule("parameters", "trainable_parameters")
+@rule("trainable_parameters")
+def _trainable(book: Book) -> Explanation:
+    if book.plan.train.adapter == "none":
+        return _parameters(book)
+    found = [book.at(f"trainable_parameters.{i}") for i in range(len(_trained(book)))]
+    meaning = "The weights of the adapters; the model's own are frozen."
+    ordered = sorted(found, key=lambda f: -f.value)
+    return about("Trainable parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
+
+
+def _trained(book: Book) -> list[tuple[str, str, int]]:
+    """Each adapter weight's name, its shape, and how many of it there are."""
+
+    def found() -> list[tuple[str, str, int]]:
+        text = book.amounts.text
+        return [(p.name, text(p.shape), n) for p, n in trained(book.step)]
+
+    return book.once("trained", found)
+
+
+@rule("trainable_parameters.*")
+def _trained_weight(book: Book, i: str) -> Explanation:
+    return _of_weight(book, *_trained(book)[int(i)])
+
+
+@rule("parameters")
 def _parameters(book: Book) -> Explanation:
     found = [book.at(f"parameters.{i}") for i in range(len(_weights(book)))]
     meaning = "Every weight that the operations of the model own; tied weights count once."

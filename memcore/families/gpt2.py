@@ -6,7 +6,16 @@ from memcore.dims import CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.families.family import WITH_MEGATRON, Family
 from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
-from memcore.primitives import add, dropout, embedding, heads_first, layer_norm, linear, split
+from memcore.primitives import (
+    add,
+    dropout,
+    embedding,
+    heads_first,
+    layer_norm,
+    linear,
+    split,
+    wanted,
+)
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
@@ -46,7 +55,7 @@ def _config(k: Keys, label: str) -> Model:
 def _embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
     positions = t.input("position_ids", (1, S / CP), "int64", needs_grad=False)
-    words = embedding(t, "wte", ids, VOCAB / TP, D, s.traits.tied_embeddings)
+    words = wanted(t, embedding(t, "wte", ids, VOCAB / TP, D, s.traits.tied_embeddings))
     x = add(t, words, embedding(t, "wpe", positions, POSITIONS, D, tied=False), "sum")
     return dropout(t, x, "drop") if s.traits.embedding_dropout else x
 

@@ -14,7 +14,16 @@ from memcore.ops import (
     plain_mlp,
     value_heads,
 )
-from memcore.primitives import add, dropout, embedding, heads_first, layer_norm, linear, scale
+from memcore.primitives import (
+    add,
+    dropout,
+    embedding,
+    heads_first,
+    layer_norm,
+    linear,
+    scale,
+    wanted,
+)
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
@@ -62,7 +71,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
     positions = t.input("position_ids", TOKENS, "int64", needs_grad=False)
     tied = s.traits.tied_embeddings
-    words = embedding(t, "embed_tokens", ids, VOCAB / TP, EMBED, tied)
+    words = wanted(t, embedding(t, "embed_tokens", ids, VOCAB / TP, EMBED, tied))
     placed = embedding(t, "embed_positions", positions, POSITIONS, D, tied=False)
     if s.traits.projected_embeddings:
         words = linear(t, "project_in", words, EMBED, D, bias=False)

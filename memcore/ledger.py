@@ -51,6 +51,7 @@ class Amounts:
         self.sizes = sizes
         self.arrays = any(map(is_array, sizes.values()))
         self._elements: dict[Shape, Number] = {}
+        self._texts: dict[Shape, str] = {}
         self._groups: dict[Group, Number] = {}
         self._consumers: dict[Group, dict[str, Number]] = {}
         self._peaks: dict[Window, tuple[Number, int]] = {}
@@ -97,7 +98,11 @@ class Amounts:
         return sums
 
     def text(self, shape: Shape) -> str:
-        return shape_text(shape, self.sizes)
+        """A shape with its values; weights, gradients and states have the same ones."""
+        found = self._texts.get(shape)
+        if found is None:
+            found = self._texts[shape] = shape_text(shape, self.sizes)
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

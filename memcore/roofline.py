@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memcore import constants
 from memcore.dims import Shape
@@ -101,8 +102,7 @@ def operation(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(NamedTuple):
     """One operation, run so many times."""
 
     work: Work

@@ -19,8 +19,17 @@ def of(what, confidence=("high",), used_for=("check", TUNED)):
     ]
 
 
-def test_allocated_is_right_in_the_median():
-    errors = {c.run: abs(c.error) for c in of("allocated")}
+def group(run):
+    """What kind of training a run is; each has a median of its own, so that none hides another."""
+    if "Megatron" in run:
+        return "Megatron"
+    return next((word for word in ("QLoRA", "LoRA") if word in run), "whole")
+
+
+@pytest.mark.parametrize("kind", ["whole", "LoRA"])
+def test_allocated_is_right_in_the_median(kind):
+    """One GPU and FSDP2. QLoRA is not within it: its runs have the reasons beside them."""
+    errors = {c.run: abs(c.error) for c in of("allocated") if group(c.run) == kind}
     assert len(errors) >= 5
     assert median(errors.values()) <= ALLOCATED_TOLERANCE, errors
 

@@ -3,57 +3,39 @@
 adapters.json holds what reference/ask_adapters.py was told by PEFT, torch and transformers.
 """
 
-import json
-from pathlib import Path
-
+import asked
 import pytest
 from test_explain import checked
 
 from memcore import Plan, PlanError, evaluate
-from memcore.evidence import REGIMES
 from memcore.explain import Book
 
-TABLE = json.loads((Path(__file__).parent / "reference" / "adapters.json").read_text())
-RANKS = 4  # of the FSDP2 rows
+TABLE = asked.table("adapters")
 PEAK_TOLERANCE = 0.01
 # PyTorch keeps the embedding's own result, of which a gradient is wanted, where the first layer
 # gets something made from it: one tensor more, of few in models this small.
 CHECKPOINTED_TOLERANCE = 0.025
-UNNAMED = ("kind", "bytes", "at", "detail")
+LORA = {"adapter": "lora"}
 WORDS = ("attention", "checkpointing", "lora_targets", "lora_rank", "lora_dropout", "adapter_dtype")
 
 
-def plan_of(row):
-    regime = row.get("regime", "pure-bf16")
-    train = {"micro_batch": row["batch"], "seq_len": row["seq"], "adapter": "lora"}
-    gpus = RANKS if regime.startswith("fsdp2") else 1
-    config = TABLE["configs"][row["model"]]
-    train |= {word: row[word] for word in WORDS} | REGIMES[regime]
-    return Plan(model=config, train=train, cluster={"gpus": gpus})
-
-
-def rows(kind):
-    return [
-        pytest.param(r, id=" ".join(str(v) for k, v in r.items() if k not in UNNAMED))
-        for r in TABLE["rows"]
-        if r["kind"] == kind
-    ]
-
-
-@pytest.mark.parametrize("row", rows("parameters"))
+@pytest.mark.parametrize("row", asked.rows(TABLE, "parameters"))
 def test_trainable_parameters_are_equal(row):
-    assert evaluate(plan_of(row)).trainable_parameters == row["bytes"]
+    assert evaluate(asked.plan_of(TABLE, row, WORDS, LORA)).trainable_parameters == row["bytes"]
 
 
-@pytest.mark.parametrize("row", rows("saved"))
+@pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
-    assert evaluate(plan_of(row)).memory.saved_for_backward_bytes == row["bytes"]
+    assert (
+        evaluate(asked.plan_of(TABLE, row, WORDS, LORA)).memory.saved_for_backward_bytes
+        == row["bytes"]
+    )
 
 
-@pytest.mark.parametrize("row", rows("peak"))
+@pytest.mark.parametrize("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
-    memory = evaluate(plan_of(row)).memory
-    ours = max(m.bytes for m in memory.timeline if m.id != "optimizer-step")
+    memory = evaluate(asked.plan_of(TABLE, row, WORDS, LORA)).memory
+    ours = asked.peak_before_the_optimizer(memory)
     again = row["checkpointing"] != "none"
     assert ours == pytest.approx(
         row["bytes"], rel=CHECKPOINTED_TOLERANCE if again else PEAK_TOLERANCE

@@ -157,6 +157,42 @@ def quadratic_bytes(figure: Figure) -> float:
     return c - 2 * b + a
 
 
+def _with_layers(plan: Plan, layers: int) -> Memory:
+    model = plan.model
+    assert isinstance(model, dict)
+    return _memory(plan.changed("model", model | {"n_layer": layers}))
+
+
+def saved_per_layer(figure: Figure) -> float:
+    """Bytes that one more layer leaves for its backward."""
+    return _saved_per_layer(Plan.of(figure["plan"]))
+
+
+def _saved_per_layer(plan: Plan) -> float:
+    one, two = (_with_layers(plan, n).saved_for_backward_bytes for n in (1, 2))
+    return two - one
+
+
+def saved_in_flight(figure: Figure) -> float:
+    """Bytes that all micro-batches in flight have left on the first stage, per layer of it."""
+    plan = Plan.of(figure["plan"])
+    p = plan.parallel
+    each = p.pp * p.virtual_stages
+    less, more = (
+        _with_layers(plan, plan.architecture.layers + n).ranks[0].consumers["activations"]
+        for n in (0, each)
+    )
+    return (more - less) / p.virtual_stages
+
+
+def saved_share(figure: Figure) -> float:
+    """Percent of what a layer leaves for its backward with tensor parallelism alone."""
+    plan = Plan.of(figure["plan"])
+    alone = plan.changed("train.checkpointing", "none")
+    alone = alone.changed("parallel.sequence_parallel", False)
+    return 100 * _saved_per_layer(plan) / _saved_per_layer(alone)
+
+
 _QUANTITIES: dict[str, Callable[[Figure], float]] = {
     f.__name__: f
     for f in (
@@ -169,5 +205,8 @@ _QUANTITIES: dict[str, Callable[[Figure], float]] = {
         active_parameters,
         accelerator,
         quadratic_bytes,
+        saved_per_layer,
+        saved_in_flight,
+        saved_share,
     )
 }

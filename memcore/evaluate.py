@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
@@ -11,7 +12,7 @@ from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.instants import Step
 from memcore.ledger import Amounts
-from memcore.memory import count, fullest, layers_of, step_of, training_sizes
+from memcore.memory import Counted, count, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
@@ -86,6 +87,50 @@ def _not_planned(plan: Plan) -> str:
     return ""
 
 
+def _not_timed(plan: Plan) -> str:
+    """Why the time of a step is not computed, or ''. Its memory is."""
+    p = plan.parallel
+    if plan.train.adapter != "none":
+        return "with adapters"
+    if p.tp * p.pp * p.cp * p.ep * p.etp > 1:
+        return "for tensor, pipeline, context or expert parallelism"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training step of a plan: its memory, and its time for those who ask."""
+
+    plan: Plan
+    step: Step
+    amounts: Amounts
+    counted: Counted
+
+    @classmethod
+    def of(cls, plan: Plan, rows: bool = True, pool: Pool | None = None) -> Training | None:
+        """None where it is not planned. Of a long list of plans, the peak alone is enough (`rows`
+        false), and those that have the same sizes share their amounts in a `pool`."""
+        if _not_planned(plan):
+            return None
+        sizes = training_sizes(plan)
+        amounts = Amounts(sizes)
+        if pool is not None:
+            amounts = pool.setdefault(tuple(sizes.items()), amounts)
+        step, ranks = (step_of(plan), ()) if plan.parallel.pp == 1 else fullest(plan, amounts)
+        return cls(plan, step, amounts, count(plan, step, amounts, ranks, rows))
+
+    @property
+    def memory(self) -> Memory:
+        return self.counted.memory
+
+    def time(self) -> Time | None:
+        """None where it is not computed yet."""
+        return None if _not_timed(self.plan) else training_time(self.plan, self.step, self.amounts)
+
+
+Pool = dict[tuple[tuple[str, Number], ...], Amounts]
+
+
 def evaluate(plan: Plan) -> Report:
     """Everything Memplan knows about a plan. Pure; never raises for a valid plan."""
     count_of = parameters(plan.architecture)
@@ -93,28 +138,21 @@ def evaluate(plan: Plan) -> Report:
     memory: Memory | None = None
     time: Time | None = None
     ledger: tuple[LedgerRow, ...] = ()
-    p = plan.parallel
     trainable = count_of
-    missing = _not_planned(plan)
-    if missing:
-        notes.append(f"Training is not computed: {missing}")
+    training = Training.of(plan)
+    if training is None:
+        notes.append(f"Training is not computed: {_not_planned(plan)}")
     else:
-        amounts = Amounts(training_sizes(plan))
-        step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
-        counted = count(plan, step, amounts, ranks)
-        memory, ledger = counted.memory, counted.ledger
-        if plan.train.adapter != "none":
-            trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
+        memory, ledger, time = training.memory, training.counted.ledger, training.time()
+        if untimed := _not_timed(plan):
             notes.append(
-                "The time of a training step is not computed with adapters yet; its memory is. "
-                f"{trainable:,} parameters of adapters are trained, beside the model's own."
+                f"The time of a training step is not computed {untimed} yet; its memory is."
             )
-        elif p.tp * p.pp * p.cp * p.ep * p.etp == 1:
-            time = training_time(plan, step, amounts)
-        else:
+        if plan.train.adapter != "none":
+            of = training.amounts.elements
+            trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
             notes.append(
-                "The time of a training step is not computed for tensor, pipeline, context or "
-                "expert parallelism yet; its memory is."
+                f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(

@@ -23,7 +23,7 @@ from memcore import catalog, policies
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.families import FAMILIES
 from memcore.model import check_depth
-from memcore.plan import Plan, resolve_model
+from memcore.plan import Plan, get, put, resolve_model
 
 VERSION = 1
 MAX_KEYS = 64
@@ -108,7 +108,7 @@ def encode(plan: Plan, short: bool = False) -> dict[str, str]:
     query = {"v": str(VERSION), **_encode_model(plan), **_encode_hardware(plan)}
     document = plan.document()
     for name, key in KEYS.items():
-        value = _get(document, key.path)
+        value = get(document, key.path)
         if not short or value != key.default:
             query[name] = _text(value)
     return query
@@ -145,7 +145,7 @@ def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
         except PlanError as e:
             issues += e.issues
         else:
-            _put(document, path, value)
+            put(document, path, value)
             given.add(path)
     plan, mended = repair(document, given)
     return plan, _first([_in_link(issue) for issue in issues + mended])
@@ -267,7 +267,7 @@ def _frozen_defaults() -> dict[str, Any]:
         "serve": {},
     }
     for key in KEYS.values():
-        _put(document, key.path, key.default)
+        put(document, key.path, key.default)
     return document
 
 
@@ -379,7 +379,7 @@ def _mend(document: dict[str, Any], field: str, again: bool, given: Collection[s
             return what
         name = _FIELDS.get(field)
         if name:
-            _put(document, field, KEYS[name].default)
+            put(document, field, KEYS[name].default)
             return f"Its default, {_text(KEYS[name].default)}, is used"
         if field.startswith("model"):
             document["model"] = MODEL
@@ -472,21 +472,6 @@ def _in_link(issue: Issue) -> Issue:
     if issue.field in _FIELDS:
         return Issue(f"{_FIELDS[issue.field]} ({issue.field})", issue.message)
     return issue
-
-
-def _get(document: Mapping[str, Any], path: str) -> Any:
-    value: Any = document
-    for name in path.split("."):
-        value = value[name]
-    return value
-
-
-def _put(document: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    part = document
-    for name in parents:
-        part = part[name]
-    part[last] = value
 
 
 def fields() -> Iterable[str]:

@@ -51,6 +51,11 @@ def seconds_text(s: float) -> str:
     return f"{_significant(s * 1e6)} µs"
 
 
+def signed_seconds(s: float) -> str:
+    """A difference of seconds: -0.38 -> '-380 ms'."""
+    return f"{'-' if s < 0 else '+'}{seconds_text(abs(s))}" if s else "0 s"
+
+
 def rate_text(per_second: float, unit: str) -> str:
     """A decimal rate: (3.35e12, 'B/s') -> '3.35 TB/s'."""
     for size, prefix in _DECIMAL:

@@ -51,7 +51,7 @@ from memcore.evidence.pytorch import (
     plan_of,
     preset_parameters,
 )
-from memcore.evidence.workings import Operation, method, operations, sizes
+from memcore.evidence.workings import Operation, first_fixes, method, operations, sizes
 
 __all__ = [
     "AUTOGRAD",
@@ -82,6 +82,7 @@ __all__ = [
     "compared_published",
     "compared_runs",
     "compared_whole",
+    "first_fixes",
     "measured_table",
     "method",
     "operations",

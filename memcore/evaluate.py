@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
@@ -12,7 +12,7 @@ from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.instants import Step
 from memcore.ledger import Amounts
-from memcore.memory import Counted, count, fullest, layers_of, step_of, training_sizes
+from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
@@ -49,6 +49,17 @@ def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
     for tape, times in tapes:
         n += times * sum(amounts.elements(of(p.shape)) for p in tape.parameters)
     return int(n)
+
+
+def predicting(plan: Plan) -> int:
+    """Parameters of a plan's multi-token prediction, besides embedding and head."""
+    model = plan.architecture
+    kinds, _ = layers_of(model)
+    head = build(
+        replace(structure_of(model, kernels="megatron"), depths=depths_of(plan)), kinds
+    ).head
+    amounts, _ = weights(model)
+    return int(sum(amounts.elements(p.shape) for p in head.parameters if ".mtp." in p.name))
 
 
 def trained(step: Step) -> list[tuple[Storage, int]]:
@@ -92,6 +103,8 @@ def _not_timed(plan: Plan) -> str:
     p = plan.parallel
     if plan.train.adapter != "none":
         return "with adapters"
+    if plan.train.mtp_layers:
+        return "with multi-token prediction"
     if p.tp * p.pp * p.cp * p.ep * p.etp > 1:
         return "for tensor, pipeline, context or expert parallelism"
     return ""
@@ -153,6 +166,11 @@ def evaluate(plan: Plan) -> Report:
             trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
             notes.append(
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
+            )
+        if plan.train.mtp_layers:
+            notes.append(
+                f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
+                "own."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(

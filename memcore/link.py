@@ -26,7 +26,7 @@ from memcore.model import check_depth
 from memcore.plan import Plan, resolve_model
 
 VERSION = 1
-MAX_KEYS = 64
+MAX_KEYS = 128
 MAX_VALUE = 200  # characters of one readable value
 MAX_PAYLOAD = 30_000  # characters of one compressed object
 MAX_OBJECT = 200_000  # bytes it may expand to
@@ -82,6 +82,15 @@ KEYS = {
     "block": Key("serve.block_size", 16),
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
+    "arrive": Key("serve.arrivals", "poisson"),
+    "rate": Key("serve.arrival_rate", 4.0),
+    "reqs": Key("serve.requests", 1000),
+    "lengths": Key("serve.lengths", "lognormal"),
+    "pcv": Key("serve.prompt_cv", 1.0),
+    "ocv": Key("serve.output_cv", 1.0),
+    "prefix": Key("serve.shared_prefix", 0),
+    "maxlen": Key("serve.max_seq_len", 0),
+    "seed": Key("serve.seed", 0),
 }
 MODEL, GPU, NODE = "llama-3-8b", "h100-sxm-80gb", None
 # A preset's name (with '~revision'), or an object compressed. `size` is a standard model.

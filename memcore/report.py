@@ -201,16 +201,16 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The Report as plain JSON types; parts that were not computed are left out."""
-        plain: dict[str, Any] = _plain(self)
+        plain: dict[str, Any] = plain(self)
         return plain
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if is_dataclass(value):
         pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
-        return {k: _plain(v) for k, v in pairs if v is not None}
+        return {k: plain(v) for k, v in pairs if v is not None}
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value

@@ -106,6 +106,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     issues += _adapter_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _host_issues(plan)
+    issues += _stream_issues(plan)
     if model is None:
         return issues
     runs = FAMILIES[model.family].attentions
@@ -251,5 +252,28 @@ def _host_issues(plan: Plan) -> list[Issue]:
     if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
         issues.append(
             Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
+        )
+    return issues
+
+
+def _stream_issues(plan: Plan) -> list[Issue]:
+    """Lengths of requests that contradict each other."""
+    s = plan.serve
+    issues = []
+    if s.shared_prefix >= s.prompt_len:
+        issues.append(
+            Issue(
+                "serve.shared_prefix",
+                f"{s.shared_prefix:,} tokens, but a prompt has {s.prompt_len:,}; use fewer than "
+                "serve.prompt_len",
+            )
+        )
+    if s.max_seq_len and s.max_seq_len < s.prompt_len + s.output_len:
+        issues.append(
+            Issue(
+                "serve.max_seq_len",
+                f"{s.max_seq_len:,} tokens for a prompt of {s.prompt_len:,} and an output of "
+                f"{s.output_len:,}; use at least {s.prompt_len + s.output_len:,}, or 0",
+            )
         )
     return issues

@@ -455,7 +455,7 @@ class Strategy(Word):
     shares: bool = False
 
 
-# The three reservations are those that the vLLM paper compares with (Kwon et al. 2023, section 6.1).
+# The three reservations are those that vLLM was compared with (Kwon et al. 2023, section 6.1).
 STRATEGIES = {
     "static": Strategy(
         "Static batches",

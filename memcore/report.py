@@ -201,11 +201,12 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The Report as plain JSON types; parts that were not computed are left out."""
-        plain: dict[str, Any] = plain(self)
-        return plain
+        found: dict[str, Any] = plain(self)
+        return found
 
 
 def plain(value: Any) -> Any:
+    """Dataclasses, mappings and sequences as dicts and lists; what is None is left out."""
     if is_dataclass(value):
         pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
         return {k: plain(v) for k, v in pairs if v is not None}

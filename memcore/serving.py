@@ -102,7 +102,7 @@ class Server:
 def serve(plan: Plan) -> Serve:
     """Memory and speed of serving on one replica of tp x pp GPUs. Sizes are per GPU."""
     s, server = plan.serve, Server.of(plan)
-    amounts = oneforward(server)
+    amounts = one_forward(server)
     weights = _weights(server, amounts)
     activations = _activations(server, amounts)
     per_token = _kv_per_token(server, amounts)
@@ -147,7 +147,7 @@ def serve(plan: Plan) -> Serve:
     )
 
 
-def oneforward(server: Server) -> Amounts:
+def one_forward(server: Server) -> Amounts:
     """Amounts of the largest forward that the server runs."""
     return server.amounts(1, server.plan.serve.max_batched_tokens)
 

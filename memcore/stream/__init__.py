@@ -7,7 +7,7 @@ scheduler that costs time of its own, or a client that goes away, is not in them
 
 from memcore.stream.clock import Clock
 from memcore.stream.lengths import Lengths, Requests, draw, longest, read_lengths
-from memcore.stream.simulation import Run, Spread, Stream, simulate
+from memcore.stream.simulation import Run, Spread, Stream, run, simulate
 
 __all__ = [
     "Clock",
@@ -19,5 +19,6 @@ __all__ = [
     "draw",
     "longest",
     "read_lengths",
+    "run",
     "simulate",
 ]

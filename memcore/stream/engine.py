@@ -38,7 +38,7 @@ class Meter:
     points: list[tuple[float, int, int, int, int]] = field(default_factory=list)
 
     def add(
-        self, seconds: float, used: float, asked: int, held: int, future: float, ended: int,
+        self, seconds: float, used: float, asked: float, held: float, future: float, ended: int,
         waits: bool, running: int,
     ) -> None:  # fmt: skip
         """`seconds` in which so many tokens were used on average. asked: what sequences asked for;
@@ -83,8 +83,8 @@ class Trace:
 
 
 class Continuous:
-    """Iteration-level scheduling, first come first served: a sequence leaves as soon as it ends, and
-    another takes its room.
+    """Iteration-level scheduling, first come first served: a sequence leaves as soon as it ends,
+    and another takes its room.
 
     An iteration has at most `most` sequences and `budget` tokens: one of each sequence that
     generates, then parts of the prompts that were let in (chunked prefill), as vLLM V1 does it.
@@ -110,7 +110,8 @@ class Continuous:
         self.since = [-1] * count
         self.running = self.generating = 0
         self.context = 0  # tokens that the generating sequences attend to
-        self.used = self.future = 0
+        self.used = 0
+        self.future = 0  # tokens that those inside will have, and that have a place already
         self.blocked = False  # somebody waits for room in memory
 
     def run(self) -> Trace:
@@ -138,7 +139,8 @@ class Continuous:
             if arrivals[i] > self.now:
                 if self.running or self.waiting:
                     break
-                self._measure(arrivals[i] - self.now, self.used, self.future)
+                pool = self.pool
+                self._measure(arrivals[i] - self.now, self.used, pool.asked, pool.held, self.future)
                 self.now = arrivals[i]
             if self.pool.ever(prompts[i], outputs[i]):
                 self.waiting.append(i)
@@ -166,14 +168,16 @@ class Continuous:
             self.pool.release(i, self.length[i])
             self.running -= 1
             self.used -= self.read[i] - self.pool.kept
-            self.future -= self._total(i) - self.read[i]
+            self.future -= self._places(i) - self.read[i]
         self.stays[i] += 1
         self.waiting.appendleft(i)
         self.trace.preemptions += 1
 
-    def _total(self, i: int) -> int:
-        """Tokens in the cache when it ends: nobody reads the keys of the last."""
-        return self.requests.prompts[i] + self.requests.outputs[i] - 1
+    def _places(self, i: int) -> int:
+        """Tokens for which it got places when it was let in. Of the last nobody reads the keys."""
+        if self.pool.reserves:
+            return self.requests.prompts[i] + self.requests.outputs[i] - 1
+        return self.length[i]
 
     def _leave(self, i: int) -> None:
         """A generating sequence gives its room back."""
@@ -185,10 +189,13 @@ class Continuous:
         self.running -= 1
         self.context -= computed
         self.used -= computed - self.pool.kept
-        self.future -= self._total(i) - computed
+        if self.pool.reserves:
+            self.future -= self._places(i) - computed
 
     def _let_in(self) -> None:
-        left = self.budget - self.generating - sum(self.length[i] - self.read[i] for i in self.reading)
+        left = (
+            self.budget - self.generating - sum(self.length[i] - self.read[i] for i in self.reading)
+        )
         while self.waiting and self.running < self.most and left > 0:
             i = self.waiting[0]
             prompt, output = self.requests.prompts[i], self.requests.outputs[i]
@@ -206,7 +213,7 @@ class Continuous:
             self.reading.append(i)
             self.running += 1
             self.used += there - (self.pool.kept if cached else 0)
-            self.future += self._total(i) - there
+            self.future += self._places(i) - there
             left -= length - there
             if again:
                 self.trace.recomputed += length - there
@@ -218,7 +225,6 @@ class Continuous:
         """One iteration in which prompts are read, as far as the budget goes."""
         left = self.budget - self.generating
         chunks, through = [], []
-        used, future = self.used, self.future
         for i in self.reading:
             now = min(left, self.length[i] - self.read[i])
             if not now:
@@ -226,13 +232,11 @@ class Continuous:
             chunks.append((self.read[i], now))
             self.read[i] += now
             left -= now
-            used += now
-            future -= now
             if self.read[i] == self.length[i]:
                 through.append(i)
         n = self.generating
-        took = self.clock.mixed(n, self.context + n, chunks)
-        self._advance(took, 1, used + n, future - n)
+        read = sum(now for _, now in chunks)
+        self._advance(self.clock.mixed(n, self.context + n, chunks), 1, read)
         for i in through:
             self.reading.popleft()
             self._begin(i)
@@ -275,30 +279,43 @@ class Continuous:
         if not self.waiting and self.running < self.most and self.next < self.requests.count:
             wait = self.requests.arrivals[self.next] - self.now
             steps = min(steps, _until(wait, each + per_token * self.context, per_token * n, steps))
+        asked, held = self.pool.asked, self.pool.held
         if steps > 1:
             steps = 1 + self.pool.go_on(self.iteration + 1, steps - 1)
         read = steps * self.context + n * steps * (steps + 1) / 2
-        took = steps * each + per_token * read
-        self._advance(took, steps, self.used + n * steps, self.future - n * steps)
+        self._advance(steps * each + per_token * read, steps, 0, asked, held)
         self._end()
 
-    def _advance(self, seconds: float, steps: int, used: int, future: int) -> None:
-        """Time passes, in which the memory fills up to `used`."""
-        self._measure(seconds, (self.used + used) / 2, (self.future + future) / 2)
-        self.used, self.future = used, future
-        self.context += steps * self.generating
-        self.trace.generated += steps * self.generating
+    def _advance(
+        self,
+        seconds: float,
+        steps: int,
+        read: int,
+        asked: int | None = None,
+        held: int | None = None,
+    ) -> None:
+        """Iterations pass, in which `read` tokens of prompts are computed, and of each generating
+        sequence one an iteration. What is written in an iteration counts in it; asked, held: in
+        the first of them."""
+        pool, n = self.pool, self.generating
+        used = self.used + read + n * (steps + 1) / 2
+        future = self.future - read - (n * (steps + 1) / 2 if pool.reserves else 0)
+        asked = pool.asked if asked is None else asked
+        held = pool.held if held is None else held
+        self._measure(seconds, used, (asked + pool.asked) / 2, (held + pool.held) / 2, future)
+        self.used += read + n * steps
+        self.future -= read + (n * steps if pool.reserves else 0)
+        self.context += n * steps
+        self.trace.generated += n * steps
         self.trace.iterations += steps
         self.iteration += steps
         self.now += seconds
         self._point()
 
-    def _measure(self, seconds: float, used: float, future: float) -> None:
-        pool = self.pool
-        self.trace.meter.add(
-            seconds, used, pool.asked, pool.held, future if pool.reserves else 0, 0,
-            self.blocked, self.running,
-        )  # fmt: skip
+    def _measure(
+        self, seconds: float, used: float, asked: float, held: float, future: float
+    ) -> None:
+        self.trace.meter.add(seconds, used, asked, held, future, 0, self.blocked, self.running)
 
     def _point(self) -> None:
         at = (self.now, self.used, self.pool.held, self.running, len(self.waiting))
@@ -373,7 +390,7 @@ class Static:
     def _forward(self, chunks: list[tuple[int, int]], used: int, future: int, n: int) -> None:
         seconds = self.clock.mixed(0, 0, chunks)
         tokens = sum(now for _, now in chunks)
-        self._measure(seconds, used + tokens / 2, future - tokens / 2, 0, n)
+        self._measure(seconds, used + tokens, future - tokens, 0, n)
         self.trace.computed += tokens
         self._advance(seconds, 1, used + tokens, n)
 
@@ -387,8 +404,8 @@ class Static:
             if steps:
                 read = steps * used + active * steps * (steps + 1) / 2
                 seconds = steps * self.clock.decode(n) + self.clock.context * read
-                grown = active * steps
-                self._measure(seconds, used + grown / 2, future - grown / 2, ended, n)
+                grown, mean = active * steps, active * (steps + 1) / 2
+                self._measure(seconds, used + mean, future - mean, ended, n)
                 used, future, done = used + grown, future - grown, outputs[i]
                 self.trace.generated += grown
                 self._advance(seconds, steps, used, n)

@@ -135,9 +135,7 @@ def read_lengths(data: bytes, field: str = "lengths") -> Lengths:
             f"{shown(', '.join(first))}; it must have {FORM}"
         )
     elif len(first) != 2:
-        raise refuse(
-            f"line {where}: {len(first):,} columns and no header; it must have {FORM}"
-        )
+        raise refuse(f"line {where}: {len(first):,} columns and no header; it must have {FORM}")
     if len(rows) > MAX_ROWS:
         raise refuse(f"{len(rows):,} rows; at most {MAX_ROWS:,}. A sample of them says as much")
     prompt, output = columns or (0, 1)

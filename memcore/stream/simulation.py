@@ -122,7 +122,7 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
     s, slots = plan.serve, report.serve.kv_capacity_tokens
     requests, clock, most = draw(plan, lengths), Clock.of(plan), longest(plan)
     runs = [
-        run(name, requests, slots, s.block_size, most, clock, s.concurrency, s.max_batched_tokens)
+        run(plan, name, requests, clock, slots)
         for name, strategy in policies.STRATEGIES.items()
         if not strategy.shares or s.shared_prefix >= s.block_size
     ]
@@ -140,21 +140,21 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
     )
 
 
-def run(
-    name: str, requests: Requests, slots: int, block: int, most: int, clock: Clock,
-    concurrency: int, budget: int,
-) -> Run:  # fmt: skip
-    """One strategy; `most` is the longest sequence that the server lets in."""
-    strategy = policies.STRATEGIES[name]
+def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> Run:
+    """One strategy, with a cache of `slots` tokens."""
+    s, most, strategy = plan.serve, longest(plan), policies.STRATEGIES[name]
     if strategy.static:
-        trace = Static(requests, slots, most, clock, concurrency, budget).run()
+        return _read_off(
+            name,
+            requests,
+            Static(requests, slots, most, clock, s.concurrency, s.max_batched_tokens).run(),
+        )
+    pool: Contiguous | Paged
+    if strategy.reserve:
+        pool = Contiguous(slots, partial(RESERVES[strategy.reserve], most))
     else:
-        pool: Contiguous | Paged
-        if strategy.reserve:
-            pool = Contiguous(slots, partial(RESERVES[strategy.reserve], most))
-        else:
-            pool = Paged(slots, block, requests.shared if strategy.shares else 0)
-        trace = Continuous(requests, pool, clock, concurrency, budget).run()
+        pool = Paged(slots, s.block_size, requests.shared if strategy.shares else 0)
+    trace = Continuous(requests, pool, clock, s.concurrency, s.max_batched_tokens).run()
     return _read_off(name, requests, trace)
 
 

@@ -101,16 +101,9 @@ def evaluate(plan: Plan) -> Report:
         if plan.train.adapter != "none":
             trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
             notes.append(
-                "The time of a training step is not computed with adapters yet; its memory is. "
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
-        elif p.tp * p.pp * p.cp * p.ep == 1:
-            time = training_time(plan, step, amounts)
-        else:
-            notes.append(
-                "The time of a training step is not computed for tensor, pipeline, context or "
-                "expert parallelism yet; its memory is."
-            )
+        time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "

@@ -159,6 +159,8 @@ def _exchanged(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
     if not s.exchanges:
         return x
     t.start(name, x)
+    t.send("rows of experts", "all-to-all", EP, x.shape, x.dtype)
+    t.send("gradients of rows", "all-to-all", EP, x.shape, x.dtype, backward=True)
     out = t.new(f"{name}, received", x.shape, x.dtype)
     t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
     return out
@@ -188,6 +190,7 @@ def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
     out = t.new(f"{name} out", (ROUTED, into), x.dtype)
 
     def backward(g: Gradients) -> Gradients:  # the weight's goes into the fp32 buffer
+        t.read_and_write(w.storage, w.shape, "fp32")
         return [t.new(f"{name} input grad", x.shape, x.dtype), None]
 
     t.finish(f"{name} grouped gemm", [x, w], out, [x], backward, flops=[(4.0, flops[1])])

@@ -249,8 +249,26 @@ def core(t: Tape, run: Callable[[Sequence[Tensor]], Tensor], *heads: Tensor) -> 
 
     Only this is what Megatron and Korthikanti et al. (2022) recompute selectively.
     """
+
+    def shared(heads: Sequence[Tensor]) -> Tensor:
+        _passed_around(t, *heads[1:3])
+        return run(heads)
+
     with t.scope("core"):
-        return t.checkpoint("checkpoint", run, heads) if t.core else run(heads)
+        return t.checkpoint("checkpoint", shared, heads) if t.core else shared(heads)
+
+
+def _passed_around(t: Tape, k: Tensor, v: Tensor) -> None:
+    """What context-parallel ranks send each other: keys and values pass through all of them while
+    each attends to those that it has, and in backward their gradients too. As many bytes as to
+    gather them all (Liu et al., Ring Attention)."""
+    one, again = (1.0, PRODUCT), (1.25, PRODUCT)  # attention's FLOPs, a share for each transfer
+    for of, name in ((k, "keys"), (v, "values")):
+        whole = tuple(S if f is S / CP else f for f in of.shape)
+        t.send(name, "all-gather", CP, whole, of.dtype, behind=one, attention=True)
+        if of.needs_grad:
+            for what, kind in ((name, "all-gather"), (f"gradients of {name}", "reduce-scatter")):
+                t.send(what, kind, CP, whole, of.dtype, True, again, attention=True)
 
 
 def _fused_core(

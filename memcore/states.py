@@ -48,6 +48,7 @@ class BlockStates:
     """Groups of one block's states, on one GPU.
 
     resident     parameters as they live through the step (a shard, where sharded)
+    updated      of them, those that this GPU's optimizer step updates
     gradients    reduced gradients, until the optimizer step
     moments      what the optimizer remembers of each parameter
     temporaries  what its step needs while it runs
@@ -59,6 +60,7 @@ class BlockStates:
     """
 
     resident: Group
+    updated: Group
     gradients: Group
     moments: Group
     temporaries: Group
@@ -110,6 +112,7 @@ def block_states(
     )  # fmt: skip
     return BlockStates(
         resident=Group((*resident.rows, *in_4_bits)),
+        updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
         gradients=group(
             ".grad",
             "gradients",

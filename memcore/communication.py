@@ -112,6 +112,7 @@ AXES = {  # how a report calls the ranks of an axis
     "TP": "tensor parallel",
     "CP": "context parallel",
     "EP": "expert parallel",
+    "ETP": "expert tensor parallel",
     "DP": "data parallel",
     "EDP": "replicas of experts",
     "PP": "pipeline",
@@ -126,8 +127,9 @@ def group(plan: Plan, axis: str) -> tuple[int, int]:
         "TP": (p.tp, 1),
         "CP": (p.cp, p.tp),
         "DP": (shards, p.tp),
-        "EP": (p.ep, 1),
-        "EDP": (shards * p.tp // p.ep, p.ep),
+        "ETP": (p.etp, 1),
+        "EP": (p.ep, p.etp),
+        "EDP": (shards * p.tp // (p.ep * p.etp), p.ep * p.etp),
         "PP": (p.pp, shards * p.tp),
     }[axis]
 

@@ -24,7 +24,17 @@ from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.states import HOST
-from memcore.structure import SEQUENCE, TENSOR, Adapters, LayerKind, Structure
+from memcore.structure import (
+    FIRST,
+    HEAD,
+    OWN,
+    SEQUENCE,
+    TENSOR,
+    Adapters,
+    Depths,
+    LayerKind,
+    Structure,
+)
 
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
 
@@ -46,7 +56,9 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         copies.autocast,
         parallel=parallel,
         exchanges=p.ep > 1,
+        gathers=p.etp > 1,
         adapters=adapters_of(plan),
+        depths=depths_of(plan),
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
     leads = _leads(structure)
@@ -97,6 +109,18 @@ def adapters_of(plan: Plan) -> Adapters | None:
     )
 
 
+def depths_of(plan: Plan) -> Depths | None:
+    """What the plan's multi-token prediction decides about which tensors exist, if it has any."""
+    t, model = plan.train, plan.architecture
+    if not t.mtp_layers:
+        return None
+    tied, stages = model.traits.tied_embeddings, plan.parallel.pp
+    table = FIRST if stages == 1 else HEAD if tied else OWN
+    kind = model.kinds[-1] if model.kinds else FULL
+    again = policies.CHECKPOINTING[t.checkpointing].recompute
+    return Depths(t.mtp_layers, kind, again, table)
+
+
 @functools.lru_cache(maxsize=256)
 def layers_of(
     model: Model, recompute: str = "", every: int = 1, leads: bool = False
@@ -134,7 +158,7 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     sizes["SHARD"] = ranks if sharded else 1
     sizes["STATE"] = ranks if sharded or t.zero == 1 else 1
     # Each expert is on one of EP ranks, taken from all that run the same layers.
-    sizes["EDP"] = ranks * sizes["TP"] // sizes["EP"] if t.zero == 1 else 1
+    sizes["EDP"] = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"]) if t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
     if t.framework == "megatron":

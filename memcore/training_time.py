@@ -292,10 +292,10 @@ def _stack(plan: Plan, step: Step) -> Layers:
 def undivided(plan: Plan, amounts: Amounts) -> Amounts:
     """Sizes of the model itself, whatever shares it."""
     p = plan.parallel
-    if p.tp * p.ep * p.cp == 1:
+    if p.tp * p.ep * p.etp * p.cp == 1:
         return amounts
     kept = plan.sizes()
-    sizes = {**kept, "TP": 1, "EP": 1, "CP": 1, "SEQ": 1, "VOCAB": amounts.sizes["VOCAB"]}
+    sizes = {**kept, "TP": 1, "EP": 1, "ETP": 1, "CP": 1, "SEQ": 1, "VOCAB": amounts.sizes["VOCAB"]}
     derive(sizes)
     return Amounts(sizes)
 
@@ -334,7 +334,7 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
     """What the ranks that share a micro-batch send each other: tensor, context and expert
     parallelism, and pipeline stages."""
     p, batches = plan.parallel, plan.train.grad_accumulation
-    if p.tp * p.cp * p.ep * p.pp == 1:
+    if p.tp * p.cp * p.ep * p.etp * p.pp == 1:
         return []
     found, counts = [], step.layers.counts
     ends = ends_of(step)
@@ -345,7 +345,7 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
             for s, where in sends(step.blocks.layers, _again(step))
         ),
     ]
-    over = {axis: links(plan, axis) for axis in ("TP", "CP", "EP")}
+    over = {axis: links(plan, axis) for axis in ("TP", "CP", "EP", "ETP")}
     counted: dict[Send, int] = {}
     for s, times in every:
         if times and over[s.axis].ranks > 1:

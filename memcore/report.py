@@ -117,8 +117,9 @@ class OperationTime:
 
     phase    'forward', 'recompute', 'backward', 'optimizer'
     flops, hbm_bytes            work and traffic
-    seconds                     the slower of compute and HBM
+    seconds                     the slower of compute and HBM, and what each launch takes
     bound_by                    'compute' or 'hbm'
+    runs                        how often it is executed
     """
 
     name: str
@@ -129,6 +130,7 @@ class OperationTime:
     hbm_seconds: float
     seconds: float
     bound_by: str
+    runs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,24 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTime:
+    """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers are waited for,
+    and all of it. `bubble`: what of it every other stage waits for when a step begins and ends."""
+
+    rank: int
+    forward: float
+    recompute: float
+    backward: float
+    communication: float
+    seconds: float
+    bubble: float
+
+
+@dataclass(frozen=True, slots=True)
 class Time:
+    """Of the slowest pipeline stage: `stage` is its rank. step_seconds are what its resources are
+    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages."""
+
     step_seconds: float
     tokens_per_second: float
     tokens_per_second_per_gpu: float
@@ -160,6 +179,9 @@ class Time:
     recompute_flops: float
     operations: tuple[OperationTime, ...]
     transfers: tuple[Transfer, ...]
+    stage: int
+    bubble_seconds: float
+    stages: tuple[StageTime, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ KEYS = {
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
     "arrive": Key("serve.arrivals", "poisson"),
-    "rate": Key("serve.arrival_rate", 4.0),
+    "rate": Key("serve.arrival_rate", 12.0),
     "reqs": Key("serve.requests", 1000),
     "lengths": Key("serve.lengths", "lognormal"),
     "pcv": Key("serve.prompt_cv", 1.0),

@@ -212,7 +212,7 @@ class Serve(_Part):
         "poisson", "Arrivals", "When the requests of the simulated stream come."
     )
     arrival_rate: float = _field(
-        4.0, "Arrival rate", "Of one replica.", "requests/s", ge=0.001, le=1_000_000
+        12.0, "Arrival rate", "Of one replica.", "requests/s", ge=0.001, le=1_000_000
     )
     requests: int = _field(1000, "Requests", "How many the simulated stream has.", ge=1, le=20_000)
     lengths: _words(policies.LENGTHS) = _field(  # type: ignore[valid-type]

@@ -13,7 +13,8 @@ import pandas as pd
 from app import palette
 from memcore import Plan, constants, evidence
 from memcore.explain import Book, Explanation, Term
-from memcore.report import LedgerRow, Memory, Report, Serve, Time
+from memcore.report import LedgerRow, Memory, Report, Serve, Time, TogetherMemory
+from memcore.together import PARTS
 from memcore.units import bytes_text, count_text, exact_text, gib_text, rate_text, seconds_text
 
 Rows = list[dict[str, Any]]
@@ -317,6 +318,22 @@ def _living(report: Report, tier: str) -> str:
     """Which consumers keep rows in a tier."""
     names = dict.fromkeys(r.consumer for r in report.ledger if r.tier == tier and r.bytes)
     return ", ".join(palette.consumer(name).lower() for name in names)
+
+
+def together(found: TogetherMemory) -> Rows:
+    """Each part of each phase of a step that trains and serves on the same GPUs."""
+    rows = []
+    for i, phase in enumerate(found.phases):
+        sizes = [("in all", phase.bytes, f"together.phases.{i}.bytes")]
+        sizes += [
+            (PARTS[part], size, f"together.phases.{i}.parts.{part}")
+            for part, size in phase.parts.items()
+        ]
+        rows += [
+            {"phase": phase.label, "part": part, "size": bytes_text(n), "bytes": n, PATH: path}
+            for part, n, path in sizes
+        ]
+    return rows
 
 
 def serving(serve: Serve, concurrency: int) -> Rows:

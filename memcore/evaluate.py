@@ -14,9 +14,10 @@ from memcore.ledger import Amounts
 from memcore.memory import count, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
-from memcore.report import LedgerRow, Memory, Report, Time
+from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
 from memcore.serving import serve
 from memcore.tape import Storage, Tape
+from memcore.together import together
 from memcore.training_time import training_time
 
 
@@ -92,6 +93,7 @@ def evaluate(plan: Plan) -> Report:
     notes: list[str] = []
     memory: Memory | None = None
     time: Time | None = None
+    both: TogetherMemory | None = None
     ledger: tuple[LedgerRow, ...] = ()
     p = plan.parallel
     trainable = count_of
@@ -103,6 +105,7 @@ def evaluate(plan: Plan) -> Report:
         step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
         counted = count(plan, step, amounts, ranks)
         memory, ledger = counted.memory, counted.ledger
+        both = together(plan, step, amounts, memory)
         if plan.train.adapter != "none":
             trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
             notes.append(
@@ -145,6 +148,7 @@ def evaluate(plan: Plan) -> Report:
         memory=memory,
         time=time,
         serve=serve(plan),
+        together=both,
         ledger=ledger,
         notes=tuple(notes),
     )

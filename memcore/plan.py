@@ -201,6 +201,30 @@ class Serve(_Part):
     )
 
 
+class Together(_Part):
+    kind: _words(policies.TOGETHER) = _field(  # type: ignore[valid-type]
+        "none", "Together with training", "What else runs on the GPUs that train."
+    )
+    engine_tp: int = _field(
+        1, "Engine tensor parallel", "GPUs that share one replica of the engine.", ge=1, le=1024
+    )
+    asleep: _words(policies.ASLEEP) = _field(  # type: ignore[valid-type]
+        "all", "Engine asleep", "What the engine gives up while the trainer computes."
+    )
+    trainer: _words(policies.TRAINER) = _field(  # type: ignore[valid-type]
+        "stays", "Trainer meanwhile", "Where training states are while rollouts are generated."
+    )
+    reference: _words(policies.FROZEN) = _field(  # type: ignore[valid-type]
+        "gpu", "Reference model", "Where the frozen first policy rests."
+    )
+    reward: _words(policies.FROZEN) = _field(  # type: ignore[valid-type]
+        "none", "Reward model", "Where a frozen reward model of the policy's shape rests."
+    )
+    rollouts: int = _field(
+        64, "Rollouts", "Sequences that one GPU keeps of a step.", "sequences", ge=1, le=1_000_000
+    )
+
+
 class Plan(_Part):
     """What is to be trained or served, on what, and how. `{}` is a valid plan.
 
@@ -215,6 +239,7 @@ class Plan(_Part):
     parallel: Parallel = Parallel()
     train: Train = Train()
     serve: Serve = Serve()
+    together: Together = Together()
 
     def __init__(self, **values: Any):
         try:

@@ -121,6 +121,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     issues += _adapter_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _host_issues(plan)
+    issues += _together_issues(plan, model)
     if model is None:
         return issues
     runs = FAMILIES[model.family].attentions
@@ -218,6 +219,19 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """How many GPUs an engine beside the trainer can have."""
+    t, gpus = plan.together, plan.cluster.gpus
+    if t.kind == "none":
+        return []
+    reason = ""
+    if gpus % t.engine_tp:
+        reason = f"{gpus:,} GPUs do not divide by {t.engine_tp:,} for each engine"
+    elif model is not None and model.heads % t.engine_tp:
+        reason = f"{model.heads:,} attention heads do not divide by {t.engine_tp:,}"
+    return [Issue("together.engine_tp", f"{reason}; use a divisor of them")] if reason else []
 
 
 def _parallel_issues(plan: Plan) -> list[Issue]:

@@ -536,7 +536,8 @@ def measured(rows: Sequence[evidence.Comparison]) -> str:
 
 def not_compared() -> Rows:
     """Measured runs that are left out, and why."""
-    return [dict(gap) for gap in evidence.measured_table()["left_out"]]
+    tables = (evidence.measured_table(), evidence.served_table())
+    return [dict(gap) for table in tables for gap in table["left_out"]]
 
 
 COUNTS = {

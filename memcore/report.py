@@ -164,12 +164,25 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
+    """On the fullest GPU of one replica.
+
+    table_bytes           what an engine keeps besides weights: rotary tables
+    overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
+    block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
+    kv_capacity_tokens    of sequences of the plan's length, where layers with a window keep less
+    """
+
     weights_bytes: int
+    table_bytes: int
     kv_bytes_per_token: int
     activation_bytes: int
     overhead_bytes: int
+    outside_bytes: int
     budget_bytes: int
     kv_budget_bytes: int
+    block_bytes: int
+    blocks: int
+    blocks_per_sequence: int
     kv_capacity_tokens: int
     sequence_bytes: int
     wasted_bytes_per_sequence: int

@@ -262,9 +262,11 @@ def test_a_report_is_plain_json(plan):
 @given(plans())
 def test_serving_fits_its_budget(plan):
     s = evaluate(plan).serve
-    used = s.weights_bytes + s.activation_bytes + s.overhead_bytes
+    used = s.weights_bytes + s.table_bytes + s.activation_bytes + s.overhead_bytes
     assert s.kv_budget_bytes == max(0, s.budget_bytes - used)
-    assert s.kv_capacity_tokens * s.kv_bytes_per_token <= s.kv_budget_bytes
+    if not any(kind.startswith(("sliding", "chunked")) for kind in plan.architecture.kinds):
+        assert s.kv_capacity_tokens * s.kv_bytes_per_token <= s.kv_budget_bytes
+    assert s.blocks * s.block_bytes <= s.kv_budget_bytes
     assert s.max_concurrency * s.sequence_bytes <= s.kv_budget_bytes
     assert math.isfinite(s.ttft_seconds)
     assert s.tpot_seconds > 0

@@ -18,6 +18,7 @@ from memcore.report import LedgerRow, Memory, Report, Time
 from memcore.serving import serve
 from memcore.tape import Storage, Tape
 from memcore.training_time import training_time
+from memcore.units import bytes_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -61,6 +62,11 @@ def _not_planned(plan: Plan) -> str:
     """Why training cannot be planned for this combination, or ''. Serving may still be."""
     p = plan.parallel
     own = plan.train.framework == "megatron"
+    if p.etp > 1 and not (own and plan.architecture.experts):
+        return (
+            "expert tensor parallelism is that of Megatron's mixtures of experts; set parallel.etp "
+            "to 1."
+        )
     if p.ep > 1 and not plan.architecture.experts:
         return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
     if p.ep > 1 and not own:
@@ -104,7 +110,7 @@ def evaluate(plan: Plan) -> Report:
                 "The time of a training step is not computed with adapters yet; its memory is. "
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
-        elif p.tp * p.pp * p.cp * p.ep == 1:
+        elif p.tp * p.pp * p.cp * p.ep * p.etp == 1:
             time = training_time(plan, step, amounts)
         else:
             notes.append(
@@ -125,12 +131,12 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
-        plan.architecture.window
-    ):
+    served = serve(plan)
+    rest = plan.accelerator.usable_bytes - served.budget_bytes
+    if served.outside_bytes > rest:
         notes.append(
-            "Serving counts every token of a sliding-window layer; an engine that drops those "
-            "outside the window caches less."
+            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
+            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
     return Report(
         plan=plan.document(),
@@ -139,7 +145,7 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
-        serve=serve(plan),
+        serve=served,
         ledger=ledger,
         notes=tuple(notes),
     )

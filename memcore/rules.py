@@ -74,6 +74,21 @@ SIZE_RULES = (
         ),
     ),
     SizeRule(
+        "parallel.etp",
+        lambda s: s["GPUS"] // s["PP"] % (s["EP"] * s["ETP"]) == 0,
+        lambda s: (
+            f"{s['GPUS'] // s['PP']:,} GPUs on a pipeline stage do not divide by ep x etp = "
+            f"{s['EP'] * s['ETP']:,}; choose a divisor of them"
+        ),
+    ),
+    SizeRule(
+        "parallel.etp",
+        lambda s: s["EXPERT_F"] % s["ETP"] == 0,
+        lambda s: (
+            f"experts {s['EXPERT_F']:,} wide do not divide by etp {s['ETP']:,}; choose a divisor"
+        ),
+    ),
+    SizeRule(
         "parallel.cp",
         lambda s: s["S"] >= s["CP"],
         lambda s: f"{s['CP']:,} ranks for {s['S']:,} tokens; use at most one per token",

@@ -112,6 +112,57 @@ class Train(_Part):
         ge=0,
         le=3,
     )
+    overlap_comm: _words(policies.OVERLAP) = _field(  # type: ignore[valid-type]
+        "auto", "overlap_comm", "DeepSpeed: whether reduction overlaps backward."
+    )
+    reduce_bucket_size: int = _field(
+        500_000_000,
+        "reduce_bucket_size",
+        "DeepSpeed: gradients reduced at a time.",
+        "elements",
+        ge=1,
+        le=10**12,
+    )
+    stage3_max_live_parameters: int = _field(
+        1_000_000_000,
+        "stage3_max_live_parameters",
+        "DeepSpeed, ZeRO 3: weights gathered at once before prefetching waits.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_max_reuse_distance: int = _field(
+        1_000_000_000,
+        "stage3_max_reuse_distance",
+        "DeepSpeed, ZeRO 3: weights that are used again within so many others stay gathered.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_prefetch_bucket_size: int = _field(
+        50_000_000,
+        "stage3_prefetch_bucket_size",
+        "DeepSpeed, ZeRO 3: weights gathered ahead in one go.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_param_persistence_threshold: int = _field(
+        100_000,
+        "stage3_param_persistence_threshold",
+        "DeepSpeed, ZeRO 3: tensors of at most so many weights stay gathered for good.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    sub_group_size: int = _field(
+        1_000_000_000,
+        "sub_group_size",
+        "DeepSpeed, ZeRO 3: weights that the optimizer steps at a time.",
+        "elements",
+        ge=1,
+        le=10**12,
+    )
     adapter: _words(policies.ADAPTERS) = _field(  # type: ignore[valid-type]
         "none", "Adapter", "Whether small adapters are trained in place of the model's weights."
     )
@@ -288,6 +339,7 @@ class Plan(_Part):
             "ETP": p.etp,
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
+            "BUCKET": t.reduce_bucket_size,
         }
 
     def document(self) -> dict[str, Any]:

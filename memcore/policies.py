@@ -16,6 +16,7 @@ DTYPE_BYTES = {
     "int8": 1,
     "bool": 1,
     "int64": 8,
+    "fp64": 8,
 }
 
 
@@ -82,6 +83,12 @@ COPIES = {
     ("megatron", "fp16-mixed"): Precision(
         "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True
     ),
+    ("deepspeed", "bf16-mixed"): Precision(
+        "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
+    ),
+    ("deepspeed", "fp16-mixed"): Precision(
+        "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp16", "fp32", "fp32"
+    ),
     ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
     ("fsdp2", "fp16-mixed"): Precision(
         "fp16-mixed", _FP16, "fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True
@@ -132,6 +139,21 @@ FRAMEWORKS = {
         "keeps the gathered layers until backward, ZeRO 0 replicates (a shard group of one).",
         zero=(0, 2, 3),
     ),
+    "deepspeed": Framework(
+        "DeepSpeed",
+        "deepspeed.initialize: 16-bit weights in flat groups, fp32 master copies and moments of the "
+        "own partition, gradients reduced in buckets. ZeRO 3 gathers weights ahead of use, up to "
+        "stage3_max_live_parameters of them.",
+        zero=(0, 1, 2, 3),
+    ),
+}
+
+OVERLAP = {
+    "auto": Word("As the stage", "DeepSpeed's default: on under ZeRO 3, off below."),
+    "on": Word(
+        "On", "Gradients are reduced beside backward, in a second bucket under ZeRO 1 and 2."
+    ),
+    "off": Word("Off", "Gradients are reduced in backward's own time, in one bucket."),
 }
 
 
@@ -236,6 +258,9 @@ OPTIMIZERS = {
     ),
 }
 
+
+# Those that treat each number by itself, so that a flat partition will do.
+DEEPSPEED_OPTIMIZERS = ("adamw", "adamw-foreach", "sgd", "sgd-momentum", "lion")
 
 GRADIENTS = {
     "freed": Word("Freed", "zero_grad() drops them after each step, PyTorch's default."),

@@ -111,23 +111,53 @@ NCCL_BUFFERS = Constant(
     "assumed",
 )
 
-# Shares of the datasheet's peak that kernels reach. Assumed until fitted on runs kept for it.
-MATMUL_EFFICIENCY = Constant(
-    "matrix products, share of peak FLOP/s",
-    0.70,
-    0.70,
-    "ratio",
-    "assumed",
-    "large bf16 products reach about 0.7 of the dense peak on Hopper, more on Ampere",
-)
-ATTENTION_EFFICIENCY = Constant(
-    "attention kernels, share of peak FLOP/s",
-    0.50,
-    0.50,
-    "ratio",
-    "assumed",
-    "FlashAttention-2 reports 0.5 to 0.73 on A100 and about 0.35 to 0.5 on H100",
-)
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Shares of the datasheet's peak that an architecture's kernels reach in training.
+
+    picojoules   board power over peak bf16 FLOP/s of the GPU that they were read off
+    """
+
+    matmul: Constant
+    attention: Constant
+    picojoules: float
+
+
+def _reached(of: str, matmul: float, attention: float, picojoules: float) -> Efficiency:
+    return Efficiency(
+        Constant(f"matrix products, {of}, share of peak FLOP/s", matmul, matmul, "ratio",
+                 "measured" if of in FITTED else "assumed", FIT if of in FITTED else BETWEEN),
+        Constant(f"attention kernels, {of}, share of peak FLOP/s", attention, attention, "ratio",
+                 "measured" if of in FITTED else "assumed", FIT if of in FITTED else BETWEEN),
+        picojoules,
+    )  # fmt: skip
+
+
+FITTED = ("Ampere", "Hopper", "Blackwell")
+FIT = "fitted on the step times marked 'tuned' in presets/evidence/times.toml, and on no others"
+BETWEEN = "no run of this architecture was fitted: a value between those that were"
+EFFICIENCIES = {
+    "Ampere": _reached("Ampere", 0.78, 0.55, 1.28),
+    "Hopper": _reached("Hopper", 0.66, 0.50, 0.708),
+    "Blackwell": _reached("Blackwell", 0.62, 0.45, 0.444),
+}
+OTHER = _reached("other architectures", 0.70, 0.50, 0.0)
+
+
+def efficiency(architecture: str) -> Efficiency:
+    """Of a GPU of this architecture."""
+    return next((e for name, e in EFFICIENCIES.items() if architecture.startswith(name)), OTHER)
+
+
+POWER_EXPONENT = Constant(
+    "how the clock follows the power limit", 0.5, 0.5, "exponent", "assumed",
+    "a GPU's power grows with more than the square of its clock, as voltage rises with it",
+)  # fmt: skip
+LAUNCH = Constant(
+    "between two kernels of a step", 4e-6, 4e-6, "seconds", "assumed",
+    "start and end of a kernel on the GPU; the host runs ahead",
+)  # fmt: skip
 HBM_EFFICIENCY = Constant(
     "memory-bound kernels, share of peak bandwidth",
     0.80,
@@ -166,8 +196,9 @@ ALL = (
     CUBLAS_WORKSPACE_HOPPER,
     CUDA_CONTEXT,
     NCCL_BUFFERS,
-    MATMUL_EFFICIENCY,
-    ATTENTION_EFFICIENCY,
+    *(c for e in (*EFFICIENCIES.values(), OTHER) for c in (e.matmul, e.attention)),
+    POWER_EXPONENT,
+    LAUNCH,
     HBM_EFFICIENCY,
     LINK_EFFICIENCY,
     COLLECTIVE_LATENCY,

@@ -70,6 +70,7 @@ KEYS = {
     "targets": Key("train.lora_targets", "attention"),
     "loradrop": Key("train.lora_dropout", 0.0),
     "adtype": Key("train.adapter_dtype", "fp32"),
+    "mtp": Key("train.mtp_layers", 0),
     "imb": Key("train.imbalance", 1.0),
     "prec": Key("train.precision", "bf16-mixed"),
     "opt": Key("train.optimizer", "adamw"),
@@ -91,6 +92,15 @@ KEYS = {
     "block": Key("serve.block_size", 16),
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
+    "arrive": Key("serve.arrivals", "poisson"),
+    "rate": Key("serve.arrival_rate", 4.0),
+    "reqs": Key("serve.requests", 1000),
+    "lengths": Key("serve.lengths", "lognormal"),
+    "pcv": Key("serve.prompt_cv", 1.0),
+    "ocv": Key("serve.output_cv", 1.0),
+    "prefix": Key("serve.shared_prefix", 0),
+    "maxlen": Key("serve.max_seq_len", 0),
+    "seed": Key("serve.seed", 0),
 }
 MODEL, GPU, NODE = "llama-3-8b", "h100-sxm-80gb", None
 # A preset's name (with '~revision'), or an object compressed. `size` is a standard model.

@@ -120,8 +120,10 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
     issues += _adapter_issues(plan, model)
     issues += _deepspeed_issues(plan)
+    issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _host_issues(plan)
+    issues += _stream_issues(plan)
     if model is None:
         return issues
     runs = FAMILIES[model.family].attentions
@@ -233,8 +235,8 @@ def _deepspeed_issues(plan: Plan) -> list[Issue]:
             f"parallel.{axis}",
             getattr(p, axis) > 1,
             (
-                f"DeepSpeed is planned with data parallelism only; set it to 1, or train.framework to "
-                f"{'megatron' if axis == 'ep' else 'megatron or fsdp2'}"
+                "DeepSpeed is planned with data parallelism only; set it to 1, or train.framework "
+                f"to {'megatron' if axis == 'ep' else 'megatron or fsdp2'}"
             ),
         )
         for axis in ("tp", "pp", "cp", "ep")
@@ -288,6 +290,28 @@ def _deepspeed_issues(plan: Plan) -> list[Issue]:
     return [Issue(field, message) for field, broken, message in refused if broken]
 
 
+def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """What multi-token prediction is not known to run with."""
+    t = plan.train
+    if not t.mtp_layers:
+        return []
+    refused = [
+        (
+            t.framework != "megatron",
+            "only Megatron trains such layers; set train.framework to megatron, or this to 0",
+        ),
+        (
+            model is not None and FAMILIES[model.family].head is not FAMILIES["llama"].head,
+            "it is planned for models with Llama's head; set it to 0",
+        ),
+        (
+            t.cross_entropy == "chunked" or t.checkpointing == "selective-op",
+            "it is not planned with a chunked loss or checkpointing by operation; set it to 0",
+        ),
+    ]
+    return [Issue("train.mtp_layers", message) for broken, message in refused if broken]
+
+
 def _parallel_issues(plan: Plan) -> list[Issue]:
     """Axes of parallelism that do not go together."""
     p, t = plan.parallel, plan.train
@@ -334,5 +358,28 @@ def _host_issues(plan: Plan) -> list[Issue]:
     if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
         issues.append(
             Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
+        )
+    return issues
+
+
+def _stream_issues(plan: Plan) -> list[Issue]:
+    """Lengths of requests that contradict each other."""
+    s = plan.serve
+    issues = []
+    if s.shared_prefix >= s.prompt_len:
+        issues.append(
+            Issue(
+                "serve.shared_prefix",
+                f"{s.shared_prefix:,} tokens, but a prompt has {s.prompt_len:,}; use fewer than "
+                "serve.prompt_len",
+            )
+        )
+    if s.max_seq_len and s.max_seq_len < s.prompt_len + s.output_len:
+        issues.append(
+            Issue(
+                "serve.max_seq_len",
+                f"{s.max_seq_len:,} tokens for a prompt of {s.prompt_len:,} and an output of "
+                f"{s.output_len:,}; use at least {s.prompt_len + s.output_len:,}, or 0",
+            )
         )
     return issues

@@ -16,6 +16,8 @@ from memcore.dims import (
     EP,
     SHARD,
     STATE,
+    TP,
+    VOCAB,
     Axis,
     B,
     Cut,
@@ -50,6 +52,7 @@ class BlockStates:
     """Groups of one block's states, on one GPU.
 
     resident     parameters as they live through the step (a shard, where sharded)
+    updated      of them, those that this GPU's optimizer step updates
     gradients    reduced gradients, until the optimizer step
     moments      what the optimizer remembers of each parameter
     temporaries  what its step needs while it runs
@@ -61,6 +64,7 @@ class BlockStates:
     """
 
     resident: Group
+    updated: Group
     gradients: Group
     moments: Group
     temporaries: Group
@@ -119,6 +123,7 @@ def block_states(
     )  # fmt: skip
     return BlockStates(
         resident=Group((*resident.rows, *in_4_bits)),
+        updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
         gradients=group(
             ".grad",
             "gradients",
@@ -133,7 +138,9 @@ def block_states(
                 "what the optimizer remembers", source if flattened else TORCH,
             )
             for p in parameters
-            for kept in _states(optimizer, 1 if flattened else len(p.shape), outer)
+            for kept in _states(
+                optimizer, 1 if flattened else len(p.shape), outer and ".mtp." not in p.name
+            )
         ),
         temporaries=Group.of(
             row
@@ -219,7 +226,9 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
         p.shape[-2:]
         for tape in layers
         for p in tape.parameters
-        if len(p.shape) > 1 and p.name not in {s.gradient_of for s in tape.storages}
+        if len(p.shape) > 1
+        and VOCAB / TP not in p.shape  # the output layer is not Transformer Engine's
+        and p.name not in {s.gradient_of for s in tape.storages}
     )
     rows = [
         Template(

@@ -61,6 +61,7 @@ HYBRID_MOST = 1.25  # where one kind has no more than this times the layers of t
 STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
 LOGITS: Shape = (VOCAB,)
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
+CACHE_READ = "attention over the cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +274,13 @@ def beside(plan: Plan) -> list[constants.Constant]:
 def prefill_operations(server: Server) -> list[OperationTime]:
     """One prompt, alone."""
     s = server.plan.serve
-    return _forward(server, 1, s.prompt_len, s.prompt_len, 1)
+    return forward(server, 1, s.prompt_len, s.prompt_len, 1)
 
 
 def decode_operations(server: Server, running: int) -> list[OperationTime]:
     """One token of each of `running` sequences, at half of their output."""
     s = server.plan.serve
-    return _forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
+    return forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
 
 
 def outer(server: Server, amounts: Amounts) -> list[Storage]:
@@ -414,7 +415,7 @@ def logit_copies(server: Server) -> float:
     return constants.SAMPLER_LOGITS.middle if server.manager.pages else LOGITS_COPIES
 
 
-def _forward(
+def forward(
     server: Server, batch: int, tokens: int, context: int, logits: int
 ) -> list[OperationTime]:
     """One forward through all layers: `batch` sequences of `tokens` new tokens at `context`."""
@@ -447,7 +448,7 @@ def _attention(
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     flops = 2.0 * batch * tokens * context * products * share
     return operation(
-        "attention over the cache", "forward", flops, batch * context * per_layer, speed, True,
+        CACHE_READ, "forward", flops, batch * context * per_layer, speed, True,
         layers,
     )  # fmt: skip
 

@@ -342,6 +342,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
     waste = serve.wasted_bytes_per_sequence * concurrency
     lines = (
         ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
+        ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
         ("KV cache per token", serve.kv_bytes_per_token, "keys and values of all layers",
          "kv_bytes_per_token"),
         ("KV cache per sequence", serve.sequence_bytes, "prompt and output, whole blocks",
@@ -357,6 +358,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("Budget", serve.budget_bytes, "what the server may use of the GPU", "budget_bytes"),
         ("Room for KV cache", serve.kv_budget_bytes,
          "budget less weights, activations, overhead", "kv_budget_bytes"),
+        ("Beside the budget", serve.outside_bytes, "CUDA context and graphs", "outside_bytes"),
     )  # fmt: skip
     return [
         {
@@ -553,7 +555,8 @@ def measured(rows: Sequence[evidence.Comparison]) -> str:
 
 def not_compared() -> Rows:
     """Measured runs that are left out, and why."""
-    return [dict(gap) for gap in evidence.measured_table()["left_out"]]
+    tables = (evidence.measured_table(), evidence.served_table())
+    return [dict(gap) for table in tables for gap in table["left_out"]]
 
 
 COUNTS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
@@ -11,7 +12,7 @@ from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.instants import Step
 from memcore.ledger import Amounts
-from memcore.memory import count, fullest, layers_of, step_of, training_sizes
+from memcore.memory import count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
@@ -19,6 +20,7 @@ from memcore.serving import serve
 from memcore.tape import Storage, Tape
 from memcore.together import together
 from memcore.training_time import training_time
+from memcore.units import bytes_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -49,6 +51,17 @@ def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
     for tape, times in tapes:
         n += times * sum(amounts.elements(of(p.shape)) for p in tape.parameters)
     return int(n)
+
+
+def predicting(plan: Plan) -> int:
+    """Parameters of a plan's multi-token prediction, besides embedding and head."""
+    model = plan.architecture
+    kinds, _ = layers_of(model)
+    head = build(
+        replace(structure_of(model, kernels="megatron"), depths=depths_of(plan)), kinds
+    ).head
+    amounts, _ = weights(model)
+    return int(sum(amounts.elements(p.shape) for p in head.parameters if ".mtp." in p.name))
 
 
 def trained(step: Step) -> list[tuple[Storage, int]]:
@@ -109,16 +122,14 @@ def evaluate(plan: Plan) -> Report:
         if plan.train.adapter != "none":
             trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
             notes.append(
-                "The time of a training step is not computed with adapters yet; its memory is. "
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
-        elif p.tp * p.pp * p.cp * p.ep * p.etp == 1:
-            time = training_time(plan, step, amounts)
-        else:
+        if plan.train.mtp_layers:
             notes.append(
-                "The time of a training step is not computed for tensor, pipeline, context or "
-                "expert parallelism yet; its memory is."
+                f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
+                "own; MFU counts none of its FLOPs."
             )
+        time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
@@ -133,12 +144,12 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
-        plan.architecture.window
-    ):
+    served = serve(plan)
+    rest = plan.accelerator.usable_bytes - served.budget_bytes
+    if served.outside_bytes > rest:
         notes.append(
-            "Serving counts every token of a sliding-window layer; an engine that drops those "
-            "outside the window caches less."
+            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
+            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
     return Report(
         plan=plan.document(),
@@ -147,7 +158,7 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
-        serve=serve(plan),
+        serve=served,
         together=both,
         ledger=ledger,
         notes=tuple(notes),

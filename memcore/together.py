@@ -74,7 +74,7 @@ class Scene:
         """The same step with a head of one number for each token."""
         s = self.step.blocks.structure
         traits = replace(s.traits, tied_embeddings=False)
-        structure = replace(s, cross_entropy=VALUE, traits=traits)
+        structure = replace(s, cross_entropy=VALUE, traits=traits, depths=None)
         return replace(self.step, blocks=build(structure, self.step.blocks.kinds))
 
     def resting(self, step: Step) -> Instant:

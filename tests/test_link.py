@@ -213,7 +213,7 @@ def test_a_plan_survives_the_trip(plan: Plan, short: bool) -> None:
 def test_a_link_by_presets_fits_every_proxy_and_chat() -> None:
     for entry in catalog.plan_entries().values():
         plan = Plan.of(entry["plan"])
-        assert len(link.query_text(link.encode(plan))) < 600
+        assert len(link.query_text(link.encode(plan))) < 2000  # what old browsers and proxies take
         assert len(link.query_text(link.encode(plan, short=True))) < 200
 
 

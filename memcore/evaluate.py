@@ -15,10 +15,12 @@ from memcore.ledger import Amounts
 from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
-from memcore.report import LedgerRow, Memory, Report, Time
+from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
 from memcore.serving import serve
 from memcore.tape import Storage, Tape
+from memcore.together import together
 from memcore.training_time import training_time
+from memcore.units import bytes_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -150,12 +152,14 @@ def evaluate(plan: Plan) -> Report:
     notes: list[str] = []
     memory: Memory | None = None
     time: Time | None = None
+    both: TogetherMemory | None = None
     ledger: tuple[LedgerRow, ...] = ()
     trainable = count_of
     training = Training.of(plan)
     if training is None:
         notes.append(f"Training is not computed: {_not_planned(plan)}")
     else:
+<<<<<<< HEAD
         memory, ledger, time = training.memory, training.counted.ledger, training.time()
         if untimed := _not_timed(plan):
             notes.append(
@@ -164,14 +168,28 @@ def evaluate(plan: Plan) -> Report:
         if plan.train.adapter != "none":
             of = training.amounts.elements
             trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
+=======
+        amounts = Amounts(training_sizes(plan))
+        step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
+        counted = count(plan, step, amounts, ranks)
+        memory, ledger = counted.memory, counted.ledger
+        both = together(plan, step, amounts, memory)
+        if plan.train.adapter != "none":
+            trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
+>>>>>>> main
             notes.append(
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
         if plan.train.mtp_layers:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
+<<<<<<< HEAD
                 "own."
+=======
+                "own; MFU counts none of its FLOPs."
+>>>>>>> main
             )
+        time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
@@ -186,12 +204,12 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
-        plan.architecture.window
-    ):
+    served = serve(plan)
+    rest = plan.accelerator.usable_bytes - served.budget_bytes
+    if served.outside_bytes > rest:
         notes.append(
-            "Serving counts every token of a sliding-window layer; an engine that drops those "
-            "outside the window caches less."
+            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
+            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
     return Report(
         plan=plan.document(),
@@ -200,7 +218,8 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
-        serve=serve(plan),
+        serve=served,
+        together=both,
         ledger=ledger,
         notes=tuple(notes),
     )

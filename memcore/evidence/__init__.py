@@ -51,7 +51,12 @@ from memcore.evidence.pytorch import (
     plan_of,
     preset_parameters,
 )
+<<<<<<< HEAD
 from memcore.evidence.workings import Operation, first_fixes, method, operations, sizes
+=======
+from memcore.evidence.served import compared_served, served_table
+from memcore.evidence.workings import Operation, method, operations, sizes
+>>>>>>> main
 
 __all__ = [
     "AUTOGRAD",
@@ -81,6 +86,7 @@ __all__ = [
     "compared_presets",
     "compared_published",
     "compared_runs",
+    "compared_served",
     "compared_whole",
     "first_fixes",
     "measured_table",
@@ -92,6 +98,7 @@ __all__ = [
     "published",
     "published_table",
     "relative",
+    "served_table",
     "sizes",
     "states",
     "weights",
@@ -107,5 +114,6 @@ def compare() -> tuple[Comparison, ...]:
         *map(compared, oracle()),
         *compared_whole(),
         *compared_runs(),
+        *compared_served(),
         *compared_published(),
     )

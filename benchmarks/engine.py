@@ -14,13 +14,9 @@ import subprocess
 import sys
 import time
 
-<<<<<<< HEAD
-from memcore import Plan, PlanError, evaluate
-from memcore.levers import levers
-=======
 from memcore import Plan, PlanError, evaluate, policies
+from memcore.levers import levers
 from memcore.stream import Clock, draw, run
->>>>>>> main
 
 MODELS = ("llama-3-8b", "llama-2-70b", "llama-3.2-1b", "gpt2-xl", {"size": "7B"}, {"size": "1T"})
 TRAINING = (

@@ -72,12 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     about = "where the number is in the Report: memory.allocated_bytes; without it, all are listed"
     sub.add_argument("number", nargs="?", metavar="NUMBER", help=about)
-<<<<<<< HEAD
     about = "List the single changes that make a plan fit or faster, each with its price."
     sub = command("levers", _levers, about)
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     sub.add_argument("--json", action="store_true", help="as JSON")
-=======
     about = "Send a stream of requests through the plan's server, strategy by strategy."
     sub = command("simulate", _simulate, about)
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
@@ -86,7 +84,6 @@ def _parser() -> argparse.ArgumentParser:
     form = sub.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, as JSON")
     form.add_argument("--csv", action="store_true", help="one row for each strategy")
->>>>>>> main
     sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
     sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
@@ -459,8 +456,8 @@ def _levers(args: argparse.Namespace) -> int:
             lever.kind_text,
             lever.verdict,
             bytes_text(lever.saved_bytes),
-            "not computed" if lever.added_seconds is None else signed_seconds(lever.added_seconds),
-            "" if lever.price is None else f"{lever.price:+.1%}",
+            signed_seconds(lever.added_seconds),
+            f"{lever.price:+.1%}",
         )
         for lever in found
     ]

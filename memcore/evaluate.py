@@ -100,18 +100,6 @@ def _not_planned(plan: Plan) -> str:
     return ""
 
 
-def _not_timed(plan: Plan) -> str:
-    """Why the time of a step is not computed, or ''. Its memory is."""
-    p = plan.parallel
-    if plan.train.adapter != "none":
-        return "with adapters"
-    if plan.train.mtp_layers:
-        return "with multi-token prediction"
-    if p.tp * p.pp * p.cp * p.ep * p.etp > 1:
-        return "for tensor, pipeline, context or expert parallelism"
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Training:
     """One training step of a plan: its memory, and its time for those who ask."""
@@ -138,9 +126,8 @@ class Training:
     def memory(self) -> Memory:
         return self.counted.memory
 
-    def time(self) -> Time | None:
-        """None where it is not computed yet."""
-        return None if _not_timed(self.plan) else training_time(self.plan, self.step, self.amounts)
+    def time(self) -> Time:
+        return training_time(self.plan, self.step, self.amounts)
 
 
 Pool = dict[tuple[tuple[str, Number], ...], Amounts]
@@ -159,37 +146,19 @@ def evaluate(plan: Plan) -> Report:
     if training is None:
         notes.append(f"Training is not computed: {_not_planned(plan)}")
     else:
-<<<<<<< HEAD
         memory, ledger, time = training.memory, training.counted.ledger, training.time()
-        if untimed := _not_timed(plan):
-            notes.append(
-                f"The time of a training step is not computed {untimed} yet; its memory is."
-            )
+        both = together(plan, training.step, training.amounts, memory)
         if plan.train.adapter != "none":
             of = training.amounts.elements
             trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
-=======
-        amounts = Amounts(training_sizes(plan))
-        step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
-        counted = count(plan, step, amounts, ranks)
-        memory, ledger = counted.memory, counted.ledger
-        both = together(plan, step, amounts, memory)
-        if plan.train.adapter != "none":
-            trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
->>>>>>> main
             notes.append(
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
         if plan.train.mtp_layers:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
-<<<<<<< HEAD
-                "own."
-=======
                 "own; MFU counts none of its FLOPs."
->>>>>>> main
             )
-        time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "

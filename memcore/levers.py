@@ -13,18 +13,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore import link
+from memcore.errors import PlanError
 from memcore.evaluate import Pool, Training
 from memcore.plan import Plan, get, put, title_of, words_of
 from memcore.report import Memory, Time
 from memcore.units import bytes_text
 
-# What a change leaves as it was. SAME: the model, its batch and its arithmetic, up to the rounding
-# of sums and of 8-bit states; MACHINES: the same on more GPUs; OTHER: not so.
-SAME, MACHINES, OTHER = "same", "machines", "other"
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a change leaves as it was. `rank`: kinds in the order in which they are thought of;
+    `reluctance`: what more of a step's time people would rather pay than do it."""
+
+    text: str
+    rank: int
+    reluctance: float = 0.0
+
+
+SAME, ROUNDED, MACHINES, OTHER = "same", "rounded", "machines", "other"
 KINDS = {
-    SAME: "trains the same",
-    MACHINES: "takes more GPUs",
-    OTHER: "changes the training itself",
+    SAME: Kind("trains the same", 0),
+    # Adam's states in 8 bits train as well (Dettmers et al. 2022), but not bit by bit the same; the
+    # tenth is assumed.
+    ROUNDED: Kind("rounds optimizer states", 0, 0.1),
+    MACHINES: Kind("takes more GPUs", 1),
+    OTHER: Kind("changes the training itself", 2),
 }
 
 Changes = dict[str, Any]
@@ -50,9 +63,9 @@ class Lever:
     changes             every field that differs, those that had to follow included
     saved_bytes         of the allocated peak of one GPU; below 0: it needs more
     saved_device_bytes  of the device memory that may be needed at most
-    added_seconds       per step; None where a time is not computed
-    added_per_token     seconds per token, which say more where the batch differs; None likewise
-    price               GPU-seconds per token over those of the plan, less 1; None likewise
+    added_seconds       per step
+    added_per_token     seconds per token, which say more where the batch differs
+    price               GPU-seconds per token over those of the plan, less 1
     same_batch          whether a step has as many tokens as before
     """
 
@@ -62,9 +75,9 @@ class Lever:
     changes: Mapping[str, Any]
     saved_bytes: int
     saved_device_bytes: int
-    added_seconds: float | None
-    added_per_token: float | None
-    price: float | None
+    added_seconds: float
+    added_per_token: float
+    price: float
     same_batch: bool
     verdict: str
     plan: Plan
@@ -79,7 +92,7 @@ class Lever:
 
     @property
     def kind_text(self) -> str:
-        return KINDS[self.kind]
+        return KINDS[self.kind].text
 
     @property
     def followers(self) -> list[str]:
@@ -121,7 +134,7 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     fixes = sum(lever.fits for lever in found)
     changes = f"{fixes} single {'change makes' if fixes == 1 else 'changes make'}"
     if memory.fits:
-        faster = sum(lever.price is not None and lever.price <= -FASTER for lever in found)
+        faster = sum(lever.price <= -FASTER for lever in found)
         return (
             f"It fits. {faster} of {len(found)} changes are faster and fit too; others save memory"
         )
@@ -137,18 +150,17 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
 
 
 def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
-    """The smallest first. What has no time comes after what has, in the order of TRIES."""
-    kind, unknown = list(KINDS).index(lever.kind), lever.price is None
-    dear = order if lever.price is None else round(lever.price, ROUNDED)
+    """The smallest first; of those that cost the same, in the order of TRIES."""
+    kind = KINDS[lever.kind]
+    price = round(lever.price + kind.reluctance, DIGITS)
     if memory.fits:
-        faster = lever.price is not None and dear < 0 and lever.fits
-        return (not faster, kind, unknown, dear, order)
+        return (not (lever.fits and lever.price <= -FASTER), kind.rank, price, order)
     if lever.fits:
-        return (0, kind, unknown, dear, order)
-    return (1, lever.verdict == "over", kind, -lever.saved_device_bytes, order)
+        return (0, kind.rank, price, order)
+    return (1, lever.verdict == "over", kind.rank, -lever.saved_device_bytes, order)
 
 
-ROUNDED = 2  # digits of a price: what differs by less than a per cent is as cheap
+DIGITS = 2  # digits of a price: what differs by less than a per cent is as cheap
 NOTICED = 0.001  # of a GPU's memory: what saves less is no lever
 FASTER = 0.005  # of a step: what saves less time is none either
 
@@ -170,24 +182,20 @@ def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> tuple[Changes,
     return found
 
 
-def _lever(
-    now: Training, time: Time | None, kind: str, changes: Changes, then: Training
-) -> Lever | None:
+def _lever(now: Training, time: Time, kind: str, changes: Changes, then: Training) -> Lever | None:
     """The difference that a change makes, or None where it makes none that matters."""
     field, value = next(iter(changes.items()))
     plan, changed = now.plan, then.plan
-    tokens, tokens_then = plan.tokens_per_step, changed.tokens_per_step
-    time_then = then.time() if time else None
-    added = per_token = price = None
-    if time and time_then:
-        before, after = time.step_seconds, time_then.step_seconds
-        added, per_token = after - before, after / tokens_then - before / tokens
-        gpus = changed.cluster.gpus / plan.cluster.gpus
-        price = (after / tokens_then) / (before / tokens) * gpus - 1
-    saved = now.memory.allocated_bytes - then.memory.allocated_bytes
     device = now.memory.device_bytes[1] - then.memory.device_bytes[1]
     noticed = device >= NOTICED * now.memory.capacity_bytes
-    if not noticed and not (price is not None and price <= -FASTER):
+    if not noticed and kind == OTHER:
+        return None
+    tokens, tokens_then = plan.tokens_per_step, changed.tokens_per_step
+    before, after = time.step_seconds, then.time().step_seconds
+    gpus = changed.cluster.gpus / plan.cluster.gpus
+    price = (after / tokens_then) / (before / tokens) * gpus - 1
+    saved = now.memory.allocated_bytes - then.memory.allocated_bytes
+    if not noticed and price > -FASTER:
         return None
     return Lever(
         name=f"{field.rpartition('.')[2]}-{str(value).lower()}",
@@ -196,8 +204,8 @@ def _lever(
         changes=differences(plan, changed),
         saved_bytes=saved,
         saved_device_bytes=device,
-        added_seconds=added,
-        added_per_token=per_token,
+        added_seconds=after - before,
+        added_per_token=after / tokens_then - before / tokens,
         price=price,
         same_batch=tokens == tokens_then,
         verdict=then.memory.verdict,
@@ -217,9 +225,12 @@ def with_changes(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
     document = plan.document()
     for path, value in changes.items():
         put(document, path, value)
-    fitted, _ = link.repair(document, given=changes)
+    try:
+        return Plan.of(document)
+    except PlanError:
+        fitted, _ = link.repair(document, given=changes)
     others = differences(plan, fitted).keys() - changes.keys() - set(FOLLOWERS)
-    kept = all(get(fitted.document(), path) == value for path, value in changes.items())
+    kept = all(get(fitted, path) == value for path, value in changes.items())
     return fitted if kept and not others else None
 
 
@@ -278,13 +289,12 @@ def switch(path: str, value: Any) -> Try:
 
 
 def _optimizers(plan: Plan) -> Iterable[Way]:
-    """Another optimizer. Adam is the same one fused, in a list, or with states in 8 bits, which
-    train as well (Dettmers et al. 2022)."""
-    adam = ("adamw", "adamw-foreach", "adam8bit")
+    """Another optimizer. Adam is the same one fused and in lists, and nearly so in 8 bits."""
+    adam = {"adamw": SAME, "adamw-foreach": SAME, "adam8bit": ROUNDED}
     here = plan.train.optimizer
     for word in words_of("train.optimizer") or ():
         if word != here:
-            kind = SAME if word in adam and here in adam else OTHER
+            kind = max(adam.get(here, OTHER), adam.get(word, OTHER), key=list(KINDS).index)
             yield Way(kind, [{"train.optimizer": word}])
 
 

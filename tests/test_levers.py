@@ -28,13 +28,10 @@ def checked(plan):
         device = now.memory.device_bytes[1] - then.memory.device_bytes[1]
         assert (lever.saved_bytes, lever.saved_device_bytes) == (saved, device)
         assert lever.verdict == then.memory.verdict
-        if now.time and then.time:
-            assert lever.added_seconds == then.time.step_seconds - now.time.step_seconds
-            tokens = [p.tokens_per_step for p in (plan, lever.plan)]
-            per_token = then.time.step_seconds / tokens[1] - now.time.step_seconds / tokens[0]
-            assert lever.added_per_token == per_token
-        else:
-            assert lever.added_seconds is lever.price is None
+        assert lever.added_seconds == then.time.step_seconds - now.time.step_seconds
+        tokens = [p.tokens_per_step for p in (plan, lever.plan)]
+        per_token = then.time.step_seconds / tokens[1] - now.time.step_seconds / tokens[0]
+        assert lever.added_per_token == per_token
         assert lever.kind in KINDS
         if lever.kind == SAME:
             assert lever.same_batch

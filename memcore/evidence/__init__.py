@@ -51,12 +51,8 @@ from memcore.evidence.pytorch import (
     plan_of,
     preset_parameters,
 )
-<<<<<<< HEAD
-from memcore.evidence.workings import Operation, first_fixes, method, operations, sizes
-=======
 from memcore.evidence.served import compared_served, served_table
-from memcore.evidence.workings import Operation, method, operations, sizes
->>>>>>> main
+from memcore.evidence.workings import Operation, first_fixes, method, operations, sizes
 
 __all__ = [
     "AUTOGRAD",

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from memcore.answers import answers
 from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
 from memcore.experts import active
@@ -187,6 +188,7 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
+        run=answers(plan, time) if time else None,
         serve=served,
         together=both,
         ledger=ledger,

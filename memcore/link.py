@@ -16,6 +16,7 @@ import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -92,6 +93,10 @@ KEYS = {
     "block": Key("serve.block_size", 16),
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
+    "tokens": Key("run.tokens", 1_000_000_000),
+    "price": Key("run.price_per_gpu_hour", 0.0),
+    "watts": Key("run.watts_per_gpu", 0.0),
+    "pue": Key("run.pue", 1.0),
     "with": Key("together.kind", "none"),
     "enginetp": Key("together.engine_tp", 1),
     "asleep": Key("together.asleep", "all"),
@@ -233,6 +238,8 @@ def _encode_hardware(plan: Plan) -> dict[str, str]:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{Decimal(str(value)):f}"  # no exponent
     return str(value)
 
 
@@ -290,6 +297,7 @@ def _frozen_defaults() -> dict[str, Any]:
         "train": {},
         "serve": {},
         "together": {},
+        "run": {},
     }
     for key in KEYS.values():
         put(document, key.path, key.default)
@@ -324,7 +332,7 @@ def _value(name: str, text: str, default: Any) -> Any:
             return int(text)
         expected = "a whole number"
     elif isinstance(default, float):
-        if re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", text):
+        if re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,400}", text):
             return float(text)
         expected = "a number such as 0.9"
     else:

@@ -322,6 +322,25 @@ class Together(_Part):
     )
 
 
+class Run(_Part):
+    tokens: int = _field(
+        1_000_000_000, "Tokens to train on", "Of the whole run.", "tokens", ge=1, le=10**15
+    )
+    price_per_gpu_hour: float = _field(
+        0.0, "Price", "Of one GPU for one hour; 0: no cost is computed.", "USD", ge=0, le=10_000
+    )
+    watts_per_gpu: float = _field(
+        0.0, "Power", "Of one GPU; 0: its board's power.", "W", ge=0, le=100_000
+    )
+    pue: float = _field(
+        1.0,
+        "Power usage effectiveness",
+        "What the data centre draws for each watt of the GPUs, cooling included.",
+        ge=1,
+        le=10,
+    )
+
+
 class Plan(_Part):
     """What is to be trained or served, on what, and how. `{}` is a valid plan.
 
@@ -337,6 +356,7 @@ class Plan(_Part):
     train: Train = Train()
     serve: Serve = Serve()
     together: Together = Together()
+    run: Run = Run()
 
     def __init__(self, **values: Any):
         try:

@@ -56,6 +56,17 @@ def signed_seconds(s: float) -> str:
     return f"{'-' if s < 0 else '+'}{seconds_text(abs(s))}" if s else "0 s"
 
 
+def energy_text(joules: float) -> str:
+    """Joules, from a watt-hour on as Wh, kWh, MWh ...: 3.6e6 -> '1.00 kWh'."""
+    hours = joules / 3600
+    return rate_text(hours, "Wh") if hours >= ROUNDS_UP else f"{_significant(joules)} J"
+
+
+def money_text(amount: float) -> str:
+    """US dollars: 1234.5 -> '$1,234', 0.123 -> '$0.123'."""
+    return f"${_significant(amount)}" if amount < 1000 else f"${amount:,.0f}"
+
+
 def rate_text(per_second: float, unit: str) -> str:
     """A decimal rate: (3.35e12, 'B/s') -> '3.35 TB/s'."""
     for size, prefix in _DECIMAL:
@@ -98,8 +109,12 @@ def value_text(value: object, unit: str) -> str:
         return bytes_text(value)
     if unit == "seconds":
         return seconds_text(value)
-    if unit in ("FLOP", "FLOP/s", "B/s"):
+    if unit in ("FLOP", "FLOP/s", "B/s", "W"):
         return rate_text(value, unit) if value else f"0 {unit}"
+    if unit == "J":
+        return energy_text(value)
+    if unit == "USD":
+        return money_text(value)
     if unit == "share":
         return f"{value:.1%}"
     if unit == "difference":

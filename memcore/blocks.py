@@ -11,7 +11,7 @@ from memcore.model import Model
 from memcore.ops import HIDDEN
 from memcore.policies import CORE
 from memcore.primitives import scatter
-from memcore.structure import Adapters, LayerKind, Structure
+from memcore.structure import Adapters, LayerKind, Narrow, Structure
 from memcore.tape import Tape, Tensor
 
 
@@ -41,10 +41,11 @@ def structure_of(
     parallel: str = "",
     exchanges: bool = False,
     adapters: Adapters | None = None,
+    narrow: Narrow | None = None,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (attention, kernels, cross_entropy, dtype, autocast, served, parallel, exchanges)
-    return Structure(model.family, model.traits, *words, adapters)
+    return Structure(model.family, model.traits, *words, adapters, narrow)
 
 
 @functools.lru_cache(maxsize=512)
@@ -61,7 +62,7 @@ def _tape(
     s: Structure, prefix: str, run: Callable[[Tape], Tensor], kernels: str, core: bool = False
 ) -> Tape:
     """One block, forward and backward. `core`: backward runs the attention core again."""
-    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters)
+    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     with t.scope(prefix):
         out = run(t)
         t.end_forward(out)

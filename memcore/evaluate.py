@@ -104,6 +104,11 @@ def evaluate(plan: Plan) -> Report:
                 "The time of a training step is not computed with adapters yet; its memory is. "
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
+        elif step.copies.eight_bit:
+            notes.append(
+                "The time of a training step is not computed with products in 8 bits yet; its "
+                "memory is."
+            )
         elif p.tp * p.pp * p.cp * p.ep == 1:
             time = training_time(plan, step, amounts)
         else:
@@ -118,6 +123,11 @@ def evaluate(plan: Plan) -> Report:
         )
     if memory and FAMILIES[plan.architecture.family].note:
         notes.append(FAMILIES[plan.architecture.family].note)
+    if memory and plan.architecture.experts and step.copies.eight_bit:
+        notes.append(
+            "Rows of an expert that are padded to a multiple of "
+            f"{step.copies.eight_bit.multiple} for products in 8 bits are not counted."
+        )
     if memory and (padded := _padded_experts(plan)):
         notes.append(
             "FSDP2 cuts a stack of experts along its first dimension: "

@@ -178,19 +178,26 @@ def _sorted(t: Tape, rows: list[Tensor], name: str) -> list[Tensor]:
 
 
 def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -> Tensor:
-    """TEGroupedLinear: each row times the weight of its expert. Saves x.
+    """TEGroupedLinear: each row times the weight of its expert. Saves x, or its copy in 8 bits.
 
     Experts have a parameter each; they are stacked here, experts first.
     """
-    w = t.parameter(f"{name}.weight", (EXPERT_STACK, into, width))
+    w = t.parameter(f"{name}.weight", (EXPERT_STACK, into, width), narrow=t.narrow)
     flops = (2.0, (ROUTED, width, into))
     t.start(f"{name} grouped gemm", x, w, flops=[flops])
+    read, kept = [x], [x]
+    if t.narrow:
+        with t.scope(name):
+            read, kept = fused.narrowed(t, x, t.narrow, reused=False)
     out = t.new(f"{name} out", (ROUTED, into), x.dtype)
+    t.use(*read)
 
     def backward(g: Gradients) -> Gradients:  # the weight's goes into the fp32 buffer
+        if t.narrow:
+            t.free(*fused.twice(t, t.narrow, out.shape, f"{name} output grad"))
         return [t.new(f"{name} input grad", x.shape, x.dtype), None]
 
-    t.finish(f"{name} grouped gemm", [x, w], out, [x], backward, flops=[(4.0, flops[1])])
+    t.finish(f"{name} grouped gemm", [x, w], out, kept, backward, flops=[(4.0, flops[1])])
     return out
 
 

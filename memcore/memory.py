@@ -24,7 +24,7 @@ from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.states import HOST
-from memcore.structure import SEQUENCE, TENSOR, Adapters, LayerKind, Structure
+from memcore.structure import SEQUENCE, TENSOR, Adapters, LayerKind, Narrow, Structure
 
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
 
@@ -47,6 +47,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         parallel=parallel,
         exchanges=p.ep > 1,
         adapters=adapters_of(plan),
+        narrow=narrow_of(plan),
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
     leads = _leads(structure)
@@ -77,6 +78,12 @@ def _leads(structure: Structure) -> bool:
     a = structure.adapters
     projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
     return a is not None and not a.inputs and not (projected and a.targets == "all-linear")
+
+
+def narrow_of(plan: Plan) -> Narrow | None:
+    """What Transformer Engine's linear layers have in 8 bits on the plan's GPU."""
+    how = policies.eight_bit(plan.train.framework, plan.train.precision)
+    return Narrow(how, bool(how.block) or not plan.accelerator.any_layout_fp8) if how else None
 
 
 def adapters_of(plan: Plan) -> Adapters | None:

@@ -256,6 +256,7 @@ class Plan(_Part):
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""
         p, t = self.parallel, self.train
+        how = policies.eight_bit(t.framework, t.precision)
         return {
             **self.architecture.sizes,
             "B": t.micro_batch,
@@ -270,6 +271,7 @@ class Plan(_Part):
             "CP": p.cp,
             "EP": p.ep,
             "RANK": t.lora_rank,
+            "NARROW": how.multiple if how else 1,
         }
 
     def document(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memcore.model import Traits
+from memcore.policies import EightBit
 
 TENSOR, SEQUENCE = "tensor", "sequence"
 
@@ -30,6 +31,18 @@ class Adapters:
 
 
 @dataclass(frozen=True, slots=True)
+class Narrow:
+    """What of the linear layers is in 8 bits (policies.EightBit), on the plan's GPU.
+
+    both   weights and results exist twice: as they are, and along columns. So it is where each has
+           scales of its own (MXFP8), and where tensor cores multiply by rows only (before B200).
+    """
+
+    how: EightBit
+    both: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """A family with its traits, and the words of a plan that choose kernels.
 
@@ -39,6 +52,7 @@ class Structure:
                residuals are cut over them too
     exchanges  expert-parallel ranks send each other the rows of their experts
     adapters   they are all that is trained, if there are any
+    narrow     what Transformer Engine's linear layers have in 8 bits
     """
 
     family: str
@@ -52,6 +66,7 @@ class Structure:
     parallel: str = ""
     exchanges: bool = False
     adapters: Adapters | None = None
+    narrow: Narrow | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,9 @@ def draw(serving: bool) -> None:
     with st.expander("Parallelism"):
         for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
             _steps(path, RANKS)
+        if state.plan().architecture.experts:
+            _steps("parallel.etp", RANKS)
+            _fields("train.imbalance")
         _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
     with st.expander("Serving", expanded=serving):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
@@ -105,6 +108,8 @@ def _fields(*paths: str) -> None:
             st.selectbox(options=list(f.words), format_func=_labels(f.words), **_common(f, change))
         elif f.kind is bool:
             st.toggle(**_common(f))
+        elif f.kind is float and (f.high or 0) > 1:
+            st.number_input(min_value=f.low, max_value=f.high, step=0.1, **_common(f))
         elif f.kind is float:
             st.slider(min_value=0.0, max_value=f.high, step=0.01, **_common(f))
         else:

@@ -40,11 +40,22 @@ def structure_of(
     served: bool = False,
     parallel: str = "",
     exchanges: bool = False,
+    gathers: bool = False,
     adapters: Adapters | None = None,
     narrow: Narrow | None = None,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
-    words = (attention, kernels, cross_entropy, dtype, autocast, served, parallel, exchanges)
+    words = (
+        attention,
+        kernels,
+        cross_entropy,
+        dtype,
+        autocast,
+        served,
+        parallel,
+        exchanges,
+        gathers,
+    )
     return Structure(model.family, model.traits, *words, adapters, narrow)
 
 

@@ -79,7 +79,8 @@ SEQ = Axis("SEQ")  # TP ranks between which sequence parallelism cuts the tokens
 SHARD = Axis("SHARD")  # ranks that share each parameter (FSDP, ZeRO-3)
 STATE = Axis("STATE")  # ranks that share the optimizer states
 EP = Axis("EP")  # ranks between which whole experts are shared out
-EDP = Axis("EDP")  # ranks that have the same experts and share their optimizer states
+ETP = Axis("ETP")  # ranks that share each expert
+EDP = Axis("EDP")  # ranks that have the same of the same experts and share their optimizer states
 
 B = Dim("B")  # sequences in a micro-batch
 S = Dim("S")  # tokens in a sequence
@@ -118,7 +119,9 @@ EXPANDED = Dim("EXPANDED")  # HEADS x (NOPE + V_DIM): keys and values expanded f
 KEPT_V = Dim("KEPT_V")  # width of what eager latent attention keeps as V
 EXPERTS = Dim("EXPERTS")  # routed experts of a layer
 TOP_K = Dim("TOP_K")  # experts that each token is sent to
-ROUTED = Dim("ROUTED")  # rows that all experts compute: tokens x TOP_K
+ROUTED = Dim("ROUTED")  # rows that this rank's tokens are sent in: tokens x TOP_K
+ARRIVED = Dim("ARRIVED")  # rows that come to this rank's experts from all that share them out
+COMPUTED = Dim("COMPUTED")  # rows that they compute: those of every rank that shares each expert
 CHOSEN = Dim("CHOSEN")  # experts that get a row at all, where routing is balanced
 EXPERT_F = Dim("EXPERT_F")  # intermediate size of one expert
 EXPERT_FUSED = Dim("EXPERT_FUSED")  # 2 EXPERT_F: gate and up side by side
@@ -131,8 +134,9 @@ RANK = Dim("RANK")  # of a low-rank adapter
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
-    for axis in ("SEQ", "EP", "EDP"):
+    for axis in ("SEQ", "EP", "ETP", "EDP"):
         sizes.setdefault(axis, 1)
+    sizes.setdefault("IMBALANCE", 1000)
     tp = sizes["TP"]
     sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
@@ -173,6 +177,10 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["KEPT_V"] = ceil_div(where(b == 1, sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"])
     own = ceil_div(ceil_div(s, sizes["CP"]), sizes["SEQ"])
     sizes["ROUTED"] = b * own * sizes["TOP_K"]
+    # No rank can get more than all rows, which are EP times the mean.
+    fullest = minimum(sizes["IMBALANCE"], 1000 * sizes["EP"])
+    sizes["ARRIVED"] = ceil_div(sizes["ROUTED"] * fullest, 1000)
+    sizes["COMPUTED"] = sizes["ARRIVED"] * sizes["ETP"]
     sizes["ROW_MAP"] = 2 * sizes["EXPERTS"] + 1
     sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
     sizes["ONE"] = 1

@@ -61,6 +61,11 @@ def _not_planned(plan: Plan) -> str:
     """Why training cannot be planned for this combination, or ''. Serving may still be."""
     p = plan.parallel
     own = plan.train.framework == "megatron"
+    if p.etp > 1 and not (own and plan.architecture.experts):
+        return (
+            "expert tensor parallelism is that of Megatron's mixtures of experts; set parallel.etp "
+            "to 1."
+        )
     if p.ep > 1 and not plan.architecture.experts:
         return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
     if p.ep > 1 and not own:
@@ -109,7 +114,7 @@ def evaluate(plan: Plan) -> Report:
                 "The time of a training step is not computed with products in 8 bits yet; its "
                 "memory is."
             )
-        elif p.tp * p.pp * p.cp * p.ep == 1:
+        elif p.tp * p.pp * p.cp * p.ep * p.etp == 1:
             time = training_time(plan, step, amounts)
         else:
             notes.append(

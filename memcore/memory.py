@@ -46,6 +46,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         copies.autocast,
         parallel=parallel,
         exchanges=p.ep > 1,
+        gathers=p.etp > 1,
         adapters=adapters_of(plan),
         narrow=narrow_of(plan),
     )
@@ -141,7 +142,7 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     sizes["SHARD"] = ranks if sharded else 1
     sizes["STATE"] = ranks if sharded or t.zero == 1 else 1
     # Each expert is on one of EP ranks, taken from all that run the same layers.
-    sizes["EDP"] = ranks * sizes["TP"] // sizes["EP"] if t.zero == 1 else 1
+    sizes["EDP"] = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"]) if t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
     if t.framework == "megatron":

@@ -69,6 +69,14 @@ class Parallel(_Part):
     pp: int = _field(1, "Pipeline parallel", "Stages that share the layers.", ge=1, le=1024)
     cp: int = _field(1, "Context parallel", "Ranks that share a sequence.", ge=1, le=1024)
     ep: int = _field(1, "Expert parallel", "Ranks that share the experts.", ge=1, le=1024)
+    etp: int = _field(
+        1,
+        "Expert tensor parallel",
+        "Ranks that share each expert, under Megatron, whose own default is as many as share a "
+        "layer.",
+        ge=1,
+        le=1024,
+    )
     sequence_parallel: bool = _field(
         False, "Sequence parallel", "Cut norms and residuals over tensor ranks too."
     )
@@ -122,6 +130,14 @@ class Train(_Part):
     )
     optimizer: _words(policies.OPTIMIZERS) = _field(  # type: ignore[valid-type]
         "adamw", "Optimizer", "What is kept per parameter between steps."
+    )
+    imbalance: float = _field(
+        1.0,
+        "Expert imbalance",
+        "Rows that come to the fullest expert-parallel rank, over the mean; 1 is balanced. No rank "
+        "gets more than all rows.",
+        ge=1,
+        le=1000,
     )
     checkpointing: _words(policies.CHECKPOINTING) = _field(  # type: ignore[valid-type]
         "full", "Checkpointing", "Which activations are recomputed instead of kept."
@@ -270,6 +286,8 @@ class Plan(_Part):
             "VIRTUAL": p.virtual_stages,
             "CP": p.cp,
             "EP": p.ep,
+            "ETP": p.etp,
+            "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
             "NARROW": how.multiple if how else 1,
         }

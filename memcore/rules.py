@@ -87,12 +87,27 @@ SIZE_RULES = (
             (s["NARROW"] == 1)
             | (s["D"] % s["NARROW"] == 0)
             & (s["F"] % (s["TP"] * s["NARROW"]) == 0)
-            & (s["EXPERT_F"] % s["NARROW"] == 0)
+            & (s["EXPERT_F"] % (s["ETP"] * s["NARROW"]) == 0)
             & (s["HEADS"] * s["HEAD_DIM"] % (s["TP"] * s["NARROW"]) == 0)
         ),
         lambda s: (
             f"products in 8 bits want widths in multiples of {s['NARROW']}, which this model's are "
             "not; use bf16-mixed"
+        ),
+    ),
+    SizeRule(
+        "parallel.etp",
+        lambda s: s["GPUS"] // s["PP"] % (s["EP"] * s["ETP"]) == 0,
+        lambda s: (
+            f"{s['GPUS'] // s['PP']:,} GPUs on a pipeline stage do not divide by ep x etp = "
+            f"{s['EP'] * s['ETP']:,}; choose a divisor of them"
+        ),
+    ),
+    SizeRule(
+        "parallel.etp",
+        lambda s: s["EXPERT_F"] % s["ETP"] == 0,
+        lambda s: (
+            f"experts {s['EXPERT_F']:,} wide do not divide by etp {s['ETP']:,}; choose a divisor"
         ),
     ),
     SizeRule(

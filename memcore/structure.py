@@ -51,6 +51,7 @@ class Structure:
     parallel   '' or how tensor-parallel ranks share a layer: TENSOR, or SEQUENCE where norms and
                residuals are cut over them too
     exchanges  expert-parallel ranks send each other the rows of their experts
+    gathers    ranks that share each expert gather the rows of all of them
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
     """
@@ -65,6 +66,7 @@ class Structure:
     served: bool = False
     parallel: str = ""
     exchanges: bool = False
+    gathers: bool = False
     adapters: Adapters | None = None
     narrow: Narrow | None = None
 

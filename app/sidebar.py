@@ -52,6 +52,8 @@ def draw(serving: bool) -> None:
         _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
         _fields("train.kernels", "train.attention", "train.cross_entropy")
         _fields("train.checkpoint_every", "train.adapter")
+        if state.drafted("train.framework") == "megatron":
+            _fields("train.mtp_layers")
         if state.drafted("train.adapter") != "none":
             _fields("train.lora_targets", "train.lora_rank", "train.lora_dropout")
             _fields("train.adapter_dtype")

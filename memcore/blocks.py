@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memcore import multi_token
 from memcore.families import FAMILIES
 from memcore.model import Model
 from memcore.ops import HIDDEN
 from memcore.policies import CORE
 from memcore.primitives import scatter
-from memcore.structure import Adapters, LayerKind, Narrow, Structure
+from memcore.structure import Adapters, Depths, LayerKind, Narrow, Structure
 from memcore.tape import Tape, Tensor
 
 
@@ -43,6 +44,7 @@ def structure_of(
     gathers: bool = False,
     adapters: Adapters | None = None,
     narrow: Narrow | None = None,
+    depths: Depths | None = None,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -56,7 +58,7 @@ def structure_of(
         exchanges,
         gathers,
     )
-    return Structure(model.family, model.traits, *words, adapters, narrow)
+    return Structure(model.family, model.traits, *words, adapters, narrow, depths)
 
 
 @functools.lru_cache(maxsize=512)
@@ -94,9 +96,14 @@ def _ends(s: Structure) -> tuple[Tape, Tape]:
     """The embedding and the head."""
     family = FAMILIES[s.family]
     kernels = "hf" if s.kernels == "compile" else s.kernels  # each layer is compiled by itself
+
+    def head(t: Tape) -> Tensor:
+        x = t.input("input", HIDDEN, s.dtype)
+        return multi_token.head(t, s, x, family.layer) if s.depths else family.head(t, s, x)
+
     return (
         _tape(s, "embed", lambda t: scatter(t, family.embed(t, s)), kernels),
-        _tape(s, "head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype)), kernels),
+        _tape(s, "head", head, kernels, bool(s.depths and s.depths.again == CORE)),
     )
 
 

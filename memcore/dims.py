@@ -125,6 +125,7 @@ COMPUTED = Dim("COMPUTED")  # rows that they compute: those of every rank that s
 CHOSEN = Dim("CHOSEN")  # experts that get a row at all, where routing is balanced
 EXPERT_F = Dim("EXPERT_F")  # intermediate size of one expert
 EXPERT_FUSED = Dim("EXPERT_FUSED")  # 2 EXPERT_F: gate and up side by side
+JOINED = Dim("JOINED")  # 2 D: an embedding and a hidden state side by side
 ONE = Dim("ONE")  # 1: the width of a gate for a whole token
 SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
@@ -184,6 +185,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["ROW_MAP"] = 2 * sizes["EXPERTS"] + 1
     sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
     sizes["ONE"] = 1
+    sizes["JOINED"] = 2 * sizes["D"]
     sizes["SINKED"] = s + 1
     sizes["EXPERT_FUSED"] = 2 * sizes["EXPERT_F"]
     sizes["LABELS"] = where(b == 1, s + 1, b * s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
@@ -11,7 +12,7 @@ from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.instants import Step
 from memcore.ledger import Amounts
-from memcore.memory import count, fullest, layers_of, step_of, training_sizes
+from memcore.memory import count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
@@ -48,6 +49,17 @@ def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
     for tape, times in tapes:
         n += times * sum(amounts.elements(of(p.shape)) for p in tape.parameters)
     return int(n)
+
+
+def predicting(plan: Plan) -> int:
+    """Parameters of a plan's multi-token prediction, besides embedding and head."""
+    model = plan.architecture
+    kinds, _ = layers_of(model)
+    head = build(
+        replace(structure_of(model, kernels="megatron"), depths=depths_of(plan)), kinds
+    ).head
+    amounts, _ = weights(model)
+    return int(sum(amounts.elements(p.shape) for p in head.parameters if ".mtp." in p.name))
 
 
 def trained(step: Step) -> list[tuple[Storage, int]]:
@@ -113,6 +125,11 @@ def evaluate(plan: Plan) -> Report:
             notes.append(
                 "The time of a training step is not computed with products in 8 bits yet; its "
                 "memory is."
+            )
+        elif plan.train.mtp_layers:
+            notes.append(
+                "The time of a training step is not computed with multi-token prediction yet; its "
+                f"memory is. It has {predicting(plan):,} parameters besides the model's own."
             )
         elif p.tp * p.pp * p.cp * p.ep * p.etp == 1:
             time = training_time(plan, step, amounts)

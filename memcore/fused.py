@@ -146,20 +146,30 @@ def linear_cross_entropy(t: Tape, x: Tensor, labels: Tensor, width: Factor, tied
 
 
 def linear(
-    t: Tape, name: str, x: Tensor, width: Factor, into: Factor, bias: bool, tied: bool
+    t: Tape,
+    name: str,
+    x: Tensor,
+    width: Factor,
+    into: Factor,
+    bias: bool,
+    tied: bool,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Megatron's column- or row-parallel linear. Saves this rank's tokens of x, and gathers them
     again in backward where the product needs all of them.
 
     In 8 bits it saves a copy of x along columns, or x itself where attention or a router keeps that
     anyway (Megatron's set_save_original_input).
+
+    weight   the output layer's, where several products read it: the stand-in for its gradient then
+             waits for those of the others
     """
     column, row = is_cut(into), is_cut(width)
     sequence = t.parallel == SEQUENCE
     head = isinstance(into, Cut) and into.dim is VOCAB  # the one layer that is not TE's
     narrow = None if head else t.narrow
     with t.scope(name):
-        w = t.parameter("weight", (into, width), tied, narrow=narrow)
+        w = weight or t.parameter("weight", (into, width), tied, narrow=narrow)
         weights = [w, t.parameter("bias", (into,))] if bias else [w]
         gathers, scatters = column and sequence, row and sequence
         rows = (B, S / CP) if column else x.shape[:-1]
@@ -192,10 +202,13 @@ def linear(
             if gathers:
                 used.append(dx)
                 dx = t.new("input grad, scattered", x.shape, x.dtype)
+            dw = None
             if head:
-                used.append(t.new("weight grad", w.shape, w.dtype))
+                dw = t.new("weight grad", w.shape, w.dtype)
+                used += [dw] if weight is None else []
             t.free(*used)
-            return [dx if x.needs_grad else None, *(None for _ in weights)]
+            waits = [dw if weight else None, *(None for _ in weights[1:])]
+            return [dx if x.needs_grad else None, *waits]
 
         t.finish("matmul", [x, *weights], out, kept, backward, flops=[(4.0, flops[1])])
         return out

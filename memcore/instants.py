@@ -233,6 +233,8 @@ def resident(step: Step) -> Alive:
         alive += step.every("gradients")
         counted = zip(step.blocks.layers, step.layers.counts, strict=False)
         tapes = tuple(tape for tape, n in counted if n)
+        if step.last and step.blocks.structure.depths:
+            tapes += (step.blocks.head,)
         alive.append((megatron_buffers(tapes, step.blocks.structure.parallel), 1))
     if step.replicas:
         alive += step.every("buckets")
@@ -323,8 +325,6 @@ def _whole(step: Step) -> list[Instant]:
 
     def so_far(counts: list[int]) -> Alive:
         """Gradients made when these layers have run backward, beside those that were there."""
-        if step.accumulated:
-            return []
         if merge:
             return step.at_last((tied_gradient(blocks.head), 1))
         return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]

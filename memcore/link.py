@@ -63,6 +63,7 @@ KEYS = {
     "targets": Key("train.lora_targets", "attention"),
     "loradrop": Key("train.lora_dropout", 0.0),
     "adtype": Key("train.adapter_dtype", "fp32"),
+    "mtp": Key("train.mtp_layers", 0),
     "imb": Key("train.imbalance", 1.0),
     "prec": Key("train.precision", "bf16-mixed"),
     "opt": Key("train.optimizer", "adamw"),

@@ -24,7 +24,18 @@ from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.states import HOST
-from memcore.structure import SEQUENCE, TENSOR, Adapters, LayerKind, Narrow, Structure
+from memcore.structure import (
+    FIRST,
+    HEAD,
+    OWN,
+    SEQUENCE,
+    TENSOR,
+    Adapters,
+    Depths,
+    LayerKind,
+    Narrow,
+    Structure,
+)
 
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
 
@@ -49,6 +60,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         gathers=p.etp > 1,
         adapters=adapters_of(plan),
         narrow=narrow_of(plan),
+        depths=depths_of(plan),
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
     leads = _leads(structure)
@@ -103,6 +115,18 @@ def adapters_of(plan: Plan) -> Adapters | None:
         policies.ADAPTERS[t.adapter].quantized,
         policies.CHECKPOINTING[t.checkpointing].recompute in (policies.OPERATIONS, policies.LAYER),
     )
+
+
+def depths_of(plan: Plan) -> Depths | None:
+    """What the plan's multi-token prediction decides about which tensors exist, if it has any."""
+    t, model = plan.train, plan.architecture
+    if not t.mtp_layers:
+        return None
+    tied, stages = model.traits.tied_embeddings, plan.parallel.pp
+    table = FIRST if stages == 1 else HEAD if tied else OWN
+    kind = model.kinds[-1] if model.kinds else FULL
+    again = policies.CHECKPOINTING[t.checkpointing].recompute
+    return Depths(t.mtp_layers, kind, again, table)
 
 
 @functools.lru_cache(maxsize=256)

@@ -62,7 +62,7 @@ from memcore.primitives import (
     split,
     wanted,
 )
-from memcore.structure import Structure
+from memcore.structure import FIRST, Structure
 from memcore.tape import Tape, Tensor
 
 FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
@@ -418,7 +418,8 @@ def value_heads(t: Tape, s: Structure, v: Tensor) -> Tensor:
 def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor:
     """Token embedding; `embeddings_scaled` multiplies it by a number."""
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
-    x = wanted(t, embedding(t, name, ids, VOCAB / TP, D, s.traits.tied_embeddings))
+    joined = s.traits.tied_embeddings or (s.depths is not None and s.depths.table == FIRST)
+    x = wanted(t, embedding(t, name, ids, VOCAB / TP, D, joined))
     return scale(t, x, "scaled") if s.traits.embeddings_scaled else x
 
 
@@ -429,7 +430,11 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
         with t.scope("loss"):
             labels = t.new("labels", (LABELS,), "int64")
         return fused.linear_cross_entropy(t, x, labels, width, tied)
-    logits = linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied)
+    return logits_loss(t, s, linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied))
+
+
+def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
+    """The loss of logits, which a model may scale or cap first."""
     if s.traits.logits_scaled:
         logits = scale(t, logits, "logits, scaled")
     if s.traits.logits_softcap:

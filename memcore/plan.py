@@ -139,6 +139,15 @@ class Train(_Part):
         ge=1,
         le=1000,
     )
+    mtp_layers: int = _field(
+        0,
+        "Multi-token prediction",
+        "Layers behind the last that each predict a token further, as Megatron-Core runs them on "
+        "the last stage; DeepSeek-V3 has one. transformers trains none.",
+        "layers",
+        ge=0,
+        le=8,
+    )
     checkpointing: _words(policies.CHECKPOINTING) = _field(  # type: ignore[valid-type]
         "full", "Checkpointing", "Which activations are recomputed instead of kept."
     )

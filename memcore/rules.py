@@ -146,6 +146,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
     issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
+    issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _host_issues(plan)
     if model is None:
@@ -274,6 +275,28 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """What multi-token prediction is not known to run with."""
+    t = plan.train
+    if not t.mtp_layers:
+        return []
+    refused = [
+        (
+            t.framework != "megatron",
+            "only Megatron trains such layers; set train.framework to megatron, or this to 0",
+        ),
+        (
+            model is not None and FAMILIES[model.family].head is not FAMILIES["llama"].head,
+            "it is planned for models with Llama's head; set it to 0",
+        ),
+        (
+            t.cross_entropy == "chunked" or t.checkpointing == "selective-op",
+            "it is not planned with a chunked loss or checkpointing by operation; set it to 0",
+        ),
+    ]
+    return [Issue("train.mtp_layers", message) for broken, message in refused if broken]
 
 
 def _parallel_issues(plan: Plan) -> list[Issue]:

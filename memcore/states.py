@@ -16,6 +16,8 @@ from memcore.dims import (
     EP,
     SHARD,
     STATE,
+    TP,
+    VOCAB,
     Axis,
     B,
     Cut,
@@ -135,7 +137,7 @@ def block_states(
                 "what the optimizer remembers", TORCH,
             )
             for p in parameters
-            for kept in _states(optimizer, len(p.shape), outer)
+            for kept in _states(optimizer, len(p.shape), outer and ".mtp." not in p.name)
         ),
         temporaries=Group.of(
             row
@@ -221,7 +223,9 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
         p.shape[-2:]
         for tape in layers
         for p in tape.parameters
-        if len(p.shape) > 1 and p.name not in {s.gradient_of for s in tape.storages}
+        if len(p.shape) > 1
+        and VOCAB / TP not in p.shape  # the output layer is not Transformer Engine's
+        and p.name not in {s.gradient_of for s in tape.storages}
     )
     rows = [
         Template(

@@ -8,6 +8,7 @@ from memcore.model import Traits
 from memcore.policies import EightBit
 
 TENSOR, SEQUENCE = "tensor", "sequence"
+OWN, FIRST, HEAD = "own", "first", "head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,21 @@ class Narrow:
 
 
 @dataclass(frozen=True, slots=True)
+class Depths:
+    """Layers behind the last one that each predict a token further (Megatron-Core's MTP).
+
+    kind    of attention in them, as in LayerKind
+    again   which part of them is run again in backward, as in LayerKind
+    table   the embedding they read: a copy (OWN), the first block's (FIRST), the head's (HEAD)
+    """
+
+    count: int
+    kind: str
+    again: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """A family with its traits, and the words of a plan that choose kernels.
 
@@ -54,6 +70,7 @@ class Structure:
     gathers    ranks that share each expert gather the rows of all of them
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
+    depths     multi-token prediction behind the last layer, if there is any
     """
 
     family: str
@@ -69,6 +86,7 @@ class Structure:
     gathers: bool = False
     adapters: Adapters | None = None
     narrow: Narrow | None = None
+    depths: Depths | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,9 @@ class Tape:
             assert grad is not None
             self._current = None
             leaves = [Tensor(x.storage, x.shape, x.dtype, x.needs_grad) for x in inputs]
+            weights = len(self.parameters)
             again = run(leaves)
+            del self.parameters[weights:]  # forward declared them
             found = self._run_backward(again, grad)
             return [found.get(id(leaf)) for leaf in leaves]
 

@@ -51,6 +51,7 @@ from memcore.evidence.pytorch import (
     plan_of,
     preset_parameters,
 )
+from memcore.evidence.served import compared_served, served_table
 from memcore.evidence.workings import Operation, method, operations, sizes
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "compared_presets",
     "compared_published",
     "compared_runs",
+    "compared_served",
     "compared_whole",
     "measured_table",
     "method",
@@ -91,6 +93,7 @@ __all__ = [
     "published",
     "published_table",
     "relative",
+    "served_table",
     "sizes",
     "states",
     "weights",
@@ -106,5 +109,6 @@ def compare() -> tuple[Comparison, ...]:
         *map(compared, oracle()),
         *compared_whole(),
         *compared_runs(),
+        *compared_served(),
         *compared_published(),
     )

@@ -32,6 +32,7 @@ from memcore.evidence.comparison import (
     Comparison,
     relative,
 )
+from memcore.evidence.estimators import Estimate, estimates, estimators_table
 from memcore.evidence.measured import compared_runs, measured_table
 from memcore.evidence.papers import (
     Published,
@@ -71,6 +72,7 @@ __all__ = [
     "TUNED",
     "Calculator",
     "Comparison",
+    "Estimate",
     "Operation",
     "Published",
     "Said",
@@ -82,6 +84,8 @@ __all__ = [
     "compared_published",
     "compared_runs",
     "compared_whole",
+    "estimates",
+    "estimators_table",
     "measured_table",
     "method",
     "operations",

@@ -15,10 +15,12 @@ from memcore.ledger import Amounts
 from memcore.memory import count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
-from memcore.report import LedgerRow, Memory, Report, Time
+from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
 from memcore.serving import serve
 from memcore.tape import Storage, Tape
+from memcore.together import together
 from memcore.training_time import training_time
+from memcore.units import bytes_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -104,6 +106,7 @@ def evaluate(plan: Plan) -> Report:
     notes: list[str] = []
     memory: Memory | None = None
     time: Time | None = None
+    both: TogetherMemory | None = None
     ledger: tuple[LedgerRow, ...] = ()
     p = plan.parallel
     trainable = count_of
@@ -115,24 +118,18 @@ def evaluate(plan: Plan) -> Report:
         step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
         counted = count(plan, step, amounts, ranks)
         memory, ledger = counted.memory, counted.ledger
+        both = together(plan, step, amounts, memory)
         if plan.train.adapter != "none":
             trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
             notes.append(
-                "The time of a training step is not computed with adapters yet; its memory is. "
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
-        elif plan.train.mtp_layers:
+        if plan.train.mtp_layers:
             notes.append(
-                "The time of a training step is not computed with multi-token prediction yet; its "
-                f"memory is. It has {predicting(plan):,} parameters besides the model's own."
+                f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
+                "own; MFU counts none of its FLOPs."
             )
-        elif p.tp * p.pp * p.cp * p.ep * p.etp == 1:
-            time = training_time(plan, step, amounts)
-        else:
-            notes.append(
-                "The time of a training step is not computed for tensor, pipeline, context or "
-                "expert parallelism yet; its memory is."
-            )
+        time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
@@ -147,12 +144,12 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
-        plan.architecture.window
-    ):
+    served = serve(plan)
+    rest = plan.accelerator.usable_bytes - served.budget_bytes
+    if served.outside_bytes > rest:
         notes.append(
-            "Serving counts every token of a sliding-window layer; an engine that drops those "
-            "outside the window caches less."
+            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
+            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
     return Report(
         plan=plan.document(),
@@ -161,7 +158,8 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
-        serve=serve(plan),
+        serve=served,
+        together=both,
         ledger=ledger,
         notes=tuple(notes),
     )

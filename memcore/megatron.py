@@ -168,6 +168,9 @@ def _exchanged(t: Tape, s: Structure, x: Tensor, name: str, rows: Factor) -> Ten
         return x
     t.start(name, x)
     out = t.new(f"{name}, received", (rows, *x.shape[1:]), x.dtype)
+    most = x if x.shape[0] is ARRIVED else out  # what the fullest rank sends, or receives
+    t.send("rows of experts", "all-to-all", EP, most.shape, x.dtype)
+    t.send("gradients of rows", "all-to-all", EP, most.shape, x.dtype, backward=True)
     t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
     return out
 
@@ -179,6 +182,8 @@ def _collected(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return x
     t.start("gather", x)
     out = t.new("rows of every rank", (COMPUTED, *x.shape[1:]), x.dtype)
+    t.send("rows of experts", "all-gather", ETP, out.shape, x.dtype)
+    t.send("gradients of rows", "reduce-scatter", ETP, out.shape, x.dtype, backward=True)
     t.finish("gather", [x], out, [], lambda g: [t.new("gather grad", x.shape, x.dtype)])
     return out
 
@@ -190,6 +195,8 @@ def _shared_out(t: Tape, s: Structure, x: Tensor, rows: Factor) -> Tensor:
         return x
     t.start("reduce-scatter", x)
     out = t.new("rows of this rank", (rows, *x.shape[1:]), x.dtype)
+    t.send("results of experts", "reduce-scatter", ETP, x.shape, x.dtype)
+    t.send("gradients of results", "all-gather", ETP, x.shape, x.dtype, backward=True)
     t.finish("reduce-scatter", [x], out, [], lambda g: [t.new("rows grad", x.shape, x.dtype)])
     return out
 
@@ -219,6 +226,7 @@ def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
     out = t.new(f"{name} out", (rows, into), x.dtype)
 
     def backward(g: Gradients) -> Gradients:  # the weight's goes into the fp32 buffer
+        t.read_and_write(w.storage, w.shape, "fp32")
         return [t.new(f"{name} input grad", x.shape, x.dtype), None]
 
     t.finish(f"{name} grouped gemm", [x, w], out, [x], backward, flops=[(4.0, flops[1])])

@@ -20,6 +20,7 @@ from memcore.dims import (
     LABELS,
     MASKED,
     MASKED_KV,
+    ONE,
     QKV,
     REACH,
     REPEATED,
@@ -63,7 +64,7 @@ from memcore.primitives import (
     wanted,
 )
 from memcore.structure import FIRST, Structure
-from memcore.tape import Tape, Tensor
+from memcore.tape import Gradients, Tape, Tensor
 
 FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
 TOKENS: Shape = (B, S / CP)
@@ -249,8 +250,26 @@ def core(t: Tape, run: Callable[[Sequence[Tensor]], Tensor], *heads: Tensor) -> 
 
     Only this is what Megatron and Korthikanti et al. (2022) recompute selectively.
     """
+
+    def shared(heads: Sequence[Tensor]) -> Tensor:
+        _passed_around(t, *heads[1:3])
+        return run(heads)
+
     with t.scope("core"):
-        return t.checkpoint("checkpoint", run, heads) if t.core else run(heads)
+        return t.checkpoint("checkpoint", shared, heads) if t.core else shared(heads)
+
+
+def _passed_around(t: Tape, k: Tensor, v: Tensor) -> None:
+    """What context-parallel ranks send each other: keys and values pass through all of them while
+    each attends to those that it has, and in backward their gradients too. As many bytes as to
+    gather them all (Liu et al., Ring Attention)."""
+    one, again = (1.0, PRODUCT), (1.25, PRODUCT)  # attention's FLOPs, a share for each transfer
+    for of, name in ((k, "keys"), (v, "values")):
+        whole = tuple(S if f is S / CP else f for f in of.shape)
+        t.send(name, "all-gather", CP, whole, of.dtype, behind=one, attention=True)
+        if of.needs_grad:
+            for what, kind in ((name, "all-gather"), (f"gradients of {name}", "reduce-scatter")):
+                t.send(what, kind, CP, whole, of.dtype, True, again, attention=True)
 
 
 def _fused_core(
@@ -425,6 +444,8 @@ def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor
 
 def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:
     """Logits, their fp32 copy, log-softmax and loss, as transformers' ForCausalLMLoss runs them."""
+    if s.cross_entropy == VALUE:
+        return value_head(t, x, width)
     tied = s.traits.tied_embeddings
     if s.cross_entropy == "chunked":
         with t.scope("loss"):
@@ -453,4 +474,24 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
         logp = log_softmax(t, flat, "log_softmax")
         loss = nll_loss(t, logp, labels)
         t.use(logits)  # the model's output holds the logits until it returns
+        return loss
+
+
+VALUE = "value"  # in place of a loss on tokens: one number for each of them, as a critic has
+
+
+def value_head(t: Tape, x: Tensor, width: Factor = D) -> Tensor:
+    """A critic's head (transformers' ForTokenClassification with one label): one number for each
+    token, and the squared error of its fp32 copy."""
+    values = cast(t, linear(t, "score", x, width, ONE, bias=True), "fp32", "values (fp32)")
+    with t.scope("loss"):
+        returns = t.new("returns", values.shape, "fp32")
+        t.start("squared error", values, returns)
+        difference = t.new("difference", values.shape, "fp32")
+        loss = t.new("loss", (), "fp32")
+
+        def backward(g: Gradients) -> Gradients:
+            return [t.new("values grad", values.shape, "fp32")]
+
+        t.finish("squared error", [values], loss, [difference], backward)
         return loss

@@ -119,9 +119,12 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
     issues += _adapter_issues(plan, model)
+    issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _host_issues(plan)
+    issues += _together_issues(plan, model)
+    issues += _stream_issues(plan)
     if model is None:
         return issues
     runs = FAMILIES[model.family].attentions
@@ -221,6 +224,86 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
     return [Issue("train.adapter", message) for broken, message in refused if broken]
 
 
+def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """How many GPUs an engine beside the trainer can have."""
+    t, gpus = plan.together, plan.cluster.gpus
+    if t.kind == "none":
+        return []
+    reason = ""
+    if gpus % t.engine_tp:
+        reason = f"{gpus:,} GPUs do not divide by {t.engine_tp:,} for each engine"
+    elif model is not None and model.heads % t.engine_tp:
+        reason = f"{model.heads:,} attention heads do not divide by {t.engine_tp:,}"
+    return [Issue("together.engine_tp", f"{reason}; use a divisor of them")] if reason else []
+
+
+def _deepspeed_issues(plan: Plan) -> list[Issue]:
+    """What DeepSpeed does not run, or is not known to run as it is planned here."""
+    t, p = plan.train, plan.parallel
+    if t.framework != "deepspeed":
+        return []
+    fitting = policies.DEEPSPEED_OPTIMIZERS
+    offloaded = t.offload_optimizer != "none"
+    refused = [
+        (
+            f"parallel.{axis}",
+            getattr(p, axis) > 1,
+            (
+                "DeepSpeed is planned with data parallelism only; set it to 1, or train.framework "
+                f"to {'megatron' if axis == 'ep' else 'megatron or fsdp2'}"
+            ),
+        )
+        for axis in ("tp", "pp", "cp", "ep")
+    ]
+    refused += [
+        (
+            "train.kernels",
+            t.kernels not in ("hf", "liger"),
+            f"{t.kernels} kernels are not planned with DeepSpeed; set it to hf or liger",
+        ),
+        (
+            "train.adapter",
+            t.adapter != "none",
+            (
+                "adapters are not planned with DeepSpeed; set it to none, or train.framework to "
+                "pytorch or fsdp2"
+            ),
+        ),
+        (
+            "train.optimizer",
+            t.optimizer not in fitting,
+            (
+                f"{t.optimizer} is not known to step DeepSpeed's flat partitions; set it to "
+                f"{', '.join(fitting)}"
+            ),
+        ),
+        (
+            "train.optimizer",
+            t.zero == 0 and t.optimizer != "adamw",
+            (
+                "DeepSpeed without ZeRO is planned with its FusedAdam alone; set it to adamw, or "
+                "train.zero to 1, 2 or 3"
+            ),
+        ),
+        (
+            "train.optimizer",
+            offloaded and t.optimizer not in ("adamw", "lion"),
+            "DeepSpeed has CPU versions of Adam and Lion alone; set it to adamw or lion",
+        ),
+        (
+            "train.offload_optimizer",
+            offloaded and t.zero == 0,
+            "DeepSpeed offloads under ZeRO 1, 2 and 3; set it to none, or train.zero to 1",
+        ),
+        (
+            "train.offload_optimizer",
+            t.offload_optimizer == "nvme" and t.zero < 3,
+            "DeepSpeed has NVMe under ZeRO 3 alone; set it to cpu, or train.zero to 3",
+        ),
+    ]
+    return [Issue(field, message) for field, broken, message in refused if broken]
+
+
 def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What multi-token prediction is not known to run with."""
     t = plan.train
@@ -289,5 +372,28 @@ def _host_issues(plan: Plan) -> list[Issue]:
     if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
         issues.append(
             Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
+        )
+    return issues
+
+
+def _stream_issues(plan: Plan) -> list[Issue]:
+    """Lengths of requests that contradict each other."""
+    s = plan.serve
+    issues = []
+    if s.shared_prefix >= s.prompt_len:
+        issues.append(
+            Issue(
+                "serve.shared_prefix",
+                f"{s.shared_prefix:,} tokens, but a prompt has {s.prompt_len:,}; use fewer than "
+                "serve.prompt_len",
+            )
+        )
+    if s.max_seq_len and s.max_seq_len < s.prompt_len + s.output_len:
+        issues.append(
+            Issue(
+                "serve.max_seq_len",
+                f"{s.max_seq_len:,} tokens for a prompt of {s.prompt_len:,} and an output of "
+                f"{s.output_len:,}; use at least {s.prompt_len + s.output_len:,}, or 0",
+            )
         )
     return issues

@@ -52,6 +52,7 @@ from memcore.evidence.pytorch import (
     plan_of,
     preset_parameters,
 )
+from memcore.evidence.served import compared_served, served_table
 from memcore.evidence.workings import Operation, method, operations, sizes
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "compared_presets",
     "compared_published",
     "compared_runs",
+    "compared_served",
     "compared_whole",
     "estimates",
     "estimators_table",
@@ -95,6 +97,7 @@ __all__ = [
     "published",
     "published_table",
     "relative",
+    "served_table",
     "sizes",
     "states",
     "weights",
@@ -110,5 +113,6 @@ def compare() -> tuple[Comparison, ...]:
         *map(compared, oracle()),
         *compared_whole(),
         *compared_runs(),
+        *compared_served(),
         *compared_published(),
     )

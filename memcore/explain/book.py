@@ -231,9 +231,18 @@ class Book:
     def serve(self) -> Any:
         return _computed(self.report.serve)
 
+    @property
+    def together(self) -> Any:
+        return _computed(self.report.together)
+
     @functools.cached_property
     def step(self) -> Step:
         return step_of(self.plan, self.stage)
+
+    @functools.cached_property
+    def timed(self) -> Step:
+        """The pipeline stage that the report's time is of: the slowest."""
+        return step_of(self.plan, int(self.time.stage))
 
     @property
     def stage(self) -> int:

@@ -127,7 +127,10 @@ class Training:
     def memory(self) -> Memory:
         return self.counted.memory
 
-    def time(self) -> Time:
+    def time(self) -> Time | None:
+        """None where it is not computed yet: products in 8 bits."""
+        if self.step.copies.eight_bit:
+            return None
         return training_time(self.plan, self.step, self.amounts)
 
 
@@ -160,6 +163,11 @@ def evaluate(plan: Plan) -> Report:
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
             )
+        if time is None:
+            notes.append(
+                "The time of a training step is not computed with products in 8 bits yet; its "
+                "memory is."
+            )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
@@ -167,6 +175,11 @@ def evaluate(plan: Plan) -> Report:
         )
     if memory and FAMILIES[plan.architecture.family].note:
         notes.append(FAMILIES[plan.architecture.family].note)
+    if memory and plan.architecture.experts and step.copies.eight_bit:
+        notes.append(
+            "Rows of an expert that are padded to a multiple of "
+            f"{step.copies.eight_bit.multiple} for products in 8 bits are not counted."
+        )
     if memory and (padded := _padded_experts(plan)):
         notes.append(
             "FSDP2 cuts a stack of experts along its first dimension: "

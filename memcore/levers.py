@@ -8,6 +8,7 @@ table has it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,9 +64,9 @@ class Lever:
     changes             every field that differs, those that had to follow included
     saved_bytes         of the allocated peak of one GPU; below 0: it needs more
     saved_device_bytes  of the device memory that may be needed at most
-    added_seconds       per step
-    added_per_token     seconds per token, which say more where the batch differs
-    price               GPU-seconds per token over those of the plan, less 1
+    added_seconds       per step; None where one of the times is not computed
+    added_per_token     seconds per token, which say more where the batch differs; None likewise
+    price               GPU-seconds per token over those of the plan, less 1; None likewise
     same_batch          whether a step has as many tokens as before
     """
 
@@ -75,9 +76,9 @@ class Lever:
     changes: Mapping[str, Any]
     saved_bytes: int
     saved_device_bytes: int
-    added_seconds: float
-    added_per_token: float
-    price: float
+    added_seconds: float | None
+    added_per_token: float | None
+    price: float | None
     same_batch: bool
     verdict: str
     plan: Plan
@@ -89,6 +90,10 @@ class Lever:
     @property
     def saves(self) -> bool:
         return self.saved_device_bytes > 0
+
+    @property
+    def faster(self) -> bool:
+        return self.price is not None and self.price <= -FASTER
 
     @property
     def kind_text(self) -> str:
@@ -134,7 +139,7 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     fixes = sum(lever.fits for lever in found)
     changes = f"{fixes} single {'change makes' if fixes == 1 else 'changes make'}"
     if memory.fits:
-        faster = sum(lever.price <= -FASTER for lever in found)
+        faster = sum(lever.faster for lever in found)
         return (
             f"It fits. {faster} of {len(found)} changes are faster and fit too; others save memory"
         )
@@ -150,11 +155,12 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
 
 
 def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
-    """The smallest first; of those that cost the same, in the order of TRIES."""
+    """The smallest first; of those that cost the same, in the order of TRIES. What has no time comes
+    last of its kind."""
     kind = KINDS[lever.kind]
-    price = round(lever.price + kind.reluctance, DIGITS)
+    price = math.inf if lever.price is None else round(lever.price + kind.reluctance, DIGITS)
     if memory.fits:
-        return (not (lever.fits and lever.price <= -FASTER), kind.rank, price, order)
+        return (not (lever.fits and lever.faster), kind.rank, price, order)
     if lever.fits:
         return (0, kind.rank, price, order)
     return (1, lever.verdict == "over", kind.rank, -lever.saved_device_bytes, order)
@@ -182,7 +188,9 @@ def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> tuple[Changes,
     return found
 
 
-def _lever(now: Training, time: Time, kind: str, changes: Changes, then: Training) -> Lever | None:
+def _lever(
+    now: Training, time: Time | None, kind: str, changes: Changes, then: Training
+) -> Lever | None:
     """The difference that a change makes, or None where it makes none that matters."""
     field, value = next(iter(changes.items()))
     plan, changed = now.plan, then.plan
@@ -191,11 +199,15 @@ def _lever(now: Training, time: Time, kind: str, changes: Changes, then: Trainin
     if not noticed and kind == OTHER:
         return None
     tokens, tokens_then = plan.tokens_per_step, changed.tokens_per_step
-    before, after = time.step_seconds, then.time().step_seconds
-    gpus = changed.cluster.gpus / plan.cluster.gpus
-    price = (after / tokens_then) / (before / tokens) * gpus - 1
+    time_then = then.time() if time else None
+    added = per_token = price = None
+    if time and time_then:
+        before, after = time.step_seconds, time_then.step_seconds
+        added, per_token = after - before, after / tokens_then - before / tokens
+        gpus = changed.cluster.gpus / plan.cluster.gpus
+        price = (after / tokens_then) / (before / tokens) * gpus - 1
     saved = now.memory.allocated_bytes - then.memory.allocated_bytes
-    if not noticed and price > -FASTER:
+    if not noticed and (price is None or price > -FASTER):
         return None
     return Lever(
         name=f"{field.rpartition('.')[2]}-{str(value).lower()}",
@@ -204,8 +216,8 @@ def _lever(now: Training, time: Time, kind: str, changes: Changes, then: Trainin
         changes=differences(plan, changed),
         saved_bytes=saved,
         saved_device_bytes=device,
-        added_seconds=after - before,
-        added_per_token=after / tokens_then - before / tokens,
+        added_seconds=added,
+        added_per_token=per_token,
         price=price,
         same_batch=tokens == tokens_then,
         verdict=then.memory.verdict,

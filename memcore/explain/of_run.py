@@ -51,7 +51,9 @@ def _watts(book: Book) -> Explanation:
 @rule("run.energy_joules")
 def _energy(book: Book) -> Explanation:
     formula = book.at("run.watts") * book.at("run.seconds")
-    return about("Energy", "J", formula, "Of the boards, and of what the PUE adds to them.", [LLAMA])
+    return about(
+        "Energy", "J", formula, "Of the boards, and of what the PUE adds to them.", [LLAMA]
+    )
 
 
 @rule("run.joules_per_token")

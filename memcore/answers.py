@@ -17,9 +17,9 @@ def watts_per_gpu(plan: Plan) -> float:
 def answers(plan: Plan, time: Time) -> Run:
     """Training on the plan's tokens, in whole steps that each take as long as the one computed.
 
-    Energy is the boards' power all along, times the plan's power usage effectiveness: Wh = GPU-hours
-    x W x PUE, as Touvron et al. 2023 (LLaMA, section 6) count it. Hosts, network and what is lost to
-    failures and restarts are not in it, nor in the time.
+    Energy is the boards' power all along, times the plan's power usage effectiveness: Wh =
+    GPU-hours x W x PUE, as Touvron et al. 2023 (LLaMA, section 6) count it. Hosts, network and what
+    is lost to failures and restarts are not in it, nor in the time.
     """
     steps = ceil_div(plan.run.tokens, plan.tokens_per_step)
     seconds = steps * time.step_seconds

@@ -13,7 +13,9 @@ from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.units import (
     bytes_text,
     count_text,
+    energy_text,
     exact_text,
+    money_text,
     rate_text,
     seconds_text,
     signed_seconds,
@@ -232,7 +234,13 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 def _readable(plan: Plan, report: Report) -> str:
     """The Report for a terminal."""
-    blocks = [_headline(plan, report), *_memory(report), *_time(report), *_serve(report)]
+    blocks = [
+        _headline(plan, report),
+        *_memory(report),
+        *_time(report),
+        *_run(plan, report),
+        *_serve(report),
+    ]
     blocks.append("\n".join(f"Note: {note}" for note in report.notes))
     text = "\n\n".join(filter(None, blocks))
     return _printable(text)
@@ -295,6 +303,21 @@ def _time(report: Report) -> Iterable[str]:
         if busy
     ]
     yield "\n".join(_table(("Resource", "busy", "exposed"), rows))
+
+
+def _run(plan: Plan, report: Report) -> Iterable[str]:
+    run = report.run
+    if run is None:
+        return
+    said = [f"{run.steps:,} steps", seconds_text(run.seconds), f"{run.gpu_hours:,.0f} GPU-hours"]
+    if run.cost is not None:
+        price = money_text(plan.run.price_per_gpu_hour)
+        said.append(f"{money_text(run.cost)} at {price} per GPU-hour")
+    yield (
+        f"{count_text(plan.run.tokens)} tokens: {', '.join(said)}\n"
+        f"Energy at {rate_text(run.watts, 'W')}: {energy_text(run.energy_joules)}, "
+        f"{energy_text(run.joules_per_token)} a token"
+    )
 
 
 def _serve(report: Report) -> Iterable[str]:

@@ -175,10 +175,11 @@ def evaluate(plan: Plan) -> Report:
         )
     if memory and FAMILIES[plan.architecture.family].note:
         notes.append(FAMILIES[plan.architecture.family].note)
-    if memory and plan.architecture.experts and step.copies.eight_bit:
+    eight_bit = training.step.copies.eight_bit if training else None
+    if eight_bit and plan.architecture.experts:
         notes.append(
             "Rows of an expert that are padded to a multiple of "
-            f"{step.copies.eight_bit.multiple} for products in 8 bits are not counted."
+            f"{eight_bit.multiple} for products in 8 bits are not counted."
         )
     if memory and (padded := _padded_experts(plan)):
         notes.append(

@@ -155,8 +155,8 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
 
 
 def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
-    """The smallest first; of those that cost the same, in the order of TRIES. What has no time comes
-    last of its kind."""
+    """The smallest first; of those that cost the same, in the order of TRIES. What has no time
+    comes last of its kind."""
     kind = KINDS[lever.kind]
     price = math.inf if lever.price is None else round(lever.price + kind.reluctance, DIGITS)
     if memory.fits:

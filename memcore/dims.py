@@ -127,12 +127,19 @@ SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
 ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
 RANK = Dim("RANK")  # of a low-rank adapter
+TYPES = Dim("TYPES")  # rows of a table of token types
+HEIGHT, WIDTH = Dim("HEIGHT"), Dim("WIDTH")  # of an image, in pixels
+PATCH_H, PATCH_W = Dim("PATCH_H"), Dim("PATCH_W")  # of one of its patches
+CHANNELS = Dim("CHANNELS")  # of an image
+PATCHES = Dim("PATCHES")  # of one image
 
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
     for axis in ("SEQ", "EP", "EDP"):
         sizes.setdefault(axis, 1)
+    if "IMAGE_TOKENS" in sizes:
+        sizes["S"] = sizes["IMAGE_TOKENS"]
     tp = sizes["TP"]
     sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]

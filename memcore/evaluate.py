@@ -139,7 +139,7 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
-        serve=serve(plan),
+        serve=serve(plan) if FAMILIES[plan.architecture.family].decoder else None,
         ledger=ledger,
         notes=tuple(notes),
     )

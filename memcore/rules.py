@@ -126,6 +126,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"{' or '.join(kernels)}",
             )
         )
+    losses = FAMILIES[model.family].losses
+    if t.cross_entropy not in losses:
+        issues.append(
+            Issue(
+                "train.cross_entropy",
+                f"{model.family} has no {t.cross_entropy} loss; set it to {' or '.join(losses)}",
+            )
+        )
+    issues += _alone_issues(plan, model)
     if t.kernels == "compile" and t.checkpointing == "selective":
         issues.append(
             Issue(
@@ -142,7 +151,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "eager or fused",
             )
         )
-    if model.learned_positions and t.seq_len > model.max_positions:
+    if model.learned_positions and not model.image and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",
@@ -203,6 +212,24 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
+    """What families that are known with data parallelism only are not known to run with."""
+    if not FAMILIES[model.family].alone:
+        return []
+    issues = [
+        Issue(f"parallel.{axis}", f"{model.family} is planned with data parallelism; set it to 1")
+        for axis in ("tp", "pp", "cp")
+        if getattr(plan.parallel, axis) > 1
+    ]
+    if plan.train.framework == "megatron":
+        message = f"there is no {model.family} in it; set it to fsdp2 or pytorch"
+        issues.append(Issue("train.framework", message))
+    if plan.train.adapter != "none":
+        message = f"adapters are not planned for {model.family}; set it to none"
+        issues.append(Issue("train.adapter", message))
+    return issues
 
 
 def _parallel_issues(plan: Plan) -> list[Issue]:

@@ -11,7 +11,7 @@ from app import state
 from app.fields import Field, field
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
-from memcore.policies import COPIES, FRAMEWORKS, Word
+from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, Word
 from memcore.units import parse_count
 
 SIZES = (
@@ -37,6 +37,14 @@ STAGES = {
 }
 
 
+DEEPSPEED = (  # the first two of any stage, the others of the third
+    *("train.overlap_comm", "train.reduce_bucket_size"),
+    *("train.stage3_max_live_parameters", "train.stage3_max_reuse_distance"),
+    *("train.stage3_prefetch_bucket_size", "train.stage3_param_persistence_threshold"),
+    "train.sub_group_size",
+)
+
+
 def draw(serving: bool) -> None:
     """Every widget of the plan: the six that matter most, the model, the hardware, the rest."""
     _examples()
@@ -50,8 +58,12 @@ def draw(serving: bool) -> None:
     _hardware()
     with st.expander("Training details"):
         _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
+        if state.drafted("train.framework") == "deepspeed":
+            _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
         _fields("train.kernels", "train.attention", "train.cross_entropy")
         _fields("train.checkpoint_every", "train.adapter")
+        if state.drafted("train.framework") == "megatron":
+            _fields("train.mtp_layers")
         if state.drafted("train.adapter") != "none":
             _fields("train.lora_targets", "train.lora_rank", "train.lora_dropout")
             _fields("train.adapter_dtype")
@@ -60,6 +72,9 @@ def draw(serving: bool) -> None:
     with st.expander("Parallelism"):
         for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
             _steps(path, RANKS)
+        if state.plan().architecture.experts:
+            _steps("parallel.etp", RANKS)
+            _fields("train.imbalance")
         _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
     with st.expander("Serving", expanded=serving):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
@@ -105,6 +120,8 @@ def _fields(*paths: str) -> None:
             st.selectbox(options=list(f.words), format_func=_labels(f.words), **_common(f, change))
         elif f.kind is bool:
             st.toggle(**_common(f))
+        elif f.kind is float and (f.high or 0) > 1:
+            st.number_input(min_value=f.low, max_value=f.high, step=0.1, **_common(f))
         elif f.kind is float:
             st.slider(min_value=0.0, max_value=f.high, step=0.01, **_common(f))
         else:
@@ -159,7 +176,12 @@ def _of_framework(framework: str) -> dict[str, Any]:
     stages = FRAMEWORKS[framework].zero
     own = framework == "megatron"
     fitting = "megatron" if own else "hf" if kernels == "megatron" else kernels
+    optimizer = state.drafted("train.optimizer")
+    if framework == "deepspeed":
+        fitting = "hf" if fitting == "compile" else fitting
+        optimizer = optimizer if optimizer in DEEPSPEED_OPTIMIZERS else "adamw"
     return {
+        "train.optimizer": optimizer,
         "train.framework": framework,
         "train.zero": zero if zero in stages else stages[-1],
         "train.kernels": fitting,

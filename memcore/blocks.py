@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memcore import multi_token
 from memcore.families import FAMILIES
 from memcore.model import Model
 from memcore.ops import HIDDEN
 from memcore.policies import CORE
 from memcore.primitives import scatter
-from memcore.structure import Adapters, LayerKind, Structure
+from memcore.structure import Adapters, Depths, LayerKind, Structure
 from memcore.tape import Tape, Tensor
 
 
@@ -40,11 +41,23 @@ def structure_of(
     served: bool = False,
     parallel: str = "",
     exchanges: bool = False,
+    gathers: bool = False,
     adapters: Adapters | None = None,
+    depths: Depths | None = None,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
-    words = (attention, kernels, cross_entropy, dtype, autocast, served, parallel, exchanges)
-    return Structure(model.family, model.traits, *words, adapters)
+    words = (
+        attention,
+        kernels,
+        cross_entropy,
+        dtype,
+        autocast,
+        served,
+        parallel,
+        exchanges,
+        gathers,
+    )
+    return Structure(model.family, model.traits, *words, adapters, depths)
 
 
 @functools.lru_cache(maxsize=512)
@@ -82,9 +95,14 @@ def _ends(s: Structure) -> tuple[Tape, Tape]:
     """The embedding and the head."""
     family = FAMILIES[s.family]
     kernels = "hf" if s.kernels == "compile" else s.kernels  # each layer is compiled by itself
+
+    def head(t: Tape) -> Tensor:
+        x = t.input("input", HIDDEN, s.dtype)
+        return multi_token.head(t, s, x, family.layer) if s.depths else family.head(t, s, x)
+
     return (
         _tape(s, "embed", lambda t: scatter(t, family.embed(t, s)), kernels),
-        _tape(s, "head", lambda t: family.head(t, s, t.input("input", HIDDEN, s.dtype)), kernels),
+        _tape(s, "head", head, kernels, bool(s.depths and s.depths.again == CORE)),
     )
 
 

@@ -47,6 +47,33 @@ ALLOCATOR_SLACK_FSDP2 = Constant(
     "losses and versions. All-gathers and reduce-scatters on streams of their own leave gaps that "
     "plain training does not",
 )
+ALLOCATOR_SLACK_DEEPSPEED = Constant(
+    "reserved / allocated, DeepSpeed, ZeRO 0 to 2",
+    1.08,
+    1.24,
+    "ratio",
+    "measured",
+    "two runs of Llama 3.1 8B under ZeRO 2 on 8 H200 and B200 (stas00/ml-engineering, "
+    "insights/when-to-upgrade-gpus): 1.11 with transformers' own kernels, 1.23 with Liger's",
+)
+ALLOCATOR_SLACK_ZERO_3 = Constant(
+    "reserved / allocated, DeepSpeed, ZeRO 3",
+    1.00,
+    1.10,
+    "ratio",
+    "measured",
+    "the same source: Llama 3.1 8B under ZeRO 3 with the optimizer on the host, 8,192 and 131,072 "
+    "tokens, together with what the streams hold",
+)
+STREAM_POOLS = Constant(
+    "held by DeepSpeed's gather and reduce streams",
+    1.34,
+    1.68,
+    "times the weights gathered at once",
+    "measured",
+    "read off the same two runs. All-gathers and reductions allocate on streams of their own, "
+    "whose blocks no other stream can use, and which run ahead of the GPU",
+)
 CUBLAS_WORKSPACE = Constant(
     "cuBLAS workspace, before Hopper",
     8_519_680,
@@ -84,23 +111,53 @@ NCCL_BUFFERS = Constant(
     "assumed",
 )
 
-# Shares of the datasheet's peak that kernels reach. Assumed until fitted on runs kept for it.
-MATMUL_EFFICIENCY = Constant(
-    "matrix products, share of peak FLOP/s",
-    0.70,
-    0.70,
-    "ratio",
-    "assumed",
-    "large bf16 products reach about 0.7 of the dense peak on Hopper, more on Ampere",
-)
-ATTENTION_EFFICIENCY = Constant(
-    "attention kernels, share of peak FLOP/s",
-    0.50,
-    0.50,
-    "ratio",
-    "assumed",
-    "FlashAttention-2 reports 0.5 to 0.73 on A100 and about 0.35 to 0.5 on H100",
-)
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Shares of the datasheet's peak that an architecture's kernels reach in training.
+
+    picojoules   board power over peak bf16 FLOP/s of the GPU that they were read off
+    """
+
+    matmul: Constant
+    attention: Constant
+    picojoules: float
+
+
+def _reached(of: str, matmul: float, attention: float, picojoules: float) -> Efficiency:
+    return Efficiency(
+        Constant(f"matrix products, {of}, share of peak FLOP/s", matmul, matmul, "ratio",
+                 "measured" if of in FITTED else "assumed", FIT if of in FITTED else BETWEEN),
+        Constant(f"attention kernels, {of}, share of peak FLOP/s", attention, attention, "ratio",
+                 "measured" if of in FITTED else "assumed", FIT if of in FITTED else BETWEEN),
+        picojoules,
+    )  # fmt: skip
+
+
+FITTED = ("Ampere", "Hopper", "Blackwell")
+FIT = "fitted on the step times marked 'tuned' in presets/evidence/times.toml, and on no others"
+BETWEEN = "no run of this architecture was fitted: a value between those that were"
+EFFICIENCIES = {
+    "Ampere": _reached("Ampere", 0.78, 0.55, 1.28),
+    "Hopper": _reached("Hopper", 0.66, 0.50, 0.708),
+    "Blackwell": _reached("Blackwell", 0.62, 0.45, 0.444),
+}
+OTHER = _reached("other architectures", 0.70, 0.50, 0.0)
+
+
+def efficiency(architecture: str) -> Efficiency:
+    """Of a GPU of this architecture."""
+    return next((e for name, e in EFFICIENCIES.items() if architecture.startswith(name)), OTHER)
+
+
+POWER_EXPONENT = Constant(
+    "how the clock follows the power limit", 0.5, 0.5, "exponent", "assumed",
+    "a GPU's power grows with more than the square of its clock, as voltage rises with it",
+)  # fmt: skip
+LAUNCH = Constant(
+    "between two kernels of a step", 4e-6, 4e-6, "seconds", "assumed",
+    "start and end of a kernel on the GPU; the host runs ahead",
+)  # fmt: skip
 HBM_EFFICIENCY = Constant(
     "memory-bound kernels, share of peak bandwidth",
     0.80,
@@ -132,12 +189,16 @@ HOST_ADAM_BYTES = Constant(
 ALL = (
     ALLOCATOR_SLACK,
     ALLOCATOR_SLACK_FSDP2,
+    ALLOCATOR_SLACK_DEEPSPEED,
+    ALLOCATOR_SLACK_ZERO_3,
+    STREAM_POOLS,
     CUBLAS_WORKSPACE,
     CUBLAS_WORKSPACE_HOPPER,
     CUDA_CONTEXT,
     NCCL_BUFFERS,
-    MATMUL_EFFICIENCY,
-    ATTENTION_EFFICIENCY,
+    *(c for e in (*EFFICIENCIES.values(), OTHER) for c in (e.matmul, e.attention)),
+    POWER_EXPONENT,
+    LAUNCH,
     HBM_EFFICIENCY,
     LINK_EFFICIENCY,
     COLLECTIVE_LATENCY,

@@ -71,7 +71,21 @@ def share(what: str, shape: Shape, rule: Callable[[Number], Number]) -> Share:
     return Share(f"{what} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, rule)
 
 
-Factor = Dim | Cut | Share | int
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat(_Divisible):
+    """The elements of a whole shape, laid out flat and divided over an axis, rounded up."""
+
+    shape: Shape
+    axis: Axis
+
+
+@functools.cache
+def flat(shape: Shape, axis: Axis) -> Flat:
+    """What one rank of `axis` has of a tensor of this shape."""
+    return Flat(f"1/{axis.name} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, axis)
+
+
+Factor = Dim | Cut | Share | Flat | int
 Shape = tuple[Factor, ...]
 
 TP, CP = Axis("TP"), Axis("CP")
@@ -79,7 +93,8 @@ SEQ = Axis("SEQ")  # TP ranks between which sequence parallelism cuts the tokens
 SHARD = Axis("SHARD")  # ranks that share each parameter (FSDP, ZeRO-3)
 STATE = Axis("STATE")  # ranks that share the optimizer states
 EP = Axis("EP")  # ranks between which whole experts are shared out
-EDP = Axis("EDP")  # ranks that have the same experts and share their optimizer states
+ETP = Axis("ETP")  # ranks that share each expert
+EDP = Axis("EDP")  # ranks that have the same of the same experts and share their optimizer states
 
 B = Dim("B")  # sequences in a micro-batch
 S = Dim("S")  # tokens in a sequence
@@ -118,10 +133,13 @@ EXPANDED = Dim("EXPANDED")  # HEADS x (NOPE + V_DIM): keys and values expanded f
 KEPT_V = Dim("KEPT_V")  # width of what eager latent attention keeps as V
 EXPERTS = Dim("EXPERTS")  # routed experts of a layer
 TOP_K = Dim("TOP_K")  # experts that each token is sent to
-ROUTED = Dim("ROUTED")  # rows that all experts compute: tokens x TOP_K
+ROUTED = Dim("ROUTED")  # rows that this rank's tokens are sent in: tokens x TOP_K
+ARRIVED = Dim("ARRIVED")  # rows that come to this rank's experts from all that share them out
+COMPUTED = Dim("COMPUTED")  # rows that they compute: those of every rank that shares each expert
 CHOSEN = Dim("CHOSEN")  # experts that get a row at all, where routing is balanced
 EXPERT_F = Dim("EXPERT_F")  # intermediate size of one expert
 EXPERT_FUSED = Dim("EXPERT_FUSED")  # 2 EXPERT_F: gate and up side by side
+JOINED = Dim("JOINED")  # 2 D: an embedding and a hidden state side by side
 ONE = Dim("ONE")  # 1: the width of a gate for a whole token
 SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
@@ -132,14 +150,24 @@ HEIGHT, WIDTH = Dim("HEIGHT"), Dim("WIDTH")  # of an image, in pixels
 PATCH_H, PATCH_W = Dim("PATCH_H"), Dim("PATCH_W")  # of one of its patches
 CHANNELS = Dim("CHANNELS")  # of an image
 PATCHES = Dim("PATCHES")  # of one image
+GROUP = Dim("GROUP")  # parameters of one GPU before sharding, all together
+LARGEST = Dim("LARGEST")  # parameters in the largest tensor
+PERSISTENT = Dim("PERSISTENT")  # parameters in tensors that DeepSpeed's ZeRO-3 never partitions
+LIVE = Dim("LIVE")  # parameters that ZeRO-3 holds gathered at once
+PREFETCH = Dim("PREFETCH")  # parameters in one all-gather of several tensors
+BUCKET = Dim("BUCKET")  # elements of the buffer that gradients are reduced in
+BUCKETED = Dim("BUCKETED")  # gradients in it at most
+UNREDUCED = Dim("UNREDUCED")  # gradients that the first bucket leaves
+ALLREDUCED = Dim("ALLREDUCED")  # gradients that plain data parallelism reduces at once
+SUBGROUP = Dim("SUBGROUP")  # parameters that an optimizer step takes at once
+SLICE = Dim("SLICE")  # parameters in the largest tensor's part on one GPU
 
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
-    for axis in ("SEQ", "EP", "EDP"):
+    for axis in ("SEQ", "EP", "ETP", "EDP"):
         sizes.setdefault(axis, 1)
-    if "IMAGE_TOKENS" in sizes:
-        sizes["S"] = sizes["IMAGE_TOKENS"]
+    sizes.setdefault("IMBALANCE", 1000)
     tp = sizes["TP"]
     sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
@@ -180,9 +208,14 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["KEPT_V"] = ceil_div(where(b == 1, sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"])
     own = ceil_div(ceil_div(s, sizes["CP"]), sizes["SEQ"])
     sizes["ROUTED"] = b * own * sizes["TOP_K"]
+    # No rank can get more than all rows, which are EP times the mean.
+    fullest = minimum(sizes["IMBALANCE"], 1000 * sizes["EP"])
+    sizes["ARRIVED"] = ceil_div(sizes["ROUTED"] * fullest, 1000)
+    sizes["COMPUTED"] = sizes["ARRIVED"] * sizes["ETP"]
     sizes["ROW_MAP"] = 2 * sizes["EXPERTS"] + 1
     sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
     sizes["ONE"] = 1
+    sizes["JOINED"] = 2 * sizes["D"]
     sizes["SINKED"] = s + 1
     sizes["EXPERT_FUSED"] = 2 * sizes["EXPERT_F"]
     sizes["LABELS"] = where(b == 1, s + 1, b * s)
@@ -200,6 +233,8 @@ def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number
     if value is None:
         if isinstance(factor, Share):
             value = factor.rule(elements(factor.shape, sizes))
+        elif isinstance(factor, Flat):
+            value = ceil_div(elements(factor.shape, sizes), sizes[factor.axis.name])
         else:
             assert isinstance(factor, Cut), f"no size for {factor.name}"
             value = ceil_div(size(factor.dim, sizes), sizes[factor.axis.name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
@@ -11,7 +12,7 @@ from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.instants import Step
 from memcore.ledger import Amounts
-from memcore.memory import count, fullest, layers_of, step_of, training_sizes
+from memcore.memory import count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time
@@ -50,6 +51,17 @@ def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
     return int(n)
 
 
+def predicting(plan: Plan) -> int:
+    """Parameters of a plan's multi-token prediction, besides embedding and head."""
+    model = plan.architecture
+    kinds, _ = layers_of(model)
+    head = build(
+        replace(structure_of(model, kernels="megatron"), depths=depths_of(plan)), kinds
+    ).head
+    amounts, _ = weights(model)
+    return int(sum(amounts.elements(p.shape) for p in head.parameters if ".mtp." in p.name))
+
+
 def trained(step: Step) -> list[tuple[Storage, int]]:
     """Each weight that a step trains, and how many layers have it."""
     of_layers = zip(step.blocks.layers, step.layers.counts, strict=True)
@@ -61,6 +73,11 @@ def _not_planned(plan: Plan) -> str:
     """Why training cannot be planned for this combination, or ''. Serving may still be."""
     p = plan.parallel
     own = plan.train.framework == "megatron"
+    if p.etp > 1 and not (own and plan.architecture.experts):
+        return (
+            "expert tensor parallelism is that of Megatron's mixtures of experts; set parallel.etp "
+            "to 1."
+        )
     if p.ep > 1 and not plan.architecture.experts:
         return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
     if p.ep > 1 and not own:
@@ -101,16 +118,14 @@ def evaluate(plan: Plan) -> Report:
         if plan.train.adapter != "none":
             trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
             notes.append(
-                "The time of a training step is not computed with adapters yet; its memory is. "
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
-        elif p.tp * p.pp * p.cp * p.ep == 1:
-            time = training_time(plan, step, amounts)
-        else:
+        if plan.train.mtp_layers:
             notes.append(
-                "The time of a training step is not computed for tensor, pipeline, context or "
-                "expert parallelism yet; its memory is."
+                f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
+                "own; MFU counts none of its FLOPs."
             )
+        time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
@@ -124,6 +139,12 @@ def evaluate(plan: Plan) -> Report:
             f"{plan.architecture.experts:,} experts over {plan.dp:,} ranks are padded to "
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
+        )
+    decodes = FAMILIES[plan.architecture.family].decoder
+    if not decodes:
+        notes.append(
+            f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
+            "nothing and has no KV cache."
         )
     if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
         plan.architecture.window
@@ -139,7 +160,7 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
-        serve=serve(plan) if FAMILIES[plan.architecture.family].decoder else None,
+        serve=serve(plan) if decodes else None,
         ledger=ledger,
         notes=tuple(notes),
     )

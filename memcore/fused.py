@@ -145,18 +145,30 @@ def linear_cross_entropy(t: Tape, x: Tensor, labels: Tensor, width: Factor, tied
 
 
 def linear(
-    t: Tape, name: str, x: Tensor, width: Factor, into: Factor, bias: bool, tied: bool
+    t: Tape,
+    name: str,
+    x: Tensor,
+    width: Factor,
+    into: Factor,
+    bias: bool,
+    tied: bool,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Megatron's column- or row-parallel linear. Saves this rank's tokens of x, and gathers them
-    again in backward where the product needs all of them."""
+    again in backward where the product needs all of them.
+
+    weight   the output layer's, where several products read it: the stand-in for its gradient then
+             waits for those of the others
+    """
     column, row = is_cut(into), is_cut(width)
     sequence = t.parallel == SEQUENCE
     with t.scope(name):
-        w = t.parameter("weight", (into, width), tied)
+        w = weight or t.parameter("weight", (into, width), tied)
         weights = [w, t.parameter("bias", (into,))] if bias else [w]
         gathers, scatters = column and sequence, row and sequence
         rows = (B, S / CP) if column else x.shape[:-1]
         flops = (2.0, (*rows, width, into))
+        _sends(t, x, (*rows, width), (*rows, into), column, row)
         t.start("matmul", x, *weights, flops=[flops], product="mm")
         whole = t.new("gathered", (*rows, width), x.dtype) if gathers else x
         out = t.new("out", (*rows, into), x.dtype)
@@ -177,13 +189,36 @@ def linear(
             if gathers:
                 used.append(dx)
                 dx = t.new("input grad, scattered", x.shape, x.dtype)
+            dw = None
             if isinstance(into, Cut) and into.dim is VOCAB:  # the one layer that is not TE's
-                used.append(t.new("weight grad", w.shape, w.dtype))
+                dw = t.new("weight grad", w.shape, w.dtype)
+                used += [dw] if weight is None else []
+            t.read_and_write(w.storage, w.shape, "fp32")
             t.free(*used)
-            return [dx if x.needs_grad else None, *(None for _ in weights)]
+            waits = [dw if weight else None, *(None for _ in weights[1:])]
+            return [dx if x.needs_grad else None, *waits]
 
         t.finish("matmul", [x, *weights], out, [x], backward, flops=[(4.0, flops[1])])
         return out
+
+
+def _sends(t: Tape, x: Tensor, into: Shape, out: Shape, column: bool, row: bool) -> None:
+    """What tensor-parallel ranks send each other for one linear (megatron/core/tensor_parallel:
+    LinearWithGradAccumulationAndAsyncCommunication): the input is gathered again while its gradient
+    is computed, and the input's gradient is summed while the weight's is."""
+    one_product = (2.0, (*into, out[-1]))
+    if column and t.parallel:
+        summed = "all-reduce"
+        if t.parallel == SEQUENCE:
+            summed = "reduce-scatter"
+            t.send("tokens", "all-gather", TP, into, x.dtype)
+            t.send("tokens", "all-gather", TP, into, x.dtype, backward=True, behind=one_product)
+        t.send("gradients of tokens", summed, TP, into, x.dtype, backward=True, behind=one_product)
+    elif row and t.parallel == SEQUENCE:
+        t.send("partial results", "reduce-scatter", TP, out, x.dtype)
+        t.send("gradients of results", "all-gather", TP, out, x.dtype, backward=True)
+    elif row and t.parallel:
+        t.send("partial results", "all-reduce", TP, out, x.dtype)
 
 
 def is_cut(f: Factor) -> bool:

@@ -10,6 +10,7 @@ of the next one and the gradients of the one before).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from memcore.blocks import Blocks
@@ -111,6 +112,8 @@ class Step:
     first, last   whether the stage has the embedding, and the head
     waiting    forwards through `running` layers, besides the present one, that wait for their
                backward; `losses`: of them, those that have been through the head too
+    schedule   of a framework with one of its own (DeepSpeed), which also lays tensors out flat,
+               with its ZeRO stage and how many `buckets` gradients are reduced in
     """
 
     blocks: Blocks
@@ -128,6 +131,9 @@ class Step:
     last: bool = True
     waiting: int = 0
     losses: int = 0
+    schedule: Callable[[Step], list[Instant]] | None = None
+    zero: int = 0
+    buckets: int = 0
 
     @property
     def embed(self) -> BlockStates:
@@ -141,7 +147,8 @@ class Step:
         return self._states(self.blocks.layers[kind], outer=False)
 
     def _states(self, tape: Tape, outer: bool) -> BlockStates:
-        return block_states(tape, self.copies, self.optimizer, self.sharded, outer)
+        flattened = self.schedule is not None
+        return block_states(tape, self.copies, self.optimizer, self.sharded, outer, flattened)
 
     def recompute(self, kind: int) -> str:
         """What of layers of this kind is run again whole (policies.Checkpointing), or ''."""
@@ -234,16 +241,22 @@ def resident(step: Step) -> Alive:
         alive += step.every("gradients")
         counted = zip(step.blocks.layers, step.layers.counts, strict=False)
         tapes = tuple(tape for tape, n in counted if n)
+        if step.last and step.blocks.structure.depths:
+            tapes += (step.blocks.head,)
         alive.append((megatron_buffers(tapes, step.blocks.structure.parallel), 1))
     if step.replicas:
         alive += step.every("buckets")
     if step.copies.scaled:
         alive.append((LOSS_SCALE, 1))
-    tables = sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
-    return [*alive, (BUFFERS, tables)]
+    return [*alive, (BUFFERS, tables_of(step))]
 
 
-def _stepping(step: Step) -> Alive:
+def tables_of(step: Step) -> int:
+    """How many tables of rotary angles the model has."""
+    return sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
+
+
+def stepping(step: Step) -> Alive:
     """What the optimizer's step needs while it runs on the GPU."""
     return step.every("temporaries") if step.offload == "none" else []
 
@@ -273,6 +286,8 @@ def saved_for_backward(step: Step) -> Alive:
 
 def instants(step: Step) -> list[Instant]:
     """Every instant of a training step at which memory can peak, in order of time."""
+    if step.schedule:
+        return step.schedule(step)
     return _sharded(step) if step.sharded else _whole(step)
 
 
@@ -291,7 +306,7 @@ def waiting(step: Step) -> Alive:
     return [*((group, times * n) for group, times in one), *heads]
 
 
-def _activations(step: Step, layers: int, forward: bool) -> Alive:
+def activations(step: Step, layers: int, forward: bool) -> Alive:
     """What forward has left so far: the embedding's, the shared tensors', and `layers` layers'."""
     until_backward, forward_only = _shared(step)
     alive: Alive = [
@@ -324,8 +339,6 @@ def _whole(step: Step) -> list[Instant]:
 
     def so_far(counts: list[int]) -> Alive:
         """Gradients made when these layers have run backward, beside those that were there."""
-        if step.accumulated:
-            return []
         if merge:
             return step.at_last((tied_gradient(blocks.head), 1))
         return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
@@ -334,7 +347,7 @@ def _whole(step: Step) -> list[Instant]:
         Instant(
             "forward-last-layer",
             "Forward, last layer",
-            before + _activations(step, n - 1, forward=True),
+            before + activations(step, n - 1, forward=True),
             step.forward(n - 1),
         )
     ]
@@ -343,13 +356,13 @@ def _whole(step: Step) -> list[Instant]:
             Instant(
                 "loss",
                 "Loss",
-                before + _activations(step, n, forward=True),
+                before + activations(step, n, forward=True),
                 window(blocks.head, FORWARD),
             ),
             Instant(
                 "loss-backward",
                 "Backward of the loss",
-                before + _activations(step, n, forward=False),
+                before + activations(step, n, forward=False),
                 window(blocks.head, BACKWARD, merge),
             ),
         ]
@@ -358,7 +371,7 @@ def _whole(step: Step) -> list[Instant]:
             Instant(
                 name,
                 label,
-                before + so_far(layers.after(i)) + _activations(step, i, forward=False),
+                before + so_far(layers.after(i)) + activations(step, i, forward=False),
                 step.backward(i, merge),
             )
         )
@@ -371,7 +384,7 @@ def _whole(step: Step) -> list[Instant]:
                 window(blocks.embed, BACKWARD, merge),
             )
         )
-    out.append(Instant("optimizer-step", "Optimizer step", base + made + _stepping(step)))
+    out.append(Instant("optimizer-step", "Optimizer step", base + made + stepping(step)))
     return out
 
 
@@ -420,7 +433,7 @@ def _sharded(step: Step) -> list[Instant]:
                 *unsharded(n),
                 *whole(n - 1),
                 *gathering(n - 1),
-                *_activations(step, n - 1, forward=True),
+                *activations(step, n - 1, forward=True),
             ],
             step.forward(n - 1),
         ),
@@ -435,7 +448,7 @@ def _sharded(step: Step) -> list[Instant]:
                     *root,
                     *unsharded(n),
                     *whole(n - 1),
-                    *_activations(step, n, forward=True),
+                    *activations(step, n, forward=True),
                 ],
                 window(blocks.head, FORWARD),
             )
@@ -449,7 +462,7 @@ def _sharded(step: Step) -> list[Instant]:
                     *before,
                     *root,
                     *root,
-                    *_activations(step, n, forward=False),
+                    *activations(step, n, forward=False),
                     *step.at_last((saved(blocks.head), 1)),
                 ],
             )
@@ -464,7 +477,7 @@ def _sharded(step: Step) -> list[Instant]:
                     *root,
                     *unsharded(n),
                     *gathering(n - 1),
-                    *_activations(step, n, forward=False),
+                    *activations(step, n, forward=False),
                 ],
                 window(blocks.head, BACKWARD),
             )
@@ -477,7 +490,7 @@ def _sharded(step: Step) -> list[Instant]:
             *gathering(i - 1),
             *reduced(layers.after(i)),
             *head_grads,
-            *_activations(step, i, forward=False),
+            *activations(step, i, forward=False),
         ]
         out.append(
             Instant(
@@ -525,6 +538,6 @@ def _sharded(step: Step) -> list[Instant]:
             ],
         )
     )
-    stepping = [*base, *step.every("gradients"), *_stepping(step)]
-    out.append(Instant("optimizer-step", "Optimizer step", stepping))
+    last = [*base, *step.every("gradients"), *stepping(step)]
+    out.append(Instant("optimizer-step", "Optimizer step", last))
     return out

@@ -26,7 +26,7 @@ from memcore.model import check_depth
 from memcore.plan import Plan, resolve_model
 
 VERSION = 1
-MAX_KEYS = 64
+MAX_KEYS = 128
 MAX_VALUE = 200  # characters of one readable value
 MAX_PAYLOAD = 30_000  # characters of one compressed object
 MAX_OBJECT = 200_000  # bytes it may expand to
@@ -49,6 +49,7 @@ KEYS = {
     "pp": Key("parallel.pp", 1),
     "cp": Key("parallel.cp", 1),
     "ep": Key("parallel.ep", 1),
+    "etp": Key("parallel.etp", 1),
     "sp": Key("parallel.sequence_parallel", False),
     "vs": Key("parallel.virtual_stages", 1),
     "sched": Key("parallel.schedule", "1f1b"),
@@ -57,11 +58,20 @@ KEYS = {
     "accum": Key("train.grad_accumulation", 1),
     "fw": Key("train.framework", "fsdp2"),
     "zero": Key("train.zero", 3),
+    "overlap": Key("train.overlap_comm", "auto"),
+    "bucket": Key("train.reduce_bucket_size", 500_000_000),
+    "live": Key("train.stage3_max_live_parameters", 1_000_000_000),
+    "reuse": Key("train.stage3_max_reuse_distance", 1_000_000_000),
+    "prefetch": Key("train.stage3_prefetch_bucket_size", 50_000_000),
+    "persist": Key("train.stage3_param_persistence_threshold", 100_000),
+    "subgroup": Key("train.sub_group_size", 1_000_000_000),
     "adapter": Key("train.adapter", "none"),
     "rank": Key("train.lora_rank", 16),
     "targets": Key("train.lora_targets", "attention"),
     "loradrop": Key("train.lora_dropout", 0.0),
     "adtype": Key("train.adapter_dtype", "fp32"),
+    "mtp": Key("train.mtp_layers", 0),
+    "imb": Key("train.imbalance", 1.0),
     "prec": Key("train.precision", "bf16-mixed"),
     "opt": Key("train.optimizer", "adamw"),
     "ckpt": Key("train.checkpointing", "full"),
@@ -82,6 +92,15 @@ KEYS = {
     "block": Key("serve.block_size", 16),
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
+    "arrive": Key("serve.arrivals", "poisson"),
+    "rate": Key("serve.arrival_rate", 4.0),
+    "reqs": Key("serve.requests", 1000),
+    "lengths": Key("serve.lengths", "lognormal"),
+    "pcv": Key("serve.prompt_cv", 1.0),
+    "ocv": Key("serve.output_cv", 1.0),
+    "prefix": Key("serve.shared_prefix", 0),
+    "maxlen": Key("serve.max_seq_len", 0),
+    "seed": Key("serve.seed", 0),
 }
 MODEL, GPU, NODE = "llama-3-8b", "h100-sxm-80gb", None
 # A preset's name (with '~revision'), or an object compressed. `size` is a standard model.
@@ -405,7 +424,8 @@ def _mend_seq_len(document: dict[str, Any], given: Collection[str]) -> str:
         model = resolve_model(document["model"])
     except PlanError:
         return ""
-    if type(tokens) is not int or not model.learned_positions or tokens <= model.max_positions:
+    fitting = tokens == model.max_positions if model.image else tokens <= model.max_positions
+    if type(tokens) is not int or not model.learned_positions or fitting:
         return ""
     document["train"]["seq_len"] = model.max_positions
     return f"{model.max_positions:,} is used"

@@ -2,8 +2,9 @@
 
 Follows megatron/core/transformer (moe/*.py, multi_latent_attention.py) at 23e00ed (October 2025)
 and transformer_engine/pytorch 2.11 (module/grouped_linear.py, permutation.py), with permutation and
-rotary embedding fused. Nothing is dropped and routing is balanced: a rank's experts together get as
-many rows as its own tokens need, tokens x TOP_K. Expert tensor parallelism is 1: experts are whole.
+rotary embedding fused. Nothing is dropped. Where routing is balanced, a rank's experts together get
+as many rows as its own tokens need, tokens x TOP_K; else the fullest rank's get more (ARRIVED).
+Ranks that share each expert (ETP) gather the rows of all of them, and compute a part of each.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import Callable
 
 from memcore import fused
 from memcore.dims import (
+    ARRIVED,
+    COMPUTED,
     CP,
     EP,
+    ETP,
     EXPANDED,
     EXPERT_F,
     EXPERT_FUSED,
@@ -64,18 +68,21 @@ def mixture(
     score    'softmax' or 'sigmoid', of the router's logits
     shared   experts that every token passes, run while rows are under way
     """
+    sent, here = ROUTED, ARRIVED if s.exchanges else ROUTED
     weights = router(t, s, x, score)
     dispatched, row_map = _permuted(t, x, weights)
-    arrived = [_exchanged(t, s, rows, "dispatch") for rows in dispatched]
+    arrived = [_exchanged(t, s, rows, "dispatch", here) for rows in dispatched]
     beside = shared(t, s, x) if shared else None
-    rows, weight = _sorted(t, arrived, "sort by expert")
+    collected = [_collected(t, s, rows) for rows in arrived]
+    rows, weight = _sorted(t, collected, "sort by expert")
     with t.scope("experts"):
-        both = grouped_linear(t, "linear_fc1", rows, D, EXPERT_FUSED)
+        both = grouped_linear(t, "linear_fc1", rows, D, EXPERT_FUSED / ETP)
         product = weighted_swiglu(t, both, weight, s.traits.activation)
-        result = grouped_linear(t, "linear_fc2", product, EXPERT_F, D)
-    (back,) = _sorted(t, [result], "sort by rank")
+        result = grouped_linear(t, "linear_fc2", product, EXPERT_F / ETP, D)
+    (sorted_back,) = _sorted(t, [result], "sort by rank")
     t.use(result)
-    out = _unpermuted(t, _exchanged(t, s, back, "combine"), row_map)
+    back = _shared_out(t, s, sorted_back, here)
+    out = _unpermuted(t, _exchanged(t, s, back, "combine", sent), row_map)
     if beside:
         out = add(t, out, beside, "routed and shared")
     t.use(dispatched[0], arrived[0], back)
@@ -154,20 +161,50 @@ def _unpermuted(t: Tape, rows: Tensor, row_map: Tensor) -> Tensor:
     return out
 
 
-def _exchanged(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    """An all-to-all between expert-parallel ranks. Saves nothing; without such ranks it is x."""
+def _exchanged(t: Tape, s: Structure, x: Tensor, name: str, rows: Factor) -> Tensor:
+    """An all-to-all between expert-parallel ranks, by which so many rows come. Saves nothing;
+    without such ranks it is x."""
     if not s.exchanges:
         return x
     t.start(name, x)
-    out = t.new(f"{name}, received", x.shape, x.dtype)
+    out = t.new(f"{name}, received", (rows, *x.shape[1:]), x.dtype)
+    most = x if x.shape[0] is ARRIVED else out  # what the fullest rank sends, or receives
+    t.send("rows of experts", "all-to-all", EP, most.shape, x.dtype)
+    t.send("gradients of rows", "all-to-all", EP, most.shape, x.dtype, backward=True)
     t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def _collected(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """An all-gather of rows between the ranks that share each expert, which is summed and cut in
+    backward. Saves nothing; without such ranks it is x."""
+    if not s.gathers:
+        return x
+    t.start("gather", x)
+    out = t.new("rows of every rank", (COMPUTED, *x.shape[1:]), x.dtype)
+    t.send("rows of experts", "all-gather", ETP, out.shape, x.dtype)
+    t.send("gradients of rows", "reduce-scatter", ETP, out.shape, x.dtype, backward=True)
+    t.finish("gather", [x], out, [], lambda g: [t.new("gather grad", x.shape, x.dtype)])
+    return out
+
+
+def _shared_out(t: Tape, s: Structure, x: Tensor, rows: Factor) -> Tensor:
+    """A reduce-scatter of the partial results of the ranks that share each expert: this rank's
+    rows, summed. Backward gathers. Saves nothing; without such ranks it is x."""
+    if not s.gathers:
+        return x
+    t.start("reduce-scatter", x)
+    out = t.new("rows of this rank", (rows, *x.shape[1:]), x.dtype)
+    t.send("results of experts", "reduce-scatter", ETP, x.shape, x.dtype)
+    t.send("gradients of results", "all-gather", ETP, x.shape, x.dtype, backward=True)
+    t.finish("reduce-scatter", [x], out, [], lambda g: [t.new("rows grad", x.shape, x.dtype)])
     return out
 
 
 def _sorted(t: Tape, rows: list[Tensor], name: str) -> list[Tensor]:
     """moe_sort_chunks_by_index: rows and what comes with them in another order. Saves its map."""
     t.start(name, *rows)
-    row_map = t.new(f"{name}, row map", (ROUTED,), "int32")
+    row_map = t.new(f"{name}, row map", rows[0].shape[:1], "int32")
     outs = [t.new(f"{name}, result", of.shape, of.dtype) for of in rows]
 
     def backward(g: Gradients) -> Gradients:
@@ -183,11 +220,13 @@ def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
     Experts have a parameter each; they are stacked here, experts first.
     """
     w = t.parameter(f"{name}.weight", (EXPERT_STACK, into, width))
-    flops = (2.0, (ROUTED, width, into))
+    rows = x.shape[0]
+    flops = (2.0, (rows, width, into))
     t.start(f"{name} grouped gemm", x, w, flops=[flops])
-    out = t.new(f"{name} out", (ROUTED, into), x.dtype)
+    out = t.new(f"{name} out", (rows, into), x.dtype)
 
     def backward(g: Gradients) -> Gradients:  # the weight's goes into the fp32 buffer
+        t.read_and_write(w.storage, w.shape, "fp32")
         return [t.new(f"{name} input grad", x.shape, x.dtype), None]
 
     t.finish(f"{name} grouped gemm", [x, w], out, [x], backward, flops=[(4.0, flops[1])])
@@ -197,7 +236,7 @@ def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
 def weighted_swiglu(t: Tape, both: Tensor, weight: Tensor, kind: str) -> Tensor:
     """WeightedSwiGLUFunction: act(gate) * up * weight in one kernel. Saves what it reads."""
     t.start(f"weighted {kind}(gate) x up", both, weight)
-    out = t.new("weighted product", (ROUTED, EXPERT_F), both.dtype)
+    out = t.new("weighted product", (both.shape[0], EXPERT_F / ETP), both.dtype)
 
     def backward(g: Gradients) -> Gradients:
         return [

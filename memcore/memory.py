@@ -6,9 +6,9 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from memcore import constants, pipeline, policies
+from memcore import constants, deepspeed, pipeline, policies
 from memcore.blocks import build, structure_of
-from memcore.dims import Number, ceil_div, derive, maximum
+from memcore.dims import LIVE, Number, ceil_div, derive, maximum
 from memcore.instants import (
     Alive,
     Instant,
@@ -24,7 +24,17 @@ from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.states import HOST
-from memcore.structure import SEQUENCE, TENSOR, Adapters, LayerKind, Structure
+from memcore.structure import (
+    FIRST,
+    HEAD,
+    OWN,
+    SEQUENCE,
+    TENSOR,
+    Adapters,
+    Depths,
+    LayerKind,
+    Structure,
+)
 
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
 
@@ -46,7 +56,9 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         copies.autocast,
         parallel=parallel,
         exchanges=p.ep > 1,
+        gathers=p.etp > 1,
         adapters=adapters_of(plan),
+        depths=depths_of(plan),
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
     leads = _leads(structure)
@@ -59,11 +71,14 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         optimizer=policies.OPTIMIZERS[t.optimizer],
         layers=layers,
         keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
-        sharded=t.framework == "fsdp2",
+        sharded=t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3),
         reshards=t.zero == 3,
         replicas=t.framework == "pytorch" and plan.dp > 1,
         accumulated=t.framework == "megatron",
         offload=t.offload_optimizer,
+        schedule=deepspeed.instants if t.framework == "deepspeed" else None,
+        zero=t.zero,
+        buckets=deepspeed.buckets(t.overlap_comm, t.zero),
         running=running,
         first=stage == 0,
         last=stage == p.pp - 1,
@@ -95,6 +110,18 @@ def adapters_of(plan: Plan) -> Adapters | None:
         policies.ADAPTERS[t.adapter].quantized,
         policies.CHECKPOINTING[t.checkpointing].recompute in (policies.OPERATIONS, policies.LAYER),
     )
+
+
+def depths_of(plan: Plan) -> Depths | None:
+    """What the plan's multi-token prediction decides about which tensors exist, if it has any."""
+    t, model = plan.train, plan.architecture
+    if not t.mtp_layers:
+        return None
+    tied, stages = model.traits.tied_embeddings, plan.parallel.pp
+    table = FIRST if stages == 1 else HEAD if tied else OWN
+    kind = model.kinds[-1] if model.kinds else FULL
+    again = policies.CHECKPOINTING[t.checkpointing].recompute
+    return Depths(t.mtp_layers, kind, again, table)
 
 
 @functools.lru_cache(maxsize=256)
@@ -129,18 +156,23 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     those of one expert.
     """
     t = plan.train
-    sharded = t.framework == "fsdp2" and t.zero >= 2
+    sharded = t.zero >= {"fsdp2": 2, "deepspeed": 3}.get(t.framework, 4)
     ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
     sizes["SHARD"] = ranks if sharded else 1
-    sizes["STATE"] = ranks if sharded or t.zero == 1 else 1
+    partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
+    sizes["STATE"] = ranks if partitioned else 1
     # Each expert is on one of EP ranks, taken from all that run the same layers.
-    sizes["EDP"] = ranks * sizes["TP"] // sizes["EP"] if t.zero == 1 else 1
+    sizes["EDP"] = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"]) if t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
     if t.framework == "megatron":
         whole = VOCAB_MULTIPLE * sizes["TP"]
         sizes["VOCAB"] = ceil_div(sizes["VOCAB"], whole) * whole
     derive(sizes)
+    if t.framework == "deepspeed":
+        deepspeed.complete(sizes, plan.train, step_of(plan))
+    else:
+        sizes |= dict.fromkeys((d.name for d in deepspeed.DIMENSIONS), 0)
 
 
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
@@ -201,7 +233,7 @@ def count(plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...
     fullest_step = instant_bytes(schedule[top], amounts)[1]
     ledger = listed(rows_alive(schedule[top], fullest_step, amounts), amounts)
     host = _offloaded(plan, step, amounts)
-    overheads = _overheads(plan)
+    overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)
     device = (
         reserved[0] + sum(o.low for o in overheads if o.counter == "device"),
@@ -322,7 +354,11 @@ def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts)
 
 def allocator_slack(plan: Plan) -> constants.Constant:
     """Reserved over allocated bytes, as runs of this plan's framework show it."""
-    sharded = plan.train.framework == "fsdp2"
+    t = plan.train
+    if t.framework == "deepspeed":
+        sharded = t.zero == 3
+        return constants.ALLOCATOR_SLACK_ZERO_3 if sharded else constants.ALLOCATOR_SLACK_DEEPSPEED
+    sharded = t.framework == "fsdp2"
     return constants.ALLOCATOR_SLACK_FSDP2 if sharded else constants.ALLOCATOR_SLACK
 
 
@@ -340,7 +376,7 @@ def reserved_bytes(plan: Plan, allocated: int, overheads: tuple[Overhead, ...]) 
 LARGE_WORKSPACE = ("Hopper", "Blackwell")
 
 
-def _overheads(plan: Plan) -> tuple[Overhead, ...]:
+def _overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     """What no shape determines, by the counter that it is first seen in."""
     gpu = plan.accelerator
     found = [(constants.CUDA_CONTEXT, "device")]
@@ -350,10 +386,21 @@ def _overheads(plan: Plan) -> tuple[Overhead, ...]:
         large = gpu.architecture.startswith(LARGE_WORKSPACE)
         workspace = constants.CUBLAS_WORKSPACE_HOPPER if large else constants.CUBLAS_WORKSPACE
         found.insert(0, (workspace, "reserved"))
-    return tuple(
+    overheads = [
         Overhead(c.name, int(c.low), int(c.high), counter, c.certainty, c.source)
         for c, counter in found
-    )
+    ]
+    if plan.train.framework == "deepspeed" and plan.train.zero == 3:
+        c, live = constants.STREAM_POOLS, streamed_bytes(plan, amounts)
+        low, high = (math.ceil(live * end) for end in (c.low, c.high))
+        overheads.insert(0, Overhead(c.name, low, high, "reserved", c.certainty, c.source))
+    return tuple(overheads)
+
+
+def streamed_bytes(plan: Plan, amounts: Amounts) -> int:
+    """Weights of other ranks that DeepSpeed's ZeRO-3 holds at once, all on a stream of its own."""
+    compute = policies.COPIES[plan.train.framework, plan.train.precision].compute
+    return int(amounts.bytes((LIVE,), compute))
 
 
 def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:

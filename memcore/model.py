@@ -83,6 +83,13 @@ class Image:
         return self.patches + self.extra
 
     @property
+    def text(self) -> str:
+        return (
+            f"{self.height:,} x {self.width:,} pixels in patches of {self.patch_height} x "
+            f"{self.patch_width}"
+        )
+
+    @property
     def sizes(self) -> dict[str, int]:
         return {
             "HEIGHT": self.height,
@@ -91,7 +98,6 @@ class Image:
             "PATCH_W": self.patch_width,
             "CHANNELS": self.channels,
             "PATCHES": self.patches,
-            "IMAGE_TOKENS": self.tokens,
         }
 
 
@@ -114,7 +120,7 @@ class Model:
     expert_size        intermediate size of one expert
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
-    image              what an image model reads; its tokens are a sequence's, whatever a plan asks
+    image              what an image model reads: its tokens are one sequence, of a fixed length
     """
 
     family: str

@@ -62,7 +62,7 @@ from memcore.primitives import (
     split,
     wanted,
 )
-from memcore.structure import Structure
+from memcore.structure import FIRST, Structure
 from memcore.tape import Tape, Tensor
 
 FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
@@ -251,8 +251,26 @@ def core(t: Tape, run: Callable[[Sequence[Tensor]], Tensor], *heads: Tensor) -> 
 
     Only this is what Megatron and Korthikanti et al. (2022) recompute selectively.
     """
+
+    def shared(heads: Sequence[Tensor]) -> Tensor:
+        _passed_around(t, *heads[1:3])
+        return run(heads)
+
     with t.scope("core"):
-        return t.checkpoint("checkpoint", run, heads) if t.core else run(heads)
+        return t.checkpoint("checkpoint", shared, heads) if t.core else shared(heads)
+
+
+def _passed_around(t: Tape, k: Tensor, v: Tensor) -> None:
+    """What context-parallel ranks send each other: keys and values pass through all of them while
+    each attends to those that it has, and in backward their gradients too. As many bytes as to
+    gather them all (Liu et al., Ring Attention)."""
+    one, again = (1.0, PRODUCT), (1.25, PRODUCT)  # attention's FLOPs, a share for each transfer
+    for of, name in ((k, "keys"), (v, "values")):
+        whole = tuple(S if f is S / CP else f for f in of.shape)
+        t.send(name, "all-gather", CP, whole, of.dtype, behind=one, attention=True)
+        if of.needs_grad:
+            for what, kind in ((name, "all-gather"), (f"gradients of {name}", "reduce-scatter")):
+                t.send(what, kind, CP, whole, of.dtype, True, again, attention=True)
 
 
 def _fused_core(
@@ -423,7 +441,8 @@ def value_heads(t: Tape, s: Structure, v: Tensor) -> Tensor:
 def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor:
     """Token embedding; `embeddings_scaled` multiplies it by a number."""
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
-    x = wanted(t, embedding(t, name, ids, VOCAB / TP, D, s.traits.tied_embeddings))
+    joined = s.traits.tied_embeddings or (s.depths is not None and s.depths.table == FIRST)
+    x = wanted(t, embedding(t, name, ids, VOCAB / TP, D, joined))
     return scale(t, x, "scaled") if s.traits.embeddings_scaled else x
 
 
@@ -434,7 +453,11 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
         with t.scope("loss"):
             labels = t.new("labels", (LABELS,), "int64")
         return fused.linear_cross_entropy(t, x, labels, width, tied)
-    logits = linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied)
+    return logits_loss(t, s, linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied))
+
+
+def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
+    """The loss of logits, which a model may scale or cap first."""
     if s.traits.logits_scaled:
         logits = scale(t, logits, "logits, scaled")
     if s.traits.logits_softcap:

@@ -69,6 +69,14 @@ class Parallel(_Part):
     pp: int = _field(1, "Pipeline parallel", "Stages that share the layers.", ge=1, le=1024)
     cp: int = _field(1, "Context parallel", "Ranks that share a sequence.", ge=1, le=1024)
     ep: int = _field(1, "Expert parallel", "Ranks that share the experts.", ge=1, le=1024)
+    etp: int = _field(
+        1,
+        "Expert tensor parallel",
+        "Ranks that share each expert, under Megatron, whose own default is as many as share a "
+        "layer.",
+        ge=1,
+        le=1024,
+    )
     sequence_parallel: bool = _field(
         False, "Sequence parallel", "Cut norms and residuals over tensor ranks too."
     )
@@ -104,6 +112,57 @@ class Train(_Part):
         ge=0,
         le=3,
     )
+    overlap_comm: _words(policies.OVERLAP) = _field(  # type: ignore[valid-type]
+        "auto", "overlap_comm", "DeepSpeed: whether reduction overlaps backward."
+    )
+    reduce_bucket_size: int = _field(
+        500_000_000,
+        "reduce_bucket_size",
+        "DeepSpeed: gradients reduced at a time.",
+        "elements",
+        ge=1,
+        le=10**12,
+    )
+    stage3_max_live_parameters: int = _field(
+        1_000_000_000,
+        "stage3_max_live_parameters",
+        "DeepSpeed, ZeRO 3: weights gathered at once before prefetching waits.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_max_reuse_distance: int = _field(
+        1_000_000_000,
+        "stage3_max_reuse_distance",
+        "DeepSpeed, ZeRO 3: weights that are used again within so many others stay gathered.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_prefetch_bucket_size: int = _field(
+        50_000_000,
+        "stage3_prefetch_bucket_size",
+        "DeepSpeed, ZeRO 3: weights gathered ahead in one go.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_param_persistence_threshold: int = _field(
+        100_000,
+        "stage3_param_persistence_threshold",
+        "DeepSpeed, ZeRO 3: tensors of at most so many weights stay gathered for good.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    sub_group_size: int = _field(
+        1_000_000_000,
+        "sub_group_size",
+        "DeepSpeed, ZeRO 3: weights that the optimizer steps at a time.",
+        "elements",
+        ge=1,
+        le=10**12,
+    )
     adapter: _words(policies.ADAPTERS) = _field(  # type: ignore[valid-type]
         "none", "Adapter", "Whether small adapters are trained in place of the model's weights."
     )
@@ -122,6 +181,23 @@ class Train(_Part):
     )
     optimizer: _words(policies.OPTIMIZERS) = _field(  # type: ignore[valid-type]
         "adamw", "Optimizer", "What is kept per parameter between steps."
+    )
+    imbalance: float = _field(
+        1.0,
+        "Expert imbalance",
+        "Rows that come to the fullest expert-parallel rank, over the mean; 1 is balanced. No rank "
+        "gets more than all rows.",
+        ge=1,
+        le=1000,
+    )
+    mtp_layers: int = _field(
+        0,
+        "Multi-token prediction",
+        "Layers behind the last that each predict a token further, as Megatron-Core runs them on "
+        "the last stage; DeepSeek-V3 has one. transformers trains none.",
+        "layers",
+        ge=0,
+        le=8,
     )
     checkpointing: _words(policies.CHECKPOINTING) = _field(  # type: ignore[valid-type]
         "full", "Checkpointing", "Which activations are recomputed instead of kept."
@@ -183,6 +259,42 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
     )
+    arrivals: _words(policies.ARRIVALS) = _field(  # type: ignore[valid-type]
+        "poisson", "Arrivals", "When the requests of the simulated stream come."
+    )
+    arrival_rate: float = _field(
+        4.0, "Arrival rate", "Of one replica.", "requests/s", ge=0.001, le=1_000_000
+    )
+    requests: int = _field(1000, "Requests", "How many the simulated stream has.", ge=1, le=20_000)
+    lengths: _words(policies.LENGTHS) = _field(  # type: ignore[valid-type]
+        "lognormal",
+        "Lengths",
+        "How prompts and outputs of the stream differ; prompt and output length are the means.",
+    )
+    prompt_cv: float = _field(
+        1.0, "Prompt variation", "Standard deviation over mean of the prompts.", ge=0, le=10
+    )
+    output_cv: float = _field(
+        1.0, "Output variation", "Standard deviation over mean of the outputs.", ge=0, le=10
+    )
+    shared_prefix: int = _field(
+        0,
+        "Shared prefix",
+        "The first tokens of every prompt that are the same for all: a system prompt.",
+        "tokens",
+        ge=0,
+        le=16_777_216,
+    )
+    max_seq_len: int = _field(
+        0,
+        "Longest sequence",
+        "Prompt and output that the server lets in; what a reservation of the maximum takes. "
+        "0: the model's own limit.",
+        "tokens",
+        ge=0,
+        le=16_777_216,
+    )
+    seed: int = _field(0, "Seed", "The same seed is the same stream.", ge=0, le=2_147_483_647)
 
 
 class Plan(_Part):
@@ -269,7 +381,10 @@ class Plan(_Part):
             "VIRTUAL": p.virtual_stages,
             "CP": p.cp,
             "EP": p.ep,
+            "ETP": p.etp,
+            "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
+            "BUCKET": t.reduce_bucket_size,
         }
 
     def document(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ DTYPE_BYTES = {
     "int8": 1,
     "bool": 1,
     "int64": 8,
+    "fp64": 8,
 }
 
 
@@ -82,6 +83,12 @@ COPIES = {
     ("megatron", "fp16-mixed"): Precision(
         "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True
     ),
+    ("deepspeed", "bf16-mixed"): Precision(
+        "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
+    ),
+    ("deepspeed", "fp16-mixed"): Precision(
+        "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp16", "fp32", "fp32"
+    ),
     ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
     ("fsdp2", "fp16-mixed"): Precision(
         "fp16-mixed", _FP16, "fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True
@@ -132,6 +139,21 @@ FRAMEWORKS = {
         "keeps the gathered layers until backward, ZeRO 0 replicates (a shard group of one).",
         zero=(0, 2, 3),
     ),
+    "deepspeed": Framework(
+        "DeepSpeed",
+        "deepspeed.initialize: 16-bit weights in flat groups, fp32 master copies and moments of "
+        "the own partition, gradients reduced in buckets. ZeRO 3 gathers weights ahead of use, up "
+        "to stage3_max_live_parameters of them.",
+        zero=(0, 1, 2, 3),
+    ),
+}
+
+OVERLAP = {
+    "auto": Word("As the stage", "DeepSpeed's default: on under ZeRO 3, off below."),
+    "on": Word(
+        "On", "Gradients are reduced beside backward, in a second bucket under ZeRO 1 and 2."
+    ),
+    "off": Word("Off", "Gradients are reduced in backward's own time, in one bucket."),
 }
 
 
@@ -236,6 +258,9 @@ OPTIMIZERS = {
     ),
 }
 
+
+# Those that treat each number by itself, so that a flat partition will do.
+DEEPSPEED_OPTIMIZERS = ("adamw", "adamw-foreach", "sgd", "sgd-momentum", "lion")
 
 GRADIENTS = {
     "freed": Word("Freed", "zero_grad() drops them after each step, PyTorch's default."),
@@ -423,5 +448,67 @@ KV_CACHES = {
     "paged": Word("Paged", "Blocks are handed out as sequences grow; only the last is part empty."),
     "contiguous": Word(
         "Contiguous", "Each sequence reserves room for its longest possible length."
+    ),
+}
+
+
+ARRIVALS = {
+    "poisson": Word("Poisson", "Each by itself, at the rate on average."),
+    "regular": Word("Regular", "One after the other, equally far apart."),
+    "burst": Word("All at once", "Every request is there at the start: the rate does not matter."),
+}
+
+LENGTHS = {
+    "lognormal": Word(
+        "Log-normal", "Many short ones and few long ones, with the mean and variation given."
+    ),
+    "fixed": Word("Fixed", "Every prompt and every output has its mean length."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy(Word):
+    """How a server batches requests and hands out its cache.
+
+    static    batches that run to their end; else a sequence leaves as soon as it ends
+    reserve   'max', 'pow2' or 'oracle': what a sequence reserves at its start; '' for pages
+    shares    whether pages of a prefix that all prompts have in common are kept once
+    """
+
+    static: bool = False
+    reserve: str = ""
+    shares: bool = False
+
+
+# The three reservations are those that vLLM was compared with (Kwon et al. 2023, section 6.1).
+STRATEGIES = {
+    "static": Strategy(
+        "Static batches",
+        "A batch runs until its last sequence ends; each reserves the longest sequence.",
+        static=True,
+        reserve="max",
+    ),
+    "max": Strategy(
+        "Longest reserved",
+        "Continuous batching; each sequence reserves the longest sequence, in one piece.",
+        reserve="max",
+    ),
+    "pow2": Strategy(
+        "Power of two reserved",
+        "Continuous batching; the output's length is guessed to the next power of two.",
+        reserve="pow2",
+    ),
+    "oracle": Strategy(
+        "Exact length reserved",
+        "Continuous batching that knows each output's length beforehand, which no server does.",
+        reserve="oracle",
+    ),
+    "paged": Strategy(
+        "Paged", "Continuous batching; blocks are handed out as sequences grow (PagedAttention)."
+    ),
+    "shared": Strategy(
+        "Paged, prefix shared",
+        "The same, and the blocks of the prefix that all prompts share are kept and computed once.",
+        shares=True,
     ),
 }

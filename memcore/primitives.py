@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore import fused
-from memcore.dims import CHANNELS, CP, PATCH_H, PATCH_W, RANK, SEQ, B, Factor, S, Shape
+from memcore.dims import CHANNELS, CP, PATCH_H, PATCH_W, RANK, SEQ, TP, B, Factor, S, Shape
 from memcore.policies import DTYPE_BYTES, NF4_DOUBLE
 from memcore.quantized import blocks
 from memcore.structure import SEQUENCE
@@ -226,12 +226,19 @@ def _widened_product(
 
 def gather(t: Tape, x: Tensor) -> Tensor:
     """All ranks' tokens, under sequence parallelism: made once for all products that read them.
-    Backward reduces and scatters the gradient. Saves nothing itself."""
+    Backward reduces and scatters the gradient; without sequence parallelism it is summed over the
+    ranks. Saves nothing itself."""
     if t.parallel != SEQUENCE:
+        if t.parallel and x.needs_grad and id(x) not in t.whole:
+            t.send("gradients of tokens", "all-reduce", TP, x.shape, x.dtype, backward=True)
+            t.whole[id(x)] = x
         return x
     if id(x) not in t.whole:
         shape = (B, S / CP, *x.shape[2:])
         t.start("gather", x)
+        t.send("tokens", "all-gather", TP, shape, x.dtype)
+        if x.needs_grad:
+            t.send("gradients of tokens", "reduce-scatter", TP, shape, x.dtype, backward=True)
         out = t.new("gathered", shape, x.dtype)
         t.finish("gather", [x], out, [], lambda g: [t.new("grad, scattered", x.shape, x.dtype)])
         t.whole[id(x)] = out
@@ -242,9 +249,15 @@ def scatter(t: Tape, x: Tensor) -> Tensor:
     """Partial results of all ranks summed, each keeping its tokens, under sequence parallelism;
     else summed in place. Backward gathers the gradient. Saves nothing."""
     shape = (B, S / CP / SEQ, *x.shape[2:])
+    whole = (B, S / CP, *x.shape[2:])
     if t.parallel != SEQUENCE:
+        if t.parallel:
+            t.send("partial results", "all-reduce", TP, whole, x.dtype)
         return Tensor(x.storage, shape, x.dtype, x.needs_grad, x.node, x.index)
     t.start("scatter", x)
+    t.send("partial results", "reduce-scatter", TP, whole, x.dtype)
+    if x.needs_grad:
+        t.send("gradients of results", "all-gather", TP, whole, x.dtype, backward=True)
     out = t.new("scattered", shape, x.dtype)
     t.finish("scatter", [x], out, [], lambda g: [t.new("grad, gathered", x.shape, x.dtype)])
     return out

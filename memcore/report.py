@@ -117,8 +117,9 @@ class OperationTime:
 
     phase    'forward', 'recompute', 'backward', 'optimizer'
     flops, hbm_bytes            work and traffic
-    seconds                     the slower of compute and HBM
+    seconds                     the slower of compute and HBM, and what each launch takes
     bound_by                    'compute' or 'hbm'
+    runs                        how often it is executed
     """
 
     name: str
@@ -129,6 +130,7 @@ class OperationTime:
     hbm_seconds: float
     seconds: float
     bound_by: str
+    runs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,24 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTime:
+    """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers are waited for,
+    and all of it. `bubble`: what of it every other stage waits for when a step begins and ends."""
+
+    rank: int
+    forward: float
+    recompute: float
+    backward: float
+    communication: float
+    seconds: float
+    bubble: float
+
+
+@dataclass(frozen=True, slots=True)
 class Time:
+    """Of the slowest pipeline stage: `stage` is its rank. step_seconds are what its resources are
+    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages."""
+
     step_seconds: float
     tokens_per_second: float
     tokens_per_second_per_gpu: float
@@ -160,6 +179,9 @@ class Time:
     recompute_flops: float
     operations: tuple[OperationTime, ...]
     transfers: tuple[Transfer, ...]
+    stage: int
+    bubble_seconds: float
+    stages: tuple[StageTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +223,17 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The Report as plain JSON types; parts that were not computed are left out."""
-        plain: dict[str, Any] = _plain(self)
-        return plain
+        found: dict[str, Any] = plain(self)
+        return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Dataclasses, mappings and sequences as dicts and lists; what is None is left out."""
     if is_dataclass(value):
         pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
-        return {k: _plain(v) for k, v in pairs if v is not None}
+        return {k: plain(v) for k, v in pairs if v is not None}
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value

@@ -1,4 +1,4 @@
-"""Roofline: time of operations from their FLOPs and HBM traffic, and of transfers from links.
+"""Roofline: time of operations from their FLOPs and HBM traffic.
 
 An operation takes the longer of its arithmetic and its memory traffic. Both are read off the same
 tape as the memory: FLOPs as declared, traffic as the tensors it reads and writes.
@@ -7,18 +7,18 @@ tape as the memory: FLOPs as declared, traffic as the tensors it reads and write
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from memcore import constants
+from memcore.communication import Links as Links  # serving's collectives are timed with it
 from memcore.dims import Shape
-from memcore.hardware import Accelerator, Node
+from memcore.hardware import Accelerator
 from memcore.ledger import Amounts, kept_products
 from memcore.policies import LAYER, OPERATIONS
 from memcore.report import OperationTime
-from memcore.tape import Tape
+from memcore.tape import Send, Tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +66,124 @@ def works(
     return tuple((work, tuple(where)) for work, where in found.items())
 
 
+@functools.lru_cache(maxsize=1024)
+def sends(
+    tapes: tuple[Tape, ...], again: tuple[str, ...]
+) -> tuple[tuple[Send, tuple[int, ...]], ...]:
+    """The collectives of some tapes, and which of the tapes have each, as often as they do.
+
+    What backward runs again sends again, but for reductions, whose results a policy by operation
+    keeps (torchtitan/distributed/activation_checkpoint.py: reduce_scatter_tensor).
+    """
+    found: dict[Send, list[int]] = {}
+    for i, (tape, recompute) in enumerate(zip(tapes, again, strict=True)):
+        for s in tape.sends:
+            phases = [s.phase]
+            reduces = s.kind in ("reduce-scatter", "all-reduce")
+            if s.phase == "forward" and recompute and not (recompute == OPERATIONS and reduces):
+                phases.append("recompute")
+            for phase in phases:
+                send = Send(s.what, s.kind, s.axis, s.shape, s.dtype, phase, s.behind, s.attention)
+                found.setdefault(send, []).append(i)
+    return tuple((send, tuple(where)) for send, where in found.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one accelerator really reaches: datasheet peaks times stated efficiencies."""
+    """What one accelerator really reaches: datasheet peaks times stated efficiencies.
+
+    launch   seconds that every operation takes besides its work
+    """
 
     matmul: float  # FLOP/s
     attention: float  # FLOP/s
     hbm: float  # B/s
+    sms: int
+    launch: float = 0.0
 
     @classmethod
-    def of(cls, gpu: Accelerator, dtype: str) -> Speed:
+    def of(cls, gpu: Accelerator, dtype: str, launch: float = 0.0) -> Speed:
         peak = gpu.peak_flops(dtype)
+        reached = constants.efficiency(gpu.architecture)
+        power = sustained(gpu, dtype)
         return cls(
-            peak * constants.MATMUL_EFFICIENCY.middle,
-            peak * constants.ATTENTION_EFFICIENCY.middle,
+            peak * reached.matmul.middle * power,
+            peak * reached.attention.middle * power,
             gpu.memory_bandwidth * constants.HBM_EFFICIENCY.middle,
+            gpu.sms,
+            launch,
         )
 
 
+def sustained(gpu: Accelerator, dtype: str) -> float:
+    """Share of its reachable rate that a GPU keeps up under its power limit: boards that have fewer
+    watts for each FLOP/s than the one whose efficiency was measured run at a lower clock."""
+    reached = constants.efficiency(gpu.architecture)
+    peak = gpu.peak_flops("bf16")
+    if not (gpu.watts and peak and reached.picojoules):
+        return 1.0
+    ratio = gpu.watts / (peak * reached.picojoules * 1e-12)
+    return float(min(1.0, ratio**constants.POWER_EXPONENT.middle))
+
+
+# Tiles of a result that one thread block computes (CUTLASS's usual ones), and the share of the
+# largest one's rate that each reaches.
+TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.80), (64, 64, 0.60), (64, 16, 0.30))
+
+
+@functools.lru_cache(maxsize=16384)
+def filled(rows: int, columns: int, sms: int) -> float:
+    """Share of a GPU that one matrix product keeps busy: tiles and waves of them are whole.
+
+    The best of TILES, as a library would choose. More rows or columns never take less time.
+    """
+    return max(
+        rows * columns * share / (-(-(-(-rows // a) * -(-columns // b)) // sms) * sms * a * b)
+        for m, n, share in TILES
+        for a, b in ((m, n), (n, m))
+    )
+
+
+FLASH_ROWS = 128  # queries and keys of one tile; those on the diagonal are computed whole
+
+
+def product_flops(work: Work, amounts: Amounts, sms: int) -> tuple[float, float]:
+    """FLOPs of one execution, and those that it takes the time of: whole tiles, in whole waves."""
+    flops = padded = 0.0  # plain loops: this is the innermost part of an evaluation
+    for count, shape in work.flops:
+        n = amounts.elements(shape)
+        flops += count * n
+        padded += count * (n if work.attention else n * unfilled(work, count, shape, amounts, sms))
+    return flops, padded
+
+
+def unfilled(work: Work, count: float, shape: Shape, amounts: Amounts, sms: int) -> float:
+    """How much longer a product of (..., width, into) takes than one that fills the GPU.
+
+    Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width),
+    whose rows are what is summed, and are split over the GPU.
+    """
+    into, width = amounts.elements(shape[-1:]), amounts.elements(shape[-2:-1])
+    rows = amounts.elements(shape) // max(1, into * width)
+    side = width if work.phase == "backward" else into
+    one = 1 / filled(int(max(1, rows)), int(side), sms)
+    return (one + 1) / 2 if work.phase == "backward" and count >= 4 else one
+
+
 def operation(
-    name: str, phase: str, flops: float, traffic: float, speed: Speed, attention: bool, times: float
+    name: str,
+    phase: str,
+    flops: float,
+    traffic: float,
+    speed: Speed,
+    attention: bool,
+    times: int,
+    padded: float | None = None,
 ) -> OperationTime:
-    """`times` executions of one operation."""
-    compute = flops / (speed.attention if attention else speed.matmul)
+    """`times` executions of one operation. `padded`: the FLOPs that it takes the time of."""
+    compute = (flops if padded is None else padded) / (
+        speed.attention if attention else speed.matmul
+    )
     hbm = traffic / speed.hbm
     return OperationTime(
         name,
@@ -97,8 +192,9 @@ def operation(
         traffic * times,
         compute * times,
         hbm * times,
-        max(compute, hbm) * times,
+        (max(compute, hbm) + speed.launch) * times,
         "compute" if compute >= hbm else "hbm",
+        times,
     )
 
 
@@ -116,10 +212,12 @@ def executions(
 
     Operations that several tapes have in common are one. `again` as in `works`; () is none.
     """
-    return [
-        Execution(w, times * sum([counts[i] for i in where]))
+    every = (*counts, *(0 for _ in range(len(tapes) - len(counts))))
+    found = (
+        Execution(w, times * sum([every[i] for i in where]))
         for w, where in works(tapes, again or ("",) * len(tapes))
-    ]
+    )
+    return [e for e in found if e.runs]
 
 
 def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:
@@ -127,63 +225,13 @@ def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Oper
     found = []
     for e in every:
         w = e.work
-        flops = traffic = 0.0  # plain loops: this is the innermost part of an evaluation
-        for count, shape in w.flops:
-            flops += count * amounts.elements(shape)
+        flops, padded = product_flops(w, amounts, speed.sms) if w.flops else (0.0, 0.0)
+        traffic = 0.0
         for shape, dtype, n in w.traffic:
             traffic += n * amounts.bytes(shape, dtype)
-        found.append(operation(w.name, w.phase, flops, traffic, speed, w.attention, e.runs))
+        found.append(operation(w.name, w.phase, flops, traffic, speed, w.attention, e.runs, padded))
     return found
 
 
 def seconds(operations: list[OperationTime]) -> float:
     return sum(o.seconds for o in operations)
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """How fast one GPU's share of a collective moves.
-
-    ranks        in the group, `per_node` of them in each of `nodes`
-    peer         one GPU to its peers in the node, B/s one way ('nvlink' in reports)
-    network      one node to the others, B/s one way
-    """
-
-    ranks: int
-    per_node: int
-    nodes: int
-    peer: float
-    network: float
-
-    @classmethod
-    def of(cls, gpu: Accelerator, node: Node, ranks: int, gpus_per_node: int) -> Links:
-        per_node = min(ranks, gpus_per_node)
-        share = constants.LINK_EFFICIENCY.middle
-        return cls(
-            ranks,
-            per_node,
-            -(-ranks // per_node),
-            (gpu.peer_bandwidth or gpu.pcie_bandwidth) * share,
-            node.network_bandwidth * share,
-        )
-
-    def gather(self, total: float) -> dict[str, float]:
-        """Seconds on each link to all-gather (or reduce-scatter) `total` bytes over the group.
-
-        A ring moves total x (n-1)/n through every GPU; between nodes that much passes the node's
-        network once. Each hop of log2(n) costs a latency.
-        """
-        if self.ranks <= 1:
-            return {}
-        moved = total * (self.ranks - 1) / self.ranks
-        latency = constants.COLLECTIVE_LATENCY.middle * math.log2(self.ranks)
-        found = {}
-        if self.per_node > 1:
-            found["nvlink"] = moved / self.peer + latency if self.peer else math.inf
-        if self.nodes > 1:
-            found["network"] = moved / self.network + latency if self.network else math.inf
-        return found
-
-    def reduce(self, total: float) -> dict[str, float]:
-        """Seconds on each link to all-reduce `total` bytes: a reduce-scatter and an all-gather."""
-        return {link: 2 * s for link, s in self.gather(total).items()}

@@ -74,6 +74,21 @@ SIZE_RULES = (
         ),
     ),
     SizeRule(
+        "parallel.etp",
+        lambda s: s["GPUS"] // s["PP"] % (s["EP"] * s["ETP"]) == 0,
+        lambda s: (
+            f"{s['GPUS'] // s['PP']:,} GPUs on a pipeline stage do not divide by ep x etp = "
+            f"{s['EP'] * s['ETP']:,}; choose a divisor of them"
+        ),
+    ),
+    SizeRule(
+        "parallel.etp",
+        lambda s: s["EXPERT_F"] % s["ETP"] == 0,
+        lambda s: (
+            f"experts {s['EXPERT_F']:,} wide do not divide by etp {s['ETP']:,}; choose a divisor"
+        ),
+    ),
+    SizeRule(
         "parallel.cp",
         lambda s: s["S"] >= s["CP"],
         lambda s: f"{s['CP']:,} ranks for {s['S']:,} tokens; use at most one per token",
@@ -104,8 +119,11 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
     issues += _adapter_issues(plan, model)
+    issues += _deepspeed_issues(plan)
+    issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _host_issues(plan)
+    issues += _stream_issues(plan)
     if model is None:
         return issues
     runs = FAMILIES[model.family].attentions
@@ -151,7 +169,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "eager or fused",
             )
         )
-    if model.learned_positions and not model.image and t.seq_len > model.max_positions:
+    if model.image and t.seq_len != model.image.tokens:
+        issues.append(
+            Issue(
+                "train.seq_len",
+                f"{t.seq_len:,} tokens, but {model.image.text} are {model.image.tokens:,}; set it "
+                "to that",
+            )
+        )
+    elif model.learned_positions and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",
@@ -223,13 +249,102 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
         for axis in ("tp", "pp", "cp")
         if getattr(plan.parallel, axis) > 1
     ]
-    if plan.train.framework == "megatron":
-        message = f"there is no {model.family} in it; set it to fsdp2 or pytorch"
+    if plan.train.framework not in ("pytorch", "fsdp2"):
+        message = f"{model.family} is not planned with it; set it to fsdp2 or pytorch"
         issues.append(Issue("train.framework", message))
     if plan.train.adapter != "none":
         message = f"adapters are not planned for {model.family}; set it to none"
         issues.append(Issue("train.adapter", message))
     return issues
+
+
+def _deepspeed_issues(plan: Plan) -> list[Issue]:
+    """What DeepSpeed does not run, or is not known to run as it is planned here."""
+    t, p = plan.train, plan.parallel
+    if t.framework != "deepspeed":
+        return []
+    fitting = policies.DEEPSPEED_OPTIMIZERS
+    offloaded = t.offload_optimizer != "none"
+    refused = [
+        (
+            f"parallel.{axis}",
+            getattr(p, axis) > 1,
+            (
+                "DeepSpeed is planned with data parallelism only; set it to 1, or train.framework "
+                f"to {'megatron' if axis == 'ep' else 'megatron or fsdp2'}"
+            ),
+        )
+        for axis in ("tp", "pp", "cp", "ep")
+    ]
+    refused += [
+        (
+            "train.kernels",
+            t.kernels not in ("hf", "liger"),
+            f"{t.kernels} kernels are not planned with DeepSpeed; set it to hf or liger",
+        ),
+        (
+            "train.adapter",
+            t.adapter != "none",
+            (
+                "adapters are not planned with DeepSpeed; set it to none, or train.framework to "
+                "pytorch or fsdp2"
+            ),
+        ),
+        (
+            "train.optimizer",
+            t.optimizer not in fitting,
+            (
+                f"{t.optimizer} is not known to step DeepSpeed's flat partitions; set it to "
+                f"{', '.join(fitting)}"
+            ),
+        ),
+        (
+            "train.optimizer",
+            t.zero == 0 and t.optimizer != "adamw",
+            (
+                "DeepSpeed without ZeRO is planned with its FusedAdam alone; set it to adamw, or "
+                "train.zero to 1, 2 or 3"
+            ),
+        ),
+        (
+            "train.optimizer",
+            offloaded and t.optimizer not in ("adamw", "lion"),
+            "DeepSpeed has CPU versions of Adam and Lion alone; set it to adamw or lion",
+        ),
+        (
+            "train.offload_optimizer",
+            offloaded and t.zero == 0,
+            "DeepSpeed offloads under ZeRO 1, 2 and 3; set it to none, or train.zero to 1",
+        ),
+        (
+            "train.offload_optimizer",
+            t.offload_optimizer == "nvme" and t.zero < 3,
+            "DeepSpeed has NVMe under ZeRO 3 alone; set it to cpu, or train.zero to 3",
+        ),
+    ]
+    return [Issue(field, message) for field, broken, message in refused if broken]
+
+
+def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """What multi-token prediction is not known to run with."""
+    t = plan.train
+    if not t.mtp_layers:
+        return []
+    refused = [
+        (
+            t.framework != "megatron",
+            "only Megatron trains such layers; set train.framework to megatron, or this to 0",
+        ),
+        (
+            model is not None and FAMILIES[model.family].head is not FAMILIES["llama"].head,
+            "it is planned for models with Llama's head; set it to 0",
+        ),
+        (
+            t.cross_entropy == "chunked" or t.checkpointing == "selective-op",
+            "it is not planned with a chunked loss or checkpointing by operation; set it to 0",
+        ),
+    ]
+    return [Issue("train.mtp_layers", message) for broken, message in refused if broken]
 
 
 def _parallel_issues(plan: Plan) -> list[Issue]:
@@ -278,5 +393,28 @@ def _host_issues(plan: Plan) -> list[Issue]:
     if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
         issues.append(
             Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
+        )
+    return issues
+
+
+def _stream_issues(plan: Plan) -> list[Issue]:
+    """Lengths of requests that contradict each other."""
+    s = plan.serve
+    issues = []
+    if s.shared_prefix >= s.prompt_len:
+        issues.append(
+            Issue(
+                "serve.shared_prefix",
+                f"{s.shared_prefix:,} tokens, but a prompt has {s.prompt_len:,}; use fewer than "
+                "serve.prompt_len",
+            )
+        )
+    if s.max_seq_len and s.max_seq_len < s.prompt_len + s.output_len:
+        issues.append(
+            Issue(
+                "serve.max_seq_len",
+                f"{s.max_seq_len:,} tokens for a prompt of {s.prompt_len:,} and an output of "
+                f"{s.output_len:,}; use at least {s.prompt_len + s.output_len:,}, or 0",
+            )
         )
     return issues

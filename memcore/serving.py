@@ -40,6 +40,7 @@ ATTENTION_OF = "new tokens attend to the cache: each reads every key and value o
 SEQUENCES = Dim("SEQUENCES")
 LOGITS: Shape = (SEQUENCES, VOCAB / TP)
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
+CACHE_READ = "attention over the cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +161,13 @@ def overheads(plan: Plan) -> list[constants.Constant]:
 def prefill_operations(server: Server) -> list[OperationTime]:
     """One prompt, alone."""
     s = server.plan.serve
-    return _forward(server, 1, s.prompt_len, s.prompt_len, 1)
+    return forward(server, 1, s.prompt_len, s.prompt_len, 1)
 
 
 def decode_operations(server: Server, running: int) -> list[OperationTime]:
     """One token of each of `running` sequences, at half of their output."""
     s = server.plan.serve
-    return _forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
+    return forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
 
 
 def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
@@ -243,7 +244,7 @@ def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     )  # fmt: skip
 
 
-def _forward(
+def forward(
     server: Server, batch: int, tokens: int, context: int, logits: int
 ) -> list[OperationTime]:
     """One forward through all layers: `batch` sequences of `tokens` new tokens at `context`."""
@@ -277,7 +278,7 @@ def _attention(
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     flops = 2.0 * batch * tokens * context * products * share
     return operation(
-        "attention over the cache", "forward", flops, batch * context * per_layer, speed, True,
+        CACHE_READ, "forward", flops, batch * context * per_layer, speed, True,
         layers,
     )  # fmt: skip
 

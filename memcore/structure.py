@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from memcore.model import Traits
 
 TENSOR, SEQUENCE = "tensor", "sequence"
+OWN, FIRST, HEAD = "own", "first", "head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,21 @@ class Adapters:
 
 
 @dataclass(frozen=True, slots=True)
+class Depths:
+    """Layers behind the last one that each predict a token further (Megatron-Core's MTP).
+
+    kind    of attention in them, as in LayerKind
+    again   which part of them is run again in backward, as in LayerKind
+    table   the embedding they read: a copy (OWN), the first block's (FIRST), the head's (HEAD)
+    """
+
+    count: int
+    kind: str
+    again: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """A family with its traits, and the words of a plan that choose kernels.
 
@@ -38,7 +54,9 @@ class Structure:
     parallel   '' or how tensor-parallel ranks share a layer: TENSOR, or SEQUENCE where norms and
                residuals are cut over them too
     exchanges  expert-parallel ranks send each other the rows of their experts
+    gathers    ranks that share each expert gather the rows of all of them
     adapters   they are all that is trained, if there are any
+    depths     multi-token prediction behind the last layer, if there is any
     """
 
     family: str
@@ -51,7 +69,9 @@ class Structure:
     served: bool = False
     parallel: str = ""
     exchanges: bool = False
+    gathers: bool = False
     adapters: Adapters | None = None
+    depths: Depths | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from memcore.dims import Shape
+from memcore.dims import Axis, Shape
 from memcore.structure import Adapters
 
 WEIGHTS = ("parameter", "tied")
@@ -125,6 +125,28 @@ class Work:
     sources: list[Storage] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One collective inside a block, declared by the operation that waits for it.
+
+    what     what is sent: 'tokens', 'rows of experts'
+    kind     'all-gather', 'reduce-scatter', 'all-reduce', 'all-to-all'
+    axis     the name of the ranks that take part: 'TP', 'CP', 'EP'
+    shape    what the ranks have together; of an all-to-all, what one of them has
+    phase    as Work.phase
+    behind   (count, shape): FLOPs of the product that runs meanwhile; attention: it is attention
+    """
+
+    what: str
+    kind: str
+    axis: str
+    shape: Shape
+    dtype: str
+    phase: str
+    behind: tuple[float, Shape] | None = None
+    attention: bool = False
+
+
 class Tape:
     """Records one block (an embedding, a layer, a head): forward first, then `backward`.
 
@@ -156,6 +178,7 @@ class Tape:
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
         self.work: list[Work] = []
+        self.sends: list[Send] = []
         self.clock = 0
         self.forward_end = 0
         self.last_packed = 0  # when forward began the last operation that saves something
@@ -252,6 +275,32 @@ class Tape:
         self._current.traffic.append((shape, dtype))
         self._current.touched.append(storage)
 
+    def read_and_write(self, storage: Storage, shape: Shape, dtype: str) -> None:
+        """Backward: a kernel adds to memory that the block does not own (Megatron's main_grad)."""
+        if self._current is not None:
+            for _ in range(2):
+                self._touch(storage, shape, dtype)
+
+    # -- communication --------------------------------------------------------------------------
+
+    def send(
+        self,
+        what: str,
+        kind: str,
+        axis: Axis,
+        shape: Shape,
+        dtype: str,
+        backward: bool = False,
+        behind: tuple[float, Shape] | None = None,
+        attention: bool = False,
+    ) -> None:
+        """A collective that forward waits for here, or `backward` will. What no rank shares costs
+        nothing: the axis of one rank."""
+        if backward and self._no_grad:
+            return
+        phase = "backward" if backward else "recompute" if self.forward_end else "forward"
+        self.sends.append(Send(what, kind, axis.name, shape, dtype, phase, behind, attention))
+
     # -- recording operations -------------------------------------------------------------------
 
     def start(
@@ -346,7 +395,9 @@ class Tape:
             assert grad is not None
             self._current = None
             leaves = [Tensor(x.storage, x.shape, x.dtype, x.needs_grad) for x in inputs]
+            weights = len(self.parameters)
             again = run(leaves)
+            del self.parameters[weights:]  # forward declared them
             found = self._run_backward(again, grad)
             return [found.get(id(leaf)) for leaf in leaves]
 

@@ -1,49 +1,49 @@
-"""Training time: what one optimizer step costs on one GPU, what hides behind what, and why."""
+"""Training time: what one optimizer step costs on one GPU, what hides behind what, and why.
+
+A pipeline takes the time of its slowest stage for every micro-batch, and that of the other stages
+once: until the first micro-batch arrives and after the last has left.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from memcore import constants
-from memcore.dims import Number
+from memcore.communication import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    AXES,
+    REDUCE_SCATTER,
+    SEND,
+    Move,
+    collective,
+    links,
+)
+from memcore.dims import EP, Cut, Number, Shape, derive
 from memcore.experts import active, is_matrix
-from memcore.instants import Step, optimizer_states
-from memcore.ledger import Amounts
-from memcore.ops import slides
+from memcore.instants import Alive, Layers, Step, optimizer_states
+from memcore.ledger import Amounts, Group
+from memcore.memory import layers_of, step_of
+from memcore.ops import HIDDEN, slides
 from memcore.plan import Plan
-from memcore.policies import DTYPE_BYTES
-from memcore.report import OperationTime, Time, Transfer
-from memcore.roofline import Execution, Links, Speed, executions, operation, run, seconds
+from memcore.policies import CHECKPOINTING, DTYPE_BYTES
+from memcore.report import OperationTime, StageTime, Time, Transfer
+from memcore.roofline import (
+    Execution,
+    Speed,
+    executions,
+    operation,
+    run,
+    seconds,
+    sends,
+)
+from memcore.tape import Send, Tape
 
 LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme")
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One kind of transfer of a step.
-
-    pieces      bytes of what is moved each time, by name
-    seconds     of each time, by link; the links work side by side
-    times       in a step
-    cover       seconds of each time that `hidden_by` hides
-    """
-
-    name: str
-    pieces: dict[str, float]
-    seconds: dict[str, float]
-    times: float
-    cover: float
-    hidden_by: str
-
-    @property
-    def bytes(self) -> float:
-        return sum(self.pieces.values())
-
-    @property
-    def slowest(self) -> str:
-        """The link that can be exposed."""
-        return max(self.seconds, key=lambda link: self.seconds[link])
+PHASES = ("forward", "recompute", "backward", "optimizer")
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Traffic:
 
     def add(self, move: Move) -> None:
         for link, each in move.seconds.items():
-            shown = max(0.0, each - move.cover) * move.times if link == move.slowest else 0.0
+            shown = move.exposed if link == move.slowest else 0.0
             self.busy[link] += each * move.times
             self.exposed[link] += shown
             self.transfers.append(
@@ -67,15 +67,22 @@ class _Traffic:
             )  # fmt: skip
 
 
+def speed_of(plan: Plan, step: Step) -> Speed:
+    return Speed.of(plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle)
+
+
 def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     """Time of one optimizer step. Assumes that transfers overlap as the framework schedules them:
-    FSDP2 gathers the next layer while one runs, DDP reduces buckets during backward."""
-    t, gpu = plan.train, plan.accelerator
-    speed = Speed.of(gpu, matmul_dtype(step))
-    batches = t.grad_accumulation
-    operations = run(step_executions(step, batches), amounts, speed)
+    FSDP2 gathers the next layer while one runs, DDP reduces buckets during backward.
+
+    `step` is any stage's; with a pipeline the slowest is found here."""
+    gpu, batches = plan.accelerator, plan.train.grad_accumulation
+    speed = speed_of(plan, step)
+    every = stages(plan, step, amounts, speed)
+    slowest = max(every, key=lambda s: s.time.seconds)
+    step, operations = slowest.step, slowest.operations
     if step.offload == "none":
-        operations.append(_optimizer(step, amounts, speed))
+        operations = [*operations, _optimizer(step, amounts, speed)]
 
     traffic = _Traffic()
     for o in operations:
@@ -85,15 +92,17 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     for move in moves(plan, step, amounts, operations):
         traffic.add(move)
 
-    total = sum(traffic.exposed.values())
-    tokens = t.micro_batch * t.seq_len * batches * plan.dp
+    bubble = bubble_seconds(plan, every, slowest)
+    total = sum(traffic.exposed.values()) + bubble
+    tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
     flops = {p: sum(o.flops for o in operations if o.phase == p) for p in PHASES}
-    model_flops = 3.0 * _convention_flops(step, amounts) * batches
+    model_flops = batches * _convention_flops(plan, step, amounts)
     peak = gpu.peak_flops(matmul_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
     phases = {p: seconds([o for o in operations if o.phase == p]) for p in PHASES}
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
     phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
+    phases["bubble"] = bubble
     return Time(
         step_seconds=total,
         tokens_per_second=tokens / total,
@@ -109,63 +118,102 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
         recompute_flops=flops["recompute"],
         operations=tuple(operations),
         transfers=tuple(traffic.transfers),
+        stage=slowest.time.rank,
+        bubble_seconds=bubble,
+        stages=tuple(s.time for s in every),
     )
-
-
-PHASES = ("forward", "recompute", "backward", "optimizer")
 
 
 def matmul_dtype(step: Step) -> str:
     return "bf16" if step.copies.autocast else step.copies.compute
 
 
+# -- stages ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline stage: the operations of all its micro-batches, and its time for one of them."""
+
+    step: Step
+    operations: list[OperationTime]
+    time: StageTime
+
+
+def stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Stage]:
+    """Every pipeline stage; those that run the same are computed once."""
+    if plan.parallel.pp == 1:
+        return [_stage(plan, step, amounts, speed, 0)]
+    seen: dict[tuple[bool, bool, Layers], Stage] = {}
+    found = []
+    for rank in range(plan.parallel.pp):
+        here = step_of(plan, rank)
+        key = here.first, here.last, here.layers
+        if key not in seen:
+            seen[key] = _stage(plan, here, amounts, speed, rank)
+        like = seen[key]
+        found.append(replace(like, step=here, time=replace(like.time, rank=rank)))
+    return found
+
+
+def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) -> Stage:
+    batches = plan.train.grad_accumulation
+    operations = run(step_executions(step, batches), amounts, speed)
+    waited = sum(m.exposed for m in in_layers(plan, step, amounts, speed)) / batches
+    of = {p: seconds([o for o in operations if o.phase == p]) / batches for p in PHASES}
+    total = sum(of.values()) + waited
+    bubble = total
+    if plan.parallel.schedule == "zero-bubble":
+        bubble -= 2 * weight_gradients(operations) / batches
+    return Stage(
+        step,
+        operations,
+        StageTime(rank, of["forward"], of["recompute"], of["backward"], waited, total, bubble),
+    )
+
+
+def weight_gradients(operations: Sequence[OperationTime]) -> float:
+    """Seconds in which backward computes gradients of weights: half of each product's, which has
+    two. ZB-H1 does them while it would wait (Qi et al. 2023)."""
+    return sum(o.seconds for o in operations if _is_product(o)) / 2
+
+
+def _is_product(o: OperationTime) -> bool:
+    return o.phase == "backward" and o.flops > 0 and not o.name.endswith((".flash", ".sdpa"))
+
+
+def bubble_seconds(plan: Plan, every: Sequence[Stage], slowest: Stage) -> float:
+    """Seconds that the slowest stage waits for the others: each of them takes one micro-batch
+    before the pipeline is full or after it is empty, one chunk of it where stages are virtual
+    (Narayanan et al. 2021: (p - 1) / v of a micro-batch's forward and backward)."""
+    others = sum(s.time.bubble for s in every) - slowest.time.bubble
+    return others / plan.parallel.virtual_stages
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
 def step_executions(step: Step, batches: int) -> list[Execution]:
     """Every operation of a step's forwards and backwards, in the order of `Time.operations`."""
-    ends = (step.blocks.embed, step.blocks.head)
-    again = tuple(step.recompute(k) for k in range(len(step.blocks.kinds)))
-    return [
-        *executions(ends, (1, 1), times=batches),
-        *executions(step.blocks.layers, step.layers.counts, again, batches),
-    ]
+    ends = ends_of(step)
+    layers = executions(step.blocks.layers, step.layers.counts, _again(step), batches)
+    return [*executions(ends, (1,) * len(ends), times=batches), *layers]
 
 
-def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime]) -> list[Move]:
-    """Every transfer of a step, in the order of `Time.transfers`, which has one for each link."""
-    found = [m for m in _communication(plan, step, amounts, operations) if m.seconds]
-    backward = seconds([o for o in operations if o.phase in ("backward", "recompute")])
-    waited = sum(max(0.0, m.seconds[m.slowest] - m.cover) * m.times for m in found)
-    cover = backward / plan.train.grad_accumulation + waited
-    return found + _offload(plan, step, amounts, cover)
+def ends_of(step: Step) -> tuple[Tape, ...]:
+    """The embedding and the head, if this stage has them."""
+    found = (step.blocks.embed, step.first), (step.blocks.head, step.last)
+    return tuple(tape for tape, here in found if here)
 
 
-def _convention_flops(step: Step, amounts: Amounts) -> float:
-    """FLOPs of one micro-batch's forward as MFU counts them: 2 per matmul parameter and token, and
-    4 x width x sequence per layer for attention, causal or not (PaLM, Chowdhery et al., app. B);
-    a sliding layer counts its window."""
-    z = amounts.sizes
-    tokens = float(z["B"]) * float(z["S"])
-    total: float = 2.0 * z["EMBED"] * z["VOCAB"]
-    for times, weights, reach in convention_layers(step, amounts):
-        total += times * (2.0 * weights + 2.0 * (z["Q"] + z["VALUES"]) * reach)
-    return tokens * total
-
-
-def convention_layers(step: Step, amounts: Amounts) -> list[tuple[int, Number, Number]]:
-    """Of each kind of layer: how many, its matmul parameters (of experts those that a token is sent
-    to), and the keys a token attends to."""
-    z, found = amounts.sizes, []
-    kinds, counts = step.blocks.kinds, step.layers.counts
-    for tape, kind, times in zip(step.blocks.layers, kinds, counts, strict=True):
-        weights = sum(amounts.elements(active(p.shape)) for p in tape.parameters if is_matrix(p))
-        found.append(
-            (times, weights, min(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"])
-        )
-    return found
+def _again(step: Step) -> tuple[str, ...]:
+    """What of each kind of layer backward runs again."""
+    return tuple(step.recompute(k) for k in range(len(step.blocks.kinds)))
 
 
 def updated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
     """What the optimizer step updates on this GPU: parameters, and bytes of them and states."""
-    states = _sum(step, "resident", amounts) + amounts.alive(optimizer_states(step))
+    states = amounts.alive(step.every("updated")) + amounts.alive(optimizer_states(step))
     return _count(step, amounts), states
 
 
@@ -183,12 +231,98 @@ def _sum(step: Step, state: str, amounts: Amounts) -> Number:
 
 def _count(step: Step, amounts: Amounts) -> Number:
     """Parameters that this GPU updates."""
-    return _sum(step, "resident", amounts) / DTYPE_BYTES[step.copies.resident]
+    return _sum(step, "updated", amounts) / DTYPE_BYTES[updated_dtype(step)]
+
+
+def updated_dtype(step: Step) -> str:
+    """What trained weights are kept in: adapters' own dtype, where they have one."""
+    for group, _ in step.every("updated"):
+        if group.rows:
+            return group.rows[0].dtype
+    return step.copies.resident
+
+
+def _convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
+    """FLOPs of one micro-batch on one GPU as MFU counts them: 2 per matmul parameter and token, and
+    4 x width x sequence per layer for attention, causal or not (PaLM, Chowdhery et al., app. B),
+    three times over; a sliding layer counts its window. A frozen weight has no gradient: twice."""
+    z = amounts.sizes
+    tokens = float(z["B"]) * float(z["S"])
+    # Of an image one token alone is classified, which is next to nothing.
+    head = 0.0 if plan.architecture.image else 2.0 * z["EMBED"] * z["VOCAB"]
+    total: float = (2.0 if plan.train.adapter != "none" else 3.0) * head
+    for times, trained, frozen, reach in convention_layers(plan, step, amounts):
+        attention = 2.0 * (z["Q"] + z["VALUES"]) * reach
+        total += times * (3.0 * (2.0 * trained + attention) + 2.0 * 2.0 * frozen)
+    return tokens * total / sharing(plan)
+
+
+def sharing(plan: Plan) -> int:
+    """GPUs that share a micro-batch."""
+    return plan.parallel.tp * plan.parallel.pp * plan.parallel.cp
+
+
+def convention_layers(
+    plan: Plan, step: Step, amounts: Amounts
+) -> list[tuple[int, Number, Number, Number]]:
+    """Of each kind of layer of the whole model: how many, its matmul parameters (of experts those
+    that a token is sent to), trained and frozen, and the keys a token attends to."""
+    whole = undivided(plan, amounts)
+    z, found = whole.sizes, []
+    kinds, stack = step.blocks.kinds, _stack(plan, step)
+    for tape, kind, times in zip(step.blocks.layers, kinds, stack.counts, strict=False):
+        sums: dict[bool, Number] = {True: 0, False: 0}
+        for p in tape.parameters:
+            if is_matrix(p):
+                sums[p.trained] += whole.elements(active(p.shape))
+        reach = min(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
+        found.append((times, sums[True], sums[False], reach))
+    return found
+
+
+def _stack(plan: Plan, step: Step) -> Layers:
+    """All layers of the model, by the kinds of this step's blocks."""
+    if plan.parallel.pp == 1:
+        return step.layers
+    t = plan.train
+    again = CHECKPOINTING[t.checkpointing].recompute
+    leads = any(kind.leads for kind in step.blocks.kinds)
+    return layers_of(plan.architecture, again, t.checkpoint_every, leads)[1]
+
+
+def undivided(plan: Plan, amounts: Amounts) -> Amounts:
+    """Sizes of the model itself, whatever shares it."""
+    p = plan.parallel
+    if p.tp * p.ep * p.etp * p.cp == 1:
+        return amounts
+    kept = plan.sizes()
+    sizes = {**kept, "TP": 1, "EP": 1, "ETP": 1, "CP": 1, "SEQ": 1, "VOCAB": amounts.sizes["VOCAB"]}
+    derive(sizes)
+    return Amounts(sizes)
+
+
+# -- transfers ------------------------------------------------------------------------------------
+
+
+def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime]) -> list[Move]:
+    """Every transfer of a step, in the order of `Time.transfers`, which has one for each link."""
+    every = [
+        *in_layers(plan, step, amounts, speed_of(plan, step)),
+        *_communication(plan, step, amounts, operations),
+    ]
+    found = [m for m in every if m.seconds]
+    backward = seconds([o for o in operations if o.phase in ("backward", "recompute")])
+    waited = sum(m.exposed for m in found)
+    cover = backward / plan.train.grad_accumulation + waited
+    return found + _offload(plan, step, amounts, cover)
 
 
 NOTHING_BEFORE = "nothing: the first has no layer before it"
 NOTHING_AFTER = "nothing: backward is over"
 NOTHING = "nothing"
+PRODUCT_MEANWHILE = "the product that runs meanwhile"
+ATTENTION_MEANWHILE = "attention to the keys that are there"
+CHUNK_FORWARD = "another chunk's forward"
 LAYER_FORWARD = "the forward of the layer before"
 LAYER_BACKWARD = "the backward of the layer before"
 ONE_BACKWARD = "backward of one batch"
@@ -197,44 +331,115 @@ LAST_BACKWARD = "the last backward"
 HOST_STEP = "the host's optimizer step"
 
 
+def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Move]:
+    """What the ranks that share a micro-batch send each other: tensor, context and expert
+    parallelism, and pipeline stages."""
+    p, batches = plan.parallel, plan.train.grad_accumulation
+    if p.tp * p.cp * p.ep * p.etp * p.pp == 1:
+        return []
+    found, counts = [], step.layers.counts
+    ends = ends_of(step)
+    every = [
+        *((s, len(where)) for s, where in sends(ends, ("",) * len(ends))),
+        *(
+            (s, sum(counts[k] for k in where if k < len(counts)))
+            for s, where in sends(step.blocks.layers, _again(step))
+        ),
+    ]
+    over = {axis: links(plan, axis) for axis in ("TP", "CP", "EP", "ETP")}
+    counted: dict[Send, int] = {}
+    for s, times in every:
+        if times and over[s.axis].ranks > 1:
+            counted[s] = counted.get(s, 0) + times
+    for s, times in counted.items():
+        n = float(amounts.bytes(s.shape, s.dtype))
+        cover, by = 0.0, NOTHING
+        if s.behind:
+            flops = s.behind[0] * float(amounts.elements(s.behind[1]))
+            cover = flops / (speed.attention if s.attention else speed.matmul)
+            by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
+        name = f"{s.kind} {s.what}, {AXES[s.axis]}, {s.phase}"
+        move = collective(
+            name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, cover, by
+        )
+        found.append(
+            replace(move, shapes=((s.shape, s.dtype),), behind=s.behind, attention=s.attention)
+        )
+    if p.pp > 1:
+        found.append(_between_stages(plan, step, amounts, speed))
+    return found
+
+
+def _between_stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> Move:
+    """Activations to the next stage and their gradients back, for each chunk of each micro-batch.
+    Interleaved schedules send one chunk's while another runs (Megatron: overlap_p2p_comm)."""
+    dtype, virtual = step.copies.compute, plan.parallel.virtual_stages
+    n = float(amounts.bytes(HIDDEN, dtype))
+    over = links(plan, "PP")
+    times = 2 * virtual * plan.train.grad_accumulation
+    cover, by = 0.0, NOTHING
+    if virtual > 1:
+        layers = run(executions(step.blocks.layers, step.layers.counts), amounts, speed)
+        cover = seconds([o for o in layers if o.phase == "forward"]) / virtual
+        by = CHUNK_FORWARD
+    return Move(
+        "activations and gradients between stages", {"activations": n}, over.send(n), times, cover,
+        by, SEND, "PP", ((HIDDEN, dtype),),
+    )  # fmt: skip
+
+
 def _communication(
     plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime]
 ) -> list[Move]:
     """What data parallelism sends in one step."""
-    if plan.dp <= 1:
+    over = links(plan, "DP")
+    experts = links(plan, "EDP")
+    if over.ranks <= 1 and experts.ranks <= 1:
         return []
     t, layers = plan.train, step.layers.count
-    links = Links.of(plan.accelerator, plan.node, plan.dp, plan.cluster.gpus_per_node)
     batches = t.grad_accumulation
     inner = [o for o in operations if o.name.startswith("layers.")]
     per = layers * batches
     forward = seconds([o for o in inner if o.phase == "forward"]) / per
     backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / per
+    if step.accumulated:
+        return _megatron(plan, step, amounts)
+    if not step.sharded:
+        pieces = {"gradients in buckets": _sum(step, "buckets", amounts)}
+        found = [
+            collective(
+                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, backward * layers,
+                ONE_BACKWARD,
+            )
+        ]  # fmt: skip
+        if t.zero == 1:
+            weights = {"updated weights": _sum(step, "resident", amounts)}
+            found.append(
+                collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1)
+            )
+        return found
     # Kinds of layer differ little in their weights: a mean layer stands for each.
     counts = step.layers.counts
     gathered = amounts.alive(step.of_layers("gathered", counts)) / layers
     reduced = amounts.alive(step.of_layers("reduction", counts)) / layers
-    root = (step.embed, step.head)
-    root_gathered = sum(amounts.group(block.gathered) for block in root)
-    root_reduced = sum(amounts.group(block.reduction) for block in root)
+    root_gathered = amounts.alive(root(step, "gathered"))
+    root_reduced = amounts.alive(root(step, "reduction"))
 
     def gather(name: str, pieces: dict[str, float], times: float, cover: float, by: str) -> Move:
         """One collective for each piece: an all-gather or a reduce-scatter, which cost the same."""
-        each = [links.gather(n) for n in pieces.values()]
-        return Move(name, pieces, {k: sum(e[k] for e in each) for k in each[0]}, times, cover, by)
+        return collective(name, ALL_GATHER, "DP", over, pieces, times, cover, by)
 
-    def reduce(pieces: dict[str, float], times: float, by: str) -> Move:
-        sums = links.reduce(sum(pieces.values()))
-        return Move("all-reduce gradients", pieces, sums, times, backward * layers, by)
-
-    if not step.sharded:
-        return [reduce({"gradients in buckets": _sum(step, "buckets", amounts)}, 1, ONE_BACKWARD)]
     if t.zero == 0:
         pieces = {
             "gradients of the layers": reduced * layers,
             "gradients of the root": root_reduced,
         }
-        return [reduce(pieces, batches, ALL_BACKWARD)]
+        return [
+            collective(
+                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches, backward * layers,
+                ALL_BACKWARD,
+            )
+        ]  # fmt: skip
     weights, grads = {"weights of a layer": gathered}, {"gradients of a layer": reduced}
     first = {"weights of the root and of a layer": root_gathered + gathered}
     last = {"gradients of the root and of a layer": root_reduced + reduced}
@@ -256,6 +461,65 @@ def _communication(
         found.append(gather("reduce-scatter layers", grads, others, backward, LAYER_BACKWARD))
     found.append(gather("reduce-scatter first layer and root", last, batches, 0.0, NOTHING_AFTER))
     return found
+
+
+def root(step: Step, state: str) -> Alive:
+    """One kind of state of embedding and head, if this stage has them."""
+    return [
+        *step.at_first((getattr(step.embed, state), 1)),
+        *step.at_last((getattr(step.head, state), 1)),
+    ]
+
+
+def _megatron(plan: Plan, step: Step, amounts: Amounts) -> list[Move]:
+    """Megatron's data parallelism: gradients after the last backward, in fp32; with the distributed
+    optimizer each rank gets its part, and everybody the updated weights (overlap_grad_reduce and
+    overlap_param_gather are off by default). Experts have their own replicas."""
+    found = []
+    for axis, of_experts in (("DP", False), ("EDP", True)):
+        over = links(plan, axis)
+        whose = "experts" if of_experts else "weights"
+        state = dict(zip(("gradients", "resident"), DATA_PARALLEL[of_experts], strict=True))
+        grads, weights = (float(amounts.alive(owned(step, which, of_experts))) for which in state)
+        if not grads or over.ranks <= 1:
+            continue
+        pieces = {state["gradients"]: grads}
+        if plan.train.zero == 0:
+            found.append(
+                collective(f"all-reduce gradients of {whose}", ALL_REDUCE, axis, over, pieces, 1)
+            )
+            continue
+        found += [
+            collective(
+                f"reduce-scatter gradients of {whose}", REDUCE_SCATTER, axis, over, pieces, 1
+            ),
+            collective(
+                f"all-gather updated {whose}", ALL_GATHER, axis, over,
+                {state["resident"]: weights}, 1,
+            ),
+        ]  # fmt: skip
+    return found
+
+
+DATA_PARALLEL = {
+    False: ("gradients of all weights", "weights of this rank"),
+    True: ("gradients of all experts", "experts of this rank"),
+}
+
+
+def owned(step: Step, state: str, of_experts: bool) -> Alive:
+    """One kind of state of a stage's experts, or of everything else."""
+    return [(_part(group, of_experts), n) for group, n in step.every(state)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _part(group: Group, of_experts: bool) -> Group:
+    return Group(tuple(row for row in group.rows if _is_expert(row.shape) == of_experts))
+
+
+def _is_expert(shape: Shape) -> bool:
+    """Whether a weight of this shape is shared out over expert-parallel ranks."""
+    return any(isinstance(f, Cut) and f.axis is EP for f in shape)
 
 
 def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float) -> list[Move]:

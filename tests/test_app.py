@@ -95,7 +95,7 @@ def test_the_accuracy_page_of_one_source_and_one_family() -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_without_training_memory(view: str) -> None:
-    at = opened({"tp": "2"}, view)
+    at = opened({"ep": "2"}, view)
     alive(at)
     assert evaluate(shown_plan(at)).notes == () or at.info
 

@@ -381,7 +381,7 @@ def test_explain_refuses_what_is_no_number(
 
 
 def test_explain_says_why_a_part_is_not_there(memplan: Callable[..., Ran]) -> None:
-    ran = memplan("explain", "-", "time.mfu", given='{"parallel": {"tp": 2}}')
+    ran = memplan("explain", "-", "time.mfu", given='{"parallel": {"ep": 2}}')
     assert ran.status == 2
     assert "time is not computed for this plan" in ran.err
     ran = memplan("explain", "-", "time.mfu", given='{"parallel": {"tp": 0}}')

@@ -164,9 +164,17 @@ def test_every_number_of_the_worked_plans(name):
 
 
 @pytest.mark.parametrize("model", ["deepseek-v2-lite", "qwen3-30b-a3b"])
-@pytest.mark.parametrize("parallel", [{"ep": 1}, {"ep": 4}, {"ep": 2, "tp": 2, "pp": 2}])
-def test_every_number_of_experts_under_megatron(model, parallel):
-    train = {"framework": "megatron", "kernels": "megatron", "zero": 1, "seq_len": 128}
+@pytest.mark.parametrize(
+    ("parallel", "words"),
+    [
+        ({"ep": 1}, {}),
+        ({"ep": 4}, {"imbalance": 1.3}),
+        ({"ep": 2, "tp": 2, "pp": 2}, {}),
+        ({"ep": 2, "etp": 2, "pp": 2}, {"mtp_layers": 2}),
+    ],
+)
+def test_every_number_of_experts_under_megatron(model, parallel, words):
+    train = {"framework": "megatron", "kernels": "megatron", "zero": 1, "seq_len": 128} | words
     plan = Plan(
         model=model,
         cluster={"gpus": 8},

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memcore import Plan, PlanError, evaluate, pipeline, sweep
 from memcore.ledger import Amounts
-from memcore.memory import step_of, training_sizes
+from memcore.memory import saved_rows, step_of, training_sizes
 
 MEGATRON = {"framework": "megatron", "kernels": "megatron", "zero": 1, "checkpointing": "none"}
 FSDP2 = {"framework": "fsdp2", "zero": 3}
@@ -198,6 +198,47 @@ def test_states_of_experts_are_shared_by_the_ranks_that_have_them(model, ep, tp,
 
 
 @pytest.mark.parametrize("model", [MIXTURE, LATENT])
+@pytest.mark.parametrize(("ep", "etp"), [(1, 2), (2, 4), (4, 4)])
+@pytest.mark.parametrize(("tp", "cp"), [(1, 1), (2, 2)])
+def test_ranks_that_share_each_expert_add_up_to_the_whole(model, ep, etp, tp, cp):
+    whole, cut = mixture(model), mixture(model, ep=ep, etp=etp, tp=tp, cp=cp)
+    for state in ("resident", "gradients"):
+        assert ep * etp * of_experts(cut, state) == of_experts(whole, state)
+    for state in ("moments", "master"):
+        assert 16 * of_experts(cut, state) == of_experts(mixture(model, gpus=1), state)
+        without = mixture(model, tp=tp, cp=cp)
+        assert of_experts(cut, state, False) == of_experts(without, state, False)
+
+
+def saved_rows_of(p):
+    return {r.name.removeprefix("layers.mlp."): r for r in saved_rows(p)}
+
+
+def test_ranks_that_share_each_expert_compute_a_part_of_every_rank_s_rows():
+    """The rows of both, and half of each expert's width: as many products as before."""
+    alone, both = (saved_rows_of(mixture(ep=4, etp=etp)) for etp in (1, 2))
+    for name in ("sort by expert, result", "sort by expert, row map"):
+        assert both[name].bytes == 2 * alone[name].bytes
+    for name in ("experts.linear_fc1 out", "experts.weighted product"):
+        assert both[name].bytes == alone[name].bytes
+    assert both["row map"].bytes == alone["row map"].bytes
+
+
+def test_imbalance_brings_rows_to_the_fullest_rank():
+    """And no more than all that are sent: EP times the mean. What a rank sends stays the same."""
+
+    def saved(imbalance, ep=4):
+        return saved_rows_of(mixture(ep=ep, train=MEGATRON | {"imbalance": imbalance}))
+
+    balanced, uneven, all_of_them = (saved(f) for f in (1.0, 1.5, 60.0))
+    for name in ("sort by expert, result", "experts.linear_fc1 out", "experts.weighted product"):
+        assert 2 * uneven[name].bytes == 3 * balanced[name].bytes
+        assert all_of_them[name].bytes == 4 * balanced[name].bytes
+    assert uneven["row map"].bytes == balanced["row map"].bytes
+    assert saved(60.0, ep=1) == saved(1.0, ep=1)
+
+
+@pytest.mark.parametrize("model", [MIXTURE, LATENT])
 def test_one_expert_parallel_rank_changes_nothing(model):
     """Nothing is sent, and experts' states are cut as all others are."""
     plain = evaluate(mixture(model, ep=1, sequence_parallel=False))
@@ -224,7 +265,7 @@ def test_each_rank_routes_its_own_tokens():
 
 def test_stand_ins_are_for_one_expert():
     rows = {r.name: r for r in evaluate(mixture(ep=4)).ledger}
-    stand_in = "stand-in for a weight's gradient, EXPERT_FUSED x D"
+    stand_in = "stand-in for a weight's gradient, EXPERT_FUSED/ETP x D"
     assert rows[stand_in].bytes == 2 * 256 * 512 * 2
     assert not any(name.endswith(", EXPERTS x D") for name in rows)  # the router's is returned
 
@@ -234,6 +275,8 @@ def test_stand_ins_are_for_one_expert():
     [
         ({"ep": 3}, "parallel.ep"),  # of 16 experts
         ({"ep": 16, "pp": 2}, "parallel.ep"),  # of 8 GPUs on a stage
+        ({"ep": 4, "etp": 8}, "parallel.etp"),  # of 16 GPUs
+        ({"etp": 16, "model": MIXTURE | {"moe_intermediate_size": 200}}, "parallel.etp"),
         ({"tp": 2, "sequence_parallel": False}, "parallel.sequence_parallel"),
     ],
 )

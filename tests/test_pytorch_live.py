@@ -3,25 +3,21 @@
 Parameters of every preset; what forward saves, for every family at three shapes; and a handful of
 rows of each policy, so that the tables cannot drift from what PyTorch says."""
 
-import json
 import sys
 from pathlib import Path
 
+import asked
 import pytest
 
 from memcore import catalog, evaluate
 from memcore.evaluate import parameters
 from memcore.families import FAMILIES, from_config
-from tests.test_families import plan_of
 
 SAVED_TOLERANCE = 0.001
 SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
 WHY = "asks PyTorch itself: pip install '.[oracle]'"
 REFERENCE = Path(__file__).parent / "reference"
-TABLES = {
-    "ask_pytorch": json.loads((REFERENCE / "families.json").read_text()),
-    "ask_policies": json.loads((REFERENCE / "policies.json").read_text()),
-}
+TABLES = {"ask_pytorch": asked.table("families"), "ask_policies": asked.table("policies")}
 ANSWERS = ("bytes", "at", "detail")
 
 
@@ -32,7 +28,10 @@ def shapes():
         if row["kind"] == "saved" and row["checkpointing"] == "none":
             found.setdefault(table["configs"][row["model"]]["model_type"], row)
     return [
-        pytest.param(row | {"batch": batch, "seq": seq}, id=f"{family} {batch}x{seq}")
+        pytest.param(
+            row | {"batch": batch} | ({} if family == "vit" else {"seq": seq}),
+            id=f"{family} {batch}x{seq}",
+        )
         for family, row in found.items()
         for batch, seq in SHAPES
     ]
@@ -78,7 +77,8 @@ def task(model_type):
 def test_what_forward_saves(row, ask):
     words = {k: v for k, v in row.items() if k not in ANSWERS}
     said = ask["ask_pytorch"](TABLES["ask_pytorch"]["configs"][row["model"]], words)["bytes"]
-    ours = evaluate(plan_of(row)).memory.saved_for_backward_bytes
+    plan = asked.plan_of(TABLES["ask_pytorch"], row, ("attention", "checkpointing"))
+    ours = evaluate(plan).memory.saved_for_backward_bytes
     assert ours == pytest.approx(said, rel=SAVED_TOLERANCE)
 
 

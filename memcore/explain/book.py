@@ -235,6 +235,11 @@ class Book:
     def step(self) -> Step:
         return step_of(self.plan, self.stage)
 
+    @functools.cached_property
+    def timed(self) -> Step:
+        """The pipeline stage that the report's time is of: the slowest."""
+        return step_of(self.plan, int(self.time.stage))
+
     @property
     def stage(self) -> int:
         """The pipeline stage that the report's peak and timeline are of."""

@@ -42,7 +42,7 @@ def _compared(book: Book, i: str) -> Explanation:
 @rule("evidence.published.*")
 def _published(book: Book, i: str) -> Explanation:
     p = evidence.published()[int(i)]
-    allowed = f"Its own rounding leaves {p.tolerance:.2%} open." if p.tolerance else ""
+    allowed = f"A test allows {p.tolerance:.2%}." if p.tolerance else ""
     meaning = " ".join(filter(None, [DIFFERENCE, p.remark, allowed]))
     formula = _beside(p.ours, p.theirs, p.unit, p.source, p.error)
     return about(p.what, "difference", formula, meaning, [p.source])

@@ -18,7 +18,7 @@ from memcore.explain.formula import (
     whole,
 )
 from memcore.explain.of_memory import constant
-from memcore.explain.of_time import FIELDS, LABELS, flops, operation, ring, traffic
+from memcore.explain.of_time import FIELDS, LABELS, of_execution, operation, ring
 from memcore.explain.shapes import row, shape, sum_of, text_shape
 from memcore.ledger import INFERENCE, Amounts, window
 from memcore.memory import listed
@@ -277,17 +277,12 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         moved = 2 * shape(book, (running, tokens, D), server.amounts(running, tokens))
         return about(o.name, "seconds", _all_reduces(book, moved, o.bound_by))
 
-    def pieces() -> tuple[Formula, Formula, bool]:
+    def pieces() -> tuple[Formula, Formula, bool, float]:
         if int(i) == len(layers):
-            return (*_attention(book, server, which, running), True)
+            return (*_attention(book, server, which, running), True, 1.0)
         inside = int(i) < len(layers)
         e = layers[int(i)] if inside else head[int(i) - len(layers) - 1]
-        amounts = server.amounts(running, tokens if inside else 1)
-        return (
-            flops(book, e.work, e.runs, amounts),
-            traffic(e.work, e.runs, amounts),
-            e.work.attention,
-        )
+        return of_execution(book, e, server.amounts(running, tokens if inside else 1))
 
     return operation(book, o, f"serve.{which}.{i}", field, dtype, pieces)
 

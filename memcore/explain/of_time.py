@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memcore import constants
+from memcore.communication import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND, Links, Move, group
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import (
     Formula,
     at_least_zero,
+    decided,
     known,
     largest,
     log2,
@@ -16,15 +18,16 @@ from memcore.explain.formula import (
     whichever,
 )
 from memcore.explain.of_memory import constant
-from memcore.explain.shapes import dimension, row, shape, sum_of
+from memcore.explain.shapes import dimension, row, shape, sum_of, width
 from memcore.instants import optimizer_states
 from memcore.ledger import Amounts
 from memcore.memory import rows_of
 from memcore.policies import DTYPE_BYTES
 from memcore.report import LedgerRow, OperationTime
-from memcore.roofline import Execution, Work
+from memcore.roofline import Execution, Work, product_flops, sustained
 from memcore.training_time import (
     ALL_BACKWARD,
+    CHUNK_FORWARD,
     HOST_STEP,
     LAST_BACKWARD,
     LAYER_BACKWARD,
@@ -32,11 +35,14 @@ from memcore.training_time import (
     NOTHING,
     ONE_BACKWARD,
     PHASES,
-    Move,
     convention_layers,
     matmul_dtype,
     moves,
+    owned,
+    root,
+    sharing,
     step_executions,
+    updated_dtype,
 )
 
 DECLARED = "the operation as it is declared: its matrix products"
@@ -84,7 +90,9 @@ def traffic(work: Work, runs: int, amounts: Amounts) -> Formula:
     return times * total(tensors) if runs > 1 else total(tensors)
 
 
-Pieces = Callable[[], tuple[Formula, Formula, bool]]  # FLOPs, traffic, whether it is attention
+# FLOPs, traffic, whether it is attention, and the share of the GPU that its products fill.
+Pieces = Callable[[], tuple[Formula, Formula, bool, float]]
+TILES = "tiles of a result and waves of them are whole: roofline.TILES"
 
 
 def operation(
@@ -93,14 +101,15 @@ def operation(
     """One number of an operation at `base`."""
     phase = o.phase if o.name.startswith(o.phase) else f"{o.name}, {o.phase}"
     if field in ("flops", "hbm_bytes"):
-        work, moved, _ = pieces()
+        work, moved, *_ = pieces()
         if field == "flops":
             return about(f"FLOPs of {phase}", "FLOP", work, "Per step, on one GPU.", [DECLARED])
         return about(f"HBM traffic of {phase}", "bytes", moved, "Per step, on one GPU.", [TOUCHED])
     if field == "compute_seconds":
-        which = constants.ATTENTION_EFFICIENCY if pieces()[2] else constants.MATMUL_EFFICIENCY
-        rate = book.at(f"hardware.peak_flops.{dtype}") * constant(which)
-        formula = book.at(f"{base}.flops", "FLOPs") / rate
+        _, _, attention, share = pieces()
+        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, attention)
+        if share != 1:
+            formula = formula / known("share of the GPU that is filled", share, source=TILES)
         return about(f"Arithmetic of {phase}", "seconds", formula, "If only compute limited it.")
     if field == "hbm_seconds":
         rate = book.at("hardware.memory_bandwidth") * constant(constants.HBM_EFFICIENCY)
@@ -121,7 +130,26 @@ def operation(
     if field == "bound_by":
         return about(f"What bounds {phase}", "", whichever(sides), "", [ROOFLINE])
     longer = largest(*sides.values())
+    if base.startswith("time."):
+        runs = known("runs", o.runs, note="of layers x micro-batches", source="the plan")
+        longer = longer + runs * constant(constants.LAUNCH)
     return about(phase, "seconds", longer, "Per step, on one GPU.", [ROOFLINE])
+
+
+def reached(book: Book, dtype: str, attention: bool) -> Formula:
+    """FLOP/s that products, or attention, reach on this GPU."""
+    gpu = book.plan.accelerator
+    efficiency = constants.efficiency(gpu.architecture)
+    which = constant(efficiency.attention if attention else efficiency.matmul)
+    rate = book.at(f"hardware.peak_flops.{dtype}") * which
+    power = sustained(gpu, dtype)
+    if power != 1:
+        watts = known("watts", gpu.watts, source="the board's power limit")
+        note = f"{watts.value:g} W, to the power of {constants.POWER_EXPONENT.middle:g}"
+        source = constants.POWER_EXPONENT.source
+        rate = rate * known("clock under its power limit", power, source=source, note=note,
+                            certainty="assumed")  # fmt: skip
+    return rate
 
 
 FIELDS = "seconds|flops|hbm_bytes|compute_seconds|hbm_seconds|bound_by|intensity|rate"
@@ -136,29 +164,44 @@ def _operation_itself(book: Book, i: str) -> Explanation:
 def _operation(book: Book, i: str, field: str) -> Explanation:
     o = book.time.operations[int(i)]
 
-    def pieces() -> tuple[Formula, Formula, bool]:
+    def pieces() -> tuple[Formula, Formula, bool, float]:
         every = _executions(book)
         if int(i) == len(every):
-            return (*_optimizer(book), False)
-        e = every[int(i)]
-        return (
-            flops(book, e.work, e.runs, book.amounts),
-            traffic(e.work, e.runs, book.amounts),
-            e.work.attention,
-        )
+            return (*_optimizer(book), False, 1.0)
+        return of_execution(book, every[int(i)], book.amounts)
 
-    return operation(book, o, f"time.operations.{i}", field, matmul_dtype(book.step), pieces)
+    return operation(book, o, f"time.operations.{i}", field, matmul_dtype(book.timed), pieces)
+
+
+@rule("time.operations.*.runs")
+def _runs(book: Book, i: str) -> Explanation:
+    o = book.time.operations[int(i)]
+    formula = known("runs", o.runs, note="of layers x micro-batches", source="the plan")
+    return about(f"{o.name}, {o.phase}: how often", "", formula, "In one step.")
+
+
+def of_execution(
+    book: Book, e: Execution, amounts: Amounts
+) -> tuple[Formula, Formula, bool, float]:
+    """What the time of an operation is made of."""
+    work, padded = product_flops(e.work, amounts, book.plan.accelerator.sms)
+    return (
+        flops(book, e.work, e.runs, amounts),
+        traffic(e.work, e.runs, amounts),
+        e.work.attention,
+        work / padded if padded else 1.0,
+    )
 
 
 def _executions(book: Book) -> list[Execution]:
     """What each operation of the step is an execution of."""
     batches = book.plan.train.grad_accumulation
-    return book.once("executions", lambda: step_executions(book.step, batches))
+    return book.once("executions", lambda: step_executions(book.timed, batches))
 
 
 def _optimizer(book: Book) -> tuple[Formula, Formula]:
     """FLOPs and traffic of the optimizer step."""
-    optimizer, copies = book.step.optimizer, book.step.copies
+    optimizer, copies = book.timed.optimizer, book.timed.copies
     each = known(
         "FLOPs per parameter",
         optimizer.flops_per_parameter,
@@ -173,15 +216,15 @@ def _optimizer(book: Book) -> tuple[Formula, Formula]:
 
 @rule("time.updated.parameters")
 def _updated_parameters(book: Book) -> Explanation:
-    dtype = book.step.copies.resident
+    dtype = updated_dtype(book.timed)
     each = known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
-    formula = book.at("time.states.resident") / each
+    formula = book.at("time.states.updated") / each
     return about("Parameters that a GPU updates", "parameters", formula, "Padding included.")
 
 
 @rule("time.updated.bytes")
 def _updated_bytes(book: Book) -> Explanation:
-    formula = book.at("time.states.resident") + book.at("time.states.optimizer")
+    formula = book.at("time.states.updated") + book.at("time.states.optimizer")
     return about("Weights and states that a GPU updates", "bytes", formula)
 
 
@@ -189,24 +232,30 @@ def _updated_bytes(book: Book) -> Explanation:
 
 STATES = {
     "resident": ("Weights on one GPU", "resident", "every"),
+    "updated": ("Weights that one GPU updates", "updated", "every"),
     "optimizer": ("Optimizer states of one GPU's weights", "", "every"),
     "buckets": ("Gradients in DDP's buckets", "buckets", "every"),
     "layer-weights": ("Whole weights of all layers", "gathered", "layers"),
     "layer-gradients": ("Whole gradients of all layers", "reduction", "layers"),
     "root-weights": ("Whole weights of embedding and head", "gathered", "root"),
     "root-gradients": ("Whole gradients of embedding and head", "reduction", "root"),
+    "rank-gradients": ("Gradients on one GPU, but experts'", "gradients", "others"),
+    "rank-weights": ("Weights on one GPU, but experts'", "resident", "others"),
+    "expert-gradients": ("Gradients of experts on one GPU", "gradients", "experts"),
+    "expert-weights": ("Experts' weights on one GPU", "resident", "experts"),
 }
 
 
 def _state_rows(book: Book, name: str) -> Sequence[LedgerRow]:
-    step, (_, state, where) = book.step, STATES[name]
+    step, (_, state, where) = book.timed, STATES[name]
     if not state:
         alive = optimizer_states(step)
     elif where == "layers":
         alive = step.of_layers(state, step.layers.counts)
+    elif where in ("experts", "others"):
+        alive = owned(step, state, where == "experts")
     else:
-        every = step.every(state)
-        alive = every if where == "every" else [every[0], every[-1]]
+        alive = step.every(state) if where == "every" else root(step, state)
     return book.once(f"states {name}", lambda: rows_of(alive, book.amounts))
 
 
@@ -228,7 +277,7 @@ def _moves(book: Book) -> list[tuple[Move, str]]:
     """The move and the link of each transfer."""
 
     def every() -> list[tuple[Move, str]]:
-        found = moves(book.plan, book.step, book.amounts, list(book.time.operations))
+        found = moves(book.plan, book.timed, book.amounts, list(book.time.operations))
         return [(move, link) for move in found for link in move.seconds]
 
     return book.once("moves", every)
@@ -243,6 +292,11 @@ PIECES = {  # what is moved: the states it consists of, and whether one layer's 
     "gradients of the layers": [("layer-gradients", False)],
     "gradients of the root": [("root-gradients", False)],
     "gradients in buckets": [("buckets", False)],
+    "updated weights": [("resident", False)],
+    "gradients of all weights": [("rank-gradients", False)],
+    "weights of this rank": [("rank-weights", False)],
+    "gradients of all experts": [("expert-gradients", False)],
+    "experts of this rank": [("expert-weights", False)],
 }
 
 
@@ -254,7 +308,7 @@ def _dtype_width(book: Book, dtype: str) -> Formula:
 def _moved(book: Book, name: str) -> Explanation:
     """What one transfer moves; spaces in its name are dashes in the path."""
     name = name.replace("-", " ")
-    copies, weights = book.step.copies, "time.updated.parameters"
+    copies, weights = book.timed.copies, "time.updated.parameters"
     gpus = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
     if name in PIECES:
         layers = _layers(book)
@@ -277,7 +331,7 @@ def _moved(book: Book, name: str) -> Explanation:
 
 def _layers(book: Book) -> Formula:
     return known(
-        "layers", book.step.layers.count, source=f"config.json of {book.plan.architecture.label}"
+        "layers", book.timed.layers.count, source=f"config.json of {book.plan.architecture.label}"
     )
 
 
@@ -293,13 +347,13 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     what = f"{move.name[0].upper()}{move.name[1:]}, over {LABELS[link]}"
     times = known("times in a step", int(move.times), note="layers and micro-batches",
                   source="the schedule of the framework")  # fmt: skip
-    pieces = [book.at(f"time.moved.{name.replace(' ', '-')}", name) for name in move.pieces]
+    pieces = _pieces(book, move)
     if field == "bytes":
         return about(what, "bytes", times * total(pieces), "Bytes in one step.")
     if field == "each_seconds":
         return about(f"{what}, each", "seconds", _each(book, move, link, pieces), "One of them.")
     if field == "cover":
-        formula = _cover(book, move.hidden_by)
+        formula = _cover(book, move)
         return about(f"Hidden behind: {move.hidden_by}", "seconds", formula, "", value=0.0)
     if field == "seconds":
         formula = times * book.at(f"{base}.each_seconds", "seconds each")
@@ -320,13 +374,21 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     return about(f"{what}, exposed", "seconds", formula, "What the step waits for.")
 
 
+def _pieces(book: Book, move: Move) -> list[Formula]:
+    """Bytes of what a transfer moves each time."""
+    if not move.shapes:
+        return [book.at(f"time.moved.{name.replace(' ', '-')}", name) for name in move.pieces]
+    return [width(dtype) * shape(book, of, book.amounts) for of, dtype in move.shapes]
+
+
 def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
     """Seconds of one transfer over one link."""
-    if link in ("nvlink", "network"):
-        if move.name.startswith("all-reduce"):
+    if move.axis:
+        ranks, stride = group(book.plan, move.axis)
+        if move.kind == ALL_REDUCE:
             both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
-            return both * ring(book, total(pieces), link, book.plan.dp)
-        return total([ring(book, piece, link, book.plan.dp) for piece in pieces])
+            return both * ring(book, total(pieces), link, ranks, stride, move.kind)
+        return total([ring(book, piece, link, ranks, stride, move.kind) for piece in pieces])
     share = constant(constants.LINK_EFFICIENCY)
     if link == "dram":
         rate = book.at("hardware.dram_bandwidth") * constant(constants.HBM_EFFICIENCY)
@@ -337,18 +399,39 @@ def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
     return total(pieces) / (book.at("hardware.pcie_bandwidth") * share)
 
 
-def ring(book: Book, moved: Formula, link: str, group: int) -> Formula:
-    """Seconds of one all-gather or reduce-scatter, as roofline.Links has it."""
-    gpu = book.plan.accelerator
-    ranks = known("ranks", group, source="the plan: cluster.gpus", note="GPUs / (tp x pp x cp)")
+def ring(
+    book: Book, moved: Formula, link: str, group: int, stride: int = 1, kind: str = ALL_GATHER
+) -> Formula:
+    """Seconds of one collective over a group, as communication.Links has it."""
+    plan, gpu = book.plan, book.plan.accelerator
+    over = Links.of(gpu, plan.node, group, plan.gpus_in_node, stride)
+    ranks = known("ranks", group, source="the plan: cluster.gpus", note="of the group")
     latency = constant(constants.COLLECTIVE_LATENCY)
     name = "network" if link == "network" else "peer" if gpu.peer_bandwidth else "pcie"
     rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.LINK_EFFICIENCY)
+    inside = known("of them in a node", over.per_node, source="how ranks are numbered")
+    if link == "network" and over.per_node != plan.gpus_in_node:
+        rate = rate * inside / known("GPUs in a node", plan.gpus_in_node, source="the plan")
+    if kind == SEND:
+        return moved / rate + latency
+    if kind == ALL_TO_ALL and link == "nvlink":
+        return moved * (inside - 1) / ranks / rate + latency * log2(ranks)
+    if kind == ALL_TO_ALL:
+        return moved * inside * (ranks - inside) / ranks / rate + latency * log2(ranks)
     return moved * (ranks - 1) / ranks / rate + latency * log2(ranks)
 
 
-def _cover(book: Book, hidden_by: str) -> Formula:
+def _cover(book: Book, move: Move) -> Formula:
     """Seconds of one transfer that something else hides."""
+    hidden_by = move.hidden_by
+    if move.behind:
+        count, of = move.behind
+        dtype = matmul_dtype(book.timed)
+        return count * shape(book, of, book.amounts) / reached(book, dtype, move.attention)
+    if hidden_by == CHUNK_FORWARD:
+        virtual = known("virtual stages", book.plan.parallel.virtual_stages, source="the plan")
+        batches = book.at("plan.train.grad_accumulation", "micro-batches")
+        return book.at("time.layers.forward") / (virtual * batches)
     batches = book.at("plan.train.grad_accumulation", "micro-batches")
     layers = _layers(book)
     if hidden_by in (LAYER_FORWARD, LAYER_BACKWARD):
@@ -387,12 +470,64 @@ def _ordered(of: list[Formula]) -> Formula:
 @rule("time.step_seconds")
 def _step(book: Book) -> Explanation:
     used = [n for n, s in book.time.exposed.items() if s]
-    return about(
-        "Step time",
-        "seconds",
-        total([book.at(f"time.exposed.{name}") for name in used]),
-        "One optimizer step of all its micro-batches: what each resource is waited for.",
-    )
+    found = [book.at(f"time.exposed.{name}") for name in used]
+    if book.time.bubble_seconds:
+        found.append(book.at("time.bubble_seconds"))
+    meaning = "One optimizer step of all its micro-batches: what each resource is waited for."
+    return about("Step time", "seconds", total(found), meaning)
+
+
+@rule("time.stage")
+def _stage(book: Book) -> Explanation:
+    seconds = {str(k): book.at(f"time.stages.{k}.seconds") for k in range(len(book.time.stages))}
+    formula = decided(book.time.stage, "the slowest of all stages", *seconds.values())
+    return about("Slowest pipeline stage", "", formula, "The one that a step waits for.")
+
+
+@rule("time.stages.*.rank")
+def _rank(book: Book, k: str) -> Explanation:
+    return about("Pipeline rank", "", known("rank", int(k), source="the plan: parallel.pp"))
+
+
+@rule("time.stages.*.forward|recompute|backward|communication")
+def _stage_part(book: Book, k: str, part: str) -> Explanation:
+    value = getattr(book.time.stages[int(k)], part)
+    source = "the operations of this stage, as those of the slowest are listed"
+    if part == "communication":
+        source = "what this stage sends for one micro-batch, beyond what hides it"
+    formula = known(f"{part} of one micro-batch", value, "seconds", source=source,
+                    certainty="measured")  # fmt: skip
+    return about(f"{part.capitalize()}, stage {k}", "seconds", formula)
+
+
+@rule("time.stages.*.seconds|bubble")
+def _stage_seconds(book: Book, k: str, field: str) -> Explanation:
+    parts = ("forward", "recompute", "backward", "communication")
+    whole = total([book.at(f"time.stages.{k}.{part}") for part in parts])
+    if field == "seconds":
+        return about(f"One micro-batch, stage {k}", "seconds", whole)
+    stage = book.time.stages[int(k)]
+    one = book.at(f"time.stages.{k}.seconds")
+    if stage.bubble != stage.seconds:
+        one = one - known(
+            "weights' gradients, moved into the bubble, twice", stage.seconds - stage.bubble,
+            "seconds", source="ZB-H1: (p - 1) (F + B - W), Qi et al. 2023", certainty="measured",
+        )  # fmt: skip
+    meaning = "What every other stage waits for, when a step begins and ends."
+    return about(f"Bubble that stage {k} makes", "seconds", one, meaning)
+
+
+@rule("time.bubble_seconds", "time.phases.bubble")
+def _bubble(book: Book) -> Explanation:
+    others = [k for k in range(len(book.time.stages)) if k != book.time.stage]
+    meaning = "The slowest stage waits: before its first micro-batch and after its last."
+    if not others:
+        return about("Pipeline bubble", "seconds", known("one stage", 0.0, "seconds",
+                     source="the plan: parallel.pp"), meaning)  # fmt: skip
+    formula = total([book.at(f"time.stages.{k}.bubble") for k in others])
+    if book.plan.parallel.virtual_stages > 1:
+        formula = formula / book.at("plan.parallel.virtual_stages", "virtual stages")
+    return about("Pipeline bubble", "seconds", formula, meaning)
 
 
 @rule("time.resources|exposed.*")
@@ -499,23 +634,33 @@ def _per_gpu(book: Book) -> Explanation:
 def _model_flops(book: Book) -> Explanation:
     sizes, layers = book.amounts.sizes, []
     passes = known("forward, and twice that for backward", 3, source=PALM)
+    frozen_passes = known("forward, and the input's gradient", 2, source="weights are frozen")
     multiply = known("multiply and add", 2, source=PALM)
 
     def dim(name: str) -> Formula:
         return dimension(book, name, int(sizes[name]))
 
-    for times, weights, reach in convention_layers(book.step, book.amounts):
-        of = known("matmul parameters of a layer", int(weights), "parameters",
+    for times, trained, frozen, reach in convention_layers(book.plan, book.timed, book.amounts):
+        of = known("matmul parameters of a layer", int(trained), "parameters",
                    source="the weights of two dimensions: see parameters")  # fmt: skip
         keys = known("keys in reach", int(reach), source="the sequence, or a sliding window")
-        one = multiply * of + multiply * (dim("Q") + dim("VALUES")) * keys
+        one = passes * (multiply * of + multiply * (dim("Q") + dim("VALUES")) * keys)
+        if frozen:
+            fixed = known("frozen matmul parameters of a layer", int(frozen), "parameters",
+                          source="the weights of two dimensions: see parameters")  # fmt: skip
+            one = one + frozen_passes * (multiply * fixed)
         layers.append(
             known("layers", int(times), source=f"config.json of {book.plan.architecture.label}")
             * one
         )
-    head = multiply * dim("EMBED") * dim("VOCAB")
+    ends = frozen_passes if book.plan.train.adapter != "none" else passes
+    head = ends * (multiply * dim("EMBED") * dim("VOCAB"))
     again = book.at("plan.train.grad_accumulation")
-    formula = passes * again * dim("B") * dim("S") * total([head, *layers])
+    every = layers if book.plan.architecture.image else [head, *layers]
+    formula = again * dim("B") * dim("S") * total(every)
+    if sharing(book.plan) > 1:
+        formula = formula / known("GPUs that share a micro-batch", sharing(book.plan),
+                                  source="the plan: tp x pp x cp")  # fmt: skip
     meaning = (
         "What the model itself needs in one step on one GPU: the convention that MFU counts by."
     )
@@ -527,7 +672,7 @@ PALM = "PaLM, Chowdhery et al. 2022, appendix B: 2 per parameter and token, 4 x 
 
 @rule("time.mfu|hfu")
 def _utilization(book: Book, which: str) -> Explanation:
-    peak = book.at(f"hardware.peak_flops.{matmul_dtype(book.step)}")
+    peak = book.at(f"hardware.peak_flops.{matmul_dtype(book.timed)}")
     work = book.at("time.model_flops")
     if which == "hfu":
         work = work + book.at("time.recompute_flops")

@@ -9,8 +9,6 @@ from memcore.dims import (
     CHANNELS,
     HEIGHT,
     ONE,
-    PATCH_H,
-    PATCH_W,
     PATCHES,
     POSITIONS,
     TP,

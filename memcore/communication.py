@@ -1,0 +1,201 @@
+"""Communication: what the ranks of a step send each other, over which link, and what hides it.
+
+Ranks are numbered as Megatron does: tensor-parallel ones are neighbours, then context-parallel,
+then data-parallel ones, and pipeline stages are furthest apart; ranks of experts are neighbours. So
+a group's stride says how many of its ranks share a node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memcore import constants
+from memcore.hardware import Accelerator, Node
+
+if TYPE_CHECKING:
+    from memcore.dims import Shape
+    from memcore.plan import Plan
+
+ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "all-gather", "reduce-scatter", "all-reduce"
+ALL_TO_ALL, SEND = "all-to-all", "send"
+COPY = "copy"  # between a GPU and its host
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """How fast one GPU's share of a collective moves.
+
+    ranks        in the group, `per_node` of them in each of `nodes`
+    peer         one GPU to its peers in the node, B/s one way ('nvlink' in reports)
+    network      what this group has of a node's network, B/s one way: groups side by side share it
+    """
+
+    ranks: int
+    per_node: int
+    nodes: int
+    peer: float
+    network: float
+
+    @classmethod
+    def of(
+        cls, gpu: Accelerator, node: Node, ranks: int, gpus_per_node: int, stride: int = 1
+    ) -> Links:
+        """`stride`: how far apart neighbours of the group are numbered."""
+        per_node = max(1, min(ranks, gpus_per_node // stride))
+        share = constants.LINK_EFFICIENCY.middle
+        return cls(
+            ranks,
+            per_node,
+            -(-ranks // per_node),
+            (gpu.peer_bandwidth or gpu.pcie_bandwidth) * share,
+            node.network_bandwidth * share * per_node / gpus_per_node,
+        )
+
+    def seconds(self, kind: str, total: float) -> dict[str, float]:
+        """Seconds on each link for one collective of `total` bytes over the group."""
+        if kind == ALL_REDUCE:
+            return self.reduce(total)
+        return self.exchange(total) if kind == ALL_TO_ALL else self.gather(total)
+
+    def gather(self, total: float) -> dict[str, float]:
+        """All-gather or reduce-scatter of `total` bytes that the group has together.
+
+        A ring moves total x (n-1)/n through every GPU; between nodes that much passes the node's
+        network once. Each hop of log2(n) costs a latency.
+        """
+        moved = total * (self.ranks - 1) / self.ranks
+        return self._both(moved, moved)
+
+    def reduce(self, total: float) -> dict[str, float]:
+        """All-reduce of `total` bytes: a reduce-scatter and an all-gather."""
+        return {link: 2 * s for link, s in self.gather(total).items()}
+
+    def exchange(self, total: float) -> dict[str, float]:
+        """All-to-all where every rank has `total` bytes, an equal part for each rank.
+
+        What is for ranks of the same node stays in it; the rest passes the network, together with
+        that of the other ranks in the node.
+        """
+        inside = total * (self.per_node - 1) / self.ranks
+        outside = total * self.per_node * (self.ranks - self.per_node) / self.ranks
+        return self._both(inside, outside)
+
+    def _both(self, inside: float, outside: float) -> dict[str, float]:
+        if self.ranks <= 1:
+            return {}
+        latency = self.latency
+        found = {}
+        if self.per_node > 1:
+            found["nvlink"] = inside / self.peer + latency if self.peer else math.inf
+        if self.nodes > 1:
+            found["network"] = outside / self.network + latency if self.network else math.inf
+        return found
+
+    @property
+    def latency(self) -> float:
+        return constants.COLLECTIVE_LATENCY.middle * math.log2(self.ranks)
+
+    def send(self, total: float) -> dict[str, float]:
+        """One rank of the group to the next: the slowest such pair, which crosses a node's border
+        where there is one."""
+        if self.ranks <= 1:
+            return {}
+        link, rate = ("network", self.network) if self.nodes > 1 else ("nvlink", self.peer)
+        latency = constants.COLLECTIVE_LATENCY.middle
+        return {link: total / rate + latency if rate else math.inf}
+
+
+AXES = {  # how a report calls the ranks of an axis
+    "TP": "tensor parallel",
+    "CP": "context parallel",
+    "EP": "expert parallel",
+    "ETP": "expert tensor parallel",
+    "DP": "data parallel",
+    "EDP": "replicas of experts",
+    "PP": "pipeline",
+}
+
+
+def group(plan: Plan, axis: str) -> tuple[int, int]:
+    """Ranks of an axis, and their stride."""
+    p = plan.parallel
+    shards = plan.dp * p.cp  # context-parallel ranks share weights like data-parallel ones
+    return {
+        "TP": (p.tp, 1),
+        "CP": (p.cp, p.tp),
+        "DP": (shards, p.tp),
+        "ETP": (p.etp, 1),
+        "EP": (p.ep, p.etp),
+        "EDP": (shards * p.tp // (p.ep * p.etp), p.ep * p.etp),
+        "PP": (p.pp, shards * p.tp),
+    }[axis]
+
+
+def links(plan: Plan, axis: str) -> Links:
+    """What the ranks of an axis are connected by."""
+    ranks, stride = group(plan, axis)
+    return Links.of(plan.accelerator, plan.node, ranks, plan.gpus_in_node, stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One kind of transfer of a step.
+
+    pieces      bytes of what is moved each time, by name
+    seconds     of each time, by link; the links work side by side
+    times       in a step
+    cover       seconds of each time that `hidden_by` hides
+    kind, axis  of a collective; each piece has one of its own, but for an all-reduce
+    shapes      of pieces that are no states: (elements, dtype)
+    behind      (count, shape): FLOPs of the product that hides it; attention: it is attention
+    """
+
+    name: str
+    pieces: dict[str, float]
+    seconds: dict[str, float]
+    times: float
+    cover: float
+    hidden_by: str
+    kind: str = COPY
+    axis: str = ""
+    shapes: Sequence[tuple[Shape, str]] = ()
+    behind: tuple[float, Shape] | None = None
+    attention: bool = False
+
+    @property
+    def bytes(self) -> float:
+        return sum(self.pieces.values())
+
+    @property
+    def slowest(self) -> str:
+        """The link that can be exposed."""
+        return max(self.seconds, key=lambda link: self.seconds[link])
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in a step that nothing hides."""
+        if not self.seconds:
+            return 0.0
+        return max(0.0, self.seconds[self.slowest] - self.cover) * self.times
+
+
+def collective(
+    name: str,
+    kind: str,
+    axis: str,
+    over: Links,
+    pieces: dict[str, float],
+    times: float,
+    cover: float = 0.0,
+    hidden_by: str = "nothing",
+) -> Move:
+    """One collective for each piece, or one for all of them if they are summed."""
+    if kind == ALL_REDUCE:
+        spent = over.reduce(sum(pieces.values()))
+    else:
+        each = [over.seconds(kind, n) for n in pieces.values()]
+        spent = {link: sum(e[link] for e in each) for link in (each[0] if each else ())}
+    return Move(name, pieces, spent, times, cover, hidden_by, kind, axis)

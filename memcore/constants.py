@@ -110,6 +110,42 @@ NCCL_BUFFERS = Constant(
     "1.45 GB more after the first barrier on two GPUs (stas00/ml-engineering); the low end is "
     "assumed",
 )
+NON_TORCH = Constant(
+    "outside PyTorch, of what starting adds",
+    0.01 * GiB,
+    0.35 * GiB,
+    "bytes",
+    "measured",
+    "vLLM start-up logs of nine runs on one GPU: non_torch_memory, without the CUDA context, which "
+    "is there before its profile begins (vllm/worker/worker.py)",
+)
+NON_TORCH_GROUP = Constant(
+    "outside PyTorch, of what starting adds to one of several GPUs",
+    0.20 * GiB,
+    0.30 * GiB,
+    "bytes",
+    "measured",
+    "vLLM start-up logs of three runs over PCIe (2 and 4 GPUs), NCCL included; with NVLink more "
+    "was logged by an older profile (3.58 GiB), which is not used",
+)
+CUDA_GRAPHS = Constant(
+    "CUDA graphs",
+    0.27 * GiB,
+    2.24 * GiB,
+    "bytes",
+    "measured",
+    "vLLM start-up logs of four models, 14B to 671B: 0.27, 0.51, 0.64 and 2.24 GiB; captured after "
+    "the cache was laid out, so that no budget counts them",
+)
+SAMPLER_LOGITS = Constant(
+    "fp32 logits of every sequence that a sampler holds at once",
+    9.7,
+    9.7,
+    "copies",
+    "measured",
+    "vLLM sorts, sums and masks the logits of its dummy run: 1.40 GiB for 256 sequences and a "
+    "vocabulary of 151,936, logged twice for Qwen2.5-Math-1.5B",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +232,10 @@ ALL = (
     CUBLAS_WORKSPACE_HOPPER,
     CUDA_CONTEXT,
     NCCL_BUFFERS,
+    NON_TORCH,
+    NON_TORCH_GROUP,
+    CUDA_GRAPHS,
+    SAMPLER_LOGITS,
     *(c for e in (*EFFICIENCIES.values(), OTHER) for c in (e.matmul, e.attention)),
     POWER_EXPONENT,
     LAUNCH,

@@ -101,6 +101,9 @@ class Image:
         }
 
 
+NO_IMAGE = Image(0, 0, 1, 1, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A transformer: its sizes, its traits, and the kinds of its layers in order.
@@ -176,7 +179,7 @@ class Model:
             "EXPERT_F": self.expert_size,
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
-            **(self.image.sizes if self.image else {}),
+            **(self.image or NO_IMAGE).sizes,
         }
 
 

@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
 from test_laws import plans
 
 from memcore import Plan, PlanError, catalog, evaluate, evidence, link
+from memcore.explain import Book
 from memcore.levers import FOLLOWERS, KINDS, MACHINES, SAME, levers
 from memcore.plan import words_of
 
@@ -105,6 +107,18 @@ def test_every_word_that_saves_is_a_lever(path):
         report = evaluate(changed)
         if report.memory and now - report.memory.device_bytes[1] > 2**30:
             assert changed in found, word
+
+
+@pytest.mark.parametrize("name", ["batch", "replicated-states", "too-few-gpus"])
+def test_each_number_of_a_lever_is_explained(name):
+    plan = Plan.of(FIRST[name]["plan"])
+    book = Book(plan, evaluate(plan))
+    for lever in levers(plan):
+        for field in ("saved_bytes", "saved_device_bytes", "added_seconds", "price"):
+            e = book.explain(f"levers.{lever.name}.{field}")
+            assert math.isclose(e.value, getattr(lever, field), rel_tol=1e-6, abs_tol=1e-9)
+            assert e.formula
+            assert e.parts
 
 
 def test_only_what_must_follow_follows():

@@ -56,6 +56,11 @@ def signed_seconds(s: float) -> str:
     return f"{'-' if s < 0 else '+'}{seconds_text(abs(s))}" if s else "0 s"
 
 
+def signed_bytes(n: float) -> str:
+    """A difference of bytes: '+1.50 GiB'."""
+    return f"+{bytes_text(n)}" if n > 0 else bytes_text(n)
+
+
 def energy_text(joules: float) -> str:
     """Joules, from a watt-hour on as Wh, kWh, MWh ...: 3.6e6 -> '1.00 kWh'."""
     hours = joules / 3600

@@ -45,8 +45,9 @@ DEEPSPEED = (  # the first two of any stage, the others of the third
 )
 
 
-def draw(serving: bool) -> None:
-    """Every widget of the plan: the six that matter most, the model, the hardware, the rest."""
+def draw(page: str) -> None:
+    """Every widget of the plan: the six that matter most, the model, the hardware, the rest. What
+    belongs to the page is unfolded."""
     _examples()
     _size_slider()
     _steps("train.micro_batch", BATCHES)
@@ -76,7 +77,7 @@ def draw(serving: bool) -> None:
             _steps("parallel.etp", RANKS)
             _fields("train.imbalance")
         _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
-    with st.expander("Serving", expanded=serving):
+    with st.expander("Serving", expanded=page == "Serve"):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
         _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
         _fields("serve.memory_utilization", "serve.max_batched_tokens")
@@ -84,6 +85,13 @@ def draw(serving: bool) -> None:
         if state.drafted("serve.draft_tokens"):
             _fields("serve.draft_model", "serve.draft_acceptance")
         _fields("serve.offload_weights", "serve.offload_kv")
+    with st.expander("Train and serve together", expanded=page == "Together"):
+        _fields("together.kind")
+        if state.drafted("together.kind") != "none":
+            _steps("together.engine_tp", RANKS)
+            _fields("together.asleep", "together.trainer")
+        if state.drafted("together.kind") in ("grpo", "ppo"):
+            _fields("together.reference", "together.reward", "together.rollouts")
 
 
 # --- widgets by kind of field --------------------------------------------------------------------

@@ -26,7 +26,7 @@ from memcore.model import check_depth
 from memcore.plan import Plan, resolve_model
 
 VERSION = 1
-MAX_KEYS = 128
+MAX_KEYS = 256
 MAX_VALUE = 200  # characters of one readable value
 MAX_PAYLOAD = 30_000  # characters of one compressed object
 MAX_OBJECT = 200_000  # bytes it may expand to
@@ -99,8 +99,15 @@ KEYS = {
     "drafter": Key("serve.draft_model", "none"),
     "offw": Key("serve.offload_weights", 0.0),
     "offkv": Key("serve.offload_kv", "none"),
+    "with": Key("together.kind", "none"),
+    "enginetp": Key("together.engine_tp", 1),
+    "asleep": Key("together.asleep", "all"),
+    "trainer": Key("together.trainer", "stays"),
+    "ref": Key("together.reference", "gpu"),
+    "reward": Key("together.reward", "none"),
+    "rollouts": Key("together.rollouts", 64),
     "arrive": Key("serve.arrivals", "poisson"),
-    "rate": Key("serve.arrival_rate", 4.0),
+    "rate": Key("serve.arrival_rate", 12.0),
     "reqs": Key("serve.requests", 1000),
     "lengths": Key("serve.lengths", "lognormal"),
     "pcv": Key("serve.prompt_cv", 1.0),
@@ -289,6 +296,7 @@ def _frozen_defaults() -> dict[str, Any]:
         "parallel": {},
         "train": {},
         "serve": {},
+        "together": {},
     }
     for key in KEYS.values():
         _put(document, key.path, key.default)

@@ -299,7 +299,7 @@ class Serve(_Part):
         "poisson", "Arrivals", "When the requests of the simulated stream come."
     )
     arrival_rate: float = _field(
-        4.0, "Arrival rate", "Of one replica.", "requests/s", ge=0.001, le=1_000_000
+        12.0, "Arrival rate", "Of one replica.", "requests/s", ge=0.001, le=1_000_000
     )
     requests: int = _field(1000, "Requests", "How many the simulated stream has.", ge=1, le=20_000)
     lengths: _words(policies.LENGTHS) = _field(  # type: ignore[valid-type]
@@ -333,6 +333,30 @@ class Serve(_Part):
     seed: int = _field(0, "Seed", "The same seed is the same stream.", ge=0, le=2_147_483_647)
 
 
+class Together(_Part):
+    kind: _words(policies.TOGETHER) = _field(  # type: ignore[valid-type]
+        "none", "Together with training", "What else runs on the GPUs that train."
+    )
+    engine_tp: int = _field(
+        1, "Engine tensor parallel", "GPUs that share one replica of the engine.", ge=1, le=1024
+    )
+    asleep: _words(policies.ASLEEP) = _field(  # type: ignore[valid-type]
+        "all", "Engine asleep", "What the engine gives up while the trainer computes."
+    )
+    trainer: _words(policies.TRAINER) = _field(  # type: ignore[valid-type]
+        "stays", "Trainer meanwhile", "Where training states are while rollouts are generated."
+    )
+    reference: _words(policies.FROZEN) = _field(  # type: ignore[valid-type]
+        "gpu", "Reference model", "Where the frozen first policy rests."
+    )
+    reward: _words(policies.FROZEN) = _field(  # type: ignore[valid-type]
+        "none", "Reward model", "Where a frozen reward model of the policy's shape rests."
+    )
+    rollouts: int = _field(
+        64, "Rollouts", "Sequences that one GPU keeps of a step.", "sequences", ge=1, le=1_000_000
+    )
+
+
 class Plan(_Part):
     """What is to be trained or served, on what, and how. `{}` is a valid plan.
 
@@ -347,6 +371,7 @@ class Plan(_Part):
     parallel: Parallel = Parallel()
     train: Train = Train()
     serve: Serve = Serve()
+    together: Together = Together()
 
     def __init__(self, **values: Any):
         try:
@@ -404,6 +429,7 @@ class Plan(_Part):
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""
         p, t = self.parallel, self.train
+        how = policies.eight_bit(t.framework, t.precision)
         return {
             **self.architecture.sizes,
             "B": t.micro_batch,
@@ -420,6 +446,7 @@ class Plan(_Part):
             "ETP": p.etp,
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
+            "NARROW": how.multiple if how else 1,
             "BUCKET": t.reduce_bucket_size,
         }
 

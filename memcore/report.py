@@ -230,6 +230,36 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a step that trains and serves on the same GPUs: bytes on the fullest GPU.
+
+    parts          by what holds them (together.PARTS)
+    device_bytes   with the allocator's slack on the trainer's parts, CUDA's context and NCCL
+    """
+
+    id: str
+    label: str
+    parts: Mapping[str, int]
+    bytes: int
+    device_bytes: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TogetherMemory:
+    """phases in their order; `peak` is the fullest one's id. dram_bytes: per node."""
+
+    phases: tuple[Phase, ...]
+    peak: str
+    device_bytes: tuple[int, int]
+    capacity_bytes: int
+    dram_bytes: int
+    dram_capacity_bytes: int
+    kv_capacity_tokens: int
+    fits: bool
+    verdict: str  # 'fits', 'tight' or 'over'
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """active_parameters: those that one token meets, of a layer's experts only its own"""
 
@@ -240,6 +270,7 @@ class Report:
     memory: Memory | None
     time: Time | None
     serve: Serve | None
+    together: TogetherMemory | None
     ledger: tuple[LedgerRow, ...]
     notes: tuple[str, ...]
 

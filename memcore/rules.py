@@ -74,6 +74,28 @@ SIZE_RULES = (
         ),
     ),
     SizeRule(
+        "train.seq_len",
+        lambda s: (s["NARROW"] == 1) | (s["B"] * s["S"] % (s["CP"] * s["TP"] * s["NARROW"]) == 0),
+        lambda s: (
+            f"{s['B'] * s['S']:,} tokens do not divide by cp x tp x {s['NARROW']}, as products in "
+            f"8 bits want; use a multiple of {s['CP'] * s['TP'] * s['NARROW']:,}"
+        ),
+    ),
+    SizeRule(
+        "train.precision",
+        lambda s: (
+            (s["NARROW"] == 1)
+            | (s["D"] % s["NARROW"] == 0)
+            & (s["F"] % (s["TP"] * s["NARROW"]) == 0)
+            & (s["EXPERT_F"] % (s["ETP"] * s["NARROW"]) == 0)
+            & (s["HEADS"] * s["HEAD_DIM"] % (s["TP"] * s["NARROW"]) == 0)
+        ),
+        lambda s: (
+            f"products in 8 bits want widths in multiples of {s['NARROW']}, which this model's are "
+            "not; use bf16-mixed"
+        ),
+    ),
+    SizeRule(
         "parallel.etp",
         lambda s: s["GPUS"] // s["PP"] % (s["EP"] * s["ETP"]) == 0,
         lambda s: (
@@ -112,18 +134,24 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         )
     if (t.framework, t.precision) not in policies.COPIES:
         known = [word for f, word in policies.COPIES if f == t.framework]
+        others = [f for f, word in policies.COPIES if word == t.precision]
+        or_ = f", or set train.framework to {' or '.join(others)}" if others else ""
         issues.append(
-            Issue("train.precision", f"{t.framework} has {', '.join(known)}; choose one of them")
+            Issue(
+                "train.precision", f"{t.framework} has {', '.join(known)}; choose one of them{or_}"
+            )
         )
     if (t.kernels == "megatron") != (t.framework == "megatron"):
         other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
+    issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
     issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _serving_issues(plan)
     issues += _host_issues(plan)
+    issues += _together_issues(plan, model)
     issues += _stream_issues(plan)
     if model is None:
         return issues
@@ -181,6 +209,35 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     return issues
 
 
+def _eight_bit_issues(plan: Plan) -> list[Issue]:
+    """What products in 8 bits need of the GPU and of the framework."""
+    t = plan.train
+    how = policies.eight_bit(t.framework, t.precision)
+    if not how:
+        return []
+    try:
+        gpu = plan.accelerator
+    except KeyError:  # an unknown preset, which is reported on its own
+        return []
+    blocks = f"{gpu.label} has no scales for each {how.block} values, which came with B200"
+    refused = [
+        (
+            how.block > 0 and not gpu.any_layout_fp8,
+            f"{blocks}; use fp8-mixed, or another cluster.gpu",
+        ),
+        (
+            not how.block and not gpu.flops.get("fp8"),
+            f"{gpu.label} has no products in fp8; use bf16-mixed, or another cluster.gpu",
+        ),
+        (
+            how.primary and t.zero != 1,
+            f"Megatron keeps {t.precision} with its distributed optimizer only; set train.zero to "
+            "1, or use " + ("mxfp8" if how.block else "fp8-mixed"),
+        ),
+    ]
+    return [Issue("train.precision", message) for broken, message in refused if broken]
+
+
 def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What adapters are not known to run with."""
     t, p = plan.train, plan.parallel
@@ -222,6 +279,19 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """How many GPUs an engine beside the trainer can have."""
+    t, gpus = plan.together, plan.cluster.gpus
+    if t.kind == "none":
+        return []
+    reason = ""
+    if gpus % t.engine_tp:
+        reason = f"{gpus:,} GPUs do not divide by {t.engine_tp:,} for each engine"
+    elif model is not None and model.heads % t.engine_tp:
+        reason = f"{model.heads:,} attention heads do not divide by {t.engine_tp:,}"
+    return [Issue("together.engine_tp", f"{reason}; use a divisor of them")] if reason else []
 
 
 def _deepspeed_issues(plan: Plan) -> list[Issue]:

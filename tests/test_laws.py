@@ -19,6 +19,7 @@ from memcore.policies import (
     OPTIMIZERS,
     OVERLAP,
     PRECISIONS,
+    eight_bit,
 )
 from memcore.report import CONSUMERS
 
@@ -78,7 +79,8 @@ def configs(draw, families=None):
 
 @st.composite
 def plans(draw):
-    framework, precision = draw(st.sampled_from(sorted(COPIES)))
+    # Products in 8 bits want sizes in multiples, and have no time yet: see test_eight_bit.py.
+    framework, precision = draw(st.sampled_from(sorted(c for c in COPIES if not eight_bit(*c))))
     own = framework == "megatron"  # which runs its own kernels, and they nowhere else
     known = [f for f in sorted(FAMILIES) if not own or "megatron" in FAMILIES[f].kernels]
     model = draw(configs(known))

@@ -94,6 +94,16 @@ class Run:
     latency: Spread | None
     timeline: tuple[Moment, ...]
 
+    def row(self) -> dict[str, Any]:
+        """Everything but the timeline, flat: memory.used, ttft.p90."""
+        found: dict[str, Any] = {}
+        for name, value in plain(self).items():
+            if isinstance(value, dict):
+                found |= {f"{name}.{part}": v for part, v in value.items()}
+            elif name != "timeline":
+                found[name] = value
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:

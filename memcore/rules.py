@@ -173,6 +173,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"{' or '.join(kernels)}",
             )
         )
+    losses = FAMILIES[model.family].losses
+    if t.cross_entropy not in losses:
+        issues.append(
+            Issue(
+                "train.cross_entropy",
+                f"{model.family} has no {t.cross_entropy} loss; set it to {' or '.join(losses)}",
+            )
+        )
+    issues += _alone_issues(plan, model)
     if t.kernels == "compile" and t.checkpointing == "selective":
         issues.append(
             Issue(
@@ -189,7 +198,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "eager or fused",
             )
         )
-    if model.learned_positions and t.seq_len > model.max_positions:
+    if model.image and t.seq_len != model.image.tokens:
+        issues.append(
+            Issue(
+                "train.seq_len",
+                f"{t.seq_len:,} tokens, but {model.image.text} are {model.image.tokens:,}; set it "
+                "to that",
+            )
+        )
+    elif model.learned_positions and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",
@@ -279,6 +296,30 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
+    """What families that are known with data parallelism only are not known to run with."""
+    if not FAMILIES[model.family].alone:
+        return []
+    issues = [
+        Issue(f"parallel.{axis}", f"{model.family} is planned with data parallelism; set it to 1")
+        for axis in ("tp", "pp", "cp")
+        if getattr(plan.parallel, axis) > 1
+    ]
+    if plan.train.framework not in ("pytorch", "fsdp2"):
+        message = f"{model.family} is not planned with it; set it to fsdp2 or pytorch"
+        issues.append(Issue("train.framework", message))
+    if plan.train.adapter != "none":
+        message = f"adapters are not planned for {model.family}; set it to none"
+        issues.append(Issue("train.adapter", message))
+    if policies.eight_bit(plan.train.framework, plan.train.precision):
+        message = f"{model.family} is not planned with products in 8 bits; set it to bf16-mixed"
+        issues.append(Issue("train.precision", message))
+    if plan.together.kind != "none":
+        message = f"{model.family} is planned by itself only; set it to none"
+        issues.append(Issue("together.kind", message))
+    return issues
 
 
 def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:

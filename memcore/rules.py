@@ -437,8 +437,13 @@ def _serving_issues(plan: Plan) -> list[Issue]:
             )
         )
     if s.draft_tokens and s.draft_model != "none":
-        heads = catalog.model(s.draft_model).heads
-        if heads % p.tp:
+        draft = catalog.model(s.draft_model)
+        heads = draft.heads
+        if not FAMILIES[draft.family].decoder:
+            issues.append(
+                Issue("serve.draft_model", "an encoder, which generates nothing; choose another")
+            )
+        elif heads % p.tp:
             issues.append(
                 Issue(
                     "serve.draft_model",

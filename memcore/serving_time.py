@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memcore.plan import Plan
     from memcore.serving import Server
 
+SPLIT_ROWS = 256  # products of fewer rows split their sums over the GPU; others come in whole tiles
 CACHE_READ = "attention over the cache"
 ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
 LAYERS, ATTENTION, HEAD, LINK, LAUNCH, HOST, DRAFT = (
@@ -109,12 +110,11 @@ def of_head(server: Server, logits: int) -> list[Part]:
 def _part(
     server: Server, kind: str, e: Execution, amounts: Amounts, batch: int, tokens: int
 ) -> Part:
-    """An operation whose weights are read as they are stored. A product of few rows fills the GPU:
-    its sums are split over it; those of a prompt come in whole tiles."""
+    """An operation whose weights are read as they are stored."""
     speed = speed_of(server)
     work, padded = product_flops(e.work, amounts, speed.sms) if e.work.flops else (0.0, 0.0)
     weights, others = traffic(server, e, amounts)
-    compute = (padded if tokens > 1 else work) / speed.matmul
+    compute = (padded if batch * tokens >= SPLIT_ROWS else work) / speed.matmul
     hbm = (weights / widening(server).middle + others) / bandwidth(server.plan)
     runs = e.runs
     time = OperationTime(

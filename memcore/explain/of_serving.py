@@ -57,6 +57,7 @@ from memcore.serving_time import (
     LAUNCH,
     LAYERS,
     LINK,
+    SPLIT_ROWS,
     Felt,
     Part,
     felt,
@@ -444,7 +445,7 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype]
         rate = reached(book, dtype.product or dtype.compute, attends)
         formula = book.at(f"{base}.flops", "FLOPs") / rate
-        if o.compute_seconds and not attends and part.tokens > 1:
+        if o.compute_seconds and not attends and part.batch * part.tokens >= SPLIT_ROWS:
             formula = formula / known("share of the GPU that is filled", _filled(book, part),
                                       source=TILES)  # fmt: skip
         return about(f"Arithmetic of {o.name}", "seconds", formula, "If only compute limited it.")

@@ -16,7 +16,6 @@ import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -245,8 +244,6 @@ def _encode_hardware(plan: Plan) -> dict[str, str]:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{Decimal(str(value)):f}"  # no exponent
     return str(value)
 
 
@@ -339,7 +336,7 @@ def _value(name: str, text: str, default: Any) -> Any:
             return int(text)
         expected = "a whole number"
     elif isinstance(default, float):
-        if re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,400}", text):
+        if re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?", text):
             return float(text)
         expected = "a number such as 0.9"
     else:

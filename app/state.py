@@ -140,9 +140,9 @@ def _evaluated(name: str, plan: Plan) -> Report:
 
 def levers() -> tuple[Lever, ...]:
     """What can be changed about the plan, kept until it changes."""
-    kept = st.session_state.get("levers")
+    kept = st.session_state.get("kept_levers")
     if kept is None or kept[0] != plan():
-        kept = st.session_state.levers = (plan(), find_levers(plan()))
+        kept = st.session_state.kept_levers = (plan(), find_levers(plan()))
     found: tuple[Lever, ...] = kept[1]
     return found
 
@@ -150,17 +150,17 @@ def levers() -> tuple[Lever, ...]:
 def waterfall() -> tuple[Change, ...]:
     """What lies between the pinned plan and this one, kept until one of them changes."""
     ends = (st.session_state.pin, plan())
-    kept = st.session_state.get("waterfall")
+    kept = st.session_state.get("kept_waterfall")
     if kept is None or kept[0] != ends:
         found = changes_between(*ends) if ends[0] else ()
-        kept = st.session_state.waterfall = (ends, found)
+        kept = st.session_state.kept_waterfall = (ends, found)
     changes: tuple[Change, ...] = kept[1]
     return changes
 
 
 def applied() -> str:
     """The lever that was applied last, while the plan is what it made of it."""
-    done = st.session_state.get("applied")
+    done = st.session_state.get("applied_levers")
     return done[-1][2] if done and done[-1][1] == plan() else ""
 
 
@@ -259,14 +259,14 @@ def undo_draft() -> None:
 def apply(lever: Lever) -> None:
     """Change the plan as a lever says; `undo` takes it back."""
     before = plan()
-    st.session_state.setdefault("applied", []).append((before, lever.plan, lever.label))
+    st.session_state.setdefault("applied_levers", []).append((before, lever.plan, lever.label))
     replace(lever.plan)
 
 
 def undo() -> None:
     """Take back the lever that was applied last."""
     if applied():
-        before, _, _ = st.session_state.applied.pop()
+        before, _, _ = st.session_state.applied_levers.pop()
         replace(before)
 
 

@@ -359,17 +359,18 @@ def changes_text(lever: Lever) -> str:
 
 
 def saved_text(lever: Lever) -> str:
-    if lever.saved_bytes < 0:
-        return f"needs {bytes_text(-lever.saved_bytes)} more"
-    return f"saves {bytes_text(lever.saved_bytes)}"
+    if not lever.saved_bytes:
+        return "as much memory"
+    return f"{'saves' if lever.saved_bytes > 0 else 'adds'} {bytes_text(abs(lever.saved_bytes))}"
 
 
 def cost_text(lever: Lever) -> str:
-    """What a lever costs: seconds of a step, or GPU time per token where the batch differs."""
-    price = "" if lever.price is None else f"{lever.price:+.1%}"
-    if lever.same_batch and lever.added_seconds is not None:
-        return f"{signed_seconds(lever.added_seconds)} a step ({price})"
-    return f"{price} GPU time per token"
+    """What a lever costs: seconds of a step, or where those say little GPU time per token."""
+    if lever.added_seconds is None or lever.price is None:
+        return "time not computed"
+    if lever.steps_compare:
+        return f"{signed_seconds(lever.added_seconds)} a step ({lever.price:+.1%})"
+    return f"{lever.price:+.1%} GPU time per token"
 
 
 def waterfall(changes: Sequence[Change]) -> Rows:

@@ -14,6 +14,7 @@ from app import palette
 from memcore import Plan, constants, evidence
 from memcore.explain import Book, Explanation, Term
 from memcore.levers import Lever
+from memcore.levers import levers as find_levers
 from memcore.report import LedgerRow, Memory, Report, Run, Serve, Time, TogetherMemory
 from memcore.together import PARTS
 from memcore.units import (
@@ -874,6 +875,27 @@ def dimensions(plan: Plan) -> Rows:
         }
         for kind, table in (("dimension", "dimensions"), ("cut over", "axes"))
         for name, meaning in words[table].items()
+    ]
+
+
+@functools.cache
+def _first_levers() -> dict[str, str]:
+    """The first lever of each plan that is known to run out of memory."""
+    plans = {row["name"]: Plan.of(row["plan"]) for row in evidence.first_fixes()}
+    return {name: find_levers(plan)[0].label for name, plan in plans.items()}
+
+
+def first_fixes() -> Rows:
+    """Plans that run out of memory, Memplan's first lever, and what those who know would do."""
+    ours = _first_levers()
+    return [
+        {
+            "plan": row["what"],
+            "Memplan's first lever": ours[row["name"]],
+            "what others would do, and why": f"{row['reason']} ({row['source']})",
+            "theirs": " or ".join(row["first"]),
+        }
+        for row in evidence.first_fixes()
     ]
 
 

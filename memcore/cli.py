@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
-from memcore.units import bytes_text, count_text, exact_text, rate_text, seconds_text
+from memcore.units import (
+    bytes_text,
+    count_text,
+    energy_text,
+    exact_text,
+    money_text,
+    rate_text,
+    seconds_text,
+    signed_seconds,
+)
 
 if TYPE_CHECKING:
     from memcore import Plan, Report
@@ -66,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     about = "where the number is in the Report: memory.allocated_bytes; without it, all are listed"
     sub.add_argument("number", nargs="?", metavar="NUMBER", help=about)
+    about = "List the single changes that make a plan fit or faster, each with its price."
+    sub = command("levers", _levers, about)
+    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
+    sub.add_argument("--json", action="store_true", help="as JSON")
     about = "Send a stream of requests through the plan's server, strategy by strategy."
     sub = command("simulate", _simulate, about)
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
@@ -240,7 +253,13 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 def _readable(plan: Plan, report: Report) -> str:
     """The Report for a terminal."""
-    blocks = [_headline(plan, report), *_memory(report), *_time(report), *_serve(report)]
+    blocks = [
+        _headline(plan, report),
+        *_memory(report),
+        *_time(report),
+        *_run(plan, report),
+        *_serve(report),
+    ]
     blocks.append("\n".join(f"Note: {note}" for note in report.notes))
     text = "\n\n".join(filter(None, blocks))
     return _printable(text)
@@ -303,6 +322,21 @@ def _time(report: Report) -> Iterable[str]:
         if busy
     ]
     yield "\n".join(_table(("Resource", "busy", "exposed"), rows))
+
+
+def _run(plan: Plan, report: Report) -> Iterable[str]:
+    run = report.run
+    if run is None:
+        return
+    said = [f"{run.steps:,} steps", seconds_text(run.seconds), f"{run.gpu_hours:,.0f} GPU-hours"]
+    if run.cost is not None:
+        price = money_text(plan.run.price_per_gpu_hour)
+        said.append(f"{money_text(run.cost)} at {price} per GPU-hour")
+    yield (
+        f"{count_text(plan.run.tokens)} tokens: {', '.join(said)}\n"
+        f"Energy at {rate_text(run.watts, 'W')}: {energy_text(run.energy_joules)}, "
+        f"{energy_text(run.joules_per_token)} a token"
+    )
 
 
 def _serve(report: Report) -> Iterable[str]:
@@ -491,6 +525,43 @@ def _explained(e: Explanation) -> str:
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+# ---- levers
+
+
+def _levers(args: argparse.Namespace) -> int:
+    from memcore import evaluate
+    from memcore.levers import headline, levers
+
+    try:
+        plan = _plan_of(_read(args.plan))
+        report, found = evaluate(plan), levers(plan)
+        if args.json:
+            print(_json([lever.to_dict() for lever in found], indent=1))
+            return 0
+    except PlanError as e:
+        return _bad_plan(args.plan, e)
+    if report.memory is None:
+        print(_printable("\n".join(f"Note: {note}" for note in report.notes)))
+        return 0
+    rows = [
+        (
+            lever.label,
+            ", ".join(lever.followers),
+            lever.kind_text,
+            lever.verdict,
+            bytes_text(lever.saved_bytes),
+            "not computed" if lever.added_seconds is None else signed_seconds(lever.added_seconds),
+            "" if lever.price is None else f"{lever.price:+.1%}",
+        )
+        for lever in found
+    ]
+    head = ("change", "and sets", "it", "then", "saves at the peak", "step", "GPU time per token")
+    blocks = [_headline(plan, report), headline(report.memory, found)]
+    blocks += ["\n".join(_table(head, rows, left=4))] if rows else []
+    print(_printable("\n\n".join(blocks)))
+    return 0
 
 
 # ---- what ships with Memplan

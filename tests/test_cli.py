@@ -390,6 +390,29 @@ def test_explain_says_why_a_part_is_not_there(memplan: Callable[..., Ran]) -> No
     assert "parallel.tp" in ran.err
 
 
+def test_levers_for_people_and_as_json(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"train": {"micro_batch": 4, "checkpointing": "none"}}')
+    ran = memplan("levers", file)
+    assert ran.status == 0
+    assert "single changes make it fit" in ran.out
+    assert ran.out.index("Micro-batch: 1") < ran.out.index("Checkpointing: Full")
+    (found,) = [json.loads(memplan("levers", file, "--json").out)]
+    first = found[0]
+    assert first["changes"] == {"train.micro_batch": 1, "train.grad_accumulation": 4}
+    assert first["saved_bytes"] > 0
+    assert first["verdict"] == "fits"
+
+
+def test_levers_of_what_is_no_plan_or_not_computed(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("levers", "-", given='{"train": {"zerro": 3}}')
+    assert ran.status == 2
+    assert "train.zerro" in ran.err
+    ran = memplan("levers", "-", given='{"model": "qwen3-30b-a3b", "parallel": {"ep": 2}}')
+    assert ran.status == 0
+    assert "Note:" in ran.out or "fit" in ran.out
+
+
 # --- simulate ------------------------------------------------------------------------------------
 
 STREAM = '{"model": "llama-3.2-1b", "serve": {"requests": 40, "shared_prefix": 64}}'

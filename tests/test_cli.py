@@ -61,7 +61,7 @@ def memplan(
 def in_a_process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "memcore.cli", *arguments],
-        given=subprocess.PIPE,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

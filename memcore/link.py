@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping
@@ -478,10 +479,10 @@ def _mend_zero(document: dict[str, Any], given: Collection[str]) -> str:
 def _mend_gpus(document: dict[str, Any], given: Collection[str]) -> str:
     """Round the GPUs up to a multiple of the ranks that one replica takes."""
     gpus, cuts = document["cluster"]["gpus"], document["parallel"]
-    sizes = (gpus, cuts["tp"], cuts["pp"], cuts["cp"])
+    sizes = (gpus, *(cuts.get(axis, 1) for axis in ("tp", "pp", "cp")))
     if not all(type(n) is int and 1 <= n <= 10**6 for n in sizes):
         return ""
-    ranks = cuts["tp"] * cuts["pp"] * cuts["cp"]
+    ranks = math.prod(sizes[1:])
     document["cluster"]["gpus"] = -(-gpus // ranks) * ranks
     return f"{document['cluster']['gpus']:,} GPUs are used"
 

@@ -465,6 +465,7 @@ def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> Le
 def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     """The most that a forward of max_batched_tokens needs at once: in a layer or at the logits."""
     layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
+    layer += widened(server, amounts)[0]
     logits = amounts.bytes(LOGITS, "fp32") * server.plan.serve.concurrency * logit_copies(server)
     n = int(max(layer, logits))
     return LedgerRow(
@@ -474,6 +475,17 @@ def _activations(server: Server, amounts: Amounts) -> LedgerRow:
         "peak of the transformers layer without saved tensors; an engine's own kernels differ",
         "temporaries of the largest layer, or the logits",
     )  # fmt: skip
+
+
+def widened(server: Server, amounts: Amounts) -> tuple[int, str]:
+    """Bytes of the largest matrix as bitsandbytes widens it for a product of several tokens, and
+    its shape."""
+    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    if dtype.matrices not in policies.QUANTIZED:
+        return 0, ""
+    shapes = {p.shape for tape, _ in server.layers for p in tape.parameters if len(p.shape) == 2}
+    largest = max(shapes, key=amounts.elements)
+    return int(amounts.bytes(largest, dtype.compute)), amounts.text(largest)
 
 
 def logit_copies(server: Server) -> float:

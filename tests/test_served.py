@@ -8,7 +8,7 @@ import pytest
 from memcore import Plan, catalog, evaluate
 from memcore.errors import PlanError
 from memcore.evidence import compared_served
-from memcore.evidence.served import FIRST, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
+from memcore.evidence.served import FIRST, GENERATING, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
 from memcore.families import FAMILIES
 from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
 from memcore.serving import Server, curve
@@ -87,6 +87,15 @@ def test_room_is_right_in_the_median(used_for):
     errors = {c.run: abs(c.error) for c in HIGH if c.what == "KV tokens" and c.used_for in used_for}
     assert len(errors) >= 8
     assert median(errors.values()) <= TOLERANCES["KV tokens"], errors
+
+
+@pytest.mark.parametrize("confidence", ["high", "medium"])
+def test_what_is_allocated_while_generating(confidence):
+    """litgpt, and transformers with prompts of up to 30,720 tokens: weights, cache, activations."""
+    runs = [c for c in RUNS if c.what == GENERATING and c.confidence == confidence]
+    assert len(runs) >= 9
+    assert median(abs(c.error) for c in runs) <= 0.02
+    assert all(abs(c.error) <= c.tolerance or c.remark for c in runs)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,16 @@ def test_a_window_keeps_no_more_than_it_sees():
     assert long == 1.5 * short
 
 
+def test_a_report_says_what_a_window_lets_go_of_and_what_lies_beside_the_budget():
+    """Gemma 3 27B at 4,096 tokens: 256 blocks of its full layers, and 6 x 65 of the others."""
+    base = {"model": "gemma-3-27b-text", "train": {"seq_len": 512}}
+    plan = Plan(**base, serve={"prompt_len": 4095, "output_len": 1})
+    assert f"holds {(256 + 6 * 65) * 1_310_720 / 2**20:.0f} MiB" in " ".join(evaluate(plan).notes)
+    crowded = evaluate(plan.changed("serve.memory_utilization", 0.99))
+    assert "CUDA context" in " ".join(crowded.notes)
+    assert "CUDA context" not in " ".join(evaluate(Plan()).notes)
+
+
 def test_four_bits_of_cache_are_four_and_a_half():
     whole, small = (serve("llama-3-8b", kv_dtype=d).kv_bytes_per_token for d in ("bf16", "int4"))
     assert small / whole == 4.5 / 16

@@ -145,6 +145,11 @@ SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
 ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
 RANK = Dim("RANK")  # of a low-rank adapter
+TYPES = Dim("TYPES")  # rows of a table of token types
+HEIGHT, WIDTH = Dim("HEIGHT"), Dim("WIDTH")  # of an image, in pixels
+PATCH_H, PATCH_W = Dim("PATCH_H"), Dim("PATCH_W")  # of one of its patches
+CHANNELS = Dim("CHANNELS")  # of an image
+PATCHES = Dim("PATCHES")  # of one image
 GROUP = Dim("GROUP")  # parameters of one GPU before sharding, all together
 LARGEST = Dim("LARGEST")  # parameters in the largest tensor
 PERSISTENT = Dim("PERSISTENT")  # parameters in tensors that DeepSpeed's ZeRO-3 never partitions
@@ -155,6 +160,9 @@ BUCKETED = Dim("BUCKETED")  # gradients in it at most
 UNREDUCED = Dim("UNREDUCED")  # gradients that the first bucket leaves
 ALLREDUCED = Dim("ALLREDUCED")  # gradients that plain data parallelism reduces at once
 SUBGROUP = Dim("SUBGROUP")  # parameters that an optimizer step takes at once
+HOSTED = Dim("HOSTED")  # of one GPU's part, what DRAM keeps while the rest is on NVMe
+SWAPPED = Dim("SWAPPED")  # of one GPU's part, what is on NVMe
+PARAMETER_BUFFER = Dim("PARAMETER_BUFFER")  # elements of one buffer that weights are swapped in
 SLICE = Dim("SLICE")  # parameters in the largest tensor's part on one GPU
 
 

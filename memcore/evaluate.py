@@ -89,6 +89,13 @@ def _not_planned(plan: Plan) -> str:
                 "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
                 "transformers runs it; set train.framework to one of them, or parallel.ep to 1."
             )
+        t = plan.train
+        moved = {t.offload_optimizer, t.offload_parameters, t.offload_activations} - {"none"}
+        if p.shard_group or moved:
+            return (
+                "expert parallelism under FSDP2 is not planned with hybrid sharding or offload; "
+                "set parallel.shard_group to 0 and offload to none, or parallel.ep to 1."
+            )
         if p.tp * p.pp * p.cp > 1 or plan.architecture.family == "llama4_text":
             return (
                 "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "

@@ -121,6 +121,20 @@ def test_elsewhere_it_is_not_planned(words, said):
     assert any(said in note and "parallel.ep to 1" in note for note in report.notes)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("train.offload_optimizer", "cpu"),
+        ("train.offload_activations", "cpu"),
+        ("parallel.shard_group", 4),
+    ],
+)
+def test_with_offload_or_hybrid_sharding_it_is_not_planned(path, value):
+    report = evaluate(mixture(4).changed(path, value))
+    assert report.memory is None
+    assert any("parallel.ep to 1" in note for note in report.notes)
+
+
 @pytest.mark.parametrize("axis", ["tp", "pp", "cp"])
 def test_with_another_axis_it_is_not_planned(axis):
     report = evaluate(mixture(4).changed(f"parallel.{axis}", 2))

@@ -176,10 +176,14 @@ class Move:
 
     @property
     def exposed(self) -> float:
-        """Seconds in a step that nothing hides."""
+        """Seconds by which a step is longer for it: what nothing hides, and what the work that
+        hides the rest loses, as kernels of a collective take memory bandwidth and processors."""
         if not self.seconds:
             return 0.0
-        return max(0.0, self.seconds[self.slowest] - self.cover) * self.times
+        each = self.seconds[self.slowest]
+        hidden = min(each, self.cover)
+        lost = constants.CONTENTION.middle * hidden if self.axis else 0.0
+        return (each - hidden + lost) * self.times
 
 
 def collective(

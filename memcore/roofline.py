@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from memcore import constants
 from memcore.communication import Links as Links  # serving's collectives are timed with it
-from memcore.dims import Shape
+from memcore.dims import ARRIVED, COMPUTED, EP, EXPERTS, ROUTED, Shape
 from memcore.hardware import Accelerator
 from memcore.ledger import Amounts, kept_products
 from memcore.policies import LAYER, OPERATIONS
@@ -144,30 +144,53 @@ def filled(rows: int, columns: int, sms: int) -> float:
     )
 
 
-FLASH_ROWS = 128  # queries and keys of one tile; those on the diagonal are computed whole
+FLASH_TILE = 128  # queries and keys of one tile of attention; those on the diagonal are whole
+EXPERT_TILE = 128  # rows of a tile of a grouped product
+ROUTED_ROWS = (ROUTED, ARRIVED, COMPUTED)
 
 
 def product_flops(work: Work, amounts: Amounts, sms: int) -> tuple[float, float]:
     """FLOPs of one execution, and those that it takes the time of: whole tiles, in whole waves."""
     flops = padded = 0.0  # plain loops: this is the innermost part of an evaluation
     for count, shape in work.flops:
-        n = amounts.elements(shape)
-        flops += count * n
-        padded += count * (n if work.attention else n * unfilled(work, count, shape, amounts, sms))
+        done = count * amounts.elements(shape)
+        flops += done
+        if work.attention:
+            padded += done * (1 + FLASH_TILE / amounts.elements(shape[-2:-1]))
+        else:
+            padded += done * unfilled(work.phase == "backward", count, shape, amounts, sms)
     return flops, padded
 
 
-def unfilled(work: Work, count: float, shape: Shape, amounts: Amounts, sms: int) -> float:
-    """How much longer a product of (..., width, into) takes than one that fills the GPU.
+def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: int) -> float:
+    """How much longer a product of (rows, width, into) takes than one that fills the GPU.
 
-    Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width),
-    whose rows are what is summed, and are split over the GPU.
+    Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width).
     """
-    into, width = amounts.elements(shape[-1:]), amounts.elements(shape[-2:-1])
-    rows = amounts.elements(shape) // max(1, into * width)
-    side = width if work.phase == "backward" else into
-    one = 1 / filled(int(max(1, rows)), int(side), sms)
-    return (one + 1) / 2 if work.phase == "backward" and count >= 4 else one
+    into, width = int(amounts.elements(shape[-1:])), int(amounts.elements(shape[-2:-1]))
+    rows = int(amounts.elements(shape)) // max(1, into * width)
+    experts = 1
+    if shape[0] in ROUTED_ROWS:  # those of each expert end in a tile that is half empty
+        experts = int(amounts.elements((EXPERTS / EP,)))
+        rows += experts * EXPERT_TILE // 2
+    whole = max(1, rows) * experts * into * width / max(1.0, float(amounts.elements(shape)))
+    whole = max(1.0, whole / experts)
+    if not backward:
+        return whole * slower(rows, into, width, sms)
+    inputs = slower(rows, width, into, sms)
+    if count < 4:
+        return whole * inputs
+    weights = slower(into * experts, width, max(1, rows // experts), sms)
+    return whole * (inputs + weights) / 2
+
+
+def slower(rows: int, columns: int, summed: int, sms: int) -> float:
+    """How much longer a product of (rows, summed) and (summed, columns) takes per FLOP: tiles that
+    are not full, and what each tile takes to begin and end. A long sum over few tiles is cut."""
+    fill = filled(max(1, rows), max(1, columns), sms)
+    if fill < 0.9 and summed > rows:  # split-K
+        fill = max(fill, 0.9)
+    return (1 + constants.TILE_START.middle / max(1, summed)) / fill
 
 
 def operation(

@@ -14,6 +14,7 @@ from memcore.explain.formula import (
     known,
     largest,
     log2,
+    smallest,
     total,
     whichever,
 )
@@ -370,7 +371,11 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     elif not move.cover:
         formula = times * book.at(f"{base}.each_seconds", "seconds each")
     else:
-        formula = times * at_least_zero(book.at(f"{base}.each_seconds", "seconds each") - cover)
+        each = book.at(f"{base}.each_seconds", "seconds each")
+        formula = at_least_zero(each - cover)
+        if move.axis:
+            formula = formula + constant(constants.CONTENTION) * smallest(each, cover)
+        formula = times * formula
     return about(f"{what}, exposed", "seconds", formula, "What the step waits for.")
 
 

@@ -16,7 +16,8 @@ from app import palette
 from app.tables import COUNTS, PATH, compared_path, figure_text
 from memcore import evidence
 from memcore.hardware import Accelerator
-from memcore.report import Memory, OperationTime, RankMemory, Serve, Time
+from memcore.report import Memory, OperationTime, RankMemory, Serve, Time, TogetherMemory
+from memcore.together import PARTS
 from memcore.units import GiB, bytes_text, rate_text, seconds_text
 
 MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
@@ -438,6 +439,44 @@ def serving(serve: Serve, concurrency: int) -> go.Figure:
         bargap=0.5,
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
         **_capacity(serve.budget_bytes, "Budget"),
+    )
+
+
+def together(found: TogetherMemory) -> go.Figure:
+    """Each phase of a step that trains and serves on the same GPUs, against one GPU's capacity."""
+    phases = list(enumerate(found.phases))
+    labels = [phase.label for _, phase in phases]
+    bars = [
+        _bar(
+            title,
+            palette.TOGETHER[part],
+            [phase.parts.get(part, 0) / GiB for _, phase in phases],
+            labels,
+            [f"{title}: {bytes_text(phase.parts.get(part, 0))}" for _, phase in phases],
+            [f"together.phases.{i}.parts.{part}" for i, _ in phases],
+        )
+        for part, title in PARTS.items()
+        if any(part in phase.parts for _, phase in phases)
+    ]
+    title, colour = palette.OVERHEAD
+    more = [phase.device_bytes[0] - phase.bytes for _, phase in phases]
+    bars.append(
+        _bar(
+            title,
+            colour,
+            [n / GiB for n in more],
+            labels,
+            [f"{title}: {bytes_text(n)}" for n in more],
+            [f"together.phases.{i}.device_bytes" for i, _ in phases],
+        )
+    )
+    most = max(found.capacity_bytes, found.device_bytes[1])
+    return _figure(
+        bars,
+        height=110 + 38 * len(phases),
+        xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
+        yaxis={"autorange": "reversed"},
+        **_capacity(found.capacity_bytes),
     )
 
 

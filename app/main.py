@@ -28,6 +28,7 @@ VIEWS = [
     st.Page("views/time.py", title="Time", url_path="time"),
     st.Page("views/tiers.py", title="Tiers", url_path="tiers"),
     st.Page("views/serve.py", title="Serve", url_path="serve"),
+    st.Page("views/together.py", title="Together", url_path="together"),
     st.Page("views/ledger.py", title="Ledger", url_path="ledger"),
     st.Page("views/accuracy.py", title="Accuracy", url_path="accuracy"),
     st.Page("views/method.py", title="Method", url_path="method"),
@@ -39,7 +40,7 @@ view = st.navigation([*VIEWS, ALIAS], position="hidden")
 
 state.begin(view.url_path)
 with st.sidebar:
-    sidebar.draw(serving=view.title == "Serve")
+    sidebar.draw(view.title)
 state.publish()
 parts.navigation(VIEWS)
 parts.header()

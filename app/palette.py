@@ -16,6 +16,16 @@ CONSUMERS = {
 }
 KV_CACHE = ("KV cache", "#D55E00")
 OVERHEAD = ("Overhead, at least", "#8A8F98")
+TOGETHER = {  # parts of a phase that trains or serves
+    "policy": CONSUMERS["parameters"][1],
+    "critic": CONSUMERS["gradients"][1],
+    "reference": CONSUMERS["optimizer_states"][1],
+    "reward": "#999933",
+    "rollouts": "#CC6677",
+    "engine_weights": "#AA4499",
+    "engine_activations": CONSUMERS["activations"][1],
+    "kv_cache": KV_CACHE[1],
+}
 CAPACITY = "#E5484D"
 OURS = CONSUMERS["parameters"][1]  # Memplan's own figure beside those of others
 # Sources of evidence, in the order of evidence.SOURCES: Tol's bright scheme, as for resources.

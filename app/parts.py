@@ -14,7 +14,7 @@ from app.fields import titles
 from app.text import plain as plain
 from memcore import link
 from memcore.errors import Issue
-from memcore.report import Memory, Report, Serve
+from memcore.report import Memory, Report, Serve, TogetherMemory
 from memcore.units import bytes_text, count_text, gib_text, seconds_text
 
 VERDICTS = {
@@ -313,6 +313,31 @@ def chart(figure: go.Figure, key: str, alt: str) -> None:
         on_select=lambda: why.mark(key),
         selection_mode="points",
     )
+
+
+TOGETHER_VERDICTS = {
+    "fits": (st.success, "Both fit", ":material/check_circle:"),
+    "tight": (st.warning, "Both together are tight", ":material/error:"),
+    "over": (st.error, "Both together do not fit", ":material/cancel:"),
+}
+
+
+def together_verdict(found: TogetherMemory) -> None:
+    """Whether every phase fits, which is the fullest, and what the host holds."""
+    show, word, icon = TOGETHER_VERDICTS[found.verdict]
+    low, high = found.device_bytes
+    fullest = next(phase.label for phase in found.phases if phase.id == found.peak)
+    host = ""
+    if found.dram_bytes:
+        room = bytes_text(found.dram_capacity_bytes)
+        host = f" Host DRAM of a node: {bytes_text(found.dram_bytes)} of {room}."
+    with why.figure("together.fits", "Whether every phase fits."):
+        show(
+            f"**{word}**: {gib_text(low)} to {gib_text(high)} of {gib_text(found.capacity_bytes)} "
+            f"per GPU; the fullest phase is: {fullest}. An engine's cache holds "
+            f"{found.kv_capacity_tokens:,} tokens.{host}",
+            icon=icon,
+        )
 
 
 def serving_figures(serve: Serve, concurrency: int) -> None:

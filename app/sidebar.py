@@ -11,7 +11,7 @@ from app import state
 from app.fields import Field, field
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
-from memcore.policies import COPIES, FRAMEWORKS, Word
+from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, Word
 from memcore.units import parse_count
 
 SIZES = (
@@ -37,8 +37,17 @@ STAGES = {
 }
 
 
-def draw(serving: bool) -> None:
-    """Every widget of the plan: the six that matter most, the model, the hardware, the rest."""
+DEEPSPEED = (  # the first two of any stage, the others of the third
+    *("train.overlap_comm", "train.reduce_bucket_size"),
+    *("train.stage3_max_live_parameters", "train.stage3_max_reuse_distance"),
+    *("train.stage3_prefetch_bucket_size", "train.stage3_param_persistence_threshold"),
+    "train.sub_group_size",
+)
+
+
+def draw(page: str) -> None:
+    """Every widget of the plan: the six that matter most, the model, the hardware, the rest. What
+    belongs to the page is unfolded."""
     _examples()
     _size_slider()
     _steps("train.micro_batch", BATCHES)
@@ -50,6 +59,8 @@ def draw(serving: bool) -> None:
     _hardware()
     with st.expander("Training details"):
         _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
+        if state.drafted("train.framework") == "deepspeed":
+            _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
         _fields("train.kernels", "train.attention", "train.cross_entropy")
         _fields("train.checkpoint_every", "train.adapter")
         if state.drafted("train.framework") == "megatron":
@@ -66,10 +77,17 @@ def draw(serving: bool) -> None:
             _steps("parallel.etp", RANKS)
             _fields("train.imbalance")
         _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
-    with st.expander("Serving", expanded=serving):
+    with st.expander("Serving", expanded=page == "Serve"):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
         _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
         _fields("serve.memory_utilization", "serve.max_batched_tokens")
+    with st.expander("Train and serve together", expanded=page == "Together"):
+        _fields("together.kind")
+        if state.drafted("together.kind") != "none":
+            _steps("together.engine_tp", RANKS)
+            _fields("together.asleep", "together.trainer")
+        if state.drafted("together.kind") in ("grpo", "ppo"):
+            _fields("together.reference", "together.reward", "together.rollouts")
 
 
 # --- widgets by kind of field --------------------------------------------------------------------
@@ -166,7 +184,12 @@ def _of_framework(framework: str) -> dict[str, Any]:
     stages = FRAMEWORKS[framework].zero
     own = framework == "megatron"
     fitting = "megatron" if own else "hf" if kernels == "megatron" else kernels
+    optimizer = state.drafted("train.optimizer")
+    if framework == "deepspeed":
+        fitting = "hf" if fitting == "compile" else fitting
+        optimizer = optimizer if optimizer in DEEPSPEED_OPTIMIZERS else "adamw"
     return {
+        "train.optimizer": optimizer,
         "train.framework": framework,
         "train.zero": zero if zero in stages else stages[-1],
         "train.kernels": fitting,

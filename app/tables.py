@@ -13,7 +13,8 @@ import pandas as pd
 from app import palette
 from memcore import Plan, constants, evidence
 from memcore.explain import Book, Explanation, Term
-from memcore.report import LedgerRow, Memory, Report, Serve, Time
+from memcore.report import LedgerRow, Memory, Report, Serve, Time, TogetherMemory
+from memcore.together import PARTS
 from memcore.units import bytes_text, count_text, exact_text, gib_text, rate_text, seconds_text
 
 Rows = list[dict[str, Any]]
@@ -319,12 +320,29 @@ def _living(report: Report, tier: str) -> str:
     return ", ".join(palette.consumer(name).lower() for name in names)
 
 
+def together(found: TogetherMemory) -> Rows:
+    """Each part of each phase of a step that trains and serves on the same GPUs."""
+    rows = []
+    for i, phase in enumerate(found.phases):
+        sizes = [("in all", phase.bytes, f"together.phases.{i}.bytes")]
+        sizes += [
+            (PARTS[part], size, f"together.phases.{i}.parts.{part}")
+            for part, size in phase.parts.items()
+        ]
+        rows += [
+            {"phase": phase.label, "part": part, "size": bytes_text(n), "bytes": n, PATH: path}
+            for part, n, path in sizes
+        ]
+    return rows
+
+
 def serving(serve: Serve, concurrency: int) -> Rows:
     """The memory of one serving GPU, line by line."""
     kv = serve.sequence_bytes * concurrency
     waste = serve.wasted_bytes_per_sequence * concurrency
     lines = (
         ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
+        ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
         ("KV cache per token", serve.kv_bytes_per_token, "keys and values of all layers",
          "kv_bytes_per_token"),
         ("KV cache per sequence", serve.sequence_bytes, "prompt and output, whole blocks",
@@ -340,6 +358,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("Budget", serve.budget_bytes, "what the server may use of the GPU", "budget_bytes"),
         ("Room for KV cache", serve.kv_budget_bytes,
          "budget less weights, activations, overhead", "kv_budget_bytes"),
+        ("Beside the budget", serve.outside_bytes, "CUDA context and graphs", "outside_bytes"),
     )  # fmt: skip
     return [
         {
@@ -536,7 +555,8 @@ def measured(rows: Sequence[evidence.Comparison]) -> str:
 
 def not_compared() -> Rows:
     """Measured runs that are left out, and why."""
-    return [dict(gap) for gap in evidence.measured_table()["left_out"]]
+    tables = (evidence.measured_table(), evidence.served_table())
+    return [dict(gap) for table in tables for gap in table["left_out"]]
 
 
 COUNTS = {
@@ -571,6 +591,53 @@ def calculators() -> Rows:
         }
         for i, (w, s) in enumerate((w, s) for w in evidence.worked() for s in w.said)
     ]
+
+
+def estimators() -> Rows:
+    """What Megatron-LM's own estimator says of each plan, and which tensors make the difference."""
+    by = evidence.estimators_table()["estimator"]
+    return [
+        {
+            "plan": e.label,
+            "counts": e.what,
+            "says": bytes_text(e.theirs),
+            "Memplan": bytes_text(e.ours),
+            "more than Memplan %": 100 * evidence.relative(e.theirs, e.ours),
+            "what makes the difference": "; ".join(
+                f"{p.tensors}: {_signed(p.bytes)}"
+                for p in sorted(e.parts, key=lambda p: -abs(p.bytes))
+                if round(p.bytes)
+            ),
+            "pipeline stage": e.stage,
+            "estimator": by["name"],
+            "version": by["version"],
+            "source": by["url"],
+            "their_bytes": e.theirs,
+            "our_bytes": e.ours,
+            PATH: f"evidence.estimates.{i}",
+        }
+        for i, e in enumerate(evidence.estimates())
+    ]
+
+
+def _signed(n: float) -> str:
+    return f"{'-' if n < 0 else '+'}{bytes_text(abs(n))}"
+
+
+def estimated() -> str:
+    """How far the estimator is from ours, in a paragraph."""
+    found, by = evidence.estimates(), evidence.estimators_table()["estimator"]
+    of = {what: [e for e in found if e.what == what] for what in ("states", "activations")}
+    least, most = (
+        pick(evidence.relative(e.theirs, e.ours) for e in of["activations"]) for pick in (min, max)
+    )
+    states = max(abs(evidence.relative(e.theirs, e.ours)) for e in of["states"])
+    return (
+        f"**{by['name']}'s own estimator, {len(of['states'])} plans** ({by['version']}, run as it "
+        f"is). Of the states it is within {states:.2%} of Memplan. Of what forwards keep it says "
+        f"{least:+.0%} to {most:+.0%}: it takes every layer for one of GPT with dropout, and a "
+        "mixture for its dense MLP. Each difference is the sum of the tensors named, to the byte."
+    )
 
 
 def tracker() -> str:

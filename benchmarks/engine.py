@@ -2,6 +2,7 @@
 
 evaluate()      one full evaluation, over plans that differ in everything; target: 2 ms
 import memcore  in a fresh process; target: 250 ms
+run()           10,000 requests through a server, by strategy; target: 1 s
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import subprocess
 import sys
 import time
 
-from memcore import Plan, PlanError, evaluate
+from memcore import Plan, PlanError, evaluate, policies
+from memcore.stream import Clock, draw, run
 
 MODELS = ("llama-3-8b", "llama-2-70b", "llama-3.2-1b", "gpt2-xl", {"size": "7B"}, {"size": "1T"})
 TRAINING = (
@@ -20,6 +22,11 @@ TRAINING = (
     {"checkpointing": ["none", "full"], "attention": ["eager", "flash"]},
     {"precision": ["bf16-mixed", "bf16-autocast"], "micro_batch": [1, 4]},
 )
+STREAMS = {
+    "paced": {"arrival_rate": 20.0},
+    "all at once": {"arrivals": "burst", "concurrency": 256, "shared_prefix": 256},
+}
+SLOTS = 50_000  # tokens of the cache, so that sequences put each other out
 ROUNDS = 3
 IMPORTS = 15
 
@@ -75,6 +82,15 @@ def main() -> None:
         [import_milliseconds("import memcore") for _ in range(IMPORTS)],
         250,
     )
+    for name, serve in STREAMS.items():
+        plan = Plan.of({"serve": {"requests": 10_000, **serve}})
+        requests, clock = draw(plan), Clock.of(plan)
+        for strategy in policies.STRATEGIES:
+            took = [
+                milliseconds(lambda s: run(plan, s, requests, clock, SLOTS), strategy)  # noqa: B023
+                for _ in range(ROUNDS)
+            ]
+            show(f"10,000 requests, {name}, {strategy}", took, 1000)
 
 
 if __name__ == "__main__":

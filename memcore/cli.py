@@ -15,6 +15,7 @@ from memcore.units import bytes_text, count_text, exact_text, rate_text, seconds
 if TYPE_CHECKING:
     from memcore import Plan, Report
     from memcore.explain import Explanation
+    from memcore.stream import Spread, Stream
 
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
 BAD_INPUT = 2
@@ -64,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     about = "where the number is in the Report: memory.allocated_bytes; without it, all are listed"
     sub.add_argument("number", nargs="?", metavar="NUMBER", help=about)
+    about = "Send a stream of requests through the plan's server, strategy by strategy."
+    sub = command("simulate", _simulate, about)
+    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
+    about = "take prompt and output lengths from this file: two columns, in tokens"
+    sub.add_argument("--lengths", metavar="FILE.csv", help=about)
+    form = sub.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything, as JSON")
+    form.add_argument("--csv", action="store_true", help="one row for each strategy")
     sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
     sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
@@ -159,13 +168,13 @@ def _evaluate_lines(lines: IO[bytes]) -> int:
     return status
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
     """The bytes of a file or of standard input, up to just over the limit. Raises PlanError."""
     try:
         if path == "-":
-            return sys.stdin.buffer.read(MAX_PLAN_BYTES + 1)
+            return sys.stdin.buffer.read(most + 1)
         with open(path, "rb") as file:
-            return file.read(MAX_PLAN_BYTES + 1)
+            return file.read(most + 1)
     except OSError as e:
         raise PlanError([Issue("", (e.strerror or str(e)).lower())]) from None
     except ValueError as e:  # a null byte in the name
@@ -288,6 +297,81 @@ def _serve(report: Report) -> Iterable[str]:
         f"First token after {seconds_text(serve.ttft_seconds)}, then one every "
         f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
     )
+
+
+# ---- simulate
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from memcore.stream import read_lengths, simulate
+    from memcore.stream.lengths import MAX_BYTES
+
+    try:
+        plan = _plan_of(_read(args.plan))
+    except PlanError as e:
+        return _bad_plan(args.plan, e)
+    lengths = None
+    if args.lengths is not None:
+        try:
+            lengths = read_lengths(_read(args.lengths, MAX_BYTES))
+        except PlanError as e:
+            return _fail(*(f"{shown(args.lengths)[1:-1]}: {i.message}" for i in e.issues))
+    stream = simulate(plan, lengths)
+    if stream is None:
+        return _fail("this plan cannot be served: `memplan evaluate` says why")
+    if args.json:
+        print(_json(stream.to_dict(), indent=1))
+    elif args.csv:
+        _write_csv([run.row() for run in stream.runs])
+    else:
+        print(_printable("\n\n".join(filter(None, _streamed(plan, stream)))))
+    return 0
+
+
+def _write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    import csv
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def _streamed(plan: Plan, stream: Stream) -> Iterable[str]:
+    """What a simulation says, for a terminal."""
+    yield (
+        f"{stream.requests:,} requests to {plan.architecture.label}, prompts of "
+        f"{stream.prompt_tokens_mean:,.0f} and outputs of {stream.output_tokens_mean:,.0f} tokens "
+        f"on average;\nroom for {stream.capacity_tokens:,} tokens in the KV cache of one replica"
+    )
+    runs = stream.runs
+    head = ("At once", "mean", "most", "put out", "refused", "tokens/s", "seconds")
+    rows = [
+        (
+            r.label,
+            f"{r.concurrency_mean:,.1f}",
+            f"{r.concurrency_peak:,}",
+            f"{r.preemptions:,}",
+            f"{r.refused:,}",
+            f"{r.tokens_per_second:,.0f}",
+            f"{r.seconds:,.1f}",
+        )
+        for r in runs
+    ]
+    yield "\n".join(_table(head, rows))
+    kinds = list(runs[0].memory)
+    shares = [(r.label, *(f"{r.memory[kind]:.1%}" for kind in kinds)) for r in runs]
+    yield "\n".join(_table(("Share of the cache", *kinds), shares))
+    waits = ("wait", "ttft", "tpot", "latency")
+    spreads = [
+        (r.label, *(_spread(getattr(r, name)) for name in waits)) for r in runs if r.completed
+    ]
+    yield "\n".join(_table(("Median, 99th percentile", *waits), spreads))
+    yield "\n".join(f"Note: {note}" for note in stream.notes)
+
+
+def _spread(spread: Spread | None) -> str:
+    return f"{seconds_text(spread.p50)}, {seconds_text(spread.p99)}" if spread else "-"
 
 
 # ---- explain

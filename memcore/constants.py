@@ -47,6 +47,33 @@ ALLOCATOR_SLACK_FSDP2 = Constant(
     "losses and versions. All-gathers and reduce-scatters on streams of their own leave gaps that "
     "plain training does not",
 )
+ALLOCATOR_SLACK_DEEPSPEED = Constant(
+    "reserved / allocated, DeepSpeed, ZeRO 0 to 2",
+    1.08,
+    1.24,
+    "ratio",
+    "measured",
+    "two runs of Llama 3.1 8B under ZeRO 2 on 8 H200 and B200 (stas00/ml-engineering, "
+    "insights/when-to-upgrade-gpus): 1.11 with transformers' own kernels, 1.23 with Liger's",
+)
+ALLOCATOR_SLACK_ZERO_3 = Constant(
+    "reserved / allocated, DeepSpeed, ZeRO 3",
+    1.00,
+    1.10,
+    "ratio",
+    "measured",
+    "the same source: Llama 3.1 8B under ZeRO 3 with the optimizer on the host, 8,192 and 131,072 "
+    "tokens, together with what the streams hold",
+)
+STREAM_POOLS = Constant(
+    "held by DeepSpeed's gather and reduce streams",
+    1.34,
+    1.68,
+    "times the weights gathered at once",
+    "measured",
+    "read off the same two runs. All-gathers and reductions allocate on streams of their own, "
+    "whose blocks no other stream can use, and which run ahead of the GPU",
+)
 CUBLAS_WORKSPACE = Constant(
     "cuBLAS workspace, before Hopper",
     8_519_680,
@@ -82,6 +109,42 @@ NCCL_BUFFERS = Constant(
     "measured",
     "1.45 GB more after the first barrier on two GPUs (stas00/ml-engineering); the low end is "
     "assumed",
+)
+NON_TORCH = Constant(
+    "outside PyTorch, of what starting adds",
+    0.01 * GiB,
+    0.35 * GiB,
+    "bytes",
+    "measured",
+    "vLLM start-up logs of nine runs on one GPU: non_torch_memory, without the CUDA context, which "
+    "is there before its profile begins (vllm/worker/worker.py)",
+)
+NON_TORCH_GROUP = Constant(
+    "outside PyTorch, of what starting adds to one of several GPUs",
+    0.20 * GiB,
+    0.30 * GiB,
+    "bytes",
+    "measured",
+    "vLLM start-up logs of three runs over PCIe (2 and 4 GPUs), NCCL included; with NVLink more "
+    "was logged by an older profile (3.58 GiB), which is not used",
+)
+CUDA_GRAPHS = Constant(
+    "CUDA graphs",
+    0.27 * GiB,
+    2.24 * GiB,
+    "bytes",
+    "measured",
+    "vLLM start-up logs of four models, 14B to 671B: 0.27, 0.51, 0.64 and 2.24 GiB; captured after "
+    "the cache was laid out, so that no budget counts them",
+)
+SAMPLER_LOGITS = Constant(
+    "fp32 logits of every sequence that a sampler holds at once",
+    9.7,
+    9.7,
+    "copies",
+    "measured",
+    "vLLM sorts, sums and masks the logits of its dummy run: 1.40 GiB for 256 sequences and a "
+    "vocabulary of 151,936, logged twice for Qwen2.5-Math-1.5B",
 )
 
 
@@ -175,10 +238,17 @@ HOST_ADAM_BYTES = Constant(
 ALL = (
     ALLOCATOR_SLACK,
     ALLOCATOR_SLACK_FSDP2,
+    ALLOCATOR_SLACK_DEEPSPEED,
+    ALLOCATOR_SLACK_ZERO_3,
+    STREAM_POOLS,
     CUBLAS_WORKSPACE,
     CUBLAS_WORKSPACE_HOPPER,
     CUDA_CONTEXT,
     NCCL_BUFFERS,
+    NON_TORCH,
+    NON_TORCH_GROUP,
+    CUDA_GRAPHS,
+    SAMPLER_LOGITS,
     *(c for e in (*EFFICIENCIES.values(), OTHER) for c in (e.matmul, e.attention)),
     POWER_EXPONENT,
     LAUNCH,

@@ -71,7 +71,21 @@ def share(what: str, shape: Shape, rule: Callable[[Number], Number]) -> Share:
     return Share(f"{what} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, rule)
 
 
-Factor = Dim | Cut | Share | int
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat(_Divisible):
+    """The elements of a whole shape, laid out flat and divided over an axis, rounded up."""
+
+    shape: Shape
+    axis: Axis
+
+
+@functools.cache
+def flat(shape: Shape, axis: Axis) -> Flat:
+    """What one rank of `axis` has of a tensor of this shape."""
+    return Flat(f"1/{axis.name} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, axis)
+
+
+Factor = Dim | Cut | Share | Flat | int
 Shape = tuple[Factor, ...]
 
 TP, CP = Axis("TP"), Axis("CP")
@@ -131,6 +145,17 @@ SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
 ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
 RANK = Dim("RANK")  # of a low-rank adapter
+GROUP = Dim("GROUP")  # parameters of one GPU before sharding, all together
+LARGEST = Dim("LARGEST")  # parameters in the largest tensor
+PERSISTENT = Dim("PERSISTENT")  # parameters in tensors that DeepSpeed's ZeRO-3 never partitions
+LIVE = Dim("LIVE")  # parameters that ZeRO-3 holds gathered at once
+PREFETCH = Dim("PREFETCH")  # parameters in one all-gather of several tensors
+BUCKET = Dim("BUCKET")  # elements of the buffer that gradients are reduced in
+BUCKETED = Dim("BUCKETED")  # gradients in it at most
+UNREDUCED = Dim("UNREDUCED")  # gradients that the first bucket leaves
+ALLREDUCED = Dim("ALLREDUCED")  # gradients that plain data parallelism reduces at once
+SUBGROUP = Dim("SUBGROUP")  # parameters that an optimizer step takes at once
+SLICE = Dim("SLICE")  # parameters in the largest tensor's part on one GPU
 
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
@@ -203,6 +228,8 @@ def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number
     if value is None:
         if isinstance(factor, Share):
             value = factor.rule(elements(factor.shape, sizes))
+        elif isinstance(factor, Flat):
+            value = ceil_div(elements(factor.shape, sizes), sizes[factor.axis.name])
         else:
             assert isinstance(factor, Cut), f"no size for {factor.name}"
             value = ceil_div(size(factor.dim, sizes), sizes[factor.axis.name])

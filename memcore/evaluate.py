@@ -15,10 +15,12 @@ from memcore.ledger import Amounts
 from memcore.memory import count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
-from memcore.report import LedgerRow, Memory, Report, Time
+from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
 from memcore.serving import serve
 from memcore.tape import Storage, Tape
+from memcore.together import together
 from memcore.training_time import training_time
+from memcore.units import bytes_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -104,6 +106,7 @@ def evaluate(plan: Plan) -> Report:
     notes: list[str] = []
     memory: Memory | None = None
     time: Time | None = None
+    both: TogetherMemory | None = None
     ledger: tuple[LedgerRow, ...] = ()
     p = plan.parallel
     trainable = count_of
@@ -115,6 +118,7 @@ def evaluate(plan: Plan) -> Report:
         step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
         counted = count(plan, step, amounts, ranks)
         memory, ledger = counted.memory, counted.ledger
+        both = together(plan, step, amounts, memory)
         if plan.train.adapter != "none":
             trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
             notes.append(
@@ -125,7 +129,13 @@ def evaluate(plan: Plan) -> Report:
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
             )
-        time = training_time(plan, step, amounts)
+        if step.copies.eight_bit:
+            notes.append(
+                "The time of a training step is not computed with products in 8 bits yet; its "
+                "memory is."
+            )
+        else:
+            time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
@@ -133,6 +143,11 @@ def evaluate(plan: Plan) -> Report:
         )
     if memory and FAMILIES[plan.architecture.family].note:
         notes.append(FAMILIES[plan.architecture.family].note)
+    if memory and plan.architecture.experts and step.copies.eight_bit:
+        notes.append(
+            "Rows of an expert that are padded to a multiple of "
+            f"{step.copies.eight_bit.multiple} for products in 8 bits are not counted."
+        )
     if memory and (padded := _padded_experts(plan)):
         notes.append(
             "FSDP2 cuts a stack of experts along its first dimension: "
@@ -140,12 +155,12 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    if plan.architecture.window and plan.serve.prompt_len + plan.serve.output_len > (
-        plan.architecture.window
-    ):
+    served = serve(plan)
+    rest = plan.accelerator.usable_bytes - served.budget_bytes
+    if served.outside_bytes > rest:
         notes.append(
-            "Serving counts every token of a sliding-window layer; an engine that drops those "
-            "outside the window caches less."
+            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
+            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
     return Report(
         plan=plan.document(),
@@ -154,7 +169,8 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
-        serve=serve(plan),
+        serve=served,
+        together=both,
         ledger=ledger,
         notes=tuple(notes),
     )

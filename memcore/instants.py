@@ -10,6 +10,7 @@ of the next one and the gradients of the one before).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from memcore.blocks import Blocks
@@ -110,6 +111,8 @@ class Step:
     first, last   whether the stage has the embedding, and the head
     waiting    forwards through `running` layers, besides the present one, that wait for their
                backward; `losses`: of them, those that have been through the head too
+    schedule   of a framework with one of its own (DeepSpeed), which also lays tensors out flat,
+               with its ZeRO stage and how many `buckets` gradients are reduced in
     """
 
     blocks: Blocks
@@ -127,6 +130,9 @@ class Step:
     last: bool = True
     waiting: int = 0
     losses: int = 0
+    schedule: Callable[[Step], list[Instant]] | None = None
+    zero: int = 0
+    buckets: int = 0
 
     @property
     def embed(self) -> BlockStates:
@@ -140,7 +146,8 @@ class Step:
         return self._states(self.blocks.layers[kind], outer=False)
 
     def _states(self, tape: Tape, outer: bool) -> BlockStates:
-        return block_states(tape, self.copies, self.optimizer, self.sharded, outer)
+        flattened = self.schedule is not None
+        return block_states(tape, self.copies, self.optimizer, self.sharded, outer, flattened)
 
     def recompute(self, kind: int) -> str:
         """What of layers of this kind is run again whole (policies.Checkpointing), or ''."""
@@ -240,11 +247,15 @@ def resident(step: Step) -> Alive:
         alive += step.every("buckets")
     if step.copies.scaled:
         alive.append((LOSS_SCALE, 1))
-    tables = sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
-    return [*alive, (BUFFERS, tables)]
+    return [*alive, (BUFFERS, tables_of(step))]
 
 
-def _stepping(step: Step) -> Alive:
+def tables_of(step: Step) -> int:
+    """How many tables of rotary angles the model has."""
+    return sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
+
+
+def stepping(step: Step) -> Alive:
     """What the optimizer's step needs while it runs on the GPU."""
     return step.every("temporaries") if step.offload == "none" else []
 
@@ -274,6 +285,8 @@ def saved_for_backward(step: Step) -> Alive:
 
 def instants(step: Step) -> list[Instant]:
     """Every instant of a training step at which memory can peak, in order of time."""
+    if step.schedule:
+        return step.schedule(step)
     return _sharded(step) if step.sharded else _whole(step)
 
 
@@ -292,7 +305,7 @@ def waiting(step: Step) -> Alive:
     return [*((group, times * n) for group, times in one), *heads]
 
 
-def _activations(step: Step, layers: int, forward: bool) -> Alive:
+def activations(step: Step, layers: int, forward: bool) -> Alive:
     """What forward has left so far: the embedding's, the shared tensors', and `layers` layers'."""
     until_backward, forward_only = _shared(step)
     alive: Alive = [
@@ -333,7 +346,7 @@ def _whole(step: Step) -> list[Instant]:
         Instant(
             "forward-last-layer",
             "Forward, last layer",
-            before + _activations(step, n - 1, forward=True),
+            before + activations(step, n - 1, forward=True),
             step.forward(n - 1),
         )
     ]
@@ -342,13 +355,13 @@ def _whole(step: Step) -> list[Instant]:
             Instant(
                 "loss",
                 "Loss",
-                before + _activations(step, n, forward=True),
+                before + activations(step, n, forward=True),
                 window(blocks.head, FORWARD),
             ),
             Instant(
                 "loss-backward",
                 "Backward of the loss",
-                before + _activations(step, n, forward=False),
+                before + activations(step, n, forward=False),
                 window(blocks.head, BACKWARD, merge),
             ),
         ]
@@ -357,7 +370,7 @@ def _whole(step: Step) -> list[Instant]:
             Instant(
                 name,
                 label,
-                before + so_far(layers.after(i)) + _activations(step, i, forward=False),
+                before + so_far(layers.after(i)) + activations(step, i, forward=False),
                 step.backward(i, merge),
             )
         )
@@ -370,7 +383,7 @@ def _whole(step: Step) -> list[Instant]:
                 window(blocks.embed, BACKWARD, merge),
             )
         )
-    out.append(Instant("optimizer-step", "Optimizer step", base + made + _stepping(step)))
+    out.append(Instant("optimizer-step", "Optimizer step", base + made + stepping(step)))
     return out
 
 
@@ -419,7 +432,7 @@ def _sharded(step: Step) -> list[Instant]:
                 *unsharded(n),
                 *whole(n - 1),
                 *gathering(n - 1),
-                *_activations(step, n - 1, forward=True),
+                *activations(step, n - 1, forward=True),
             ],
             step.forward(n - 1),
         ),
@@ -434,7 +447,7 @@ def _sharded(step: Step) -> list[Instant]:
                     *root,
                     *unsharded(n),
                     *whole(n - 1),
-                    *_activations(step, n, forward=True),
+                    *activations(step, n, forward=True),
                 ],
                 window(blocks.head, FORWARD),
             )
@@ -448,7 +461,7 @@ def _sharded(step: Step) -> list[Instant]:
                     *before,
                     *root,
                     *root,
-                    *_activations(step, n, forward=False),
+                    *activations(step, n, forward=False),
                     *step.at_last((saved(blocks.head), 1)),
                 ],
             )
@@ -463,7 +476,7 @@ def _sharded(step: Step) -> list[Instant]:
                     *root,
                     *unsharded(n),
                     *gathering(n - 1),
-                    *_activations(step, n, forward=False),
+                    *activations(step, n, forward=False),
                 ],
                 window(blocks.head, BACKWARD),
             )
@@ -476,7 +489,7 @@ def _sharded(step: Step) -> list[Instant]:
             *gathering(i - 1),
             *reduced(layers.after(i)),
             *head_grads,
-            *_activations(step, i, forward=False),
+            *activations(step, i, forward=False),
         ]
         out.append(
             Instant(
@@ -524,6 +537,6 @@ def _sharded(step: Step) -> list[Instant]:
             ],
         )
     )
-    stepping = [*base, *step.every("gradients"), *_stepping(step)]
-    out.append(Instant("optimizer-step", "Optimizer step", stepping))
+    last = [*base, *step.every("gradients"), *stepping(step)]
+    out.append(Instant("optimizer-step", "Optimizer step", last))
     return out

@@ -26,7 +26,7 @@ from memcore.model import check_depth
 from memcore.plan import Plan, resolve_model
 
 VERSION = 1
-MAX_KEYS = 64
+MAX_KEYS = 256
 MAX_VALUE = 200  # characters of one readable value
 MAX_PAYLOAD = 30_000  # characters of one compressed object
 MAX_OBJECT = 200_000  # bytes it may expand to
@@ -58,6 +58,13 @@ KEYS = {
     "accum": Key("train.grad_accumulation", 1),
     "fw": Key("train.framework", "fsdp2"),
     "zero": Key("train.zero", 3),
+    "overlap": Key("train.overlap_comm", "auto"),
+    "bucket": Key("train.reduce_bucket_size", 500_000_000),
+    "live": Key("train.stage3_max_live_parameters", 1_000_000_000),
+    "reuse": Key("train.stage3_max_reuse_distance", 1_000_000_000),
+    "prefetch": Key("train.stage3_prefetch_bucket_size", 50_000_000),
+    "persist": Key("train.stage3_param_persistence_threshold", 100_000),
+    "subgroup": Key("train.sub_group_size", 1_000_000_000),
     "adapter": Key("train.adapter", "none"),
     "rank": Key("train.lora_rank", 16),
     "targets": Key("train.lora_targets", "attention"),
@@ -85,6 +92,22 @@ KEYS = {
     "block": Key("serve.block_size", 16),
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
+    "with": Key("together.kind", "none"),
+    "enginetp": Key("together.engine_tp", 1),
+    "asleep": Key("together.asleep", "all"),
+    "trainer": Key("together.trainer", "stays"),
+    "ref": Key("together.reference", "gpu"),
+    "reward": Key("together.reward", "none"),
+    "rollouts": Key("together.rollouts", 64),
+    "arrive": Key("serve.arrivals", "poisson"),
+    "rate": Key("serve.arrival_rate", 12.0),
+    "reqs": Key("serve.requests", 1000),
+    "lengths": Key("serve.lengths", "lognormal"),
+    "pcv": Key("serve.prompt_cv", 1.0),
+    "ocv": Key("serve.output_cv", 1.0),
+    "prefix": Key("serve.shared_prefix", 0),
+    "maxlen": Key("serve.max_seq_len", 0),
+    "seed": Key("serve.seed", 0),
 }
 MODEL, GPU, NODE = "llama-3-8b", "h100-sxm-80gb", None
 # A preset's name (with '~revision'), or an object compressed. `size` is a standard model.
@@ -266,6 +289,7 @@ def _frozen_defaults() -> dict[str, Any]:
         "parallel": {},
         "train": {},
         "serve": {},
+        "together": {},
     }
     for key in KEYS.values():
         _put(document, key.path, key.default)

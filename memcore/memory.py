@@ -6,9 +6,9 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from memcore import constants, pipeline, policies
+from memcore import constants, deepspeed, pipeline, policies
 from memcore.blocks import build, structure_of
-from memcore.dims import Number, ceil_div, derive, maximum
+from memcore.dims import LIVE, Number, ceil_div, derive, maximum
 from memcore.instants import (
     Alive,
     Instant,
@@ -33,6 +33,7 @@ from memcore.structure import (
     Adapters,
     Depths,
     LayerKind,
+    Narrow,
     Structure,
 )
 
@@ -58,6 +59,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         exchanges=p.ep > 1,
         gathers=p.etp > 1,
         adapters=adapters_of(plan),
+        narrow=narrow_of(plan),
         depths=depths_of(plan),
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
@@ -71,11 +73,14 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         optimizer=policies.OPTIMIZERS[t.optimizer],
         layers=layers,
         keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
-        sharded=t.framework == "fsdp2",
+        sharded=t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3),
         reshards=t.zero == 3,
         replicas=t.framework == "pytorch" and plan.dp > 1,
         accumulated=t.framework == "megatron",
         offload=t.offload_optimizer,
+        schedule=deepspeed.instants if t.framework == "deepspeed" else None,
+        zero=t.zero,
+        buckets=deepspeed.buckets(t.overlap_comm, t.zero),
         running=running,
         first=stage == 0,
         last=stage == p.pp - 1,
@@ -89,6 +94,12 @@ def _leads(structure: Structure) -> bool:
     a = structure.adapters
     projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
     return a is not None and not a.inputs and not (projected and a.targets == "all-linear")
+
+
+def narrow_of(plan: Plan) -> Narrow | None:
+    """What Transformer Engine's linear layers have in 8 bits on the plan's GPU."""
+    how = policies.eight_bit(plan.train.framework, plan.train.precision)
+    return Narrow(how, bool(how.block) or not plan.accelerator.any_layout_fp8) if how else None
 
 
 def adapters_of(plan: Plan) -> Adapters | None:
@@ -153,10 +164,11 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     those of one expert.
     """
     t = plan.train
-    sharded = t.framework == "fsdp2" and t.zero >= 2
+    sharded = t.zero >= {"fsdp2": 2, "deepspeed": 3}.get(t.framework, 4)
     ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
     sizes["SHARD"] = ranks if sharded else 1
-    sizes["STATE"] = ranks if sharded or t.zero == 1 else 1
+    partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
+    sizes["STATE"] = ranks if partitioned else 1
     # Each expert is on one of EP ranks, taken from all that run the same layers.
     sizes["EDP"] = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"]) if t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
@@ -165,6 +177,10 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
         whole = VOCAB_MULTIPLE * sizes["TP"]
         sizes["VOCAB"] = ceil_div(sizes["VOCAB"], whole) * whole
     derive(sizes)
+    if t.framework == "deepspeed":
+        deepspeed.complete(sizes, plan.train, step_of(plan))
+    else:
+        sizes |= dict.fromkeys((d.name for d in deepspeed.DIMENSIONS), 0)
 
 
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
@@ -225,7 +241,7 @@ def count(plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...
     fullest_step = instant_bytes(schedule[top], amounts)[1]
     ledger = listed(rows_alive(schedule[top], fullest_step, amounts), amounts)
     host = _offloaded(plan, step, amounts)
-    overheads = _overheads(plan)
+    overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)
     device = (
         reserved[0] + sum(o.low for o in overheads if o.counter == "device"),
@@ -346,7 +362,11 @@ def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts)
 
 def allocator_slack(plan: Plan) -> constants.Constant:
     """Reserved over allocated bytes, as runs of this plan's framework show it."""
-    sharded = plan.train.framework == "fsdp2"
+    t = plan.train
+    if t.framework == "deepspeed":
+        sharded = t.zero == 3
+        return constants.ALLOCATOR_SLACK_ZERO_3 if sharded else constants.ALLOCATOR_SLACK_DEEPSPEED
+    sharded = t.framework == "fsdp2"
     return constants.ALLOCATOR_SLACK_FSDP2 if sharded else constants.ALLOCATOR_SLACK
 
 
@@ -364,7 +384,7 @@ def reserved_bytes(plan: Plan, allocated: int, overheads: tuple[Overhead, ...]) 
 LARGE_WORKSPACE = ("Hopper", "Blackwell")
 
 
-def _overheads(plan: Plan) -> tuple[Overhead, ...]:
+def _overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     """What no shape determines, by the counter that it is first seen in."""
     gpu = plan.accelerator
     found = [(constants.CUDA_CONTEXT, "device")]
@@ -374,10 +394,21 @@ def _overheads(plan: Plan) -> tuple[Overhead, ...]:
         large = gpu.architecture.startswith(LARGE_WORKSPACE)
         workspace = constants.CUBLAS_WORKSPACE_HOPPER if large else constants.CUBLAS_WORKSPACE
         found.insert(0, (workspace, "reserved"))
-    return tuple(
+    overheads = [
         Overhead(c.name, int(c.low), int(c.high), counter, c.certainty, c.source)
         for c, counter in found
-    )
+    ]
+    if plan.train.framework == "deepspeed" and plan.train.zero == 3:
+        c, live = constants.STREAM_POOLS, streamed_bytes(plan, amounts)
+        low, high = (math.ceil(live * end) for end in (c.low, c.high))
+        overheads.insert(0, Overhead(c.name, low, high, "reserved", c.certainty, c.source))
+    return tuple(overheads)
+
+
+def streamed_bytes(plan: Plan, amounts: Amounts) -> int:
+    """Weights of other ranks that DeepSpeed's ZeRO-3 holds at once, all on a stream of its own."""
+    compute = policies.COPIES[plan.train.framework, plan.train.precision].compute
+    return int(amounts.bytes((LIVE,), compute))
 
 
 def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:

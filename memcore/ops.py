@@ -20,6 +20,7 @@ from memcore.dims import (
     LABELS,
     MASKED,
     MASKED_KV,
+    ONE,
     QKV,
     REACH,
     REPEATED,
@@ -63,7 +64,7 @@ from memcore.primitives import (
     wanted,
 )
 from memcore.structure import FIRST, Structure
-from memcore.tape import Tape, Tensor
+from memcore.tape import Gradients, Tape, Tensor
 
 FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
 TOKENS: Shape = (B, S / CP)
@@ -454,6 +455,8 @@ def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor
 
 def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:
     """Logits, their fp32 copy, log-softmax and loss, as transformers' ForCausalLMLoss runs them."""
+    if s.cross_entropy == VALUE:
+        return value_head(t, x, width)
     tied = s.traits.tied_embeddings
     if s.cross_entropy == "chunked":
         with t.scope("loss"):
@@ -482,4 +485,24 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
         logp = log_softmax(t, flat, "log_softmax")
         loss = nll_loss(t, logp, labels)
         t.use(logits)  # the model's output holds the logits until it returns
+        return loss
+
+
+VALUE = "value"  # in place of a loss on tokens: one number for each of them, as a critic has
+
+
+def value_head(t: Tape, x: Tensor, width: Factor = D) -> Tensor:
+    """A critic's head (transformers' ForTokenClassification with one label): one number for each
+    token, and the squared error of its fp32 copy."""
+    values = cast(t, linear(t, "score", x, width, ONE, bias=True), "fp32", "values (fp32)")
+    with t.scope("loss"):
+        returns = t.new("returns", values.shape, "fp32")
+        t.start("squared error", values, returns)
+        difference = t.new("difference", values.shape, "fp32")
+        loss = t.new("loss", (), "fp32")
+
+        def backward(g: Gradients) -> Gradients:
+            return [t.new("values grad", values.shape, "fp32")]
+
+        t.finish("squared error", [values], loss, [difference], backward)
         return loss

@@ -112,6 +112,57 @@ class Train(_Part):
         ge=0,
         le=3,
     )
+    overlap_comm: _words(policies.OVERLAP) = _field(  # type: ignore[valid-type]
+        "auto", "overlap_comm", "DeepSpeed: whether reduction overlaps backward."
+    )
+    reduce_bucket_size: int = _field(
+        500_000_000,
+        "reduce_bucket_size",
+        "DeepSpeed: gradients reduced at a time.",
+        "elements",
+        ge=1,
+        le=10**12,
+    )
+    stage3_max_live_parameters: int = _field(
+        1_000_000_000,
+        "stage3_max_live_parameters",
+        "DeepSpeed, ZeRO 3: weights gathered at once before prefetching waits.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_max_reuse_distance: int = _field(
+        1_000_000_000,
+        "stage3_max_reuse_distance",
+        "DeepSpeed, ZeRO 3: weights that are used again within so many others stay gathered.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_prefetch_bucket_size: int = _field(
+        50_000_000,
+        "stage3_prefetch_bucket_size",
+        "DeepSpeed, ZeRO 3: weights gathered ahead in one go.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    stage3_param_persistence_threshold: int = _field(
+        100_000,
+        "stage3_param_persistence_threshold",
+        "DeepSpeed, ZeRO 3: tensors of at most so many weights stay gathered for good.",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    sub_group_size: int = _field(
+        1_000_000_000,
+        "sub_group_size",
+        "DeepSpeed, ZeRO 3: weights that the optimizer steps at a time.",
+        "elements",
+        ge=1,
+        le=10**12,
+    )
     adapter: _words(policies.ADAPTERS) = _field(  # type: ignore[valid-type]
         "none", "Adapter", "Whether small adapters are trained in place of the model's weights."
     )
@@ -208,6 +259,66 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
     )
+    arrivals: _words(policies.ARRIVALS) = _field(  # type: ignore[valid-type]
+        "poisson", "Arrivals", "When the requests of the simulated stream come."
+    )
+    arrival_rate: float = _field(
+        12.0, "Arrival rate", "Of one replica.", "requests/s", ge=0.001, le=1_000_000
+    )
+    requests: int = _field(1000, "Requests", "How many the simulated stream has.", ge=1, le=20_000)
+    lengths: _words(policies.LENGTHS) = _field(  # type: ignore[valid-type]
+        "lognormal",
+        "Lengths",
+        "How prompts and outputs of the stream differ; prompt and output length are the means.",
+    )
+    prompt_cv: float = _field(
+        1.0, "Prompt variation", "Standard deviation over mean of the prompts.", ge=0, le=10
+    )
+    output_cv: float = _field(
+        1.0, "Output variation", "Standard deviation over mean of the outputs.", ge=0, le=10
+    )
+    shared_prefix: int = _field(
+        0,
+        "Shared prefix",
+        "The first tokens of every prompt that are the same for all: a system prompt.",
+        "tokens",
+        ge=0,
+        le=16_777_216,
+    )
+    max_seq_len: int = _field(
+        0,
+        "Longest sequence",
+        "Prompt and output that the server lets in; what a reservation of the maximum takes. "
+        "0: the model's own limit.",
+        "tokens",
+        ge=0,
+        le=16_777_216,
+    )
+    seed: int = _field(0, "Seed", "The same seed is the same stream.", ge=0, le=2_147_483_647)
+
+
+class Together(_Part):
+    kind: _words(policies.TOGETHER) = _field(  # type: ignore[valid-type]
+        "none", "Together with training", "What else runs on the GPUs that train."
+    )
+    engine_tp: int = _field(
+        1, "Engine tensor parallel", "GPUs that share one replica of the engine.", ge=1, le=1024
+    )
+    asleep: _words(policies.ASLEEP) = _field(  # type: ignore[valid-type]
+        "all", "Engine asleep", "What the engine gives up while the trainer computes."
+    )
+    trainer: _words(policies.TRAINER) = _field(  # type: ignore[valid-type]
+        "stays", "Trainer meanwhile", "Where training states are while rollouts are generated."
+    )
+    reference: _words(policies.FROZEN) = _field(  # type: ignore[valid-type]
+        "gpu", "Reference model", "Where the frozen first policy rests."
+    )
+    reward: _words(policies.FROZEN) = _field(  # type: ignore[valid-type]
+        "none", "Reward model", "Where a frozen reward model of the policy's shape rests."
+    )
+    rollouts: int = _field(
+        64, "Rollouts", "Sequences that one GPU keeps of a step.", "sequences", ge=1, le=1_000_000
+    )
 
 
 class Plan(_Part):
@@ -224,6 +335,7 @@ class Plan(_Part):
     parallel: Parallel = Parallel()
     train: Train = Train()
     serve: Serve = Serve()
+    together: Together = Together()
 
     def __init__(self, **values: Any):
         try:
@@ -281,6 +393,7 @@ class Plan(_Part):
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""
         p, t = self.parallel, self.train
+        how = policies.eight_bit(t.framework, t.precision)
         return {
             **self.architecture.sizes,
             "B": t.micro_batch,
@@ -297,6 +410,8 @@ class Plan(_Part):
             "ETP": p.etp,
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
+            "NARROW": how.multiple if how else 1,
+            "BUCKET": t.reduce_bucket_size,
         }
 
     def document(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ DTYPE_BYTES = {
     "int8": 1,
     "bool": 1,
     "int64": 8,
+    "fp64": 8,
 }
 
 
@@ -25,6 +26,26 @@ class Word:
 
     label: str
     help: str
+
+
+@dataclass(frozen=True, slots=True)
+class EightBit:
+    """How Transformer Engine's linear layers keep what their products read, in 8 bits.
+
+    block     values along a row, or along a column, that share a scale; 0: one for the tensor
+    delayed   scales come from a history of largest values, which is kept
+    primary   the weights exist in 8 bits only; else each has a 16-bit one and a cached 8-bit copy
+    """
+
+    block: int = 0
+    delayed: bool = False
+    primary: bool = False
+
+    @property
+    def multiple(self) -> int:
+        """Tokens of one product come in multiples of this (transformer_engine/pytorch/utils.py:
+        assert_dim_for_fp8_exec, of the weight gradient's operands; tensor/mxfp8_tensor.py)."""
+        return self.block or 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +60,7 @@ class Precision(Word):
     moment     the optimizer's moments
     autocast   whether operations run under torch.autocast, with bf16 copies of the weights
     scaled     whether the loss is scaled, so that fp16 gradients do not vanish
+    eight_bit  what the layers' linear products read, where that is 8 bits
     """
 
     resident: str
@@ -49,6 +71,7 @@ class Precision(Word):
     moment: str
     autocast: bool = False
     scaled: bool = False
+    eight_bit: EightBit | None = None
 
 
 _FP16 = "fp16 arithmetic with a scaled loss, fp32 master weights and fp32 Adam moments."
@@ -58,6 +81,23 @@ _AUTOCAST = (
     "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
 )
 _FP32 = "Everything in fp32: 16 bytes per parameter with AdamW."
+_FP8 = (
+    "Transformer Engine's products read fp8, one scale for each tensor, found as it goes: bf16 "
+    "weights with a cached fp8 copy; attention, norms, embedding and head in bf16."
+)
+_FP8_DELAYED = "The same with scales from a history of largest values: Megatron's default recipe."
+_FP8_PARAMS = (
+    "fp8 with one scale for each tensor, and no bf16 copy of the layers' matrices "
+    "(Megatron's --fp8-param-gather)."
+)
+_MXFP8 = (
+    "Transformer Engine's products read fp8 with a scale for each 32 values, on Blackwell: bf16 "
+    "weights with cached fp8 copies along rows and along columns."
+)
+_MXFP8_PARAMS = (
+    "MXFP8 without a bf16 copy of the layers' matrices (Megatron's --fp8-param-gather with "
+    "--reuse-grad-buf-for-mxfp8-param-ag)."
+)
 
 # (framework, precision) -> the copies that exist. Sources: torch.distributed.fsdp.fully_shard's
 # MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32); torch.autocast; Rajbhandari et al.,
@@ -82,6 +122,24 @@ COPIES = {
     ("megatron", "fp16-mixed"): Precision(
         "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True
     ),
+    **{
+        ("megatron", word): Precision(
+            word, text, "bf16", "bf16", "bf16", "fp32", "fp32", "fp32", eight_bit=how
+        )
+        for word, text, how in (
+            ("fp8-mixed", _FP8, EightBit()),
+            ("fp8-delayed", _FP8_DELAYED, EightBit(delayed=True)),
+            ("fp8-params", _FP8_PARAMS, EightBit(primary=True)),
+            ("mxfp8", _MXFP8, EightBit(block=32)),
+            ("mxfp8-params", _MXFP8_PARAMS, EightBit(block=32, primary=True)),
+        )
+    },
+    ("deepspeed", "bf16-mixed"): Precision(
+        "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
+    ),
+    ("deepspeed", "fp16-mixed"): Precision(
+        "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp16", "fp32", "fp32"
+    ),
     ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
     ("fsdp2", "fp16-mixed"): Precision(
         "fp16-mixed", _FP16, "fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True
@@ -97,12 +155,24 @@ COPIES = {
     ),
 }
 
+
+def eight_bit(framework: str, precision: str) -> EightBit | None:
+    """What linear products read, where that is 8 bits."""
+    copies = COPIES.get((framework, precision))
+    return copies.eight_bit if copies else None
+
+
 PRECISIONS = {
     "fp32": Word("fp32", _FP32),
     "fp16-mixed": Word("fp16 mixed", _FP16),
     "bf16-mixed": Word("bf16 mixed", _MIXED),
     "bf16-autocast": Word("bf16 autocast", _AUTOCAST),
     "bf16-pure": Word("bf16 pure", _PURE),
+    "fp8-mixed": Word("fp8 mixed", _FP8),
+    "fp8-delayed": Word("fp8, delayed scaling", _FP8_DELAYED),
+    "fp8-params": Word("fp8 parameters", _FP8_PARAMS),
+    "mxfp8": Word("MXFP8", _MXFP8),
+    "mxfp8-params": Word("MXFP8 parameters", _MXFP8_PARAMS),
 }
 
 
@@ -132,6 +202,21 @@ FRAMEWORKS = {
         "keeps the gathered layers until backward, ZeRO 0 replicates (a shard group of one).",
         zero=(0, 2, 3),
     ),
+    "deepspeed": Framework(
+        "DeepSpeed",
+        "deepspeed.initialize: 16-bit weights in flat groups, fp32 master copies and moments of "
+        "the own partition, gradients reduced in buckets. ZeRO 3 gathers weights ahead of use, up "
+        "to stage3_max_live_parameters of them.",
+        zero=(0, 1, 2, 3),
+    ),
+}
+
+OVERLAP = {
+    "auto": Word("As the stage", "DeepSpeed's default: on under ZeRO 3, off below."),
+    "on": Word(
+        "On", "Gradients are reduced beside backward, in a second bucket under ZeRO 1 and 2."
+    ),
+    "off": Word("Off", "Gradients are reduced in backward's own time, in one bucket."),
 }
 
 
@@ -236,6 +321,9 @@ OPTIMIZERS = {
     ),
 }
 
+
+# Those that treat each number by itself, so that a flat partition will do.
+DEEPSPEED_OPTIMIZERS = ("adamw", "adamw-foreach", "sgd", "sgd-momentum", "lion")
 
 GRADIENTS = {
     "freed": Word("Freed", "zero_grad() drops them after each step, PyTorch's default."),
@@ -398,30 +486,304 @@ OFFLOAD = {
 OFFLOAD_NONE = {"none": OFFLOAD["none"]}
 
 
+# Bits of one stored value, its share of scales and zeros included; a scale for a whole row or a
+# whole matrix is below 0.1 % and not counted. Sources: compressed-tensors and AutoGPTQ (an fp16
+# scale and a zero as wide as a value per group); DeepSeek-V3's technical report (128 x 128 values
+# per fp32 scale); bitsandbytes/functional.py; OCP Microscaling 1.0; NVIDIA's NVFP4 (an fp8 scale
+# for 16); the blocks of ggml/src/ggml-common.h.
+STORED_BITS = {
+    "fp32": 32,
+    "bf16": 16,
+    "fp16": 16,
+    "fp8": 8,
+    "fp8 128x128": 8 + 32 / 128**2,
+    "int8": 8,
+    "int4 g128": 4 + (16 + 4) / 128,
+    "int4 g64": 4 + (16 + 4) / 64,
+    "int4 g32": 4 + (16 + 4) / 32,
+    "int4 g32, 16-bit zeros": 4 + (16 + 16) / 32,
+    "nf4": 4 + 32 / 64,
+    "nf4, double": 4 + (8 + 32 / 256) / 64,
+    "mxfp4": 4 + 8 / 32,
+    "nvfp4": 4 + 8 / 16,
+    "Q8_0": 8 + 16 / 32,
+    "Q6_K": 6 + (16 * 8 + 16) / 256,
+    "Q5_K": 5 + (12 * 8 + 32) / 256,
+    "Q5_1": 5 + 32 / 32,
+    "Q5_0": 5 + 16 / 32,
+    "Q4_K": 4 + (12 * 8 + 32) / 256,
+    "Q4_1": 4 + 32 / 32,
+    "Q4_0": 4 + 16 / 32,
+    "IQ4_NL": 4 + 16 / 32,
+    "IQ4_XS": 4 + (16 + 16 + 32) / 256,
+    "Q3_K": 3 + (12 * 8 + 16) / 256,
+    "Q2_K": 2 + (16 * 8 + 32) / 256,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDtype(Word):
+    """How a served model's weights are stored, as words of STORED_BITS.
+
+    matrices   of the layers
+    compute    of activations; `product`: of the products, '' as that
+    experts    their matrices, '' as the others
+    outer      embedding and head, '' in compute
+    head       the head alone, '' as outer
+    rest       norms, biases, routers, positions; '' in compute
+    recipe     how the type of a matrix depends on what it is and on its layer: stored.RECIPES
+    """
+
+    matrices: str
+    compute: str = "bf16"
+    product: str = ""
+    experts: str = ""
+    outer: str = ""
+    head: str = ""
+    rest: str = ""
+    recipe: str = ""
+
+
+def _gguf(name: str, matrices: str, about: str) -> WeightDtype:
+    return WeightDtype(
+        f"GGUF {name}", about, matrices, "fp16", outer=matrices, rest="fp32", recipe=name
+    )
+
+
+_STAYS = " Embedding, head, norms and routers stay in 16 bits."
+
+WEIGHT_DTYPES = {
+    "fp32": WeightDtype("fp32", "4 bytes per weight.", "fp32", "fp32"),
+    "bf16": WeightDtype("bf16", "2 bytes per weight.", "bf16"),
+    "fp16": WeightDtype("fp16", "2 bytes per weight.", "fp16", "fp16"),
+    "fp8": WeightDtype(
+        "fp8", f"1 byte, a scale per matrix or row; products in fp8.{_STAYS}", "fp8", product="fp8"
+    ),
+    "fp8-block": WeightDtype(
+        "fp8, blocks",
+        f"1 byte, an fp32 scale for each 128 x 128, as DeepSeek-V3; products in fp8.{_STAYS}",
+        "fp8 128x128",
+        product="fp8",
+    ),
+    "fp8-mlp": WeightDtype(
+        "fp8, MLPs only",
+        "As Meta published Llama 3.1 405B: the MLPs of all layers but the first and the last; the "
+        "rest in 16 bits.",
+        "fp8",
+        product="fp8",
+        recipe="mlp",
+    ),
+    "int8": WeightDtype(
+        "int8",
+        f"1 byte, a scale per row; products in 16 bits (LLM.int8, weight-only).{_STAYS}",
+        "int8",
+    ),
+    "int8-linear": WeightDtype(
+        "int8, head too", "The same with the head in it, as gpt-fast.", "int8", head="int8"
+    ),
+    "int4": WeightDtype(
+        "int4 (GPTQ, AWQ)",
+        f"4 bits, a 16-bit scale and a 4-bit zero for each 128.{_STAYS}",
+        "int4 g128",
+    ),
+    "int4-g64": WeightDtype("int4, groups of 64", f"The same for each 64.{_STAYS}", "int4 g64"),
+    "int4-g32": WeightDtype("int4, groups of 32", f"The same for each 32.{_STAYS}", "int4 g32"),
+    "int4-linear": WeightDtype(
+        "int4, head too",
+        "4 bits, a scale and a zero in 16 bits for each 32, the head too, as gpt-fast.",
+        "int4 g32, 16-bit zeros",
+        head="int4 g32, 16-bit zeros",
+    ),
+    "nf4": WeightDtype("nf4", f"bitsandbytes: 4 bits, an fp32 scale for each 64.{_STAYS}", NF4),
+    "nf4-double": WeightDtype(
+        "nf4, double",
+        f"The same with its scales in 8 bits, and an fp32 scale for 256 of them.{_STAYS}",
+        NF4_DOUBLE,
+    ),
+    "mxfp4": WeightDtype(
+        "MXFP4",
+        "Experts in 4 bits with an 8-bit scale for each 32, everything else in 16 bits, as "
+        "gpt-oss; where there are no experts, the matrices of the layers.",
+        "mxfp4",
+        recipe="experts",
+    ),
+    "nvfp4": WeightDtype(
+        "NVFP4",
+        f"4 bits with an fp8 scale for each 16; products in fp4.{_STAYS}",
+        "nvfp4",
+        product="fp4",
+    ),
+    "q8_0": _gguf("Q8_0", "Q8_0", "llama.cpp: 8.5 bits for every matrix."),
+    "q6_k": _gguf("Q6_K", "Q6_K", "llama.cpp: 6.56 bits for every matrix."),
+    "q5_k_m": _gguf("Q5_K_M", "Q5_K", "llama.cpp: 5.5 bits, 6.56 for half of the values and MLPs."),
+    "q4_k_m": _gguf("Q4_K_M", "Q4_K", "llama.cpp: 4.5 bits, 6.56 for half of the values and MLPs."),
+    "q4_k_s": _gguf("Q4_K_S", "Q4_K", "llama.cpp: 4.5 bits, 5.5 in the first layers."),
+    "q4_0": _gguf("Q4_0", "Q4_0", "llama.cpp: 4.5 bits, one scale for each 32."),
+    "iq4_xs": _gguf("IQ4_XS", "IQ4_XS", "llama.cpp: 4.25 bits from a table of values."),
+    "q3_k_m": _gguf("Q3_K_M", "Q3_K", "llama.cpp: 3.44 bits, 4.5 or 5.5 for values and MLPs."),
+    "q2_k": _gguf("Q2_K", "Q2_K", "llama.cpp: 2.63 bits, more for values, outputs and MLPs."),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class StoredDtype(Word):
     """`bits` per value, scales included."""
 
     bits: float
-    compute: str
 
 
-WEIGHT_DTYPES = {
-    "fp32": StoredDtype("fp32", "4 bytes per weight.", 32, "fp32"),
-    "bf16": StoredDtype("bf16", "2 bytes per weight.", 16, "bf16"),
-    "fp16": StoredDtype("fp16", "2 bytes per weight.", 16, "fp16"),
-}
 KV_DTYPES = {
-    "fp32": StoredDtype("fp32", "4 bytes per value.", 32, "fp32"),
-    "bf16": StoredDtype("bf16", "2 bytes per value.", 16, "bf16"),
-    "fp16": StoredDtype("fp16", "2 bytes per value.", 16, "fp16"),
-    "fp8": StoredDtype("fp8", "1 byte per value.", 8, "bf16"),
-    "int8": StoredDtype("int8", "1 byte per value.", 8, "bf16"),
+    "fp32": StoredDtype("fp32", "4 bytes per value.", 32),
+    "bf16": StoredDtype("bf16", "2 bytes per value.", 16),
+    "fp16": StoredDtype("fp16", "2 bytes per value.", 16),
+    "fp8": StoredDtype("fp8", "1 byte per value, one scale per layer.", 8),
+    "int8": StoredDtype("int8", "1 byte per value.", 8),
+    "int4": StoredDtype(
+        "int4",
+        "4 bits, a scale and a zero in 16 bits for each 64, as transformers' QuantizedCache.",
+        4 + 32 / 64,
+    ),
+    "q8_0": StoredDtype("Q8_0", "llama.cpp: 8 bits and a 16-bit scale for each 32.", 8.5),
+    "q4_0": StoredDtype("Q4_0", "llama.cpp: 4 bits and a 16-bit scale for each 32.", 4.5),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CacheManager(Word):
+    """How cache memory is handed to sequences, and what goes with it.
+
+    pages      blocks from one pool, as vLLM: its sampler, its padded vocabulary and its rotary
+               table in 16 bits too
+    dropped    tokens that a layer with a window keeps less than its window
+    reserves   each sequence has room for its longest possible length from the start
+    """
+
+    pages: bool = False
+    dropped: int = 0
+    reserves: bool = False
+
 
 KV_CACHES = {
-    "paged": Word("Paged", "Blocks are handed out as sequences grow; only the last is part empty."),
-    "contiguous": Word(
-        "Contiguous", "Each sequence reserves room for its longest possible length."
+    "paged": CacheManager(
+        "Paged",
+        "Blocks are handed out as sequences grow; only the last is part empty (vLLM).",
+        pages=True,
     ),
+    "contiguous": CacheManager(
+        "Contiguous",
+        "Each sequence reserves room for its longest possible length.",
+        reserves=True,
+    ),
+    "dynamic": CacheManager(
+        "Dynamic",
+        "transformers' DynamicCache: grows by a copy for each token; a sliding layer keeps its "
+        "window less one.",
+        dropped=1,
+    ),
+}
+
+
+ARRIVALS = {
+    "poisson": Word("Poisson", "Each by itself, at the rate on average."),
+    "regular": Word("Regular", "One after the other, equally far apart."),
+    "burst": Word("All at once", "Every request is there at the start: the rate does not matter."),
+}
+
+LENGTHS = {
+    "lognormal": Word(
+        "Log-normal", "Many short ones and few long ones, with the mean and variation given."
+    ),
+    "fixed": Word("Fixed", "Every prompt and every output has its mean length."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy(Word):
+    """How a server batches requests and hands out its cache.
+
+    static    batches that run to their end; else a sequence leaves as soon as it ends
+    reserve   'max', 'pow2' or 'oracle': what a sequence reserves at its start; '' for pages
+    shares    whether pages of a prefix that all prompts have in common are kept once
+    """
+
+    static: bool = False
+    reserve: str = ""
+    shares: bool = False
+
+
+# The three reservations are those that vLLM was compared with (Kwon et al. 2023, section 6.1).
+STRATEGIES = {
+    "static": Strategy(
+        "Static batches",
+        "A batch runs until its last sequence ends; each reserves the longest sequence.",
+        static=True,
+        reserve="max",
+    ),
+    "max": Strategy(
+        "Longest reserved",
+        "Continuous batching; each sequence reserves the longest sequence, in one piece.",
+        reserve="max",
+    ),
+    "pow2": Strategy(
+        "Power of two reserved",
+        "Continuous batching; the output's length is guessed to the next power of two.",
+        reserve="pow2",
+    ),
+    "oracle": Strategy(
+        "Exact length reserved",
+        "Continuous batching that knows each output's length beforehand, which no server does.",
+        reserve="oracle",
+    ),
+    "paged": Strategy(
+        "Paged", "Continuous batching; blocks are handed out as sequences grow (PagedAttention)."
+    ),
+    "shared": Strategy(
+        "Paged, prefix shared",
+        "The same, and the blocks of the prefix that all prompts share are kept and computed once.",
+        shares=True,
+    ),
+}
+
+# What else runs on the GPUs that train, and where each part of it rests meanwhile.
+TOGETHER = {
+    "none": Word("Nothing", "The GPUs only train, or only serve."),
+    "evaluation": Word(
+        "Evaluation",
+        "Between steps an engine generates with the trained weights; nothing else is kept.",
+    ),
+    "grpo": Word(
+        "GRPO",
+        "Each step generates rollouts, scores them with a frozen reference, and updates the "
+        "policy: a group of rollouts is its own baseline.",
+    ),
+    "ppo": Word(
+        "PPO",
+        "As GRPO, with a critic that is trained too: the policy's layers under a head of one "
+        "number for each token, with gradients and optimizer states of its own.",
+    ),
+}
+
+ASLEEP = {
+    "all": Word(
+        "Weights and cache",
+        "Both are dropped while the trainer computes, and the weights handed over anew "
+        "(vLLM's sleep level 2, verl's free_cache_engine).",
+    ),
+    "cache": Word("Cache", "The KV cache is freed, the engine's weights stay."),
+    "nothing": Word("Nothing", "Engine weights and KV cache stay while the trainer computes."),
+}
+
+TRAINER = {
+    "stays": Word("On the GPU", "Training states stay while rollouts are generated."),
+    "host": Word(
+        "In host DRAM",
+        "Training states leave for the host while rollouts are generated (verl's param_offload "
+        "and optimizer_offload).",
+    ),
+}
+
+FROZEN = {
+    "none": Word("None", "There is no such model, or a rule or another machine takes its place."),
+    "gpu": Word("On the GPU", "Its weights rest on the GPUs, cut as the framework cuts them."),
+    "host": Word("In host DRAM", "Its weights come to the GPUs for its forward alone."),
 }

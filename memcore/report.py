@@ -186,12 +186,25 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
+    """On the fullest GPU of one replica.
+
+    table_bytes           what an engine keeps besides weights: rotary tables
+    overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
+    block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
+    kv_capacity_tokens    of sequences of the plan's length, where layers with a window keep less
+    """
+
     weights_bytes: int
+    table_bytes: int
     kv_bytes_per_token: int
     activation_bytes: int
     overhead_bytes: int
+    outside_bytes: int
     budget_bytes: int
     kv_budget_bytes: int
+    block_bytes: int
+    blocks: int
+    blocks_per_sequence: int
     kv_capacity_tokens: int
     sequence_bytes: int
     wasted_bytes_per_sequence: int
@@ -208,6 +221,36 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a step that trains and serves on the same GPUs: bytes on the fullest GPU.
+
+    parts          by what holds them (together.PARTS)
+    device_bytes   with the allocator's slack on the trainer's parts, CUDA's context and NCCL
+    """
+
+    id: str
+    label: str
+    parts: Mapping[str, int]
+    bytes: int
+    device_bytes: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TogetherMemory:
+    """phases in their order; `peak` is the fullest one's id. dram_bytes: per node."""
+
+    phases: tuple[Phase, ...]
+    peak: str
+    device_bytes: tuple[int, int]
+    capacity_bytes: int
+    dram_bytes: int
+    dram_capacity_bytes: int
+    kv_capacity_tokens: int
+    fits: bool
+    verdict: str  # 'fits', 'tight' or 'over'
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """active_parameters: those that one token meets, of a layer's experts only its own"""
 
@@ -218,21 +261,23 @@ class Report:
     memory: Memory | None
     time: Time | None
     serve: Serve | None
+    together: TogetherMemory | None
     ledger: tuple[LedgerRow, ...]
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The Report as plain JSON types; parts that were not computed are left out."""
-        plain: dict[str, Any] = _plain(self)
-        return plain
+        found: dict[str, Any] = plain(self)
+        return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Dataclasses, mappings and sequences as dicts and lists; what is None is left out."""
     if is_dataclass(value):
         pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
-        return {k: _plain(v) for k, v in pairs if v is not None}
+        return {k: plain(v) for k, v in pairs if v is not None}
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value

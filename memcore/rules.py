@@ -74,6 +74,28 @@ SIZE_RULES = (
         ),
     ),
     SizeRule(
+        "train.seq_len",
+        lambda s: (s["NARROW"] == 1) | (s["B"] * s["S"] % (s["CP"] * s["TP"] * s["NARROW"]) == 0),
+        lambda s: (
+            f"{s['B'] * s['S']:,} tokens do not divide by cp x tp x {s['NARROW']}, as products in "
+            f"8 bits want; use a multiple of {s['CP'] * s['TP'] * s['NARROW']:,}"
+        ),
+    ),
+    SizeRule(
+        "train.precision",
+        lambda s: (
+            (s["NARROW"] == 1)
+            | (s["D"] % s["NARROW"] == 0)
+            & (s["F"] % (s["TP"] * s["NARROW"]) == 0)
+            & (s["EXPERT_F"] % (s["ETP"] * s["NARROW"]) == 0)
+            & (s["HEADS"] * s["HEAD_DIM"] % (s["TP"] * s["NARROW"]) == 0)
+        ),
+        lambda s: (
+            f"products in 8 bits want widths in multiples of {s['NARROW']}, which this model's are "
+            "not; use bf16-mixed"
+        ),
+    ),
+    SizeRule(
         "parallel.etp",
         lambda s: s["GPUS"] // s["PP"] % (s["EP"] * s["ETP"]) == 0,
         lambda s: (
@@ -112,16 +134,24 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         )
     if (t.framework, t.precision) not in policies.COPIES:
         known = [word for f, word in policies.COPIES if f == t.framework]
+        others = [f for f, word in policies.COPIES if word == t.precision]
+        or_ = f", or set train.framework to {' or '.join(others)}" if others else ""
         issues.append(
-            Issue("train.precision", f"{t.framework} has {', '.join(known)}; choose one of them")
+            Issue(
+                "train.precision", f"{t.framework} has {', '.join(known)}; choose one of them{or_}"
+            )
         )
     if (t.kernels == "megatron") != (t.framework == "megatron"):
         other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
+    issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
+    issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _host_issues(plan)
+    issues += _together_issues(plan, model)
+    issues += _stream_issues(plan)
     if model is None:
         return issues
     runs = FAMILIES[model.family].attentions
@@ -178,6 +208,35 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     return issues
 
 
+def _eight_bit_issues(plan: Plan) -> list[Issue]:
+    """What products in 8 bits need of the GPU and of the framework."""
+    t = plan.train
+    how = policies.eight_bit(t.framework, t.precision)
+    if not how:
+        return []
+    try:
+        gpu = plan.accelerator
+    except KeyError:  # an unknown preset, which is reported on its own
+        return []
+    blocks = f"{gpu.label} has no scales for each {how.block} values, which came with B200"
+    refused = [
+        (
+            how.block > 0 and not gpu.any_layout_fp8,
+            f"{blocks}; use fp8-mixed, or another cluster.gpu",
+        ),
+        (
+            not how.block and not gpu.flops.get("fp8"),
+            f"{gpu.label} has no products in fp8; use bf16-mixed, or another cluster.gpu",
+        ),
+        (
+            how.primary and t.zero != 1,
+            f"Megatron keeps {t.precision} with its distributed optimizer only; set train.zero to "
+            "1, or use " + ("mxfp8" if how.block else "fp8-mixed"),
+        ),
+    ]
+    return [Issue("train.precision", message) for broken, message in refused if broken]
+
+
 def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What adapters are not known to run with."""
     t, p = plan.train, plan.parallel
@@ -219,6 +278,86 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """How many GPUs an engine beside the trainer can have."""
+    t, gpus = plan.together, plan.cluster.gpus
+    if t.kind == "none":
+        return []
+    reason = ""
+    if gpus % t.engine_tp:
+        reason = f"{gpus:,} GPUs do not divide by {t.engine_tp:,} for each engine"
+    elif model is not None and model.heads % t.engine_tp:
+        reason = f"{model.heads:,} attention heads do not divide by {t.engine_tp:,}"
+    return [Issue("together.engine_tp", f"{reason}; use a divisor of them")] if reason else []
+
+
+def _deepspeed_issues(plan: Plan) -> list[Issue]:
+    """What DeepSpeed does not run, or is not known to run as it is planned here."""
+    t, p = plan.train, plan.parallel
+    if t.framework != "deepspeed":
+        return []
+    fitting = policies.DEEPSPEED_OPTIMIZERS
+    offloaded = t.offload_optimizer != "none"
+    refused = [
+        (
+            f"parallel.{axis}",
+            getattr(p, axis) > 1,
+            (
+                "DeepSpeed is planned with data parallelism only; set it to 1, or train.framework "
+                f"to {'megatron' if axis == 'ep' else 'megatron or fsdp2'}"
+            ),
+        )
+        for axis in ("tp", "pp", "cp", "ep")
+    ]
+    refused += [
+        (
+            "train.kernels",
+            t.kernels not in ("hf", "liger"),
+            f"{t.kernels} kernels are not planned with DeepSpeed; set it to hf or liger",
+        ),
+        (
+            "train.adapter",
+            t.adapter != "none",
+            (
+                "adapters are not planned with DeepSpeed; set it to none, or train.framework to "
+                "pytorch or fsdp2"
+            ),
+        ),
+        (
+            "train.optimizer",
+            t.optimizer not in fitting,
+            (
+                f"{t.optimizer} is not known to step DeepSpeed's flat partitions; set it to "
+                f"{', '.join(fitting)}"
+            ),
+        ),
+        (
+            "train.optimizer",
+            t.zero == 0 and t.optimizer != "adamw",
+            (
+                "DeepSpeed without ZeRO is planned with its FusedAdam alone; set it to adamw, or "
+                "train.zero to 1, 2 or 3"
+            ),
+        ),
+        (
+            "train.optimizer",
+            offloaded and t.optimizer not in ("adamw", "lion"),
+            "DeepSpeed has CPU versions of Adam and Lion alone; set it to adamw or lion",
+        ),
+        (
+            "train.offload_optimizer",
+            offloaded and t.zero == 0,
+            "DeepSpeed offloads under ZeRO 1, 2 and 3; set it to none, or train.zero to 1",
+        ),
+        (
+            "train.offload_optimizer",
+            t.offload_optimizer == "nvme" and t.zero < 3,
+            "DeepSpeed has NVMe under ZeRO 3 alone; set it to cpu, or train.zero to 3",
+        ),
+    ]
+    return [Issue(field, message) for field, broken, message in refused if broken]
 
 
 def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
@@ -289,5 +428,28 @@ def _host_issues(plan: Plan) -> list[Issue]:
     if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
         issues.append(
             Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
+        )
+    return issues
+
+
+def _stream_issues(plan: Plan) -> list[Issue]:
+    """Lengths of requests that contradict each other."""
+    s = plan.serve
+    issues = []
+    if s.shared_prefix >= s.prompt_len:
+        issues.append(
+            Issue(
+                "serve.shared_prefix",
+                f"{s.shared_prefix:,} tokens, but a prompt has {s.prompt_len:,}; use fewer than "
+                "serve.prompt_len",
+            )
+        )
+    if s.max_seq_len and s.max_seq_len < s.prompt_len + s.output_len:
+        issues.append(
+            Issue(
+                "serve.max_seq_len",
+                f"{s.max_seq_len:,} tokens for a prompt of {s.prompt_len:,} and an output of "
+                f"{s.output_len:,}; use at least {s.prompt_len + s.output_len:,}, or 0",
+            )
         )
     return issues

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import mul
 
-from memcore import constants, policies
+from memcore import constants, policies, stored
 from memcore.blocks import build, structure_of
 from memcore.dims import (
+    EP,
+    EXPANDED,
+    EXPERTS,
     HEAD_DIM,
     HEADS,
     KV_RANK,
@@ -16,30 +19,49 @@ from memcore.dims import (
     TP,
     V_DIM,
     VOCAB,
+    Cut,
     D,
     Dim,
     Number,
     Shape,
+    ceil_div,
     derive,
+    size,
 )
 from memcore.families import FAMILIES
 from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
+from memcore.model import CHUNKED, SLIDING
 from memcore.plan import Plan
 from memcore.report import LedgerRow, OperationTime, Serve
 from memcore.roofline import Execution, Links, Speed, executions, operation, run, seconds
-from memcore.tape import Tape
+from memcore.tape import Storage, Tape
 
 KV_SOURCE = (
     "per layer and token keys and values of kv_heads x head_dim, or under latent attention one "
     "vector of kv_lora_rank + qk_rope_head_dim"
 )
-STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
+PAGES_SOURCE = (
+    "vLLM's hybrid KV cache manager: layers of a kind in groups of equal size, all drawing blocks "
+    "of the same bytes from one pool (vllm/v1/core/kv_cache_utils.py)"
+)
+VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
+ROTARY_SOURCE = (
+    "vLLM keeps cosines and sines of every position in the model's dtype "
+    "(vllm/model_executor/layers/rotary_embedding); two logged pairs differ by just that"
+)
+ABSORBED: Shape = (EXPANDED / TP, KV_RANK)
+ABSORBED_SOURCE = (
+    "vLLM keeps W_UK and W_UV in the model's dtype beside kv_b_proj "
+    "(vllm/v1/attention/backends/mla/common.py)"
+)
 ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
-SEQUENCES = Dim("SEQUENCES")
-LOGITS: Shape = (SEQUENCES, VOCAB / TP)
+HYBRID_MOST = 1.25  # where one kind has no more than this times the layers of the other, they pad
+STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
+LOGITS: Shape = (VOCAB,)
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
+CACHE_READ = "attention over the cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +86,28 @@ class Server:
         return cls(plan, blocks.embed, stack, layers, blocks.head, per_stage)
 
     @property
+    def manager(self) -> policies.CacheManager:
+        return policies.KV_CACHES[self.plan.serve.kv_cache]
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence at its end."""
+        return self.plan.serve.prompt_len + self.plan.serve.output_len
+
+    @property
     def cache(self) -> Shape:
         """What each layer keeps of a token."""
         return FAMILIES[self.plan.architecture.family].cache
+
+    @property
+    def windowed(self) -> int:
+        """How many layers of the fullest stage see a window only."""
+        kinds = self.plan.architecture.kinds[: self.stage_layers]
+        return sum(kind.startswith((SLIDING, CHUNKED)) for kind in kinds)
+
+    @property
+    def chunked(self) -> bool:
+        return any(kind.startswith(CHUNKED) for kind in self.plan.architecture.kinds)
 
     def widths(self, tokens: int) -> tuple[Dim, Dim]:
         """Of one head's scores and of its values, for so many new tokens of a sequence.
@@ -81,7 +122,8 @@ class Server:
         """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
         sizes = self.plan.sizes()
         sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.stage_layers}
-        sizes["SEQUENCES"] = self.plan.serve.concurrency
+        if self.manager.pages:
+            sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         derive(sizes)
         return Amounts(sizes)
 
@@ -98,40 +140,103 @@ class Server:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How cache memory is cut: in pages that layers of a kind share, or by sequence.
+
+    group        layers that one block has a page for; full, windowed: such groups
+    page_bytes   of one layer
+    blocks       that one sequence needs at its longest: all of a prompt's window is there before
+                 its prefill lets go of any
+    """
+
+    group: int
+    full: int
+    windowed: int
+    page_bytes: int
+    blocks: int
+
+    @property
+    def block_bytes(self) -> int:
+        return self.group * self.page_bytes
+
+
+def room(server: Server, amounts: Amounts) -> Room:
+    """Pages of a server that has them (PAGES_SOURCE)."""
+    s, windowed = server.plan.serve, server.windowed
+    full = server.stage_layers - windowed
+    some = [n for n in (full, windowed) if n]
+    least, most = min(some), max(some)
+    group = most if most < HYBRID_MOST * least else least
+    per_token = cached(server, amounts) * kv_bits(server.plan) / 8
+    of_full = ceil_div(server.length, s.block_size)
+    seen = min(server.plan.architecture.window - (not server.chunked) + s.max_batched_tokens,
+               server.length)  # fmt: skip
+    of_window = ceil_div(seen, s.block_size) + (not server.chunked)
+    groups = ceil_div(full, group), ceil_div(windowed, group)
+    return Room(
+        group,
+        *groups,
+        math.ceil(s.block_size * per_token),
+        groups[0] * of_full + groups[1] * of_window,
+    )
+
+
+def cached(server: Server, amounts: Amounts) -> int:
+    """Numbers that one layer keeps of a token."""
+    return int(amounts.elements(server.cache))
+
+
+def kv_bits(plan: Plan) -> float:
+    return policies.KV_DTYPES[plan.serve.kv_dtype].bits
+
+
 def serve(plan: Plan) -> Serve:
     """Memory and speed of serving on one replica of tp x pp GPUs. Sizes are per GPU."""
     s, server = plan.serve, Server.of(plan)
     amounts = one_forward(server)
-    weights = _weights(server, amounts)
+    weights, tables = _weights(server, amounts), _tables(server, amounts)
     activations = _activations(server, amounts)
     per_token = _kv_per_token(server, amounts)
     overhead = int(sum(c.middle for c in overheads(plan)))
+    outside = int(sum(c.middle for c in beside(plan)))
     budget = int(plan.accelerator.usable_bytes * s.memory_utilization)
-    weights_bytes = sum(r.bytes for r in weights)
-    left = budget - weights_bytes - activations.bytes - overhead
-    length = s.prompt_len + s.output_len
-    paged = s.kv_cache == "paged"
-    reserved = -(-length // s.block_size) * s.block_size if paged else length
-    tokens = max(0, left) // per_token
+    weights_bytes, table_bytes = (sum(r.bytes for r in rows) for rows in (weights, tables))
+    left = max(0, budget - weights_bytes - table_bytes - activations.bytes - overhead)
+    paged = server.manager.pages
+    pages = room(server, amounts)
+    blocks = left // pages.block_bytes if paged else 0
     if paged:
-        tokens = tokens // s.block_size * s.block_size
+        sequence, concurrent = pages.blocks * pages.block_bytes, blocks // pages.blocks
+    else:
+        sequence = _sequence_bytes(server, amounts)
+        concurrent = left // sequence
+    if server.windowed:  # what vLLM prints: a sequence's tokens, as often as it fits
+        whole = blocks / pages.blocks if paged else left / sequence
+        tokens = int(whole * server.length)
+    else:
+        tokens = blocks * s.block_size if paged else left // per_token
     # Averaged over a sequence's life, half of what it will generate is not there yet. Contiguous
     # memory is held for it; pages are not, and only the last page is half empty.
-    idle = (s.block_size - 1) / 2 if paged else s.output_len / 2
-    concurrent = tokens // reserved
+    idle = (s.block_size - 1) / 2 if paged else s.output_len / 2 if server.manager.reserves else 0
     running = max(1, min(s.concurrency, concurrent))
     prefill, decode = prefill_operations(server), decode_operations(server, running)
     tpot = seconds(decode)
-    kv = _kv_row(server, amounts, per_token, min(s.concurrency, concurrent) * reserved)
+    kv = _kv_row(server, amounts, sequence, min(s.concurrency, concurrent))
     return Serve(
         weights_bytes=weights_bytes,
+        table_bytes=table_bytes,
         kv_bytes_per_token=per_token,
         activation_bytes=activations.bytes,
         overhead_bytes=overhead,
+        outside_bytes=outside,
         budget_bytes=budget,
-        kv_budget_bytes=max(0, left),
+        kv_budget_bytes=left,
+        block_bytes=pages.block_bytes if paged else 0,
+        blocks=blocks,
+        blocks_per_sequence=pages.blocks if paged else 0,
         kv_capacity_tokens=tokens,
-        sequence_bytes=reserved * per_token,
+        sequence_bytes=sequence,
         wasted_bytes_per_sequence=round(idle * per_token),
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
@@ -142,7 +247,7 @@ def serve(plan: Plan) -> Serve:
         decode_bound_by=_bound(decode),
         gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
         replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),
-        rows=(*weights, kv, activations),
+        rows=(*weights, *tables, kv, activations),
     )
 
 
@@ -152,87 +257,149 @@ def one_forward(server: Server) -> Amounts:
 
 
 def overheads(plan: Plan) -> list[constants.Constant]:
-    """What occupies a serving GPU outside the server's control."""
+    """What occupies a serving GPU within the budget, outside the server's control."""
     alone = plan.parallel.tp * plan.parallel.pp == 1
+    if policies.KV_CACHES[plan.serve.kv_cache].pages:
+        return [constants.NON_TORCH if alone else constants.NON_TORCH_GROUP]
     return [constants.CUDA_CONTEXT] + ([] if alone else [constants.NCCL_BUFFERS])
+
+
+def beside(plan: Plan) -> list[constants.Constant]:
+    """What vLLM does not count as its budget's: it must fit into the rest of the GPU."""
+    if not policies.KV_CACHES[plan.serve.kv_cache].pages:
+        return []
+    return [constants.CUDA_CONTEXT, constants.CUDA_GRAPHS]
 
 
 def prefill_operations(server: Server) -> list[OperationTime]:
     """One prompt, alone."""
     s = server.plan.serve
-    return _forward(server, 1, s.prompt_len, s.prompt_len, 1)
+    return forward(server, 1, s.prompt_len, s.prompt_len, 1)
 
 
 def decode_operations(server: Server, running: int) -> list[OperationTime]:
     """One token of each of `running` sequences, at half of their output."""
     s = server.plan.serve
-    return _forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
+    return forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
+
+
+def outer(server: Server, amounts: Amounts) -> list[Storage]:
+    """Weights besides the layers', on the GPU that has more of them."""
+    first, last = list(server.embed.parameters), list(server.head.parameters)
+    if server.plan.parallel.pp == 1:
+        return first + last
+    tied = server.plan.architecture.traits.tied_embeddings
+    ends = {"first": first, "last": last + (first[:1] if tied else [])}
+    return max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
 
 
 def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
     """Weights on the fullest GPU: its share of the layers, and the larger of embedding and head."""
-    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
-    first, last = list(server.embed.parameters), list(server.head.parameters)
-    pp = server.plan.parallel.pp
-    if pp > 1:
-        tied = server.plan.architecture.traits.tied_embeddings
-        ends = {"first": first, "last": last + (first[:1] if tied else [])}
-        outer = max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
-    else:
-        outer = first + last
+    held: list[tuple[Storage, str, int]] = []
+    for p in outer(server, amounts):
+        held += ((p, kind, 1) for kind in _types(server, amounts, p, (0,)))
+    for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
+        for p in tape.parameters:
+            held += ((p, *item) for item in _types(server, amounts, p, layers).items())
     rows = []
-    for p, times in [
-        *((p, 1) for p in outer),
-        *(
-            (p, times)
-            for (tape, _), times in zip(server.layers, _heaviest(server, amounts), strict=True)
-            for p in tape.parameters
-            if times
-        ),
-    ]:
-        each = math.ceil(amounts.elements(p.shape) * dtype.bits / 8)
+    for p, kind, times in held:
+        shape = shared_out(server, p.shape)
+        each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
         rows.append(
             LedgerRow(
-                p.name, "parameters", amounts.text(p.shape), dtype.label, each, times, each * times,
+                p.name, "parameters", amounts.text(shape), kind, each, times, each * times,
                 "hbm", "always", "exact", AUTOGRAD, "a weight, as stored for inference",
             )
         )  # fmt: skip
     return rows
 
 
-def _heaviest(server: Server, amounts: Amounts) -> list[int]:
-    """How many layers of each kind the pipeline stage has whose layers weigh most."""
+def shared_out(server: Server, shape: Shape) -> Shape:
+    """What one GPU has of a weight: with expert parallelism whole experts, uncut."""
+    if len(shape) < 2 or shape[0] is not EXPERTS or server.plan.parallel.ep == 1:
+        return shape
+    if len(shape) == 2 and not isinstance(shape[1], Cut) and shape[1] is D:
+        return shape  # the router, which every GPU has
+    return (EXPERTS / EP, *map(stored.whole, shape[1:]))
+
+
+def _types(server: Server, amounts: Amounts, p: Storage, layers: Sequence[int]) -> dict[str, int]:
+    """In which types a weight is stored, and in how many of these layers."""
+    model = server.plan.architecture
+    row = size(stored.width(p, model), amounts.sizes)
+    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    return {k: n for k, n in stored.types(dtype, model, p, layers, row).items() if n}
+
+
+def _heaviest(server: Server, amounts: Amounts) -> list[list[int]]:
+    """The layers of each kind on the pipeline stage whose layers weigh most."""
     weights = [sum(amounts.elements(p.shape) for p in tape.parameters) for tape, _ in server.layers]
-    first = server.stack.first
+    stack = server.stack
     stages = [
-        [b - a for a, b in zip(first(i), first(i + server.stage_layers), strict=True)]
-        for i in range(0, server.stack.count, server.stage_layers)
+        range(i, min(i + server.stage_layers, stack.count))
+        for i in range(0, stack.count, server.stage_layers)
     ]
-    return max(stages, key=lambda counts: sum(map(mul, counts, weights)))
+    best = max(stages, key=lambda stage: sum(weights[stack.kind(i)] for i in stage))
+    return [[i for i in best if stack.kind(i) == k] for k in range(len(server.layers))]
+
+
+def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
+    """What vLLM keeps besides weights: cosines and sines of the model's positions; of latent
+    attention what multiplies with the latents themselves."""
+    model = server.plan.architecture
+    if not server.manager.pages:
+        return []
+    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype].compute
+    rows = []
+    if model.kv_rank:
+        n, layers = int(amounts.bytes(ABSORBED, dtype)), server.stage_layers
+        rows.append(
+            LedgerRow(
+                "absorbed kv_b_proj", "tables", amounts.text(ABSORBED), dtype, n, layers,
+                n * layers, "hbm", "always", "exact", ABSORBED_SOURCE,
+                "multiplies queries and results with the latents as they are",
+            )
+        )  # fmt: skip
+    if not model.rotary_dim:
+        return rows
+    n = model.max_positions * model.rotary_dim * policies.DTYPE_BYTES[dtype]
+    return [
+        *rows,
+        LedgerRow(
+            "rotary table", "tables",
+            f"positions {model.max_positions:,} x ROTARY {model.rotary_dim:,}", dtype, n, 1, n,
+            "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
+        ),
+    ]  # fmt: skip
 
 
 def _kv_per_token(server: Server, amounts: Amounts) -> int:
-    """Bytes that one more token adds to the cache of one GPU."""
-    bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
-    total: float = server.stage_layers * amounts.elements(server.cache) * bits / 8
-    return math.ceil(total)
+    """Bytes that one more token adds to the cache of one GPU, while no window is full."""
+    return math.ceil(server.stage_layers * cached(server, amounts) * kv_bits(server.plan) / 8)
 
 
-def _kv_row(server: Server, amounts: Amounts, per_token: int, tokens: int) -> LedgerRow:
+def _sequence_bytes(server: Server, amounts: Amounts) -> int:
+    """Cache of one sequence at its end, without pages: a window keeps no more than it sees."""
+    seen = min(server.plan.architecture.window - server.manager.dropped, server.length)
+    tokens = (server.stage_layers - server.windowed) * server.length + server.windowed * seen
+    return math.ceil(tokens * cached(server, amounts) * kv_bits(server.plan) / 8)
+
+
+def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> LedgerRow:
     first, *rest = server.cache
     shape = amounts.text((first, STAGE_LAYERS, *rest))
     return LedgerRow(
-        "kv cache", "kv_cache", f"{shape} x tokens {tokens:,}",
-        policies.KV_DTYPES[server.plan.serve.kv_dtype].label, per_token, tokens, per_token * tokens,
+        "kv cache", "kv_cache", f"{shape} x tokens {server.length:,}",
+        policies.KV_DTYPES[server.plan.serve.kv_dtype].label, sequence, running, sequence * running,
         "hbm", "while its sequence runs", "exact", KV_SOURCE,
-        "keys and values of the sequences that run at once",
+        "keys and values of one sequence at its end, for all that run at once",
     )  # fmt: skip
 
 
 def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     """The most that a forward of max_batched_tokens needs at once: in a layer or at the logits."""
     layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
-    logits = amounts.bytes(LOGITS, "fp32") * LOGITS_COPIES
+    logits = amounts.bytes(LOGITS, "fp32") * server.plan.serve.concurrency * logit_copies(server)
     n = int(max(layer, logits))
     return LedgerRow(
         "activations of one forward", "workspace",
@@ -243,7 +410,12 @@ def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     )  # fmt: skip
 
 
-def _forward(
+def logit_copies(server: Server) -> float:
+    """How often the logits of all sequences exist in fp32 while the next tokens are chosen."""
+    return constants.SAMPLER_LOGITS.middle if server.manager.pages else LOGITS_COPIES
+
+
+def forward(
     server: Server, batch: int, tokens: int, context: int, logits: int
 ) -> list[OperationTime]:
     """One forward through all layers: `batch` sequences of `tokens` new tokens at `context`."""
@@ -270,14 +442,13 @@ def _attention(
     server: Server, amounts: Amounts, speed: Speed, batch: int, tokens: int, context: int
 ) -> OperationTime:
     """Attention of new tokens to the cache: it reads every key and value once."""
-    bits = policies.KV_DTYPES[server.plan.serve.kv_dtype].bits
     layers = server.plan.architecture.layers
-    per_layer = amounts.elements(server.cache) * bits / 8
+    per_layer = cached(server, amounts) * kv_bits(server.plan) / 8
     products = sum(amounts.elements((HEADS / TP, width)) for width in server.widths(tokens))
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     flops = 2.0 * batch * tokens * context * products * share
     return operation(
-        "attention over the cache", "forward", flops, batch * context * per_layer, speed, True,
+        CACHE_READ, "forward", flops, batch * context * per_layer, speed, True,
         layers,
     )  # fmt: skip
 

@@ -28,20 +28,23 @@ from memcore.dims import (
     S,
     Shape,
     ceil_div,
+    flat,
     share,
     where,
 )
 from memcore.ledger import Group, Template
 from memcore.policies import Optimizer, Precision, State
-from memcore.quantized import parts
+from memcore.quantized import parts, parts_in_8_bits
 from memcore.structure import SEQUENCE
 from memcore.tape import Storage, Tape
 
 FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
+DEEPSPEED = "deepspeed/runtime/zero (0.19.2): stage_1_and_2.py, stage3.py, partition_parameters.py"
 TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
 BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
 PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
+TE_WEIGHTS = "transformer_engine/pytorch/module/base.py: quantize_weight, cached for micro-batches"
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
 
@@ -75,13 +78,20 @@ class BlockStates:
 
 @functools.lru_cache(maxsize=1024)
 def block_states(
-    tape: Tape, copies: Precision, optimizer: Optimizer, sharded: bool, outer: bool
+    tape: Tape,
+    copies: Precision,
+    optimizer: Optimizer,
+    sharded: bool,
+    outer: bool,
+    flattened: bool = False,
 ) -> BlockStates:
-    """The states of one block. `sharded`: FSDP owns the parameters; else every GPU has them all.
-    `outer`: the block is the embedding or the head, not a layer.
+    """The states of one block. `sharded`: FSDP or ZeRO-3 owns the parameters; else every GPU has
+    them all. `outer`: the block is the embedding or the head, not a layer. `flattened`: tensors are
+    laid out flat before they are cut (DeepSpeed), and the optimizer sees one tensor.
     """
     parameters = [p for p in tape.parameters if p.trained]
-    source = FSDP if sharded else TORCH
+    source = DEEPSPEED if flattened else FSDP if sharded else TORCH
+    part = _flat_cut if flattened else _cut
 
     def group(
         suffix: str,
@@ -94,7 +104,7 @@ def block_states(
     ) -> Group:
         return Group.of(
             Template(
-                p.name + suffix, consumer, _cut(p.shape, cut, sharded), p.dtype if p.own else dtype,
+                p.name + suffix, consumer, part(p.shape, cut, sharded), p.dtype if p.own else dtype,
                 lifetime, why, source,
             )
             for p in of
@@ -102,18 +112,28 @@ def block_states(
 
     always = "always"
     quantized = [p for p in tape.parameters if p.quantized]
-    whole = [p for p in tape.parameters if not p.quantized]
+    narrow = [(p, p.narrow) for p in tape.parameters if p.narrow]
+    primary = [p for p, how in narrow if how.how.primary]
+    whole = [p for p in tape.parameters if not p.quantized and p not in primary]
     resident = group("", "parameters", copies.resident, always, "a weight", of=whole)
     in_4_bits = (
         Template(
-            p.name + part, "parameters", shape, dtype, always, "a frozen weight in 4 bits",
+            p.name + piece, "parameters", shape, dtype, always, "a frozen weight in 4 bits",
             PARAMS_4BIT,
         )
         for p in quantized
-        for part, shape, dtype in parts(p.shape, p.quantized)
+        for piece, shape, dtype in parts(p.shape, p.quantized)
+    )  # fmt: skip
+    in_8_bits = (
+        Template(
+            p.name + piece, "parameters", shape, dtype, always, "a weight as products read it",
+            TE_WEIGHTS,
+        )
+        for p, how in narrow
+        for piece, shape, dtype in parts_in_8_bits(p.shape, how)
     )  # fmt: skip
     return BlockStates(
-        resident=Group((*resident.rows, *in_4_bits)),
+        resident=Group((*resident.rows, *in_4_bits, *in_8_bits)),
         updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
         gradients=group(
             ".grad",
@@ -124,12 +144,14 @@ def block_states(
         ),
         moments=Group.of(
             Template(
-                f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept),
+                f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept, part),
                 kept.dtype or (p.dtype if p.own else copies.moment), always,
-                "what the optimizer remembers", TORCH,
+                "what the optimizer remembers", source if flattened else TORCH,
             )
             for p in parameters
-            for kept in _states(optimizer, len(p.shape), outer and ".mtp." not in p.name)
+            for kept in _states(
+                optimizer, 1 if flattened else len(p.shape), outer and ".mtp." not in p.name
+            )
         ),
         temporaries=Group.of(
             row
@@ -149,7 +171,7 @@ def block_states(
                 f"{p.name}.step", "optimizer_states", (), "fp32", always, "step count", TORCH,
             )
             for p in parameters
-            if optimizer.step_bytes
+            if optimizer.step_bytes and not flattened
         ),
         gathered=group(
             " (gathered)",
@@ -245,15 +267,18 @@ def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, 
     return optimizer.outer if outer and optimizer.outer is not None else optimizer.matrices
 
 
-def _kept(shape: Shape, state: State) -> Shape:
+Part = Callable[[Shape, str, bool], Shape]
+
+
+def _kept(shape: Shape, state: State, part: Part) -> Shape:
     """The shape of one optimizer state on one GPU."""
     if state.keeps == "columns":  # of one matrix every rank has them all
         stacked = (*shape[:-2], shape[-1])
-        return stacked if len(shape) == 2 else _cut(stacked, "state", sharded=True)
+        return stacked if len(shape) == 2 else part(stacked, "state", True)
     if state.keeps in QUANTIZED:
         what, rule = QUANTIZED[state.keeps]
-        return (share(what, _cut(shape, "state", sharded=True), rule),)
-    return _cut(shape[:-1] if state.keeps == "rows" else shape, "state", sharded=True)
+        return (share(what, part(shape, "state", True), rule),)
+    return part(shape[:-1] if state.keeps == "rows" else shape, "state", True)
 
 
 def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
@@ -268,6 +293,13 @@ def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     if cut == "gathered":
         return (SHARD_COUNT, _cut_rows(rows, SHARD), *rest)
     return (_cut_rows(rows, SHARD), *rest)
+
+
+def _flat_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
+    """The same where tensors are laid out flat first."""
+    if cut == "state":
+        return (flat(shape, STATE),)
+    return (flat(shape, SHARD),) if sharded and cut == "resident" else shape
 
 
 SHARD_COUNT = Dim("SHARD")  # the ranks themselves, as a factor of what they hold together

@@ -19,7 +19,7 @@ from memcore.report import CONSUMERS
 from memcore.units import bytes_text
 
 APP = Path(importlib.import_module("app").__file__ or "").parent
-VIEWS = ("train", "timeline", "time", "tiers", "serve", "ledger", "accuracy", "method")
+VIEWS = ("train", "timeline", "time", "tiers", "serve", "together", "ledger", "accuracy", "method")
 PLANS = sorted(catalog.plan_entries())
 
 
@@ -387,7 +387,7 @@ def test_no_cell_runs_as_a_formula() -> None:
 
 def test_every_view_offers_its_csv() -> None:
     for view in VIEWS:
-        at = opened(view=view)
+        at = opened({"with": "grpo"}, view)
         names = [b.proto.label for b in at.get("download_button")]
         assert any("CSV" in name for name in names), view
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore import Plan, PlanError, catalog, cli, evaluate
+from memcore import Plan, PlanError, catalog, cli, evaluate, policies
 from memcore.units import bytes_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -387,3 +388,57 @@ def test_explain_says_why_a_part_is_not_there(memplan: Callable[..., Ran]) -> No
     ran = memplan("explain", "-", "time.mfu", given='{"parallel": {"tp": 0}}')
     assert ran.status == 2
     assert "parallel.tp" in ran.err
+
+
+# --- simulate ------------------------------------------------------------------------------------
+
+STREAM = '{"model": "llama-3.2-1b", "serve": {"requests": 40, "shared_prefix": 64}}'
+
+
+def test_simulate_prints_a_line_for_each_strategy(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("simulate", "-", given=STREAM)
+    assert (ran.status, ran.err) == (0, "")
+    for strategy in policies.STRATEGIES.values():
+        assert ran.out.count(f"{strategy.label}  ") == 3
+
+
+def test_simulate_as_json_and_as_csv_says_the_same(memplan: Callable[..., Ran]) -> None:
+    document = json.loads(memplan("simulate", "-", "--json", given=STREAM).out)
+    ran = memplan("simulate", "-", "--csv", given=STREAM)
+    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    assert [r["strategy"] for r in rows] == list(policies.STRATEGIES)
+    for row, run in zip(rows, document["runs"], strict=True):
+        assert float(row["ttft.p90"]) == run["ttft"]["p90"]
+        assert float(row["memory.used"]) == run["memory"]["used"]
+
+
+def test_simulate_takes_lengths_from_a_file(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text("prompt,output\n300,7\n")
+    ran = memplan("simulate", "-", "--lengths", file, "--json", given=STREAM)
+    document = json.loads(ran.out)
+    assert (document["prompt_tokens_mean"], document["output_tokens_mean"]) == (300, 7)
+    assert any("not part of the plan" in note for note in document["notes"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "empty"), ("a,b\n1,2\n", "prompt"), ("1,-2\n", "'-2'"), ("1,2\n" * 1_100_000, "at most")],
+)
+def test_simulate_refuses_a_file_that_holds_no_lengths(
+    memplan: Callable[..., Ran], tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text(text)
+    ran = memplan("simulate", "-", "--lengths", file, given=STREAM)
+    assert (ran.status, ran.out) == (2, "")
+    assert "lengths.csv: " in ran.err
+    assert said in ran.err
+    missing = memplan("simulate", "-", "--lengths", tmp_path / "none.csv", given=STREAM)
+    assert (missing.status, missing.out) == (2, "")
+
+
+def test_simulate_refuses_what_is_no_plan(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("simulate", "-", given='{"serve": {"seed": -1}}')
+    assert (ran.status, ran.out) == (2, "")
+    assert "serve.seed" in ran.err

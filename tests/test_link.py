@@ -213,7 +213,7 @@ def test_a_plan_survives_the_trip(plan: Plan, short: bool) -> None:
 def test_a_link_by_presets_fits_every_proxy_and_chat() -> None:
     for entry in catalog.plan_entries().values():
         plan = Plan.of(entry["plan"])
-        assert len(link.query_text(link.encode(plan))) < 600
+        assert len(link.query_text(link.encode(plan))) < 2000  # what old browsers and proxies take
         assert len(link.query_text(link.encode(plan, short=True))) < 200
 
 
@@ -323,7 +323,7 @@ def test_where_fields_conflict_the_chosen_ones_are_kept() -> None:
 
 def test_too_many_keys() -> None:
     plan, issues = read("&".join(f"k{i}=1" for i in range(900)) + "&mb=2")
-    assert "at most 64" in issues[0]
+    assert f"at most {link.MAX_KEYS}" in issues[0]
     assert len(issues) <= link.MAX_ISSUES + 1
     assert isinstance(plan, Plan)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import asked
 import pytest
 
-from memcore import catalog, evaluate
+from memcore import Plan, catalog, evaluate
 from memcore.evaluate import parameters
 from memcore.families import FAMILIES, from_config
 
@@ -107,3 +107,25 @@ def test_pytorch_says_what_the_table_has(script, row, ask):
     words = {k: v for k, v in row.items() if k not in ANSWERS}
     said = ask[script](TABLES[script]["configs"][row["model"]], words)
     assert said["bytes"] == row["bytes"]
+
+
+@pytest.mark.parametrize("tokens", [3, 40])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cache_after_a_prefill(family, tokens):
+    """Two sequences through a small model of each family; windows are shorter than the longer."""
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    small = next(c for c in TABLES["ask_pytorch"]["configs"].values() if c["model_type"] == family)
+    config = {k: 16 if k == "sliding_window" and v else v for k, v in small.items()}
+    words = {k: v for k, v in config.items() if k != "model_type"}
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(family, **words)
+    ).eval()
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(torch.zeros((2, tokens), dtype=torch.long), past_key_values=cache, use_cache=True)
+    held = sum(t.numel() * t.element_size() for one in cache.layers for t in (one.keys, one.values))
+    served = {"kv_cache": "dynamic", "kv_dtype": "fp32", "prompt_len": tokens - 1, "output_len": 1}
+    train = {"attention": FAMILIES[family].attentions[0], "seq_len": 3}
+    plan = Plan(model=config, train=train, serve=served)
+    assert 2 * evaluate(plan).serve.sequence_bytes == held

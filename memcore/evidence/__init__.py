@@ -32,6 +32,7 @@ from memcore.evidence.comparison import (
     Comparison,
     relative,
 )
+from memcore.evidence.estimators import Estimate, estimates, estimators_table
 from memcore.evidence.measured import compared_runs, measured_table
 from memcore.evidence.papers import (
     Published,
@@ -51,6 +52,7 @@ from memcore.evidence.pytorch import (
     plan_of,
     preset_parameters,
 )
+from memcore.evidence.served import compared_served, served_table
 from memcore.evidence.workings import Operation, method, operations, sizes
 
 __all__ = [
@@ -71,6 +73,7 @@ __all__ = [
     "TUNED",
     "Calculator",
     "Comparison",
+    "Estimate",
     "Operation",
     "Published",
     "Said",
@@ -81,7 +84,10 @@ __all__ = [
     "compared_presets",
     "compared_published",
     "compared_runs",
+    "compared_served",
     "compared_whole",
+    "estimates",
+    "estimators_table",
     "measured_table",
     "method",
     "operations",
@@ -91,6 +97,7 @@ __all__ = [
     "published",
     "published_table",
     "relative",
+    "served_table",
     "sizes",
     "states",
     "weights",
@@ -106,5 +113,6 @@ def compare() -> tuple[Comparison, ...]:
         *map(compared, oracle()),
         *compared_whole(),
         *compared_runs(),
+        *compared_served(),
         *compared_published(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,15 @@ from memcore.evaluate import evaluate
 from memcore.evidence.comparison import PUBLISHED, Comparison, relative, text
 from memcore.plan import Plan
 from memcore.report import Memory, Report
+from memcore.stream import Clock, Run, draw, run
 
 STATE_CONSUMERS = ("parameters", "gradients", "optimizer_states")
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published figure beside ours; `tolerance` is what its own rounding leaves open."""
+    """A published figure beside ours; `tolerance` is what its own rounding leaves open, or
+    what the figure does not say."""
 
     what: str
     theirs: float
@@ -193,6 +196,24 @@ def saved_share(figure: Figure) -> float:
     return 100 * _saved_per_layer(plan) / _saved_per_layer(alone)
 
 
+def cache_share(figure: Figure) -> float:
+    """A kind's share of the KV cache while requests wait for room."""
+    found = _streamed(json.dumps(figure["plan"]), figure["slots"], figure["strategy"])
+    return found.memory[figure["kind"]] / (1 - found.memory["free"])
+
+
+def batched_requests(figure: Figure) -> float:
+    """Sequences that run at once, on average."""
+    found = _streamed(json.dumps(figure["plan"]), figure["slots"], figure["strategy"])
+    return found.concurrency_mean
+
+
+@functools.cache
+def _streamed(document: str, slots: int, strategy: str) -> Run:
+    plan = Plan.of(json.loads(document))
+    return run(plan, strategy, draw(plan), Clock.of(plan), slots)
+
+
 _QUANTITIES: dict[str, Callable[[Figure], float]] = {
     f.__name__: f
     for f in (
@@ -205,6 +226,8 @@ _QUANTITIES: dict[str, Callable[[Figure], float]] = {
         active_parameters,
         accelerator,
         quadratic_bytes,
+        cache_share,
+        batched_requests,
         saved_per_layer,
         saved_in_flight,
         saved_share,

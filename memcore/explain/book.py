@@ -231,6 +231,10 @@ class Book:
     def serve(self) -> Any:
         return _computed(self.report.serve)
 
+    @property
+    def together(self) -> Any:
+        return _computed(self.report.together)
+
     @functools.cached_property
     def step(self) -> Step:
         return step_of(self.plan, self.stage)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcore import constants
+from memcore import constants, policies
+from memcore.dims import LIVE
 from memcore.evaluate import trained, weights
 from memcore.evidence.workings import method
 from memcore.experts import active
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import Formula, ceiling, known, total, whichever
-from memcore.explain.shapes import row, sum_of, text_shape
+from memcore.explain.shapes import row, shape, sum_of, text_shape, width
 from memcore.instants import instants
 from memcore.ledger import AUTOGRAD
 from memcore.memory import allocator_slack, rows_at, step_of
@@ -401,6 +402,11 @@ def _overhead(book: Book, i: str, end: str = "high") -> Explanation:
     o = book.memory.overheads[int(i)]
     name, source = f"{o.name}, {INTERVAL[end == 'high']}", f"{o.name}: {o.source}"
     meaning = "No shape determines it: an interval."
+    if o.name == constants.STREAM_POOLS.name:
+        precision = policies.COPIES[book.plan.train.framework, book.plan.train.precision]
+        live = width(precision.compute) * shape(book, (LIVE,), book.amounts)
+        formula = ceiling(live * constant(constants.STREAM_POOLS, int(end == "high")))
+        return about(name, "bytes", formula, meaning, [source], o.certainty)
     return about(name, "bytes", None, meaning, [source], o.certainty, getattr(o, end))
 
 

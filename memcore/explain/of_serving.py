@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcore import policies
+from memcore import constants, policies, stored
 from memcore.dims import HEADS, TP, D
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import (
@@ -19,7 +19,7 @@ from memcore.explain.formula import (
 )
 from memcore.explain.of_memory import constant
 from memcore.explain.of_time import FIELDS, LABELS, of_execution, operation, ring
-from memcore.explain.shapes import row, shape, sum_of, text_shape
+from memcore.explain.shapes import row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
 from memcore.memory import listed
 from memcore.report import LedgerRow, OperationTime
@@ -28,14 +28,20 @@ from memcore.serving import (
     KV_SOURCE,
     LOGITS,
     LOGITS_COPIES,
+    PAGES_SOURCE,
+    ROTARY_SOURCE,
+    Room,
     Server,
+    beside,
     decode_operations,
     one_forward,
     overheads,
     prefill_operations,
+    room,
 )
 
 SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
+STORED = "the type of what is stored, its share of scales included (policies.STORED_BITS)"
 REPLICA = "Of one replica."
 
 
@@ -66,38 +72,58 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         how_many = f"How many of {r.name} there are."
         return about(r.name, "", None, how_many, [r.source], r.certainty, r.count)
     if r.consumer == "kv_cache":
-        each = book.at("serve.kv_bytes_per_token")
-        formula = each * book.at("serve.held_tokens") if field == "bytes" else each
+        each = book.at("serve.sequence_bytes")
+        formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == "workspace":
         formula = _activation(book)
+    elif r.consumer == "tables":
+        each = width(r.dtype)
+        formula = text_shape(book, r.shape, serving=True) * each
+        if field == "bytes" and r.count > 1:
+            formula = formula * known("layers", r.count, source="the plan: parallel.pp")
     else:
-        stored = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype].bits
-        bits = known(f"bits of {r.dtype}", stored, source="the dtype")
+        bits = known(f"bits of {r.dtype}", stored.bits(r.dtype), source=STORED)
         formula = ceiling(text_shape(book, r.shape, serving=True) * bits / 8)
         if field == "bytes" and r.count > 1:
             formula = formula * known("layers", r.count, source="the plan: parallel.pp")
     return about(r.name, "bytes", formula, meaning, [r.source], r.certainty)
 
 
-@rule("serve.held_tokens")
+@rule("serve.held")
 def _held(book: Book) -> Explanation:
     running = smallest(_plan(book, "concurrency"), book.at("serve.max_concurrency"))
-    meaning = "What the sequences that run at once hold of the cache."
-    return about("Tokens held", "tokens", running * book.at("serve.sequence_tokens"), meaning)
+    meaning = "As many as are asked for, or as fit."
+    return about("Sequences held at once", "sequences", running, meaning)
+
+
+@rule("serve.table_bytes")
+def _tables(book: Book) -> Explanation:
+    rows = [(f"serve.rows.{i}", r) for i, r in enumerate(book.serve.rows) if r.consumer == "tables"]
+    meaning = "What an engine keeps besides weights."
+    if not rows:
+        return about("Tables", "bytes", None, meaning, [ROTARY_SOURCE], value=0)
+    return about("Tables", "bytes", sum_of(book, rows), meaning)
 
 
 @rule("serve.kv_bytes_per_token")
 def _per_token(book: Book) -> Explanation:
+    formula = ceiling(_stage_layers(book) * _of_token(book))
+    meaning = "What one more token adds on one GPU, while no window is full."
+    return about("KV cache per token", "bytes", formula, meaning)
+
+
+def _stage_layers(book: Book) -> Formula:
     server = _server(book)
+    source = f"config.json of {book.plan.architecture.label}"
+    return known("layers on this GPU", server.stage_layers, source=source)
+
+
+def _of_token(book: Book) -> Formula:
+    """Bytes that one layer keeps of a token."""
     dtype = policies.KV_DTYPES[book.plan.serve.kv_dtype]
-    layers = known(
-        "layers on this GPU",
-        server.stage_layers,
-        source=f"config.json of {book.plan.architecture.label}",
-    )
     bits = known(f"bits of {dtype.label}", dtype.bits, source="the dtype")
-    formula = ceiling(layers * _cached(book, server, one_forward(server)) * bits / 8)
-    return about("KV cache per token", "bytes", formula, "What one more token adds on one GPU.")
+    server = _server(book)
+    return _cached(book, server, one_forward(server)) * bits / 8
 
 
 def _cached(book: Book, server: Server, amounts: Amounts) -> Formula:
@@ -109,10 +135,14 @@ def _cached(book: Book, server: Server, amounts: Amounts) -> Formula:
 
 
 def _activation(book: Book) -> Formula:
-    copies = known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
+    server = _server(book)
+    if server.manager.pages:
+        copies = constant(constants.SAMPLER_LOGITS)
+    else:
+        copies = known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
     four = known("bytes of fp32", 4, "bytes", source="the dtype")
-    logits = four * shape(book, LOGITS, one_forward(_server(book))) * copies
-    return whole(largest(book.at("serve.layer_bytes"), logits))
+    logits = four * shape(book, LOGITS, one_forward(server)) * _plan(book, "concurrency")
+    return whole(largest(book.at("serve.layer_bytes"), logits * copies))
 
 
 @rule("serve.activation_bytes")
@@ -144,11 +174,19 @@ def _layer_rows(book: Book) -> tuple[LedgerRow, ...]:
     return listed([(r, 1, amounts.bytes(r.shape, r.dtype)) for r in rows], amounts)
 
 
-@rule("serve.overhead_bytes")
-def _overhead(book: Book) -> Explanation:
-    formula = whole(total([constant(c) for c in overheads(book.plan)]))
-    meaning = "The middles of intervals that no shape determines."
-    return about("Overhead", "bytes", formula, meaning)
+@rule("serve.overhead_bytes|outside_bytes")
+def _overhead(book: Book, which: str) -> Explanation:
+    found = overheads(book.plan) if which == "overhead_bytes" else beside(book.plan)
+    what, meaning = {
+        "overhead_bytes": ("Overhead", "The middles of intervals that no shape determines."),
+        "outside_bytes": (
+            "Beside the budget",
+            "What memory_utilization does not count; it must fit into the rest of the GPU.",
+        ),
+    }[which]
+    if not found:
+        return about(what, "bytes", None, meaning, [SERVER], value=0)
+    return about(what, "bytes", whole(total([constant(c) for c in found])), meaning)
 
 
 @rule("serve.budget_bytes")
@@ -159,35 +197,95 @@ def _budget(book: Book) -> Explanation:
 
 @rule("serve.kv_budget_bytes")
 def _kv_budget(book: Book) -> Explanation:
-    taken = ("weights_bytes", "activation_bytes", "overhead_bytes")
+    taken = ("weights_bytes", "table_bytes", "activation_bytes", "overhead_bytes")
     formula = book.at("serve.budget_bytes")
     for name in taken:
         formula = formula - book.at(f"serve.{name}")
     return about("Room for KV cache", "bytes", at_least_zero(formula), "On each GPU.", [SERVER])
 
 
+@rule("serve.block_bytes")
+def _block_bytes(book: Book) -> Explanation:
+    r = _room(book)
+    meaning = "One block: a page of each layer of a group."
+    if not _paged(book):
+        return about("Bytes of a block", "bytes", None, meaning, [SERVER], value=0)
+    group = known("layers of a group", r.group, source=PAGES_SOURCE)
+    formula = group * ceiling(_plan(book, "block_size") * _of_token(book))
+    return about("Bytes of a block", "bytes", formula, meaning, [PAGES_SOURCE])
+
+
+@rule("serve.blocks")
+def _blocks(book: Book) -> Explanation:
+    if not _paged(book):
+        return about("Blocks", "", None, "The cache has no pages.", [SERVER], value=0)
+    formula = whole(book.at("serve.kv_budget_bytes") / book.at("serve.block_bytes"))
+    return about("Blocks", "", formula, "Pages of the whole cache.")
+
+
+@rule("serve.blocks_per_sequence")
+def _blocks_per_sequence(book: Book) -> Explanation:
+    what, meaning = "Blocks of a sequence", "At its longest."
+    if not _paged(book):
+        return about(what, "", None, "The cache has no pages.", [SERVER], value=0)
+    server, r, parts = _server(book), _room(book), []
+    length, block = book.at("serve.sequence_tokens"), _plan(book, "block_size")
+    if r.full:
+        groups = known("groups of layers that see all", r.full, source=PAGES_SOURCE)
+        parts.append(groups * ceiling(length / block))
+    if r.windowed:
+        groups = known("groups of layers with a window", r.windowed, source=PAGES_SOURCE)
+        window = known("window", book.plan.architecture.window, "tokens", source="config.json")
+        more = 0 if server.chunked else 1
+        seen = smallest(window - more + _plan(book, "max_batched_tokens"), length)
+        parts.append(groups * (ceiling(seen / block) + more))
+    return about(what, "", total(parts), meaning, [PAGES_SOURCE])
+
+
+def _paged(book: Book) -> bool:
+    return _server(book).manager.pages
+
+
+def _room(book: Book) -> Room:
+    return book.once("room", lambda: room(_server(book), one_forward(_server(book))))
+
+
 @rule("serve.kv_capacity_tokens")
 def _tokens(book: Book) -> Explanation:
-    tokens = whole(book.at("serve.kv_budget_bytes") / book.at("serve.kv_bytes_per_token"))
-    if book.plan.serve.kv_cache == "paged":
-        block = _plan(book, "block_size")
-        tokens = whole(tokens / block) * block
-    return about("Tokens that fit", "tokens", tokens, REPLICA)
+    server = _server(book)
+    if server.windowed:
+        if server.manager.pages:
+            fit = book.at("serve.blocks") / book.at("serve.blocks_per_sequence")
+        else:
+            fit = book.at("serve.kv_budget_bytes") / book.at("serve.sequence_bytes")
+        tokens = whole(fit * book.at("serve.sequence_tokens"))
+    elif server.manager.pages:
+        tokens = book.at("serve.blocks") * _plan(book, "block_size")
+    else:
+        tokens = whole(book.at("serve.kv_budget_bytes") / book.at("serve.kv_bytes_per_token"))
+    return about("Tokens that fit", "tokens", tokens, f"{REPLICA} In sequences of this length.")
 
 
 @rule("serve.sequence_tokens")
 def _sequence_tokens(book: Book) -> Explanation:
     length = _plan(book, "prompt_len") + _plan(book, "output_len")
-    if book.plan.serve.kv_cache == "paged":
-        block = _plan(book, "block_size")
-        length = ceiling(length / block) * block
-    return about("Tokens of a sequence", "tokens", length, "At its full length, in whole blocks.")
+    return about("Tokens of a sequence", "tokens", length, "At its end.")
 
 
 @rule("serve.sequence_bytes")
 def _sequence(book: Book) -> Explanation:
-    formula = book.at("serve.sequence_tokens") * book.at("serve.kv_bytes_per_token")
-    return about("KV cache per sequence", "bytes", formula, "At its full length, on each GPU.")
+    server = _server(book)
+    meaning = "At its full length, on each GPU."
+    if server.manager.pages:
+        formula = book.at("serve.blocks_per_sequence") * book.at("serve.block_bytes")
+        return about("KV cache per sequence", "bytes", formula, meaning)
+    layers = known("layers that see all", server.stage_layers - server.windowed, source=SERVER)
+    tokens = layers * book.at("serve.sequence_tokens")
+    if server.windowed:
+        window = known("window", book.plan.architecture.window, "tokens", source="config.json")
+        seen = smallest(window - server.manager.dropped, book.at("serve.sequence_tokens"))
+        tokens = tokens + known("with a window", server.windowed, source=SERVER) * seen
+    return about("KV cache per sequence", "bytes", ceiling(tokens * _of_token(book)), meaning)
 
 
 @rule("serve.wasted_bytes_per_sequence")
@@ -195,6 +293,9 @@ def _wasted(book: Book) -> Explanation:
     if book.plan.serve.kv_cache == "paged":
         idle = (_plan(book, "block_size") - 1) / 2
         meaning = "Of a sequence's last block half is empty on average."
+    elif not _server(book).manager.reserves:
+        meaning = "Nothing is reserved."
+        return about("KV cache never used, per sequence", "bytes", None, meaning, [SERVER], value=0)
     else:
         idle = _plan(book, "output_len") / 2
         meaning = "Room for what a sequence will still say: half of its output on average."
@@ -219,7 +320,10 @@ def _asked(book: Book, which: str) -> Explanation:
 
 @rule("serve.max_concurrency")
 def _concurrency(book: Book) -> Explanation:
-    formula = whole(book.at("serve.kv_capacity_tokens") / book.at("serve.sequence_tokens"))
+    if _paged(book):
+        formula = whole(book.at("serve.blocks") / book.at("serve.blocks_per_sequence"))
+    else:
+        formula = whole(book.at("serve.kv_budget_bytes") / book.at("serve.sequence_bytes"))
     return about("Sequences that fit", "sequences", formula, f"{REPLICA} Each at full length.")
 
 
@@ -325,10 +429,7 @@ def _attention(book: Book, server: Server, which: str, running: int) -> tuple[Fo
     of = server.widths(s.prompt_len if which == "prefill" else 1)
     scores, values = (shape(book, (HEADS / TP, width), amounts) for width in of)
     work = two * batch * tokens * context * (scores + values) * share * layers
-    dtype = policies.KV_DTYPES[s.kv_dtype]
-    bits = known(f"bits of {dtype.label}", dtype.bits, source="the dtype")
-    cached = _cached(book, server, amounts) * bits / 8
-    return work, batch * context * cached * layers
+    return work, batch * context * _of_token(book) * layers
 
 
 @rule("serve.ttft_seconds|tpot_seconds")

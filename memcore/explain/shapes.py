@@ -24,6 +24,7 @@ MEANINGS = {
     "SEQUENCES": "sequences served at once",
     "SHARD": "ranks that share each parameter",
     "tokens": "tokens",
+    "BUCKET": "elements of the buffer that gradients are reduced in",
 }
 OF_SERVING = {"B": "sequences in a forward", "S": "new tokens of a sequence in a forward"}
 
@@ -31,6 +32,10 @@ OF_SERVING = {"B": "sequences in a forward", "S": "new tokens of a sequence in a
 def dimension(book: Book, name: str, value: int, serving: bool = False) -> Formula:
     """One factor of a shape. `name` may say what cuts it: 'F/TP'."""
     if " of " in name:  # a count that follows from a whole shape: dims.Share
+        if name.startswith("1/"):  # dims.Flat
+            axis = name[2:].partition(" of ")[0]
+            rule = f"its elements laid out flat over {book.sizes[axis]:,} ranks, rounded up"
+            return known(name, value, source="the shape and the ranks", note=rule)
         rule = "follows from how many elements that has"
         return known(name, value, source=f"the rule of {book.step.optimizer.label}", note=rule)
     base, *axes = name.split("/")

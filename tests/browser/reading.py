@@ -16,7 +16,7 @@ from memcore import Plan, Report, evaluate, link
 from memcore.units import GiB, bytes_text, count_text, gib_text, seconds_text
 
 # The first is at the root of the address, the others at their names.
-VIEWS = ("train", "timeline", "time", "tiers", "serve", "ledger", "accuracy", "method")
+VIEWS = ("train", "timeline", "time", "tiers", "serve", "together", "ledger", "accuracy", "method")
 VERDICTS = {"fits": " fits: ", "tight": " is tight: ", "over": " does not fit: "}
 
 READ = """() => {

@@ -35,6 +35,7 @@ ELSEWHERE = {
         "offload_optimizer": "cpu",
     },
     "serve": {"concurrency": 7, "prompt_len": 500, "kv_dtype": "fp8"},
+    "together": {"kind": "grpo"},
 }
 
 
@@ -195,6 +196,7 @@ CLICKED = {  # a cell of a table on each view, by row and pixels; what the drawe
     "time": ("phases", 0, 180, "Forward"),
     "tiers": ("tier_table", 2, 240, "usable GPU memory"),
     "serve": ("serve_table", 1, 290, "KV cache per token"),
+    "together": ("together_table", 1, 240, "Policy"),
     "ledger": ("ledger", 0, 400, ":"),
     "accuracy": ("accuracy", 0, 300, "%"),
     "method": ("dimensions", 0, 250, "B: 2"),
@@ -217,7 +219,7 @@ def test_one_click_on_a_cell_says_why(open_app: Open, view: str) -> None:
     expect(drawer(page)).to_have_count(0)
 
 
-@pytest.mark.parametrize("view", ["train", "timeline", "time", "tiers", "serve"])
+@pytest.mark.parametrize("view", ["train", "timeline", "time", "tiers", "serve", "together"])
 def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
     page = open_app(address(Plan.of(ELSEWHERE), view))
     reading.agrees(page)

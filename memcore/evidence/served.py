@@ -1,0 +1,83 @@
+"""Figures of served models that others logged (presets/evidence/served.toml)."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.evaluate import evaluate
+from memcore.evidence.comparison import MEASURED, Comparison, text
+from memcore.plan import Plan
+from memcore.report import Serve
+
+WEIGHTS_TOLERANCE, QUANTIZED_TOLERANCE = 0.005, 0.02
+TOLERANCES = {
+    "KV per token": 0.005,
+    "KV tokens": 0.05,
+    "blocks": 0.0005,  # the cache's memory is logged in hundredths of a GiB
+    "blocks of a sequence": 0.0,
+    "sequences": 0.0005,
+}
+WHOLE = ("fp32", "bf16", "fp16")  # weights that are not quantized
+
+
+@functools.cache
+def served_table() -> Mapping[str, Any]:
+    """`runs` and what is `left_out`, as the file has them."""
+    return tomllib.loads(text("served.toml"))
+
+
+@functools.cache
+def compared_served() -> tuple[Comparison, ...]:
+    """Every served model beside ours."""
+    return tuple(map(compared_serving, served_table()["runs"]))
+
+
+def planned(run: Mapping[str, Any]) -> Plan:
+    """The plan of a run, on a GPU of as many bytes as it logged."""
+    plan = Plan.of(run["plan"])
+    if "total" not in run:
+        return plan
+    gpu = plan.accelerator.model_copy(update={"usable_bytes": run["total"]})
+    return plan.changed("cluster.gpu", gpu.model_dump(mode="json"))
+
+
+def compared_serving(run: Mapping[str, Any]) -> Comparison:
+    plan, what = planned(run), run["what"]
+    s = evaluate(plan).serve
+    assert s, "every plan can be served"
+    ours = _ours(what, s, run)
+    tolerance = TOLERANCES.get(what, WEIGHTS_TOLERANCE)
+    if what == "weights" and plan.serve.weight_dtype not in WHOLE:
+        tolerance = QUANTIZED_TOLERANCE
+    return Comparison(
+        source=MEASURED,
+        model=plan.architecture.label,
+        what=what,
+        theirs=run["value"],
+        ours=ours,
+        unit="bytes" if what in ("weights", "KV per token") else "",
+        family=plan.architecture.family,
+        regime=f"{plan.serve.weight_dtype}, cache {plan.serve.kv_dtype}",
+        gpus=plan.cluster.gpus,
+        tolerance=tolerance,
+        used_for=run["used_for"],
+        run=run["run"],
+        confidence=run["confidence"],
+        remark=run.get("remark", ""),
+    )
+
+
+def _ours(what: str, s: Serve, run: Mapping[str, Any]) -> float:
+    if what == "weights":
+        return s.weights_bytes + s.table_bytes
+    if what == "KV per token":
+        return s.kv_bytes_per_token
+    if what == "KV tokens":
+        return s.kv_capacity_tokens
+    if what == "blocks of a sequence":
+        return s.blocks_per_sequence
+    blocks = run["cache"] // s.block_bytes
+    return int(blocks) if what == "blocks" else blocks / s.blocks_per_sequence

@@ -1,0 +1,264 @@
+"""Simulation: the stream of a plan under each strategy, and what is read off it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from memcore import policies
+from memcore.evaluate import evaluate
+from memcore.plan import Plan
+from memcore.report import plain
+from memcore.stream.clock import Clock
+from memcore.stream.engine import KINDS, Continuous, Static, Trace
+from memcore.stream.lengths import Lengths, Requests, draw, longest
+from memcore.stream.pools import Contiguous, Paged, ceil_div, power_of_two
+
+POINTS = 120  # of a timeline
+TABLE_ENTRY = 4  # bytes of a block table's entry: int32 (vllm/v1/worker/block_table.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How long it took, in seconds, over the requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        if not values:
+            return None
+        ordered = sorted(values)
+        at = [ordered[math.ceil(q * len(ordered)) - 1] for q in (0.5, 0.9, 0.99)]
+        return cls(fmean(ordered), *at)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Averages over one of POINTS equal parts of the time; tokens of one GPU's cache."""
+
+    seconds: float
+    used_tokens: float
+    held_tokens: float
+    running: float
+    waiting: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The stream under one strategy.
+
+    capacity_tokens         of the cache
+    refused                 requests for which even the empty cache has no room
+    unfinished              those that were not done when the simulation was cut short
+    prompt_tokens, shared_tokens   computed, and found in the cache
+    seconds                 from the first request to the last token
+    memory                  shares of the cache, averaged over time; they add up to one. See
+                            engine.Meter
+    useful_share            used over everything but what was free while nobody waited
+    wait, ttft, latency     from a request's arrival until it is let in, its first token, its last
+    tpot                    between one token and the next of the same request
+    """
+
+    strategy: str
+    label: str
+    capacity_tokens: int
+    requests: int
+    completed: int
+    refused: int
+    unfinished: int
+    prompt_tokens: int
+    shared_tokens: int
+    output_tokens: int
+    recomputed_tokens: int
+    preemptions: int
+    iterations: int
+    events: int
+    seconds: float
+    requests_per_second: float
+    tokens_per_second: float
+    concurrency_mean: float
+    concurrency_peak: int
+    memory: Mapping[str, float]
+    useful_share: float
+    wait: Spread | None
+    ttft: Spread | None
+    tpot: Spread | None
+    latency: Spread | None
+    timeline: tuple[Moment, ...]
+
+    def row(self) -> dict[str, Any]:
+        """Everything but the timeline, flat: memory.used, ttft.p90."""
+        found: dict[str, Any] = {}
+        for name, value in plain(self).items():
+            if isinstance(value, dict):
+                found |= {f"{name}.{part}": v for part, v in value.items()}
+            elif name != "timeline":
+                found[name] = value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What the simulation says. block_table_bytes: of the table that maps positions to blocks."""
+
+    requests: int
+    prompt_tokens_mean: float
+    output_tokens_mean: float
+    longest_tokens: int
+    longest_allowed: int
+    capacity_tokens: int
+    block_table_bytes: int
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
+    """The plan's stream under every strategy; None when the plan cannot be served at all."""
+    report = evaluate(plan)
+    if report.serve is None:
+        return None
+    s, slots = plan.serve, report.serve.kv_capacity_tokens
+    requests, clock, most = draw(plan, lengths), Clock.of(plan), longest(plan)
+    runs = [
+        run(plan, name, requests, clock, slots)
+        for name, strategy in policies.STRATEGIES.items()
+        if not strategy.shares or s.shared_prefix >= s.block_size
+    ]
+    table = min(s.concurrency, s.max_batched_tokens) * ceil_div(most, s.block_size) * TABLE_ENTRY
+    return Stream(
+        requests.count,
+        fmean(requests.prompts),
+        fmean(requests.outputs),
+        max(map(sum, zip(requests.prompts, requests.outputs, strict=True))),
+        most,
+        slots,
+        table,
+        tuple(runs),
+        tuple(_notes(plan, runs, lengths)),
+    )
+
+
+def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> Run:
+    """One strategy, with a cache of `slots` tokens."""
+    s, most, strategy = plan.serve, longest(plan), policies.STRATEGIES[name]
+    if strategy.static:
+        return _read_off(
+            name,
+            requests,
+            Static(requests, slots, most, clock, s.concurrency, s.max_batched_tokens).run(),
+        )
+    pool: Contiguous | Paged
+    if strategy.reserve:
+        pool = Contiguous(slots, partial(RESERVES[strategy.reserve], most))
+    else:
+        pool = Paged(slots, s.block_size, requests.shared if strategy.shares else 0)
+    trace = Continuous(requests, pool, clock, s.concurrency, s.max_batched_tokens).run()
+    return _read_off(name, requests, trace)
+
+
+# What a request asks for at its start, of prompt and output; the longest sequence comes first.
+RESERVES: dict[str, Callable[[int, int, int], int]] = {
+    "max": lambda most, prompt, output: most,
+    "pow2": lambda most, prompt, output: min(most, prompt + power_of_two(output)),
+    "oracle": lambda most, prompt, output: prompt + output,
+}
+
+
+def _read_off(name: str, requests: Requests, trace: Trace) -> Run:
+    arrivals, outputs = requests.arrivals, requests.outputs
+    done = [i for i, at in enumerate(trace.done) if not math.isnan(at)]
+    started = sum(not math.isnan(at) for at in trace.started)
+    span = trace.seconds
+    total = trace.meter.capacity * span
+    shares = {kind: trace.meter.sums[kind] / total if total else 0.0 for kind in KINDS}
+    busy = 1 - shares["free"]
+    unfinished = sum(not math.isnan(at) for at in trace.started) - len(done)
+    tokens = sum(outputs[i] for i in done)
+    return Run(
+        strategy=name,
+        label=policies.STRATEGIES[name].label,
+        capacity_tokens=trace.meter.capacity,
+        requests=requests.count,
+        completed=len(done),
+        refused=0 if trace.cut else requests.count - started,
+        unfinished=requests.count - len(done) if trace.cut else unfinished,
+        prompt_tokens=trace.computed,
+        shared_tokens=sum(requests.prompts[i] for i in done) - trace.computed if done else 0,
+        output_tokens=tokens,
+        recomputed_tokens=trace.recomputed,
+        preemptions=trace.preemptions,
+        iterations=trace.iterations,
+        events=trace.events,
+        seconds=span,
+        requests_per_second=len(done) / span if span else 0.0,
+        tokens_per_second=tokens / span if span else 0.0,
+        concurrency_mean=trace.meter.running / span if span else 0.0,
+        concurrency_peak=max((p[3] for p in trace.meter.points), default=0),
+        memory=shares,
+        useful_share=shares["used"] / busy if busy > 0 else 0.0,
+        wait=Spread.of([trace.started[i] - arrivals[i] for i in done]),
+        ttft=Spread.of([trace.first[i] - arrivals[i] for i in done]),
+        tpot=Spread.of(
+            [(trace.done[i] - trace.first[i]) / (outputs[i] - 1) for i in done if outputs[i] > 1]
+        ),
+        latency=Spread.of([trace.done[i] - arrivals[i] for i in done]),
+        timeline=_timeline(trace),
+    )
+
+
+def _timeline(trace: Trace) -> tuple[Moment, ...]:
+    """The points of a trace as averages over equal parts of its time."""
+    import numpy as np
+
+    if not trace.meter.points or not trace.seconds:
+        return ()
+    points = np.asarray([(0.0, 0, 0, 0, 0), *trace.meter.points])
+    at, values = points[:, 0], points[:, 1:]
+    areas = np.diff(at)[:, None] * (values[1:] + values[:-1]) / 2
+    areas = np.vstack([np.zeros(values.shape[1]), np.cumsum(areas, axis=0)])
+    edges = np.linspace(0, trace.seconds, POINTS + 1)
+    parts = np.stack([np.diff(np.interp(edges, at, column)) for column in areas.T], axis=1)
+    means = parts / np.diff(edges)[:, None]
+    middles = (edges[1:] + edges[:-1]) / 2
+    return tuple(Moment(float(t), *map(float, row)) for t, row in zip(middles, means, strict=True))
+
+
+def _notes(plan: Plan, runs: Sequence[Run], lengths: Lengths | None) -> list[str]:
+    s = plan.serve
+    notes = []
+    if lengths:
+        notes.append(
+            f"Lengths are drawn from the {len(lengths):,} rows of a file, which is not part of the "
+            "plan or its link."
+        )
+    if s.max_batched_tokens < s.concurrency:
+        notes.append(
+            f"At most {s.max_batched_tokens:,} sequences run at once: an iteration has room for as "
+            "many tokens."
+        )
+    if plan.parallel.pp > 1:
+        notes.append("One batch passes the pipeline's stages at a time: they do not overlap.")
+    for r in runs:
+        if r.refused:
+            notes.append(
+                f"{r.label}: the cache of {r.capacity_tokens:,} tokens has no room for "
+                f"{r.refused:,} of {r.requests:,} requests, not even alone."
+            )
+        if r.unfinished:
+            notes.append(
+                f"{r.label}: cut short with {r.unfinished:,} requests unfinished, since sequences "
+                f"were put out {r.preemptions:,} times."
+            )
+    return notes

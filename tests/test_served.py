@@ -1,0 +1,132 @@
+"""Serving against what others logged (presets/evidence/served.toml) and models' own definitions."""
+
+from statistics import median
+
+import pytest
+
+from memcore import Plan, catalog, evaluate
+from memcore.evidence import compared_served
+from memcore.evidence.served import TOLERANCES
+from memcore.units import GiB
+
+RUNS = compared_served()
+HIGH = [c for c in RUNS if c.confidence == "high"]
+
+
+def of(what):
+    return [pytest.param(c, id=c.run) for c in HIGH if c.what == what]
+
+
+def serve(model, tp=1, **fields):
+    gpus = {"gpu": "h200-sxm-141gb", "gpus": tp}
+    return evaluate(Plan(model=model, cluster=gpus, parallel={"tp": tp}, serve=fields)).serve
+
+
+@pytest.mark.parametrize("name", catalog.model_names())
+def test_kv_bytes_per_token_are_the_model_s_definition(name):
+    m = catalog.model(name)
+    cached = m.kv_rank + m.rotary_dim if m.kv_rank else 2 * m.kv_heads * m.head_dim
+    attention = {"attention": "eager"} if m.family == "bloom" else {"attention": "sdpa"}
+    if m.family == "gemma2" or m.family == "gpt_oss":
+        attention = {"attention": "eager"}
+    plan = Plan(model=name, train={**attention, "seq_len": 512})
+    assert evaluate(plan).serve.kv_bytes_per_token == m.layers * cached * 2
+
+
+def test_llama_2_70b_for_128_users_of_2048_tokens():
+    s = serve("llama-2-70b", prompt_len=1792, output_len=256)
+    assert 128 * s.sequence_bytes == 80 * GiB
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8, 16])
+def test_latents_are_on_every_tensor_parallel_rank(tp):
+    assert serve("deepseek-v3", tp).kv_bytes_per_token == 61 * 576 * 2 == 70_272
+
+
+def test_four_kv_heads_on_eight_ranks_are_replicated():
+    assert serve("qwen3-235b-a22b", 8).kv_bytes_per_token == 94 * 2 * 128 * 2
+
+
+@pytest.mark.parametrize("run", of("KV per token"))
+def test_kv_per_token(run):
+    assert abs(run.error) <= TOLERANCES["KV per token"]
+
+
+# What misses, and by how much: a vision tower besides, and 0.18 GiB that were not explained.
+MISSED = {
+    "vLLM: weights of Gemma 3 27B on an MI300X": -0.028,
+    "vLLM: weights of Qwen2.5 32B on two L40S": -0.0061,
+}
+
+
+@pytest.mark.parametrize("run", of("weights"))
+def test_weights(run):
+    if run.run in MISSED:
+        assert run.remark
+        assert run.error == pytest.approx(MISSED[run.run], abs=0.0005)
+    else:
+        assert abs(run.error) <= run.tolerance
+
+
+@pytest.mark.parametrize("what", ["blocks", "blocks of a sequence", "sequences"])
+def test_a_hybrid_cache(what):
+    """Gemma 3 27B: 52 sliding and 10 full layers in groups of ten."""
+    (run,) = [c for c in HIGH if c.what == what]
+    assert abs(run.error) <= run.tolerance
+
+
+@pytest.mark.parametrize("used_for", [("check", "tuned"), ("check",)])
+def test_room_is_right_in_the_median(used_for):
+    errors = {c.run: abs(c.error) for c in HIGH if c.what == "KV tokens" and c.used_for in used_for}
+    assert len(errors) >= 8
+    assert median(errors.values()) <= TOLERANCES["KV tokens"], errors
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "gib"),
+    [
+        # quantize's own README, of Llama 7B and 3.1 8B, in GiB to two places.
+        ("llama-2-7b", "q4_0", 3.56),
+        ("llama-2-7b", "q3_k_m", 3.07),
+        ("llama-2-7b", "q4_k_m", 3.80),
+        ("llama-2-7b", "q5_k_m", 4.45),
+        ("llama-2-7b", "q6_k", 5.15),
+        ("llama-3.1-8b", "q4_k_s", 4.36),
+        ("llama-3.1-8b", "q4_k_m", 4.58),
+    ],
+)
+def test_mixtures_of_llama_cpp(model, word, gib):
+    s = serve(model, weight_dtype=word, kv_cache="contiguous")
+    assert s.weights_bytes / GiB == pytest.approx(gib, rel=0.003)
+
+
+def test_experts_alone_are_in_four_bits_where_the_scheme_says_so():
+    """gpt-oss-120b is published as 60.8 GiB."""
+    s = serve("gpt-oss-120b", weight_dtype="mxfp4")
+    assert s.weights_bytes / GiB == pytest.approx(60.8, rel=0.002)
+    rows = {r.name: r.dtype for r in s.rows}
+    assert rows["layers.mlp.experts.down_proj"] == "mxfp4"
+    assert rows["layers.self_attn.q_proj.weight"] == rows["head.lm_head.weight"] == "bf16"
+
+
+def test_whole_experts_are_shared_out():
+    """Over eight ranks each has an eighth of the experts, whole, and of the rest what tp cuts."""
+    plan = Plan(model="mixtral-8x7b", cluster={"gpus": 8}, parallel={"tp": 8, "ep": 8})
+    both = [evaluate(p).serve for p in (plan, plan.changed("parallel.ep", 1))]
+    assert both[0].weights_bytes == both[1].weights_bytes
+    stacked = next(r for r in both[0].rows if r.name.endswith("experts.down_proj"))
+    assert stacked.shape.startswith("EXPERTS/EP 1 x D 4,096 x EXPERT_F 14,336")
+
+
+def test_a_window_keeps_no_more_than_it_sees():
+    """Half of Gemma 2's layers see 4,096 tokens."""
+    long, short = (
+        serve("gemma-2-9b", kv_cache="contiguous", prompt_len=n - 1, output_len=1).sequence_bytes
+        for n in (8192, 4096)
+    )
+    assert long == 1.5 * short
+
+
+def test_four_bits_of_cache_are_four_and_a_half():
+    whole, small = (serve("llama-3-8b", kv_dtype=d).kv_bytes_per_token for d in ("bf16", "int4"))
+    assert small / whole == 4.5 / 16

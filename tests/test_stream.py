@@ -1,0 +1,380 @@
+"""The simulated stream of requests: laws, queues with known answers, and files of lengths."""
+
+import dataclasses
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memcore import Plan, PlanError, evaluate, policies
+from memcore.stream import Clock, Requests, draw, read_lengths, run, simulate
+from memcore.stream.engine import Continuous
+from memcore.stream.lengths import MAX_ROWS
+from memcore.stream.pools import Buddy, Paged, power_of_two
+
+EVERY = tuple(policies.STRATEGIES)
+CONTINUOUS = tuple(name for name, s in policies.STRATEGIES.items() if not s.static)
+SLOTS = 20_000
+MIDPOINT = 1e-3  # share of the memory by which a jump's average misses that of its iterations
+SAMPLING = 0.05  # of an average over so many random requests
+
+
+def plan_of(**serve):
+    serve = {"requests": 300, "max_seq_len": 2048, "prompt_len": 200, "output_len": 150, **serve}
+    return Plan.of({"model": "llama-3.2-1b", "serve": serve})
+
+
+def run_of(strategy, slots=SLOTS, **serve):
+    plan = plan_of(**serve)
+    return run(plan, strategy, draw(plan), Clock.of(plan), slots)
+
+
+STREAMS = (
+    {},
+    {"arrivals": "burst", "concurrency": 256},
+    {"arrivals": "burst", "shared_prefix": 100, "concurrency": 256, "block_size": 32},
+    {"arrivals": "regular", "arrival_rate": 300.0, "lengths": "fixed"},
+    {"arrival_rate": 200.0, "prompt_cv": 2.0, "output_cv": 2.0, "max_batched_tokens": 128},
+)
+
+
+# ---- laws
+
+
+@pytest.mark.parametrize("serve", STREAMS)
+@pytest.mark.parametrize("strategy", EVERY)
+def test_tokens_in_are_tokens_out(strategy, serve):
+    plan = plan_of(**serve)
+    requests = draw(plan)
+    found = run(plan, strategy, requests, Clock.of(plan), SLOTS)
+    assert (found.completed, found.refused, found.unfinished) == (requests.count, 0, 0)
+    assert found.output_tokens == sum(requests.outputs)
+    assert found.prompt_tokens + found.shared_tokens == sum(requests.prompts)
+    assert found.shared_tokens == 0 or strategy == "shared"
+    assert found.recomputed_tokens == 0 or found.preemptions > 0
+    assert found.preemptions == 0 or not policies.STRATEGIES[strategy].reserve
+
+
+@pytest.mark.parametrize("serve", STREAMS)
+@pytest.mark.parametrize("strategy", EVERY)
+def test_the_memory_is_never_overfull_and_its_parts_add_up(strategy, serve):
+    found = run_of(strategy, **serve)
+    assert math.isclose(sum(found.memory.values()), 1, rel_tol=1e-9)
+    assert all(share >= -1e-12 for share in found.memory.values())
+    for moment in found.timeline:
+        assert 0 <= moment.used_tokens <= moment.held_tokens * (1 + 1e-9)
+        assert moment.held_tokens <= found.capacity_tokens
+        assert moment.running <= plan_of(**serve).serve.concurrency
+    assert found.capacity_tokens <= SLOTS
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_the_same_seed_is_the_same_stream(strategy):
+    assert run_of(strategy) == run_of(strategy)
+    assert run_of(strategy) != run_of(strategy, seed=1)
+
+
+def test_a_seed_means_the_same_in_every_version():
+    """Links carry the seed: what is drawn from it may never change."""
+    requests = draw(plan_of(seed=7))
+    assert requests.prompts[:5] == SEVEN_PROMPTS
+    assert requests.outputs[:5] == SEVEN_OUTPUTS
+
+
+SEVEN_PROMPTS = (128, 765, 61, 90, 112)
+SEVEN_OUTPUTS = (227, 186, 370, 62, 398)
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_more_memory_never_lowers_the_concurrency_reached(strategy):
+    reached = [
+        run_of(strategy, slots, arrivals="burst", concurrency=256).concurrency_peak
+        for slots in (4096, 8192, 16_384, 65_536)
+    ]
+    assert reached == sorted(reached)
+    assert reached[0] < reached[-1]
+
+
+@pytest.mark.parametrize("block", [1, 16, 128])
+def test_pages_waste_less_than_a_block_of_each_sequence(block):
+    found = run_of("paged", arrivals="burst", block_size=block)
+    wasted = found.memory["internal"] * found.capacity_tokens
+    assert wasted <= found.concurrency_mean * (block - 1) + 1e-9
+    assert (wasted > 0) == (block > 1)
+
+
+@pytest.mark.parametrize("serve", STREAMS)
+def test_what_is_known_beforehand_is_never_held_in_vain(serve):
+    assert run_of("oracle", **serve).memory["internal"] <= 1 / SLOTS * 256
+
+
+def test_pages_run_at_least_as_many_at_once():
+    """In the order of what each strategy knows, on a cache that is full all the time."""
+    runs = [run_of(name, arrivals="burst", concurrency=256) for name in CONTINUOUS]
+    means = [r.concurrency_mean for r in runs]
+    assert means[:4] == sorted(means[:4])
+    assert means[0] < 0.5 * means[3]
+
+
+def test_a_prefix_is_kept_and_computed_once():
+    words = {"arrivals": "burst", "shared_prefix": 100, "block_size": 16, "concurrency": 256}
+    alone, shared = (run_of(name, **words) for name in ("paged", "shared"))
+    assert shared.shared_tokens == 299 * (100 // 16 * 16)
+    assert shared.concurrency_mean > alone.concurrency_mean
+    assert shared.seconds < alone.seconds
+
+
+def test_a_static_batch_waits_for_its_longest():
+    words = {"arrivals": "burst", "lengths": "fixed"}
+    for strategy in ("static", "max"):
+        assert run_of(strategy, **words).memory["ended"] == 0
+    assert run_of("static", arrivals="burst").memory["ended"] > 0
+    assert run_of("static", arrivals="burst").seconds > run_of("max", arrivals="burst").seconds
+
+
+def test_what_never_fits_is_refused_and_said():
+    plan = Plan.of({"model": "llama-3-8b", "serve": {"max_seq_len": 1_000_000, "requests": 20}})
+    stream = simulate(plan)
+    by_name = {r.strategy: r for r in stream.runs}
+    assert by_name["max"].refused == by_name["static"].refused == 20
+    assert by_name["max"].wait is None
+    assert by_name["paged"].completed == 20
+    assert any("Longest reserved" in note for note in stream.notes)
+
+
+def test_few_tokens_an_iteration_read_prompts_in_parts():
+    whole, parts = (run_of("paged", max_batched_tokens=n) for n in (8192, 64))
+    assert parts.iterations > whole.iterations
+    assert parts.ttft.p90 > whole.ttft.p90
+
+
+def test_a_simulation_that_leads_nowhere_is_cut_short():
+    """Two sequences that put each other out again and again would go on for very long."""
+    requests = Requests((0.0, 0.0), (8, 8), (400_000, 400_000))
+    trace = Continuous(requests, Paged(400_008, 8), Clock.constant(1e-3), 2, 64).run()
+    assert trace.cut or not any(map(math.isnan, trace.done))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=30),
+    st.integers(1, 64),
+    st.integers(600, 3000),
+    st.integers(1, 12),
+    st.integers(12, 400),
+)
+def test_pages_end_where_they_began(pairs, block, slots, most, budget):
+    """Every block comes back, whoever was put out in between."""
+    prompts, outputs = zip(*pairs, strict=True)
+    requests = Requests(tuple(0.01 * i for i in range(len(pairs))), prompts, outputs)
+    pool = Paged(slots, block)
+    trace = Continuous(requests, pool, Clock.constant(1e-3), most, budget).run()
+    fits = [p + o - 1 <= pool.capacity for p, o in pairs]
+    assert pool.free == pool.blocks
+    assert not pool.needs
+    assert [not math.isnan(at) for at in trace.done] == fits
+    assert trace.generated == sum(o for o, fit in zip(outputs, fits, strict=True) if fit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 5000), st.integers(0, 2**32))
+def test_buddies_never_overlap_and_join_again(slots, seed):
+    draws, buddy, taken = random.Random(seed), Buddy(slots), {}
+    for _ in range(60):
+        if taken and draws.random() < 0.4:
+            address = draws.choice(list(taken))
+            del taken[address]
+            buddy.give_back(address)
+        else:
+            size = power_of_two(draws.randint(1, slots))
+            address = buddy.take(size)
+            if address is not None:
+                assert address % size == 0
+                assert address + size <= slots
+                assert all(address + size <= a or a + s <= address for a, s in taken.items())
+                taken[address] = size
+    for address in taken:
+        buddy.give_back(address)
+    assert sum(len(chunks) << order for order, chunks in enumerate(buddy.free)) == slots
+    assert sum(map(len, buddy.free)) == slots.bit_count()
+
+
+# ---- queues with known answers
+
+
+def test_littles_law():
+    """Requests in the server = rate x time in it (Little 1961)."""
+    found = run_of("paged", requests=4000, arrival_rate=40.0)
+    inside = found.latency.mean - found.wait.mean
+    assert found.concurrency_mean == pytest.approx(found.requests_per_second * inside, rel=1e-2)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_one_server_of_constant_speed_is_m_d_1(load):
+    """Mean wait = load / (2 (1 - load)) services (Pollaczek and Khinchine)."""
+    service = 10  # iterations of one second: the first reads the prompt, and all give a token
+    draws, now, arrivals = random.Random(3), 0.0, []
+    for _ in range(40_000):
+        now += draws.expovariate(load / service)
+        arrivals.append(now)
+    count = len(arrivals)
+    requests = Requests(tuple(arrivals), (5,) * count, (service,) * count)
+    trace = Continuous(requests, Paged(1000, 10), Clock.constant(1.0), 1, 100).run()
+    waits = [start - came for start, came in zip(trace.started, arrivals, strict=True)]
+    expected = service * load / (2 * (1 - load))
+    assert sum(waits) / count == pytest.approx(expected, rel=SAMPLING)
+
+
+def test_a_server_with_room_for_all_never_lets_one_wait():
+    """M/D/infinity: as many at once as rate x service, and each takes its service alone."""
+    requests = draw(plan_of(requests=5000, arrival_rate=2.0, lengths="fixed", output_len=50))
+    trace = Continuous(requests, Paged(10**6, 16), Clock.constant(0.1), 1000, 10**6).run()
+    waits = [s - a for s, a in zip(trace.started, requests.arrivals, strict=True)]
+    assert max(waits) <= 0.1 + 1e-9  # until the iteration that is under way ends
+    running = trace.meter.running / trace.seconds
+    assert running == pytest.approx(2.0 * 50 * 0.1, rel=SAMPLING)
+
+
+def test_jumps_are_the_iterations_one_by_one():
+    """The same stream with a clock that makes every jump one iteration long."""
+
+    class OneByOne(Continuous):
+        def _generate(self, most):
+            super()._generate(1)
+
+    plan = plan_of(arrivals="burst", concurrency=64, requests=60)
+    requests, clock = draw(plan), Clock.of(plan)
+    for slots in (3000, 20_000):
+        jumps, steps = (
+            kind(requests, Paged(slots, 16), clock, 64, 512).run()
+            for kind in (Continuous, OneByOne)
+        )
+        assert jumps.done == pytest.approx(steps.done, rel=1e-9)
+        assert (jumps.iterations, jumps.preemptions) == (steps.iterations, steps.preemptions)
+        assert jumps.events < steps.events
+        for kind, area in steps.meter.sums.items():
+            assert jumps.meter.sums[kind] == pytest.approx(
+                area, abs=MIDPOINT * slots * steps.seconds
+            )
+
+
+def test_an_iteration_is_as_long_as_serving_says():
+    plan = plan_of()
+    clock, report = Clock.of(plan), evaluate(plan)
+    s = plan.serve
+    assert clock.mixed(0, 0, [(0, s.prompt_len)]) == pytest.approx(
+        report.serve.ttft_seconds, rel=0.01
+    )
+    running, context = s.concurrency, s.prompt_len + s.output_len // 2
+    one = clock.decode(running) + clock.context * running * context
+    assert one == pytest.approx(report.serve.tpot_seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_the_work_grows_with_requests_and_not_with_tokens(strategy):
+    short, long = (
+        run_of(strategy, 10**6, lengths="fixed", output_len=n, max_seq_len=20_000, arrivals="burst")
+        for n in (100, 10_000)
+    )
+    assert long.iterations > 20 * short.iterations
+    assert long.events <= 1.5 * short.events
+    assert run_of(strategy, requests=3000, arrivals="burst").events <= 20 * 3000
+
+
+# ---- files of lengths
+
+GOOD = (
+    (b"prompt,output\n10,20\n30,40\n", ((10, 20), (30, 40))),
+    (b"10,20\n30,40", ((10, 20), (30, 40))),
+    (b"\xef\xbb\xbfprompt;output\r\n10;20\r\n\r\n30;40\r\n", ((10, 20), (30, 40))),
+    (b"id\toutput_toks\tinput_toks\na\t20\t10\n", ((10, 20),)),
+    (b'"prompt","output"\n"10","2e1"\n', ((10, 20),)),
+)
+BAD = {
+    b"": "empty",
+    b"\n\n": "empty",
+    b"prompt,output\n": "no row below",
+    b"prompt,output\n10,twenty\n": "line 2: 'twenty'",
+    b"prompt,output\n10,-3\n": "line 2: '-3'",
+    b"prompt,output\n10,0\n": "from 1 to",
+    b"prompt,output\n10,2.5\n": "whole number",
+    b"prompt,output\n10,nan\n": "'nan'",
+    b"prompt,output\n10,inf\n": "'inf'",
+    b"prompt,output\n10,1e99\n": "from 1 to",
+    b"prompt,output\n10\n": "no output tokens",
+    b"prompt,output\n,10\n": "no prompt tokens",
+    b"prompt,output\n10,=1+2\n": "'=1+2'",
+    b"prompt,output\n10,\"=cmd|' /C calc'!A0\"\n": "line 2",
+    b"prompt,output\n10,<script>\n": "'<script>'",
+    b"length,count\n10,20\n": "no column called prompt",
+    b"1,2,3\n4,5,6\n": "3 columns",
+    b"7\n": "1 columns",
+    b"\x80\x81\x82": "not text",
+    b"1,2\n\x00,3\n": "null bytes",
+    b'"1,2\n': "not a CSV",
+    b"prompt,output\n" + b"1,2\n" * (MAX_ROWS + 1): "rows; at most",
+    b"1,2\n" * 1_000_001: "bytes; at most",
+    b"prompt,output\n10," + b"9" * 100_000 + b"\n": "line 2",
+    "prompt,output\n10,\u0663\n".encode(): "line 2",
+}
+
+
+@pytest.mark.parametrize(("data", "pairs"), GOOD)
+def test_a_file_of_lengths(data, pairs):
+    assert read_lengths(data) == pairs
+
+
+@pytest.mark.parametrize(("data", "said"), BAD.items(), ids=lambda v: repr(v)[:30])
+def test_a_file_that_is_none_is_refused_with_what_to_change(data, said):
+    with pytest.raises(PlanError) as e:
+        read_lengths(data)
+    (issue,) = e.value.issues
+    assert said in issue.message
+    assert len(issue.message) < 400
+    assert issue.field == "lengths"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary(max_size=200) | st.text("0123456789,;\t\n\"'promtu.-e", max_size=80).map(str.encode)
+)
+def test_no_file_breaks_it(data):
+    try:
+        pairs = read_lengths(data)
+    except PlanError:
+        return
+    assert all(p >= 1 and o >= 1 for p, o in pairs)
+
+
+def test_lengths_of_a_file_take_the_place_of_the_plans():
+    plan = plan_of(requests=500, arrivals="burst")
+    requests = draw(plan, ((7, 3), (11, 5)))
+    assert set(zip(requests.prompts, requests.outputs, strict=True)) == {(7, 3), (11, 5)}
+    stream = simulate(plan, ((7, 3), (11, 5)))
+    assert any("file" in note for note in stream.notes)
+    assert requests.arrivals == draw(plan).arrivals
+
+
+def test_a_run_is_plain_json():
+    stream = simulate(plan_of(requests=20))
+    document = stream.to_dict()
+    assert document["runs"][0]["strategy"] == "static"
+    assert {f.name for f in dataclasses.fields(stream)} == set(document)
+
+
+@pytest.mark.parametrize(
+    ("serve", "field"),
+    [
+        ({"shared_prefix": 1024}, "serve.shared_prefix"),
+        ({"max_seq_len": 100}, "serve.max_seq_len"),
+        ({"arrival_rate": 0.0}, "serve.arrival_rate"),
+        ({"requests": 10**6}, "serve.requests"),
+        ({"lengths": "normal"}, "serve.lengths"),
+    ],
+)
+def test_what_a_stream_cannot_be(serve, field):
+    with pytest.raises(PlanError) as e:
+        Plan.of({"serve": serve})
+    assert [i.field for i in e.value.issues] == [field]

@@ -150,7 +150,7 @@ class Move:
     cover       seconds of each time that `hidden_by` hides
     kind, axis  of a collective; each piece has one of its own, but for an all-reduce
     shapes      of pieces that are no states: (elements, dtype)
-    behind      (count, shape): FLOPs of the product that hides it; attention: it is attention
+    behind      (count, shape): FLOPs of what hides it; kernel: whose rate they are done at
     """
 
     name: str
@@ -163,7 +163,7 @@ class Move:
     axis: str = ""
     shapes: Sequence[tuple[Shape, str]] = ()
     behind: tuple[float, Shape] | None = None
-    attention: bool = False
+    kernel: str = ""
 
     @property
     def bytes(self) -> float:

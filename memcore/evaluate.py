@@ -129,13 +129,7 @@ def evaluate(plan: Plan) -> Report:
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
             )
-        if step.copies.eight_bit:
-            notes.append(
-                "The time of a training step is not computed with products in 8 bits yet; its "
-                "memory is."
-            )
-        else:
-            time = training_time(plan, step, amounts)
+        time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "

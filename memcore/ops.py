@@ -317,6 +317,7 @@ def _eager_core(
 def _fused_softmax_core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Megatron's DotProductAttention: scaled products, and FusedScaleMaskSoftmax, one kernel in 16
     bits that keeps its result (megatron/core/transformer/dot_product_attention.py)."""
+    q = contiguous(t, q, QUERIES, "q, contiguous")
     k = contiguous(t, k, REPEATED_KEYS, "k, repeated")
     v = contiguous(t, v, REPEATED_KEYS, "v, repeated")
     scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores")

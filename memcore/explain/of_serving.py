@@ -23,6 +23,7 @@ from memcore.explain.shapes import row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
 from memcore.memory import listed
 from memcore.report import LedgerRow, OperationTime
+from memcore.roofline import ATTENTION
 from memcore.serving import (
     ATTENTION_OF,
     KV_SOURCE,
@@ -381,9 +382,9 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         moved = 2 * shape(book, (running, tokens, D), server.amounts(running, tokens))
         return about(o.name, "seconds", _all_reduces(book, moved, o.bound_by))
 
-    def pieces() -> tuple[Formula, Formula, bool, float]:
+    def pieces() -> tuple[Formula, Formula, str, float]:
         if int(i) == len(layers):
-            return (*_attention(book, server, which, running), True, 1.0)
+            return (*_attention(book, server, which, running), ATTENTION, 1.0)
         inside = int(i) < len(layers)
         e = layers[int(i)] if inside else head[int(i) - len(layers) - 1]
         return of_execution(book, e, server.amounts(running, tokens if inside else 1))

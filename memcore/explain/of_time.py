@@ -25,7 +25,16 @@ from memcore.ledger import Amounts
 from memcore.memory import rows_of
 from memcore.policies import DTYPE_BYTES
 from memcore.report import LedgerRow, OperationTime
-from memcore.roofline import Execution, Work, product_flops, sustained
+from memcore.roofline import (
+    ATTENTION,
+    EIGHT_BIT,
+    PRODUCT,
+    Execution,
+    Work,
+    attention_efficiency,
+    product_flops,
+    sustained,
+)
 from memcore.training_time import (
     ALL_BACKWARD,
     CHUNK_FORWARD,
@@ -40,6 +49,7 @@ from memcore.training_time import (
     matmul_dtype,
     moves,
     owned,
+    peak_dtype,
     root,
     sharing,
     step_executions,
@@ -91,8 +101,8 @@ def traffic(work: Work, runs: int, amounts: Amounts) -> Formula:
     return times * total(tensors) if runs > 1 else total(tensors)
 
 
-# FLOPs, traffic, whether it is attention, and the share of the GPU that its products fill.
-Pieces = Callable[[], tuple[Formula, Formula, bool, float]]
+# FLOPs, traffic, whose rate they are done at, and the share of the GPU that its products fill.
+Pieces = Callable[[], tuple[Formula, Formula, str, float]]
 TILES = "tiles of a result and waves of them are whole: roofline.TILES"
 
 
@@ -107,8 +117,10 @@ def operation(
             return about(f"FLOPs of {phase}", "FLOP", work, "Per step, on one GPU.", [DECLARED])
         return about(f"HBM traffic of {phase}", "bytes", moved, "Per step, on one GPU.", [TOUCHED])
     if field == "compute_seconds":
-        _, _, attention, share = pieces()
-        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, attention)
+        _, _, kernel, share = pieces()
+        formula = book.at(f"{base}.flops", "FLOPs") / reached(
+            book, dtype, kernel, serving=base.startswith("serve.")
+        )
         if share != 1:
             formula = formula / known("share of the GPU that is filled", share, source=TILES)
         return about(f"Arithmetic of {phase}", "seconds", formula, "If only compute limited it.")
@@ -137,12 +149,14 @@ def operation(
     return about(phase, "seconds", longer, "Per step, on one GPU.", [ROOFLINE])
 
 
-def reached(book: Book, dtype: str, attention: bool) -> Formula:
-    """FLOP/s that products, or attention, reach on this GPU."""
+def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formula:
+    """FLOP/s that products, those in 8 bits, or attention, reach on this GPU."""
     gpu = book.plan.accelerator
-    efficiency = constants.efficiency(gpu.architecture)
-    which = constant(efficiency.attention if attention else efficiency.matmul)
-    rate = book.at(f"hardware.peak_flops.{dtype}") * which
+    of = constants.efficiency(gpu.architecture)
+    attention = attention_efficiency(gpu, "" if serving else book.plan.train.kernels)
+    which = {ATTENTION: attention, EIGHT_BIT: of.eight}.get(kernel, of.matmul)
+    peak = "fp8" if kernel == EIGHT_BIT else dtype
+    rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)
     power = sustained(gpu, dtype)
     if power != 1:
         watts = known("watts", gpu.watts, source="the board's power limit")
@@ -165,10 +179,10 @@ def _operation_itself(book: Book, i: str) -> Explanation:
 def _operation(book: Book, i: str, field: str) -> Explanation:
     o = book.time.operations[int(i)]
 
-    def pieces() -> tuple[Formula, Formula, bool, float]:
+    def pieces() -> tuple[Formula, Formula, str, float]:
         every = _executions(book)
         if int(i) == len(every):
-            return (*_optimizer(book), False, 1.0)
+            return (*_optimizer(book), PRODUCT, 1.0)
         return of_execution(book, every[int(i)], book.amounts)
 
     return operation(book, o, f"time.operations.{i}", field, matmul_dtype(book.timed), pieces)
@@ -181,15 +195,13 @@ def _runs(book: Book, i: str) -> Explanation:
     return about(f"{o.name}, {o.phase}: how often", "", formula, "In one step.")
 
 
-def of_execution(
-    book: Book, e: Execution, amounts: Amounts
-) -> tuple[Formula, Formula, bool, float]:
+def of_execution(book: Book, e: Execution, amounts: Amounts) -> tuple[Formula, Formula, str, float]:
     """What the time of an operation is made of."""
     work, padded = product_flops(e.work, amounts, book.plan.accelerator.sms)
     return (
         flops(book, e.work, e.runs, amounts),
         traffic(e.work, e.runs, amounts),
-        e.work.attention,
+        e.work.kernel,
         work / padded if padded else 1.0,
     )
 
@@ -432,7 +444,7 @@ def _cover(book: Book, move: Move) -> Formula:
     if move.behind:
         count, of = move.behind
         dtype = matmul_dtype(book.timed)
-        return count * shape(book, of, book.amounts) / reached(book, dtype, move.attention)
+        return count * shape(book, of, book.amounts) / reached(book, dtype, move.kernel)
     if hidden_by == CHUNK_FORWARD:
         virtual = known("virtual stages", book.plan.parallel.virtual_stages, source="the plan")
         batches = book.at("plan.train.grad_accumulation", "micro-batches")
@@ -676,7 +688,7 @@ PALM = "PaLM, Chowdhery et al. 2022, appendix B: 2 per parameter and token, 4 x 
 
 @rule("time.mfu|hfu")
 def _utilization(book: Book, which: str) -> Explanation:
-    peak = book.at(f"hardware.peak_flops.{matmul_dtype(book.timed)}")
+    peak = book.at(f"hardware.peak_flops.{peak_dtype(book.timed)}")
     work = book.at("time.model_flops")
     if which == "hfu":
         work = work + book.at("time.recompute_flops")

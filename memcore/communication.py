@@ -45,7 +45,7 @@ class Links:
     ) -> Links:
         """`stride`: how far apart neighbours of the group are numbered."""
         per_node = max(1, min(ranks, gpus_per_node // stride))
-        share = constants.LINK_EFFICIENCY.middle
+        share = constants.COLLECTIVE_EFFICIENCY.middle
         return cls(
             ranks,
             per_node,

@@ -118,9 +118,7 @@ def operation(
         return about(f"HBM traffic of {phase}", "bytes", moved, "Per step, on one GPU.", [TOUCHED])
     if field == "compute_seconds":
         _, _, kernel, share = pieces()
-        formula = book.at(f"{base}.flops", "FLOPs") / reached(
-            book, dtype, kernel, serving=base.startswith("serve.")
-        )
+        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, kernel)
         if share != 1:
             formula = formula / known("share of the GPU that is filled", share, source=TILES)
         return about(f"Arithmetic of {phase}", "seconds", formula, "If only compute limited it.")
@@ -425,7 +423,7 @@ def ring(
     ranks = known("ranks", group, source="the plan: cluster.gpus", note="of the group")
     latency = constant(constants.COLLECTIVE_LATENCY)
     name = "network" if link == "network" else "peer" if gpu.peer_bandwidth else "pcie"
-    rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.LINK_EFFICIENCY)
+    rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
     inside = known("of them in a node", over.per_node, source="how ranks are numbered")
     if link == "network" and over.per_node != plan.gpus_in_node:
         rate = rate * inside / known("GPUs in a node", plan.gpus_in_node, source="the plan")
@@ -673,7 +671,8 @@ def _model_flops(book: Book) -> Explanation:
     ends = frozen_passes if book.plan.train.adapter != "none" else passes
     head = ends * (multiply * dim("EMBED") * dim("VOCAB"))
     again = book.at("plan.train.grad_accumulation")
-    formula = again * dim("B") * dim("S") * total([head, *layers])
+    every = layers if book.plan.architecture.image else [head, *layers]
+    formula = again * dim("B") * dim("S") * total(every)
     if sharing(book.plan) > 1:
         formula = formula / known("GPUs that share a micro-batch", sharing(book.plan),
                                   source="the plan: tp x pp x cp")  # fmt: skip

@@ -157,9 +157,9 @@ with left:
 - **PyTorch memory tracker**: PyTorch's own `MemTracker` and `FSDPMemTracker` follow a forward and
   backward with AdamW states resident. The optimizer step is not part of it. The ranks of FSDP2
   are those of a simulated process group.
-- **measured on GPUs**: what runs of torchtitan, torchtune and litgpt printed, by others. Reserved
-  memory is an interval of ours: a difference of 0 means that their figure lies in it, else it is
-  how far the nearer end is off. Out of memory: 0 means that Memplan says so too.
+- **measured on GPUs**: what runs of torchtitan, torchtune, litgpt, vLLM and more printed, by
+  others. Reserved memory is an interval of ours: a difference of 0 means that their figure lies in
+  it, else it is how far the nearer end is off. Out of memory: 0 means that Memplan says so too.
 - **published**: figures of papers and datasheets. They are rounded as printed, so that a
   difference within their rounding says nothing. The Method page has each with its source.
 """

@@ -54,7 +54,7 @@ from memcore.evidence.pytorch import (
 )
 from memcore.evidence.served import compared_served, served_table
 from memcore.evidence.times import STEP_TIME, TIME_TOLERANCE, compared_times, times_table
-from memcore.evidence.workings import Operation, method, operations, sizes
+from memcore.evidence.workings import Operation, first_fixes, method, operations, sizes
 
 __all__ = [
     "AUTOGRAD",
@@ -92,6 +92,7 @@ __all__ = [
     "compared_whole",
     "estimates",
     "estimators_table",
+    "first_fixes",
     "measured_table",
     "method",
     "operations",

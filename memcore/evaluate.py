@@ -136,9 +136,6 @@ class Training:
         return self.counted.memory
 
     def time(self) -> Time | None:
-        """None where it is not computed yet: products in 8 bits."""
-        if self.step.copies.eight_bit:
-            return None
         return training_time(self.plan, self.step, self.amounts)
 
 
@@ -170,11 +167,6 @@ def evaluate(plan: Plan) -> Report:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
-            )
-        if time is None:
-            notes.append(
-                "The time of a training step is not computed with products in 8 bits yet; its "
-                "memory is."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(

@@ -24,6 +24,7 @@ from memcore.units import (
 if TYPE_CHECKING:
     from memcore import Plan, Report
     from memcore.explain import Explanation
+    from memcore.solve import Answer
     from memcore.stream import Spread, Stream
 
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
@@ -86,6 +87,14 @@ def _parser() -> argparse.ArgumentParser:
     form = sub.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, as JSON")
     form.add_argument("--csv", action="store_true", help="one row for each strategy")
+    about = "Find the longest context, the most sequences or the fewest GPUs that a plan can serve."
+    sub = command("solve", _solve, about)
+    sub.add_argument("question", choices=("context", "concurrency", "gpus"), help="what to find")
+    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
+    sub.add_argument("--rate", type=_positive, help="requests per second, which gpus needs")
+    sub.add_argument("--ttft", type=_positive, help="most seconds to the first token")
+    sub.add_argument("--tpot", type=_positive, help="most seconds for each token after it")
+    sub.add_argument("--json", action="store_true", help="the answer, its plan and what it serves")
     sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
     sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
@@ -119,6 +128,16 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 65_535):
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a port from 1 to 65535")
     return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0")
+    return value
 
 
 def _fail(*messages: str, status: int = BAD_INPUT) -> int:
@@ -330,6 +349,60 @@ def _serve(report: Report) -> Iterable[str]:
         f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences\n"
         f"First token after {seconds_text(serve.ttft_seconds)}, then one every "
         f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
+    )
+
+
+# ---- solve
+
+
+def _solve(args: argparse.Namespace) -> int:
+    from memcore import solve
+
+    try:
+        plan = _plan_of(_read(args.plan))
+    except PlanError as e:
+        return _bad_plan(args.plan, e)
+    if not solve.can(plan):
+        return _fail("this plan cannot be served: `memplan evaluate` says why")
+    targets = solve.Targets(args.ttft, args.tpot)
+    if args.question == "gpus":
+        if args.rate is None:
+            return _fail("how many requests per second? Say --rate")
+        answer = solve.fewest_gpus(plan, args.rate, targets)
+    else:
+        find = {"context": solve.longest_context, "concurrency": solve.largest_concurrency}
+        answer = find[args.question](plan, targets)
+    print(_json(answer.to_dict(), indent=1) if args.json else _printable(_solved(answer)))
+    return 0
+
+
+_LIMITS = {
+    "memory": "memory",
+    "ttft": "the time to the first token",
+    "tpot": "the time per token",
+    "positions": "the model's number of positions",
+    "load": "the number of requests",
+    "rule": "another field of the plan",
+    "range": "nothing that was tried",
+}
+
+
+def _solved(answer: Answer) -> str:
+    """An answer for a terminal."""
+    s, p = answer.served, answer.plan
+    what = {
+        "context": f"Longest context: {answer.value:,} tokens, {p.serve.output_len:,} of them "
+        f"generated, for {p.serve.concurrency:,} sequences at once",
+        "concurrency": f"Most sequences: {answer.value:,} at once",
+        "gpus": f"Fewest GPUs: {answer.value:,}, tensor parallel {p.parallel.tp:,}, with "
+        f"{p.serve.concurrency:,} sequences at once on each replica",
+    }[answer.question]
+    if not answer.value:
+        return f"Not possible: {_LIMITS[answer.limit]} forbids it."
+    less = "fewer" if answer.question == "gpus" else "more"
+    return (
+        f"{what}; {_LIMITS[answer.limit]} forbids {less}.\nFirst token after "
+        f"{seconds_text(s.ttft_seconds)}, then one every {seconds_text(s.tpot_seconds)}"
     )
 
 

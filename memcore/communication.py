@@ -45,7 +45,7 @@ class Links:
     ) -> Links:
         """`stride`: how far apart neighbours of the group are numbered."""
         per_node = max(1, min(ranks, gpus_per_node // stride))
-        share = constants.LINK_EFFICIENCY.middle
+        share = constants.COLLECTIVE_EFFICIENCY.middle
         return cls(
             ranks,
             per_node,
@@ -115,6 +115,7 @@ AXES = {  # how a report calls the ranks of an axis
     "ETP": "expert tensor parallel",
     "DP": "data parallel",
     "EDP": "replicas of experts",
+    "REPLICAS": "replicas of a shard group",
     "PP": "pipeline",
 }
 
@@ -126,7 +127,8 @@ def group(plan: Plan, axis: str) -> tuple[int, int]:
     return {
         "TP": (p.tp, 1),
         "CP": (p.cp, p.tp),
-        "DP": (shards, p.tp),
+        "DP": (p.shard_group or shards, p.tp),
+        "REPLICAS": (shards // (p.shard_group or shards), p.tp * (p.shard_group or shards)),
         "ETP": (p.etp, 1),
         "EP": (p.ep, p.etp),
         "EDP": (shards * p.tp // (p.ep * p.etp), p.ep * p.etp),
@@ -150,7 +152,7 @@ class Move:
     cover       seconds of each time that `hidden_by` hides
     kind, axis  of a collective; each piece has one of its own, but for an all-reduce
     shapes      of pieces that are no states: (elements, dtype)
-    behind      (count, shape): FLOPs of the product that hides it; attention: it is attention
+    behind      (count, shape): FLOPs of what hides it; kernel: whose rate they are done at
     """
 
     name: str
@@ -163,7 +165,7 @@ class Move:
     axis: str = ""
     shapes: Sequence[tuple[Shape, str]] = ()
     behind: tuple[float, Shape] | None = None
-    attention: bool = False
+    kernel: str = ""
 
     @property
     def bytes(self) -> float:
@@ -176,10 +178,14 @@ class Move:
 
     @property
     def exposed(self) -> float:
-        """Seconds in a step that nothing hides."""
+        """Seconds by which a step is longer for it: what nothing hides, and what the work that
+        hides the rest loses, as kernels of a collective take memory bandwidth and processors."""
         if not self.seconds:
             return 0.0
-        return max(0.0, self.seconds[self.slowest] - self.cover) * self.times
+        each = self.seconds[self.slowest]
+        hidden = min(each, self.cover)
+        lost = constants.CONTENTION.middle * hidden if self.axis else 0.0
+        return (each - hidden + lost) * self.times
 
 
 def collective(

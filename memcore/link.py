@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping
@@ -50,6 +51,7 @@ KEYS = {
     "cp": Key("parallel.cp", 1),
     "ep": Key("parallel.ep", 1),
     "etp": Key("parallel.etp", 1),
+    "hsdp": Key("parallel.shard_group", 0),
     "sp": Key("parallel.sequence_parallel", False),
     "vs": Key("parallel.virtual_stages", 1),
     "sched": Key("parallel.schedule", "1f1b"),
@@ -83,6 +85,13 @@ KEYS = {
     "offopt": Key("train.offload_optimizer", "none"),
     "offpar": Key("train.offload_parameters", "none"),
     "offact": Key("train.offload_activations", "none"),
+    "optbufs": Key("train.offload_optimizer_buffers", 4),
+    "parbufs": Key("train.offload_param_buffers", 5),
+    "parbuf": Key("train.offload_param_buffer_size", 100_000_000),
+    "parincpu": Key("train.offload_param_max_in_cpu", 1_000_000_000),
+    "workers": Key("train.loader_workers", 0),
+    "ahead": Key("train.loader_prefetch", 2),
+    "pinmem": Key("train.loader_pin_memory", False),
     "wdtype": Key("serve.weight_dtype", "bf16"),
     "kvdtype": Key("serve.kv_dtype", "bf16"),
     "kvcache": Key("serve.kv_cache", "paged"),
@@ -470,10 +479,10 @@ def _mend_zero(document: dict[str, Any], given: Collection[str]) -> str:
 def _mend_gpus(document: dict[str, Any], given: Collection[str]) -> str:
     """Round the GPUs up to a multiple of the ranks that one replica takes."""
     gpus, cuts = document["cluster"]["gpus"], document["parallel"]
-    sizes = (gpus, cuts["tp"], cuts["pp"], cuts["cp"])
+    sizes = (gpus, *(cuts.get(axis, 1) for axis in ("tp", "pp", "cp")))
     if not all(type(n) is int and 1 <= n <= 10**6 for n in sizes):
         return ""
-    ranks = cuts["tp"] * cuts["pp"] * cuts["cp"]
+    ranks = math.prod(sizes[1:])
     document["cluster"]["gpus"] = -(-gpus // ranks) * ranks
     return f"{document['cluster']['gpus']:,} GPUs are used"
 

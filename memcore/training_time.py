@@ -7,11 +7,10 @@ once: until the first micro-batch arrives and after the last has left.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from memcore import constants
+from memcore import constants, offload
 from memcore.communication import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -32,6 +31,9 @@ from memcore.plan import Plan
 from memcore.policies import CHECKPOINTING, DTYPE_BYTES
 from memcore.report import OperationTime, StageTime, Time, Transfer
 from memcore.roofline import (
+    ATTENTION,
+    EIGHT_BIT,
+    PRODUCT,
     Execution,
     Speed,
     executions,
@@ -68,7 +70,8 @@ class _Traffic:
 
 
 def speed_of(plan: Plan, step: Step) -> Speed:
-    return Speed.of(plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle)
+    kernels = plan.train.kernels
+    return Speed.of(plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, kernels)
 
 
 def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
@@ -97,7 +100,7 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
     flops = {p: sum(o.flops for o in operations if o.phase == p) for p in PHASES}
     model_flops = batches * _convention_flops(plan, step, amounts)
-    peak = gpu.peak_flops(matmul_dtype(step))
+    peak = gpu.peak_flops(peak_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
     phases = {p: seconds([o for o in operations if o.phase == p]) for p in PHASES}
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
@@ -126,6 +129,11 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
 
 def matmul_dtype(step: Step) -> str:
     return "bf16" if step.copies.autocast else step.copies.compute
+
+
+def peak_dtype(step: Step) -> str:
+    """Whose peak utilization is a share of: the narrowest dtype that products have."""
+    return "fp8" if step.copies.eight_bit else matmul_dtype(step)
 
 
 # -- stages ---------------------------------------------------------------------------------------
@@ -314,7 +322,8 @@ def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTi
     backward = seconds([o for o in operations if o.phase in ("backward", "recompute")])
     waited = sum(m.exposed for m in found)
     cover = backward / plan.train.grad_accumulation + waited
-    return found + _offload(plan, step, amounts, cover)
+    weights = float(_count(step, amounts))
+    return found + offload.moves(plan, step, amounts, operations, cover, weights)
 
 
 NOTHING_BEFORE = "nothing: the first has no layer before it"
@@ -327,8 +336,6 @@ LAYER_FORWARD = "the forward of the layer before"
 LAYER_BACKWARD = "the backward of the layer before"
 ONE_BACKWARD = "backward of one batch"
 ALL_BACKWARD = "backward"
-LAST_BACKWARD = "the last backward"
-HOST_STEP = "the host's optimizer step"
 
 
 def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Move]:
@@ -346,25 +353,25 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
             for s, where in sends(step.blocks.layers, _again(step))
         ),
     ]
-    over = {axis: links(plan, axis) for axis in ("TP", "CP", "EP", "ETP")}
+    over = {axis: links(plan, axis) for axis in ("TP", "CP", "EP", "ETP", "EDP")}
     counted: dict[Send, int] = {}
     for s, times in every:
         if times and over[s.axis].ranks > 1:
             counted[s] = counted.get(s, 0) + times
     for s, times in counted.items():
         n = float(amounts.bytes(s.shape, s.dtype))
-        cover, by = 0.0, NOTHING
+        cover, by, kernel = 0.0, NOTHING, ""
         if s.behind:
             flops = s.behind[0] * float(amounts.elements(s.behind[1]))
-            cover = flops / (speed.attention if s.attention else speed.matmul)
+            narrow = step.copies.eight_bit and s.axis == "TP"
+            kernel = ATTENTION if s.attention else EIGHT_BIT if narrow else PRODUCT
+            cover = flops / speed.of_kernel(kernel)
             by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
         name = f"{s.kind} {s.what}, {AXES[s.axis]}, {s.phase}"
         move = collective(
             name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, cover, by
         )
-        found.append(
-            replace(move, shapes=((s.shape, s.dtype),), behind=s.behind, attention=s.attention)
-        )
+        found.append(replace(move, shapes=((s.shape, s.dtype),), behind=s.behind, kernel=kernel))
     if p.pp > 1:
         found.append(_between_stages(plan, step, amounts, speed))
     return found
@@ -404,6 +411,8 @@ def _communication(
     backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / per
     if step.accumulated:
         return _megatron(plan, step, amounts)
+    if t.framework == "deepspeed" and not step.sharded:
+        return _deepspeed(plan, step, amounts, backward * layers)
     if not step.sharded:
         pieces = {"gradients in buckets": _sum(step, "buckets", amounts)}
         found = [
@@ -412,7 +421,7 @@ def _communication(
                 ONE_BACKWARD,
             )
         ]  # fmt: skip
-        if t.zero == 1:
+        if t.zero:
             weights = {"updated weights": _sum(step, "resident", amounts)}
             found.append(
                 collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1)
@@ -460,7 +469,35 @@ def _communication(
     else:
         found.append(gather("reduce-scatter layers", grads, others, backward, LAYER_BACKWARD))
     found.append(gather("reduce-scatter first layer and root", last, batches, 0.0, NOTHING_AFTER))
+    if plan.parallel.shard_group:
+        # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
+        shards = {"gradients of all weights": amounts.alive(owned(step, "gradients", False))}
+        found.append(
+            collective(
+                "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
+                links(plan, "REPLICAS"), shards, batches, backward * layers, ALL_BACKWARD,
+            )
+        )  # fmt: skip
     return found
+
+
+def _deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> list[Move]:
+    """DeepSpeed with whole weights on every GPU: ZeRO 0 sums gradients, ZeRO 1 reduces them to
+    their owners at the last micro-batch and ZeRO 2 at each; owners send the updated weights. With
+    overlap_comm a reduction runs behind backward (deepspeed/runtime/zero/stage_1_and_2.py)."""
+    t, over = plan.train, links(plan, "DP")
+    pieces = {"gradients in buckets": float(_sum(step, "buckets", amounts))}
+    cover, by = (backward, ONE_BACKWARD) if t.overlap_comm == "on" else (0.0, NOTHING)
+    if t.zero == 0:
+        return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, cover, by)]
+    times = t.grad_accumulation if t.zero == 2 else 1
+    weights = {"updated weights": float(_sum(step, "resident", amounts))}
+    return [
+        collective(
+            "reduce-scatter gradients", REDUCE_SCATTER, "DP", over, pieces, times, cover, by
+        ),
+        collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1),
+    ]
 
 
 def root(step: Step, state: str) -> Alive:
@@ -520,49 +557,3 @@ def _part(group: Group, of_experts: bool) -> Group:
 def _is_expert(shape: Shape) -> bool:
     """Whether a weight of this shape is shared out over expert-parallel ranks."""
     return any(isinstance(f, Cut) and f.axis is EP for f in shape)
-
-
-def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float) -> list[Move]:
-    """What an optimizer on the host moves in one step.
-
-    Gradients leave while the last backward runs and waits for its links: `cover` seconds.
-    """
-    if step.offload == "none":
-        return []
-    share = constants.LINK_EFFICIENCY.middle
-    node, gpus = plan.node, plan.gpus_in_node
-    pcie = plan.accelerator.pcie_bandwidth * share
-    weights = float(_count(step, amounts))
-    down = weights * DTYPE_BYTES[step.copies.reduced]
-    up = weights * DTYPE_BYTES[step.copies.resident]
-    moved = weights * gpus * constants.HOST_ADAM_BYTES.middle
-    update = _over(moved, node.dram_bandwidth * constants.HBM_EFFICIENCY.middle)
-    found = [
-        Move(
-            "gradients to host", {"gradients": down}, {"pcie": _over(down, pcie)}, 1, cover,
-            LAST_BACKWARD,
-        ),
-        Move("weights from host", {"weights": up}, {"pcie": _over(up, pcie)}, 1, 0.0, NOTHING),
-        Move(
-            "host optimizer step", {"weights, gradients and states": moved}, {"dram": update}, 1,
-            0.0, NOTHING,
-        ),
-    ]  # fmt: skip
-    if step.offload == "nvme":
-        states = float(amounts.alive(optimizer_states(step))) * gpus
-        if not step.copies.master:
-            states += weights * gpus * DTYPE_BYTES["fp32"]
-        read = _over(states, node.nvme_read_bandwidth * share)
-        write = _over(states, node.nvme_write_bandwidth * share)
-        found.append(
-            Move(
-                "optimizer states from and to NVMe",
-                {"states read": states, "states written": states},
-                {"nvme": read + write}, 1, update, HOST_STEP,
-            )
-        )  # fmt: skip
-    return found
-
-
-def _over(moved: float, bandwidth: float) -> float:
-    return moved / bandwidth if bandwidth else math.inf

@@ -465,3 +465,23 @@ def test_simulate_refuses_what_is_no_plan(memplan: Callable[..., Ran]) -> None:
     ran = memplan("simulate", "-", given='{"serve": {"seed": -1}}')
     assert (ran.status, ran.out) == (2, "")
     assert "serve.seed" in ran.err
+
+
+def test_solve_answers_three_questions(memplan: Callable[..., Ran]) -> None:
+    assert "Longest context: 7,072 tokens" in memplan("solve", "context", "-", given="{}").out
+    assert "memory forbids more" in memplan("solve", "concurrency", "-", given="{}").out
+    ran = memplan("solve", "gpus", "-", "--rate", "5", "--tpot", "0.05", "--json", given="{}")
+    answer = json.loads(ran.out)
+    assert answer["value"] == answer["plan"]["cluster"]["gpus"] >= 1
+
+
+BERT = '{"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}}'
+
+
+def test_solve_refuses_what_it_cannot_answer(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("solve", "gpus", "-", given="{}")
+    assert ran.status == 2
+    assert "--rate" in ran.err
+    ran = memplan("solve", "context", "-", given=BERT)
+    assert ran.status == 2
+    assert "cannot be served" in ran.err

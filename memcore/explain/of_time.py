@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from memcore import constants
 from memcore.communication import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND, Links, Move, group
+from memcore.dims import SWAPPED
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import (
     Formula,
@@ -14,22 +15,39 @@ from memcore.explain.formula import (
     known,
     largest,
     log2,
+    smallest,
     total,
     whichever,
 )
 from memcore.explain.of_memory import constant
-from memcore.explain.shapes import dimension, row, shape, sum_of, width
+from memcore.explain.shapes import count, dimension, row, shape, sum_of, width
 from memcore.instants import optimizer_states
 from memcore.ledger import Amounts
 from memcore.memory import rows_of
+from memcore.offload import (
+    BATCH_BACKWARD,
+    BATCH_FORWARD,
+    HOST_STEP,
+    LAST_BACKWARD,
+    NVME_WAYS,
+    pieces,
+    swaps_another,
+)
 from memcore.policies import DTYPE_BYTES
 from memcore.report import LedgerRow, OperationTime
-from memcore.roofline import Execution, Work, product_flops, sustained
+from memcore.roofline import (
+    ATTENTION,
+    EIGHT_BIT,
+    PRODUCT,
+    Execution,
+    Work,
+    attention_efficiency,
+    product_flops,
+    sustained,
+)
 from memcore.training_time import (
     ALL_BACKWARD,
     CHUNK_FORWARD,
-    HOST_STEP,
-    LAST_BACKWARD,
     LAYER_BACKWARD,
     LAYER_FORWARD,
     NOTHING,
@@ -39,6 +57,7 @@ from memcore.training_time import (
     matmul_dtype,
     moves,
     owned,
+    peak_dtype,
     root,
     sharing,
     step_executions,
@@ -90,8 +109,8 @@ def traffic(work: Work, runs: int, amounts: Amounts) -> Formula:
     return times * total(tensors) if runs > 1 else total(tensors)
 
 
-# FLOPs, traffic, whether it is attention, and the share of the GPU that its products fill.
-Pieces = Callable[[], tuple[Formula, Formula, bool, float]]
+# FLOPs, traffic, whose rate they are done at, and the share of the GPU that its products fill.
+Pieces = Callable[[], tuple[Formula, Formula, str, float]]
 TILES = "tiles of a result and waves of them are whole: roofline.TILES"
 
 
@@ -106,8 +125,8 @@ def operation(
             return about(f"FLOPs of {phase}", "FLOP", work, "Per step, on one GPU.", [DECLARED])
         return about(f"HBM traffic of {phase}", "bytes", moved, "Per step, on one GPU.", [TOUCHED])
     if field == "compute_seconds":
-        _, _, attention, share = pieces()
-        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, attention)
+        _, _, kernel, share = pieces()
+        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, kernel)
         if share != 1:
             formula = formula / known("share of the GPU that is filled", share, source=TILES)
         return about(f"Arithmetic of {phase}", "seconds", formula, "If only compute limited it.")
@@ -136,12 +155,14 @@ def operation(
     return about(phase, "seconds", longer, "Per step, on one GPU.", [ROOFLINE])
 
 
-def reached(book: Book, dtype: str, attention: bool) -> Formula:
-    """FLOP/s that products, or attention, reach on this GPU."""
+def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formula:
+    """FLOP/s that products, those in 8 bits, or attention, reach on this GPU."""
     gpu = book.plan.accelerator
-    efficiency = constants.efficiency(gpu.architecture)
-    which = constant(efficiency.attention if attention else efficiency.matmul)
-    rate = book.at(f"hardware.peak_flops.{dtype}") * which
+    of = constants.efficiency(gpu.architecture)
+    attention = attention_efficiency(gpu, "" if serving else book.plan.train.kernels)
+    which = {ATTENTION: attention, EIGHT_BIT: of.eight}.get(kernel, of.matmul)
+    peak = "fp8" if kernel == EIGHT_BIT else dtype
+    rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)
     power = sustained(gpu, dtype)
     if power != 1:
         watts = known("watts", gpu.watts, source="the board's power limit")
@@ -164,10 +185,10 @@ def _operation_itself(book: Book, i: str) -> Explanation:
 def _operation(book: Book, i: str, field: str) -> Explanation:
     o = book.time.operations[int(i)]
 
-    def pieces() -> tuple[Formula, Formula, bool, float]:
+    def pieces() -> tuple[Formula, Formula, str, float]:
         every = _executions(book)
         if int(i) == len(every):
-            return (*_optimizer(book), False, 1.0)
+            return (*_optimizer(book), PRODUCT, 1.0)
         return of_execution(book, every[int(i)], book.amounts)
 
     return operation(book, o, f"time.operations.{i}", field, matmul_dtype(book.timed), pieces)
@@ -180,15 +201,13 @@ def _runs(book: Book, i: str) -> Explanation:
     return about(f"{o.name}, {o.phase}: how often", "", formula, "In one step.")
 
 
-def of_execution(
-    book: Book, e: Execution, amounts: Amounts
-) -> tuple[Formula, Formula, bool, float]:
+def of_execution(book: Book, e: Execution, amounts: Amounts) -> tuple[Formula, Formula, str, float]:
     """What the time of an operation is made of."""
     work, padded = product_flops(e.work, amounts, book.plan.accelerator.sms)
     return (
         flops(book, e.work, e.runs, amounts),
         traffic(e.work, e.runs, amounts),
-        e.work.attention,
+        e.work.kernel,
         work / padded if padded else 1.0,
     )
 
@@ -320,11 +339,21 @@ def _moved(book: Book, name: str) -> Explanation:
         formula = book.at(weights) * _dtype_width(book, copies.reduced)
     elif name == "weights":
         formula = book.at(weights) * _dtype_width(book, copies.resident)
+    elif name in (there := pieces(book.plan, book.timed)):
+        rows = [(r, times * r.copies) for group, times in there[name] for r in group.rows]
+        formula = total([
+            width(r.dtype) * shape(book, r.shape, book.amounts) * count(int(times))
+            for r, times in rows
+            if times
+        ])  # fmt: skip
+    elif name == "weights on NVMe":
+        half = width(copies.compute) * shape(book, (SWAPPED,), book.amounts)
+        formula = half * gpus
     elif name == "weights, gradients and states":
         formula = book.at(weights) * gpus * constant(constants.HOST_ADAM_BYTES)
     else:
         formula = book.at("time.states.optimizer") * gpus
-        if not copies.master:
+        if swaps_another(book.timed):
             formula = formula + book.at(weights) * gpus * _dtype_width(book, "fp32")
     return about(name.capitalize(), "bytes", formula, "Each time it is moved.")
 
@@ -370,7 +399,11 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     elif not move.cover:
         formula = times * book.at(f"{base}.each_seconds", "seconds each")
     else:
-        formula = times * at_least_zero(book.at(f"{base}.each_seconds", "seconds each") - cover)
+        each = book.at(f"{base}.each_seconds", "seconds each")
+        formula = at_least_zero(each - cover)
+        if move.axis:
+            formula = formula + constant(constants.CONTENTION) * smallest(each, cover)
+        formula = times * formula
     return about(f"{what}, exposed", "seconds", formula, "What the step waits for.")
 
 
@@ -394,7 +427,8 @@ def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
         rate = book.at("hardware.dram_bandwidth") * constant(constants.HBM_EFFICIENCY)
         return total(pieces) / rate
     if link == "nvme":
-        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in ("read", "write")]
+        ways = NVME_WAYS.get(move.name, ("read", "write"))
+        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in ways]
         return total([p / rate for p, rate in zip(pieces, rates, strict=True)])
     return total(pieces) / (book.at("hardware.pcie_bandwidth") * share)
 
@@ -408,7 +442,7 @@ def ring(
     ranks = known("ranks", group, source="the plan: cluster.gpus", note="of the group")
     latency = constant(constants.COLLECTIVE_LATENCY)
     name = "network" if link == "network" else "peer" if gpu.peer_bandwidth else "pcie"
-    rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.LINK_EFFICIENCY)
+    rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
     inside = known("of them in a node", over.per_node, source="how ranks are numbered")
     if link == "network" and over.per_node != plan.gpus_in_node:
         rate = rate * inside / known("GPUs in a node", plan.gpus_in_node, source="the plan")
@@ -427,7 +461,7 @@ def _cover(book: Book, move: Move) -> Formula:
     if move.behind:
         count, of = move.behind
         dtype = matmul_dtype(book.timed)
-        return count * shape(book, of, book.amounts) / reached(book, dtype, move.attention)
+        return count * shape(book, of, book.amounts) / reached(book, dtype, move.kernel)
     if hidden_by == CHUNK_FORWARD:
         virtual = known("virtual stages", book.plan.parallel.virtual_stages, source="the plan")
         batches = book.at("plan.train.grad_accumulation", "micro-batches")
@@ -438,6 +472,10 @@ def _cover(book: Book, move: Move) -> Formula:
         way = "forward" if hidden_by == LAYER_FORWARD else "backward"
         return book.at(f"time.layers.{way}") / (layers * batches)
     if hidden_by in (ONE_BACKWARD, ALL_BACKWARD):
+        return book.at("time.layers.backward") / batches
+    if hidden_by == BATCH_FORWARD:
+        return book.at("time.layers.forward") / batches
+    if hidden_by == BATCH_BACKWARD:
         return book.at("time.layers.backward") / batches
     if hidden_by == LAST_BACKWARD:
         backward = [book.at(f"time.phases.{p}") for p in ("recompute", "backward")]
@@ -672,7 +710,7 @@ PALM = "PaLM, Chowdhery et al. 2022, appendix B: 2 per parameter and token, 4 x 
 
 @rule("time.mfu|hfu")
 def _utilization(book: Book, which: str) -> Explanation:
-    peak = book.at(f"hardware.peak_flops.{matmul_dtype(book.timed)}")
+    peak = book.at(f"hardware.peak_flops.{peak_dtype(book.timed)}")
     work = book.at("time.model_flops")
     if which == "hfu":
         work = work + book.at("time.recompute_flops")

@@ -127,25 +127,27 @@ class Stacks:
 def grouped_linear(
     t: Tape, name: str, x: Tensor, offsets: Tensor, width: Factor, into: Factor, transposed: bool
 ) -> Tensor:
-    """Each row times the weight of its expert: (ROUTED, width) to (ROUTED, into). Saves x.
+    """Each row times the weight of its expert: (ROUTED, width) to (ROUTED, into). Saves x
+    where the weights are trained.
 
     torch.nn.functional.grouped_mm is not on autocast's list, so x takes the weight's dtype.
     """
     of_one = (width, into) if transposed else (into, width)
     w = t.parameter(name, (EXPERTS, *of_one))
-    used = Tensor(w.storage, (CHOSEN, *of_one), w.dtype, True)  # what is read of it
+    used = Tensor(w.storage, (CHOSEN, *of_one), w.dtype, w.needs_grad)  # what is read of it
     x = cast(t, x, w.dtype, f"{name} input")
     flops = (2.0, (ROUTED, width, into))
     t.start(f"{name} grouped_mm", x, used, offsets, flops=[flops])
     out = t.new(f"{name} out", (ROUTED, into), x.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        dw = t.new("weight grad", w.shape, w.dtype)
-        return [t.new(f"{name} input grad", x.shape, x.dtype), dw]
+        dw = t.new("weight grad", w.shape, w.dtype) if w.needs_grad else None
+        dx = t.new(f"{name} input grad", x.shape, x.dtype) if x.needs_grad else None
+        return [dx, dw]
 
-    t.finish(
-        f"{name} grouped_mm", [x, w], out, [x, used, offsets], backward, flops=[(4.0, flops[1])]
-    )
+    saved = [of for of, other in ((x, w), (used, x)) if other.needs_grad]
+    again = [(2.0 * (w.needs_grad + x.needs_grad), flops[1])]
+    t.finish(f"{name} grouped_mm", [x, w], out, [*saved, offsets], backward, flops=again)
     return out
 
 

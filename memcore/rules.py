@@ -261,8 +261,8 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
             "FSDP2 wants one dtype for the weights of a layer; set train.adapter_dtype to base",
         ),
         (
-            t.kernels not in ("hf", "megatron"),
-            f"adapters are not planned with {t.kernels} kernels; set train.kernels to hf",
+            t.kernels == "compile",
+            "adapters are not planned with compiled layers; set train.kernels to hf or liger",
         ),
         (
             t.offload_optimizer != "none",
@@ -273,11 +273,31 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
             "adapters are planned with data parallelism only; set parallel.tp, pp, cp and ep to 1",
         ),
         (
-            model is not None and bool(model.experts or model.kv_rank),
-            "adapters are planned for dense models only; set it to none, or choose such a model",
+            model is not None and bool(model.experts) and t.adapter != "lora",
+            "bitsandbytes leaves stacked experts as they are, which is not planned; set it to lora",
+        ),
+        (
+            t.kernels == "liger" and t.adapter != "lora",
+            f"{t.adapter} is not planned with Liger's kernels; set train.kernels to hf",
         ),
     ]
-    return [Issue("train.adapter", message) for broken, message in refused if broken]
+    issues = []
+    if model is not None and model.experts and t.lora_targets == "all-linear":
+        issues.append(
+            Issue(
+                "train.lora_targets",
+                "PEFT adapts stacked experts as whole parameters then (target_parameters), which "
+                "is not planned; use attention-all or attention",
+            )
+        )
+    if model is not None and model.kv_rank and t.lora_targets == "attention":
+        issues.append(
+            Issue(
+                "train.lora_targets",
+                "latent attention has no projection of values alone; use attention-all",
+            )
+        )
+    return issues + [Issue("train.adapter", message) for broken, message in refused if broken]
 
 
 def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:

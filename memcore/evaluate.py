@@ -15,6 +15,7 @@ from memcore.ledger import Amounts
 from memcore.memory import count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
+from memcore.policies import NO_LAYER
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
 from memcore.serving import serve
 from memcore.tape import Storage, Tape
@@ -124,6 +125,14 @@ def evaluate(plan: Plan) -> Report:
             notes.append(
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
+        if plan.train.frozen != NO_LAYER:
+            trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
+            notes.append(
+                "The time of a training step is not computed with frozen weights yet; its memory "
+                f"is. {trainable:,} parameters are trained."
+            )
+        if plan.train.ema != "none":
+            notes.append("Updating the average of the weights is not part of the step's time.")
         if plan.train.mtp_layers:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
@@ -134,7 +143,7 @@ def evaluate(plan: Plan) -> Report:
                 "The time of a training step is not computed with products in 8 bits yet; its "
                 "memory is."
             )
-        else:
+        elif plan.train.frozen == NO_LAYER:
             time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(

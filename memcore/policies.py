@@ -330,6 +330,36 @@ GRADIENTS = {
     "kept": Word("Kept", "zero_grad(set_to_none=False) keeps them, through forward too."),
 }
 
+NO_LAYER, EMBEDDINGS, LOWER = "none", "embeddings", "lower"
+UNTRAINED = {
+    NO_LAYER: Word("Nothing", "Every weight is trained."),
+    EMBEDDINGS: Word(
+        "Embeddings",
+        "Tokens, positions and whatever lies before the first layer, with a head that is tied to "
+        "them. A frozen weight has no gradient and no optimizer state.",
+    ),
+    LOWER: Word(
+        "All but the last layers",
+        "The embeddings, and all layers but the last so many: no backward reaches them, so that "
+        "they keep nothing. The final norm and the head are trained.",
+    ),
+}
+
+AVERAGED, AVERAGED_FP32 = "weights", "fp32"
+AVERAGES = {
+    "none": Word("None", "No average of the weights is kept."),
+    AVERAGED: Word(
+        "Like the weights",
+        "A second model whose weights follow the first one's, in their dtype and sharded as they "
+        "are (torch.optim.swa_utils.AveragedModel).",
+    ),
+    AVERAGED_FP32: Word(
+        "fp32, with the optimizer",
+        "An fp32 value for each trained weight, sharded as the optimizer states and offloaded "
+        "with them.",
+    ),
+}
+
 NF4, NF4_DOUBLE = "nf4", "nf4, double"
 QUANTIZED = (NF4, NF4_DOUBLE)
 

@@ -165,9 +165,9 @@ def _with_adapter(
 
 
 def wanted(t: Tape, x: Tensor) -> Tensor:
-    """A frozen embedding's result, of which a gradient is wanted all the same (transformers'
-    enable_input_require_grads, which PEFT calls where layers are checkpointed)."""
-    x.needs_grad |= bool(t.adapters and t.adapters.inputs)
+    """A frozen embedding's result, of which a gradient is wanted all the same: transformers' own
+    activation_checkpointing_enable calls enable_input_require_grads, and so does PEFT."""
+    x.needs_grad |= t.reached
     return x
 
 

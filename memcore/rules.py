@@ -146,6 +146,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
     issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
+    issues += _frozen_issues(plan)
     issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
@@ -298,6 +299,47 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
             )
         )
     return issues + [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _frozen_issues(plan: Plan) -> list[Issue]:
+    """What frozen weights, and averages of the weights, are not known to run with."""
+    t, p = plan.train, plan.parallel
+    frozen = [
+        (t.adapter != "none", "adapters freeze the model's own weights; set it to none"),
+        (
+            t.framework not in ("pytorch", "fsdp2"),
+            f"not planned with {t.framework}; set it to none, or train.framework to fsdp2",
+        ),
+        (
+            p.tp * p.pp * p.cp * p.ep > 1,
+            "planned with data parallelism only; set it to none, or parallel.tp, pp, cp and ep to 1",
+        ),
+        (
+            t.kernels == "compile",
+            "not planned with compiled layers; set it to none, or train.kernels to hf or liger",
+        ),
+        (
+            t.offload_optimizer != "none",
+            "not planned with optimizer offload; set it to none, or train.offload_optimizer to none",
+        ),
+    ]
+    ema = [
+        (t.adapter != "none", "an average of adapters is not planned; set it to none"),
+        (
+            t.framework == "deepspeed",
+            "an average of the weights is not planned with deepspeed; set it to none",
+        ),
+        (
+            t.ema == policies.AVERAGED and bool(policies.eight_bit(t.framework, t.precision)),
+            "a second model with weights in 8 bits is not planned; set it to fp32",
+        ),
+    ]
+    issues = []
+    if t.frozen != "none":
+        issues += [Issue("train.frozen", message) for broken, message in frozen if broken]
+    if t.ema != "none":
+        issues += [Issue("train.ema", message) for broken, message in ema if broken]
+    return issues
 
 
 def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:

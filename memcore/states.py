@@ -59,6 +59,8 @@ class BlockStates:
     temporaries  what its step needs while it runs
     master       the optimizer's fp32 copy, if the precision has one
     steps        the optimizer's step counters, one per parameter tensor
+    average      an fp32 moving average of each, which the optimizer keeps
+    second       a moving average that is a second model
     gathered     a layer's whole parameters, as its operations read them
     reduction    the buffer that a gradient reduction sends
     buckets      DistributedDataParallel's gradient buckets
@@ -71,6 +73,8 @@ class BlockStates:
     temporaries: Group
     master: Group
     steps: Group
+    average: Group
+    second: Group
     gathered: Group
     reduction: Group
     buckets: Group
@@ -172,6 +176,13 @@ def block_states(
             )
             for p in parameters
             if optimizer.step_bytes and not flattened
+        ),
+        average=group(
+            ".average", "optimizer_states", "fp32", always, "moving average of the weight", "state"
+        ),
+        second=group(
+            ".average", "optimizer_states", copies.resident, always,
+            "moving average of the weight, in a second model", of=tape.parameters,
         ),
         gathered=group(
             " (gathered)",

@@ -15,8 +15,8 @@ PEAK_TOLERANCE = 0.01
 # PyTorch keeps the embedding's own result, of which a gradient is wanted, where the first layer
 # gets something made from it: one tensor more, of few in models this small.
 CHECKPOINTED_TOLERANCE = 0.025
-# With the head frozen, Liger's chunked loss makes no tensor of the vocabulary's size: the peak is in
-# the last layer's forward, where a result of one adapter waits longer than ours.
+# With the head frozen, Liger's chunked loss makes no tensor of the vocabulary's size: the peak is
+# in the last layer's forward, where a result of one adapter waits longer than ours.
 CHUNKED_TOLERANCE = 0.025
 LORA = {"adapter": "lora"}
 OPTIONAL = ("kernels", "cross_entropy")
@@ -34,10 +34,7 @@ def test_trainable_parameters_are_equal(row):
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
-    assert (
-        evaluate(plan_of(row)).memory.saved_for_backward_bytes
-        == row["bytes"]
-    )
+    assert evaluate(plan_of(row)).memory.saved_for_backward_bytes == row["bytes"]
 
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "peak"))

@@ -312,7 +312,7 @@ def _frozen_issues(plan: Plan) -> list[Issue]:
         ),
         (
             p.tp * p.pp * p.cp * p.ep > 1,
-            "planned with data parallelism only; set it to none, or parallel.tp, pp, cp and ep to 1",
+            "planned with data parallelism only; set it to none, or tp, pp, cp and ep to 1",
         ),
         (
             t.kernels == "compile",
@@ -320,7 +320,7 @@ def _frozen_issues(plan: Plan) -> list[Issue]:
         ),
         (
             t.offload_optimizer != "none",
-            "not planned with optimizer offload; set it to none, or train.offload_optimizer to none",
+            "not planned with optimizer offload; set it or train.offload_optimizer to none",
         ),
     ]
     ema = [

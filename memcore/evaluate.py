@@ -164,9 +164,13 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    served = serve(plan)
-    rest = plan.accelerator.usable_bytes - served.budget_bytes
-    if served.outside_bytes > rest:
+    served = serve(plan) if FAMILIES[plan.architecture.family].decoder else None
+    if served is None:
+        notes.append(
+            f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
+            "nothing and has no KV cache."
+        )
+    elif served.outside_bytes > (rest := plan.accelerator.usable_bytes - served.budget_bytes):
         notes.append(
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."

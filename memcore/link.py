@@ -95,6 +95,13 @@ KEYS = {
     "block": Key("serve.block_size", 16),
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
+    "runtime": Key("serve.runtime", "graphs"),
+    "prefill": Key("serve.prefill", "whole"),
+    "draft": Key("serve.draft_tokens", 0),
+    "accept": Key("serve.draft_acceptance", 0.7),
+    "drafter": Key("serve.draft_model", "none"),
+    "offw": Key("serve.offload_weights", 0.0),
+    "offkv": Key("serve.offload_kv", "none"),
     "with": Key("together.kind", "none"),
     "enginetp": Key("together.engine_tp", 1),
     "asleep": Key("together.asleep", "all"),
@@ -435,7 +442,8 @@ def _mend_seq_len(document: dict[str, Any], given: Collection[str]) -> str:
         model = resolve_model(document["model"])
     except PlanError:
         return ""
-    if type(tokens) is not int or not model.learned_positions or tokens <= model.max_positions:
+    fitting = tokens == model.max_positions if model.image else tokens <= model.max_positions
+    if type(tokens) is not int or not model.learned_positions or fitting:
         return ""
     document["train"]["seq_len"] = model.max_positions
     return f"{model.max_positions:,} is used"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memcore import policies
+from memcore import catalog, policies
 from memcore.errors import Issue
 from memcore.families import FAMILIES
 from memcore.model import Model
@@ -146,10 +146,11 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
     issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
-    issues += _frozen_issues(plan)
+    issues += _frozen_issues(plan, model)
     issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
+    issues += _serving_issues(plan)
     issues += _host_issues(plan)
     issues += _together_issues(plan, model)
     issues += _stream_issues(plan)
@@ -173,6 +174,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"{' or '.join(kernels)}",
             )
         )
+    losses = FAMILIES[model.family].losses
+    if t.cross_entropy not in losses:
+        issues.append(
+            Issue(
+                "train.cross_entropy",
+                f"{model.family} has no {t.cross_entropy} loss; set it to {' or '.join(losses)}",
+            )
+        )
+    issues += _alone_issues(plan, model)
     if t.kernels == "compile" and t.checkpointing == "selective":
         issues.append(
             Issue(
@@ -189,7 +199,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "eager or fused",
             )
         )
-    if model.learned_positions and t.seq_len > model.max_positions:
+    if model.image and t.seq_len != model.image.tokens:
+        issues.append(
+            Issue(
+                "train.seq_len",
+                f"{t.seq_len:,} tokens, but {model.image.text} are {model.image.tokens:,}; set it "
+                "to that",
+            )
+        )
+    elif model.learned_positions and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",
@@ -301,10 +319,12 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
     return issues + [Issue("train.adapter", message) for broken, message in refused if broken]
 
 
-def _frozen_issues(plan: Plan) -> list[Issue]:
+def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What frozen weights, and averages of the weights, are not known to run with."""
     t, p = plan.train, plan.parallel
+    decodes = model is None or FAMILIES[model.family].decoder
     frozen = [
+        (not decodes, "planned for decoders only; set it to none"),
         (t.adapter != "none", "adapters freeze the model's own weights; set it to none"),
         (
             t.framework not in ("pytorch", "fsdp2"),
@@ -339,6 +359,30 @@ def _frozen_issues(plan: Plan) -> list[Issue]:
         issues += [Issue("train.frozen", message) for broken, message in frozen if broken]
     if t.ema != "none":
         issues += [Issue("train.ema", message) for broken, message in ema if broken]
+    return issues
+
+
+def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
+    """What families that are known with data parallelism only are not known to run with."""
+    if not FAMILIES[model.family].alone:
+        return []
+    issues = [
+        Issue(f"parallel.{axis}", f"{model.family} is planned with data parallelism; set it to 1")
+        for axis in ("tp", "pp", "cp")
+        if getattr(plan.parallel, axis) > 1
+    ]
+    if plan.train.framework not in ("pytorch", "fsdp2"):
+        message = f"{model.family} is not planned with it; set it to fsdp2 or pytorch"
+        issues.append(Issue("train.framework", message))
+    if plan.train.adapter != "none":
+        message = f"adapters are not planned for {model.family}; set it to none"
+        issues.append(Issue("train.adapter", message))
+    if policies.eight_bit(plan.train.framework, plan.train.precision):
+        message = f"{model.family} is not planned with products in 8 bits; set it to bf16-mixed"
+        issues.append(Issue("train.precision", message))
+    if plan.together.kind != "none":
+        message = f"{model.family} is planned by itself only; set it to none"
+        issues.append(Issue("together.kind", message))
     return issues
 
 
@@ -442,6 +486,46 @@ def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.mtp_layers", message) for broken, message in refused if broken]
+
+
+def _serving_issues(plan: Plan) -> list[Issue]:
+    """What a server cannot do."""
+    s, p, issues = plan.serve, plan.parallel, []
+    ranks = p.tp * p.pp
+    if policies.PREFILLS[s.prefill].elsewhere and plan.cluster.gpus < 2 * ranks:
+        issues.append(
+            Issue(
+                "serve.prefill",
+                f"prompts are read on another replica, but {plan.cluster.gpus:,} GPUs have one of "
+                f"{ranks:,}; use {2 * ranks:,} GPUs, or set it to whole or chunked",
+            )
+        )
+    if s.draft_tokens and s.draft_model != "none":
+        draft = catalog.model(s.draft_model)
+        heads = draft.heads
+        if not FAMILIES[draft.family].decoder:
+            issues.append(
+                Issue("serve.draft_model", "an encoder, which generates nothing; choose another")
+            )
+        elif heads % p.tp:
+            issues.append(
+                Issue(
+                    "serve.draft_model",
+                    f"its {heads:,} attention heads do not divide by tp {p.tp:,}; choose another, "
+                    "or none",
+                )
+            )
+    try:
+        node = plan.node
+    except KeyError:  # an unknown preset, which is reported on its own
+        return issues
+    if not node.dram_bytes:
+        one = f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload to"
+        if s.offload_weights:
+            issues.append(Issue("serve.offload_weights", f"{one}; set it to 0"))
+        if s.offload_kv != "none":
+            issues.append(Issue("serve.offload_kv", f"{one}; set it to none"))
+    return issues
 
 
 def _parallel_issues(plan: Plan) -> list[Issue]:

@@ -115,6 +115,7 @@ def test_torch_s_averaged_model_is_as_large_as_the_model():
         ({"frozen": "lower", "kernels": "compile"}, "frozen"),
         ({"frozen": "embeddings", "offload_optimizer": "cpu"}, "frozen"),
         ({"frozen": "embeddings", "adapter": "lora", "adapter_dtype": "base"}, "frozen"),
+        ({"frozen": "embeddings", "model": "bert-base"}, "frozen"),
         ({"ema": "fp32", "adapter": "lora", "adapter_dtype": "base"}, "ema"),
     ],
 )

@@ -268,6 +268,25 @@ _ADAM_8BIT = (
     State("state2 (32 bit)", "small", "fp32"),
 )
 
+
+def _block_quantized(bits: int, block: int) -> tuple[State, ...]:
+    """torchao/optim (0.18): subclass_8bit.py, subclass_4bit.py and adam.py: _new_buffer.
+
+    Each tensor has the values that its codes stand for; one that is small, or no multiple of a
+    block, is whole.
+    """
+    kept = f"codes, {bits} bit", f"scales, {block}", f"values of {bits} bits, {block}"
+    names = ("codes", "scale", "qmap")
+    of_one = [(n, k, "int8" if n == "codes" else "fp32") for n, k in zip(names, kept, strict=True)]
+    return tuple(
+        State(f"{moment}.{name}" if name else moment, keeps, dtype)
+        for moment in ("exp_avg", "exp_avg_sq")
+        for name, keeps, dtype in (*of_one, ("", f"whole, {block}", ""))
+    )
+
+
+_AO_8, _AO_4 = _block_quantized(8, 256), _block_quantized(4, 128)
+
 # What stands here is what `optimizer.state` holds after a step (torch 2.13), and the lists that the
 # foreach implementations make (torch/optim/adam.py, _adafactor.py); Lion as in lion-pytorch;
 # 8-bit Adam as in bitsandbytes/optim/optimizer.py (0.49): min_8bit_size 4096, blocks of 256.
@@ -297,6 +316,22 @@ OPTIMIZERS = {
         _ADAM_8BIT,
         16,
         tables=("qmap1", "qmap2"),
+    ),
+    "torchao-adamw8bit": Optimizer(
+        "AdamW, 8 bit (torchao)",
+        "Both moments in 8 bits with an fp32 scale for each 256 of them (torchao.optim.AdamW8bit); "
+        "a parameter of fewer than 4,096 elements keeps them whole.",
+        _AO_8,
+        _AO_8,
+        16,
+    ),
+    "torchao-adamw4bit": Optimizer(
+        "AdamW, 4 bit (torchao)",
+        "Both moments in 4 bits with an fp32 scale for each 128 of them (torchao.optim.AdamW4bit); "
+        "a parameter of fewer than 4,096 elements keeps them whole.",
+        _AO_4,
+        _AO_4,
+        16,
     ),
     "sgd": Optimizer("SGD", "Keeps nothing between steps.", (), (), 2),
     "sgd-momentum": Optimizer(

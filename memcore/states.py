@@ -226,6 +226,26 @@ QUANTIZED: dict[str, tuple[str, Callable[[Number], Number]]] = {
 }
 
 
+def _in_blocks(bits: int, block: int) -> dict[str, tuple[str, Callable[[Number], Number]]]:
+    """torchao quantizes what has whole blocks (torchao/optim/adam.py: _new_buffer)."""
+
+    def if_quantized(n: Number, yes: Number, no: Number) -> Number:
+        return where((n >= SMALLEST_QUANTIZED) & (n % block == 0), yes, no)
+
+    return {
+        f"codes, {bits} bit": ("codes", lambda n: if_quantized(n, n * bits // 8, 0 * n)),
+        f"scales, {block}": ("scales", lambda n: if_quantized(n, n // block, 0 * n)),
+        f"values of {bits} bits, {block}": (
+            "values of codes",
+            lambda n: if_quantized(n, 0 * n + 2**bits, 0 * n),
+        ),
+        f"whole, {block}": ("values", lambda n: if_quantized(n, 0 * n, n)),
+    }
+
+
+QUANTIZED |= _in_blocks(8, 256) | _in_blocks(4, 128)
+
+
 @functools.lru_cache(maxsize=64)
 def lookup_tables(optimizer: Optimizer) -> Group:
     """The values that 8-bit codes stand for, once for all parameters."""

@@ -47,6 +47,7 @@ def structure_of(
     depths: Depths | None = None,
     frozen: str = "",
     reached: bool = False,
+    regathers: str = "",
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -60,7 +61,9 @@ def structure_of(
         exchanges,
         gathers,
     )
-    return Structure(model.family, model.traits, *words, adapters, narrow, depths, frozen, reached)
+    return Structure(
+        model.family, model.traits, *words, adapters, narrow, depths, frozen, reached, regathers
+    )
 
 
 @functools.lru_cache(maxsize=512)

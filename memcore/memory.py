@@ -62,6 +62,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         depths=depths_of(plan),
         frozen=frozen_of(plan),
         reached=bool(frozen_of(plan)) and again in (policies.OPERATIONS, policies.LAYER),
+        regathers=copies.reduced if p.ep > 1 and t.framework == "fsdp2" else "",
     )
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == policies.LOWER else 0
@@ -192,7 +193,8 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
     sizes["STATE"] = ranks if partitioned else 1
     # Each expert is on one of EP ranks, taken from all that run the same layers.
-    sizes["EDP"] = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"]) if t.zero == 1 else 1
+    holders = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"])
+    sizes["EDP"] = holders if sharded or t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
     if t.framework == "megatron":

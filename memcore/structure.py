@@ -72,6 +72,8 @@ class Structure:
     narrow     what Transformer Engine's linear layers have in 8 bits
     frozen     '' or policies.EMBEDDINGS, or policies.LOWER where no layer is trained either
     reached    the frozen embedding's result needs a gradient all the same
+    regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
+               own, gathered for their products and freed after them; else ''
     depths     multi-token prediction behind the last layer, if there is any
     """
 
@@ -91,6 +93,7 @@ class Structure:
     depths: Depths | None = None
     frozen: str = ""
     reached: bool = False
+    regathers: str = ""
 
 
 @dataclass(frozen=True, slots=True)

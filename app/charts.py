@@ -24,7 +24,7 @@ MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest on
 HIDDEN = 0.35  # opacity of time that something else hides
 
 
-def _figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
+def figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
     for axis in ("xaxis", "yaxis"):  # a chart that can be clicked would also be dragged
         layout[axis] = {"fixedrange": True, **layout.get(axis, {})}
     return go.Figure(
@@ -161,7 +161,7 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
         )
     )
     most = max(high, memory.capacity_bytes)
-    return _figure(
+    return figure(
         traces,
         height=155 + 34 * len(peaks),
         bargap=0.5,
@@ -210,7 +210,7 @@ def timeline(memory: Memory) -> go.Figure:
     reach = max(1.2 * most, 1.03 * memory.capacity_bytes if near else 0)
     if near:
         traces.append(_named_line(f"Capacity {bytes_text(memory.capacity_bytes)}"))
-    return _figure(
+    return figure(
         traces,
         height=100 + 25 * len(instants),
         xaxis={"title": "GiB", "range": [0, reach / GiB]},
@@ -257,7 +257,7 @@ def step_time(time: Time) -> go.Figure:
                 marker={"opacity": HIDDEN},
             )
         )
-    return _figure(
+    return figure(
         traces,
         height=80 + 34 * len(rows),
         showlegend=False,  # each row is named
@@ -313,7 +313,7 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
                 unselected={"marker": {"opacity": 1}},
             )
         )
-    return _figure(
+    return figure(
         traces,
         height=360,
         xaxis={
@@ -366,7 +366,7 @@ def tiers(rows: Sequence[dict[str, Any]]) -> go.Figure:
     held = [row for row in rows if row["capacity_bytes"]]
     labels = [_literal(row["tier"]) for row in held]
     least = min([row["capacity_bytes"] for row in held], default=1) / 10
-    return _figure(
+    return figure(
         [
             _bar(
                 "Capacity",
@@ -433,7 +433,7 @@ def serving(serve: Serve, concurrency: int) -> go.Figure:
         _bar(name, colour, [size / GiB], ["Each GPU"], [f"{name}: {bytes_text(size)}"], [path])
         for name, colour, size, path in parts
     ]
-    return _figure(
+    return figure(
         bars,
         height=189,
         bargap=0.5,
@@ -471,7 +471,7 @@ def together(found: TogetherMemory) -> go.Figure:
         )
     )
     most = max(found.capacity_bytes, found.device_bytes[1])
-    return _figure(
+    return figure(
         bars,
         height=110 + 38 * len(phases),
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
@@ -524,7 +524,7 @@ def residuals(rows: Sequence[evidence.Comparison], by: str = "model") -> go.Figu
         for (source, used_for), found in sorted(places.items(), key=_legend_order)
     ]
     near, far = _near_and_far([100 * row.error for row in rows])
-    return _figure(
+    return figure(
         traces,
         height=120 + 32 * len(bands),
         xaxis={
@@ -648,7 +648,7 @@ def calculators(worked: evidence.Worked) -> go.Figure:
         ),
     ]
     high = max(LEAST_ROWS, len(order))
-    return _figure(
+    return figure(
         traces,
         height=60 + 22 * high,
         margin={"l": 8, "r": 8, "t": 8, "b": 8},

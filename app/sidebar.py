@@ -81,6 +81,14 @@ def draw(page: str) -> None:
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
         _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
         _fields("serve.memory_utilization", "serve.max_batched_tokens")
+    with st.expander("Request stream", expanded=page == "Serve"):
+        _fields("serve.arrivals")
+        if state.drafted("serve.arrivals") != "burst":
+            _fields("serve.arrival_rate")
+        _fields("serve.requests", "serve.lengths")
+        if state.drafted("serve.lengths") != "fixed":
+            _fields("serve.prompt_cv", "serve.output_cv")
+        _fields("serve.shared_prefix", "serve.max_seq_len", "serve.seed")
     with st.expander("Train and serve together", expanded=page == "Together"):
         _fields("together.kind")
         if state.drafted("together.kind") != "none":

@@ -18,7 +18,10 @@ from memcore.errors import Issue
 from memcore.explain import Book
 from memcore.policies import COPIES
 from memcore.report import Report
+from memcore.stream import Pace, Stream, read_lengths, simulate
+from memcore.stream import paces as paces_to
 
+MOST = 1024  # sequences at once up to which throughput is shown
 Query = dict[str, list[str]]
 
 
@@ -134,6 +137,41 @@ def _evaluated(name: str, plan: Plan) -> Report:
     return kept[1]
 
 
+def stream() -> Stream | None:
+    """The plan's stream of requests, simulated; kept until something changes that it depends on."""
+    s, now = st.session_state, plan()
+    asked = (now.model, now.cluster, now.parallel, now.serve, s.get("lengths"))
+    kept = s.get("stream")
+    if kept is None or kept[0] != asked:
+        kept = s.stream = (asked, simulate(now, s.get("lengths")))
+    found: Stream | None = kept[1]
+    return found
+
+
+def paces() -> tuple[Pace, ...]:
+    """Throughput and time per token, up to as many sequences as fit."""
+    s, now = st.session_state, plan()
+    asked = (now.model, now.cluster, now.parallel, now.serve)
+    kept = s.get("paces")
+    if kept is None or kept[0] != asked:
+        served = report().serve
+        fitting = served.max_concurrency if served else 0
+        kept = s.paces = (asked, paces_to(now, min(fitting, MOST)))
+    found: tuple[Pace, ...] = kept[1]
+    return found
+
+
+def lengths_file() -> str:
+    """The name of the file that the stream's lengths come from, or ''."""
+    return str(st.session_state.get("lengths_name", ""))
+
+
+def lengths_issues() -> tuple[Issue, ...]:
+    """Why the file that was given last is none of lengths."""
+    found: tuple[Issue, ...] = st.session_state.get("lengths_issues", ())
+    return found
+
+
 def drafted(path: str) -> Any:
     """What the widget of a field shows."""
     value: Any = st.session_state.draft
@@ -213,6 +251,21 @@ def use_model(config: Mapping[str, Any] | PlanError) -> None:
     change({"model": config})
     if any(issue.field.startswith("model") for issue in s.problems):
         s.draft = before
+
+
+def use_lengths(data: bytes, name: str) -> None:
+    """Take the stream's lengths from a file; one that has none leaves them as they are."""
+    s = st.session_state
+    try:
+        s.lengths, s.lengths_name, s.lengths_issues = read_lengths(data), name, ()
+    except PlanError as e:
+        s.lengths_issues = e.issues
+
+
+def drop_lengths() -> None:
+    """Back to the plan's own lengths."""
+    s = st.session_state
+    s.lengths, s.lengths_name, s.lengths_issues = None, "", ()
 
 
 def replace(plan: Plan) -> None:

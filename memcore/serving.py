@@ -243,8 +243,8 @@ def serve(plan: Plan) -> Serve:
         ttft_seconds=seconds(prefill),
         tpot_seconds=tpot,
         tokens_per_second=running / tpot,
-        prefill_bound_by=_bound(prefill),
-        decode_bound_by=_bound(decode),
+        prefill_bound_by=bound(prefill),
+        decode_bound_by=bound(decode),
         gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
         replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),
         rows=(*weights, *tables, kv, activations),
@@ -453,7 +453,8 @@ def _attention(
     )  # fmt: skip
 
 
-def _bound(operations: list[OperationTime]) -> str:
+def bound(operations: list[OperationTime]) -> str:
+    """Which resource most of the time goes to."""
     sums: dict[str, float] = {}
     for o in operations:
         sums[o.bound_by] = sums.get(o.bound_by, 0.0) + o.seconds

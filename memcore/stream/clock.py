@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from memcore.plan import Plan
 from memcore.roofline import seconds
-from memcore.serving import CACHE_READ, Server, forward
+from memcore.serving import CACHE_READ, Server, bound, decode_operations, forward
 
 PER_OCTAVE = 4  # sizes asked between one power of two and the next
 CONTEXT = 4096  # tokens; what attention costs is proportional to it
@@ -107,10 +107,31 @@ class Clock:
         )
 
 
-def sizes_to(most: int) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Decoding alone with so many sequences at once, at half of their outputs."""
+
+    sequences: int
+    tpot_seconds: float
+    tokens_per_second: float
+    bound_by: str
+
+
+def paces(plan: Plan, most: int) -> tuple[Pace, ...]:
+    """How throughput and time per token go together, from one sequence to `most`."""
+    server = Server.of(plan)
+    found = []
+    for n in sizes_to(max(1, most), per_octave=2):
+        operations = decode_operations(server, n)
+        tpot = seconds(operations)
+        found.append(Pace(n, tpot, n / tpot, bound(operations)))
+    return tuple(found)
+
+
+def sizes_to(most: int, per_octave: int = PER_OCTAVE) -> tuple[int, ...]:
     """Sizes from one to `most`, ever further apart."""
     sizes, size = [1], 1.0
     while sizes[-1] < most:
-        size *= 2 ** (1 / PER_OCTAVE)
+        size *= 2 ** (1 / per_octave)
         sizes.append(min(most, max(sizes[-1] + 1, round(size))))
     return tuple(sizes)

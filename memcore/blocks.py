@@ -12,7 +12,7 @@ from memcore.model import Model
 from memcore.ops import HIDDEN
 from memcore.policies import CORE
 from memcore.primitives import scatter
-from memcore.structure import Adapters, Depths, LayerKind, Structure
+from memcore.structure import Adapters, Depths, LayerKind, Narrow, Structure
 from memcore.tape import Tape, Tensor
 
 
@@ -43,6 +43,7 @@ def structure_of(
     exchanges: bool = False,
     gathers: bool = False,
     adapters: Adapters | None = None,
+    narrow: Narrow | None = None,
     depths: Depths | None = None,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
@@ -57,7 +58,7 @@ def structure_of(
         exchanges,
         gathers,
     )
-    return Structure(model.family, model.traits, *words, adapters, depths)
+    return Structure(model.family, model.traits, *words, adapters, narrow, depths)
 
 
 @functools.lru_cache(maxsize=512)
@@ -74,7 +75,7 @@ def _tape(
     s: Structure, prefix: str, run: Callable[[Tape], Tensor], kernels: str, core: bool = False
 ) -> Tape:
     """One block, forward and backward. `core`: backward runs the attention core again."""
-    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters)
+    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     with t.scope(prefix):
         out = run(t)
         t.end_forward(out)

@@ -129,7 +129,13 @@ def evaluate(plan: Plan) -> Report:
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
             )
-        time = training_time(plan, step, amounts)
+        if step.copies.eight_bit:
+            notes.append(
+                "The time of a training step is not computed with products in 8 bits yet; its "
+                "memory is."
+            )
+        else:
+            time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
@@ -137,6 +143,11 @@ def evaluate(plan: Plan) -> Report:
         )
     if memory and FAMILIES[plan.architecture.family].note:
         notes.append(FAMILIES[plan.architecture.family].note)
+    if memory and plan.architecture.experts and step.copies.eight_bit:
+        notes.append(
+            "Rows of an expert that are padded to a multiple of "
+            f"{step.copies.eight_bit.multiple} for products in 8 bits are not counted."
+        )
     if memory and (padded := _padded_experts(plan)):
         notes.append(
             "FSDP2 cuts a stack of experts along its first dimension: "
@@ -144,9 +155,13 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    served = serve(plan)
-    rest = plan.accelerator.usable_bytes - served.budget_bytes
-    if served.outside_bytes > rest:
+    served = serve(plan) if FAMILIES[plan.architecture.family].decoder else None
+    if served is None:
+        notes.append(
+            f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
+            "nothing and has no KV cache."
+        )
+    elif served.outside_bytes > (rest := plan.accelerator.usable_bytes - served.budget_bytes):
         notes.append(
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."

@@ -17,7 +17,8 @@ from memcore.dims import (
     S,
     Shape,
 )
-from memcore.structure import SEQUENCE
+from memcore.quantized import scales
+from memcore.structure import SEQUENCE, Narrow
 from memcore.tape import Gradients, Tape, Tensor
 
 # -- Liger -------------------------------------------------------------------------------------
@@ -157,22 +158,31 @@ def linear(
     """Megatron's column- or row-parallel linear. Saves this rank's tokens of x, and gathers them
     again in backward where the product needs all of them.
 
+    In 8 bits it saves a copy of x along columns, or x itself where attention or a router keeps that
+    anyway (Megatron's set_save_original_input).
+
     weight   the output layer's, where several products read it: the stand-in for its gradient then
              waits for those of the others
     """
     column, row = is_cut(into), is_cut(width)
     sequence = t.parallel == SEQUENCE
+    head = isinstance(into, Cut) and into.dim is VOCAB  # the one layer that is not TE's
+    narrow = None if head else t.narrow
     with t.scope(name):
-        w = weight or t.parameter("weight", (into, width), tied)
+        w = weight or t.parameter("weight", (into, width), tied, narrow=narrow)
         weights = [w, t.parameter("bias", (into,))] if bias else [w]
         gathers, scatters = column and sequence, row and sequence
         rows = (B, S / CP) if column else x.shape[:-1]
         flops = (2.0, (*rows, width, into))
         _sends(t, x, (*rows, width), (*rows, into), column, row)
         t.start("matmul", x, *weights, flops=[flops], product="mm")
-        whole = t.new("gathered", (*rows, width), x.dtype) if gathers else x
+        read, kept = [x], [x]
+        if narrow:
+            reused = (row and t.within("att")) or x.storage.holders > 0
+            read, kept = narrowed(t, x, narrow, reused and not narrow.how.delayed, gathers)
+        whole = gathered(t, narrow, (*rows, width), x.dtype, "gathered") if gathers else read
         out = t.new("out", (*rows, into), x.dtype)
-        t.use(whole)
+        t.use(*whole)
         if scatters:
             partial, out = out, t.new("scattered", (B, S / CP / SEQ, into), x.dtype)
             t.use(partial)
@@ -182,15 +192,19 @@ def linear(
         def backward(g: Gradients) -> Gradients:
             used = []
             if gathers:
-                used.append(t.new("gathered again", (*rows, width), x.dtype))
-            if scatters:
+                used += gathered(t, narrow, (*rows, width), x.dtype, "gathered again")
+            if narrow:
+                used += twice(t, narrow, (*rows, into), "output grad")
+                if kept == [x]:
+                    used += twice(t, narrow, x.shape, "input")
+            elif scatters:
                 used.append(t.new("output grad, gathered", (*rows, into), x.dtype))
             dx = t.new("input grad", (*rows, width), x.dtype)
             if gathers:
                 used.append(dx)
                 dx = t.new("input grad, scattered", x.shape, x.dtype)
             dw = None
-            if isinstance(into, Cut) and into.dim is VOCAB:  # the one layer that is not TE's
+            if head:
                 dw = t.new("weight grad", w.shape, w.dtype)
                 used += [dw] if weight is None else []
             t.read_and_write(w.storage, w.shape, "fp32")
@@ -198,8 +212,53 @@ def linear(
             waits = [dw if weight else None, *(None for _ in weights[1:])]
             return [dx if x.needs_grad else None, *waits]
 
-        t.finish("matmul", [x, *weights], out, [x], backward, flops=[(4.0, flops[1])])
+        t.finish("matmul", [x, *weights], out, kept, backward, flops=[(4.0, flops[1])])
         return out
+
+
+# In 8 bits, as transformer_engine/pytorch (2.20) has it: module/linear.py and layernorm_linear.py,
+# tensor/float8_tensor.py and mxfp8_tensor.py. Of scales that the whole tensor shares there is one
+# number, which is not counted; of one for each 32 values there are so many bytes, where rows and
+# columns are multiples of 128.
+
+
+def eight_bit(t: Tape, narrow: Narrow, shape: Shape, name: str) -> list[Tensor]:
+    """A tensor in 8 bits, with the scales of its blocks."""
+    made = [t.new(f"{name} (8 bit)", shape, "fp8")]
+    if narrow.how.block:
+        made.append(t.new(f"{name} (scales)", (scales(shape, narrow.how.block),), "fp8"))
+    return made
+
+
+def twice(t: Tape, narrow: Narrow, shape: Shape, name: str) -> list[Tensor]:
+    """The same along rows and, where products need it, along columns."""
+    rows = eight_bit(t, narrow, shape, name)
+    return [*rows, *(eight_bit(t, narrow, shape, f"{name}, by columns") if narrow.both else [])]
+
+
+def gathered(t: Tape, narrow: Narrow | None, shape: Shape, dtype: str, name: str) -> list[Tensor]:
+    """All ranks' tokens, sent in 8 bits where the product reads them so. Forward needs them along
+    rows; backward along columns, which a tensor with one scale is turned to after it arrived."""
+    if not narrow:
+        return [t.new(name, shape, dtype)]
+    turns = t.forward_end and not narrow.how.block
+    return (twice if turns else eight_bit)(t, narrow, shape, name)
+
+
+def narrowed(
+    t: Tape, x: Tensor, narrow: Narrow, reused: bool, gathers: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What a product reads of x in 8 bits, and what is kept of it for the weight's gradient.
+
+    reused    x itself is kept, and made narrow again in backward
+    gathers   one scale for the whole tensor: ranks exchange rows only, and rows are kept
+    """
+    rows = eight_bit(t, narrow, x.shape, "input")
+    if reused:
+        return rows, [x]
+    if narrow.both and (narrow.how.block or not gathers):
+        return rows, eight_bit(t, narrow, x.shape, "input, by columns")
+    return rows, rows
 
 
 def _sends(t: Tape, x: Tensor, into: Shape, out: Shape, column: bool, row: bool) -> None:

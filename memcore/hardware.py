@@ -51,6 +51,13 @@ class Accelerator(_Described):
     node: Name
     flops: Annotated[dict[Name, Rate], Field(min_length=1, max_length=20)]
 
+    @property
+    def any_layout_fp8(self) -> bool:
+        """Whether fp8 products take operands along rows or columns, and scales for each 32 values:
+        compute capability 10, the data-centre Blackwells (transformer_engine/common/util/
+        cuda_runtime.cpp and common.cpp: nvte_is_non_tn_fp8_gemm_supported)."""
+        return self.architecture.startswith("Blackwell") and self.memory_kind.startswith("HBM")
+
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s for matrix products in `dtype`, or in the nearest dtype the chip has."""
         for name in (dtype, *_FALLBACK.get(dtype, ()), "fp32"):

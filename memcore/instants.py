@@ -25,6 +25,7 @@ from memcore.ledger import (
     Window,
     checkpoint,
     gradients,
+    held,
     saved,
     shared,
     tied_gradient,
@@ -315,7 +316,7 @@ def activations(step: Step, layers: int, forward: bool) -> Alive:
         *waiting(step),
     ]
     if forward:
-        alive.append((forward_only, 1))
+        alive += [(forward_only, 1), *step.at_first((held(step.blocks.embed), 1))]
         # Autocast's cached weights outlive checkpointed layers until autocast ends.
         counts = enumerate(step.running.first(layers))
         alive += [(weight_copies(step.blocks.layers[k]), n) for k, n in counts if step.recompute(k)]

@@ -256,6 +256,20 @@ def saved(tape: Tape) -> Group:
 
 
 @functools.lru_cache(maxsize=1024)
+def held(tape: Tape) -> Group:
+    """A batch of images as it was loaded, which who calls the model holds until forward is over.
+    (Token ids are saved, and counted there.)"""
+    return Group.of(
+        Template(
+            s.name, "activations", s.shape, s.dtype, "forward",
+            "the batch, as the training loop has it", AUTOGRAD,
+        )
+        for s in tape.storages
+        if s.kind == "input" and s.dtype != "int64" and not s.saved_by
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
 def checkpoint(tape: Tape, recompute: str) -> Group:
     """What a layer keeps that is run again: its input, and the products that its policy keeps."""
     kept = kept_products(tape) if recompute == OPERATIONS else []

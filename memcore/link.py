@@ -432,7 +432,8 @@ def _mend_seq_len(document: dict[str, Any], given: Collection[str]) -> str:
         model = resolve_model(document["model"])
     except PlanError:
         return ""
-    if type(tokens) is not int or not model.learned_positions or tokens <= model.max_positions:
+    fitting = tokens == model.max_positions if model.image else tokens <= model.max_positions
+    if type(tokens) is not int or not model.learned_positions or fitting:
         return ""
     document["train"]["seq_len"] = model.max_positions
     return f"{model.max_positions:,} is used"

@@ -215,21 +215,28 @@ def _sorted(t: Tape, rows: list[Tensor], name: str) -> list[Tensor]:
 
 
 def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -> Tensor:
-    """TEGroupedLinear: each row times the weight of its expert. Saves x.
+    """TEGroupedLinear: each row times the weight of its expert. Saves x, or its copy in 8 bits.
 
     Experts have a parameter each; they are stacked here, experts first.
     """
-    w = t.parameter(f"{name}.weight", (EXPERT_STACK, into, width))
+    w = t.parameter(f"{name}.weight", (EXPERT_STACK, into, width), narrow=t.narrow)
     rows = x.shape[0]
     flops = (2.0, (rows, width, into))
     t.start(f"{name} grouped gemm", x, w, flops=[flops])
+    read, kept = [x], [x]
+    if t.narrow:
+        with t.scope(name):
+            read, kept = fused.narrowed(t, x, t.narrow, reused=False)
     out = t.new(f"{name} out", (rows, into), x.dtype)
+    t.use(*read)
 
     def backward(g: Gradients) -> Gradients:  # the weight's goes into the fp32 buffer
+        if t.narrow:
+            t.free(*fused.twice(t, t.narrow, out.shape, f"{name} output grad"))
         t.read_and_write(w.storage, w.shape, "fp32")
         return [t.new(f"{name} input grad", x.shape, x.dtype), None]
 
-    t.finish(f"{name} grouped gemm", [x, w], out, [x], backward, flops=[(4.0, flops[1])])
+    t.finish(f"{name} grouped gemm", [x, w], out, kept, backward, flops=[(4.0, flops[1])])
     return out
 
 

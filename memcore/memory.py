@@ -33,6 +33,7 @@ from memcore.structure import (
     Adapters,
     Depths,
     LayerKind,
+    Narrow,
     Structure,
 )
 
@@ -58,6 +59,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         exchanges=p.ep > 1,
         gathers=p.etp > 1,
         adapters=adapters_of(plan),
+        narrow=narrow_of(plan),
         depths=depths_of(plan),
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
@@ -92,6 +94,12 @@ def _leads(structure: Structure) -> bool:
     a = structure.adapters
     projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
     return a is not None and not a.inputs and not (projected and a.targets == "all-linear")
+
+
+def narrow_of(plan: Plan) -> Narrow | None:
+    """What Transformer Engine's linear layers have in 8 bits on the plan's GPU."""
+    how = policies.eight_bit(plan.train.framework, plan.train.precision)
+    return Narrow(how, bool(how.block) or not plan.accelerator.any_layout_fp8) if how else None
 
 
 def adapters_of(plan: Plan) -> Adapters | None:

@@ -61,8 +61,52 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """An image as patches: height and width of both in pixels, and its channels.
+
+    extra   tokens beside those of the patches: that of the class
+    """
+
+    height: int
+    width: int
+    patch_height: int
+    patch_width: int
+    channels: int
+    extra: int = 0
+
+    @property
+    def patches(self) -> int:
+        return (self.height // self.patch_height) * (self.width // self.patch_width)
+
+    @property
+    def tokens(self) -> int:
+        return self.patches + self.extra
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.height:,} x {self.width:,} pixels in patches of {self.patch_height} x "
+            f"{self.patch_width}"
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {
+            "HEIGHT": self.height,
+            "WIDTH": self.width,
+            "PATCH_H": self.patch_height,
+            "PATCH_W": self.patch_width,
+            "CHANNELS": self.channels,
+            "PATCHES": self.patches,
+        }
+
+
+NO_IMAGE = Image(0, 0, 1, 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
-    """A decoder: its sizes, its traits, and the kinds of its layers in order.
+    """A transformer: its sizes, its traits, and the kinds of its layers in order.
 
     layers             number of layers
     hidden_size, ...   widths and counts as in config.json
@@ -78,6 +122,8 @@ class Model:
     top_k              experts that each token is sent to
     expert_size        intermediate size of one expert
     shared_size        intermediate size of the experts that every token passes, together
+    type_rows          rows of a table of token types
+    image              what an image model reads: its tokens are one sequence, of a fixed length
     """
 
     family: str
@@ -103,6 +149,8 @@ class Model:
     top_k: int = 0
     expert_size: int = 0
     shared_size: int = 0
+    type_rows: int = 0
+    image: Image | None = None
 
     @property
     def learned_positions(self) -> bool:
@@ -130,11 +178,14 @@ class Model:
             "TOP_K": self.top_k,
             "EXPERT_F": self.expert_size,
             "SHARED_F": self.shared_size,
+            "TYPES": self.type_rows,
+            **(self.image or NO_IMAGE).sizes,
         }
 
 
 FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "sliding-nope"
 CHUNKED = "chunked"
+EVERY = "every"  # every token sees every other: an encoder
 
 
 def nope(kind: str) -> str:
@@ -220,6 +271,15 @@ class Keys:
             self.fail(key, f"must lie between 1 and {most:,}, not {shown(value)}")
             return default
         return value
+
+    def pair(self, key: str, default: int, most: int = 100_000) -> tuple[int, int]:
+        """Height and width: one number for both, or a list of two."""
+        value = self.config.get(key, default)
+        both = value if isinstance(value, list) else [value, value]
+        if len(both) != 2 or any(type(n) is not int or not 1 <= n <= most for n in both):
+            self.fail(key, f"must be a whole number up to {most:,} or two, not {shown(value)}")
+            return default, default
+        return both[0], both[1]
 
     def count_or(self, key: str, when_null: int, most: int = 10**8) -> int:
         """A count for which null and absence both mean `when_null`."""

@@ -38,7 +38,7 @@ from memcore.dims import (
     S,
     Shape,
 )
-from memcore.model import CHUNKED, SLIDING
+from memcore.model import CHUNKED, EVERY, SLIDING
 from memcore.primitives import (
     add,
     cast,
@@ -74,6 +74,7 @@ KEYS: Shape = (B, KV_HEADS / TP, S / CP, HEAD_DIM)
 REPEATED_KEYS: Shape = (B, REPEATED, S / CP, HEAD_DIM)
 SCORES: Shape = (B, HEADS / TP, S / CP, S)
 PRODUCT: Shape = (*SCORES, HEAD_DIM)
+UNMASKED: Shape = (2, *PRODUCT)  # of a product that no causal mask halves
 WINDOWED: Shape = (B, HEADS / TP, S / CP, REACH, HEAD_DIM)
 
 
@@ -230,7 +231,8 @@ def attention_core(
     always_masked: bool = False,
     joint_v: bool = False,
 ) -> Tensor:
-    """From heads to their joined outputs, (batch, sequence, Q). Causal, within the kind's window.
+    """From heads to their joined outputs, (batch, sequence, Q). Causal, within the kind's window,
+    or every token to every other.
 
     always_masked   the model passes SDPA a mask even where its causal flag would do
     joint_v         v is a part of a joint projection, beside rotated copies of q and k
@@ -278,6 +280,8 @@ def _fused_core(
     """One kernel; no scores in HBM."""
     lse = (B, HEADS / TP, S / CP)
     product, bias = (WINDOWED if slides(kind) else PRODUCT), None
+    if kind == EVERY:
+        product = UNMASKED
     if s.attention == "sdpa" and (slides(kind) or always_masked):
         reach = S if always_masked else MASKED
         t.use(t.shared(mask_of(kind), (1, 1, S / CP, reach), "bool"))  # a view for every sequence
@@ -308,7 +312,8 @@ def _eager_core(
     if s.traits.attention_softcap:
         capped = keeps_result(t, scale(t, scores, "scores / cap"), "tanh")
         scores = scale(t, capped, "scores, capped")
-    scores = masked(t, scores, mask_of(kind))
+    if kind != EVERY:
+        scores = masked(t, scores, mask_of(kind))
     return weighted_values(t, s, scores, v, softmax_fp32)
 
 
@@ -473,6 +478,17 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
         flat = heads_first(t, logits32, (*TOKENS, VOCAB / TP), copies_grad=False)
         logp = log_softmax(t, flat, "log_softmax")
         loss = nll_loss(t, logp, labels)
+        t.use(logits)  # the model's output holds the logits until it returns
+        return loss
+
+
+def labelled_loss(t: Tape, logits: Tensor) -> Tensor:
+    """torch.nn.CrossEntropyLoss on the logits as they are, a label for each row."""
+    with t.scope("loss"):
+        labels = t.new("labels", logits.shape[:-1], "int64")
+        if t.autocast:
+            logits = cast(t, logits, "fp32", "logits (fp32)")
+        loss = nll_loss(t, softmax(t, logits, "log_softmax"), labels)
         t.use(logits)  # the model's output holds the logits until it returns
         return loss
 

@@ -393,6 +393,7 @@ class Plan(_Part):
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""
         p, t = self.parallel, self.train
+        how = policies.eight_bit(t.framework, t.precision)
         return {
             **self.architecture.sizes,
             "B": t.micro_batch,
@@ -409,6 +410,7 @@ class Plan(_Part):
             "ETP": p.etp,
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
+            "NARROW": how.multiple if how else 1,
             "BUCKET": t.reduce_bucket_size,
         }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore import fused
-from memcore.dims import CP, RANK, SEQ, TP, B, Factor, S, Shape
+from memcore.dims import CHANNELS, CP, PATCH_H, PATCH_W, RANK, SEQ, TP, B, Factor, S, Shape
 from memcore.policies import DTYPE_BYTES, NF4_DOUBLE
 from memcore.quantized import blocks
 from memcore.structure import SEQUENCE
@@ -87,6 +87,28 @@ def linear(
         if t.adapters and name != HEAD and _targeted(t, name):
             out = _with_adapter(t, x, out, width, into, bool(quantized))
         return scatter(t, out) if fused.is_cut(width) else out
+
+
+def patches(t: Tape, name: str, x: Tensor, shape: Shape, bias: bool) -> Tensor:
+    """A convolution whose kernel is as wide as its stride: each patch of x to a token of `shape`.
+    Saves x."""
+    with t.scope(name):
+        w = t.parameter("weight", (shape[-1], CHANNELS, PATCH_H, PATCH_W))
+        biases = [t.parameter("bias", (shape[-1],))] if bias else []
+        w_used, x = _weight(t, w), _matrix_input(t, x)
+        biases = [_weight(t, b) for b in biases]
+        flops = (2.0, (*shape, CHANNELS, PATCH_H, PATCH_W))
+        t.start("convolution", x, w_used, *biases, flops=[flops])
+        out = t.new("out", shape, x.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            made = [t.new("weight grad", w_used.shape, w_used.dtype) if w_used.needs_grad else None]
+            made += [t.new("bias grad", b.shape, b.dtype) if b.needs_grad else None for b in biases]
+            return [None, *made]
+
+        saved = [x] if w_used.needs_grad else []
+        t.finish("convolution", [x, w_used, *biases], out, saved, backward, flops=[flops])
+        return out
 
 
 HEAD = "lm_head"
@@ -583,7 +605,7 @@ def nll_loss(t: Tape, logp: Tensor, labels: Tensor) -> Tensor:
     product (torch/distributed/tensor/parallel/loss.py).
     """
     t.start("nll_loss", logp, labels)
-    loss, total = t.new("loss", (), "fp32"), t.new("total weight", (), "fp32")
+    loss, total = t.new("loss", (), logp.dtype), t.new("total weight", (), logp.dtype)
 
     def new(name: str) -> Tensor:
         return t.new(name, logp.shape, logp.dtype)

@@ -74,6 +74,28 @@ SIZE_RULES = (
         ),
     ),
     SizeRule(
+        "train.seq_len",
+        lambda s: (s["NARROW"] == 1) | (s["B"] * s["S"] % (s["CP"] * s["TP"] * s["NARROW"]) == 0),
+        lambda s: (
+            f"{s['B'] * s['S']:,} tokens do not divide by cp x tp x {s['NARROW']}, as products in "
+            f"8 bits want; use a multiple of {s['CP'] * s['TP'] * s['NARROW']:,}"
+        ),
+    ),
+    SizeRule(
+        "train.precision",
+        lambda s: (
+            (s["NARROW"] == 1)
+            | (s["D"] % s["NARROW"] == 0)
+            & (s["F"] % (s["TP"] * s["NARROW"]) == 0)
+            & (s["EXPERT_F"] % (s["ETP"] * s["NARROW"]) == 0)
+            & (s["HEADS"] * s["HEAD_DIM"] % (s["TP"] * s["NARROW"]) == 0)
+        ),
+        lambda s: (
+            f"products in 8 bits want widths in multiples of {s['NARROW']}, which this model's are "
+            "not; use bf16-mixed"
+        ),
+    ),
+    SizeRule(
         "parallel.etp",
         lambda s: s["GPUS"] // s["PP"] % (s["EP"] * s["ETP"]) == 0,
         lambda s: (
@@ -112,12 +134,17 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         )
     if (t.framework, t.precision) not in policies.COPIES:
         known = [word for f, word in policies.COPIES if f == t.framework]
+        others = [f for f, word in policies.COPIES if word == t.precision]
+        or_ = f", or set train.framework to {' or '.join(others)}" if others else ""
         issues.append(
-            Issue("train.precision", f"{t.framework} has {', '.join(known)}; choose one of them")
+            Issue(
+                "train.precision", f"{t.framework} has {', '.join(known)}; choose one of them{or_}"
+            )
         )
     if (t.kernels == "megatron") != (t.framework == "megatron"):
         other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
+    issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
     issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
@@ -145,6 +172,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"{' or '.join(kernels)}",
             )
         )
+    losses = FAMILIES[model.family].losses
+    if t.cross_entropy not in losses:
+        issues.append(
+            Issue(
+                "train.cross_entropy",
+                f"{model.family} has no {t.cross_entropy} loss; set it to {' or '.join(losses)}",
+            )
+        )
+    issues += _alone_issues(plan, model)
     if t.kernels == "compile" and t.checkpointing == "selective":
         issues.append(
             Issue(
@@ -161,7 +197,15 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "eager or fused",
             )
         )
-    if model.learned_positions and t.seq_len > model.max_positions:
+    if model.image and t.seq_len != model.image.tokens:
+        issues.append(
+            Issue(
+                "train.seq_len",
+                f"{t.seq_len:,} tokens, but {model.image.text} are {model.image.tokens:,}; set it "
+                "to that",
+            )
+        )
+    elif model.learned_positions and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",
@@ -179,6 +223,35 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         )
     issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
     return issues
+
+
+def _eight_bit_issues(plan: Plan) -> list[Issue]:
+    """What products in 8 bits need of the GPU and of the framework."""
+    t = plan.train
+    how = policies.eight_bit(t.framework, t.precision)
+    if not how:
+        return []
+    try:
+        gpu = plan.accelerator
+    except KeyError:  # an unknown preset, which is reported on its own
+        return []
+    blocks = f"{gpu.label} has no scales for each {how.block} values, which came with B200"
+    refused = [
+        (
+            how.block > 0 and not gpu.any_layout_fp8,
+            f"{blocks}; use fp8-mixed, or another cluster.gpu",
+        ),
+        (
+            not how.block and not gpu.flops.get("fp8"),
+            f"{gpu.label} has no products in fp8; use bf16-mixed, or another cluster.gpu",
+        ),
+        (
+            how.primary and t.zero != 1,
+            f"Megatron keeps {t.precision} with its distributed optimizer only; set train.zero to "
+            "1, or use " + ("mxfp8" if how.block else "fp8-mixed"),
+        ),
+    ]
+    return [Issue("train.precision", message) for broken, message in refused if broken]
 
 
 def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
@@ -222,6 +295,30 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
+    """What families that are known with data parallelism only are not known to run with."""
+    if not FAMILIES[model.family].alone:
+        return []
+    issues = [
+        Issue(f"parallel.{axis}", f"{model.family} is planned with data parallelism; set it to 1")
+        for axis in ("tp", "pp", "cp")
+        if getattr(plan.parallel, axis) > 1
+    ]
+    if plan.train.framework not in ("pytorch", "fsdp2"):
+        message = f"{model.family} is not planned with it; set it to fsdp2 or pytorch"
+        issues.append(Issue("train.framework", message))
+    if plan.train.adapter != "none":
+        message = f"adapters are not planned for {model.family}; set it to none"
+        issues.append(Issue("train.adapter", message))
+    if policies.eight_bit(plan.train.framework, plan.train.precision):
+        message = f"{model.family} is not planned with products in 8 bits; set it to bf16-mixed"
+        issues.append(Issue("train.precision", message))
+    if plan.together.kind != "none":
+        message = f"{model.family} is planned by itself only; set it to none"
+        issues.append(Issue("together.kind", message))
+    return issues
 
 
 def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:

@@ -34,7 +34,7 @@ from memcore.dims import (
 )
 from memcore.ledger import Group, Template
 from memcore.policies import Optimizer, Precision, State
-from memcore.quantized import parts
+from memcore.quantized import parts, parts_in_8_bits
 from memcore.structure import SEQUENCE
 from memcore.tape import Storage, Tape
 
@@ -44,6 +44,7 @@ TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
 BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
 PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
+TE_WEIGHTS = "transformer_engine/pytorch/module/base.py: quantize_weight, cached for micro-batches"
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
 
@@ -111,7 +112,9 @@ def block_states(
 
     always = "always"
     quantized = [p for p in tape.parameters if p.quantized]
-    whole = [p for p in tape.parameters if not p.quantized]
+    narrow = [(p, p.narrow) for p in tape.parameters if p.narrow]
+    primary = [p for p, how in narrow if how.how.primary]
+    whole = [p for p in tape.parameters if not p.quantized and p not in primary]
     resident = group("", "parameters", copies.resident, always, "a weight", of=whole)
     in_4_bits = (
         Template(
@@ -121,8 +124,16 @@ def block_states(
         for p in quantized
         for piece, shape, dtype in parts(p.shape, p.quantized)
     )  # fmt: skip
+    in_8_bits = (
+        Template(
+            p.name + piece, "parameters", shape, dtype, always, "a weight as products read it",
+            TE_WEIGHTS,
+        )
+        for p, how in narrow
+        for piece, shape, dtype in parts_in_8_bits(p.shape, how)
+    )  # fmt: skip
     return BlockStates(
-        resident=Group((*resident.rows, *in_4_bits)),
+        resident=Group((*resident.rows, *in_4_bits, *in_8_bits)),
         updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
         gradients=group(
             ".grad",

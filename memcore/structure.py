@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memcore.model import Traits
+from memcore.policies import EightBit
 
 TENSOR, SEQUENCE = "tensor", "sequence"
 OWN, FIRST, HEAD = "own", "first", "head"
@@ -28,6 +29,18 @@ class Adapters:
     dropout: bool
     quantized: str
     inputs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """What of the linear layers is in 8 bits (policies.EightBit), on the plan's GPU.
+
+    both   weights and results exist twice: as they are, and along columns. So it is where each has
+           scales of its own (MXFP8), and where tensor cores multiply by rows only (before B200).
+    """
+
+    how: EightBit
+    both: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,7 @@ class Structure:
     exchanges  expert-parallel ranks send each other the rows of their experts
     gathers    ranks that share each expert gather the rows of all of them
     adapters   they are all that is trained, if there are any
+    narrow     what Transformer Engine's linear layers have in 8 bits
     depths     multi-token prediction behind the last layer, if there is any
     """
 
@@ -71,6 +85,7 @@ class Structure:
     exchanges: bool = False
     gathers: bool = False
     adapters: Adapters | None = None
+    narrow: Narrow | None = None
     depths: Depths | None = None
 
 

@@ -62,7 +62,9 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
     for rule in SIZE_RULES:
         allowed = allowed & np.asarray(rule.holds(sizes))
     model = plan.architecture
-    if model.learned_positions:
+    if model.image:
+        allowed = allowed & np.asarray(sizes["S"] == model.image.tokens)
+    elif model.learned_positions:
         allowed = allowed & np.asarray(sizes["S"] <= model.max_positions)
     complete(sizes, plan)
     amounts, peak = Amounts(sizes), 0

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from memcore.dims import Axis, Shape
-from memcore.structure import Adapters
+from memcore.structure import Adapters, Narrow
 
 WEIGHTS = ("parameter", "tied")
 ALWAYS = 10**9  # a death that never comes within the tape
@@ -50,6 +50,7 @@ class Storage:
     trained   of a parameter: the optimizer updates it
     own       of a parameter: every copy of it has its dtype
     quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
+    narrow    of a parameter: what of it is in 8 bits
     """
 
     name: str
@@ -73,6 +74,7 @@ class Storage:
     trained: bool = True
     own: bool = False
     quantized: str = ""
+    narrow: Narrow | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -155,6 +157,7 @@ class Tape:
     core       the attention core keeps its inputs only, and backward runs it again
     parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
     adapters   where there are any, every other weight is frozen
+    narrow     what Transformer Engine's linear layers have in 8 bits
     """
 
     def __init__(
@@ -166,6 +169,7 @@ class Tape:
         core: bool = False,
         parallel: str = "",
         adapters: Adapters | None = None,
+        narrow: Narrow | None = None,
     ):
         self.parameter_dtype = parameter_dtype
         self.autocast = autocast
@@ -174,6 +178,7 @@ class Tape:
         self.core = core
         self.parallel = parallel
         self.adapters = adapters
+        self.narrow = narrow
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
@@ -221,6 +226,7 @@ class Tape:
         joined: bool = False,
         adapter: bool = False,
         quantized: str = "",
+        narrow: Narrow | None = None,
     ) -> Tensor:
         """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
         gradient reach the parameter before that block has run backward: there the parameter is
@@ -231,6 +237,7 @@ class Tape:
         tensor = self._tensor(name, shape, dtype, kind, needs_grad=trained)
         tensor.storage.joined = joined
         tensor.storage.trained, tensor.storage.quantized = trained, quantized
+        tensor.storage.narrow = narrow
         tensor.storage.own = adapter and bool(self.adapters and self.adapters.own)
         if not tied:
             self.parameters.append(tensor.storage)

@@ -248,7 +248,8 @@ def _convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
     three times over; a sliding layer counts its window. A frozen weight has no gradient: twice."""
     z = amounts.sizes
     tokens = float(z["B"]) * float(z["S"])
-    head = 2.0 * z["EMBED"] * z["VOCAB"]
+    # Of an image one token alone is classified, which is next to nothing.
+    head = 0.0 if plan.architecture.image else 2.0 * z["EMBED"] * z["VOCAB"]
     total: float = (2.0 if plan.train.adapter != "none" else 3.0) * head
     for times, trained, frozen, reach in convention_layers(plan, step, amounts):
         attention = 2.0 * (z["Q"] + z["VALUES"]) * reach

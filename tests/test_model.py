@@ -45,6 +45,7 @@ def test_the_defaults_of_every_family_are_a_model(family):
 )
 @pytest.mark.parametrize("value", [0, -1, 1.5, "8", True, [], 10**400])
 def test_a_bad_count_is_named(family, key, value):
+    key = "patch_size" if (family, key) == ("vit", "vocab_size") else key
     with pytest.raises(PlanError) as caught:
         from_config({"model_type": family, key: value})
     assert any(issue.field.startswith("model.") for issue in caught.value.issues)

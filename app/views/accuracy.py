@@ -121,6 +121,28 @@ with st.expander("Why each of them differs"):
         )
     )
 
+st.markdown("##### What Megatron-LM's own estimator says")
+st.markdown(tables.estimated())
+estimators = tables.estimators()
+parts.table(
+    estimators,
+    key="estimators",
+    alt="What Megatron-LM's estimator says of each plan, beside Memplan, and why they differ",
+    height=320,
+    columns=(
+        "plan",
+        "counts",
+        "says",
+        "Memplan",
+        "more than Memplan %",
+        "what makes the difference",
+        "pipeline stage",
+        "version",
+        "source",
+    ),
+)
+parts.download("Megatron-LM's estimator (CSV)", estimators, "memplan-estimators.csv")
+
 left, right = st.columns(2, gap="large")
 with left:
     st.markdown(

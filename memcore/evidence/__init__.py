@@ -32,6 +32,7 @@ from memcore.evidence.comparison import (
     Comparison,
     relative,
 )
+from memcore.evidence.estimators import Estimate, estimates, estimators_table
 from memcore.evidence.measured import compared_runs, measured_table
 from memcore.evidence.papers import (
     Published,
@@ -72,6 +73,7 @@ __all__ = [
     "TUNED",
     "Calculator",
     "Comparison",
+    "Estimate",
     "Operation",
     "Published",
     "Said",
@@ -84,6 +86,8 @@ __all__ = [
     "compared_runs",
     "compared_served",
     "compared_whole",
+    "estimates",
+    "estimators_table",
     "measured_table",
     "method",
     "operations",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcore import evidence
 from memcore.explain.book import Book, Explanation, about, rule
-from memcore.explain.formula import Formula, known
+from memcore.explain.formula import Formula, known, total
 from memcore.explain.of_time import DECLARED, TOUCHED
 from memcore.explain.shapes import dimension, product_of
 from memcore.ledger import AUTOGRAD
@@ -57,6 +57,17 @@ def _calculator(book: Book, i: str) -> Explanation:
     formula = Formula(said.excess, difference.words, difference.numbers, difference.terms)
     meaning = [f"More than Memplan, for {worked.label}.", said.remark, f"Asked: {said.inputs}."]
     return about(said.calculator.name, "difference", formula, " ".join(filter(None, meaning)))
+
+
+@rule("evidence.estimates.*")
+def _estimate(book: Book, i: str) -> Explanation:
+    e, by = evidence.estimates()[int(i)], evidence.estimators_table()["estimator"]
+    theirs = known(by["name"], e.theirs, "bytes", source=by["url"])
+    parts = [known(p.tensors, p.bytes, "bytes", source=OURS) for p in e.parts]
+    summed = total([theirs, *sorted(parts, key=lambda p: -abs(p.value))])
+    formula = Formula(e.ours, summed.words, summed.numbers, summed.terms)
+    meaning = f"{e.label}: what the estimator says, and what Memplan counts otherwise."
+    return about(f"Memplan, {e.what}", "bytes", formula, meaning, [OURS])
 
 
 @rule("evidence.operations.*", "evidence.operations.*.forward_flops")

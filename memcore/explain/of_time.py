@@ -656,7 +656,8 @@ def _model_flops(book: Book) -> Explanation:
     ends = frozen_passes if book.plan.train.adapter != "none" else passes
     head = ends * (multiply * dim("EMBED") * dim("VOCAB"))
     again = book.at("plan.train.grad_accumulation")
-    formula = again * dim("B") * dim("S") * total([head, *layers])
+    every = layers if book.plan.architecture.image else [head, *layers]
+    formula = again * dim("B") * dim("S") * total(every)
     if sharing(book.plan) > 1:
         formula = formula / known("GPUs that share a micro-batch", sharing(book.plan),
                                   source="the plan: tp x pp x cp")  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.families import (
+    bert,
     bloom,
     deepseek,
     falcon,
@@ -27,12 +28,14 @@ from memcore.families import (
     phi3,
     qwen_moe,
     starcoder2,
+    vit,
 )
 from memcore.families.family import Family
 from memcore.model import Keys, Model
 
 FAMILIES: dict[str, Family] = {
     **llama.FAMILIES,
+    **bert.FAMILIES,
     **gemma.FAMILIES,
     **mixtral.FAMILIES,
     **deepseek.FAMILIES,
@@ -48,6 +51,7 @@ FAMILIES: dict[str, Family] = {
     "opt": opt.FAMILY,
     "phi3": phi3.FAMILY,
     "starcoder2": starcoder2.FAMILY,
+    "vit": vit.FAMILY,
 }
 
 

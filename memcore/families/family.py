@@ -11,6 +11,7 @@ from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
 ATTENTIONS = ("eager", "sdpa", "flash")
+LOSSES = ("eager", "fused", "chunked")
 KERNELS = ("hf", "compile")
 HF_ONLY = ("hf",)  # families whose other kernels are not known yet
 HF_OR_MEGATRON = ("hf", "megatron")
@@ -30,6 +31,9 @@ class Family:
     cache              what serving keeps of a token in each layer: keys and values
     note               what a reader of its reports should know
     mask_is_argument   its layers take the mask by position, so that checkpointing saves it
+    losses             the words of a plan for its loss (policies.CROSS_ENTROPY)
+    decoder            it generates, token by token; else it has no cache and nothing to serve
+    alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
     config: Callable[[Keys, str], Model]
@@ -41,6 +45,9 @@ class Family:
     cache: Shape = (2, KV_HEADS / TP, HEAD_DIM)
     note: str = ""
     mask_is_argument: bool = False
+    losses: tuple[str, ...] = LOSSES
+    decoder: bool = True
+    alone: bool = False
 
 
 def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:
@@ -65,3 +72,15 @@ def layer_kinds(k: Keys, layers: int, default: Callable[[int], bool]) -> tuple[s
     else:
         kinds = tuple(known[g] for g in given[:layers])
     return kinds if SLIDING in kinds else ()
+
+
+def encoder(
+    config: Callable[[Keys, str], Model],
+    embed: Callable[[Tape, Structure], Tensor],
+    layer: Callable[[Tape, Structure, Tensor, str], Tensor],
+    head: Callable[[Tape, Structure, Tensor], Tensor],
+) -> Family:
+    """A family that reads whole sequences and generates nothing."""
+    return Family(
+        config, embed, layer, head, kernels=HF_ONLY, losses=("eager",), decoder=False, alone=True
+    )

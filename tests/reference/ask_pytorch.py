@@ -30,11 +30,27 @@ import torch.distributed as dist
 import transformers
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
+from torch.distributed._tools import mod_tracker
+from transformers import AutoConfig, masking_utils
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 TABLE = Path(__file__).with_name("families.json")
 REGIMES = ("pure-bf16", "autocast", "fsdp2-reshard", "fsdp2-no-reshard")
 RANKS = 4  # of the FSDP2 regimes
+
+# What a model of this type is trained to do: its class in transformers; the others generate text.
+TASKS = {
+    "bert": transformers.AutoModelForMaskedLM,
+    "roberta": transformers.AutoModelForMaskedLM,
+    "distilbert": transformers.AutoModelForMaskedLM,
+    "vit": transformers.AutoModelForImageClassification,
+    "t5": transformers.AutoModelForSeq2SeqLM,
+    "mt5": transformers.AutoModelForSeq2SeqLM,
+}
+
+
+def task(model_type):
+    return TASKS.get(model_type, transformers.AutoModelForCausalLM)
 
 
 @torch.library.custom_op("memplan::attention", mutates_args=())
@@ -68,6 +84,8 @@ attention_core.register_autograd(
 class LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):
+        if torch.is_autocast_enabled("cpu"):  # as CUDA's autocast does
+            x = x.float()
         rows = (*x.shape[:-1], 1)
         stats = [x.new_empty(rows, dtype=torch.float32), x.new_empty(rows, dtype=torch.float32)]
         ctx.save_for_backward(x, weight, bias, *stats)
@@ -98,11 +116,20 @@ def attention(q, k, v, attn_mask=None, **_):
     return attention_core(q, k, v, bias)[0]
 
 
+def in_fp32(function):
+    """The function with its first argument in fp32 where autocast is on."""
+    return lambda x, *args, **words: function(
+        x.float() if torch.is_autocast_enabled("cpu") else x, *args, **words
+    )
+
+
 def install_stand_ins():
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     # A fake tensor cannot be asked whether several sequences are packed into it.
     masking_utils.find_packed_sequence_indices = lambda *_, **__: None
+    # Nor does it have values to start with, which some vision models check.
+    transformers.initialization.trunc_normal_ = lambda tensor, *_, **__: tensor
     functional = torch.nn.functional
     functional.scaled_dot_product_attention = attention
     functional.layer_norm = lambda x, shape, weight=None, bias=None, eps=0: LayerNorm.apply(
@@ -114,9 +141,26 @@ def install_stand_ins():
         if weight.dtype == torch.float32
         else grouped(x, weight, offs=offs)
     )
+    # These are on the list of CUDA's autocast of what runs in fp32, not on a CPU's.
+    for name in ("cross_entropy", "softmax"):
+        setattr(functional, name, in_fp32(getattr(functional, name)))
+    mod_tracker.register_multi_grad_hook = once_all_are_there
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
     )
+
+
+def once_all_are_there(tensors, call, *, mode="all"):
+    """register_multi_grad_hook, but that it does not keep the gradients that came first."""
+    waiting = [len(tensors) if mode == "all" else 1]
+
+    def arrived(_):
+        waiting[0] -= 1
+        if waiting[0] == 0:
+            call()
+
+    for tensor in tensors:
+        tensor.register_hook(arrived)
 
 
 RECOMPUTING = []  # not empty while a checkpointed part runs for the second time
@@ -153,17 +197,33 @@ def build(config, dtype, words):
         config["model_type"], **{k: v for k, v in config.items() if k != "model_type"}
     )
     config._attn_implementation, config.use_cache = words["attention"], False
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
+    model = task(config.model_type).from_config(config, dtype=dtype).train()
     if words["checkpointing"] == "full":
         recompute(model)
     return model
 
 
 def step(model, words, autocast):
-    ids = torch.randint(0, model.config.vocab_size, (words["batch"], words["seq"]))
     cast = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
     with cast:
-        return model(input_ids=ids, labels=ids, use_cache=False).loss
+        return model(**inputs(model.config, words)).loss
+
+
+def inputs(config, words):
+    """What one forward is called with, its labels among them."""
+    batch = words["batch"]
+    if config.model_type == "vit":
+        size = config.image_size
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        pixels = torch.randn(batch, config.num_channels, height, width)
+        return {"pixel_values": pixels, "labels": torch.randint(0, config.num_labels, (batch,))}
+    ids = torch.randint(0, config.vocab_size, (batch, words["seq"]))
+    if config.is_encoder_decoder:
+        labels = torch.randint(0, config.vocab_size, (batch, words["target"]))
+        return {"input_ids": ids, "labels": labels, "use_cache": False}
+    if task(config.model_type) is transformers.AutoModelForMaskedLM:
+        return {"input_ids": ids, "labels": torch.randint_like(ids, config.vocab_size)}
+    return {"input_ids": ids, "labels": ids, "use_cache": False}
 
 
 class Kept:
@@ -256,9 +316,8 @@ def peak(config, words, build=build):
             if sharded:
                 policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
                 reshard = regime == "fsdp2-reshard"
-                base = getattr(model, model.base_model_prefix, None) or model.model
-                base = getattr(base, "decoder", base)
-                for module in (*(getattr(base, "layers", None) or base.h), model):
+                layers = (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
+                for module in (*layers, model):
                     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
             optimizer = torch.optim.AdamW(model.parameters(), fused=True)
             tracker = FSDPMemTracker(model, optimizer) if sharded else MemTracker()

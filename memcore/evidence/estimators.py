@@ -1,0 +1,131 @@
+"""What Megatron-LM's own estimator says of twenty plans (presets/evidence/estimators.toml), and
+which tensors make the difference from ours.
+
+It is no authority either: nothing of ours is tested against it but that every byte of a difference
+is named.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memcore import pipeline
+from memcore.evidence.comparison import text
+from memcore.memory import rows_at, saved_rows, training_sizes
+from memcore.plan import Plan
+from memcore.report import LedgerRow
+
+KINDS = ("states", "activations")
+OF_STATES = ("parameters", "gradients", "optimizer_states")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tensors that one side counts otherwise than the other: ours less theirs, bytes."""
+
+    tensors: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What an estimator says of one GPU's states, or of what its forwards keep, beside ours.
+
+    stage   the pipeline stage that is compared: the one with the most states, and the first
+    parts   by which ours is more, or less
+    """
+
+    label: str
+    plan: Plan
+    what: str
+    stage: int
+    theirs: int
+    ours: int
+    parts: tuple[Part, ...]
+
+    @property
+    def unexplained(self) -> float:
+        return self.ours - self.theirs - sum(p.bytes for p in self.parts)
+
+
+@functools.cache
+def estimators_table() -> Mapping[str, Any]:
+    """The table as its file has it: source, and plans with what was said of them."""
+    return tomllib.loads(text("estimators.toml"))
+
+
+@functools.cache
+def estimates() -> tuple[Estimate, ...]:
+    """Every plan's states and activations."""
+    return tuple(_estimate(row, what) for row in estimators_table()["plans"] for what in KINDS)
+
+
+def _estimate(row: Mapping[str, Any], what: str) -> Estimate:
+    plan = Plan.of(row["plan"])
+    stage, rows, times = _ours(plan, what)
+    sizes = {**training_sizes(plan), "THEIRS": row[what]}
+    shared = estimators_table()["shared"]
+    items = [i for name in row[f"of_{what}"] for i in shared[name]["parts"]]
+    parts = tuple(Part(i["tensors"], _bytes(i, rows, times, sizes)) for i in items)
+    ours = times * sum(r.bytes for r in rows)
+    return Estimate(row["label"], plan, what, stage, row[what], ours, parts)
+
+
+def _ours(plan: Plan, what: str) -> tuple[int, list[LedgerRow], int]:
+    """The stage compared, its rows, and how often they are there at once."""
+    if what == "activations":
+        return 0, list(saved_rows(plan)), pipeline.in_flight(plan, 0)
+    of_stage = [
+        [r for r in rows_at(plan, LAST, stage) if r.consumer in OF_STATES]
+        for stage in range(plan.parallel.pp)
+    ]
+    stage = max(range(plan.parallel.pp), key=lambda s: sum(r.bytes for r in of_stage[s]))
+    return stage, of_stage[stage], 1
+
+
+LAST = -1  # of a stage's instants: the optimizer's step
+
+
+def _bytes(
+    item: Mapping[str, Any], rows: list[LedgerRow], times: int, sizes: Mapping[str, Any]
+) -> float:
+    """Ours less theirs of one part: `rows` whose names match, of which they count the share
+    `counted`, or the bytes `theirs`, or nothing."""
+    mine = times * sum(r.bytes for r in rows if matches(item, r.name))
+    return mine * (1 - value(item.get("counted", "0"), sizes)) - value(
+        item.get("theirs", "0"), sizes
+    )
+
+
+def matches(item: Mapping[str, Any], name: str) -> bool:
+    """Whether a row of this name is one of the part's."""
+    return "rows" in item and re.search(item["rows"], name) is not None
+
+
+OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def value(formula: str, sizes: Mapping[str, Any]) -> float:
+    """The value of a formula of the table in named sizes: '2 * B * S * D / TP'."""
+
+    def of(node: ast.expr) -> float:
+        if isinstance(node, ast.Constant):
+            return float(node.value)  # type: ignore[arg-type]
+        if isinstance(node, ast.Name):
+            return float(sizes[node.id])
+        assert isinstance(node, ast.BinOp), "a formula has numbers, sizes and + - * / only"
+        return float(OPERATORS[type(node.op)](of(node.left), of(node.right)))
+
+    return of(ast.parse(formula, mode="eval").body)

@@ -81,6 +81,10 @@ def draw(page: str) -> None:
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
         _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
         _fields("serve.memory_utilization", "serve.max_batched_tokens")
+        _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
+        if state.drafted("serve.draft_tokens"):
+            _fields("serve.draft_model", "serve.draft_acceptance")
+        _fields("serve.offload_weights", "serve.offload_kv")
     with st.expander("Request stream", expanded=page == "Serve"):
         _fields("serve.arrivals")
         if state.drafted("serve.arrivals") != "burst":

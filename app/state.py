@@ -18,10 +18,10 @@ from memcore.errors import Issue
 from memcore.explain import Book
 from memcore.policies import COPIES
 from memcore.report import Report
-from memcore.stream import Pace, Stream, read_lengths, simulate
-from memcore.stream import paces as paces_to
+from memcore.serving import curve
+from memcore.serving_time import Point
+from memcore.stream import Stream, read_lengths, simulate
 
-MOST = 1024  # sequences at once up to which throughput is shown
 Query = dict[str, list[str]]
 
 
@@ -148,16 +148,14 @@ def stream() -> Stream | None:
     return found
 
 
-def paces() -> tuple[Pace, ...]:
-    """Throughput and time per token, up to as many sequences as fit."""
+def speeds() -> tuple[Point, ...]:
+    """Throughput and time per token against how many sequences run at once."""
     s, now = st.session_state, plan()
     asked = (now.model, now.cluster, now.parallel, now.serve)
-    kept = s.get("paces")
+    kept = s.get("speeds")
     if kept is None or kept[0] != asked:
-        served = report().serve
-        fitting = served.max_concurrency if served else 0
-        kept = s.paces = (asked, paces_to(now, min(fitting, MOST)))
-    found: tuple[Pace, ...] = kept[1]
+        kept = s.speeds = (asked, curve(now))
+    found: tuple[Point, ...] = kept[1]
     return found
 
 

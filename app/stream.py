@@ -11,7 +11,8 @@ from app import palette
 from app.charts import figure
 from app.tables import Rows
 from memcore import Plan, policies
-from memcore.stream import Pace, Run, Spread, Stream
+from memcore.serving_time import Point
+from memcore.stream import Run, Spread, Stream
 from memcore.units import bytes_text, count_text, seconds_text
 
 # What the memory of the cache holds: title, colour, and what it means.
@@ -159,8 +160,8 @@ def legend(stream: Stream) -> str:
 
 
 SPEED_LEGEND = (
-    "The line is decoding alone, at half of an output's length, with as many sequences at once as "
-    "fit at their full length; where it turns back, matrix products need one more row of tiles. "
+    "The line is decoding alone, at half of an output's length, from one sequence at once on; "
+    "where it turns back, matrix products need one more row of tiles. Fit: at full length. "
     "The diamonds are the simulated strategies, which read prompts in between."
 )
 
@@ -191,15 +192,16 @@ def moments(stream: Stream) -> Rows:
     ]
 
 
-def speeds(paces: Sequence[Pace]) -> Rows:
+def speeds(points: Sequence[Point]) -> Rows:
     return [
         {
-            "sequences": c.sequences,
-            "tokens_per_second": c.tokens_per_second,
-            "seconds_per_token": c.tpot_seconds,
-            "bound_by": c.bound_by,
+            "sequences": p.running,
+            "fits": p.fits,
+            "tokens_per_second": p.tokens_per_second,
+            "seconds_per_token": p.tpot_seconds,
+            "bound_by": p.bound_by,
         }
-        for c in paces
+        for p in points
     ]
 
 
@@ -266,23 +268,31 @@ def shares(stream: Stream) -> go.Figure:
     )
 
 
-def speed(paces: Sequence[Pace], stream: Stream) -> go.Figure:
+def speed(points: Sequence[Point], stream: Stream) -> go.Figure:
     """Time per output token against throughput: decoding alone, and what the stream had of it."""
+    fitting = [p for p in points if p.fits]
+    beyond = [*fitting[-1:], *(p for p in points if not p.fits)]
     traces: list[Any] = [
         go.Scatter(
-            name="Decoding alone, by sequences at once",
-            x=[c.tokens_per_second for c in paces],
-            y=[1e3 * c.tpot_seconds for c in paces],
+            name=name,
+            x=[p.tokens_per_second for p in found],
+            y=[1e3 * p.tpot_seconds for p in found],
             mode="lines+markers",
-            line={"color": palette.OVERHEAD[1], "width": 2},
+            line={"color": palette.OVERHEAD[1], "width": 2, "dash": dash},
             marker={"size": 5},
             customdata=[
-                f"{c.sequences:,} sequences at once: {c.tokens_per_second:,.0f} tokens/s, one of "
-                f"each every {seconds_text(c.tpot_seconds)}; bound by "
-                f"{palette.resource(c.bound_by)}"
-                for c in paces
+                (
+                    f"{p.running:,} sequences at once: {p.tokens_per_second:,.0f} tokens/s, one of "
+                    f"each every {seconds_text(p.tpot_seconds)}; bound by "
+                    f"{palette.resource(p.bound_by)}"
+                )
+                for p in found
             ],
             hovertemplate="%{customdata}<extra></extra>",
+        )
+        for name, found, dash in (
+            ("Decoding alone, as many as fit", fitting, "solid"),
+            ("More than fit", beyond, "dot"),
         )
     ]
     traces += [

@@ -230,6 +230,11 @@ class Train(_Part):
     )
 
 
+_DRAFTS = {"none": policies.Word("None", "Guessed from the text, by n-grams.")} | {
+    name: policies.Word(name, "A preset.") for name in catalog.model_names()
+}
+
+
 class Serve(_Part):
     weight_dtype: _words(policies.WEIGHT_DTYPES) = _field(  # type: ignore[valid-type]
         "bf16", "Weight dtype", "How weights are stored for inference."
@@ -258,6 +263,37 @@ class Serve(_Part):
         "tokens",
         ge=1,
         le=16_777_216,
+    )
+    runtime: _words(policies.RUNTIMES) = _field(  # type: ignore[valid-type]
+        "graphs", "Runtime", "What starts the kernels; it decides what lies between them."
+    )
+    prefill: _words(policies.PREFILLS) = _field(  # type: ignore[valid-type]
+        "whole", "Prefill", "How prompts are read while other sequences generate."
+    )
+    draft_tokens: int = _field(
+        0,
+        "Draft tokens",
+        "Speculative decoding: tokens guessed for each step; 0 is none.",
+        "tokens",
+        ge=0,
+        le=64,
+    )
+    draft_acceptance: float = _field(
+        0.7, "Draft acceptance", "How often a guessed token is right.", ge=0, le=1
+    )
+    draft_model: _words(_DRAFTS) = _field(  # type: ignore[valid-type]
+        "none", "Draft model", "Who guesses; none: the text itself, which costs nothing."
+    )
+    offload_weights: float = _field(
+        0.0,
+        "Weights on the host",
+        "Of each GPU's weights; read over PCIe in every forward (vLLM's cpu_offload_gb).",
+        "GiB",
+        ge=0,
+        le=10_000,
+    )
+    offload_kv: _words(policies.SERVE_OFFLOAD) = _field(  # type: ignore[valid-type]
+        "none", "KV cache offload", "Where keys and values live."
     )
     arrivals: _words(policies.ARRIVALS) = _field(  # type: ignore[valid-type]
         "poisson", "Arrivals", "When the requests of the simulated stream come."

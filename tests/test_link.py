@@ -79,6 +79,13 @@ V1 = {  # what an empty link of version 1 means, for ever
     "serve.block_size": 16,
     "serve.memory_utilization": 0.9,
     "serve.max_batched_tokens": 8192,
+    "serve.runtime": "graphs",
+    "serve.prefill": "whole",
+    "serve.draft_tokens": 0,
+    "serve.draft_acceptance": 0.7,
+    "serve.draft_model": "none",
+    "serve.offload_weights": 0.0,
+    "serve.offload_kv": "none",
 }
 GOLDEN: dict[str, dict[str, Any]] = {
     "": {},

@@ -67,11 +67,11 @@ if report.serve and (found := state.stream()):
     parts.lengths_upload()
 
     st.markdown("##### Throughput and latency")
-    paces = state.paces()
+    speeds = state.speeds()
     parts.chart(
-        stream.speed(paces, found),
+        stream.speed(speeds, found),
         key="stream_speed",
         alt="Time per output token against output tokens per second",
     )
     parts.small(stream.SPEED_LEGEND)
-    parts.download("Throughput and latency (CSV)", stream.speeds(paces), "memplan-paces.csv")
+    parts.download("Throughput and latency (CSV)", stream.speeds(speeds), "memplan-throughput.csv")

@@ -5,21 +5,19 @@ Deterministic: everything is drawn from the plan's seed. Times are those of the 
 scheduler that costs time of its own, or a client that goes away, is not in them.
 """
 
-from memcore.stream.clock import Clock, Pace, paces
+from memcore.stream.clock import Clock
 from memcore.stream.lengths import Lengths, Requests, draw, longest, read_lengths
 from memcore.stream.simulation import Run, Spread, Stream, run, simulate
 
 __all__ = [
     "Clock",
     "Lengths",
-    "Pace",
     "Requests",
     "Run",
     "Spread",
     "Stream",
     "draw",
     "longest",
-    "paces",
     "read_lengths",
     "run",
     "simulate",

@@ -373,7 +373,7 @@ def test_every_download(open_app: Open) -> None:
     table = csv("serve", "memplan-stream-timeline.csv")
     assert len(table) == sum(len(run.timeline) for run in stream.runs)
     assert (table["used_tokens"] <= table["capacity_tokens"]).all()
-    table = csv("serve", "memplan-paces.csv")
+    table = csv("serve", "memplan-throughput.csv")
     assert list(table["sequences"]) == sorted(table["sequences"])
 
     table = csv("ledger", "memplan-ledger.csv")

@@ -12,7 +12,7 @@ from app.fields import Field, field
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
 from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, Word
-from memcore.units import parse_count
+from memcore.units import count_text, parse_count
 
 SIZES = (
     *("100M", "125M", "160M", "250M", "350M", "500M", "750M", "1B", "1.3B", "1.5B", "2B", "2.7B"),
@@ -27,6 +27,10 @@ BATCHES: tuple[int, ...] = (
 LENGTHS: tuple[int, ...] = (
     *(128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576),
     *(32_768, 49_152, 65_536, 98_304, 131_072, 196_608, 262_144, 524_288, 1_048_576),
+)
+TOKENS: tuple[int, ...] = (
+    *(10**6, 10**7, 10**8, 10**9, 2 * 10**9, 5 * 10**9, 10**10, 3 * 10**10, 10**11, 3 * 10**11),
+    *(10**12, 2 * 10**12, 5 * 10**12, 10**13, 15 * 10**12, 3 * 10**13),
 )
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 STAGES = {
@@ -70,6 +74,12 @@ def draw(page: str) -> None:
             _fields("train.adapter_dtype")
     with st.expander("Offload"):
         _fields("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
+        if state.drafted("train.offload_optimizer") == "nvme":
+            _fields("train.offload_optimizer_buffers")
+        if state.drafted("train.offload_parameters") == "nvme":
+            _fields("train.offload_param_buffers", "train.offload_param_buffer_size")
+            _fields("train.offload_param_max_in_cpu")
+        _fields("train.loader_workers", "train.loader_prefetch", "train.loader_pin_memory")
     with st.expander("Parallelism"):
         for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
             _steps(path, RANKS)
@@ -77,6 +87,11 @@ def draw(page: str) -> None:
             _steps("parallel.etp", RANKS)
             _fields("train.imbalance")
         _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
+        _fields("parallel.shard_group")
+    with st.expander("The whole run", expanded=page == "Time"):
+        _steps("run.tokens", TOKENS, count_text)
+        _list_prices()
+        _fields("run.price_per_gpu_hour", "run.watts_per_gpu", "run.pue")
     with st.expander("Serving", expanded=page == "Serve"):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
         _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
@@ -142,8 +157,10 @@ def _fields(*paths: str) -> None:
             st.toggle(**_common(f))
         elif f.kind is float and (f.high or 0) > 1:
             st.number_input(min_value=f.low, max_value=f.high, step=0.1, **_common(f))
+        elif f.kind is float and f.high == 1:
+            st.slider(min_value=0.0, max_value=1.0, step=0.01, **_common(f))
         elif f.kind is float:
-            st.slider(min_value=0.0, max_value=f.high, step=0.01, **_common(f))
+            st.number_input(min_value=f.low, max_value=f.high, step=0.01, **_common(f))
         else:
             st.number_input(min_value=int(f.low or 0), max_value=int(f.high or 0), **_common(f))
 
@@ -152,13 +169,13 @@ def _labels(words: Mapping[str, Word]) -> Callable[[str], str]:
     return lambda word: words[word].label
 
 
-def _steps(path: str, steps: Sequence[int]) -> None:
+def _steps(path: str, steps: Sequence[int], text: Callable[[int], str] = "{:,}".format) -> None:
     """A slider over useful steps; whatever other value the plan has is a step of its own."""
     f = field(path)
     common = _common(f)
     own = st.session_state.setdefault(f"steps_{path}", set())
     own.add(state.drafted(path))
-    st.select_slider(options=sorted({*steps, *own}), format_func="{:,}".format, **common)
+    st.select_slider(options=sorted({*steps, *own}), format_func=text, **common)
 
 
 def _word_slider(path: str) -> None:
@@ -180,15 +197,15 @@ def _zero_edited(path: str, key: str) -> None:
     stage, framework = st.session_state[key], state.drafted("train.framework")
     if stage not in FRAMEWORKS[framework].zero:
         framework = next(name for name, f in FRAMEWORKS.items() if stage in f.zero)
-    state.change(_of_framework(framework) | {path: stage})
+    state.change(of_framework(framework) | {path: stage})
 
 
 def _framework_edited(path: str, key: str) -> None:
     """A framework, with a ZeRO stage, kernels and a precision that it has."""
-    state.change(_of_framework(st.session_state[key]))
+    state.change(of_framework(st.session_state[key]))
 
 
-def _of_framework(framework: str) -> dict[str, Any]:
+def of_framework(framework: str) -> dict[str, Any]:
     """A framework, and what of the plan must follow it: the present words where it has them."""
     zero, kernels, precision = (
         state.drafted(f"train.{name}") for name in ("zero", "kernels", "precision")
@@ -317,6 +334,31 @@ def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwi
         on_change=_edited,
         args=(f.path, key),
     )
+
+
+def _list_prices() -> None:
+    """What clouds ask for this GPU; choosing one sets the price."""
+    gpu = state.drafted("cluster.gpu")
+    prices = catalog.prices(gpu) if isinstance(gpu, str) else {}
+    if not prices:
+        return
+    key, price = "list_price", state.drafted("run.price_per_gpu_hour")
+    st.selectbox(
+        "List price",
+        list(prices),
+        format_func=lambda cloud: (
+            f"{cloud}: ${prices[cloud]['usd']:,.2f} ({prices[cloud]['as_of']})"
+        ),
+        key=_show(key, next((c for c in prices if prices[c]["usd"] == price), None)),
+        placeholder="of a cloud, on demand",
+        help="\n".join(f"- **{cloud}**: {row['source']}" for cloud, row in prices.items()),
+        on_change=lambda: _price_chosen(prices, st.session_state[key]),
+    )
+
+
+def _price_chosen(prices: Mapping[str, Any], cloud: str | None) -> None:
+    if cloud:
+        state.change({"run.price_per_gpu_hour": prices[cloud]["usd"]})
 
 
 def _gpu_label(name: str) -> str:

@@ -110,6 +110,14 @@ NCCL_BUFFERS = Constant(
     "1.45 GB more after the first barrier on two GPUs (stas00/ml-engineering); the low end is "
     "assumed",
 )
+OS_SHARE = Constant(
+    "operating system in the same memory",
+    0.7 * GiB,
+    2.5 * GiB,
+    "bytes",
+    "assumed",
+    "Linux without and with a desktop; the memory is one for CPU and GPU",
+)
 NON_TORCH = Constant(
     "outside PyTorch, of what starting adds",
     0.01 * GiB,
@@ -254,6 +262,7 @@ ALL = (
     CUBLAS_WORKSPACE_HOPPER,
     CUDA_CONTEXT,
     NCCL_BUFFERS,
+    OS_SHARE,
     NON_TORCH,
     NON_TORCH_GROUP,
     CUDA_GRAPHS,

@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from memcore import constants, deepspeed, pipeline, policies
+from memcore import constants, deepspeed, offload, pipeline, policies
 from memcore.blocks import build, structure_of
 from memcore.dims import LIVE, Number, ceil_div, derive, maximum
 from memcore.instants import (
@@ -15,7 +15,6 @@ from memcore.instants import (
     Layers,
     Step,
     instants,
-    optimizer_states,
     saved_for_backward,
     waiting,
 )
@@ -23,7 +22,6 @@ from memcore.ledger import Amounts, Template
 from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
-from memcore.states import HOST
 from memcore.structure import (
     FIRST,
     HEAD,
@@ -78,6 +76,8 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         replicas=t.framework == "pytorch" and plan.dp > 1,
         accumulated=t.framework == "megatron",
         offload=t.offload_optimizer,
+        offload_parameters=t.offload_parameters,
+        offload_activations=t.offload_activations,
         schedule=deepspeed.instants if t.framework == "deepspeed" else None,
         zero=t.zero,
         buckets=deepspeed.buckets(t.overlap_comm, t.zero),
@@ -166,6 +166,8 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     t = plan.train
     sharded = t.zero >= {"fsdp2": 2, "deepspeed": 3}.get(t.framework, 4)
     ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
+    if plan.parallel.shard_group:
+        ranks = plan.parallel.shard_group + 0 * ranks
     sizes["SHARD"] = ranks if sharded else 1
     partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
     sizes["STATE"] = ranks if partitioned else 1
@@ -212,35 +214,47 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
     instant but the optimizer's step, so that a stage is evaluated once for all that are like it.
     """
     ranks: list[RankMemory] = []
-    seen: dict[tuple[bool, bool, Layers], tuple[list[InstantMemory], dict[str, int]]] = {}
+    Sized = tuple[Instant, Number, int]  # an instant, its bytes, and where in its window
+    seen: dict[tuple[bool, bool, Layers], tuple[list[Sized], dict[str, int]]] = {}
     for stage in range(plan.parallel.pp):
         step = step_of(plan, stage)
         alone = replace(step, waiting=0)
         key = step.first, step.last, step.layers
         if key not in seen:
-            moments = _timeline(instants(alone), amounts, stage)
+            moments = [(i, *instant_bytes(i, amounts)) for i in instants(alone)]
             seen[key] = moments, _consumers(waiting(replace(alone, waiting=1, losses=0)), amounts)
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
-        peak = max(moments, key=lambda m: m.bytes + n * one * (m.id != "optimizer-step"))
+        top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))
+        peak = _moment(*top, amounts, stage)
         more = 0 if peak.id == "optimizer-step" else n
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
         ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
-    top = max(ranks, key=lambda r: r.allocated_bytes)
-    return step_of(plan, top.rank), tuple(ranks)
+    most = max(ranks, key=lambda r: r.allocated_bytes)
+    return step_of(plan, most.rank), tuple(ranks)
 
 
-def count(plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...] = ()) -> Counted:
+def count(
+    plan: Plan,
+    step: Step,
+    amounts: Amounts,
+    ranks: tuple[RankMemory, ...] = (),
+    rows: bool = True,
+) -> Counted:
     """Everything about the memory of one training step on one GPU, of the stage that `step` is of.
-    `ranks`: the peak of every pipeline stage, if there are several."""
+    `ranks`: the peak of every pipeline stage, if there are several. Without `rows` the ledger is
+    left out, and of the timeline all but the peak."""
     schedule = instants(step)
     rank = max(ranks, key=lambda r: r.allocated_bytes).rank if ranks else 0
-    timeline = _timeline(schedule, amounts, rank)
-    top = max(range(len(timeline)), key=lambda i: timeline[i].bytes)
-    peak, best = timeline[top], timeline[top].bytes
-    fullest_step = instant_bytes(schedule[top], amounts)[1]
-    ledger = listed(rows_alive(schedule[top], fullest_step, amounts), amounts)
-    host = _offloaded(plan, step, amounts)
+    sizes = [instant_bytes(i, amounts) for i in schedule]
+    top = max(range(len(sizes)), key=lambda i: sizes[i][0])
+    peak = _moment(schedule[top], *sizes[top], amounts, rank)
+    best, timeline = peak.bytes, [peak]
+    ledger: tuple[LedgerRow, ...] = ()
+    if rows:
+        timeline = _timeline(schedule, amounts, rank)
+        ledger = listed(rows_alive(schedule[top], sizes[top][1], amounts), amounts)
+    host = _elsewhere(plan, step, amounts)
     overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)
     device = (
@@ -411,34 +425,11 @@ def streamed_bytes(plan: Plan, amounts: Amounts) -> int:
     return int(amounts.bytes((LIVE,), compute))
 
 
-def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
-    """Rows in host DRAM and on NVMe, per node: the states of every GPU in it."""
-    if step.offload == "none":
-        return []
-    gpus = plan.gpus_in_node
-    resting = "nvme" if step.offload == "nvme" else "dram"
-    rows: list[LedgerRow] = []
-
-    def put(alive: Alive, tier: str, suffix: str = "", why: str = "", certainty: str = "") -> None:
-        for group, times in alive:
-            for r in group.rows:
-                template = Template(
-                    r.name + suffix,
-                    "optimizer_states",
-                    r.shape,
-                    r.dtype,
-                    "always",
-                    why or r.why,
-                    HOST,
-                    certainty or r.certainty,
-                )
-                each = int(amounts.bytes(r.shape, r.dtype))
-                if each:
-                    rows.append(_row(template, int(times) * gpus, each, tier, amounts))
-
-    put(optimizer_states(step), resting)
-    if not step.copies.master and step.copies.resident == "fp32":
-        put(step.every("resident"), resting, ".master", "fp32 copy that the host updates")
-    reduced = step.every("gradients")
-    put(reduced, "dram", " (pinned)", "gradients staged for the host's step", "assumed")
+def _elsewhere(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
+    """Rows in host DRAM and on NVMe, per node: those of every GPU in it."""
+    rows = []
+    for r in offload.resting(plan, step):
+        each = int(amounts.bytes(r.template.shape, r.template.dtype))
+        if each * r.times:
+            rows.append(_row(r.template, r.times, each, r.tier, amounts))
     return rows

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic.functional_validators import AfterValidator
 
 from memcore import catalog, policies
@@ -76,6 +77,15 @@ class Parallel(_Part):
         "layer.",
         ge=1,
         le=1024,
+    )
+    shard_group: int = _field(
+        0,
+        "Shard group",
+        "FSDP2: ranks that share each parameter, between which groups replicate it (hybrid "
+        "sharding). 0: all ranks share it.",
+        "ranks",
+        ge=0,
+        le=1_000_000,
     )
     sequence_parallel: bool = _field(
         False, "Sequence parallel", "Cut norms and residuals over tensor ranks too."
@@ -222,11 +232,57 @@ class Train(_Part):
     offload_optimizer: _words(policies.OFFLOAD) = _field(  # type: ignore[valid-type]
         "none", "Offload optimizer", "Where the optimizer states live."
     )
-    offload_parameters: _words(policies.OFFLOAD_NONE) = _field(  # type: ignore[valid-type]
+    offload_parameters: _words(policies.OFFLOAD) = _field(  # type: ignore[valid-type]
         "none", "Offload parameters", "Where the parameters live."
     )
-    offload_activations: _words(policies.OFFLOAD_NONE) = _field(  # type: ignore[valid-type]
+    offload_activations: _words(policies.OFFLOAD_ACTIVATIONS) = _field(  # type: ignore[valid-type]
         "none", "Offload activations", "Where saved activations live."
+    )
+    offload_optimizer_buffers: int = _field(
+        4,
+        "Optimizer buffers",
+        "DeepSpeed on NVMe: pinned buffers of a sub-group that states are swapped through "
+        "(offload_optimizer.buffer_count).",
+        ge=1,
+        le=1_000,
+    )
+    offload_param_buffers: int = _field(
+        5,
+        "Parameter buffers",
+        "DeepSpeed on NVMe: pinned buffers that weights are swapped through "
+        "(offload_param.buffer_count).",
+        ge=1,
+        le=1_000,
+    )
+    offload_param_buffer_size: int = _field(
+        100_000_000,
+        "Parameter buffer size",
+        "DeepSpeed on NVMe: of one such buffer (offload_param.buffer_size).",
+        "elements",
+        ge=1,
+        le=10**12,
+    )
+    offload_param_max_in_cpu: int = _field(
+        1_000_000_000,
+        "Parameters kept in DRAM",
+        "DeepSpeed on NVMe: weights of each GPU that stay in DRAM (offload_param.max_in_cpu).",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    loader_workers: int = _field(
+        0, "Loader workers", "Processes of each GPU's DataLoader (num_workers).", ge=0, le=1_000
+    )
+    loader_prefetch: int = _field(
+        2,
+        "Loader prefetch",
+        "Batches that each worker fetches ahead (prefetch_factor).",
+        "batches",
+        ge=1,
+        le=10_000,
+    )
+    loader_pin_memory: bool = _field(
+        False, "Loader pins memory", "Batches are copied to page-locked memory (pin_memory)."
     )
 
 
@@ -357,6 +413,25 @@ class Together(_Part):
     )
 
 
+class Run(_Part):
+    tokens: int = _field(
+        1_000_000_000, "Tokens to train on", "Of the whole run.", "tokens", ge=1, le=10**15
+    )
+    price_per_gpu_hour: float = _field(
+        0.0, "Price", "Of one GPU for one hour; 0: no cost is computed.", "USD", ge=0, le=10_000
+    )
+    watts_per_gpu: float = _field(
+        0.0, "Power", "Of one GPU; 0: its board's power.", "W", ge=0, le=100_000
+    )
+    pue: float = _field(
+        1.0,
+        "Power usage effectiveness",
+        "What the data centre draws for each watt of the GPUs, cooling included.",
+        ge=1,
+        le=10,
+    )
+
+
 class Plan(_Part):
     """What is to be trained or served, on what, and how. `{}` is a valid plan.
 
@@ -372,6 +447,7 @@ class Plan(_Part):
     train: Train = Train()
     serve: Serve = Serve()
     together: Together = Together()
+    run: Run = Run()
 
     def __init__(self, **values: Any):
         try:
@@ -422,6 +498,12 @@ class Plan(_Part):
         return self.cluster.gpus // (p.tp * p.pp * p.cp)
 
     @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one optimizer step sees, over all GPUs."""
+        t = self.train
+        return t.micro_batch * t.seq_len * t.grad_accumulation * self.dp
+
+    @property
     def gpus_in_node(self) -> int:
         """GPUs of this plan that share one host."""
         return min(self.cluster.gpus_per_node, self.cluster.gpus)
@@ -447,6 +529,7 @@ class Plan(_Part):
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
             "NARROW": how.multiple if how else 1,
+            "SHARD_GROUP": p.shard_group,
             "BUCKET": t.reduce_bucket_size,
         }
 
@@ -457,12 +540,44 @@ class Plan(_Part):
     def changed(self, path: str, value: Any) -> Plan:
         """This plan with one field changed, named as in an error: 'train.micro_batch'."""
         document = self.document()
-        *parents, last = path.split(".")
-        part = document
-        for name in parents:
-            part = part[name]
-        part[last] = value
+        put(document, path, value)
         return Plan.of(document)
+
+
+def get(owner: Any, path: str) -> Any:
+    """The value at a dotted path of a plan or of its document."""
+    for name in path.split("."):
+        owner = owner[name] if isinstance(owner, Mapping) else getattr(owner, name)
+    return owner
+
+
+def put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path of a document."""
+    *parents, last = path.split(".")
+    for name in parents:
+        document = document[name]
+    document[last] = value
+
+
+@functools.cache
+def field_of(path: str) -> FieldInfo:
+    """What the plan declares about the field at a dotted path."""
+    *parents, last = path.split(".")
+    part: Any = Plan
+    for name in parents:
+        part = part.model_fields[name].annotation
+    found: FieldInfo = part.model_fields[last]
+    return found
+
+
+def words_of(path: str) -> Mapping[str, policies.Word] | None:
+    """The words that a field takes, if it takes words."""
+    return next((m.table for m in field_of(path).metadata if isinstance(m, _Words)), None)
+
+
+def title_of(path: str) -> str:
+    """A field's name for people."""
+    return field_of(path).title or path
 
 
 def resolve_model(model: str | Mapping[str, Any]) -> Model:

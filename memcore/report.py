@@ -185,6 +185,24 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """A whole training run.
+
+    steps        whole optimizer steps
+    cost         in the price's currency; None where the plan has no price
+    watts        of all GPUs, with what the power usage effectiveness adds
+    """
+
+    steps: int
+    seconds: float
+    gpu_hours: float
+    cost: float | None
+    watts: float
+    energy_joules: float
+    joules_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
 class Serve:
     """On the fullest GPU of one replica.
 
@@ -269,6 +287,7 @@ class Report:
     active_parameters: int
     memory: Memory | None
     time: Time | None
+    run: Run | None
     serve: Serve | None
     together: TogetherMemory | None
     ledger: tuple[LedgerRow, ...]

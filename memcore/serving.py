@@ -334,8 +334,10 @@ def overheads(plan: Plan) -> list[constants.Constant]:
     """What occupies a serving GPU within the budget, outside the server's control."""
     alone = plan.parallel.tp * plan.parallel.pp == 1
     if policies.KV_CACHES[plan.serve.kv_cache].pages:
-        return [constants.NON_TORCH if alone else constants.NON_TORCH_GROUP]
-    return [constants.CUDA_CONTEXT] + ([] if alone else [constants.NCCL_BUFFERS])
+        found = [constants.NON_TORCH if alone else constants.NON_TORCH_GROUP]
+    else:
+        found = [constants.CUDA_CONTEXT] + ([] if alone else [constants.NCCL_BUFFERS])
+    return found + ([constants.OS_SHARE] if plan.accelerator.shared_with_os else [])
 
 
 def beside(plan: Plan) -> list[constants.Constant]:

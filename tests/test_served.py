@@ -6,6 +6,7 @@ from statistics import median
 import pytest
 
 from memcore import Plan, catalog, evaluate
+from memcore.errors import PlanError
 from memcore.evidence import compared_served
 from memcore.evidence.served import FIRST, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
 from memcore.families import FAMILIES
@@ -240,3 +241,37 @@ def test_what_is_offloaded_crosses_pcie():
     host = evaluate(plan.changed("serve.offload_kv", "cpu")).serve
     assert host.kv_capacity_tokens > here.kv_capacity_tokens
     assert host.tpot_seconds >= here.tpot_seconds
+
+
+# -- small machines -------------------------------------------------------------------------------
+
+
+def on(gpu, model="llama-3.1-8b", **fields):
+    plan = Plan(
+        model=model, cluster={"gpu": gpu, "gpus": 1, "gpus_per_node": 1},
+        serve={"concurrency": 1, "prompt_len": 1024, "output_len": 256, "runtime": "native",
+               "kv_cache": "contiguous", "max_batched_tokens": 512, **fields},
+    )  # fmt: skip
+    return evaluate(plan).serve
+
+
+def test_what_a_practitioner_knows_of_small_machines():
+    assert not on("phone-8gb", weight_dtype="q4_k_m").fits  # 4.6 GiB in an app's 4 GiB
+    assert on("phone-8gb", "llama-3.2-1b", weight_dtype="q4_k_m").fits
+    assert not on("rtx-4060-laptop-8gb").fits  # 15 GiB in 8
+    assert on("rtx-4060-laptop-8gb", weight_dtype="q4_k_m").fits
+    assert on("m4-16gb", weight_dtype="q4_k_m").fits
+    assert not on("m4-16gb", "qwen2.5-32b", weight_dtype="q4_k_m").fits
+    assert on("jetson-thor-128gb", "llama-3.3-70b", weight_dtype="q4_k_m").fits
+
+
+def test_the_operating_system_has_its_share_of_one_memory():
+    with_os, without = (on(gpu).overhead_bytes for gpu in ("jetson-thor-128gb", "m4-16gb"))
+    assert with_os - without == pytest.approx(1.6 * GiB, abs=2)
+
+
+@pytest.mark.parametrize("gpu", ["m4-16gb", "jetson-orin-nano-8gb", "phone-12gb"])
+def test_there_is_nowhere_to_offload_to_from_one_memory(gpu):
+    for field, value in (("offload_weights", 1.0), ("offload_kv", "cpu")):
+        with pytest.raises(PlanError, match=f"serve.{field}"):
+            on(gpu, "llama-3.2-1b", **{field: value})

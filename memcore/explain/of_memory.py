@@ -67,6 +67,7 @@ OF_GPU = {
     "l2_bytes": ("L2 cache", "bytes"),
     "peer_bandwidth": ("bandwidth to the peers in the node, one way", "B/s"),
     "pcie_bandwidth": ("bandwidth to the host, one way", "B/s"),
+    "watts": ("power of one board", "W"),
 }
 OF_NODE = {
     "dram_bytes": ("host DRAM of a node", "bytes"),
@@ -462,6 +463,22 @@ def _in_tier(book: Book, tier: str) -> Explanation:
     book.memory.tiers[tier]
     meaning = "Per node: what every GPU in it keeps there."
     return about(f"Kept in {TIERS[tier]}", "bytes", sum_of(book, rows), meaning)
+
+
+@rule("tiers.*.consumers.*")
+def _consumer_in_tier(book: Book, tier: str, name: str) -> Explanation:
+    """What one consumer keeps in host DRAM or on NVMe; in GPU memory, at the peak."""
+    if tier == "hbm":
+        return _consumer(book, name)
+    rows = [
+        (f"ledger.{i}", r)
+        for i, r in enumerate(book.report.ledger)
+        if r.tier == tier and r.consumer == name
+    ]
+    if not rows:
+        raise LookupError
+    what = f"{CONSUMERS[name]} in {TIERS[tier]}"
+    return about(what, "bytes", sum_of(book, rows), "Per node: what every GPU in it keeps there.")
 
 
 @rule("memory.fits|verdict")

@@ -15,6 +15,7 @@ from app.text import plain as plain
 from memcore import link
 from memcore.errors import Issue
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
+from memcore.solve import Answer
 from memcore.units import (
     bytes_text,
     count_text,
@@ -416,6 +417,33 @@ def _serving_metrics(serve: Serve) -> None:
     for column, (field, label, text, about) in zip(columns, figures, strict=True):
         with column, why.figure(f"serve.{field}", about):
             st.metric(label, text)
+
+
+def latency_targets() -> tuple[float | None, float | None]:
+    """What a request may feel at most: seconds to the first token, milliseconds for each other."""
+    left, right = st.columns(2)
+    with left:
+        first = st.number_input(
+            "First token within (s)", min_value=0.001, value=None, placeholder="any", key="ttft"
+        )
+    with right:
+        each = st.number_input(
+            "Each token within (ms)", min_value=0.01, value=None, placeholder="any", key="tpot"
+        )
+    return first, each
+
+
+def use_answers(rows: tables.Rows, found: Sequence[Answer]) -> None:
+    """A button for each answer that the plan is not yet."""
+    with st.container(horizontal=True):
+        for row, answer in zip(rows, found, strict=True):
+            if answer.value and answer.plan != state.plan():
+                st.button(
+                    f"{row['question']}: use {row['answer']}",
+                    key=f"use_{answer.question}",
+                    on_click=state.replace,
+                    args=(answer.plan,),
+                )
 
 
 def stream_metrics(found: Sequence[tuple[str, str, str]]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import streamlit as st
 
-from memcore import Plan, PlanError, evaluate, link
+from memcore import Plan, PlanError, evaluate, link, solve
 from memcore.errors import Issue
 from memcore.explain import Book
 from memcore.levers import Lever
@@ -22,6 +22,7 @@ from memcore.policies import COPIES
 from memcore.report import Report
 from memcore.serving import curve
 from memcore.serving_time import Point
+from memcore.solve import Answer
 from memcore.stream import Stream, read_lengths, simulate
 from memcore.waterfall import Change
 from memcore.waterfall import waterfall as changes_between
@@ -145,9 +146,9 @@ def stream() -> Stream | None:
     """The plan's stream of requests, simulated; kept until something changes that it depends on."""
     s, now = st.session_state, plan()
     asked = (now.model, now.cluster, now.parallel, now.serve, s.get("lengths"))
-    kept = s.get("stream")
+    kept = s.get("kept_stream")
     if kept is None or kept[0] != asked:
-        kept = s.stream = (asked, simulate(now, s.get("lengths")))
+        kept = s.kept_stream = (asked, simulate(now, s.get("lengths")))
     found: Stream | None = kept[1]
     return found
 
@@ -156,10 +157,29 @@ def speeds() -> tuple[Point, ...]:
     """Throughput and time per token against how many sequences run at once."""
     s, now = st.session_state, plan()
     asked = (now.model, now.cluster, now.parallel, now.serve)
-    kept = s.get("speeds")
+    kept = s.get("kept_speeds")
     if kept is None or kept[0] != asked:
-        kept = s.speeds = (asked, curve(now))
+        kept = s.kept_speeds = (asked, curve(now))
     found: tuple[Point, ...] = kept[1]
+    return found
+
+
+def answers(ttft: float | None, tpot_ms: float | None) -> tuple[Answer, ...]:
+    """How far the plan can go within these times: its length, sequences, GPUs for its requests."""
+    s, now = st.session_state, plan()
+    asked = (now.model, now.cluster, now.parallel, now.serve, ttft, tpot_ms)
+    kept = s.get("kept_answers")
+    if kept is None or kept[0] != asked:
+        within = solve.Targets(ttft, tpot_ms / 1e3 if tpot_ms else None)
+        kept = s.kept_answers = (
+            asked,
+            (
+                solve.longest_context(now, within),
+                solve.largest_concurrency(now, within),
+                solve.fewest_gpus(now, now.serve.arrival_rate, within),
+            ),
+        )
+    found: tuple[Answer, ...] = kept[1]
     return found
 
 

@@ -24,6 +24,17 @@ MOST_SEQUENCES = 1_000_000
 MOST_REPLICAS = 1 << 14
 
 
+LIMITS = {  # what forbids more, in words
+    "memory": "memory",
+    "ttft": "the time to the first token",
+    "tpot": "the time per token",
+    "positions": "the model's number of positions",
+    "load": "the number of requests",
+    "rule": "another field of the plan",
+    "range": "nothing that was tried",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
     """What a request may feel at most, in seconds; None: anything."""

@@ -75,3 +75,25 @@ if report.serve and (found := state.stream()):
     )
     parts.small(stream.SPEED_LEGEND)
     parts.download("Throughput and latency (CSV)", stream.speeds(speeds), "memplan-throughput.csv")
+
+    st.markdown("##### How far it can go")
+    answers = state.answers(*parts.latency_targets())
+    rows = tables.limits(answers, plan.serve.arrival_rate)
+    parts.table(
+        rows,
+        key="limits",
+        alt="The longest sequence, the most sequences, the fewest GPUs",
+        columns=(
+            "question",
+            "answer",
+            "what forbids more",
+            "first token",
+            "per token",
+            "tensor parallel",
+        ),
+    )
+    parts.use_answers(rows, answers)
+    parts.small(
+        "Each changes one field of the plan and leaves the others; GPUs: tensor parallelism within "
+        "a node and replicas, in steady state. Found by evaluating plans, step by step."
+    )

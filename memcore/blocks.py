@@ -45,6 +45,7 @@ def structure_of(
     adapters: Adapters | None = None,
     narrow: Narrow | None = None,
     depths: Depths | None = None,
+    regathers: str = "",
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -58,7 +59,7 @@ def structure_of(
         exchanges,
         gathers,
     )
-    return Structure(model.family, model.traits, *words, adapters, narrow, depths)
+    return Structure(model.family, model.traits, *words, adapters, narrow, depths, regathers)
 
 
 @functools.lru_cache(maxsize=512)

@@ -84,10 +84,23 @@ def _not_planned(plan: Plan) -> str:
     if p.ep > 1 and not plan.architecture.experts:
         return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
     if p.ep > 1 and not own:
-        return (
-            "expert parallelism is planned for Megatron only; set train.framework to megatron, or "
-            "parallel.ep to 1."
-        )
+        if plan.train.framework != "fsdp2" or plan.train.zero != 3:
+            return (
+                "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
+                "transformers runs it; set train.framework to one of them, or parallel.ep to 1."
+            )
+        t = plan.train
+        moved = {t.offload_optimizer, t.offload_parameters, t.offload_activations} - {"none"}
+        if p.shard_group or moved:
+            return (
+                "expert parallelism under FSDP2 is not planned with hybrid sharding or offload; "
+                "set parallel.shard_group to 0 and offload to none, or parallel.ep to 1."
+            )
+        if p.tp * p.pp * p.cp > 1 or plan.architecture.family == "llama4_text":
+            return (
+                "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "
+                "Llama 4; set parallel.tp, pp and cp to 1, or parallel.ep to 1."
+            )
     if p.tp > 1 and plan.architecture.experts and not own:
         return (
             "tensor parallelism of mixtures of experts is planned for Megatron only; set "
@@ -123,9 +136,6 @@ class Training:
         return self.counted.memory
 
     def time(self) -> Time | None:
-        """None where it is not computed yet: products in 8 bits."""
-        if self.step.copies.eight_bit:
-            return None
         return training_time(self.plan, self.step, self.amounts)
 
 
@@ -157,11 +167,6 @@ def evaluate(plan: Plan) -> Report:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
-            )
-        if time is None:
-            notes.append(
-                "The time of a training step is not computed with products in 8 bits yet; its "
-                "memory is."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
@@ -214,5 +219,6 @@ def _padded_experts(plan: Plan) -> int:
     experts, t = plan.architecture.experts, plan.train
     if not experts or t.framework != "fsdp2" or t.zero < 2:
         return 0
-    padded = ceil_div(experts, plan.dp) * plan.dp
+    holders = plan.dp // plan.parallel.ep  # the ranks that have the same experts
+    padded = ceil_div(experts // plan.parallel.ep, holders) * plan.dp
     return padded if padded > experts else 0

@@ -173,12 +173,13 @@ class Step:
         kind = self.running.kind(i)
         return window(self.blocks.layers[kind], FORWARD, recompute=self.recompute(kind))
 
-    def backward(self, i: int, merge: bool = False) -> Window:
-        """Layer `i` running backward, again forward first where it is checkpointed."""
+    def backward(self, i: int, merge: bool = False, reduced: bool | None = None) -> Window:
+        """Layer `i` running backward, again forward first where it is checkpointed; of that only
+        what is before the gradients of its experts are `reduced`, or only what is after."""
         kind = self.running.kind(i)
         again = self.recompute(kind)
         stretch = RECOMPUTE if again else BACKWARD
-        return window(self.blocks.layers[kind], stretch, merge, again)
+        return window(self.blocks.layers[kind], stretch, merge, again, reduced)
 
     def of_layers(self, state: str, counts: list[int]) -> Alive:
         """One kind of state of `counts` layers of each kind."""
@@ -512,14 +513,14 @@ def _sharded(step: Step) -> list[Instant]:
             *head_grads,
             *activations(step, i, forward=False),
         ]
-        out.append(
-            Instant(
-                name,
-                label,
-                [*common, *unsharded(i + 1), *gathering(i), *reducing(i + 1)],
-                step.backward(i),
-            )
-        )
+        running = [*common, *unsharded(i + 1), *gathering(i)]
+        if tape.reduced:  # that reduction waits for the one before, and lets its buffer go
+            before_that = [*running, *reducing(i + 1)]
+            out.append(Instant(name, label, before_that, step.backward(i, reduced=False)))
+            name, label = f"{name}-reduced", f"{label}, its experts' gradients reduced"
+            out.append(Instant(name, label, running, step.backward(i, reduced=True)))
+        else:
+            out.append(Instant(name, label, [*running, *reducing(i + 1)], step.backward(i)))
         out.append(
             Instant(
                 name.replace("backward", "reduce"),

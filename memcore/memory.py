@@ -59,6 +59,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         adapters=adapters_of(plan),
         narrow=narrow_of(plan),
         depths=depths_of(plan),
+        regathers=copies.reduced if p.ep > 1 and t.framework == "fsdp2" else "",
     )
     again = policies.CHECKPOINTING[t.checkpointing].recompute
     leads = _leads(structure)
@@ -172,7 +173,8 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
     sizes["STATE"] = ranks if partitioned else 1
     # Each expert is on one of EP ranks, taken from all that run the same layers.
-    sizes["EDP"] = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"]) if t.zero == 1 else 1
+    holders = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"])
+    sizes["EDP"] = holders if sharded or t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
     if t.framework == "megatron":

@@ -69,7 +69,14 @@ class Parallel(_Part):
     tp: int = _field(1, "Tensor parallel", "Ranks that share each layer.", ge=1, le=1024)
     pp: int = _field(1, "Pipeline parallel", "Stages that share the layers.", ge=1, le=1024)
     cp: int = _field(1, "Context parallel", "Ranks that share a sequence.", ge=1, le=1024)
-    ep: int = _field(1, "Expert parallel", "Ranks that share the experts.", ge=1, le=1024)
+    ep: int = _field(
+        1,
+        "Expert parallel",
+        "Ranks that share the experts out, whole: as Megatron-Core does, or under FSDP2 as "
+        "transformers' all-to-all.",
+        ge=1,
+        le=1024,
+    )
     etp: int = _field(
         1,
         "Expert tensor parallel",

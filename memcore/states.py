@@ -91,7 +91,8 @@ def block_states(
     """
     parameters = [p for p in tape.parameters if p.trained]
     source = DEEPSPEED if flattened else FSDP if sharded else TORCH
-    part = _flat_cut if flattened else _cut
+    part = _flat_cut if flattened else fsdp_cut if sharded else _cut
+    one_group = [p for p in tape.parameters if not is_shared_out(p.shape)]
 
     def group(
         suffix: str,
@@ -180,7 +181,7 @@ def block_states(
             "all-gather to reshard",
             "whole weights of a layer in flight",
             "gathered",
-            tape.parameters,
+            one_group,
         ),
         reduction=group(
             ".grad (reduce-scatter input)",
@@ -189,6 +190,7 @@ def block_states(
             "one layer's backward",
             "buffer that the reduce-scatter sends",
             "gathered",
+            [p for p in one_group if p.trained],
         ),
         buckets=Group.of(
             Template(
@@ -284,7 +286,7 @@ def _kept(shape: Shape, state: State, part: Part) -> Shape:
 def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     """A parameter's shape as one GPU holds it."""
     rows, rest = shape[0], shape[1:]
-    if cut == "state" and isinstance(rows, Cut) and rows.axis is EP:
+    if cut == "state" and is_shared_out(shape):
         return (rows, _cut_rows(shape[1], EDP), *shape[2:])  # whole experts, the states of each cut
     if cut == "state":
         return (_cut_rows(rows, STATE), *rest)
@@ -295,6 +297,18 @@ def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     return (_cut_rows(rows, SHARD), *rest)
 
 
+def fsdp_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
+    """The same under FSDP2, which cuts a rank's experts between the ranks that have the same."""
+    if not is_shared_out(shape):
+        return _cut(shape, cut, sharded)
+    return ((HOLDERS,) if cut == "gathered" else ()) + (_cut_rows(shape[0], EDP), *shape[1:])
+
+
+def is_shared_out(shape: Shape) -> bool:
+    """Whether expert-parallel ranks share this weight out."""
+    return len(shape) > 0 and isinstance(shape[0], Cut) and shape[0].axis is EP
+
+
 def _flat_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     """The same where tensors are laid out flat first."""
     if cut == "state":
@@ -303,6 +317,7 @@ def _flat_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
 
 
 SHARD_COUNT = Dim("SHARD")  # the ranks themselves, as a factor of what they hold together
+HOLDERS = Dim("EDP")  # the same of those that have the same experts
 
 
 def _cut_rows(rows: Factor, axis: Axis) -> Cut:

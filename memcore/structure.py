@@ -70,6 +70,8 @@ class Structure:
     gathers    ranks that share each expert gather the rows of all of them
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
+    regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
+               own, gathered for their products and freed after them; else ''
     depths     multi-token prediction behind the last layer, if there is any
     """
 
@@ -87,6 +89,7 @@ class Structure:
     adapters: Adapters | None = None
     narrow: Narrow | None = None
     depths: Depths | None = None
+    regathers: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,7 @@ class Tape:
         self.forward_end = 0
         self.last_packed = 0  # when forward began the last operation that saves something
         self.first_unpacked = 0  # when backward began the first that reads something saved
+        self.reduced = 0  # when the gradients of experts, a group of their own, are reduced
         self._begun = 0
         self._prefix: list[str] = []
         self._nodes = 0

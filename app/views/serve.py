@@ -15,7 +15,7 @@ if report.serve:
         alt="Memory of one serving GPU, against its budget",
     )
     rows = tables.serving(report.serve, concurrency)
-    parts.table(rows, key="serve_table", alt="Memory of one serving GPU, line by line", height=423)
+    parts.table(rows, key="serve_table", alt="Memory of one serving GPU, line by line", height=458)
     parts.download("Serving (CSV)", rows, "memplan-serving.csv")
     parts.small(
         "Concurrency, lengths, dtypes and the cache's form are in the sidebar, at Serving; "

@@ -17,11 +17,10 @@ from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_o
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
-from memcore.serving import serve
+from memcore.serving import serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
 from memcore.training_time import training_time
-from memcore.units import bytes_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -194,11 +193,8 @@ def evaluate(plan: Plan) -> Report:
             f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
             "nothing and has no KV cache."
         )
-    elif served.outside_bytes > (rest := plan.accelerator.usable_bytes - served.budget_bytes):
-        notes.append(
-            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
-            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
-        )
+    else:
+        notes += serving_notes(plan, served)
     return Report(
         plan=plan.document(),
         parameters=count_of,

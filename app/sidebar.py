@@ -103,6 +103,14 @@ def draw(page: str) -> None:
         if state.drafted("serve.draft_tokens"):
             _fields("serve.draft_model", "serve.draft_acceptance")
         _fields("serve.offload_weights", "serve.offload_kv")
+    with st.expander("Request stream", expanded=page == "Serve"):
+        _fields("serve.arrivals")
+        if state.drafted("serve.arrivals") != "burst":
+            _fields("serve.arrival_rate")
+        _fields("serve.requests", "serve.lengths")
+        if state.drafted("serve.lengths") != "fixed":
+            _fields("serve.prompt_cv", "serve.output_cv")
+        _fields("serve.shared_prefix", "serve.max_seq_len", "serve.seed")
     with st.expander("Train and serve together", expanded=page == "Together"):
         _fields("together.kind")
         if state.drafted("together.kind") != "none":

@@ -48,6 +48,7 @@ def structure_of(
     frozen: str = "",
     reached: bool = False,
     regathers: str = "",
+    table: str = "dense",
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -62,7 +63,16 @@ def structure_of(
         gathers,
     )
     return Structure(
-        model.family, model.traits, *words, adapters, narrow, depths, frozen, reached, regathers
+        model.family,
+        model.traits,
+        *words,
+        adapters,
+        narrow,
+        depths,
+        frozen,
+        reached,
+        regathers,
+        table,
     )
 
 
@@ -88,6 +98,7 @@ def _tape(
     its own weights are not trained."""
     t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
+    t.table = s.table
     t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     with t.scope(prefix):
         out = run(t)

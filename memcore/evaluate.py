@@ -134,7 +134,7 @@ def evaluate(plan: Plan) -> Report:
                 "The time of a training step is not computed with products in 8 bits yet; its "
                 "memory is."
             )
-        else:
+        elif not plan.architecture.tower:
             time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
@@ -155,8 +155,14 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    served = serve(plan) if FAMILIES[plan.architecture.family].decoder else None
-    if served is None:
+    decodes = FAMILIES[plan.architecture.family].decoder
+    served = serve(plan) if decodes and not plan.architecture.tower else None
+    if plan.architecture.tower:
+        notes.append(
+            "Time and serving are not computed yet for models of several stacks; the memory of a "
+            "training step is."
+        )
+    elif served is None:
         notes.append(
             f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
             "nothing and has no KV cache."

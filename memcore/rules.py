@@ -205,7 +205,19 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "to that",
             )
         )
-    elif model.learned_positions and t.seq_len > model.max_positions:
+    tower = model.tower
+    if tower and tower.image and t.images < 1:
+        message = f"{model.label} is planned with images; use one or more"
+        issues.append(Issue("train.images", message))
+    elif tower and tower.image and t.images * tower.image.patches > t.seq_len:
+        issues.append(
+            Issue(
+                "train.images",
+                f"{t.images:,} of {tower.image.patches:,} tokens each do not fit into "
+                f"{t.seq_len:,}; use fewer, or a longer train.seq_len",
+            )
+        )
+    if model.learned_positions and not model.image and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",

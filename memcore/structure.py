@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from memcore.model import Traits
 from memcore.policies import EightBit
 
+TOWER, IDLE, BRIDGE = "tower", "idle", "bridge"
 TENSOR, SEQUENCE = "tensor", "sequence"
 OWN, FIRST, HEAD = "own", "first", "head"
 
@@ -71,6 +72,8 @@ class Structure:
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
     depths     multi-token prediction behind the last layer, if there is any
+    stack      of a tower: whose dimensions it has (dims.STACKS)
+    tower      the layers before these
     """
 
     family: str
@@ -87,6 +90,8 @@ class Structure:
     adapters: Adapters | None = None
     narrow: Narrow | None = None
     depths: Depths | None = None
+    stack: str = ""
+    tower: Structure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +100,21 @@ class LayerKind:
     part of it is run again in backward (policies.Checkpointing.recompute).
 
     leads   its input needs no gradient: the first layer, where only adapters are trained
+    place   '' for a layer of the main stack, or TOWER, IDLE (a layer of the tower whose result
+            nobody reads), BRIDGE (what leads from the tower to the main stack, which is no layer)
+    begins  backward begins its stack here: of what several layers read, no gradient is there yet
     """
 
     attention: str
     recompute: str = ""
     leads: bool = False
+    place: str = ""
+    begins: bool = False
 
     @property
     def label(self) -> str:
-        words = [self.attention, *(["recomputed"] if self.recompute else [])]
+        words = [
+            *filter(None, (self.place, self.attention)),
+            *(["recomputed"] if self.recompute else []),
+        ]
         return ", ".join([*words, *(["first"] if self.leads else [])])

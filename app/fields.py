@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore import Plan
+from memcore.plan import field_of, title_of, words_of
 from memcore.policies import Word
 
 
@@ -38,16 +39,12 @@ class Field:
 @functools.cache
 def field(path: str) -> Field:
     """The field at a dotted path such as 'train.micro_batch'."""
-    *parents, last = path.split(".")
-    part: Any = Plan
-    for name in parents:
-        part = part.model_fields[name].annotation
-    info = part.model_fields[last]
-    words = next((m.table for m in info.metadata if hasattr(m, "table")), None)
+    info: Any = field_of(path)
+    words = words_of(path)
     extra = info.json_schema_extra or {}
     return Field(
         path=path,
-        title=info.title or last,
+        title=title_of(path),
         help=info.description or "",
         unit=extra.get("unit", ""),
         kind=str if words else info.annotation,

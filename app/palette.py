@@ -26,6 +26,7 @@ TOGETHER = {  # parts of a phase that trains or serves
     "engine_activations": CONSUMERS["activations"][1],
     "kv_cache": KV_CACHE[1],
 }
+MORE, LESS = ("#D55E00", 1), ("#0072B2", -1)  # what a change adds and takes, with its sign
 CAPACITY = "#E5484D"
 OURS = CONSUMERS["parameters"][1]  # Memplan's own figure beside those of others
 # Sources of evidence, in the order of evidence.SOURCES: Tol's bright scheme, as for resources.

@@ -14,8 +14,15 @@ from app.fields import titles
 from app.text import plain as plain
 from memcore import link
 from memcore.errors import Issue
-from memcore.report import Memory, Report, Serve, TogetherMemory
-from memcore.units import bytes_text, count_text, gib_text, seconds_text
+from memcore.report import Memory, Report, Run, Serve, TogetherMemory
+from memcore.units import (
+    bytes_text,
+    count_text,
+    energy_text,
+    gib_text,
+    money_text,
+    seconds_text,
+)
 
 VERDICTS = {
     "fits": (st.success, "Training fits", ":material/check_circle:"),
@@ -338,6 +345,25 @@ def together_verdict(found: TogetherMemory) -> None:
             f"{found.kv_capacity_tokens:,} tokens.{host}",
             icon=icon,
         )
+
+
+def run_figures(run: Run) -> None:
+    """What the whole run takes."""
+    figures = [
+        ("seconds", "Time to train", seconds_text(run.seconds), f"{run.steps:,} steps."),
+        ("gpu_hours", "GPU-hours", f"{run.gpu_hours:,.0f}", "Of all GPUs."),
+        ("energy_joules", "Energy", energy_text(run.energy_joules), "At the boards' power."),
+        ("joules_per_token", "Energy per token", energy_text(run.joules_per_token), ""),
+    ]
+    if run.cost is not None:
+        figures.insert(2, ("cost", "Cost", money_text(run.cost), "At the plan's price."))
+    columns = st.columns(5)
+    for column, (field, label, text, about) in zip(columns, figures, strict=False):
+        with column, why.figure(f"run.{field}", about):
+            st.metric(label, text)
+    if run.cost is None:
+        with columns[-1]:
+            small("Set a price per GPU-hour in the sidebar, under *The whole run*, for the cost.")
 
 
 def serving_figures(serve: Serve, concurrency: int) -> None:

@@ -12,7 +12,7 @@ from app.fields import Field, field
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
 from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, Word
-from memcore.units import parse_count
+from memcore.units import count_text, parse_count
 
 SIZES = (
     *("100M", "125M", "160M", "250M", "350M", "500M", "750M", "1B", "1.3B", "1.5B", "2B", "2.7B"),
@@ -27,6 +27,10 @@ BATCHES: tuple[int, ...] = (
 LENGTHS: tuple[int, ...] = (
     *(128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576),
     *(32_768, 49_152, 65_536, 98_304, 131_072, 196_608, 262_144, 524_288, 1_048_576),
+)
+TOKENS: tuple[int, ...] = (
+    *(10**6, 10**7, 10**8, 10**9, 2 * 10**9, 5 * 10**9, 10**10, 3 * 10**10, 10**11, 3 * 10**11),
+    *(10**12, 2 * 10**12, 5 * 10**12, 10**13, 15 * 10**12, 3 * 10**13),
 )
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 STAGES = {
@@ -79,10 +83,18 @@ def draw(page: str) -> None:
             _steps("parallel.etp", RANKS)
             _fields("train.imbalance")
         _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
+    with st.expander("The whole run", expanded=page == "Time"):
+        _steps("run.tokens", TOKENS, count_text)
+        _list_prices()
+        _fields("run.price_per_gpu_hour", "run.watts_per_gpu", "run.pue")
     with st.expander("Serving", expanded=page == "Serve"):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
         _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
         _fields("serve.memory_utilization", "serve.max_batched_tokens")
+        _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
+        if state.drafted("serve.draft_tokens"):
+            _fields("serve.draft_model", "serve.draft_acceptance")
+        _fields("serve.offload_weights", "serve.offload_kv")
     with st.expander("Train and serve together", expanded=page == "Together"):
         _fields("together.kind")
         if state.drafted("together.kind") != "none":
@@ -132,8 +144,10 @@ def _fields(*paths: str) -> None:
             st.toggle(**_common(f))
         elif f.kind is float and (f.high or 0) > 1:
             st.number_input(min_value=f.low, max_value=f.high, step=0.1, **_common(f))
+        elif f.kind is float and f.high == 1:
+            st.slider(min_value=0.0, max_value=1.0, step=0.01, **_common(f))
         elif f.kind is float:
-            st.slider(min_value=0.0, max_value=f.high, step=0.01, **_common(f))
+            st.number_input(min_value=f.low, max_value=f.high, step=0.01, **_common(f))
         else:
             st.number_input(min_value=int(f.low or 0), max_value=int(f.high or 0), **_common(f))
 
@@ -142,13 +156,13 @@ def _labels(words: Mapping[str, Word]) -> Callable[[str], str]:
     return lambda word: words[word].label
 
 
-def _steps(path: str, steps: Sequence[int]) -> None:
+def _steps(path: str, steps: Sequence[int], text: Callable[[int], str] = "{:,}".format) -> None:
     """A slider over useful steps; whatever other value the plan has is a step of its own."""
     f = field(path)
     common = _common(f)
     own = st.session_state.setdefault(f"steps_{path}", set())
     own.add(state.drafted(path))
-    st.select_slider(options=sorted({*steps, *own}), format_func="{:,}".format, **common)
+    st.select_slider(options=sorted({*steps, *own}), format_func=text, **common)
 
 
 def _word_slider(path: str) -> None:
@@ -307,6 +321,31 @@ def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwi
         on_change=_edited,
         args=(f.path, key),
     )
+
+
+def _list_prices() -> None:
+    """What clouds ask for this GPU; choosing one sets the price."""
+    gpu = state.drafted("cluster.gpu")
+    prices = catalog.prices(gpu) if isinstance(gpu, str) else {}
+    if not prices:
+        return
+    key, price = "list_price", state.drafted("run.price_per_gpu_hour")
+    st.selectbox(
+        "List price",
+        list(prices),
+        format_func=lambda cloud: (
+            f"{cloud}: ${prices[cloud]['usd']:,.2f} ({prices[cloud]['as_of']})"
+        ),
+        key=_show(key, next((c for c in prices if prices[c]["usd"] == price), None)),
+        placeholder="of a cloud, on demand",
+        help="\n".join(f"- **{cloud}**: {row['source']}" for cloud, row in prices.items()),
+        on_change=lambda: _price_chosen(prices, st.session_state[key]),
+    )
+
+
+def _price_chosen(prices: Mapping[str, Any], cloud: str | None) -> None:
+    if cloud:
+        state.change({"run.price_per_gpu_hour": prices[cloud]["usd"]})
 
 
 def _gpu_label(name: str) -> str:

@@ -16,8 +16,12 @@ import streamlit as st
 from memcore import Plan, PlanError, evaluate, link
 from memcore.errors import Issue
 from memcore.explain import Book
+from memcore.levers import Lever
+from memcore.levers import levers as find_levers
 from memcore.policies import COPIES
 from memcore.report import Report
+from memcore.waterfall import Change
+from memcore.waterfall import waterfall as changes_between
 
 Query = dict[str, list[str]]
 
@@ -134,6 +138,32 @@ def _evaluated(name: str, plan: Plan) -> Report:
     return kept[1]
 
 
+def levers() -> tuple[Lever, ...]:
+    """What can be changed about the plan, kept until it changes."""
+    kept = st.session_state.get("kept_levers")
+    if kept is None or kept[0] != plan():
+        kept = st.session_state.kept_levers = (plan(), find_levers(plan()))
+    found: tuple[Lever, ...] = kept[1]
+    return found
+
+
+def waterfall() -> tuple[Change, ...]:
+    """What lies between the pinned plan and this one, kept until one of them changes."""
+    ends = (st.session_state.pin, plan())
+    kept = st.session_state.get("kept_waterfall")
+    if kept is None or kept[0] != ends:
+        found = changes_between(*ends) if ends[0] else ()
+        kept = st.session_state.kept_waterfall = (ends, found)
+    changes: tuple[Change, ...] = kept[1]
+    return changes
+
+
+def applied() -> str:
+    """The lever that was applied last, while the plan is what it made of it."""
+    done = st.session_state.get("applied_levers")
+    return done[-1][2] if done and done[-1][1] == plan() else ""
+
+
 def drafted(path: str) -> Any:
     """What the widget of a field shows."""
     value: Any = st.session_state.draft
@@ -224,6 +254,20 @@ def replace(plan: Plan) -> None:
 def undo_draft() -> None:
     """Forget what was not valid."""
     replace(plan())
+
+
+def apply(lever: Lever) -> None:
+    """Change the plan as a lever says; `undo` takes it back."""
+    before = plan()
+    st.session_state.setdefault("applied_levers", []).append((before, lever.plan, lever.label))
+    replace(lever.plan)
+
+
+def undo() -> None:
+    """Take back the lever that was applied last."""
+    if applied():
+        before, _, _ = st.session_state.applied_levers.pop()
+        replace(before)
 
 
 def pin() -> None:

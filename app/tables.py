@@ -13,9 +13,22 @@ import pandas as pd
 from app import palette
 from memcore import Plan, constants, evidence
 from memcore.explain import Book, Explanation, Term
-from memcore.report import LedgerRow, Memory, Report, Serve, Time, TogetherMemory
+from memcore.levers import Lever
+from memcore.report import LedgerRow, Memory, Report, Run, Serve, Time, TogetherMemory
 from memcore.together import PARTS
-from memcore.units import bytes_text, count_text, exact_text, gib_text, rate_text, seconds_text
+from memcore.units import (
+    bytes_text,
+    count_text,
+    energy_text,
+    exact_text,
+    gib_text,
+    money_text,
+    rate_text,
+    seconds_text,
+    signed_bytes,
+    signed_seconds,
+)
+from memcore.waterfall import Change
 
 Rows = list[dict[str, Any]]
 
@@ -41,6 +54,9 @@ FIELDS = {  # what a column shows of the number at a row's path
     "HBM, forward": "forward_hbm_bytes",
     "HBM, backward": "backward_hbm_bytes",
     "adds to saved": "saved_bytes",
+    "saves": "saved_bytes",
+    "step time": "added_seconds",
+    "GPU time per token": "price",
 }
 
 
@@ -311,6 +327,87 @@ def tiers(plan: Plan, report: Report) -> Rows:
             traffic=moved.get("network", 0.0),
             what="other nodes" if plan.cluster.gpus > plan.cluster.gpus_per_node else "one node",
         ),
+    ]
+
+
+def levers(found: Sequence[Lever]) -> Rows:
+    """Every lever, the best first."""
+    return [
+        {
+            "change": lever.label,
+            "and sets": ", ".join(lever.followers),
+            "it": lever.kind_text,
+            "then": lever.verdict,
+            "saves": bytes_text(lever.saved_bytes),
+            "step time": "" if lever.added_seconds is None else signed_seconds(lever.added_seconds),
+            "GPU time per token": "" if lever.price is None else f"{lever.price:+.1%}",
+            "saved_bytes": lever.saved_bytes,
+            "saved_device_bytes": lever.saved_device_bytes,
+            "added_seconds": lever.added_seconds,
+            "added_seconds_per_token": lever.added_per_token,
+            "price": lever.price,
+            "sets": changes_text(lever),
+            PATH: f"levers.{lever.name}",
+        }
+        for lever in found
+    ]
+
+
+def changes_text(lever: Lever) -> str:
+    """The fields that a lever sets: 'train.checkpointing = full'."""
+    return ", ".join(f"{path} = {value}" for path, value in lever.changes.items())
+
+
+def saved_text(lever: Lever) -> str:
+    if lever.saved_bytes < 0:
+        return f"needs {bytes_text(-lever.saved_bytes)} more"
+    return f"saves {bytes_text(lever.saved_bytes)}"
+
+
+def cost_text(lever: Lever) -> str:
+    """What a lever costs: seconds of a step, or GPU time per token where the batch differs."""
+    price = "" if lever.price is None else f"{lever.price:+.1%}"
+    if lever.same_batch and lever.added_seconds is not None:
+        return f"{signed_seconds(lever.added_seconds)} a step ({price})"
+    return f"{price} GPU time per token"
+
+
+def waterfall(changes: Sequence[Change]) -> Rows:
+    """What each change between two plans moved; the columns in numbers add up."""
+    return [
+        {
+            "change": c.label,
+            "memory": signed_bytes(c.bytes),
+            "device memory": signed_bytes(c.device_bytes),
+            "step time": "" if c.seconds is None else signed_seconds(c.seconds),
+            "time per token": "" if c.per_token is None else signed_seconds(c.per_token),
+            "bytes": c.bytes,
+            "device_bytes": c.device_bytes,
+            "seconds": c.seconds,
+            "seconds_per_token": c.per_token,
+            "sets": ", ".join(f"{path} = {value}" for path, value in c.fields.items()),
+        }
+        for c in changes
+    ]
+
+
+def answers(run: Run, plan: Plan) -> Rows:
+    """What the whole run takes."""
+    lines = (
+        ("Tokens", count_text(plan.run.tokens), plan.run.tokens, "tokens", "plan.run.tokens"),
+        ("Steps", f"{run.steps:,}", run.steps, "steps", "run.steps"),
+        ("Time", seconds_text(run.seconds), run.seconds, "seconds", "run.seconds"),
+        ("GPU-hours", f"{run.gpu_hours:,.1f}", run.gpu_hours, "GPU-hours", "run.gpu_hours"),
+        ("Cost", money_text(run.cost or 0), run.cost, "USD", "run.cost"),
+        ("Power", rate_text(run.watts, "W"), run.watts, "W", "run.watts"),
+        ("Energy", energy_text(run.energy_joules), run.energy_joules, "J", "run.energy_joules"),
+        ("Energy per token", energy_text(run.joules_per_token), run.joules_per_token, "J",
+         "run.joules_per_token"),
+    )  # fmt: skip
+    return [
+        {"of the run": name, "is": text, "value": value, "unit": unit, PATH: path}
+        for name, text, value, unit, path in lines
+        if value is not None
     ]
 
 

@@ -1,6 +1,7 @@
 """How long the engine takes: `python benchmarks/engine.py`. Prints figures, never fails.
 
 evaluate()      one full evaluation, over plans that differ in everything; target: 2 ms
+levers()        every single change to a 70B plan, ranked; target: 50 ms
 import memcore  in a fresh process; target: 250 ms
 run()           10,000 requests through a server, by strategy; target: 1 s
 """
@@ -14,6 +15,7 @@ import sys
 import time
 
 from memcore import Plan, PlanError, evaluate, policies
+from memcore.levers import levers
 from memcore.stream import Clock, draw, run
 
 MODELS = ("llama-3-8b", "llama-2-70b", "llama-3.2-1b", "gpt2-xl", {"size": "7B"}, {"size": "1T"})
@@ -42,6 +44,27 @@ def plans() -> list[Plan]:
             except PlanError:  # a combination that does not exist
                 continue
     return found
+
+
+LEVERS = {
+    "that fits": {"cluster": {"gpus": 64}},
+    "on too few GPUs": {"cluster": {"gpus": 8}},
+    "with too large a batch": {
+        "cluster": {"gpus": 64},
+        "train": {"micro_batch": 8, "checkpointing": "none"},
+    },
+    "under Megatron": {
+        "cluster": {"gpus": 64},
+        "parallel": {"tp": 4, "pp": 4},
+        "train": {
+            "framework": "megatron",
+            "kernels": "megatron",
+            "zero": 1,
+            "checkpointing": "none",
+            "grad_accumulation": 16,
+        },
+    },
+}
 
 
 def milliseconds(call: object, argument: object) -> float:
@@ -77,6 +100,10 @@ def main() -> None:
             evaluated.append(milliseconds(evaluate, Plan.of(document)))
     show(f"evaluate(plan), {len(documents)} plans", evaluated, 2)
     show("Plan.of(document)", validated, 2)
+    for name, document in LEVERS.items():
+        plan = {"model": "llama-3-70b", **document}
+        found = [milliseconds(levers, Plan.of(plan)) for _ in range(IMPORTS)]
+        show(f"levers(plan), a 70B plan {name}", found, 50)
     show(
         "import memcore, fresh process",
         [import_milliseconds("import memcore") for _ in range(IMPORTS)],

@@ -52,6 +52,13 @@ def node(name: str) -> Node:
 
 
 @functools.cache
+def prices(gpu: str) -> dict[str, dict[str, Any]]:
+    """What clouds ask for a GPU for one hour: {'usd', 'as_of', 'source'} by cloud."""
+    rows = tomllib.loads(_ROOT.joinpath("prices.toml").read_text(encoding="utf-8"))["price"]
+    return {row["cloud"]: row for row in rows if row["gpu"] == gpu}
+
+
+@functools.cache
 def _model_files() -> dict[str, Any]:
     folder = _ROOT.joinpath("models")
     return {f.name[:-5]: f for f in folder.iterdir() if f.name.endswith(".json")}

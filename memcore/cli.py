@@ -10,11 +10,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
-from memcore.units import bytes_text, count_text, exact_text, rate_text, seconds_text
+from memcore.units import (
+    bytes_text,
+    count_text,
+    energy_text,
+    exact_text,
+    money_text,
+    rate_text,
+    seconds_text,
+    signed_seconds,
+)
 
 if TYPE_CHECKING:
     from memcore import Plan, Report
     from memcore.explain import Explanation
+    from memcore.solve import Answer
     from memcore.stream import Spread, Stream
 
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
@@ -65,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     about = "where the number is in the Report: memory.allocated_bytes; without it, all are listed"
     sub.add_argument("number", nargs="?", metavar="NUMBER", help=about)
+    about = "List the single changes that make a plan fit or faster, each with its price."
+    sub = command("levers", _levers, about)
+    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
+    sub.add_argument("--json", action="store_true", help="as JSON")
     about = "Send a stream of requests through the plan's server, strategy by strategy."
     sub = command("simulate", _simulate, about)
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
@@ -73,6 +87,14 @@ def _parser() -> argparse.ArgumentParser:
     form = sub.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, as JSON")
     form.add_argument("--csv", action="store_true", help="one row for each strategy")
+    about = "Find the longest context, the most sequences or the fewest GPUs that a plan can serve."
+    sub = command("solve", _solve, about)
+    sub.add_argument("question", choices=("context", "concurrency", "gpus"), help="what to find")
+    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
+    sub.add_argument("--rate", type=_positive, help="requests per second, which gpus needs")
+    sub.add_argument("--ttft", type=_positive, help="most seconds to the first token")
+    sub.add_argument("--tpot", type=_positive, help="most seconds for each token after it")
+    sub.add_argument("--json", action="store_true", help="the answer, its plan and what it serves")
     sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
     sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
@@ -106,6 +128,16 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 65_535):
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a port from 1 to 65535")
     return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0")
+    return value
 
 
 def _fail(*messages: str, status: int = BAD_INPUT) -> int:
@@ -221,7 +253,13 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 def _readable(plan: Plan, report: Report) -> str:
     """The Report for a terminal."""
-    blocks = [_headline(plan, report), *_memory(report), *_time(report), *_serve(report)]
+    blocks = [
+        _headline(plan, report),
+        *_memory(report),
+        *_time(report),
+        *_run(plan, report),
+        *_serve(report),
+    ]
     blocks.append("\n".join(f"Note: {note}" for note in report.notes))
     text = "\n\n".join(filter(None, blocks))
     return _printable(text)
@@ -286,6 +324,21 @@ def _time(report: Report) -> Iterable[str]:
     yield "\n".join(_table(("Resource", "busy", "exposed"), rows))
 
 
+def _run(plan: Plan, report: Report) -> Iterable[str]:
+    run = report.run
+    if run is None:
+        return
+    said = [f"{run.steps:,} steps", seconds_text(run.seconds), f"{run.gpu_hours:,.0f} GPU-hours"]
+    if run.cost is not None:
+        price = money_text(plan.run.price_per_gpu_hour)
+        said.append(f"{money_text(run.cost)} at {price} per GPU-hour")
+    yield (
+        f"{count_text(plan.run.tokens)} tokens: {', '.join(said)}\n"
+        f"Energy at {rate_text(run.watts, 'W')}: {energy_text(run.energy_joules)}, "
+        f"{energy_text(run.joules_per_token)} a token"
+    )
+
+
 def _serve(report: Report) -> Iterable[str]:
     serve = report.serve
     if serve is None:
@@ -296,6 +349,60 @@ def _serve(report: Report) -> Iterable[str]:
         f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences\n"
         f"First token after {seconds_text(serve.ttft_seconds)}, then one every "
         f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
+    )
+
+
+# ---- solve
+
+
+def _solve(args: argparse.Namespace) -> int:
+    from memcore import solve
+
+    try:
+        plan = _plan_of(_read(args.plan))
+    except PlanError as e:
+        return _bad_plan(args.plan, e)
+    if not solve.can(plan):
+        return _fail("this plan cannot be served: `memplan evaluate` says why")
+    targets = solve.Targets(args.ttft, args.tpot)
+    if args.question == "gpus":
+        if args.rate is None:
+            return _fail("how many requests per second? Say --rate")
+        answer = solve.fewest_gpus(plan, args.rate, targets)
+    else:
+        find = {"context": solve.longest_context, "concurrency": solve.largest_concurrency}
+        answer = find[args.question](plan, targets)
+    print(_json(answer.to_dict(), indent=1) if args.json else _printable(_solved(answer)))
+    return 0
+
+
+_LIMITS = {
+    "memory": "memory",
+    "ttft": "the time to the first token",
+    "tpot": "the time per token",
+    "positions": "the model's number of positions",
+    "load": "the number of requests",
+    "rule": "another field of the plan",
+    "range": "nothing that was tried",
+}
+
+
+def _solved(answer: Answer) -> str:
+    """An answer for a terminal."""
+    s, p = answer.served, answer.plan
+    what = {
+        "context": f"Longest context: {answer.value:,} tokens, {p.serve.output_len:,} of them "
+        f"generated, for {p.serve.concurrency:,} sequences at once",
+        "concurrency": f"Most sequences: {answer.value:,} at once",
+        "gpus": f"Fewest GPUs: {answer.value:,}, tensor parallel {p.parallel.tp:,}, with "
+        f"{p.serve.concurrency:,} sequences at once on each replica",
+    }[answer.question]
+    if not answer.value:
+        return f"Not possible: {_LIMITS[answer.limit]} forbids it."
+    less = "fewer" if answer.question == "gpus" else "more"
+    return (
+        f"{what}; {_LIMITS[answer.limit]} forbids {less}.\nFirst token after "
+        f"{seconds_text(s.ttft_seconds)}, then one every {seconds_text(s.tpot_seconds)}"
     )
 
 
@@ -418,6 +525,43 @@ def _explained(e: Explanation) -> str:
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+# ---- levers
+
+
+def _levers(args: argparse.Namespace) -> int:
+    from memcore import evaluate
+    from memcore.levers import headline, levers
+
+    try:
+        plan = _plan_of(_read(args.plan))
+        report, found = evaluate(plan), levers(plan)
+        if args.json:
+            print(_json([lever.to_dict() for lever in found], indent=1))
+            return 0
+    except PlanError as e:
+        return _bad_plan(args.plan, e)
+    if report.memory is None:
+        print(_printable("\n".join(f"Note: {note}" for note in report.notes)))
+        return 0
+    rows = [
+        (
+            lever.label,
+            ", ".join(lever.followers),
+            lever.kind_text,
+            lever.verdict,
+            bytes_text(lever.saved_bytes),
+            "not computed" if lever.added_seconds is None else signed_seconds(lever.added_seconds),
+            "" if lever.price is None else f"{lever.price:+.1%}",
+        )
+        for lever in found
+    ]
+    head = ("change", "and sets", "it", "then", "saves at the peak", "step", "GPU time per token")
+    blocks = [_headline(plan, report), headline(report.memory, found)]
+    blocks += ["\n".join(_table(head, rows, left=4))] if rows else []
+    print(_printable("\n\n".join(blocks)))
+    return 0
 
 
 # ---- what ships with Memplan

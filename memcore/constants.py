@@ -110,6 +110,14 @@ NCCL_BUFFERS = Constant(
     "1.45 GB more after the first barrier on two GPUs (stas00/ml-engineering); the low end is "
     "assumed",
 )
+OS_SHARE = Constant(
+    "operating system in the same memory",
+    0.7 * GiB,
+    2.5 * GiB,
+    "bytes",
+    "assumed",
+    "Linux without and with a desktop; the memory is one for CPU and GPU",
+)
 NON_TORCH = Constant(
     "outside PyTorch, of what starting adds",
     0.01 * GiB,
@@ -222,6 +230,28 @@ HOST_ADAM_BYTES = Constant(
     "read gradient, and read and write master and both moments, 4 bytes each",
 )
 
+# Serving. Read off the runs that presets/evidence/served.toml marks 'tuned', and off no others.
+SERVED = "fitted on the speeds marked 'tuned' in presets/evidence/served.toml, and on no others"
+
+
+def _served(name: str, value: float, unit: str, certainty: str = "measured") -> Constant:
+    return Constant(name, value, value, unit, certainty, SERVED)
+
+
+DECODE_BANDWIDTH = _served("decoding, share of peak bandwidth", 0.845, "ratio")
+AS_STORED = Constant("weights are read as they are stored", 1.0, 1.0, "ratio", "assumed", SERVED)
+WIDENED_8 = _served("products with weights of 6 to 8 bits, widened, share of that", 0.85, "ratio")
+WIDENED_4 = _served("products with weights of 2 to 5 bits, widened, share of that", 0.74, "ratio")
+LAYER_GRAPHS = _served("between kernels, CUDA graphs of an engine", 118e-6, "seconds per layer")
+LAYER_COMPILED = _served("between kernels, compiled whole", 55e-6, "seconds per layer")
+LAYER_NATIVE = _served("between kernels, llama.cpp", 20e-6, "seconds per layer")
+HOST_LAUNCH = _served("an operation that the host starts", 21e-6, "seconds")
+NF4_LAUNCHES = {
+    "nf4": _served("more launches of a product in nf4", 5.4, "launches"),
+    "nf4, double": _served("more launches of a product in nf4, double", 6.6, "launches"),
+}
+ONE_SHOT = _served("an all-reduce in one shot over NVLink", 8e-6, "seconds")
+
 ALL = (
     ALLOCATOR_SLACK,
     ALLOCATOR_SLACK_FSDP2,
@@ -232,10 +262,20 @@ ALL = (
     CUBLAS_WORKSPACE_HOPPER,
     CUDA_CONTEXT,
     NCCL_BUFFERS,
+    OS_SHARE,
     NON_TORCH,
     NON_TORCH_GROUP,
     CUDA_GRAPHS,
     SAMPLER_LOGITS,
+    DECODE_BANDWIDTH,
+    WIDENED_8,
+    WIDENED_4,
+    LAYER_GRAPHS,
+    LAYER_COMPILED,
+    LAYER_NATIVE,
+    HOST_LAUNCH,
+    *NF4_LAUNCHES.values(),
+    ONE_SHOT,
     *(c for e in (*EFFICIENCIES.values(), OTHER) for c in (e.matmul, e.attention)),
     POWER_EXPONENT,
     LAUNCH,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from memcore.answers import answers
 from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
 from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.instants import Step
 from memcore.ledger import Amounts
-from memcore.memory import count, depths_of, fullest, layers_of, step_of, training_sizes
+from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
@@ -100,6 +101,42 @@ def _not_planned(plan: Plan) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training step of a plan: its memory, and its time for those who ask."""
+
+    plan: Plan
+    step: Step
+    amounts: Amounts
+    counted: Counted
+
+    @classmethod
+    def of(cls, plan: Plan, rows: bool = True, pool: Pool | None = None) -> Training | None:
+        """None where it is not planned. Of a long list of plans, the peak alone is enough (`rows`
+        false), and those that have the same sizes share their amounts in a `pool`."""
+        if _not_planned(plan):
+            return None
+        sizes = training_sizes(plan)
+        amounts = Amounts(sizes)
+        if pool is not None:
+            amounts = pool.setdefault(tuple(sizes.items()), amounts)
+        step, ranks = (step_of(plan), ()) if plan.parallel.pp == 1 else fullest(plan, amounts)
+        return cls(plan, step, amounts, count(plan, step, amounts, ranks, rows))
+
+    @property
+    def memory(self) -> Memory:
+        return self.counted.memory
+
+    def time(self) -> Time | None:
+        """None where it is not computed yet: products in 8 bits, models of several stacks."""
+        if self.step.copies.eight_bit or self.plan.architecture.tower:
+            return None
+        return training_time(self.plan, self.step, self.amounts)
+
+
+Pool = dict[tuple[tuple[str, Number], ...], Amounts]
+
+
 def evaluate(plan: Plan) -> Report:
     """Everything Memplan knows about a plan. Pure; never raises for a valid plan."""
     count_of = parameters(plan.architecture)
@@ -108,19 +145,16 @@ def evaluate(plan: Plan) -> Report:
     time: Time | None = None
     both: TogetherMemory | None = None
     ledger: tuple[LedgerRow, ...] = ()
-    p = plan.parallel
     trainable = count_of
-    missing = _not_planned(plan)
-    if missing:
-        notes.append(f"Training is not computed: {missing}")
+    training = Training.of(plan)
+    if training is None:
+        notes.append(f"Training is not computed: {_not_planned(plan)}")
     else:
-        amounts = Amounts(training_sizes(plan))
-        step, ranks = (step_of(plan), ()) if p.pp == 1 else fullest(plan, amounts)
-        counted = count(plan, step, amounts, ranks)
-        memory, ledger = counted.memory, counted.ledger
-        both = together(plan, step, amounts, memory)
+        memory, ledger, time = training.memory, training.counted.ledger, training.time()
+        both = together(plan, training.step, training.amounts, memory)
         if plan.train.adapter != "none":
-            trainable = sum(int(amounts.elements(p.shape)) * n for p, n in trained(step))
+            of = training.amounts.elements
+            trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
             notes.append(
                 f"{trainable:,} parameters of adapters are trained, beside the model's own."
             )
@@ -129,13 +163,11 @@ def evaluate(plan: Plan) -> Report:
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
             )
-        if step.copies.eight_bit:
+        if training.step.copies.eight_bit:
             notes.append(
                 "The time of a training step is not computed with products in 8 bits yet; its "
                 "memory is."
             )
-        elif not plan.architecture.tower:
-            time = training_time(plan, step, amounts)
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
@@ -143,10 +175,11 @@ def evaluate(plan: Plan) -> Report:
         )
     if memory and FAMILIES[plan.architecture.family].note:
         notes.append(FAMILIES[plan.architecture.family].note)
-    if memory and plan.architecture.experts and step.copies.eight_bit:
+    eight_bit = training.step.copies.eight_bit if training else None
+    if eight_bit and plan.architecture.experts:
         notes.append(
             "Rows of an expert that are padded to a multiple of "
-            f"{step.copies.eight_bit.multiple} for products in 8 bits are not counted."
+            f"{eight_bit.multiple} for products in 8 bits are not counted."
         )
     if memory and (padded := _padded_experts(plan)):
         notes.append(
@@ -179,6 +212,7 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=memory,
         time=time,
+        run=answers(plan, time) if time else None,
         serve=served,
         together=both,
         ledger=ledger,

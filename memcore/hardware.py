@@ -29,6 +29,7 @@ class Accelerator(_Described):
 
     memory_bytes     as sold; usable_bytes: what a program can allocate, CUDA's total_memory
     peer_bandwidth   to the other accelerators of the node, one way; 0: only over PCIe
+    shared_with_os   usable_bytes holds what the operating system and its programs take, too
     flops            dense peak by dtype
     node             the host node it usually sits in
     """
@@ -47,6 +48,7 @@ class Accelerator(_Described):
     peer_bandwidth: Rate = 0.0
     pcie_bandwidth: Rate
     unified_memory: bool = False
+    shared_with_os: bool = False
     watts: Rate
     node: Name
     flops: Annotated[dict[Name, Rate], Field(min_length=1, max_length=20)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping
@@ -23,7 +24,7 @@ from memcore import catalog, policies
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.families import FAMILIES
 from memcore.model import check_depth
-from memcore.plan import Plan, resolve_model
+from memcore.plan import Plan, get, put, resolve_model
 
 VERSION = 1
 MAX_KEYS = 256
@@ -93,6 +94,17 @@ KEYS = {
     "block": Key("serve.block_size", 16),
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
+    "runtime": Key("serve.runtime", "graphs"),
+    "prefill": Key("serve.prefill", "whole"),
+    "draft": Key("serve.draft_tokens", 0),
+    "accept": Key("serve.draft_acceptance", 0.7),
+    "drafter": Key("serve.draft_model", "none"),
+    "offw": Key("serve.offload_weights", 0.0),
+    "offkv": Key("serve.offload_kv", "none"),
+    "tokens": Key("run.tokens", 1_000_000_000),
+    "price": Key("run.price_per_gpu_hour", 0.0),
+    "watts": Key("run.watts_per_gpu", 0.0),
+    "pue": Key("run.pue", 1.0),
     "with": Key("together.kind", "none"),
     "enginetp": Key("together.engine_tp", 1),
     "asleep": Key("together.asleep", "all"),
@@ -133,7 +145,7 @@ def encode(plan: Plan, short: bool = False) -> dict[str, str]:
     query = {"v": str(VERSION), **_encode_model(plan), **_encode_hardware(plan)}
     document = plan.document()
     for name, key in KEYS.items():
-        value = _get(document, key.path)
+        value = get(document, key.path)
         if not short or value != key.default:
             query[name] = _text(value)
     return query
@@ -170,7 +182,7 @@ def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
         except PlanError as e:
             issues += e.issues
         else:
-            _put(document, path, value)
+            put(document, path, value)
             given.add(path)
     plan, mended = repair(document, given)
     return plan, _first([_in_link(issue) for issue in issues + mended])
@@ -291,9 +303,10 @@ def _frozen_defaults() -> dict[str, Any]:
         "train": {},
         "serve": {},
         "together": {},
+        "run": {},
     }
     for key in KEYS.values():
-        _put(document, key.path, key.default)
+        put(document, key.path, key.default)
     return document
 
 
@@ -325,7 +338,7 @@ def _value(name: str, text: str, default: Any) -> Any:
             return int(text)
         expected = "a whole number"
     elif isinstance(default, float):
-        if re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", text):
+        if re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?", text):
             return float(text)
         expected = "a number such as 0.9"
     else:
@@ -405,7 +418,7 @@ def _mend(document: dict[str, Any], field: str, again: bool, given: Collection[s
             return what
         name = _FIELDS.get(field)
         if name:
-            _put(document, field, KEYS[name].default)
+            put(document, field, KEYS[name].default)
             return f"Its default, {_text(KEYS[name].default)}, is used"
         if field.startswith("model"):
             document["model"] = MODEL
@@ -459,10 +472,10 @@ def _mend_zero(document: dict[str, Any], given: Collection[str]) -> str:
 def _mend_gpus(document: dict[str, Any], given: Collection[str]) -> str:
     """Round the GPUs up to a multiple of the ranks that one replica takes."""
     gpus, cuts = document["cluster"]["gpus"], document["parallel"]
-    sizes = (gpus, cuts["tp"], cuts["pp"], cuts["cp"])
+    sizes = (gpus, *(cuts.get(axis, 1) for axis in ("tp", "pp", "cp")))
     if not all(type(n) is int and 1 <= n <= 10**6 for n in sizes):
         return ""
-    ranks = cuts["tp"] * cuts["pp"] * cuts["cp"]
+    ranks = math.prod(sizes[1:])
     document["cluster"]["gpus"] = -(-gpus // ranks) * ranks
     return f"{document['cluster']['gpus']:,} GPUs are used"
 
@@ -499,21 +512,6 @@ def _in_link(issue: Issue) -> Issue:
     if issue.field in _FIELDS:
         return Issue(f"{_FIELDS[issue.field]} ({issue.field})", issue.message)
     return issue
-
-
-def _get(document: Mapping[str, Any], path: str) -> Any:
-    value: Any = document
-    for name in path.split("."):
-        value = value[name]
-    return value
-
-
-def _put(document: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    part = document
-    for name in parents:
-        part = part[name]
-    part[last] = value
 
 
 def fields() -> Iterable[str]:

@@ -230,34 +230,46 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
     instant but the optimizer's step, so that a stage is evaluated once for all that are like it.
     """
     ranks: list[RankMemory] = []
-    seen: dict[tuple[bool, bool, Layers], tuple[list[InstantMemory], dict[str, int]]] = {}
+    Sized = tuple[Instant, Number, int]  # an instant, its bytes, and where in its window
+    seen: dict[tuple[bool, bool, Layers], tuple[list[Sized], dict[str, int]]] = {}
     for stage in range(plan.parallel.pp):
         step = step_of(plan, stage)
         alone = replace(step, waiting=0)
         key = step.first, step.last, step.layers
         if key not in seen:
-            moments = _timeline(instants(alone), amounts, stage)
+            moments = [(i, *instant_bytes(i, amounts)) for i in instants(alone)]
             seen[key] = moments, _consumers(waiting(replace(alone, waiting=1, losses=0)), amounts)
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
-        peak = max(moments, key=lambda m: m.bytes + n * one * (m.id != "optimizer-step"))
+        top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))
+        peak = _moment(*top, amounts, stage)
         more = 0 if peak.id == "optimizer-step" else n
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
         ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
-    top = max(ranks, key=lambda r: r.allocated_bytes)
-    return step_of(plan, top.rank), tuple(ranks)
+    most = max(ranks, key=lambda r: r.allocated_bytes)
+    return step_of(plan, most.rank), tuple(ranks)
 
 
-def count(plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...] = ()) -> Counted:
+def count(
+    plan: Plan,
+    step: Step,
+    amounts: Amounts,
+    ranks: tuple[RankMemory, ...] = (),
+    rows: bool = True,
+) -> Counted:
     """Everything about the memory of one training step on one GPU, of the stage that `step` is of.
-    `ranks`: the peak of every pipeline stage, if there are several."""
+    `ranks`: the peak of every pipeline stage, if there are several. Without `rows` the ledger is
+    left out, and of the timeline all but the peak."""
     schedule = instants(step)
     rank = max(ranks, key=lambda r: r.allocated_bytes).rank if ranks else 0
-    timeline = _timeline(schedule, amounts, rank)
-    top = max(range(len(timeline)), key=lambda i: timeline[i].bytes)
-    peak, best = timeline[top], timeline[top].bytes
-    fullest_step = instant_bytes(schedule[top], amounts)[1]
-    ledger = listed(rows_alive(schedule[top], fullest_step, amounts), amounts)
+    sizes = [instant_bytes(i, amounts) for i in schedule]
+    top = max(range(len(sizes)), key=lambda i: sizes[i][0])
+    peak = _moment(schedule[top], *sizes[top], amounts, rank)
+    best, timeline = peak.bytes, [peak]
+    ledger: tuple[LedgerRow, ...] = ()
+    if rows:
+        timeline = _timeline(schedule, amounts, rank)
+        ledger = listed(rows_alive(schedule[top], sizes[top][1], amounts), amounts)
     host = _offloaded(plan, step, amounts)
     overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)

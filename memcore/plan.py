@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic.functional_validators import AfterValidator
 
 from memcore import catalog, policies
@@ -237,6 +238,11 @@ class Train(_Part):
     )
 
 
+_DRAFTS = {"none": policies.Word("None", "Guessed from the text, by n-grams.")} | {
+    name: policies.Word(name, "A preset.") for name in catalog.model_names()
+}
+
+
 class Serve(_Part):
     weight_dtype: _words(policies.WEIGHT_DTYPES) = _field(  # type: ignore[valid-type]
         "bf16", "Weight dtype", "How weights are stored for inference."
@@ -265,6 +271,37 @@ class Serve(_Part):
         "tokens",
         ge=1,
         le=16_777_216,
+    )
+    runtime: _words(policies.RUNTIMES) = _field(  # type: ignore[valid-type]
+        "graphs", "Runtime", "What starts the kernels; it decides what lies between them."
+    )
+    prefill: _words(policies.PREFILLS) = _field(  # type: ignore[valid-type]
+        "whole", "Prefill", "How prompts are read while other sequences generate."
+    )
+    draft_tokens: int = _field(
+        0,
+        "Draft tokens",
+        "Speculative decoding: tokens guessed for each step; 0 is none.",
+        "tokens",
+        ge=0,
+        le=64,
+    )
+    draft_acceptance: float = _field(
+        0.7, "Draft acceptance", "How often a guessed token is right.", ge=0, le=1
+    )
+    draft_model: _words(_DRAFTS) = _field(  # type: ignore[valid-type]
+        "none", "Draft model", "Who guesses; none: the text itself, which costs nothing."
+    )
+    offload_weights: float = _field(
+        0.0,
+        "Weights on the host",
+        "Of each GPU's weights; read over PCIe in every forward (vLLM's cpu_offload_gb).",
+        "GiB",
+        ge=0,
+        le=10_000,
+    )
+    offload_kv: _words(policies.SERVE_OFFLOAD) = _field(  # type: ignore[valid-type]
+        "none", "KV cache offload", "Where keys and values live."
     )
     arrivals: _words(policies.ARRIVALS) = _field(  # type: ignore[valid-type]
         "poisson", "Arrivals", "When the requests of the simulated stream come."
@@ -328,6 +365,25 @@ class Together(_Part):
     )
 
 
+class Run(_Part):
+    tokens: int = _field(
+        1_000_000_000, "Tokens to train on", "Of the whole run.", "tokens", ge=1, le=10**15
+    )
+    price_per_gpu_hour: float = _field(
+        0.0, "Price", "Of one GPU for one hour; 0: no cost is computed.", "USD", ge=0, le=10_000
+    )
+    watts_per_gpu: float = _field(
+        0.0, "Power", "Of one GPU; 0: its board's power.", "W", ge=0, le=100_000
+    )
+    pue: float = _field(
+        1.0,
+        "Power usage effectiveness",
+        "What the data centre draws for each watt of the GPUs, cooling included.",
+        ge=1,
+        le=10,
+    )
+
+
 class Plan(_Part):
     """What is to be trained or served, on what, and how. `{}` is a valid plan.
 
@@ -343,6 +399,7 @@ class Plan(_Part):
     train: Train = Train()
     serve: Serve = Serve()
     together: Together = Together()
+    run: Run = Run()
 
     def __init__(self, **values: Any):
         try:
@@ -393,6 +450,12 @@ class Plan(_Part):
         return self.cluster.gpus // (p.tp * p.pp * p.cp)
 
     @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one optimizer step sees, over all GPUs."""
+        t = self.train
+        return t.micro_batch * t.seq_len * t.grad_accumulation * self.dp
+
+    @property
     def gpus_in_node(self) -> int:
         """GPUs of this plan that share one host."""
         return min(self.cluster.gpus_per_node, self.cluster.gpus)
@@ -429,12 +492,44 @@ class Plan(_Part):
     def changed(self, path: str, value: Any) -> Plan:
         """This plan with one field changed, named as in an error: 'train.micro_batch'."""
         document = self.document()
-        *parents, last = path.split(".")
-        part = document
-        for name in parents:
-            part = part[name]
-        part[last] = value
+        put(document, path, value)
         return Plan.of(document)
+
+
+def get(owner: Any, path: str) -> Any:
+    """The value at a dotted path of a plan or of its document."""
+    for name in path.split("."):
+        owner = owner[name] if isinstance(owner, Mapping) else getattr(owner, name)
+    return owner
+
+
+def put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path of a document."""
+    *parents, last = path.split(".")
+    for name in parents:
+        document = document[name]
+    document[last] = value
+
+
+@functools.cache
+def field_of(path: str) -> FieldInfo:
+    """What the plan declares about the field at a dotted path."""
+    *parents, last = path.split(".")
+    part: Any = Plan
+    for name in parents:
+        part = part.model_fields[name].annotation
+    found: FieldInfo = part.model_fields[last]
+    return found
+
+
+def words_of(path: str) -> Mapping[str, policies.Word] | None:
+    """The words that a field takes, if it takes words."""
+    return next((m.table for m in field_of(path).metadata if isinstance(m, _Words)), None)
+
+
+def title_of(path: str) -> str:
+    """A field's name for people."""
+    return field_of(path).title or path
 
 
 def resolve_model(model: str | Mapping[str, Any]) -> Model:

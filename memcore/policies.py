@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memcore import constants
+from memcore.constants import Constant
+
 DTYPE_BYTES = {
     "fp32": 4,
     "int32": 4,
@@ -741,6 +744,71 @@ STRATEGIES = {
         "Paged, prefix shared",
         "The same, and the blocks of the prefix that all prompts share are kept and computed once.",
         shares=True,
+    ),
+}
+
+
+SERVE_OFFLOAD = {
+    "none": Word("No", "In the GPU's memory."),
+    "cpu": Word(
+        "Host DRAM",
+        "In the host's memory, fetched layer by layer for each step over PCIe (transformers' "
+        "OffloadedCache); the GPU has two layers of what runs.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime(Word):
+    """What starts the kernels. `layer`: what a layer takes between them; `launches`: the host
+    starts each by itself, and a step takes no less than that."""
+
+    layer: Constant
+    launches: bool = False
+
+
+RUNTIMES = {
+    "graphs": Runtime(
+        "CUDA graphs",
+        "An engine with graphs for decoding, as vLLM, SGLang and TensorRT-LLM.",
+        constants.LAYER_GRAPHS,
+    ),
+    "compiled": Runtime(
+        "Compiled whole",
+        "The model compiled into one graph of fused kernels, as gpt-fast.",
+        constants.LAYER_COMPILED,
+    ),
+    "native": Runtime("Native", "A program without Python, as llama.cpp.", constants.LAYER_NATIVE),
+    "eager": Runtime(
+        "Eager",
+        "transformers' generate: Python starts each kernel, which small batches wait for.",
+        constants.HOST_LAUNCH,
+        launches=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill(Word):
+    """`chunked`: with the tokens of those that generate; `elsewhere`: on GPUs of its own."""
+
+    chunked: bool = False
+    elsewhere: bool = False
+
+
+PREFILLS = {
+    "whole": Prefill("Whole", "A prompt in one forward, which those that generate wait for."),
+    "chunked": Prefill(
+        "Chunked",
+        "A prompt in pieces, each in one step with a token of all that generate, batched tokens "
+        "together.",
+        chunked=True,
+    ),
+    "disaggregated": Prefill(
+        "Disaggregated",
+        "On another replica, which sends the cache over: nobody waits, and every replica that "
+        "generates needs one that reads.",
+        elsewhere=True,
     ),
 }
 

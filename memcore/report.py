@@ -185,16 +185,39 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """A whole training run.
+
+    steps        whole optimizer steps
+    cost         in the price's currency; None where the plan has no price
+    watts        of all GPUs, with what the power usage effectiveness adds
+    """
+
+    steps: int
+    seconds: float
+    gpu_hours: float
+    cost: float | None
+    watts: float
+    energy_joules: float
+    joules_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
 class Serve:
     """On the fullest GPU of one replica.
 
     table_bytes           what an engine keeps besides weights: rotary tables
     overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
+    offloaded_bytes       of the weights, in the host's memory
+    prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
+    stall_seconds         between two tokens of a sequence while another's prompt is read
+    tokens_per_step       of one sequence: more than one where a draft guesses
     kv_capacity_tokens    of sequences of the plan's length, where layers with a window keep less
     """
 
     weights_bytes: int
+    offloaded_bytes: int
     table_bytes: int
     kv_bytes_per_token: int
     activation_bytes: int
@@ -210,8 +233,12 @@ class Serve:
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool
+    prefill_steps: int
+    transfer_seconds: float
     ttft_seconds: float
     tpot_seconds: float
+    stall_seconds: float
+    tokens_per_step: float
     tokens_per_second: float
     prefill_bound_by: str
     decode_bound_by: str
@@ -260,6 +287,7 @@ class Report:
     active_parameters: int
     memory: Memory | None
     time: Time | None
+    run: Run | None
     serve: Serve | None
     together: TogetherMemory | None
     ledger: tuple[LedgerRow, ...]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memcore import policies
+from memcore import catalog, policies
 from memcore.errors import Issue
 from memcore.families import FAMILIES
 from memcore.model import Model
@@ -149,6 +149,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
+    issues += _serving_issues(plan)
     issues += _host_issues(plan)
     issues += _together_issues(plan, model)
     issues += _stream_issues(plan)
@@ -433,6 +434,46 @@ def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
         ),
     ]
     return [Issue("train.mtp_layers", message) for broken, message in refused if broken]
+
+
+def _serving_issues(plan: Plan) -> list[Issue]:
+    """What a server cannot do."""
+    s, p, issues = plan.serve, plan.parallel, []
+    ranks = p.tp * p.pp
+    if policies.PREFILLS[s.prefill].elsewhere and plan.cluster.gpus < 2 * ranks:
+        issues.append(
+            Issue(
+                "serve.prefill",
+                f"prompts are read on another replica, but {plan.cluster.gpus:,} GPUs have one of "
+                f"{ranks:,}; use {2 * ranks:,} GPUs, or set it to whole or chunked",
+            )
+        )
+    if s.draft_tokens and s.draft_model != "none":
+        draft = catalog.model(s.draft_model)
+        heads = draft.heads
+        if not FAMILIES[draft.family].decoder:
+            issues.append(
+                Issue("serve.draft_model", "an encoder, which generates nothing; choose another")
+            )
+        elif heads % p.tp:
+            issues.append(
+                Issue(
+                    "serve.draft_model",
+                    f"its {heads:,} attention heads do not divide by tp {p.tp:,}; choose another, "
+                    "or none",
+                )
+            )
+    try:
+        node = plan.node
+    except KeyError:  # an unknown preset, which is reported on its own
+        return issues
+    if not node.dram_bytes:
+        one = f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload to"
+        if s.offload_weights:
+            issues.append(Issue("serve.offload_weights", f"{one}; set it to 0"))
+        if s.offload_kv != "none":
+            issues.append(Issue("serve.offload_kv", f"{one}; set it to none"))
+    return issues
 
 
 def _parallel_issues(plan: Plan) -> list[Issue]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from memcore import constants, policies, stored
-from memcore.blocks import build, structure_of
+from memcore import catalog, constants, policies, stored
+from memcore.blocks import Blocks, build, structure_of
 from memcore.dims import (
     EP,
     EXPANDED,
     EXPERTS,
     HEAD_DIM,
-    HEADS,
     KV_RANK,
     LATENT,
     TP,
@@ -34,9 +33,13 @@ from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
 from memcore.model import CHUNKED, SLIDING
 from memcore.plan import Plan
-from memcore.report import LedgerRow, OperationTime, Serve
-from memcore.roofline import Execution, Links, Speed, executions, operation, run, seconds
+from memcore.report import LedgerRow, Serve
+from memcore.roofline import Execution, executions
+from memcore.serving_time import CACHE_READ as CACHE_READ
+from memcore.serving_time import Point, as_read, bound, felt, points
+from memcore.serving_time import forward as forward
 from memcore.tape import Storage, Tape
+from memcore.units import GiB
 
 KV_SOURCE = (
     "per layer and token keys and values of kv_heads x head_dim, or under latent attention one "
@@ -56,17 +59,20 @@ ABSORBED_SOURCE = (
     "vLLM keeps W_UK and W_UV in the model's dtype beside kv_b_proj "
     "(vllm/v1/attention/backends/mla/common.py)"
 )
-ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
 HYBRID_MOST = 1.25  # where one kind has no more than this times the layers of the other, they pad
 STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
 LOGITS: Shape = (VOCAB,)
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
-CACHE_READ = "attention over the cache"
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One replica: the tapes of its model and how it is cut."""
+    """One replica: the tapes of its model and how it is cut.
+
+    timed   the layers' tapes with the kernels that run: fused, but for an eager runtime
+    bits    of each value that products read, by shape: those of weights, as they are stored
+    draft   the server of the model that guesses tokens, on the same GPUs
+    """
 
     plan: Plan
     embed: Tape
@@ -74,6 +80,9 @@ class Server:
     layers: tuple[tuple[Tape, int], ...]  # each kind, and how many layers are of it
     head: Tape
     stage_layers: int
+    timed: tuple[Tape, ...]
+    bits: Mapping[Shape, float]
+    draft: Server | None
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
@@ -83,7 +92,16 @@ class Server:
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         per_stage = -(-model.layers // plan.parallel.pp)
-        return cls(plan, blocks.embed, stack, layers, blocks.head, per_stage)
+        timed = blocks
+        if not policies.RUNTIMES[s.runtime].launches:
+            timed = build(structure_of(model, kernels="compile", dtype=compute, served=True), kinds)
+        draft = None
+        if s.draft_tokens and s.draft_model != "none":
+            draft = cls.of(_drafting(plan))
+        bits = _read_bits(plan, blocks, stack)
+        return cls(
+            plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft
+        )
 
     @property
     def manager(self) -> policies.CacheManager:
@@ -109,14 +127,34 @@ class Server:
     def chunked(self) -> bool:
         return any(kind.startswith(CHUNKED) for kind in self.plan.architecture.kinds)
 
+    @property
+    def windows(self) -> int:
+        """How many layers see a window only, on all stages."""
+        return sum(k.startswith((SLIDING, CHUNKED)) for k in self.plan.architecture.kinds)
+
     def widths(self, tokens: int) -> tuple[Dim, Dim]:
         """Of one head's scores and of its values, for so many new tokens of a sequence.
 
-        Latent attention expands the keys and values of a prompt; one generated token is multiplied
+        Latent attention expands the keys and values of a prompt; generated tokens are multiplied
         with the latents as they are (DeepSeek-V2, section 2.1.2).
         """
-        latent = self.plan.architecture.kv_rank > 0 and tokens == 1
-        return (LATENT, KV_RANK) if latent else (HEAD_DIM, V_DIM)
+        few = tokens <= 1 + self.plan.serve.draft_tokens
+        return (LATENT, KV_RANK) if self.plan.architecture.kv_rank and few else (HEAD_DIM, V_DIM)
+
+    def cached(self, amounts: Amounts) -> int:
+        """Numbers that one layer keeps of a token."""
+        return int(amounts.elements(self.cache))
+
+    @property
+    def kv_bits(self) -> float:
+        return policies.KV_DTYPES[self.plan.serve.kv_dtype].bits
+
+    @property
+    def kv_per_token(self) -> int:
+        """Bytes that one more token adds to the cache of one GPU, while no window is full; the
+        draft's model has a cache too."""
+        own = math.ceil(self.stage_layers * self.cached(self.amounts(1, 1)) * self.kv_bits / 8)
+        return own + (self.draft.kv_per_token if self.draft else 0)
 
     def amounts(self, batch: Number, tokens: Number) -> Amounts:
         """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
@@ -131,13 +169,43 @@ class Server:
     def executions(self) -> tuple[list[Execution], list[Execution]]:
         """What one forward runs in the layers besides attention, and in the head, without a loss:
         attention reads the cache, and is timed apart."""
-        tapes, counts = zip(*self.layers, strict=True)
-        every = executions(tapes, counts), executions((self.head,), (1,))
+        every = executions(self.timed, self.stack.counts), executions((self.head,), (1,))
         layers, head = ([e for e in of if e.work.phase == "forward"] for of in every)
         return (
-            [e for e in layers if ".core." not in e.work.name],
+            [e for e in layers if ".core." not in e.work.name and (e.work.traffic or e.work.flops)],
             [e for e in head if ".loss." not in e.work.name],
         )
+
+
+def _drafting(plan: Plan) -> Plan:
+    """The plan of a draft's model: the same GPUs, dtypes and cache, without a draft of its own."""
+    document = plan.document()
+    name = plan.serve.draft_model
+    attention = FAMILIES[catalog.model(name).family].attentions[-1]
+    document["model"] = name
+    document["serve"] |= {"draft_tokens": 0, "draft_model": "none", "offload_weights": 0.0}
+    document["parallel"] = {"tp": plan.parallel.tp}
+    document["train"] = {"attention": attention, "seq_len": 1}
+    return Plan.of(document)
+
+
+def _read_bits(plan: Plan, blocks: Blocks, stack: Layers) -> dict[Shape, float]:
+    """Bits of a weight's values, by the shape that products read it in; where layers have it in
+    several types, in the mean."""
+    sizes, model = plan.sizes(), plan.architecture
+    derive(sizes)
+    dtype = policies.WEIGHT_DTYPES[plan.serve.weight_dtype]
+    of_kind = [
+        [i for i in range(stack.count) if stack.kind(i) == k] for k in range(len(blocks.layers))
+    ]
+    tapes = ((blocks.embed, [0]), *zip(blocks.layers, of_kind, strict=True), (blocks.head, [0]))
+    found: dict[Shape, list[float]] = {}
+    for tape, layers in tapes:
+        for p in tape.parameters:
+            row = size(stored.width(p, model), sizes)
+            for kind, n in stored.types(dtype, model, p, layers, row).items():
+                found.setdefault(as_read(p.shape), []).extend([stored.bits(kind)] * n)
+    return {shape: sum(bits) / len(bits) for shape, bits in found.items() if bits}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +213,7 @@ class Room:
     """How cache memory is cut: in pages that layers of a kind share, or by sequence.
 
     group        layers that one block has a page for; full, windowed: such groups
-    page_bytes   of one layer
+    page_bytes   of one layer; draft_bytes: of all layers of a draft's model, beside each block
     blocks       that one sequence needs at its longest: all of a prompt's window is there before
                  its prefill lets go of any
     """
@@ -154,11 +222,12 @@ class Room:
     full: int
     windowed: int
     page_bytes: int
+    draft_bytes: int
     blocks: int
 
     @property
     def block_bytes(self) -> int:
-        return self.group * self.page_bytes
+        return self.group * self.page_bytes + self.draft_bytes
 
 
 def room(server: Server, amounts: Amounts) -> Room:
@@ -168,7 +237,8 @@ def room(server: Server, amounts: Amounts) -> Room:
     some = [n for n in (full, windowed) if n]
     least, most = min(some), max(some)
     group = most if most < HYBRID_MOST * least else least
-    per_token = cached(server, amounts) * kv_bits(server.plan) / 8
+    per_token = server.cached(amounts) * server.kv_bits / 8
+    beside = s.block_size * server.draft.kv_per_token if server.draft else 0
     of_full = ceil_div(server.length, s.block_size)
     seen = min(server.plan.architecture.window - (not server.chunked) + s.max_batched_tokens,
                server.length)  # fmt: skip
@@ -178,17 +248,9 @@ def room(server: Server, amounts: Amounts) -> Room:
         group,
         *groups,
         math.ceil(s.block_size * per_token),
+        beside,
         groups[0] * of_full + groups[1] * of_window,
     )
-
-
-def cached(server: Server, amounts: Amounts) -> int:
-    """Numbers that one layer keeps of a token."""
-    return int(amounts.elements(server.cache))
-
-
-def kv_bits(plan: Plan) -> float:
-    return policies.KV_DTYPES[plan.serve.kv_dtype].bits
 
 
 def serve(plan: Plan) -> Serve:
@@ -197,12 +259,15 @@ def serve(plan: Plan) -> Serve:
     amounts = one_forward(server)
     weights, tables = _weights(server, amounts), _tables(server, amounts)
     activations = _activations(server, amounts)
-    per_token = _kv_per_token(server, amounts)
+    per_token = server.kv_per_token
     overhead = int(sum(c.middle for c in overheads(plan)))
     outside = int(sum(c.middle for c in beside(plan)))
     budget = int(plan.accelerator.usable_bytes * s.memory_utilization)
     weights_bytes, table_bytes = (sum(r.bytes for r in rows) for rows in (weights, tables))
-    left = max(0, budget - weights_bytes - table_bytes - activations.bytes - overhead)
+    away = min(int(s.offload_weights * GiB), weights_bytes)
+    left = max(0, budget - (weights_bytes - away) - table_bytes - activations.bytes - overhead)
+    if s.offload_kv == "cpu":
+        left = host_room(plan)
     paged = server.manager.pages
     pages = room(server, amounts)
     blocks = left // pages.block_bytes if paged else 0
@@ -220,11 +285,11 @@ def serve(plan: Plan) -> Serve:
     # memory is held for it; pages are not, and only the last page is half empty.
     idle = (s.block_size - 1) / 2 if paged else s.output_len / 2 if server.manager.reserves else 0
     running = max(1, min(s.concurrency, concurrent))
-    prefill, decode = prefill_operations(server), decode_operations(server, running)
-    tpot = seconds(decode)
+    time = felt(server, running)
     kv = _kv_row(server, amounts, sequence, min(s.concurrency, concurrent))
     return Serve(
         weights_bytes=weights_bytes,
+        offloaded_bytes=away,
         table_bytes=table_bytes,
         kv_bytes_per_token=per_token,
         activation_bytes=activations.bytes,
@@ -240,15 +305,24 @@ def serve(plan: Plan) -> Serve:
         wasted_bytes_per_sequence=round(idle * per_token),
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
-        ttft_seconds=seconds(prefill),
-        tpot_seconds=tpot,
-        tokens_per_second=running / tpot,
-        prefill_bound_by=_bound(prefill),
-        decode_bound_by=_bound(decode),
+        prefill_steps=time.chunks,
+        transfer_seconds=time.transfer,
+        ttft_seconds=time.first,
+        tpot_seconds=time.each,
+        stall_seconds=time.stall,
+        tokens_per_step=time.tokens_per_step,
+        tokens_per_second=running / time.each,
+        prefill_bound_by=bound(time.prefill),
+        decode_bound_by=bound(time.decode),
         gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
         replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),
         rows=(*weights, *tables, kv, activations),
     )
+
+
+def host_room(plan: Plan) -> int:
+    """Bytes that one GPU's cache may take of its host's memory."""
+    return int(plan.node.dram_bytes * plan.serve.memory_utilization) // plan.gpus_in_node
 
 
 def one_forward(server: Server) -> Amounts:
@@ -260,8 +334,10 @@ def overheads(plan: Plan) -> list[constants.Constant]:
     """What occupies a serving GPU within the budget, outside the server's control."""
     alone = plan.parallel.tp * plan.parallel.pp == 1
     if policies.KV_CACHES[plan.serve.kv_cache].pages:
-        return [constants.NON_TORCH if alone else constants.NON_TORCH_GROUP]
-    return [constants.CUDA_CONTEXT] + ([] if alone else [constants.NCCL_BUFFERS])
+        found = [constants.NON_TORCH if alone else constants.NON_TORCH_GROUP]
+    else:
+        found = [constants.CUDA_CONTEXT] + ([] if alone else [constants.NCCL_BUFFERS])
+    return found + ([constants.OS_SHARE] if plan.accelerator.shared_with_os else [])
 
 
 def beside(plan: Plan) -> list[constants.Constant]:
@@ -269,18 +345,6 @@ def beside(plan: Plan) -> list[constants.Constant]:
     if not policies.KV_CACHES[plan.serve.kv_cache].pages:
         return []
     return [constants.CUDA_CONTEXT, constants.CUDA_GRAPHS]
-
-
-def prefill_operations(server: Server) -> list[OperationTime]:
-    """One prompt, alone."""
-    s = server.plan.serve
-    return forward(server, 1, s.prompt_len, s.prompt_len, 1)
-
-
-def decode_operations(server: Server, running: int) -> list[OperationTime]:
-    """One token of each of `running` sequences, at half of their output."""
-    s = server.plan.serve
-    return forward(server, running, 1, s.prompt_len + s.output_len // 2, running)
 
 
 def outer(server: Server, amounts: Amounts) -> list[Storage]:
@@ -347,11 +411,9 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
     """What vLLM keeps besides weights: cosines and sines of the model's positions; of latent
     attention what multiplies with the latents themselves."""
     model = server.plan.architecture
-    if not server.manager.pages:
-        return []
     dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype].compute
     rows = []
-    if model.kv_rank:
+    if model.kv_rank and server.manager.pages:
         n, layers = int(amounts.bytes(ABSORBED, dtype)), server.stage_layers
         rows.append(
             LedgerRow(
@@ -360,7 +422,15 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
                 "multiplies queries and results with the latents as they are",
             )
         )  # fmt: skip
-    if not model.rotary_dim:
+    if server.draft:
+        n = sum(r.bytes for r in _weights(server.draft, server.draft.amounts(1, 1)))
+        rows.append(
+            LedgerRow(
+                "draft model", "tables", f"bytes {n:,}", "int8", n, 1, n, "hbm", "always", "exact",
+                AUTOGRAD, f"weights of {server.draft.plan.architecture.label}, which guesses",
+            )
+        )  # fmt: skip
+    if not (model.rotary_dim and server.manager.pages):
         return rows
     n = model.max_positions * model.rotary_dim * policies.DTYPE_BYTES[dtype]
     return [
@@ -373,16 +443,12 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
     ]  # fmt: skip
 
 
-def _kv_per_token(server: Server, amounts: Amounts) -> int:
-    """Bytes that one more token adds to the cache of one GPU, while no window is full."""
-    return math.ceil(server.stage_layers * cached(server, amounts) * kv_bits(server.plan) / 8)
-
-
 def _sequence_bytes(server: Server, amounts: Amounts) -> int:
     """Cache of one sequence at its end, without pages: a window keeps no more than it sees."""
     seen = min(server.plan.architecture.window - server.manager.dropped, server.length)
     tokens = (server.stage_layers - server.windowed) * server.length + server.windowed * seen
-    return math.ceil(tokens * cached(server, amounts) * kv_bits(server.plan) / 8)
+    own = math.ceil(tokens * server.cached(amounts) * server.kv_bits / 8)
+    return own + (server.length * server.draft.kv_per_token if server.draft else 0)
 
 
 def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> LedgerRow:
@@ -415,46 +481,7 @@ def logit_copies(server: Server) -> float:
     return constants.SAMPLER_LOGITS.middle if server.manager.pages else LOGITS_COPIES
 
 
-def forward(
-    server: Server, batch: int, tokens: int, context: int, logits: int
-) -> list[OperationTime]:
-    """One forward through all layers: `batch` sequences of `tokens` new tokens at `context`."""
-    plan = server.plan
-    dtype = policies.WEIGHT_DTYPES[plan.serve.weight_dtype].compute
-    speed = Speed.of(plan.accelerator, dtype)
-    amounts = server.amounts(batch, tokens)
-    layers = plan.architecture.layers
-    in_layers, in_head = server.executions
-    ops = run(in_layers, amounts, speed)
-    ops.append(_attention(server, amounts, speed, batch, tokens, context))
-    ops += run(in_head, server.amounts(logits, 1), speed)
-    if plan.parallel.tp > 1:
-        links = Links.of(
-            plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node
-        ).reduce(float(amounts.elements((batch, tokens, D))) * 2)
-        link = max(links, key=lambda name: links[name])
-        spent = 2 * layers * links[link]
-        ops.append(OperationTime("tensor-parallel all-reduce", "forward", 0, 0, 0, 0, spent, link))
-    return ops
-
-
-def _attention(
-    server: Server, amounts: Amounts, speed: Speed, batch: int, tokens: int, context: int
-) -> OperationTime:
-    """Attention of new tokens to the cache: it reads every key and value once."""
-    layers = server.plan.architecture.layers
-    per_layer = cached(server, amounts) * kv_bits(server.plan) / 8
-    products = sum(amounts.elements((HEADS / TP, width)) for width in server.widths(tokens))
-    share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
-    flops = 2.0 * batch * tokens * context * products * share
-    return operation(
-        CACHE_READ, "forward", flops, batch * context * per_layer, speed, True,
-        layers,
-    )  # fmt: skip
-
-
-def _bound(operations: list[OperationTime]) -> str:
-    sums: dict[str, float] = {}
-    for o in operations:
-        sums[o.bound_by] = sums.get(o.bound_by, 0.0) + o.seconds
-    return max(sums, key=lambda k: sums[k])
+def curve(plan: Plan) -> tuple[Point, ...]:
+    """Throughput and latency of one replica against how many sequences run."""
+    server, s = Server.of(plan), serve(plan)
+    return points(server, s.max_concurrency)

@@ -51,6 +51,27 @@ def seconds_text(s: float) -> str:
     return f"{_significant(s * 1e6)} µs"
 
 
+def signed_seconds(s: float) -> str:
+    """A difference of seconds: -0.38 -> '-380 ms'."""
+    return f"{'-' if s < 0 else '+'}{seconds_text(abs(s))}" if s else "0 s"
+
+
+def signed_bytes(n: float) -> str:
+    """A difference of bytes: '+1.50 GiB'."""
+    return f"+{bytes_text(n)}" if n > 0 else bytes_text(n)
+
+
+def energy_text(joules: float) -> str:
+    """Joules, from a watt-hour on as Wh, kWh, MWh ...: 3.6e6 -> '1.00 kWh'."""
+    hours = joules / 3600
+    return rate_text(hours, "Wh") if hours >= ROUNDS_UP else f"{_significant(joules)} J"
+
+
+def money_text(amount: float) -> str:
+    """US dollars: 1234.5 -> '$1,234', 0.123 -> '$0.123'."""
+    return f"${_significant(amount)}" if amount < 1000 else f"${amount:,.0f}"
+
+
 def rate_text(per_second: float, unit: str) -> str:
     """A decimal rate: (3.35e12, 'B/s') -> '3.35 TB/s'."""
     for size, prefix in _DECIMAL:
@@ -93,8 +114,12 @@ def value_text(value: object, unit: str) -> str:
         return bytes_text(value)
     if unit == "seconds":
         return seconds_text(value)
-    if unit in ("FLOP", "FLOP/s", "B/s"):
+    if unit in ("FLOP", "FLOP/s", "B/s", "W"):
         return rate_text(value, unit) if value else f"0 {unit}"
+    if unit == "J":
+        return energy_text(value)
+    if unit == "USD":
+        return money_text(value)
     if unit == "share":
         return f"{value:.1%}"
     if unit == "difference":

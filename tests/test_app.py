@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from memcore import Plan, catalog, evaluate
+from memcore import Plan, catalog, evaluate, link
+from memcore.levers import levers
 from memcore.report import CONSUMERS
 from memcore.units import bytes_text
 
@@ -412,6 +413,7 @@ FIGURES = (
     "memory.peak.instant",
     "memory.reserved_bytes",
 )
+WHOLE = ("seconds", "gpu_hours", "energy_joules", "joules_per_token")
 SERVED = ("fits", "max_concurrency", "kv_capacity_tokens", "ttft_seconds", "tpot_seconds")
 
 
@@ -424,9 +426,16 @@ def test_one_click_on_a_figure_says_why(view: str) -> None:
     book = Book(shown_plan(at), evaluate(shown_plan(at)))
     more = [f"serve.{name}" for name in (*SERVED, "tokens_per_second")] if view == "serve" else []
     more += ["memory.tiers.hbm"] if view == "ledger" else []
+    more += [f"run.{name}" for name in WHOLE] if view == "time" else []
+    if view == "train":
+        more += [
+            f"levers.{lever.name}.{field}"
+            for lever in levers(shown_plan(at))[:5]
+            for field in ("saved_bytes", "added_seconds" if lever.same_batch else "price")
+        ]
     figures = [b.key.removeprefix("why_") for b in at.button if (b.key or "").startswith("why_")]
     assert sorted(figures) == sorted([*FIGURES, *more])
-    for path in figures if view in ("train", "serve") else figures[::4]:
+    for path in figures if view == "serve" else figures[::2] if view == "train" else figures[::4]:
         at.button(key=f"why_{path}").click().run()
         alive(at)
         said, e = drawer(at), book.explain(path)
@@ -513,3 +522,51 @@ def test_text_from_outside_is_never_markup() -> None:
         assert escaped.replace("\\", "").replace("\u200b", "") == text
         assert "://" not in escaped.replace("\\", "")
         assert "www." not in escaped.replace("\\", "")
+
+
+# --- levers --------------------------------------------------------------------------------------
+
+
+def test_a_lever_is_applied_and_taken_back() -> None:
+    at = opened({"mb": "4", "ckpt": "none"})
+    before = shown_plan(at)
+    lever = levers(before)[0]
+    assert "single changes make it fit" in "".join(m.value for m in at.markdown)
+    at.button(key=f"apply_{lever.name}").click().run()
+    alive(at)
+    assert shown_plan(at) == lever.plan
+    assert link.decode(at.query_params)[0] == lever.plan
+    at.button(key="undo_lever").click().run()
+    alive(at)
+    assert shown_plan(at) == before
+    assert link.decode(at.query_params)[0] == before
+
+
+def test_undo_is_not_offered_for_what_was_changed_since() -> None:
+    at = opened({"mb": "4", "ckpt": "none"})
+    at.button(key=f"apply_{levers(shown_plan(at))[0].name}").click().run()
+    at.select_slider(key="train_seq_len").set_value(2048).run()
+    assert "undo_lever" not in [b.key for b in at.button]
+
+
+def test_a_pinned_plan_has_a_waterfall_whose_changes_add_up() -> None:
+    at = opened()
+    at.button(key="pin_button").click().run()
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    at.select_slider(key="train_checkpointing").set_value("none").run()
+    alive(at)
+    (table,) = [d.value for d in at.dataframe if "time per token" in d.value.columns]
+    now, then = (evaluate(p).memory for p in (shown_plan(at), Plan()))
+    assert now
+    assert then
+    assert table["bytes"].sum() == now.allocated_bytes - then.allocated_bytes
+    assert list(table["change"]) == ["Micro-batch: 4", "Checkpointing: None"]
+
+
+def test_a_list_price_gives_the_run_its_cost() -> None:
+    at = opened(view="time")
+    assert "Cost" not in metrics(at)
+    at.selectbox(key="list_price").set_value("AWS p5.48xlarge").run()
+    alive(at)
+    assert shown_plan(at).run.price_per_gpu_hour == 6.88
+    assert metrics(at)["Cost"].startswith("$")

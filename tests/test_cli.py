@@ -390,6 +390,29 @@ def test_explain_says_why_a_part_is_not_there(memplan: Callable[..., Ran]) -> No
     assert "parallel.tp" in ran.err
 
 
+def test_levers_for_people_and_as_json(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"train": {"micro_batch": 4, "checkpointing": "none"}}')
+    ran = memplan("levers", file)
+    assert ran.status == 0
+    assert "single changes make it fit" in ran.out
+    assert ran.out.index("Micro-batch: 1") < ran.out.index("Checkpointing: Full")
+    (found,) = [json.loads(memplan("levers", file, "--json").out)]
+    first = found[0]
+    assert first["changes"] == {"train.micro_batch": 1, "train.grad_accumulation": 4}
+    assert first["saved_bytes"] > 0
+    assert first["verdict"] == "fits"
+
+
+def test_levers_of_what_is_no_plan_or_not_computed(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("levers", "-", given='{"train": {"zerro": 3}}')
+    assert ran.status == 2
+    assert "train.zerro" in ran.err
+    ran = memplan("levers", "-", given='{"model": "qwen3-30b-a3b", "parallel": {"ep": 2}}')
+    assert ran.status == 0
+    assert "Note:" in ran.out or "fit" in ran.out
+
+
 # --- simulate ------------------------------------------------------------------------------------
 
 STREAM = '{"model": "llama-3.2-1b", "serve": {"requests": 40, "shared_prefix": 64}}'
@@ -442,3 +465,23 @@ def test_simulate_refuses_what_is_no_plan(memplan: Callable[..., Ran]) -> None:
     ran = memplan("simulate", "-", given='{"serve": {"seed": -1}}')
     assert (ran.status, ran.out) == (2, "")
     assert "serve.seed" in ran.err
+
+
+def test_solve_answers_three_questions(memplan: Callable[..., Ran]) -> None:
+    assert "Longest context: 7,072 tokens" in memplan("solve", "context", "-", given="{}").out
+    assert "memory forbids more" in memplan("solve", "concurrency", "-", given="{}").out
+    ran = memplan("solve", "gpus", "-", "--rate", "5", "--tpot", "0.05", "--json", given="{}")
+    answer = json.loads(ran.out)
+    assert answer["value"] == answer["plan"]["cluster"]["gpus"] >= 1
+
+
+BERT = '{"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}}'
+
+
+def test_solve_refuses_what_it_cannot_answer(memplan: Callable[..., Ran]) -> None:
+    ran = memplan("solve", "gpus", "-", given="{}")
+    assert ran.status == 2
+    assert "--rate" in ran.err
+    ran = memplan("solve", "context", "-", given=BERT)
+    assert ran.status == 2
+    assert "cannot be served" in ran.err

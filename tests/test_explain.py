@@ -16,6 +16,8 @@ from memcore.policies import (
     KV_CACHES,
     KV_DTYPES,
     OPTIMIZERS,
+    PREFILLS,
+    RUNTIMES,
     WEIGHT_DTYPES,
 )
 
@@ -57,6 +59,13 @@ def served(draw):
         "block_size": draw(st.integers(1, 64)),
         "memory_utilization": draw(st.floats(0.001, 1)),
         "max_batched_tokens": draw(st.integers(1, 10_000)),
+        "runtime": draw(st.sampled_from(sorted(RUNTIMES))),
+        "prefill": draw(st.sampled_from(sorted(PREFILLS))),
+        "draft_tokens": draw(st.sampled_from([0, 0, 1, 5])),
+        "draft_acceptance": draw(st.sampled_from([0.0, 0.6, 1.0])),
+        "draft_model": draw(st.sampled_from(["none", "gpt2", "llama-3.2-1b"])),
+        "offload_weights": draw(st.sampled_from([0.0, 0.0, 0.001, 3.0])),
+        "offload_kv": draw(st.sampled_from(["none", "none", "cpu"])),
     }
     tp, pp = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (4, 1), (1, 2), (2, 2)]))
     document["parallel"] |= {"tp": tp, "pp": pp}

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from memcore import Plan, PlanError, catalog, link, policies
+from memcore.plan import get
 
 INLINE = {
     "model_type": "llama",
@@ -79,6 +80,13 @@ V1 = {  # what an empty link of version 1 means, for ever
     "serve.block_size": 16,
     "serve.memory_utilization": 0.9,
     "serve.max_batched_tokens": 8192,
+    "serve.runtime": "graphs",
+    "serve.prefill": "whole",
+    "serve.draft_tokens": 0,
+    "serve.draft_acceptance": 0.7,
+    "serve.draft_model": "none",
+    "serve.offload_weights": 0.0,
+    "serve.offload_kv": "none",
 }
 GOLDEN: dict[str, dict[str, Any]] = {
     "": {},
@@ -137,7 +145,7 @@ def test_an_old_link_means_what_it_meant(text: str) -> None:
     plan, _ = read(text)
     document = plan.document()
     expected = V1 | GOLDEN[text]
-    assert {path: link._get(document, path) for path in expected} == expected
+    assert {path: get(document, path) for path in expected} == expected
 
 
 def test_every_field_of_a_plan_has_a_key() -> None:

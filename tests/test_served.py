@@ -1,12 +1,18 @@
 """Serving against what others logged (presets/evidence/served.toml) and models' own definitions."""
 
+from itertools import pairwise
 from statistics import median
 
 import pytest
 
 from memcore import Plan, catalog, evaluate
+from memcore.errors import PlanError
 from memcore.evidence import compared_served
-from memcore.evidence.served import TOLERANCES
+from memcore.evidence.served import FIRST, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
+from memcore.families import FAMILIES
+from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
+from memcore.serving import Server, curve
+from memcore.serving_time import compute_bound_from
 from memcore.units import GiB
 
 RUNS = compared_served()
@@ -22,14 +28,15 @@ def serve(model, tp=1, **fields):
     return evaluate(Plan(model=model, cluster=gpus, parallel={"tp": tp}, serve=fields)).serve
 
 
-@pytest.mark.parametrize("name", catalog.model_names())
+DECODERS = [n for n in catalog.model_names() if FAMILIES[catalog.model(n).family].decoder]
+
+
+@pytest.mark.parametrize("name", DECODERS)
 def test_kv_bytes_per_token_are_the_model_s_definition(name):
     m = catalog.model(name)
     cached = m.kv_rank + m.rotary_dim if m.kv_rank else 2 * m.kv_heads * m.head_dim
-    attention = {"attention": "eager"} if m.family == "bloom" else {"attention": "sdpa"}
-    if m.family == "gemma2" or m.family == "gpt_oss":
-        attention = {"attention": "eager"}
-    plan = Plan(model=name, train={**attention, "seq_len": 512})
+    train = {"attention": FAMILIES[m.family].attentions[0], "seq_len": 512}
+    plan = Plan(model=name, train=train)
     assert evaluate(plan).serve.kv_bytes_per_token == m.layers * cached * 2
 
 
@@ -130,3 +137,141 @@ def test_a_window_keeps_no_more_than_it_sees():
 def test_four_bits_of_cache_are_four_and_a_half():
     whole, small = (serve("llama-3-8b", kv_dtype=d).kv_bytes_per_token for d in ("bf16", "int4"))
     assert small / whole == 4.5 / 16
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("confidence", [("high",), ("high", "medium")])
+@pytest.mark.parametrize("used_for", [("check", "tuned"), ("check",)])
+def test_speeds_are_right_in_the_median(used_for, confidence):
+    """Batch-1 decoding and prefill with five engines, on four kinds of GPU."""
+    errors = {
+        c.run: abs(c.error)
+        for c in RUNS
+        if c.what in (SPEED, REQUEST, FIRST)
+        and c.used_for in used_for
+        and c.confidence in confidence
+    }
+    assert len(errors) >= 20
+    assert median(errors.values()) <= SPEED_TOLERANCE, errors
+
+
+def test_what_speed_misses_has_its_reason():
+    for c in RUNS:
+        assert abs(c.error) <= c.tolerance or c.remark, c.run
+
+
+def bound(plan):
+    """Seconds to read every weight that a step needs, and the cache, at the datasheet's rate."""
+    s = evaluate(plan).serve
+    read = sum(r.bytes for r in s.rows if r.consumer == "parameters" and "embed" not in r.name)
+    cache = s.kv_bytes_per_token * (plan.serve.prompt_len + plan.serve.output_len // 2)
+    return (read + cache) / plan.accelerator.memory_bandwidth
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("weights", WEIGHT_DTYPES)
+def test_bandwidth_is_never_beaten(weights, runtime):
+    for gpu in ("a100-sxm-80gb", "h200-sxm-141gb", "t4-16gb"):
+        plan = Plan(
+            model="llama-3-8b", cluster={"gpu": gpu, "gpus": 1},
+            serve={"weight_dtype": weights, "runtime": runtime, "concurrency": 1},
+        )  # fmt: skip
+        assert evaluate(plan).serve.tpot_seconds >= bound(plan)
+
+
+WAVES = 0.9  # tiles of a product are whole: at some sizes a wave of them is nearly empty
+
+
+@pytest.mark.parametrize("kv", KV_DTYPES)
+def test_more_sequences_are_slower_each_and_faster_together(kv):
+    points = curve(Plan(serve={"kv_dtype": kv}))
+    each = [p.tpot_seconds for p in points]
+    assert each == sorted(each)
+    together = [p.tokens_per_second for p in points]
+    assert all(b > WAVES * a for a, b in pairwise(together))
+    assert {p.fits for p in points} == {True, False}
+    assert points[0].running == 1
+
+
+def test_decoding_turns_compute_bound():
+    """Where a product's FLOPs per byte pass what the GPU has of them: 2 FLOPs per weight of two
+    bytes and token, so at about the ratio of the two rates."""
+    plan = Plan()
+    found = compute_bound_from(Server.of(plan))
+    gpu = plan.accelerator
+    assert found == pytest.approx(
+        gpu.flops["bf16"] * 0.66 / (gpu.memory_bandwidth * 0.845), rel=0.1
+    )
+
+
+def test_a_draft_gives_what_leviathan_says():
+    plain = Plan(serve={"concurrency": 1})
+    drafted = plain.changed("serve.draft_tokens", 4)
+    a, b = evaluate(plain).serve, evaluate(drafted).serve
+    assert b.tokens_per_step == pytest.approx((1 - 0.7**5) / (1 - 0.7))
+    assert b.tpot_seconds < a.tpot_seconds / 2  # checking five tokens reads the weights once
+    with_model = evaluate(drafted.changed("serve.draft_model", "llama-3.2-1b")).serve
+    assert b.tpot_seconds < with_model.tpot_seconds < a.tpot_seconds
+    assert with_model.table_bytes - b.table_bytes == 2_471_628_800  # 1.2 billion weights
+    assert with_model.kv_bytes_per_token - b.kv_bytes_per_token == 16 * 2 * 8 * 64 * 2
+
+
+def test_a_prompt_in_pieces_waits_longer_and_stalls_others_less():
+    whole = Plan(serve={"prompt_len": 16_384, "max_batched_tokens": 2048})
+    a, b = (evaluate(whole.changed("serve.prefill", word)).serve for word in ("whole", "chunked"))
+    assert b.prefill_steps == 9  # of 2,048 less the 64 that generate
+    assert b.ttft_seconds > a.ttft_seconds
+    assert b.stall_seconds < a.stall_seconds / 3
+    apart = evaluate(whole.changed("serve.prefill", "disaggregated")).serve
+    assert apart.stall_seconds == apart.tpot_seconds
+    assert apart.ttft_seconds - apart.transfer_seconds == a.ttft_seconds
+    moved = 16_384 * 131_072
+    assert apart.transfer_seconds == pytest.approx(moved / (450e9 * 0.75))
+
+
+def test_what_is_offloaded_crosses_pcie():
+    plan = Plan(serve={"concurrency": 1})
+    away = evaluate(plan.changed("serve.offload_weights", 4.0)).serve
+    here = evaluate(plan).serve
+    assert away.kv_budget_bytes - here.kv_budget_bytes == 4 * GiB
+    pcie = min(plan.accelerator.pcie_bandwidth, plan.node.pcie_bandwidth) * 0.75
+    assert away.tpot_seconds - here.tpot_seconds == pytest.approx(4 * GiB / pcie)
+    host = evaluate(plan.changed("serve.offload_kv", "cpu")).serve
+    assert host.kv_capacity_tokens > here.kv_capacity_tokens
+    assert host.tpot_seconds >= here.tpot_seconds
+
+
+# -- small machines -------------------------------------------------------------------------------
+
+
+def on(gpu, model="llama-3.1-8b", **fields):
+    plan = Plan(
+        model=model, cluster={"gpu": gpu, "gpus": 1, "gpus_per_node": 1},
+        serve={"concurrency": 1, "prompt_len": 1024, "output_len": 256, "runtime": "native",
+               "kv_cache": "contiguous", "max_batched_tokens": 512, **fields},
+    )  # fmt: skip
+    return evaluate(plan).serve
+
+
+def test_what_a_practitioner_knows_of_small_machines():
+    assert not on("phone-8gb", weight_dtype="q4_k_m").fits  # 4.6 GiB in an app's 4 GiB
+    assert on("phone-8gb", "llama-3.2-1b", weight_dtype="q4_k_m").fits
+    assert not on("rtx-4060-laptop-8gb").fits  # 15 GiB in 8
+    assert on("rtx-4060-laptop-8gb", weight_dtype="q4_k_m").fits
+    assert on("m4-16gb", weight_dtype="q4_k_m").fits
+    assert not on("m4-16gb", "qwen2.5-32b", weight_dtype="q4_k_m").fits
+    assert on("jetson-thor-128gb", "llama-3.3-70b", weight_dtype="q4_k_m").fits
+
+
+def test_the_operating_system_has_its_share_of_one_memory():
+    with_os, without = (on(gpu).overhead_bytes for gpu in ("jetson-thor-128gb", "m4-16gb"))
+    assert with_os - without == pytest.approx(1.6 * GiB, abs=2)
+
+
+@pytest.mark.parametrize("gpu", ["m4-16gb", "jetson-orin-nano-8gb", "phone-12gb"])
+def test_there_is_nowhere_to_offload_to_from_one_memory(gpu):
+    for field, value in (("offload_weights", 1.0), ("offload_kv", "cpu")):
+        with pytest.raises(PlanError, match=f"serve.{field}"):
+            on(gpu, "llama-3.2-1b", **{field: value})

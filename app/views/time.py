@@ -3,10 +3,13 @@
 import streamlit as st
 
 from app import charts, parts, state, tables
+from memcore.units import count_text
 
 report, plan = state.report(), state.plan()
 
-if report.time:
+if report.time and report.run:
+    st.markdown(f"##### The whole run: {count_text(plan.run.tokens)} tokens")
+    parts.run_figures(report.run)
     left, right = st.columns(2)
     with left:
         st.markdown("##### Seconds of a step, by resource")
@@ -40,5 +43,14 @@ if report.time:
         columns=("operation", "phase", "time", "bound_by", "flops", "hbm_bytes"),
     )
     parts.download("Time by operation (CSV)", operations, "memplan-operations.csv")
+    with st.expander("The whole run, in numbers"):
+        answers = tables.answers(report.run, plan)
+        parts.table(
+            answers, key="answers", alt="The whole run", columns=("of the run", "is", "unit")
+        )
+        parts.small(
+            "Without evaluation, checkpoints, failures and restarts; hosts draw no power here."
+        )
+        parts.download("The whole run (CSV)", answers, "memplan-run.csv")
 else:
     parts.absent("Time")

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, parts, state, tables
+from app import charts, levers, parts, state, tables
 
 report = state.report()
 
@@ -12,6 +12,7 @@ if report.memory:
         key="memory_by_consumer",
         alt="Memory at the peak by consumer, against the capacity of one GPU",
     )
+    urgent = st.container()
     left, right = st.columns([2, 3])
     with left:
         st.markdown("##### By consumer")
@@ -33,6 +34,7 @@ if report.memory:
             columns=("name", "size", "why", "shape", "count", "dtype"),
         )
         parts.small("Every tensor, with its lifetime and source, is on the Ledger page.")
+    later = st.container()
     with st.expander("Overhead outside the allocator"):
         parts.table(
             tables.overheads(report.memory),
@@ -40,5 +42,9 @@ if report.memory:
             alt="Memory that no shape determines",
             columns=("overhead", "low", "high", "certainty", "source"),
         )
+    # Last, so that what is above is on the page before all levers are evaluated.
+    with later if report.memory.fits else urgent:
+        levers.waterfall()
+        levers.section(report.memory)
 else:
     parts.absent("Memory")

@@ -53,7 +53,7 @@ from memcore.evidence.pytorch import (
     preset_parameters,
 )
 from memcore.evidence.served import compared_served, served_table
-from memcore.evidence.workings import Operation, method, operations, sizes
+from memcore.evidence.workings import Operation, first_fixes, method, operations, sizes
 
 __all__ = [
     "AUTOGRAD",
@@ -88,6 +88,7 @@ __all__ = [
     "compared_whole",
     "estimates",
     "estimators_table",
+    "first_fixes",
     "measured_table",
     "method",
     "operations",

@@ -13,12 +13,22 @@ from memcore.plan import Plan
 from memcore.report import Serve
 
 WEIGHTS_TOLERANCE, QUANTIZED_TOLERANCE = 0.005, 0.02
+SPEED_TOLERANCE = 0.15  # in the median
+SPEED, REQUEST, FIRST = "seconds per token", "seconds per token, prompt too", "first token"
 TOLERANCES = {
     "KV per token": 0.005,
     "KV tokens": 0.05,
     "blocks": 0.0005,  # the cache's memory is logged in hundredths of a GiB
     "blocks of a sequence": 0.0,
     "sequences": 0.0005,
+    SPEED: SPEED_TOLERANCE,
+    REQUEST: SPEED_TOLERANCE,
+    FIRST: SPEED_TOLERANCE,
+}
+UNITS = {
+    "weights": "bytes",
+    "KV per token": "bytes",
+    **dict.fromkeys((SPEED, REQUEST, FIRST), "seconds"),
 }
 WHOLE = ("fp32", "bf16", "fp16")  # weights that are not quantized
 
@@ -58,7 +68,7 @@ def compared_serving(run: Mapping[str, Any]) -> Comparison:
         what=what,
         theirs=run["value"],
         ours=ours,
-        unit="bytes" if what in ("weights", "KV per token") else "",
+        unit=UNITS.get(what, ""),
         family=plan.architecture.family,
         regime=f"{plan.serve.weight_dtype}, cache {plan.serve.kv_dtype}",
         gpus=plan.cluster.gpus,
@@ -79,5 +89,10 @@ def _ours(what: str, s: Serve, run: Mapping[str, Any]) -> float:
         return s.kv_capacity_tokens
     if what == "blocks of a sequence":
         return s.blocks_per_sequence
+    if what == FIRST:
+        return s.ttft_seconds
+    if what in (SPEED, REQUEST):
+        tokens = run["plan"]["serve"]["output_len"]
+        return s.tpot_seconds + (s.ttft_seconds / tokens if what == REQUEST else 0)
     blocks = run["cache"] // s.block_bytes
     return int(blocks) if what == "blocks" else blocks / s.blocks_per_sequence

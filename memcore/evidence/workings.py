@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,13 @@ from memcore.tape import Tape
 def method() -> Mapping[str, Any]:
     """The words of the Method page: terms, axes, dimensions, left_out."""
     return tomllib.loads(text("method.toml"))
+
+
+@functools.cache
+def first_fixes() -> Sequence[Mapping[str, Any]]:
+    """Plans that run out of memory, and what those who know would change first, with the reason."""
+    found: Sequence[Mapping[str, Any]] = tomllib.loads(text("first_fixes.toml"))["plan"]
+    return found
 
 
 def sizes(plan: Plan) -> Mapping[str, int]:

@@ -1,6 +1,7 @@
 """Explain: why a number of a report is what it is, down to its factors and their sources.
 
-Rules for the parts of a report are in the modules of_memory, of_time, of_serving and of_together.
+Rules for the parts of a report are in the modules of_memory, of_time, of_run, of_serving and
+of_together; of_levers has what levers change.
 What an explanation computes is held by tests to what the report says.
 """
 
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 from memcore.explain import (  # noqa: F401  (they register their rules)
     of_evidence,
+    of_levers,
     of_memory,
+    of_run,
     of_serving,
     of_time,
     of_together,

@@ -232,6 +232,10 @@ class Book:
         return _computed(self.report.serve)
 
     @property
+    def run(self) -> Any:
+        return _computed(self.report.run)
+
+    @property
     def together(self) -> Any:
         return _computed(self.report.together)
 

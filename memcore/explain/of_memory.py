@@ -67,6 +67,7 @@ OF_GPU = {
     "l2_bytes": ("L2 cache", "bytes"),
     "peer_bandwidth": ("bandwidth to the peers in the node, one way", "B/s"),
     "pcie_bandwidth": ("bandwidth to the host, one way", "B/s"),
+    "watts": ("power of one board", "W"),
 }
 OF_NODE = {
     "dram_bytes": ("host DRAM of a node", "bytes"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memcore import constants, policies, stored
-from memcore.dims import HEADS, TP, D
+from memcore.communication import Links
+from memcore.dims import HEADS, TP
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import (
     Formula,
@@ -18,13 +19,23 @@ from memcore.explain.formula import (
     whole,
 )
 from memcore.explain.of_memory import constant
-from memcore.explain.of_time import FIELDS, LABELS, of_execution, operation, ring
+from memcore.explain.of_time import (
+    DECLARED,
+    FIELDS,
+    LABELS,
+    ROOFLINE,
+    TILES,
+    TOUCHED,
+    flops,
+    reached,
+    ring,
+)
 from memcore.explain.shapes import row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
 from memcore.memory import listed
-from memcore.report import LedgerRow, OperationTime
+from memcore.report import LedgerRow
+from memcore.roofline import product_flops
 from memcore.serving import (
-    ATTENTION_OF,
     KV_SOURCE,
     LOGITS,
     LOGITS_COPIES,
@@ -33,12 +44,31 @@ from memcore.serving import (
     Room,
     Server,
     beside,
-    decode_operations,
     one_forward,
     overheads,
-    prefill_operations,
     room,
 )
+from memcore.serving_time import (
+    ATTENTION,
+    ATTENTION_OF,
+    DRAFT,
+    HEAD,
+    HOST,
+    LAUNCH,
+    LAYERS,
+    LINK,
+    SPLIT_ROWS,
+    Felt,
+    Part,
+    felt,
+    launches,
+    seconds,
+    speed_of,
+    traffic,
+    transfer_rate,
+    widening,
+)
+from memcore.units import GiB
 
 SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
 STORED = "the type of what is stored, its share of scales included (policies.STORED_BITS)"
@@ -107,9 +137,19 @@ def _tables(book: Book) -> Explanation:
 
 @rule("serve.kv_bytes_per_token")
 def _per_token(book: Book) -> Explanation:
-    formula = ceiling(_stage_layers(book) * _of_token(book))
+    formula = ceiling(_stage_layers(book) * _of_token(book)) + _draft(book)
     meaning = "What one more token adds on one GPU, while no window is full."
     return about("KV cache per token", "bytes", formula, meaning)
+
+
+def _draft(book: Book, times: int = 1) -> Formula | int:
+    """What a token of a draft's model adds."""
+    draft = _server(book).draft
+    if not draft:
+        return 0
+    source = f"config.json of {draft.plan.architecture.label}"
+    return known("the same of the draft's model", times * draft.kv_per_token, "bytes",
+                 source=source)  # fmt: skip
 
 
 def _stage_layers(book: Book) -> Formula:
@@ -195,12 +235,27 @@ def _budget(book: Book) -> Explanation:
     return about("Budget", "bytes", formula, "What the server may use of one GPU.")
 
 
+@rule("serve.offloaded_bytes")
+def _offloaded(book: Book) -> Explanation:
+    what, meaning = "Weights on the host", "Read over PCIe in every forward."
+    gib = known("GiB", GiB, "bytes", source="the unit")
+    asked = whole(_plan(book, "offload_weights") * gib)
+    return about(what, "bytes", smallest(asked, book.at("serve.weights_bytes")), meaning)
+
+
 @rule("serve.kv_budget_bytes")
 def _kv_budget(book: Book) -> Explanation:
+    if book.plan.serve.offload_kv == "cpu":
+        share = _plan(book, "memory_utilization")
+        ranks = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
+        formula = whole(whole(book.at("hardware.dram_bytes") * share) / ranks)
+        return about("Room for KV cache", "bytes", formula, "In the host's memory, of each GPU.")
     taken = ("weights_bytes", "table_bytes", "activation_bytes", "overhead_bytes")
     formula = book.at("serve.budget_bytes")
     for name in taken:
         formula = formula - book.at(f"serve.{name}")
+    if book.plan.serve.offload_weights:
+        formula = formula + book.at("serve.offloaded_bytes")
     return about("Room for KV cache", "bytes", at_least_zero(formula), "On each GPU.", [SERVER])
 
 
@@ -212,6 +267,7 @@ def _block_bytes(book: Book) -> Explanation:
         return about("Bytes of a block", "bytes", None, meaning, [SERVER], value=0)
     group = known("layers of a group", r.group, source=PAGES_SOURCE)
     formula = group * ceiling(_plan(book, "block_size") * _of_token(book))
+    formula = formula + _draft(book, book.plan.serve.block_size)
     return about("Bytes of a block", "bytes", formula, meaning, [PAGES_SOURCE])
 
 
@@ -285,7 +341,8 @@ def _sequence(book: Book) -> Explanation:
         window = known("window", book.plan.architecture.window, "tokens", source="config.json")
         seen = smallest(window - server.manager.dropped, book.at("serve.sequence_tokens"))
         tokens = tokens + known("with a window", server.windowed, source=SERVER) * seen
-    return about("KV cache per sequence", "bytes", ceiling(tokens * _of_token(book)), meaning)
+    formula = ceiling(tokens * _of_token(book)) + _draft(book, server.length)
+    return about("KV cache per sequence", "bytes", formula, meaning)
 
 
 @rule("serve.wasted_bytes_per_sequence")
@@ -354,11 +411,13 @@ def _replicas(book: Book) -> Explanation:
 # --- time ----------------------------------------------------------------------------------------
 
 
-def _operations(book: Book, which: str) -> list[OperationTime]:
-    if which == "prefill":
-        return book.once(which, lambda: prefill_operations(_server(book)))
+def _felt(book: Book) -> Felt:
     running = int(book.explain("serve.running").value)
-    return book.once(which, lambda: decode_operations(_server(book), running))
+    return book.once("felt", lambda: felt(_server(book), running))
+
+
+def _parts(book: Book, which: str) -> list[Part]:
+    return _felt(book).prefill if which == "prefill" else _felt(book).decode
 
 
 @rule("serve.running")
@@ -369,99 +428,260 @@ def _running(book: Book) -> Explanation:
 
 @rule("serve.prefill|decode.*", f"serve.prefill|decode.*.{FIELDS}")
 def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explanation:
-    o = _operations(book, which)[int(i)]
-    server, s = _server(book), book.plan.serve
-    dtype = policies.WEIGHT_DTYPES[s.weight_dtype].compute
-    running = 1 if which == "prefill" else int(book.explain("serve.running").value)
-    tokens = s.prompt_len if which == "prefill" else 1
-    layers, head = book.once("served", lambda: server.executions)
-    if o.bound_by in ("nvlink", "network") and int(i) == len(layers) + 1 + len(head):
+    part, base = _parts(book, which)[int(i)], f"serve.{which}.{i}"
+    o = part.time
+    if part.kind not in (LAYERS, HEAD, ATTENTION):
         if field != "seconds":
             raise LookupError
-        moved = 2 * shape(book, (running, tokens, D), server.amounts(running, tokens))
-        return about(o.name, "seconds", _all_reduces(book, moved, o.bound_by))
+        return about(o.name, "seconds", _rest(book, part, which), "In one step.")
+    attends = part.kind == ATTENTION
+    if field == "flops":
+        work = _attended(book, part) if attends else _work(book, part)
+        return about(f"FLOPs of {o.name}", "FLOP", work, "In one step, on one GPU.", [DECLARED])
+    if field == "hbm_bytes":
+        moved = _read(book, part) if attends else _weights_read(book, part) + _others(book, part)
+        return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
+    if field == "compute_seconds":
+        dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype]
+        rate = reached(book, dtype.product or dtype.compute, attends)
+        formula = book.at(f"{base}.flops", "FLOPs") / rate
+        if o.compute_seconds and not attends and part.batch * part.tokens >= SPLIT_ROWS:
+            formula = formula / known("share of the GPU that is filled", _filled(book, part),
+                                      source=TILES)  # fmt: skip
+        return about(f"Arithmetic of {o.name}", "seconds", formula, "If only compute limited it.")
+    if field == "hbm_seconds":
+        rate = book.at("hardware.memory_bandwidth") * constant(constants.DECODE_BANDWIDTH)
+        share = widening(_server(book))
+        if attends or not part.weights:
+            formula = book.at(f"{base}.hbm_bytes", "HBM traffic") / rate
+        else:
+            read = _weights_read(book, part) / constant(share)
+            formula = (read + _others(book, part)) / rate
+        return about(f"HBM traffic of {o.name}", "seconds", formula, "If only HBM limited it.")
+    if field == "intensity":
+        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.hbm_bytes", "HBM traffic")
+        return about(f"Intensity of {o.name}", "FLOP per byte", formula, "On the roofline.")
+    if field == "rate":
+        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.seconds", "seconds")
+        return about(f"Rate of {o.name}", "FLOP/s", formula, "What it achieves.")
+    sides = {
+        "compute": book.at(f"{base}.compute_seconds", "compute"),
+        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
+    }
+    if field == "bound_by":
+        return about(f"What bounds {o.name}", "", whichever(sides), "", [ROOFLINE])
+    return about(o.name, "seconds", largest(*sides.values()), "In one step.", [ROOFLINE])
 
-    def pieces() -> tuple[Formula, Formula, bool, float]:
-        if int(i) == len(layers):
-            return (*_attention(book, server, which, running), True, 1.0)
-        inside = int(i) < len(layers)
-        e = layers[int(i)] if inside else head[int(i) - len(layers) - 1]
-        return of_execution(book, e, server.amounts(running, tokens if inside else 1))
 
-    return operation(book, o, f"serve.{which}.{i}", field, dtype, pieces)
+def _amounts(book: Book, part: Part) -> Amounts:
+    return _server(book).amounts(part.batch, part.tokens)
 
 
-def _all_reduces(book: Book, moved: Formula, link: str) -> Formula:
-    """Two all-reduces of the hidden state in every layer."""
-    twice = known("after attention and after the MLP", 2, source="Megatron, Shoeybi et al. 2019")
-    both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
-    layers = known(
-        "layers",
-        book.plan.architecture.layers,
-        source=f"config.json of {book.plan.architecture.label}",
+def _work(book: Book, part: Part) -> Formula:
+    assert part.execution
+    return flops(book, part.execution.work, part.execution.runs, _amounts(book, part))
+
+
+def _filled(book: Book, part: Part) -> float:
+    assert part.execution
+    speed = speed_of(_server(book))
+    work, padded = product_flops(part.execution.work, _amounts(book, part), speed.sms)
+    return work / padded
+
+
+def _weights_read(book: Book, part: Part) -> Formula:
+    note = "as they are stored, of all layers that run it"
+    return known("weights", part.weights, "bytes", source=TOUCHED, note=note)
+
+
+def _others(book: Book, part: Part) -> Formula:
+    assert part.execution
+    _, others = traffic(_server(book), part.execution, _amounts(book, part))
+    return known("activations", others * part.execution.runs, "bytes", source=TOUCHED)
+
+
+def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
+    """Sequences, new tokens of each, and tokens that each sees."""
+    source = "the plan, and what fits: serve.running"
+    return (
+        known("sequences", part.batch, source=source),
+        known("new tokens of each", part.tokens, source=source),
+        known("tokens that each sees", part.context, source=source, note="on average"),
     )
-    return twice * layers * (both * ring(book, moved, link, book.plan.parallel.tp))
 
 
-def _attention(book: Book, server: Server, which: str, running: int) -> tuple[Formula, Formula]:
-    """FLOPs and traffic of attention of new tokens to the cache."""
-    s, model = book.plan.serve, book.plan.architecture
-    amounts = server.amounts(running, 1)
-    layers = known("layers", model.layers, source=f"config.json of {model.label}")
+def _layers_seen(book: Book, part: Part) -> Formula:
+    """Layers, each by the share of the context that it sees."""
+    server, model = _server(book), book.plan.architecture
+    config = f"config.json of {model.label}"
+    layers = known("layers", model.layers - server.windows, source=config)
+    if not server.windows:
+        return layers
+    share = min(1.0, model.window / max(1.0, part.context))
+    windowed = known("layers with a window", server.windows, source=config)
+    return layers + windowed * known("share that a window sees", share, source=config)
+
+
+def _attended(book: Book, part: Part) -> Formula:
+    """FLOPs of attention of new tokens to the cache."""
+    server = _server(book)
     two = known("multiply and add", 2, source=ATTENTION_OF)
-    prompt = _plan(book, "prompt_len")
+    batch, tokens, context = _tokens_of(book, part)
     half = known("a token sees half of its prompt on average", 0.5, source=ATTENTION_OF)
-    if which == "prefill":
-        batch, tokens, context, share = (
-            known("prompt", 1, source=ATTENTION_OF),
-            prompt,
-            prompt,
-            half,
-        )
-    else:
-        batch, tokens = book.at("serve.running"), known("new token", 1, source=ATTENTION_OF)
-        context = prompt + whole(_plan(book, "output_len") / 2)
-        share = (
-            half
-            if s.prompt_len + s.output_len // 2 == 1
-            else known("all of it", 1.0, source=ATTENTION_OF)
-        )
-    of = server.widths(s.prompt_len if which == "prefill" else 1)
-    scores, values = (shape(book, (HEADS / TP, width), amounts) for width in of)
-    work = two * batch * tokens * context * (scores + values) * share * layers
-    return work, batch * context * _of_token(book) * layers
+    share = half if part.tokens == part.context else known("all of it", 1.0, source=ATTENTION_OF)
+    amounts = _amounts(book, part)
+    scores, values = (
+        shape(book, (HEADS / TP, width), amounts) for width in server.widths(part.tokens)
+    )
+    work = two * batch * tokens * context * (scores + values)
+    return work * share * _layers_seen(book, part)
+
+
+def _read(book: Book, part: Part) -> Formula:
+    """Bytes of the cache that it reads."""
+    batch, _, context = _tokens_of(book, part)
+    return batch * context * _of_token(book) * _layers_seen(book, part)
+
+
+def _rest(book: Book, part: Part, which: str) -> Formula:
+    """Seconds of what is not an operation on the GPU."""
+    plan, o = book.plan, part.time
+    if part.kind == LINK:
+        return _reductions(book, part)
+    if part.kind == DRAFT:
+        times = _plan(book, "draft_tokens")
+        one = o.seconds / plan.serve.draft_tokens
+        source = f"a step of {plan.serve.draft_model} with the same sequences"
+        return times * known("a step of the draft's model", one, "seconds", source=source,
+                             certainty="assumed")  # fmt: skip
+    of_layers = [p for p in _parts(book, which) if p.kind not in (LINK, HOST, LAUNCH, DRAFT)]
+    busy = known("the rest of the step", seconds(of_layers), "seconds", source=ROOFLINE,
+                 certainty="assumed")  # fmt: skip
+    if part.kind == HOST:
+        node = plan.node
+        host = known("the host's PCIe", node.pcie_bandwidth, "B/s", source=node.label,
+                     certainty=node.certainty)  # fmt: skip
+        slower = smallest(book.at("hardware.pcie_bandwidth"), host)
+        rate = slower * constant(constants.LINK_EFFICIENCY)
+        source = "as many as serve.offload_weights says, or the keys and values of all"
+        moved = known("bytes", part.weights, "bytes", source=source) / rate
+        return at_least_zero(moved - busy) if "cache" in o.name else moved
+    runtime = policies.RUNTIMES[plan.serve.runtime]
+    if not runtime.launches:
+        layers = known("layers", plan.architecture.layers, source="config.json")
+        return constant(runtime.layer) * layers
+    n = launches(_server(book), of_layers)
+    started = known("kernels", n, source="operations of the layers and the head") * constant(
+        constants.HOST_LAUNCH
+    )
+    return at_least_zero(started - busy)
+
+
+def _reductions(book: Book, part: Part) -> Formula:
+    """Two all-reduces of the hidden state in every layer."""
+    plan, o = book.plan, part.time
+    twice = known("after attention and after the MLP", 2, source="Megatron, Shoeybi et al. 2019")
+    layers = known("layers", plan.architecture.layers, source="config.json")
+    both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
+    width = known("hidden size", plan.architecture.hidden_size, source="config.json")
+    tokens = known("new tokens", part.tokens, source="the plan, and what fits")
+    moved = known("bytes of a value", 2.0, "bytes", source="the dtype") * tokens * width
+    ring_of = both * ring(book, moved, o.bound_by, plan.parallel.tp)
+    over = Links.of(plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node)
+    if over.nodes > 1 or not plan.accelerator.peer_bandwidth:
+        return twice * layers * ring_of
+    others = known("other ranks", over.ranks - 1, source="the plan: parallel.tp")
+    rate = book.at("hardware.peer_bandwidth") * constant(constants.LINK_EFFICIENCY)
+    shot = constant(constants.ONE_SHOT) + moved * others / rate
+    return twice * layers * smallest(ring_of, shot)
+
+
+def _sum(book: Book, which: str) -> Formula:
+    """Seconds of one step."""
+    every = enumerate(p.time for p in _parts(book, which))
+    ordered = sorted(every, key=lambda item: -item[1].seconds)
+    return total([book.at(f"serve.{which}.{i}.seconds") for i, _ in ordered])
+
+
+@rule("serve.prefill_step|decode_step")
+def _step(book: Book, which: str) -> Explanation:
+    what = "A step of the prompt" if which == "prefill_step" else "A step of all that run"
+    return about(what, "seconds", _sum(book, which.removesuffix("_step")), "On one replica.")
+
+
+@rule("serve.prefill_steps")
+def _chunks(book: Book) -> Explanation:
+    meaning = "In which a prompt is read."
+    if not policies.PREFILLS[book.plan.serve.prefill].chunked:
+        return about("Steps of a prompt", "", None, meaning, [SERVER], value=1)
+    room = largest(1, _plan(book, "max_batched_tokens") - book.at("serve.running"))
+    return about("Steps of a prompt", "", ceiling(_plan(book, "prompt_len") / room), meaning)
+
+
+@rule("serve.transfer_seconds")
+def _transfer(book: Book) -> Explanation:
+    what, meaning = "Sending the cache over", "Of one prompt, to the GPUs that generate."
+    if not policies.PREFILLS[book.plan.serve.prefill].elsewhere:
+        return about(what, "seconds", None, "It stays where it is.", [SERVER], value=0.0)
+    link, _ = transfer_rate(book.plan)
+    moved = _plan(book, "prompt_len") * book.at("serve.kv_bytes_per_token")
+    rate = book.at(f"hardware.{link}_bandwidth")
+    if link == "network":
+        rate = rate / known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
+    return about(what, "seconds", moved / (rate * constant(constants.LINK_EFFICIENCY)), meaning)
+
+
+@rule("serve.tokens_per_step")
+def _per_step(book: Book) -> Explanation:
+    what, n = "Tokens of a step", book.plan.serve.draft_tokens
+    right = book.plan.serve.draft_acceptance
+    if not n or right == 1:
+        meaning = "Every guess is right." if n else "One each."
+        return about(what, "", None, meaning, [SERVER], value=float(n + 1))
+    accepted = _plan(book, "draft_acceptance")
+    left = known("that all are right", right ** (n + 1), source="serve.draft_acceptance, each")
+    source = "Leviathan et al., Fast inference from transformers via speculative decoding, eq. 1"
+    one = known("certainty", 1, source=source)
+    return about(
+        what, "", (one - left) / (one - accepted), "Of one sequence, on average.", [source]
+    )
+
+
+@rule("serve.stall_seconds")
+def _stall(book: Book) -> Explanation:
+    words = policies.PREFILLS[book.plan.serve.prefill]
+    meaning = "Between two tokens of a sequence while another's prompt is read."
+    formula = book.at("serve.prefill_step" if words.chunked else "serve.decode_step")
+    if not words.chunked and not words.elsewhere:
+        formula = formula + book.at("serve.prefill_step")
+    return about("Longest gap", "seconds", formula, meaning)
 
 
 @rule("serve.ttft_seconds|tpot_seconds")
 def _latency(book: Book, field: str) -> Explanation:
-    which, what, meaning = {
-        "ttft_seconds": ("prefill", "Time to first token", "One forward of one prompt."),
-        "tpot_seconds": (
-            "decode",
-            "Time per output token",
-            "One forward of all that run at once, one new token each, at half of their output.",
-        ),
-    }[field]
-    every = enumerate(_operations(book, which))
-    ordered = sorted(every, key=lambda item: -item[1].seconds)
-    formula = total([book.at(f"serve.{which}.{i}.seconds") for i, _ in ordered])
-    return about(what, "seconds", formula, meaning)
+    if field == "ttft_seconds":
+        formula = book.at("serve.prefill_steps") * book.at("serve.prefill_step")
+        formula = formula + book.at("serve.transfer_seconds")
+        return about("Time to first token", "seconds", formula, "Of one prompt that need not wait.")
+    formula = book.at("serve.decode_step") / book.at("serve.tokens_per_step")
+    meaning = "A step of all that run at once, at half of their output."
+    return about("Time per output token", "seconds", formula, meaning)
 
 
 @rule("serve.prefill|decode.bound.*")
 def _bound(book: Book, which: str, name: str) -> Explanation:
     found = [
         book.at(f"serve.{which}.{i}.seconds")
-        for i, o in enumerate(_operations(book, which))
-        if o.bound_by == name
+        for i, p in enumerate(_parts(book, which))
+        if p.time.bound_by == name
     ]
-    return about(f"Operations that {LABELS[name]} bounds", "seconds", total(found))
+    return about(f"Operations that {LABELS.get(name, name)} bounds", "seconds", total(found))
 
 
 @rule("serve.prefill_bound_by|decode_bound_by")
 def _bound_by(book: Book, field: str) -> Explanation:
     which = field.removesuffix("_bound_by")
-    names = dict.fromkeys(o.bound_by for o in _operations(book, which))
+    names = dict.fromkeys(p.time.bound_by for p in _parts(book, which))
     every = {name: book.at(f"serve.{which}.bound.{name}") for name in names}
     return about(f"What bounds {which}", "", whichever(every), "Where most of its seconds go.")
 

@@ -1,0 +1,130 @@
+"""Levers on a page: what to change, what it saves and costs, one click that does it, and its undo;
+and, where a plan is pinned, which change moved what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from app import charts, parts, state, tables, why
+from app.text import plain
+from memcore.levers import SAME, Lever, headline
+from memcore.report import Memory
+
+SHOWN = 5
+WIDTHS = (3.4, 1.2, 1.7, 1.1, 0.9)
+VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
+
+
+def section(memory: Memory) -> None:
+    """The best levers with a button each; the others in a table."""
+    found = state.levers()
+    _undo()
+    st.markdown(f"##### {plain(headline(memory, found))}")
+    for lever in found[:SHOWN]:
+        _row(lever)
+    rows = tables.levers(found)
+    with st.expander(f"All {len(found)} changes"):
+        parts.table(
+            rows,
+            key="levers",
+            alt="Single changes to the plan, with what each saves and costs",
+            columns=(
+                "change",
+                "and sets",
+                "it",
+                "then",
+                "saves",
+                "step time",
+                "GPU time per token",
+            ),
+        )
+        parts.small(
+            "Each line is the difference of two evaluations. Those that fit come first, and of "
+            "them those that train the same; the cheapest in GPU time per token first."
+        )
+        parts.download("Levers (CSV)", rows, "memplan-levers.csv")
+
+
+def _row(lever: Lever) -> None:
+    """One lever: what it is, what it saves, what it costs, whether it then fits, and its button."""
+    with st.container(key=f"lever_{lever.name}"):
+        name, saves, costs, fits, do = st.columns(WIDTHS, vertical_alignment="center")
+        with name:
+            st.markdown(_named(lever))
+        with saves:
+            why.link(tables.saved_text(lever), f"levers.{lever.name}.saved_bytes")
+        with costs:
+            _cost(lever)
+        with fits:
+            parts.small(VERDICTS[lever.verdict])
+        with do:
+            st.button(
+                "Apply",
+                key=f"apply_{lever.name}",
+                on_click=state.apply,
+                args=(lever,),
+                help=f"Sets {tables.changes_text(lever)}",
+                width="stretch",
+            )
+
+
+def _named(lever: Lever) -> str:
+    said = f"**{plain(lever.label)}**"
+    if lever.followers:
+        said += f" :small[with {plain(', '.join(lever.followers))}]"
+    return said if lever.kind == SAME else f"{said} :small[{plain(lever.kind_text)}]"
+
+
+def _cost(lever: Lever) -> None:
+    if lever.price is None:
+        parts.small("time not computed")
+    else:
+        field = "added_seconds" if lever.same_batch else "price"
+        why.link(tables.cost_text(lever), f"levers.{lever.name}.{field}")
+
+
+def _undo() -> None:
+    """What was applied last, while nothing else was changed since, and the way back."""
+    label = state.applied()
+    if label:
+        with st.container(horizontal=True, vertical_alignment="center", key="applied"):
+            st.markdown(f"Applied: **{plain(label)}**", width="content")
+            st.button("Undo", key="undo_lever", on_click=state.undo, icon=":material/undo:")
+
+
+def waterfall() -> None:
+    """Between the pinned plan and this one: which change moved how many bytes and seconds."""
+    changes = state.waterfall()
+    now, then = state.report(), state.pinned()
+    if not changes or not then or not then.memory or not now.memory:
+        return
+    st.markdown("##### From the pinned plan to this one")
+    left, right = st.columns(2)
+    memories: Any = (then.memory.allocated_bytes, now.memory.allocated_bytes)
+    with left:
+        parts.chart(
+            charts.waterfall_bytes(changes, *memories),
+            key="waterfall_bytes",
+            alt="Allocated bytes at the peak, from the pinned plan to this one, change by change",
+        )
+    with right:
+        if then.time and now.time:
+            parts.chart(
+                charts.waterfall_seconds(changes, then.time.step_seconds, now.time.step_seconds),
+                key="waterfall_seconds",
+                alt="Seconds of a step, from the pinned plan to this one, change by change",
+            )
+        else:
+            parts.absent("The time of a step")
+    rows = tables.waterfall(changes)
+    with st.expander("Change by change"):
+        parts.table(
+            rows,
+            key="waterfall",
+            alt="What each change between the pinned plan and this one moved",
+            columns=("change", "memory", "device memory", "step time", "time per token"),
+        )
+        parts.small("Fields are changed one by one, in the order of a plan; together they add up.")
+        parts.download("Waterfall (CSV)", rows, "memplan-waterfall.csv")

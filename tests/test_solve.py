@@ -1,0 +1,82 @@
+"""What bisection finds: it does, and one more does not."""
+
+import pytest
+
+from memcore import Plan
+from memcore.serving import serve
+from memcore.solve import Targets, fewest_gpus, largest_concurrency, last, longest_context
+
+LONG = Plan(model="llama-3.1-8b")
+BIG = Plan(model="llama-3-70b")
+CHAT = Targets(ttft=0.5, tpot=0.05)
+
+
+@pytest.mark.parametrize("most", [1, 5, 6, 100])
+@pytest.mark.parametrize("true", [0, 1, 5, 6, 100])
+def test_the_last_that_is_ok(true, most):
+    asked = []
+    assert last(most, lambda n: asked.append(n) or n <= true) == min(true, most)
+    assert all(1 <= n <= most for n in asked)
+
+
+def does(plan, targets=None):
+    s = serve(plan)
+    met = not targets or not targets.missed(s.ttft_seconds, s.tpot_seconds)
+    return s.fits and met
+
+
+@pytest.mark.parametrize("targets", [Targets(), Targets(ttft=0.05), Targets(tpot=0.013)])
+@pytest.mark.parametrize("cache", ["paged", "contiguous"])
+def test_the_longest_context(targets, cache):
+    plan = LONG.changed("serve.kv_cache", cache)
+    found = longest_context(plan, targets)
+    assert found.value == found.plan.serve.prompt_len + found.plan.serve.output_len
+    assert does(found.plan, targets)
+    more = found.plan.changed("serve.prompt_len", found.plan.serve.prompt_len + 1)
+    assert not does(more, targets)
+    assert found.limit == ("ttft" if targets.ttft else "tpot" if targets.tpot else "memory")
+
+
+def test_no_longer_than_the_model_was_made_for():
+    found = longest_context(LONG.changed("serve.concurrency", 1))
+    assert (found.value, found.limit) == (131_072, "positions")
+
+
+@pytest.mark.parametrize("targets", [Targets(), Targets(tpot=0.02)])
+def test_the_most_sequences(targets):
+    found = largest_concurrency(LONG, targets)
+    assert does(found.plan, targets)
+    assert not does(found.plan.changed("serve.concurrency", found.value + 1), targets)
+
+
+def test_nothing_where_nothing_fits():
+    found = largest_concurrency(BIG)
+    assert (found.value, found.limit) == (0, "memory")
+    assert fewest_gpus(LONG, 1.0, Targets(ttft=1e-6)).limit == "ttft"
+
+
+def test_more_requests_need_no_fewer_gpus():
+    found = [fewest_gpus(BIG, rate, CHAT) for rate in (0.1, 1, 10, 100)]
+    gpus = [f.value for f in found]
+    assert gpus == sorted(gpus)
+    assert gpus[0] == 2  # 140 GB of weights do not fit one
+    assert gpus[-1] > 10 * gpus[0]
+    for f in found:
+        assert f.served.fits
+        assert f.plan.cluster.gpus >= f.value
+        assert not CHAT.missed(f.served.ttft_seconds, f.served.tpot_seconds)
+
+
+def test_stricter_targets_need_no_fewer_gpus():
+    gpus = [fewest_gpus(BIG, 10, Targets(tpot=t)).value for t in (0.1, 0.05, 0.02)]
+    assert gpus == sorted(gpus)
+    assert gpus[0] > 0
+
+
+def test_as_many_tokens_as_are_asked_for_are_generated():
+    """Little: what runs at once, over what a token takes, is the rate of tokens."""
+    found = fewest_gpus(BIG, 20, CHAT)
+    s = found.served
+    rate = 20 / (found.value / s.gpus_per_replica)
+    reading = rate * s.ttft_seconds
+    assert s.tokens_per_second * (1 - reading) >= rate * found.plan.serve.output_len * 0.999

@@ -76,6 +76,12 @@ def draw(page: str) -> None:
             _fields("train.adapter_dtype")
     with st.expander("Offload"):
         _fields("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
+        if state.drafted("train.offload_optimizer") == "nvme":
+            _fields("train.offload_optimizer_buffers")
+        if state.drafted("train.offload_parameters") == "nvme":
+            _fields("train.offload_param_buffers", "train.offload_param_buffer_size")
+            _fields("train.offload_param_max_in_cpu")
+        _fields("train.loader_workers", "train.loader_prefetch", "train.loader_pin_memory")
     with st.expander("Parallelism"):
         for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
             _steps(path, RANKS)
@@ -83,6 +89,7 @@ def draw(page: str) -> None:
             _steps("parallel.etp", RANKS)
             _fields("train.imbalance")
         _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
+        _fields("parallel.shard_group")
     with st.expander("The whole run", expanded=page == "Time"):
         _steps("run.tokens", TOKENS, count_text)
         _list_prices()
@@ -184,15 +191,15 @@ def _zero_edited(path: str, key: str) -> None:
     stage, framework = st.session_state[key], state.drafted("train.framework")
     if stage not in FRAMEWORKS[framework].zero:
         framework = next(name for name, f in FRAMEWORKS.items() if stage in f.zero)
-    state.change(_of_framework(framework) | {path: stage})
+    state.change(of_framework(framework) | {path: stage})
 
 
 def _framework_edited(path: str, key: str) -> None:
     """A framework, with a ZeRO stage, kernels and a precision that it has."""
-    state.change(_of_framework(st.session_state[key]))
+    state.change(of_framework(st.session_state[key]))
 
 
-def _of_framework(framework: str) -> dict[str, Any]:
+def of_framework(framework: str) -> dict[str, Any]:
     """A framework, and what of the plan must follow it: the present words where it has them."""
     zero, kernels, precision = (
         state.drafted(f"train.{name}") for name in ("zero", "kernels", "precision")

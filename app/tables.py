@@ -330,6 +330,28 @@ def tiers(plan: Plan, report: Report) -> Rows:
     ]
 
 
+def in_tiers(report: Report) -> Rows:
+    """What each consumer keeps in each tier, as a share of what the tier can hold."""
+    memory = report.memory
+    if not memory:
+        return []
+    sizes: dict[tuple[str, str], int] = {}
+    for r in report.ledger:
+        sizes[r.tier, r.consumer] = sizes.get((r.tier, r.consumer), 0) + r.bytes
+    return [
+        {
+            "tier": tier,
+            "consumer": consumer,
+            "size": bytes_text(size),
+            "bytes": size,
+            "share": size / memory.tier_capacities[tier],
+            PATH: f"tiers.{tier}.consumers.{consumer}",
+        }
+        for (tier, consumer), size in sizes.items()
+        if memory.tier_capacities.get(tier)
+    ]
+
+
 def levers(found: Sequence[Lever]) -> Rows:
     """Every lever, the best first."""
     return [

@@ -115,6 +115,7 @@ AXES = {  # how a report calls the ranks of an axis
     "ETP": "expert tensor parallel",
     "DP": "data parallel",
     "EDP": "replicas of experts",
+    "REPLICAS": "replicas of a shard group",
     "PP": "pipeline",
 }
 
@@ -126,7 +127,8 @@ def group(plan: Plan, axis: str) -> tuple[int, int]:
     return {
         "TP": (p.tp, 1),
         "CP": (p.cp, p.tp),
-        "DP": (shards, p.tp),
+        "DP": (p.shard_group or shards, p.tp),
+        "REPLICAS": (shards // (p.shard_group or shards), p.tp * (p.shard_group or shards)),
         "ETP": (p.etp, 1),
         "EP": (p.ep, p.etp),
         "EDP": (shards * p.tp // (p.ep * p.etp), p.ep * p.etp),

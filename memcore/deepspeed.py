@@ -21,13 +21,16 @@ from memcore.dims import (
     BUCKET,
     BUCKETED,
     GROUP,
+    HOSTED,
     LARGEST,
     LIVE,
+    PARAMETER_BUFFER,
     PERSISTENT,
     PREFETCH,
     SLICE,
     STATE,
     SUBGROUP,
+    SWAPPED,
     UNREDUCED,
     Dim,
     Factor,
@@ -72,6 +75,7 @@ NORM_CHUNK = 250_000_000  # elements; stage3.py: _constant_buffered_norm2
 
 DIMENSIONS = (
     *(GROUP, LARGEST, PERSISTENT, LIVE, PREFETCH, BUCKETED, UNREDUCED, ALLREDUCED, SUBGROUP, SLICE),
+    *(HOSTED, SWAPPED, PARAMETER_BUFFER),
 )
 
 
@@ -111,6 +115,10 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     sizes["ALLREDUCED"] = minimum(group, PLAIN_BUCKET + 0 * group)
     sizes["SUBGROUP"] = minimum(share, train.sub_group_size + 0 * share)
     of_stage_3 = minimum(whole, NORM_CHUNK + 0 * whole)
+    swapping = train.offload_parameters == "nvme"
+    held = minimum(share, train.offload_param_max_in_cpu + 0 * share) if swapping else 0 * share
+    sizes["HOSTED"], sizes["SWAPPED"] = held, share - held if swapping else 0 * share
+    sizes["PARAMETER_BUFFER"] = train.offload_param_buffer_size if swapping else 0
     sizes["SLICE"] = of_stage_3 if step.zero == 3 else minimum(largest, share)
 
 
@@ -151,7 +159,8 @@ def partition(step: Step, lifetime: str, why: str) -> Alive:
 
 def always(step: Step) -> Alive:
     """What lives on the GPU from step to step."""
-    alive = step.every("resident")
+    hosted = step.offload_parameters != "none"
+    alive = [] if hosted else step.every("resident")
     half = step.copies.compute
     if step.offload == "none":
         alive += optimizer_states(step)
@@ -181,7 +190,11 @@ def gathered(step: Step) -> Alive:
         "weights, coalesced", PREFETCH, half, "one all-gather",
         "the buffer of an all-gather of several tensors, copied out of when it has arrived",
     )  # fmt: skip
-    return [(live, 1), (flying, 1)]
+    if step.offload_parameters == "none":
+        return [(live, 1), (flying, 1)]
+    why = "this rank's part of a tensor, copied from the host before it is gathered"
+    part = buffer("weights from the host", flat((LARGEST,), STATE), half, "one all-gather", why)
+    return [(live, 1), (flying, 1), (part, 1)]
 
 
 def bucket(step: Step) -> Alive:

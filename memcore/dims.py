@@ -160,6 +160,9 @@ BUCKETED = Dim("BUCKETED")  # gradients in it at most
 UNREDUCED = Dim("UNREDUCED")  # gradients that the first bucket leaves
 ALLREDUCED = Dim("ALLREDUCED")  # gradients that plain data parallelism reduces at once
 SUBGROUP = Dim("SUBGROUP")  # parameters that an optimizer step takes at once
+HOSTED = Dim("HOSTED")  # of one GPU's part, what DRAM keeps while the rest is on NVMe
+SWAPPED = Dim("SWAPPED")  # of one GPU's part, what is on NVMe
+PARAMETER_BUFFER = Dim("PARAMETER_BUFFER")  # elements of one buffer that weights are swapped in
 SLICE = Dim("SLICE")  # parameters in the largest tensor's part on one GPU
 
 

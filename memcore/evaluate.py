@@ -93,11 +93,6 @@ def _not_planned(plan: Plan) -> str:
             "tensor parallelism of mixtures of experts is planned for Megatron only; set "
             "train.framework to megatron, or parallel.tp to 1."
         )
-    if p.tp * p.pp * p.cp > 1 and plan.train.offload_optimizer != "none":
-        return (
-            "an offloaded optimizer is not planned with tensor, pipeline or context parallelism "
-            "yet; set train.offload_optimizer to none."
-        )
     return ""
 
 

@@ -114,6 +114,7 @@ class Step:
     first, last   whether the stage has the embedding, and the head
     waiting    forwards through `running` layers, besides the present one, that wait for their
                backward; `losses`: of them, those that have been through the head too
+    offload_parameters, offload_activations   where those live: 'none', 'cpu', 'nvme'
     schedule   of a framework with one of its own (DeepSpeed), which also lays tensors out flat,
                with its ZeRO stage and how many `buckets` gradients are reduced in
     """
@@ -133,6 +134,8 @@ class Step:
     last: bool = True
     waiting: int = 0
     losses: int = 0
+    offload_parameters: str = "none"
+    offload_activations: str = "none"
     schedule: Callable[[Step], list[Instant]] | None = None
     zero: int = 0
     buckets: int = 0
@@ -237,7 +240,7 @@ def optimizer_states(step: Step) -> Alive:
 
 def resident(step: Step) -> Alive:
     """What lives on the GPU from step to step."""
-    alive = step.every("resident")
+    alive = step.every("resident") if step.offload_parameters == "none" else []
     if step.offload == "none":
         alive += optimizer_states(step)
     if step.accumulated:
@@ -302,7 +305,13 @@ def instants(step: Step) -> list[Instant]:
 
 
 def _kept(step: Step, layers: int) -> Alive:
-    """What the first `layers` layers have left for their backward."""
+    """What the first `layers` layers have left on the GPU for their backward."""
+    return [] if step.offload_activations != "none" else kept_of_layers(step, layers)
+
+
+def kept_of_layers(step: Step, layers: int | None = None) -> Alive:
+    """What the first `layers` layers, or all, leave for their backward, wherever it is."""
+    layers = step.running.count if layers is None else layers
     return [(step.kept(k), n) for k, n in enumerate(step.running.first(layers))]
 
 
@@ -427,7 +436,9 @@ def _sharded(step: Step) -> list[Instant]:
     blocks, layers = step.blocks, step.running
     n = layers.count
     base = resident(step)
-    before = base + (step.every("gradients") if step.keeps_gradients else [])
+    hosted = step.offload_parameters != "none"  # and with them gradients and states
+    there = step.keeps_gradients and not hosted
+    before = base + (step.every("gradients") if there else [])
     bridges = [k for k, kind in enumerate(blocks.kinds) if kind.place == BRIDGE]
     root = [
         *step.at_first((step.embed.gathered, 1)),
@@ -460,7 +471,15 @@ def _sharded(step: Step) -> list[Instant]:
 
     def gathering(i: int) -> Alive:
         """The all-gather buffer of layer `i`, which is fetched ahead when layers are resharded."""
-        return whole(i) if step.reshards else []
+        return [*whole(i), *arriving(i)] if step.reshards else []
+
+    def arriving(i: int) -> Alive:
+        """The shard of layer `i` on its way from the host, if shards live there."""
+        return [(step.layer(layers.kind(i)).resident, 1)] if hosted and 0 <= i < n else []
+
+    def leaving(i: int) -> Alive:
+        """The reduced gradients of layer `i` on their way to the host."""
+        return [(step.layer(layers.kind(i)).gradients, 1)] if hosted and 0 <= i < n else []
 
     def reducing(i: int) -> Alive:
         """The reduce-scatter buffer of layer `i`, if there is one."""
@@ -468,7 +487,8 @@ def _sharded(step: Step) -> list[Instant]:
 
     def reduced(counts: list[int]) -> Alive:
         """Reduced gradients of these layers, if they were not there before."""
-        return [] if step.keeps_gradients else step.of_layers("gradients", proper(counts))
+        gone = step.keeps_gradients or hosted
+        return [] if gone else step.of_layers("gradients", proper(counts))
 
     out = [
         Instant(
@@ -555,7 +575,7 @@ def _sharded(step: Step) -> list[Instant]:
             Instant(
                 name.replace("backward", "reduce"),
                 label.replace("Backward", "Gradient reduction"),
-                [*common, *unsharded(i), *reducing(i), (gradients(tape), 1)],
+                [*common, *unsharded(i), *reducing(i), *leaving(i), (gradients(tape), 1)],
             )
         )
     if step.first:
@@ -590,6 +610,6 @@ def _sharded(step: Step) -> list[Instant]:
             ],
         )
     )
-    last = [*base, *step.every("gradients"), *stepping(step)]
+    last = [*base, *([] if hosted else step.every("gradients")), *stepping(step)]
     out.append(Instant("optimizer-step", "Optimizer step", last))
     return out

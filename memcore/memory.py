@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from memcore import constants, deepspeed, pipeline, policies
+from memcore import constants, deepspeed, offload, pipeline, policies
 from memcore.blocks import build, structure_of
 from memcore.dims import LIVE, Number, ceil_div, derive, maximum
 from memcore.families import FAMILIES
@@ -16,7 +16,6 @@ from memcore.instants import (
     Layers,
     Step,
     instants,
-    optimizer_states,
     saved_for_backward,
     waiting,
 )
@@ -24,7 +23,6 @@ from memcore.ledger import Amounts, Template
 from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
-from memcore.states import HOST
 from memcore.structure import (
     BRIDGE,
     FIRST,
@@ -82,6 +80,8 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         replicas=t.framework == "pytorch" and plan.dp > 1,
         accumulated=t.framework == "megatron",
         offload=t.offload_optimizer,
+        offload_parameters=t.offload_parameters,
+        offload_activations=t.offload_activations,
         schedule=deepspeed.instants if t.framework == "deepspeed" else None,
         zero=t.zero,
         buckets=deepspeed.buckets(t.overlap_comm, t.zero),
@@ -184,6 +184,8 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     t = plan.train
     sharded = t.zero >= {"fsdp2": 2, "deepspeed": 3}.get(t.framework, 4)
     ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
+    if plan.parallel.shard_group:
+        ranks = plan.parallel.shard_group + 0 * ranks
     sizes["SHARD"] = ranks if sharded else 1
     partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
     sizes["STATE"] = ranks if partitioned else 1
@@ -270,7 +272,7 @@ def count(
     if rows:
         timeline = _timeline(schedule, amounts, rank)
         ledger = listed(rows_alive(schedule[top], sizes[top][1], amounts), amounts)
-    host = _offloaded(plan, step, amounts)
+    host = _elsewhere(plan, step, amounts)
     overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)
     device = (
@@ -441,34 +443,11 @@ def streamed_bytes(plan: Plan, amounts: Amounts) -> int:
     return int(amounts.bytes((LIVE,), compute))
 
 
-def _offloaded(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
-    """Rows in host DRAM and on NVMe, per node: the states of every GPU in it."""
-    if step.offload == "none":
-        return []
-    gpus = plan.gpus_in_node
-    resting = "nvme" if step.offload == "nvme" else "dram"
-    rows: list[LedgerRow] = []
-
-    def put(alive: Alive, tier: str, suffix: str = "", why: str = "", certainty: str = "") -> None:
-        for group, times in alive:
-            for r in group.rows:
-                template = Template(
-                    r.name + suffix,
-                    "optimizer_states",
-                    r.shape,
-                    r.dtype,
-                    "always",
-                    why or r.why,
-                    HOST,
-                    certainty or r.certainty,
-                )
-                each = int(amounts.bytes(r.shape, r.dtype))
-                if each:
-                    rows.append(_row(template, int(times) * gpus, each, tier, amounts))
-
-    put(optimizer_states(step), resting)
-    if not step.copies.master and step.copies.resident == "fp32":
-        put(step.every("resident"), resting, ".master", "fp32 copy that the host updates")
-    reduced = step.every("gradients")
-    put(reduced, "dram", " (pinned)", "gradients staged for the host's step", "assumed")
+def _elsewhere(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
+    """Rows in host DRAM and on NVMe, per node: those of every GPU in it."""
+    rows = []
+    for r in offload.resting(plan, step):
+        each = int(amounts.bytes(r.template.shape, r.template.dtype))
+        if each * r.times:
+            rows.append(_row(r.template, r.times, each, r.tier, amounts))
     return rows

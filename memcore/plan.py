@@ -78,6 +78,15 @@ class Parallel(_Part):
         ge=1,
         le=1024,
     )
+    shard_group: int = _field(
+        0,
+        "Shard group",
+        "FSDP2: ranks that share each parameter, between which groups replicate it (hybrid "
+        "sharding). 0: all ranks share it.",
+        "ranks",
+        ge=0,
+        le=1_000_000,
+    )
     sequence_parallel: bool = _field(
         False, "Sequence parallel", "Cut norms and residuals over tensor ranks too."
     )
@@ -230,11 +239,57 @@ class Train(_Part):
     offload_optimizer: _words(policies.OFFLOAD) = _field(  # type: ignore[valid-type]
         "none", "Offload optimizer", "Where the optimizer states live."
     )
-    offload_parameters: _words(policies.OFFLOAD_NONE) = _field(  # type: ignore[valid-type]
+    offload_parameters: _words(policies.OFFLOAD) = _field(  # type: ignore[valid-type]
         "none", "Offload parameters", "Where the parameters live."
     )
-    offload_activations: _words(policies.OFFLOAD_NONE) = _field(  # type: ignore[valid-type]
+    offload_activations: _words(policies.OFFLOAD_ACTIVATIONS) = _field(  # type: ignore[valid-type]
         "none", "Offload activations", "Where saved activations live."
+    )
+    offload_optimizer_buffers: int = _field(
+        4,
+        "Optimizer buffers",
+        "DeepSpeed on NVMe: pinned buffers of a sub-group that states are swapped through "
+        "(offload_optimizer.buffer_count).",
+        ge=1,
+        le=1_000,
+    )
+    offload_param_buffers: int = _field(
+        5,
+        "Parameter buffers",
+        "DeepSpeed on NVMe: pinned buffers that weights are swapped through "
+        "(offload_param.buffer_count).",
+        ge=1,
+        le=1_000,
+    )
+    offload_param_buffer_size: int = _field(
+        100_000_000,
+        "Parameter buffer size",
+        "DeepSpeed on NVMe: of one such buffer (offload_param.buffer_size).",
+        "elements",
+        ge=1,
+        le=10**12,
+    )
+    offload_param_max_in_cpu: int = _field(
+        1_000_000_000,
+        "Parameters kept in DRAM",
+        "DeepSpeed on NVMe: weights of each GPU that stay in DRAM (offload_param.max_in_cpu).",
+        "elements",
+        ge=0,
+        le=10**12,
+    )
+    loader_workers: int = _field(
+        0, "Loader workers", "Processes of each GPU's DataLoader (num_workers).", ge=0, le=1_000
+    )
+    loader_prefetch: int = _field(
+        2,
+        "Loader prefetch",
+        "Batches that each worker fetches ahead (prefetch_factor).",
+        "batches",
+        ge=1,
+        le=10_000,
+    )
+    loader_pin_memory: bool = _field(
+        False, "Loader pins memory", "Batches are copied to page-locked memory (pin_memory)."
     )
 
 
@@ -482,6 +537,7 @@ class Plan(_Part):
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
             "NARROW": how.multiple if how else 1,
+            "SHARD_GROUP": p.shard_group,
             "BUCKET": t.reduce_bucket_size,
         }
 

@@ -486,7 +486,13 @@ OFFLOAD = {
     "cpu": Word("Host DRAM", "Lives in the node's DRAM; gradients and weights cross PCIe."),
     "nvme": Word("NVMe", "Lives on the node's NVMe drives; streams through DRAM over PCIe."),
 }
-OFFLOAD_NONE = {"none": OFFLOAD["none"]}
+OFFLOAD_ACTIVATIONS = {
+    "none": OFFLOAD["none"],
+    "cpu": Word(
+        "Host DRAM",
+        "What layers leave for their backward goes to pinned memory and comes back for it.",
+    ),
+}
 
 
 # Bits of one stored value, its share of scales and zeros included; a scale for a whole row or a

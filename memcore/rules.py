@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memcore import catalog, policies
+from memcore.dims import maximum
 from memcore.errors import Issue
 from memcore.families import FAMILIES
 from memcore.model import Model
@@ -28,6 +29,14 @@ class SizeRule:
 
 
 SIZE_RULES = (
+    SizeRule(
+        "parallel.shard_group",
+        lambda s: s["DP"] * s["CP"] % maximum(s["SHARD_GROUP"], 1) == 0,
+        lambda s: (
+            f"{s['DP'] * s['CP']:,} ranks that share parameters do not divide by "
+            f"{s['SHARD_GROUP']:,}; choose a divisor of them, or 0"
+        ),
+    ),
     SizeRule(
         "cluster.gpus",
         lambda s: s["GPUS"] % (s["TP"] * s["PP"] * s["CP"]) == 0,
@@ -149,6 +158,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
+    issues += _offload_issues(plan)
     issues += _serving_issues(plan)
     issues += _host_issues(plan)
     issues += _together_issues(plan, model)
@@ -328,6 +338,10 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
     if policies.eight_bit(plan.train.framework, plan.train.precision):
         message = f"{model.family} is not planned with products in 8 bits; set it to bf16-mixed"
         issues.append(Issue("train.precision", message))
+    for what in ("parameters", "activations") if model.tower else ():
+        if getattr(plan.train, f"offload_{what}") != "none":
+            message = f"that of {model.family} is not planned; set it to none"
+            issues.append(Issue(f"train.offload_{what}", message))
     if plan.together.kind != "none":
         message = f"{model.family} is planned by itself only; set it to none"
         issues.append(Issue("together.kind", message))
@@ -480,6 +494,14 @@ def _parallel_issues(plan: Plan) -> list[Issue]:
     """Axes of parallelism that do not go together."""
     p, t = plan.parallel, plan.train
     issues = []
+    if p.shard_group and (t.framework != "fsdp2" or t.zero < 2 or p.shard_group == 1):
+        issues.append(
+            Issue(
+                "parallel.shard_group",
+                "groups of two or more ranks are FSDP2's, with ZeRO 2 or 3; set it to 0, or "
+                "train.framework to fsdp2 and train.zero to 3",
+            )
+        )
     if p.virtual_stages > 1 and p.schedule != "1f1b":
         issues.append(
             Issue(
@@ -492,6 +514,62 @@ def _parallel_issues(plan: Plan) -> list[Issue]:
             Issue("train.attention", "context parallelism needs sdpa or flash; set it to flash")
         )
     return issues
+
+
+def _offload_issues(plan: Plan) -> list[Issue]:
+    """Which framework keeps what outside the GPU."""
+    t = plan.train
+    parameters, activations = t.offload_parameters != "none", t.offload_activations != "none"
+    sharded = (t.framework == "fsdp2" and t.zero >= 2) or (
+        t.framework == "deepspeed" and t.zero == 3
+    )
+    refused = [
+        (
+            "train.offload_parameters",
+            parameters and not sharded,
+            (
+                "sharded parameters alone can live outside the GPU; set it to none, or "
+                "train.framework to fsdp2 or deepspeed with train.zero 3"
+            ),
+        ),
+        (
+            "train.offload_parameters",
+            t.offload_parameters == "nvme" and t.framework != "deepspeed",
+            "DeepSpeed alone has parameters on NVMe; set it to cpu or none",
+        ),
+        (
+            "train.offload_parameters",
+            parameters and t.offload_optimizer == "none",
+            (
+                "parameters are offloaded beside the optimizer; set it to none, or "
+                "train.offload_optimizer to cpu"
+            ),
+        ),
+        (
+            "train.offload_parameters",
+            parameters and t.framework == "fsdp2" and t.offload_optimizer == "nvme",
+            (
+                "FSDP2 keeps parameters, gradients and states in one place, DRAM; set it to none, "
+                "or train.offload_optimizer to cpu"
+            ),
+        ),
+        (
+            "train.offload_parameters",
+            parameters and t.adapter != "none",
+            "adapters are not planned with offloaded parameters; set it to none",
+        ),
+        (
+            "train.offload_activations",
+            activations and t.framework == "megatron",
+            "Megatron's own activation offload is not planned; set it to none",
+        ),
+        (
+            "train.offload_activations",
+            activations and t.kernels == "compile",
+            "a compiled layer keeps its own activations; set it to none, or train.kernels to hf",
+        ),
+    ]
+    return [Issue(field, message) for field, broken, message in refused if broken]
 
 
 def _host_issues(plan: Plan) -> list[Issue]:
@@ -510,19 +588,19 @@ def _host_issues(plan: Plan) -> list[Issue]:
                 f"{node.label} has no network; use at most one node's, or another cluster.node",
             )
         )
-    offload = plan.train.offload_optimizer
-    if offload != "none" and not node.dram_bytes:
-        issues.append(
-            Issue(
-                "train.offload_optimizer",
-                f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload to; "
-                "set it to none",
+    for name in ("optimizer", "parameters", "activations"):
+        field = f"train.offload_{name}"
+        word = getattr(plan.train, f"offload_{name}")
+        if word != "none" and not node.dram_bytes:
+            issues.append(
+                Issue(
+                    field,
+                    f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload "
+                    "to; set it to none",
+                )
             )
-        )
-    if offload == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
-        issues.append(
-            Issue("train.offload_optimizer", f"{node.label} has no NVMe drives; use cpu or none")
-        )
+        if word == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth):
+            issues.append(Issue(field, f"{node.label} has no NVMe drives; use cpu or none"))
     return issues
 
 

@@ -7,11 +7,10 @@ once: until the first micro-batch arrives and after the last has left.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from memcore import constants
+from memcore import constants, offload
 from memcore.communication import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -314,7 +313,8 @@ def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTi
     backward = seconds([o for o in operations if o.phase in ("backward", "recompute")])
     waited = sum(m.exposed for m in found)
     cover = backward / plan.train.grad_accumulation + waited
-    return found + _offload(plan, step, amounts, cover)
+    weights = float(_count(step, amounts))
+    return found + offload.moves(plan, step, amounts, operations, cover, weights)
 
 
 NOTHING_BEFORE = "nothing: the first has no layer before it"
@@ -327,8 +327,6 @@ LAYER_FORWARD = "the forward of the layer before"
 LAYER_BACKWARD = "the backward of the layer before"
 ONE_BACKWARD = "backward of one batch"
 ALL_BACKWARD = "backward"
-LAST_BACKWARD = "the last backward"
-HOST_STEP = "the host's optimizer step"
 
 
 def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Move]:
@@ -412,7 +410,7 @@ def _communication(
                 ONE_BACKWARD,
             )
         ]  # fmt: skip
-        if t.zero == 1:
+        if t.zero:
             weights = {"updated weights": _sum(step, "resident", amounts)}
             found.append(
                 collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1)
@@ -460,6 +458,15 @@ def _communication(
     else:
         found.append(gather("reduce-scatter layers", grads, others, backward, LAYER_BACKWARD))
     found.append(gather("reduce-scatter first layer and root", last, batches, 0.0, NOTHING_AFTER))
+    if plan.parallel.shard_group:
+        # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
+        shards = {"gradients of all weights": amounts.alive(owned(step, "gradients", False))}
+        found.append(
+            collective(
+                "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
+                links(plan, "REPLICAS"), shards, batches, backward * layers, ALL_BACKWARD,
+            )
+        )  # fmt: skip
     return found
 
 
@@ -520,49 +527,3 @@ def _part(group: Group, of_experts: bool) -> Group:
 def _is_expert(shape: Shape) -> bool:
     """Whether a weight of this shape is shared out over expert-parallel ranks."""
     return any(isinstance(f, Cut) and f.axis is EP for f in shape)
-
-
-def _offload(plan: Plan, step: Step, amounts: Amounts, cover: float) -> list[Move]:
-    """What an optimizer on the host moves in one step.
-
-    Gradients leave while the last backward runs and waits for its links: `cover` seconds.
-    """
-    if step.offload == "none":
-        return []
-    share = constants.LINK_EFFICIENCY.middle
-    node, gpus = plan.node, plan.gpus_in_node
-    pcie = plan.accelerator.pcie_bandwidth * share
-    weights = float(_count(step, amounts))
-    down = weights * DTYPE_BYTES[step.copies.reduced]
-    up = weights * DTYPE_BYTES[step.copies.resident]
-    moved = weights * gpus * constants.HOST_ADAM_BYTES.middle
-    update = _over(moved, node.dram_bandwidth * constants.HBM_EFFICIENCY.middle)
-    found = [
-        Move(
-            "gradients to host", {"gradients": down}, {"pcie": _over(down, pcie)}, 1, cover,
-            LAST_BACKWARD,
-        ),
-        Move("weights from host", {"weights": up}, {"pcie": _over(up, pcie)}, 1, 0.0, NOTHING),
-        Move(
-            "host optimizer step", {"weights, gradients and states": moved}, {"dram": update}, 1,
-            0.0, NOTHING,
-        ),
-    ]  # fmt: skip
-    if step.offload == "nvme":
-        states = float(amounts.alive(optimizer_states(step))) * gpus
-        if not step.copies.master:
-            states += weights * gpus * DTYPE_BYTES["fp32"]
-        read = _over(states, node.nvme_read_bandwidth * share)
-        write = _over(states, node.nvme_write_bandwidth * share)
-        found.append(
-            Move(
-                "optimizer states from and to NVMe",
-                {"states read": states, "states written": states},
-                {"nvme": read + write}, 1, update, HOST_STEP,
-            )
-        )  # fmt: skip
-    return found
-
-
-def _over(moved: float, bandwidth: float) -> float:
-    return moved / bandwidth if bandwidth else math.inf

@@ -2,15 +2,16 @@
 
 import streamlit as st
 
-from app import charts, parts, state, tables
+from app import charts, offload, parts, state, tables
 
 report, plan = state.report(), state.plan()
 
 rows = tables.tiers(plan, report)
+offload.draw()
 parts.chart(
-    charts.tiers(rows),
+    charts.tiers(rows, tables.in_tiers(report), report.memory),
     key="tiers",
-    alt="Bytes that this plan keeps in each tier, beside the tier's capacity",
+    alt="What this plan keeps in each tier, and what crosses the links between them in a step",
 )
 parts.table(
     rows,

@@ -109,6 +109,23 @@ def zero_3_share(figure: Figure) -> float:
     return alone / resident(_memory(plan))
 
 
+def zero_states(figure: Figure) -> float:
+    """Bytes of the states of one GPU at an instant, for so many parameters as the figure is of:
+    a model of a size has nearly that many."""
+    report = _report(figure)
+    assert report.memory
+    moment = next(m for m in report.memory.timeline if m.id == figure["instant"])
+    each = sum(moment.consumers[c] for c in STATE_CONSUMERS) / report.parameters
+    return each * float(figure["parameters"])
+
+
+def tier_bytes(figure: Figure) -> float:
+    """Bytes that a parameter's states have in some tiers."""
+    report = _report(figure)
+    states = [r for r in report.ledger if r.consumer in STATE_CONSUMERS]
+    return sum(r.bytes for r in states if r.tier in figure["tiers"]) / report.parameters
+
+
 def checkpointing_compute(figure: Figure) -> float:
     """FLOPs of a step with full checkpointing over those without."""
     plan = Plan.of(figure["plan"])
@@ -220,6 +237,8 @@ _QUANTITIES: dict[str, Callable[[Figure], float]] = {
         weights,
         states,
         zero_3_share,
+        zero_states,
+        tier_bytes,
         checkpointing_compute,
         kv_cache,
         kv_per_token,

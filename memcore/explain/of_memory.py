@@ -465,6 +465,22 @@ def _in_tier(book: Book, tier: str) -> Explanation:
     return about(f"Kept in {TIERS[tier]}", "bytes", sum_of(book, rows), meaning)
 
 
+@rule("tiers.*.consumers.*")
+def _consumer_in_tier(book: Book, tier: str, name: str) -> Explanation:
+    """What one consumer keeps in host DRAM or on NVMe; in GPU memory, at the peak."""
+    if tier == "hbm":
+        return _consumer(book, name)
+    rows = [
+        (f"ledger.{i}", r)
+        for i, r in enumerate(book.report.ledger)
+        if r.tier == tier and r.consumer == name
+    ]
+    if not rows:
+        raise LookupError
+    what = f"{CONSUMERS[name]} in {TIERS[tier]}"
+    return about(what, "bytes", sum_of(book, rows), "Per node: what every GPU in it keeps there.")
+
+
 @rule("memory.fits|verdict")
 def _verdict(book: Book, field: str) -> Explanation:
     low, high = (book.at(f"memory.device_bytes.{i}") for i in (0, 1))

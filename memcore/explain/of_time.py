@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from memcore import constants
 from memcore.communication import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND, Links, Move, group
+from memcore.dims import SWAPPED
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import (
     Formula,
@@ -18,18 +19,25 @@ from memcore.explain.formula import (
     whichever,
 )
 from memcore.explain.of_memory import constant
-from memcore.explain.shapes import dimension, row, shape, sum_of, width
+from memcore.explain.shapes import count, dimension, row, shape, sum_of, width
 from memcore.instants import optimizer_states
 from memcore.ledger import Amounts
 from memcore.memory import rows_of
+from memcore.offload import (
+    BATCH_BACKWARD,
+    BATCH_FORWARD,
+    HOST_STEP,
+    LAST_BACKWARD,
+    NVME_WAYS,
+    pieces,
+    swaps_another,
+)
 from memcore.policies import DTYPE_BYTES
 from memcore.report import LedgerRow, OperationTime
 from memcore.roofline import Execution, Work, product_flops, sustained
 from memcore.training_time import (
     ALL_BACKWARD,
     CHUNK_FORWARD,
-    HOST_STEP,
-    LAST_BACKWARD,
     LAYER_BACKWARD,
     LAYER_FORWARD,
     NOTHING,
@@ -320,11 +328,21 @@ def _moved(book: Book, name: str) -> Explanation:
         formula = book.at(weights) * _dtype_width(book, copies.reduced)
     elif name == "weights":
         formula = book.at(weights) * _dtype_width(book, copies.resident)
+    elif name in (there := pieces(book.plan, book.timed)):
+        rows = [(r, times * r.copies) for group, times in there[name] for r in group.rows]
+        formula = total([
+            width(r.dtype) * shape(book, r.shape, book.amounts) * count(int(times))
+            for r, times in rows
+            if times
+        ])  # fmt: skip
+    elif name == "weights on NVMe":
+        half = width(copies.compute) * shape(book, (SWAPPED,), book.amounts)
+        formula = half * gpus
     elif name == "weights, gradients and states":
         formula = book.at(weights) * gpus * constant(constants.HOST_ADAM_BYTES)
     else:
         formula = book.at("time.states.optimizer") * gpus
-        if not copies.master:
+        if swaps_another(book.timed):
             formula = formula + book.at(weights) * gpus * _dtype_width(book, "fp32")
     return about(name.capitalize(), "bytes", formula, "Each time it is moved.")
 
@@ -394,7 +412,8 @@ def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
         rate = book.at("hardware.dram_bandwidth") * constant(constants.HBM_EFFICIENCY)
         return total(pieces) / rate
     if link == "nvme":
-        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in ("read", "write")]
+        ways = NVME_WAYS.get(move.name, ("read", "write"))
+        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in ways]
         return total([p / rate for p, rate in zip(pieces, rates, strict=True)])
     return total(pieces) / (book.at("hardware.pcie_bandwidth") * share)
 
@@ -438,6 +457,10 @@ def _cover(book: Book, move: Move) -> Formula:
         way = "forward" if hidden_by == LAYER_FORWARD else "backward"
         return book.at(f"time.layers.{way}") / (layers * batches)
     if hidden_by in (ONE_BACKWARD, ALL_BACKWARD):
+        return book.at("time.layers.backward") / batches
+    if hidden_by == BATCH_FORWARD:
+        return book.at("time.layers.forward") / batches
+    if hidden_by == BATCH_BACKWARD:
         return book.at("time.layers.backward") / batches
     if hidden_by == LAST_BACKWARD:
         backward = [book.at(f"time.phases.{p}") for p in ("recompute", "backward")]

@@ -667,14 +667,25 @@ def measured(rows: Sequence[evidence.Comparison]) -> str:
     inside = sum(r.error == 0 for r in reserved)
     return (
         f"Of what others measured on GPUs, allocated memory is {allocated:.1%} off in the median, "
-        f"and {inside} of {len(reserved)} figures of reserved memory lie inside the interval; what "
-        "misses is listed with its reason."
+        f"and {inside} of {len(reserved)} figures of reserved memory lie inside the interval; "
+        f"{_times(runs)} What misses is listed with its reason."
+    )
+
+
+def _times(runs: Sequence[evidence.Comparison]) -> str:
+    """What the measured steps that nothing was tuned on come to."""
+    held = [r for r in runs if r.what == evidence.STEP_TIME and r.used_for == evidence.CHECK]
+    errors = [abs(r.error) for r in held]
+    inside = sum(e <= evidence.TIME_TOLERANCE for e in errors)
+    return (
+        f"of {len(held)} step times that nothing was tuned on half are within "
+        f"{median(errors):.1%}, and {inside} within {evidence.TIME_TOLERANCE:.0%}."
     )
 
 
 def not_compared() -> Rows:
     """Measured runs that are left out, and why."""
-    tables = (evidence.measured_table(), evidence.served_table())
+    tables = (evidence.measured_table(), evidence.times_table(), evidence.served_table())
     return [dict(gap) for table in tables for gap in table["left_out"]]
 
 

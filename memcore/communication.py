@@ -45,7 +45,7 @@ class Links:
     ) -> Links:
         """`stride`: how far apart neighbours of the group are numbered."""
         per_node = max(1, min(ranks, gpus_per_node // stride))
-        share = constants.LINK_EFFICIENCY.middle
+        share = constants.COLLECTIVE_EFFICIENCY.middle
         return cls(
             ranks,
             per_node,
@@ -152,7 +152,7 @@ class Move:
     cover       seconds of each time that `hidden_by` hides
     kind, axis  of a collective; each piece has one of its own, but for an all-reduce
     shapes      of pieces that are no states: (elements, dtype)
-    behind      (count, shape): FLOPs of the product that hides it; attention: it is attention
+    behind      (count, shape): FLOPs of what hides it; kernel: whose rate they are done at
     """
 
     name: str
@@ -165,7 +165,7 @@ class Move:
     axis: str = ""
     shapes: Sequence[tuple[Shape, str]] = ()
     behind: tuple[float, Shape] | None = None
-    attention: bool = False
+    kernel: str = ""
 
     @property
     def bytes(self) -> float:
@@ -178,10 +178,14 @@ class Move:
 
     @property
     def exposed(self) -> float:
-        """Seconds in a step that nothing hides."""
+        """Seconds by which a step is longer for it: what nothing hides, and what the work that
+        hides the rest loses, as kernels of a collective take memory bandwidth and processors."""
         if not self.seconds:
             return 0.0
-        return max(0.0, self.seconds[self.slowest] - self.cover) * self.times
+        each = self.seconds[self.slowest]
+        hidden = min(each, self.cover)
+        lost = constants.CONTENTION.middle * hidden if self.axis else 0.0
+        return (each - hidden + lost) * self.times
 
 
 def collective(

@@ -160,33 +160,52 @@ SAMPLER_LOGITS = Constant(
 class Efficiency:
     """Shares of the datasheet's peak that an architecture's kernels reach in training.
 
+    own_attention   Transformer Engine's, which has cuDNN's kernels
     picojoules   board power over peak bf16 FLOP/s of the GPU that they were read off
     """
 
     matmul: Constant
+    eight: Constant
     attention: Constant
+    own_attention: Constant
     picojoules: float
 
+    @property
+    def shares(self) -> tuple[Constant, ...]:
+        return self.matmul, self.eight, self.attention, self.own_attention
 
-def _reached(of: str, matmul: float, attention: float, picojoules: float) -> Efficiency:
+
+def _reached(
+    of: str, matmul: float, eight: float, attention: float, own: float, picojoules: float
+) -> Efficiency:
+    def share(what: str, value: float, fitted: bool) -> Constant:
+        name = f"{what}, {of}, share of peak FLOP/s"
+        certainty, source = ("measured", FIT) if fitted else ("assumed", BETWEEN)
+        return Constant(name, value, value, "ratio", certainty, source)
+
     return Efficiency(
-        Constant(f"matrix products, {of}, share of peak FLOP/s", matmul, matmul, "ratio",
-                 "measured" if of in FITTED else "assumed", FIT if of in FITTED else BETWEEN),
-        Constant(f"attention kernels, {of}, share of peak FLOP/s", attention, attention, "ratio",
-                 "measured" if of in FITTED else "assumed", FIT if of in FITTED else BETWEEN),
+        share("matrix products", matmul, of in FITTED),
+        share("8-bit matrix products", eight, of in FITTED_8),
+        share("attention kernels", attention, of in FITTED),
+        share("Transformer Engine's attention", own, of in FITTED),
         picojoules,
-    )  # fmt: skip
+    )
 
 
+FITTED_8 = ("Hopper", "Blackwell")
 FITTED = ("Ampere", "Hopper", "Blackwell")
-FIT = "fitted on the step times marked 'tuned' in presets/evidence/times.toml, and on no others"
+FIT = (
+    "least squares over the step times marked 'tuned' in presets/evidence/times.toml, all such "
+    "constants together, and over no others. On Hopper those runs have FlashAttention 2 and older; "
+    "FlashAttention 3 reaches two to three times as much"
+)
 BETWEEN = "no run of this architecture was fitted: a value between those that were"
 EFFICIENCIES = {
-    "Ampere": _reached("Ampere", 0.78, 0.55, 1.28),
-    "Hopper": _reached("Hopper", 0.66, 0.50, 0.708),
-    "Blackwell": _reached("Blackwell", 0.62, 0.45, 0.444),
+    "Ampere": _reached("Ampere", 0.89, 0.89, 0.32, 0.32, 1.28),
+    "Hopper": _reached("Hopper", 0.70, 0.78, 0.18, 0.585, 0.708),
+    "Blackwell": _reached("Blackwell", 0.45, 0.65, 0.39, 0.39, 0.444),
 }
-OTHER = _reached("other architectures", 0.70, 0.50, 0.0)
+OTHER = _reached("other architectures", 0.70, 0.70, 0.30, 0.30, 0.0)
 
 
 def efficiency(architecture: str) -> Efficiency:
@@ -195,8 +214,17 @@ def efficiency(architecture: str) -> Efficiency:
 
 
 POWER_EXPONENT = Constant(
-    "how the clock follows the power limit", 0.5, 0.5, "exponent", "assumed",
-    "a GPU's power grows with more than the square of its clock, as voltage rises with it",
+    "how the clock follows the power limit", 0.09, 0.09, "exponent", "measured", FIT,
+)  # fmt: skip
+CONTENTION = Constant(
+    "what work loses while a collective runs behind it, share of the collective's time",
+    0.75, 0.75, "ratio", "measured",
+    f"{FIT}. NCCL's kernels take processors and memory bandwidth from what runs beside them",
+)  # fmt: skip
+TILE_START = Constant(
+    "what a tile of a matrix product takes to begin and end, as if its sum were so much longer",
+    540, 540, "elements", "measured",
+    f"{FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
 )  # fmt: skip
 LAUNCH = Constant(
     "between two kernels of a step", 4e-6, 4e-6, "seconds", "assumed",
@@ -204,19 +232,27 @@ LAUNCH = Constant(
 )  # fmt: skip
 HBM_EFFICIENCY = Constant(
     "memory-bound kernels, share of peak bandwidth",
-    0.80,
-    0.80,
+    0.81,
+    0.81,
     "ratio",
-    "assumed",
-    "streaming kernels reach 0.75 to 0.9 of the datasheet's bandwidth",
+    "measured",
+    f"{FIT}. Streaming kernels reach 0.75 to 0.9 of the datasheet's bandwidth",
+)
+COLLECTIVE_EFFICIENCY = Constant(
+    "collectives, share of the link's bandwidth",
+    0.90,
+    0.90,
+    "ratio",
+    "measured",
+    f"{FIT}. Bus bandwidth of large NCCL collectives over the nominal link rate",
 )
 LINK_EFFICIENCY = Constant(
-    "collectives and copies, share of the link's bandwidth",
+    "copies, share of the link's bandwidth",
     0.75,
     0.75,
     "ratio",
     "assumed",
-    "bus bandwidth of large NCCL collectives over the nominal link rate",
+    "between a GPU, its host and NVMe, and from GPU to GPU outside collectives",
 )
 COLLECTIVE_LATENCY = Constant(
     "latency of one hop of a collective", 10e-6, 10e-6, "seconds", "assumed", "NCCL, per tree hop"
@@ -276,10 +312,17 @@ ALL = (
     HOST_LAUNCH,
     *NF4_LAUNCHES.values(),
     ONE_SHOT,
-    *(c for e in (*EFFICIENCIES.values(), OTHER) for c in (e.matmul, e.attention)),
+    *(
+        c
+        for e in (*EFFICIENCIES.values(), OTHER)
+        for c in (e.matmul, e.eight, e.attention, e.own_attention)
+    ),
     POWER_EXPONENT,
     LAUNCH,
+    TILE_START,
+    CONTENTION,
     HBM_EFFICIENCY,
+    COLLECTIVE_EFFICIENCY,
     LINK_EFFICIENCY,
     COLLECTIVE_LATENCY,
     HOST_ADAM_BYTES,

@@ -123,8 +123,8 @@ class Training:
         return self.counted.memory
 
     def time(self) -> Time | None:
-        """None where it is not computed yet: products in 8 bits, models of several stacks."""
-        if self.step.copies.eight_bit or self.plan.architecture.tower:
+        """None where it is not computed yet: models of several stacks."""
+        if self.plan.architecture.tower:
             return None
         return training_time(self.plan, self.step, self.amounts)
 
@@ -157,11 +157,6 @@ def evaluate(plan: Plan) -> Report:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
-            )
-        if training.step.copies.eight_bit:
-            notes.append(
-                "The time of a training step is not computed with products in 8 bits yet; its "
-                "memory is."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(

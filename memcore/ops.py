@@ -307,6 +307,8 @@ def _eager_core(
     joint_v: bool,
 ) -> Tensor:
     """Scores and probabilities as tensors; keys and values repeated to every query head."""
+    if t.kernels == "megatron":
+        return _fused_softmax_core(t, s, q, k, v)
     q = contiguous(t, q, QUERIES, "q, contiguous")
     k = contiguous(t, k, REPEATED_KEYS, "k, repeated")
     v = contiguous(t, v, (*TOKENS, KEPT) if joint_v else REPEATED_KEYS, "v, repeated")
@@ -317,6 +319,16 @@ def _eager_core(
     if kind != EVERY:
         scores = masked(t, scores, mask_of(kind))
     return weighted_values(t, s, scores, v, softmax_fp32)
+
+
+def _fused_softmax_core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Megatron's DotProductAttention: scaled products, and FusedScaleMaskSoftmax, one kernel in 16
+    bits that keeps its result (megatron/core/transformer/dot_product_attention.py)."""
+    q = contiguous(t, q, QUERIES, "q, contiguous")
+    k = contiguous(t, k, REPEATED_KEYS, "k, repeated")
+    v = contiguous(t, v, REPEATED_KEYS, "v, repeated")
+    scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores")
+    return weighted_values(t, s, scores, v, softmax_fp32=False)
 
 
 def masked(t: Tape, scores: Tensor, name: str) -> Tensor:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memcore import constants
+from memcore import constants, tape
 from memcore.communication import Links as Links  # serving's collectives are timed with it
-from memcore.dims import Shape
+from memcore.dims import ARRIVED, COMPUTED, EP, EXPERTS, ROUTED, Shape
 from memcore.hardware import Accelerator
 from memcore.ledger import Amounts, kept_products
 from memcore.policies import LAYER, OPERATIONS
@@ -26,6 +26,7 @@ class Work:
     """One operation in one direction, without numbers.
 
     phase    'forward', 'recompute', 'backward'
+    kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
     """
 
@@ -33,7 +34,21 @@ class Work:
     phase: str
     flops: tuple[tuple[float, Shape], ...]
     traffic: tuple[tuple[Shape, str, int], ...]
-    attention: bool
+    kernel: str
+
+    @property
+    def attention(self) -> bool:
+        return self.kernel == ATTENTION
+
+
+PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
+
+
+def _kernel(w: tape.Work) -> str:
+    """Whose rate the FLOPs of an operation are done at."""
+    if w.name.endswith((".flash", ".sdpa")):
+        return ATTENTION
+    return EIGHT_BIT if any(dtype == "fp8" for _, dtype in w.traffic) else PRODUCT
 
 
 @functools.lru_cache(maxsize=1024)
@@ -45,9 +60,10 @@ def works(
     again   for each tape, what of it backward runs again (policies.Checkpointing)
     """
     found: dict[Work, list[int]] = {}
-    for i, (tape, recompute) in enumerate(zip(tapes, again, strict=True)):
-        kept = {s.made_by for s in kept_products(tape)} if recompute == OPERATIONS else set()
-        for w in tape.work:
+    for i, (block, recompute) in enumerate(zip(tapes, again, strict=True)):
+        kept = {s.made_by for s in kept_products(block)} if recompute == OPERATIONS else set()
+        for w in block.work:
+            kernel = _kernel(w)
             counted: dict[tuple[Shape, str], int] = {}
             for key in w.traffic:
                 counted[key] = counted.get(key, 0) + 1
@@ -60,7 +76,7 @@ def works(
                     phase,
                     tuple(w.flops),
                     tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
-                    w.name.endswith((".flash", ".sdpa")),
+                    kernel,
                 )
                 found.setdefault(work, []).append(i)
     return tuple((work, tuple(where)) for work, where in found.items())
@@ -76,8 +92,8 @@ def sends(
     keeps (torchtitan/distributed/activation_checkpoint.py: reduce_scatter_tensor).
     """
     found: dict[Send, list[int]] = {}
-    for i, (tape, recompute) in enumerate(zip(tapes, again, strict=True)):
-        for s in tape.sends:
+    for i, (block, recompute) in enumerate(zip(tapes, again, strict=True)):
+        for s in block.sends:
             phases = [s.phase]
             reduces = s.kind in ("reduce-scatter", "all-reduce")
             if s.phase == "forward" and recompute and not (recompute == OPERATIONS and reduces):
@@ -100,19 +116,30 @@ class Speed:
     hbm: float  # B/s
     sms: int
     launch: float = 0.0
+    eight: float = 0.0  # FLOP/s of products in 8 bits
+
+    def of_kernel(self, kernel: str) -> float:
+        return {ATTENTION: self.attention, EIGHT_BIT: self.eight}.get(kernel, self.matmul)
 
     @classmethod
-    def of(cls, gpu: Accelerator, dtype: str, launch: float = 0.0) -> Speed:
+    def of(cls, gpu: Accelerator, dtype: str, launch: float = 0.0, kernels: str = "") -> Speed:
+        """`kernels`: whose run (policies.KERNELS)."""
         peak = gpu.peak_flops(dtype)
         reached = constants.efficiency(gpu.architecture)
         power = sustained(gpu, dtype)
         return cls(
             peak * reached.matmul.middle * power,
-            peak * reached.attention.middle * power,
+            peak * attention_efficiency(gpu, kernels).middle * power,
             gpu.memory_bandwidth * constants.HBM_EFFICIENCY.middle,
             gpu.sms,
             launch,
+            gpu.peak_flops("fp8") * reached.eight.middle * power,
         )
+
+
+def attention_efficiency(gpu: Accelerator, kernels: str) -> constants.Constant:
+    reached = constants.efficiency(gpu.architecture)
+    return reached.own_attention if kernels == "megatron" else reached.attention
 
 
 def sustained(gpu: Accelerator, dtype: str) -> float:
@@ -144,30 +171,53 @@ def filled(rows: int, columns: int, sms: int) -> float:
     )
 
 
-FLASH_ROWS = 128  # queries and keys of one tile; those on the diagonal are computed whole
+FLASH_TILE = 128  # queries and keys of one tile of attention; those on the diagonal are whole
+EXPERT_TILE = 128  # rows of a tile of a grouped product
+ROUTED_ROWS = (ROUTED, ARRIVED, COMPUTED)
 
 
 def product_flops(work: Work, amounts: Amounts, sms: int) -> tuple[float, float]:
     """FLOPs of one execution, and those that it takes the time of: whole tiles, in whole waves."""
     flops = padded = 0.0  # plain loops: this is the innermost part of an evaluation
     for count, shape in work.flops:
-        n = amounts.elements(shape)
-        flops += count * n
-        padded += count * (n if work.attention else n * unfilled(work, count, shape, amounts, sms))
+        done = count * amounts.elements(shape)
+        flops += done
+        if work.attention:
+            padded += done * (1 + FLASH_TILE / amounts.elements(shape[-2:-1]))
+        else:
+            padded += done * unfilled(work.phase == "backward", count, shape, amounts, sms)
     return flops, padded
 
 
-def unfilled(work: Work, count: float, shape: Shape, amounts: Amounts, sms: int) -> float:
-    """How much longer a product of (..., width, into) takes than one that fills the GPU.
+def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: int) -> float:
+    """How much longer a product of (rows, width, into) takes than one that fills the GPU.
 
-    Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width),
-    whose rows are what is summed, and are split over the GPU.
+    Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width).
     """
-    into, width = amounts.elements(shape[-1:]), amounts.elements(shape[-2:-1])
-    rows = amounts.elements(shape) // max(1, into * width)
-    side = width if work.phase == "backward" else into
-    one = 1 / filled(int(max(1, rows)), int(side), sms)
-    return (one + 1) / 2 if work.phase == "backward" and count >= 4 else one
+    into, width = int(amounts.elements(shape[-1:])), int(amounts.elements(shape[-2:-1]))
+    rows = int(amounts.elements(shape)) // max(1, into * width)
+    experts = 1
+    if shape[0] in ROUTED_ROWS:  # those of each expert end in a tile that is half empty
+        experts = int(amounts.elements((EXPERTS / EP,)))
+        rows += experts * EXPERT_TILE // 2
+    whole = max(1, rows) * experts * into * width / max(1.0, float(amounts.elements(shape)))
+    whole = max(1.0, whole / experts)
+    if not backward:
+        return whole * slower(rows, into, width, sms)
+    inputs = slower(rows, width, into, sms)
+    if count < 4:
+        return whole * inputs
+    weights = slower(into * experts, width, max(1, rows // experts), sms)
+    return whole * (inputs + weights) / 2
+
+
+def slower(rows: int, columns: int, summed: int, sms: int) -> float:
+    """How much longer a product of (rows, summed) and (summed, columns) takes per FLOP: tiles that
+    are not full, and what each tile takes to begin and end. A long sum over few tiles is cut."""
+    fill = filled(max(1, rows), max(1, columns), sms)
+    if fill < 0.9 and summed > rows:  # split-K
+        fill = max(fill, 0.9)
+    return (1 + constants.TILE_START.middle / max(1, summed)) / fill
 
 
 def operation(
@@ -179,11 +229,11 @@ def operation(
     attention: bool,
     times: int,
     padded: float | None = None,
+    kernel: str = "",
 ) -> OperationTime:
     """`times` executions of one operation. `padded`: the FLOPs that it takes the time of."""
-    compute = (flops if padded is None else padded) / (
-        speed.attention if attention else speed.matmul
-    )
+    rate = speed.of_kernel(kernel or (ATTENTION if attention else PRODUCT))
+    compute = (flops if padded is None else padded) / rate
     hbm = traffic / speed.hbm
     return OperationTime(
         name,
@@ -229,7 +279,9 @@ def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Oper
         traffic = 0.0
         for shape, dtype, n in w.traffic:
             traffic += n * amounts.bytes(shape, dtype)
-        found.append(operation(w.name, w.phase, flops, traffic, speed, w.attention, e.runs, padded))
+        found.append(
+            operation(w.name, w.phase, flops, traffic, speed, w.attention, e.runs, padded, w.kernel)
+        )
     return found
 
 

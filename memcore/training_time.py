@@ -31,6 +31,9 @@ from memcore.plan import Plan
 from memcore.policies import CHECKPOINTING, DTYPE_BYTES
 from memcore.report import OperationTime, StageTime, Time, Transfer
 from memcore.roofline import (
+    ATTENTION,
+    EIGHT_BIT,
+    PRODUCT,
     Execution,
     Speed,
     executions,
@@ -67,7 +70,8 @@ class _Traffic:
 
 
 def speed_of(plan: Plan, step: Step) -> Speed:
-    return Speed.of(plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle)
+    kernels = plan.train.kernels
+    return Speed.of(plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, kernels)
 
 
 def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
@@ -96,7 +100,7 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
     flops = {p: sum(o.flops for o in operations if o.phase == p) for p in PHASES}
     model_flops = batches * _convention_flops(plan, step, amounts)
-    peak = gpu.peak_flops(matmul_dtype(step))
+    peak = gpu.peak_flops(peak_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
     phases = {p: seconds([o for o in operations if o.phase == p]) for p in PHASES}
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
@@ -125,6 +129,11 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
 
 def matmul_dtype(step: Step) -> str:
     return "bf16" if step.copies.autocast else step.copies.compute
+
+
+def peak_dtype(step: Step) -> str:
+    """Whose peak utilization is a share of: the narrowest dtype that products have."""
+    return "fp8" if step.copies.eight_bit else matmul_dtype(step)
 
 
 # -- stages ---------------------------------------------------------------------------------------
@@ -351,18 +360,18 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
             counted[s] = counted.get(s, 0) + times
     for s, times in counted.items():
         n = float(amounts.bytes(s.shape, s.dtype))
-        cover, by = 0.0, NOTHING
+        cover, by, kernel = 0.0, NOTHING, ""
         if s.behind:
             flops = s.behind[0] * float(amounts.elements(s.behind[1]))
-            cover = flops / (speed.attention if s.attention else speed.matmul)
+            narrow = step.copies.eight_bit and s.axis == "TP"
+            kernel = ATTENTION if s.attention else EIGHT_BIT if narrow else PRODUCT
+            cover = flops / speed.of_kernel(kernel)
             by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
         name = f"{s.kind} {s.what}, {AXES[s.axis]}, {s.phase}"
         move = collective(
             name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, cover, by
         )
-        found.append(
-            replace(move, shapes=((s.shape, s.dtype),), behind=s.behind, attention=s.attention)
-        )
+        found.append(replace(move, shapes=((s.shape, s.dtype),), behind=s.behind, kernel=kernel))
     if p.pp > 1:
         found.append(_between_stages(plan, step, amounts, speed))
     return found
@@ -402,6 +411,8 @@ def _communication(
     backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / per
     if step.accumulated:
         return _megatron(plan, step, amounts)
+    if t.framework == "deepspeed" and not step.sharded:
+        return _deepspeed(plan, step, amounts, backward * layers)
     if not step.sharded:
         pieces = {"gradients in buckets": _sum(step, "buckets", amounts)}
         found = [
@@ -468,6 +479,25 @@ def _communication(
             )
         )  # fmt: skip
     return found
+
+
+def _deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> list[Move]:
+    """DeepSpeed with whole weights on every GPU: ZeRO 0 sums gradients, ZeRO 1 reduces them to
+    their owners at the last micro-batch and ZeRO 2 at each; owners send the updated weights. With
+    overlap_comm a reduction runs behind backward (deepspeed/runtime/zero/stage_1_and_2.py)."""
+    t, over = plan.train, links(plan, "DP")
+    pieces = {"gradients in buckets": float(_sum(step, "buckets", amounts))}
+    cover, by = (backward, ONE_BACKWARD) if t.overlap_comm == "on" else (0.0, NOTHING)
+    if t.zero == 0:
+        return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, cover, by)]
+    times = t.grad_accumulation if t.zero == 2 else 1
+    weights = {"updated weights": float(_sum(step, "resident", amounts))}
+    return [
+        collective(
+            "reduce-scatter gradients", REDUCE_SCATTER, "DP", over, pieces, times, cover, by
+        ),
+        collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1),
+    ]
 
 
 def root(step: Step, state: str) -> Alive:

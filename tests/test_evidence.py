@@ -30,6 +30,7 @@ def test_every_row_of_every_table_is_compared_once():
                 evidence.preset_parameters(),
                 evidence.worked(),
                 evidence.measured_table()["runs"],
+                evidence.times_table()["runs"],
                 evidence.served_table()["runs"],
                 evidence.published_table(),
             ),

@@ -202,7 +202,7 @@ def test_decoding_turns_compute_bound():
     found = compute_bound_from(Server.of(plan))
     gpu = plan.accelerator
     assert found == pytest.approx(
-        gpu.flops["bf16"] * 0.66 / (gpu.memory_bandwidth * 0.845), rel=0.1
+        gpu.flops["bf16"] * 0.70 / (gpu.memory_bandwidth * 0.845), rel=0.1
     )
 
 

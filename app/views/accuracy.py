@@ -179,8 +179,10 @@ with right:
   about whole models, of up to 80 layers: those that other calculators are asked about above.
 - **Few rows were measured on GPUs**, all of them by others, and only of one GPU or of FSDP2.
   Device memory, with CUDA's context and NCCL's buffers, rests on the constants below.
-- **Times of a training step have not been compared with measured runs yet.** They follow from
-  datasheet rates and from the assumed shares below: trust them less than the bytes.
+- **Times are less certain than bytes.** They follow from datasheet rates and from the shares
+  below, which were fitted on the step times marked as tuned. A share is one number for all sizes
+  of an architecture; what the host takes, FlashAttention 3, and collectives that are cut into
+  pieces of a product are not modelled. Rows of the step time say where that shows.
 """
     )
 st.markdown("##### Constants that no shape determines")

@@ -53,6 +53,7 @@ from memcore.evidence.pytorch import (
     preset_parameters,
 )
 from memcore.evidence.served import compared_served, served_table
+from memcore.evidence.times import STEP_TIME, TIME_TOLERANCE, compared_times, times_table
 from memcore.evidence.workings import Operation, first_fixes, method, operations, sizes
 
 __all__ = [
@@ -69,6 +70,8 @@ __all__ = [
     "SOURCES",
     "STATES",
     "STEP",
+    "STEP_TIME",
+    "TIME_TOLERANCE",
     "TRACKER",
     "TUNED",
     "Calculator",
@@ -85,6 +88,7 @@ __all__ = [
     "compared_published",
     "compared_runs",
     "compared_served",
+    "compared_times",
     "compared_whole",
     "estimates",
     "estimators_table",
@@ -101,6 +105,7 @@ __all__ = [
     "served_table",
     "sizes",
     "states",
+    "times_table",
     "weights",
     "worked",
 ]
@@ -114,6 +119,7 @@ def compare() -> tuple[Comparison, ...]:
         *map(compared, oracle()),
         *compared_whole(),
         *compared_runs(),
+        *compared_times(),
         *compared_served(),
         *compared_published(),
     )

@@ -34,7 +34,8 @@ from memcore.explain.shapes import row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
 from memcore.memory import listed
 from memcore.report import LedgerRow
-from memcore.roofline import product_flops
+from memcore.roofline import ATTENTION as ATTENDS
+from memcore.roofline import PRODUCT, product_flops
 from memcore.serving import (
     KV_SOURCE,
     LOGITS,
@@ -443,7 +444,8 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
     if field == "compute_seconds":
         dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype]
-        rate = reached(book, dtype.product or dtype.compute, attends)
+        kernel = ATTENDS if attends else PRODUCT
+        rate = reached(book, dtype.product or dtype.compute, kernel, serving=True)
         formula = book.at(f"{base}.flops", "FLOPs") / rate
         if o.compute_seconds and not attends and part.batch * part.tokens >= SPLIT_ROWS:
             formula = formula / known("share of the GPU that is filled", _filled(book, part),
@@ -591,7 +593,7 @@ def _reductions(book: Book, part: Part) -> Formula:
     if over.nodes > 1 or not plan.accelerator.peer_bandwidth:
         return twice * layers * ring_of
     others = known("other ranks", over.ranks - 1, source="the plan: parallel.tp")
-    rate = book.at("hardware.peer_bandwidth") * constant(constants.LINK_EFFICIENCY)
+    rate = book.at("hardware.peer_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
     shot = constant(constants.ONE_SHOT) + moved * others / rate
     return twice * layers * smallest(ring_of, shot)
 

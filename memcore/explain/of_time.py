@@ -15,6 +15,7 @@ from memcore.explain.formula import (
     known,
     largest,
     log2,
+    smallest,
     total,
     whichever,
 )
@@ -34,7 +35,16 @@ from memcore.offload import (
 )
 from memcore.policies import DTYPE_BYTES
 from memcore.report import LedgerRow, OperationTime
-from memcore.roofline import Execution, Work, product_flops, sustained
+from memcore.roofline import (
+    ATTENTION,
+    EIGHT_BIT,
+    PRODUCT,
+    Execution,
+    Work,
+    attention_efficiency,
+    product_flops,
+    sustained,
+)
 from memcore.training_time import (
     ALL_BACKWARD,
     CHUNK_FORWARD,
@@ -47,6 +57,7 @@ from memcore.training_time import (
     matmul_dtype,
     moves,
     owned,
+    peak_dtype,
     root,
     sharing,
     step_executions,
@@ -98,8 +109,8 @@ def traffic(work: Work, runs: int, amounts: Amounts) -> Formula:
     return times * total(tensors) if runs > 1 else total(tensors)
 
 
-# FLOPs, traffic, whether it is attention, and the share of the GPU that its products fill.
-Pieces = Callable[[], tuple[Formula, Formula, bool, float]]
+# FLOPs, traffic, whose rate they are done at, and the share of the GPU that its products fill.
+Pieces = Callable[[], tuple[Formula, Formula, str, float]]
 TILES = "tiles of a result and waves of them are whole: roofline.TILES"
 
 
@@ -114,8 +125,8 @@ def operation(
             return about(f"FLOPs of {phase}", "FLOP", work, "Per step, on one GPU.", [DECLARED])
         return about(f"HBM traffic of {phase}", "bytes", moved, "Per step, on one GPU.", [TOUCHED])
     if field == "compute_seconds":
-        _, _, attention, share = pieces()
-        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, attention)
+        _, _, kernel, share = pieces()
+        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, kernel)
         if share != 1:
             formula = formula / known("share of the GPU that is filled", share, source=TILES)
         return about(f"Arithmetic of {phase}", "seconds", formula, "If only compute limited it.")
@@ -144,12 +155,14 @@ def operation(
     return about(phase, "seconds", longer, "Per step, on one GPU.", [ROOFLINE])
 
 
-def reached(book: Book, dtype: str, attention: bool) -> Formula:
-    """FLOP/s that products, or attention, reach on this GPU."""
+def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formula:
+    """FLOP/s that products, those in 8 bits, or attention, reach on this GPU."""
     gpu = book.plan.accelerator
-    efficiency = constants.efficiency(gpu.architecture)
-    which = constant(efficiency.attention if attention else efficiency.matmul)
-    rate = book.at(f"hardware.peak_flops.{dtype}") * which
+    of = constants.efficiency(gpu.architecture)
+    attention = attention_efficiency(gpu, "" if serving else book.plan.train.kernels)
+    which = {ATTENTION: attention, EIGHT_BIT: of.eight}.get(kernel, of.matmul)
+    peak = "fp8" if kernel == EIGHT_BIT else dtype
+    rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)
     power = sustained(gpu, dtype)
     if power != 1:
         watts = known("watts", gpu.watts, source="the board's power limit")
@@ -172,10 +185,10 @@ def _operation_itself(book: Book, i: str) -> Explanation:
 def _operation(book: Book, i: str, field: str) -> Explanation:
     o = book.time.operations[int(i)]
 
-    def pieces() -> tuple[Formula, Formula, bool, float]:
+    def pieces() -> tuple[Formula, Formula, str, float]:
         every = _executions(book)
         if int(i) == len(every):
-            return (*_optimizer(book), False, 1.0)
+            return (*_optimizer(book), PRODUCT, 1.0)
         return of_execution(book, every[int(i)], book.amounts)
 
     return operation(book, o, f"time.operations.{i}", field, matmul_dtype(book.timed), pieces)
@@ -188,15 +201,13 @@ def _runs(book: Book, i: str) -> Explanation:
     return about(f"{o.name}, {o.phase}: how often", "", formula, "In one step.")
 
 
-def of_execution(
-    book: Book, e: Execution, amounts: Amounts
-) -> tuple[Formula, Formula, bool, float]:
+def of_execution(book: Book, e: Execution, amounts: Amounts) -> tuple[Formula, Formula, str, float]:
     """What the time of an operation is made of."""
     work, padded = product_flops(e.work, amounts, book.plan.accelerator.sms)
     return (
         flops(book, e.work, e.runs, amounts),
         traffic(e.work, e.runs, amounts),
-        e.work.attention,
+        e.work.kernel,
         work / padded if padded else 1.0,
     )
 
@@ -388,7 +399,11 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     elif not move.cover:
         formula = times * book.at(f"{base}.each_seconds", "seconds each")
     else:
-        formula = times * at_least_zero(book.at(f"{base}.each_seconds", "seconds each") - cover)
+        each = book.at(f"{base}.each_seconds", "seconds each")
+        formula = at_least_zero(each - cover)
+        if move.axis:
+            formula = formula + constant(constants.CONTENTION) * smallest(each, cover)
+        formula = times * formula
     return about(f"{what}, exposed", "seconds", formula, "What the step waits for.")
 
 
@@ -427,7 +442,7 @@ def ring(
     ranks = known("ranks", group, source="the plan: cluster.gpus", note="of the group")
     latency = constant(constants.COLLECTIVE_LATENCY)
     name = "network" if link == "network" else "peer" if gpu.peer_bandwidth else "pcie"
-    rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.LINK_EFFICIENCY)
+    rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
     inside = known("of them in a node", over.per_node, source="how ranks are numbered")
     if link == "network" and over.per_node != plan.gpus_in_node:
         rate = rate * inside / known("GPUs in a node", plan.gpus_in_node, source="the plan")
@@ -446,7 +461,7 @@ def _cover(book: Book, move: Move) -> Formula:
     if move.behind:
         count, of = move.behind
         dtype = matmul_dtype(book.timed)
-        return count * shape(book, of, book.amounts) / reached(book, dtype, move.attention)
+        return count * shape(book, of, book.amounts) / reached(book, dtype, move.kernel)
     if hidden_by == CHUNK_FORWARD:
         virtual = known("virtual stages", book.plan.parallel.virtual_stages, source="the plan")
         batches = book.at("plan.train.grad_accumulation", "micro-batches")
@@ -695,7 +710,7 @@ PALM = "PaLM, Chowdhery et al. 2022, appendix B: 2 per parameter and token, 4 x 
 
 @rule("time.mfu|hfu")
 def _utilization(book: Book, which: str) -> Explanation:
-    peak = book.at(f"hardware.peak_flops.{matmul_dtype(book.timed)}")
+    peak = book.at(f"hardware.peak_flops.{peak_dtype(book.timed)}")
     work = book.at("time.model_flops")
     if which == "hfu":
         work = work + book.at("time.recompute_flops")

@@ -1,0 +1,131 @@
+"""Against step times that others measured on real GPUs (presets/evidence/times.toml)."""
+
+from statistics import median
+
+import pytest
+
+from memcore import Plan, evaluate
+from memcore.evidence import TUNED, compared_times, times_table
+from memcore.evidence.times import TIME_INSIDE, TIME_MEDIAN, TIME_TOLERANCE
+
+TABLE_5 = 0.08  # of Korthikanti et al.
+RECOMPUTE_OVERHEAD = 0.02  # of a layer's time, absolute
+
+RUNS = [c for c in compared_times() if c.confidence == "high"]
+
+
+def kind(run):
+    """Whose measurements a run is one of."""
+    return next(
+        k
+        for k, of in {
+            "B200": "on 8 B200:", "torchtitan": "torchtitan", "foundry": "llm-foundry",
+            "A100": "Megatron-", "NeMo": "NeMo",
+        }.items()
+        if of in run
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("used_for", [("check", TUNED), ("check",)])
+def test_times_are_right_in_the_median_and_nine_in_ten(used_for):
+    """Also without the runs that efficiencies were fitted on."""
+    errors = {c.run: abs(c.error) for c in RUNS if c.used_for in used_for}
+    assert len(errors) >= 50
+    assert median(errors.values()) <= TIME_MEDIAN
+    missed = {run: f"{e:.1%}" for run, e in errors.items() if e > TIME_TOLERANCE}
+    assert 1 - len(missed) / len(errors) >= TIME_INSIDE, missed
+
+
+@pytest.mark.parametrize("source", ["B200", "torchtitan", "foundry", "NeMo"])
+def test_no_source_hides_behind_another(source):
+    errors = [abs(c.error) for c in RUNS if kind(c.run) == source]
+    assert len(errors) >= 9
+    assert median(errors) <= TIME_MEDIAN
+
+
+def test_every_architecture_was_tuned_and_checked():
+    gpus = {"A100": 0, "H100": 0, "B200": 0}
+    for gpu in gpus:
+        of = [c for c in RUNS if gpu in c.run]
+        assert 0 < sum(c.used_for == TUNED for c in of) < len(of) / 2
+
+
+def test_every_miss_has_its_reason():
+    missed = [c.run for c in compared_times() if abs(c.error) > TIME_TOLERANCE and not c.remark]
+    assert missed == []
+
+
+def test_every_run_says_where_it_is_from():
+    table = times_table()
+    assert len({run["id"] for run in table["runs"]}) == len(table["runs"])
+    for run in table["runs"]:
+        assert run["source"].startswith("https://")
+        assert run["where"]
+        assert run["printed"]
+    for gap in table["left_out"]:
+        assert gap["what"]
+        assert gap["why"]
+
+
+def megatron(hidden, layers, heads, gpus, stages, virtual, batch, accumulation, checkpointing):
+    return Plan(
+        model={
+            "model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads,
+            "vocab_size": 51_200, "n_positions": 2048, "activation_function": "gelu",
+        },
+        cluster={"gpu": "a100-sxm-80gb", "gpus": gpus},
+        parallel={
+            "tp": 8, "pp": stages, "virtual_stages": virtual,
+            "sequence_parallel": checkpointing != "full",
+        },
+        train={
+            "micro_batch": batch, "seq_len": 2048, "grad_accumulation": accumulation,
+            "framework": "megatron", "kernels": "megatron", "zero": 0, "precision": "fp16-mixed",
+            "attention": "eager", "checkpointing": checkpointing,
+        },
+    )  # fmt: skip
+
+
+# Korthikanti et al. 2022, table 5: full recomputation, and selective with sequence parallelism.
+MODELS = {
+    "22B": ((6144, 48, 64, 8, 1, 1, 4, 1), 1.42, 1.10),
+    "175B": ((12_288, 96, 96, 64, 8, 3, 1, 64), 18.13, 13.75),
+    "530B": ((20_480, 105, 128, 280, 35, 3, 1, 280), 49.05, 37.83),
+    "1T": ((25_600, 128, 160, 512, 64, 1, 1, 512), 94.42, 71.49),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_korthikanti_table_5(model):
+    """Of the eight times three were fitted on (22B, and 1T in full): the others are held out."""
+    sizes, full, selective = MODELS[model]
+    for checkpointing, theirs in (("full", full), ("selective", selective)):
+        ours = evaluate(megatron(*sizes, checkpointing)).time.step_seconds
+        assert ours == pytest.approx(theirs, rel=TABLE_5), checkpointing
+
+
+# Table 4: one layer of 22B, milliseconds forward and backward together, and what that is more than
+# nothing run again without sequence parallelism.
+LAYER = {
+    ("none", False): (19.6, 0.0),
+    ("none", True): (19.0, -0.03),
+    ("full", False): (27.2, 0.39),
+    ("selective", False): (20.9, 0.07),
+    ("selective", True): (20.3, 0.04),
+}
+
+
+def layer_seconds(checkpointing, sequence_parallel):
+    """One layer of 22B, its tensor-parallel transfers included."""
+    plan = megatron(*MODELS["22B"][0], checkpointing)
+    time = evaluate(plan.changed("parallel.sequence_parallel", sequence_parallel)).time
+    inside = sum(o.seconds for o in time.operations if o.name.startswith("layers."))
+    return (inside + sum(t.exposed_seconds for t in time.transfers)) / 48
+
+
+@pytest.mark.parametrize("how", LAYER)
+def test_korthikanti_table_4(how):
+    theirs, more = LAYER[how]
+    ours, least = layer_seconds(*how), layer_seconds("none", False)
+    assert 1000 * ours == pytest.approx(theirs, rel=TABLE_5)
+    assert ours / least - 1 == pytest.approx(more, abs=RECOMPUTE_OVERHEAD)

@@ -11,7 +11,7 @@ from memcore.dims import of_stack
 from memcore.families import FAMILIES, TOWERS
 from memcore.model import Model
 from memcore.ops import HIDDEN
-from memcore.policies import CORE
+from memcore.policies import CORE, LOWER
 from memcore.primitives import scatter
 from memcore.structure import (
     BRIDGE,
@@ -57,6 +57,9 @@ def structure_of(
     adapters: Adapters | None = None,
     narrow: Narrow | None = None,
     depths: Depths | None = None,
+    frozen: str = "",
+    reached: bool = False,
+    regathers: str = "",
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -70,7 +73,18 @@ def structure_of(
         exchanges,
         gathers,
     )
-    own = Structure(model.family, model.traits, *words, adapters, narrow, depths, stack=model.stack)
+    own = Structure(
+        model.family,
+        model.traits,
+        *words,
+        adapters,
+        narrow,
+        depths,
+        frozen,
+        reached,
+        regathers,
+        stack=model.stack,
+    )
     if model.tower is None:
         return own
     tower = replace(own, family=model.tower.family, traits=model.tower.traits)
@@ -95,11 +109,15 @@ def _tape(
     run: Callable[[Tape], Results],
     kernels: str,
     core: bool = False,
+    frozen: bool = False,
     kind: LayerKind | None = None,
 ) -> Tape:
-    """One block, forward and backward. `core`: backward runs the attention core again."""
+    """One block, forward and backward. `core`: backward runs the attention core again; `frozen`:
+    its own weights are not trained."""
     t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
+    t.frozen, t.frozen_tied = frozen, bool(s.frozen)
+    t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     with t.scope(prefix):
         found = run(t)
         outs = [found] if isinstance(found, Tensor) else list(found)
@@ -123,7 +141,7 @@ def _ends(s: Structure) -> tuple[Tape, Tape]:
     kernels = "hf" if s.kernels == "compile" else s.kernels  # each layer is compiled by itself
 
     def head(t: Tape) -> Tensor:
-        x = t.input("input", HIDDEN, s.dtype)
+        x = t.input("input", HIDDEN, s.dtype, needs_grad=s.reached or s.frozen != LOWER)
         return multi_token.head(t, s, x, _one(family.layer)) if s.depths else family.head(t, s, x)
 
     return (
@@ -147,7 +165,9 @@ def _one(
 def _embed(s: Structure, kernels: str) -> Tape:
     """What comes before the first layer: of the tower, where there is one."""
     if not s.tower:
-        return _tape(s, "embed", lambda t: scatter(t, FAMILIES[s.family].embed(t, s)), kernels)
+        frozen = bool(s.frozen)
+        read = FAMILIES[s.family].embed
+        return _tape(s, "embed", lambda t: scatter(t, read(t, s)), kernels, frozen=frozen)
     tower = s.tower
     before = FAMILIES[s.family].before
 
@@ -184,9 +204,11 @@ def _layer(s: Structure, kind: LayerKind) -> Tape:
 
     core = kind.recompute == CORE
     if kind.place == BRIDGE:
-        return _tape(s, "bridge", between, s.kernels, core, kind)
+        return _tape(s, "bridge", between, s.kernels, core, kind.frozen, kind)
     if kind.place in (TOWER, IDLE):
         assert s.tower
         prefix = f"{s.tower.stack}.layers"
-        return in_stack(_tape(s.tower, prefix, tower, s.kernels, core, kind), s.tower.stack)
-    return _tape(s, "layers", main, s.kernels, core, kind)
+        return in_stack(
+            _tape(s.tower, prefix, tower, s.kernels, core, kind.frozen, kind), s.tower.stack
+        )
+    return _tape(s, "layers", main, s.kernels, core, kind.frozen, kind)

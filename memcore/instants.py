@@ -33,7 +33,7 @@ from memcore.ledger import (
     weight_copies,
     window,
 )
-from memcore.policies import LAYER, OPERATIONS, Optimizer, Precision
+from memcore.policies import AVERAGED, AVERAGED_FP32, LAYER, OPERATIONS, Optimizer, Precision
 from memcore.states import BlockStates, block_states, lookup_tables, megatron_buffers
 from memcore.structure import BRIDGE, IDLE, TOWER
 from memcore.tape import Tape
@@ -134,6 +134,7 @@ class Step:
     last: bool = True
     waiting: int = 0
     losses: int = 0
+    average: str = "none"  # of the weights that is kept besides (policies.AVERAGES)
     offload_parameters: str = "none"
     offload_activations: str = "none"
     schedule: Callable[[Step], list[Instant]] | None = None
@@ -166,6 +167,13 @@ class Step:
         """Whether any layer is run again, so that what layers are called with stays."""
         return any(self.recompute(k) for k in range(len(self.blocks.kinds)))
 
+    @property
+    def ends(self) -> list[tuple[str, str, int]]:
+        """The layers at whose backward memory can peak; none reaches a frozen one."""
+        of = self.running
+        reached = [not (kind.frozen and kind.leads) for kind in self.blocks.kinds]
+        return [end for end in of.ends if reached[of.kind(end[2])]]
+
     def kept(self, kind: int) -> Group:
         """What one layer's forward leaves for its backward."""
         tape, again = self.blocks.layers[kind], self.recompute(kind)
@@ -176,12 +184,13 @@ class Step:
         kind = self.running.kind(i)
         return window(self.blocks.layers[kind], FORWARD, recompute=self.recompute(kind))
 
-    def backward(self, i: int, merge: bool = False) -> Window:
-        """Layer `i` running backward, again forward first where it is checkpointed."""
+    def backward(self, i: int, merge: bool = False, reduced: bool | None = None) -> Window:
+        """Layer `i` running backward, again forward first where it is checkpointed; of that only
+        what is before the gradients of its experts are `reduced`, or only what is after."""
         kind = self.running.kind(i)
         again = self.recompute(kind)
         stretch = RECOMPUTE if again else BACKWARD
-        return window(self.blocks.layers[kind], stretch, merge, again)
+        return window(self.blocks.layers[kind], stretch, merge, again, reduced)
 
     def of_layers(self, state: str, counts: list[int]) -> Alive:
         """One kind of state of `counts` layers of each kind."""
@@ -224,6 +233,15 @@ BUFFERS = Group(
 )
 
 
+AVERAGES_TAKEN = Group(
+    (
+        Template(
+            "averages taken", "optimizer_states", (), "int64", "always", "how often so far",
+            "torch.optim.swa_utils.AveragedModel: n_averaged",
+        ),
+    )
+)  # fmt: skip
+
 LOSS_SCALE = Group.of(
     Template(
         name, "workspace", (), dtype, "always", "keeps small fp16 gradients above zero",
@@ -235,7 +253,8 @@ LOSS_SCALE = Group.of(
 
 def optimizer_states(step: Step) -> Alive:
     tables = (lookup_tables(step.optimizer), 1)
-    return [*step.every("moments"), *step.every("master"), *step.every("steps"), tables]
+    averages = step.every("average") if step.average == AVERAGED_FP32 else []
+    return [*step.every("moments"), *step.every("master"), *step.every("steps"), *averages, tables]
 
 
 def resident(step: Step) -> Alive:
@@ -243,6 +262,8 @@ def resident(step: Step) -> Alive:
     alive = step.every("resident") if step.offload_parameters == "none" else []
     if step.offload == "none":
         alive += optimizer_states(step)
+    if step.average == AVERAGED:
+        alive += [*step.every("second"), (AVERAGES_TAKEN, 1)]
     if step.accumulated:
         alive += step.every("gradients")
         counted = zip(step.blocks.layers, step.layers.counts, strict=False)
@@ -398,7 +419,7 @@ def _whole(step: Step) -> list[Instant]:
                 window(blocks.head, BACKWARD, merge),
             ),
         ]
-    for name, label, i in layers.ends:
+    for name, label, i in step.ends:
         out.append(
             Instant(
                 name,
@@ -549,7 +570,7 @@ def _sharded(step: Step) -> list[Instant]:
                 window(blocks.head, BACKWARD),
             )
         )
-    for name, label, i in layers.ends:
+    for name, label, i in step.ends:
         tape = blocks.layers[layers.kind(i)]
         common = [
             *before,
@@ -561,14 +582,14 @@ def _sharded(step: Step) -> list[Instant]:
             *crossing(step, i),
         ]
         own = [] if layers.kind(i) in bridges else gathering(i)
-        out.append(
-            Instant(
-                name,
-                label,
-                [*common, *unsharded(i + 1), *own, *reducing(trains(i + 1, 1))],
-                step.backward(i),
-            )
-        )
+        running, behind = [*common, *unsharded(i + 1), *own], reducing(trains(i + 1, 1))
+        if tape.reduced:  # that reduction waits for the one before, and lets its buffer go
+            before_that = [*running, *behind]
+            out.append(Instant(name, label, before_that, step.backward(i, reduced=False)))
+            name, label = f"{name}-reduced", f"{label}, its experts' gradients reduced"
+            out.append(Instant(name, label, running, step.backward(i, reduced=True)))
+        else:
+            out.append(Instant(name, label, [*running, *behind], step.backward(i)))
         if layers.kind(i) in bridges:
             continue
         out.append(

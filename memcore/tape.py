@@ -158,6 +158,8 @@ class Tape:
     parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
     adapters   where there are any, every other weight is frozen
     narrow     what Transformer Engine's linear layers have in 8 bits
+    frozen     its own weights are not trained; `frozen_tied`: nor those it shares with another;
+               `reached`: a frozen embedding's result needs a gradient all the same
     """
 
     def __init__(
@@ -181,6 +183,7 @@ class Tape:
         self.narrow = narrow
         self.idle = False  # what runs here is read by nobody, and trained by nothing
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
+        self.frozen = self.frozen_tied = self.reached = False
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
@@ -190,6 +193,7 @@ class Tape:
         self.forward_end = 0
         self.last_packed = 0  # when forward began the last operation that saves something
         self.first_unpacked = 0  # when backward began the first that reads something saved
+        self.reduced = 0  # when the gradients of experts, a group of their own, are reduced
         self._begun = 0
         self._prefix: list[str] = []
         self._nodes = 0
@@ -241,7 +245,9 @@ class Tape:
         gradient reach the parameter before that block has run backward: there the parameter is
         `joined`, and both gradients are added into a third tensor."""
         kind = "tied" if tied else "parameter"
-        trained = (adapter or self.adapters is None) and not (idle or self.idle)
+        held = self.frozen_tied if tied else self.frozen
+        frozen = self.adapters is not None or held or idle or self.idle
+        trained = adapter or not frozen
         dtype = self.adapters.dtype if adapter and self.adapters else self.parameter_dtype
         tensor = self._tensor(name, shape, dtype, kind, needs_grad=trained)
         tensor.storage.joined = joined

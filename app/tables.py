@@ -773,9 +773,10 @@ def estimated() -> str:
         f"**{known['megatron']['name']}'s and {known['deepspeed']['name']}'s own estimators, "
         f"{plans} and {others} plans**, run as they are. Of the states Megatron-LM's is within "
         f"{max(-least, most):.1%} of Memplan. Of what forwards keep it says {-low:.0%} less to "
-        f"{high:.0%} more than Memplan: it takes every layer for one of GPT with dropout, and a mixture for its "
-        f"dense MLP. DeepSpeed's says {-fewest:.0%} less to {highest:.0%} more of states and "
-        "buffers at the optimizer's step. Each difference is the sum of the tensors named, to the byte."
+        f"{high:.0%} more than Memplan: it takes every layer for one of GPT with dropout, and a "
+        f"mixture for its dense MLP. DeepSpeed's says {-fewest:.0%} less to {highest:.0%} more of "
+        "states and buffers at the optimizer's step. Each difference is the sum of the tensors "
+        "named, to the byte."
     )
 
 

@@ -15,6 +15,7 @@ from memcore import Plan, constants, evidence
 from memcore.explain import Book, Explanation, Term
 from memcore.levers import Lever
 from memcore.report import LedgerRow, Memory, Report, Run, Serve, Time, TogetherMemory
+from memcore.solve import LIMITS, Answer
 from memcore.together import PARTS
 from memcore.units import (
     bytes_text,
@@ -488,6 +489,27 @@ def serving(serve: Serve, concurrency: int) -> Rows:
             PATH: f"serve.{field}",
         }
         for name, size, note, field in lines
+    ]
+
+
+def limits(found: Sequence[Answer], rate: float) -> Rows:
+    """How far the plan can go, and what forbids more."""
+    titles = {
+        "context": ("Longest sequence", "{:,} tokens"),
+        "concurrency": ("Most sequences at once", "{:,}"),
+        "gpus": (f"Fewest GPUs for {rate:,.4g} requests a second", "{:,}"),
+    }
+    return [
+        {
+            "question": titles[a.question][0],
+            "answer": titles[a.question][1].format(a.value) if a.value else "not possible",
+            "what forbids more": LIMITS[a.limit],
+            "first token": seconds_text(a.served.ttft_seconds) if a.value else "",
+            "per token": seconds_text(a.served.tpot_seconds) if a.value else "",
+            "tensor parallel": a.plan.parallel.tp,
+            "value": a.value,
+        }
+        for a in found
     ]
 
 

@@ -57,6 +57,7 @@ KEYS = {
     "sched": Key("parallel.schedule", "1f1b"),
     "mb": Key("train.micro_batch", 1),
     "seq": Key("train.seq_len", 4096),
+    "imgs": Key("train.images", 1),
     "accum": Key("train.grad_accumulation", 1),
     "fw": Key("train.framework", "fsdp2"),
     "zero": Key("train.zero", 3),

@@ -490,6 +490,21 @@ def contiguous(t: Tape, x: Tensor, shape: Shape, name: str, other: Tensor | None
     return out
 
 
+def scattered_into(t: Tape, x: Tensor, source: Tensor) -> Tensor:
+    """x.masked_scatter(mask, source): x with the rows of `source` where the mask is true. Saves the
+    mask, one byte for each row of x."""
+    mask = t.new("places of the images", x.shape[:-1], "bool")
+    t.start("masked_scatter", x, source)
+    out = t.new("text and images", x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        own = t.new("text grad", x.shape, x.dtype) if x.needs_grad else None
+        return [own, t.new("features grad", source.shape, source.dtype)]
+
+    t.finish("masked_scatter", [x, source], out, [mask], backward)
+    return out
+
+
 def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> list[Tensor]:
     """Views of one tensor. Backward concatenates the gradients.
 

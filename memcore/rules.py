@@ -217,7 +217,19 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "to that",
             )
         )
-    elif model.learned_positions and t.seq_len > model.max_positions:
+    tower = model.tower
+    if tower and tower.image and t.images < 1:
+        message = f"{model.label} is planned with images; use one or more"
+        issues.append(Issue("train.images", message))
+    elif tower and tower.image and t.images * tower.image.patches > t.seq_len:
+        issues.append(
+            Issue(
+                "train.images",
+                f"{t.images:,} of {tower.image.patches:,} tokens each do not fit into "
+                f"{t.seq_len:,}; use fewer, or a longer train.seq_len",
+            )
+        )
+    if model.learned_positions and not model.image and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",
@@ -390,6 +402,13 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
     if policies.eight_bit(plan.train.framework, plan.train.precision):
         message = f"{model.family} is not planned with products in 8 bits; set it to bf16-mixed"
         issues.append(Issue("train.precision", message))
+    if plan.train.frozen != policies.NO_LAYER:
+        message = f"{model.family} is planned with all its weights trained; set it to none"
+        issues.append(Issue("train.frozen", message))
+    for what in ("parameters", "activations") if model.tower else ():
+        if getattr(plan.train, f"offload_{what}") != "none":
+            message = f"that of {model.family} is not planned; set it to none"
+            issues.append(Issue(f"train.offload_{what}", message))
     if plan.together.kind != "none":
         message = f"{model.family} is planned by itself only; set it to none"
         issues.append(Issue("together.kind", message))

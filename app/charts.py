@@ -33,7 +33,7 @@ LABEL = 34  # characters of a change's name beside a bar; hovering says all of i
 HIDDEN = 0.35  # opacity of time that something else hides
 
 
-def _figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
+def figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
     for axis in ("xaxis", "yaxis"):  # a chart that can be clicked would also be dragged
         layout[axis] = {"fixedrange": True, **layout.get(axis, {})}
     return go.Figure(
@@ -170,7 +170,7 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
         )
     )
     most = max(high, memory.capacity_bytes)
-    return _figure(
+    return figure(
         traces,
         height=155 + 34 * len(peaks),
         bargap=0.5,
@@ -243,7 +243,7 @@ def _waterfall(
         )
     )
     order = ["Pinned", *numbered, "This plan"]
-    return _figure(
+    return figure(
         traces,
         height=110 + 30 * len(order),
         barmode="overlay",
@@ -295,7 +295,7 @@ def timeline(memory: Memory) -> go.Figure:
     reach = max(1.2 * most, 1.03 * memory.capacity_bytes if near else 0)
     if near:
         traces.append(_named_line(f"Capacity {bytes_text(memory.capacity_bytes)}"))
-    return _figure(
+    return figure(
         traces,
         height=100 + 25 * len(instants),
         xaxis={"title": "GiB", "range": [0, reach / GiB]},
@@ -342,7 +342,7 @@ def step_time(time: Time) -> go.Figure:
                 marker={"opacity": HIDDEN},
             )
         )
-    return _figure(
+    return figure(
         traces,
         height=80 + 34 * len(rows),
         showlegend=False,  # each row is named
@@ -398,7 +398,7 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
                 unselected={"marker": {"opacity": 1}},
             )
         )
-    return _figure(
+    return figure(
         traces,
         height=360,
         xaxis={
@@ -513,7 +513,7 @@ def tiers(
         notes.append(_note(_crossing(by_name[of]), DOWN + 0.015, middle, "left", "middle"))
         links.append((DOWN, middle, by_name[of]))
     traces.append(_links(links))
-    return _figure(
+    return figure(
         traces,
         height=500,
         xaxis={"range": [-0.01, FURTHER + 0.42], "visible": False},
@@ -597,7 +597,7 @@ def serving(serve: Serve, concurrency: int) -> go.Figure:
         _bar(name, colour, [size / GiB], ["Each GPU"], [f"{name}: {bytes_text(size)}"], [path])
         for name, colour, size, path in parts
     ]
-    return _figure(
+    return figure(
         bars,
         height=189,
         bargap=0.5,
@@ -635,7 +635,7 @@ def together(found: TogetherMemory) -> go.Figure:
         )
     )
     most = max(found.capacity_bytes, found.device_bytes[1])
-    return _figure(
+    return figure(
         bars,
         height=110 + 38 * len(phases),
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
@@ -688,7 +688,7 @@ def residuals(rows: Sequence[evidence.Comparison], by: str = "model") -> go.Figu
         for (source, used_for), found in sorted(places.items(), key=_legend_order)
     ]
     near, far = _near_and_far([100 * row.error for row in rows])
-    return _figure(
+    return figure(
         traces,
         height=120 + 32 * len(bands),
         xaxis={
@@ -812,7 +812,7 @@ def calculators(worked: evidence.Worked) -> go.Figure:
         ),
     ]
     high = max(LEAST_ROWS, len(order))
-    return _figure(
+    return figure(
         traces,
         height=60 + 22 * high,
         margin={"l": 8, "r": 8, "t": 8, "b": 8},

@@ -138,6 +138,9 @@ EXTREMES = (
     {"offopt": "nvme", "gpu": "t4-16gb", "size": "70B", "batched": "16777216"},
     {"model": "deepseek-v3", "gpus": "512", "pp": "16", "ep": "32"}
     | {"fw": "megatron", "zero": "1", "kernels": "megatron"},
+    {"model": "bert-large", "seq": "512", "ckpt": "none"},
+    {"model": "vit-base", "seq": "197", "mb": "256"},
+    {"model": "llava-1.5-7b", "imgs": "3"},
 )
 
 

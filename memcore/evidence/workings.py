@@ -66,7 +66,7 @@ def operations(plan: Plan) -> tuple[Operation, ...]:
     counts = step.layers.counts
     layers = [
         ("layer" if len(kinds) == 1 else f"layer, {kind.label}", tape, int(n))
-        for kind, tape, n in zip(kinds, step.blocks.layers, counts, strict=True)
+        for kind, tape, n in zip(kinds, step.blocks.layers, counts, strict=False)
     ]
     found: list[Operation] = []
     for block, tape, n in (

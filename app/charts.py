@@ -469,12 +469,13 @@ def tiers(
     overhead = memory.device_bytes[0] - memory.allocated_bytes if memory else 0
     more = overhead / memory.capacity_bytes if memory else 0.0
     full["hbm"] += more
-    widest = max([1.0, *full.values()])  # a tier that is too full sticks out of its box
+    # A box is as wide as what its tier can hold; of one that is too full, a line says how much.
+    widths = {name: max(1.0, share) for name, share in full.items()}
     traces: list[Any] = [
         _bar(
             title,
             colour,
-            [h["share"] / widest for h in mine],
+            [h["share"] / widths[h["tier"]] for h in mine],
             [heights[h["tier"]] for h in mine],  # type: ignore[misc]
             [f"{title}: {h['size']} ({h['share']:.1%})" for h in mine],
             [h[PATH] for h in mine],
@@ -488,15 +489,19 @@ def tiers(
         text = f"{title} {bytes_text(overhead)}"
         at = [heights["hbm"]]
         more_path = ["memory.overhead_bytes.0"]
-        traces.append(_bar(title, colour, [more / widest], at, [text], more_path, width=BOX))  # type: ignore[arg-type]
+        traces.append(_bar(title, colour, [more / widths["hbm"]], at, [text], more_path, width=BOX))  # type: ignore[arg-type]
     shapes, notes, links = [], [], []
     for name, y in heights.items():
-        shapes.append(_box(0, 1 / widest if name in full else 1, y))
+        shapes.append(_box(0, 1, y))
+        if widths.get(name, 1.0) > 1:
+            end = 1 / widths[name]
+            shapes.append(_line(end, end, y - 0.6 * BOX, y + BOX / 2, palette.CAPACITY))
+            notes.append(_note("capacity", end, y - 0.6 * BOX, "center", "top", palette.CAPACITY))
         text = _on_chip(by_name) if name == "l2" else _tier_text(by_name[name])
         notes.append(_note(text, 0, y + BOX / 2, "left", "bottom"))
     for name, near in BESIDE.items():
         y, row = heights[near], by_name[name]
-        shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1 / widest, FURTHER, y, y)]
+        shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1, FURTHER, y, y)]
         notes.append(_note(_tier_text(row), FURTHER, y + BOX / 2, "left", "bottom"))
         middle = (1 + FURTHER) / 2
         notes.append(_note(_crossing(row, "<br>"), middle, y + 0.02, "center", "bottom"))
@@ -539,14 +544,19 @@ def _box(x0: float, x1: float, y: float) -> dict[str, Any]:
     return {"type": "rect", "line": line, "x0": x0, "x1": x1, "y0": y - BOX / 2, "y1": y + BOX / 2}
 
 
-def _line(x0: float, x1: float, y0: float, y1: float) -> dict[str, Any]:
-    line = {"color": palette.OVERHEAD[1], "width": 2}
+def _line(
+    x0: float, x1: float, y0: float, y1: float, colour: str = palette.OVERHEAD[1]
+) -> dict[str, Any]:
+    line = {"color": colour, "width": 2}
     return {"type": "line", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "line": line}
 
 
-def _note(text: str, x: float, y: float, xanchor: str, yanchor: str) -> dict[str, Any]:
+def _note(
+    text: str, x: float, y: float, xanchor: str, yanchor: str, colour: str = ""
+) -> dict[str, Any]:
     place = {"x": x, "y": y, "xanchor": xanchor, "yanchor": yanchor}
-    return {"text": text, "showarrow": False, "align": "left", "font": {"size": 13}, **place}
+    font = {"size": 13, **({"color": colour} if colour else {})}
+    return {"text": text, "showarrow": False, "align": "left", "font": font, **place}
 
 
 def _on_chip(rows: dict[str, dict[str, Any]]) -> str:

@@ -117,6 +117,9 @@ def _issue(issue: Issue) -> str:
     return f"**{plain(name)}**: {plain(issue.message)}" if name else plain(issue.message)
 
 
+WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
+
+
 def _verdict(memory: Memory, pinned: Memory | None) -> None:
     show, word, icon = VERDICTS[memory.verdict]
     low, high = memory.device_bytes
@@ -125,16 +128,34 @@ def _verdict(memory: Memory, pinned: Memory | None) -> None:
         how = f"at least {bytes_text(room_low)} to spare"
     elif memory.verdict == "tight":
         how = f"from {bytes_text(-room_low)} too much to {bytes_text(room_high)} to spare"
-    else:
+    elif room_high < 0:
         how = f"at least {bytes_text(-room_high)} too much"
+    else:
+        how = "the GPU would have room, its host has not"
+    host = _host_verdict(memory)
     change = _change(high, pinned.device_bytes[1] if pinned else None, bytes_text)
     against = f" ({change})" if change else ""
     with why.figure("memory.room_bytes", "What is left of the GPU."):
         show(
             f"**{word}**: {how}. Device memory {gib_text(low)} to {gib_text(high)}{against} "
-            f"of {gib_text(memory.capacity_bytes)} per GPU.",
+            f"of {gib_text(memory.capacity_bytes)} per GPU.{host}",
             icon=icon,
         )
+
+
+HOST_TIERS = {"dram": "Host DRAM", "nvme": "NVMe"}
+
+
+def _host_verdict(memory: Memory) -> str:
+    """Where a plan keeps something on the host: how much of it, and whether it has the room."""
+    kept = {"dram": memory.tiers["dram"] >= WORTH_SAYING * memory.tier_capacities["dram"]}
+    kept["nvme"] = memory.tiers["nvme"] > 0
+    said = ""
+    for tier in (t for t, worth in kept.items() if worth and memory.tiers[t]):
+        used, room = memory.tiers[tier], memory.tier_capacities[tier]
+        over = f": **{bytes_text(used - room)} too much**" if used > room else ""
+        said += f" {HOST_TIERS[tier]}: {bytes_text(used)} of {bytes_text(room)} per node{over}."
+    return said
 
 
 def _small_print(report: Report) -> None:

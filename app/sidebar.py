@@ -11,7 +11,7 @@ from app import state
 from app.fields import Field, field
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
-from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, Word
+from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, LOWER, Word
 from memcore.units import count_text, parse_count
 
 SIZES = (
@@ -66,6 +66,9 @@ def draw(page: str) -> None:
         if state.drafted("train.framework") == "deepspeed":
             _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
         _fields("train.kernels", "train.attention", "train.cross_entropy")
+        _fields("train.ema", "train.frozen")
+        if state.drafted("train.frozen") == LOWER:
+            _fields("train.trained_layers")
         _fields("train.checkpoint_every", "train.adapter")
         if state.drafted("train.framework") == "megatron":
             _fields("train.mtp_layers")

@@ -16,12 +16,12 @@ from memcore.ledger import Amounts
 from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
+from memcore.policies import NO_LAYER
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
-from memcore.serving import serve
+from memcore.serving import serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
 from memcore.training_time import training_time
-from memcore.units import bytes_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -136,6 +136,9 @@ class Training:
         return self.counted.memory
 
     def time(self) -> Time | None:
+        """None where it is not computed yet: with frozen weights."""
+        if self.plan.train.frozen != NO_LAYER:
+            return None
         return training_time(self.plan, self.step, self.amounts)
 
 
@@ -157,16 +160,23 @@ def evaluate(plan: Plan) -> Report:
     else:
         memory, ledger, time = training.memory, training.counted.ledger, training.time()
         both = together(plan, training.step, training.amounts, memory)
-        if plan.train.adapter != "none":
+        if plan.train.frozen != NO_LAYER or plan.train.adapter != "none":
             of = training.amounts.elements
             trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
-            notes.append(
-                f"{trainable:,} parameters of adapters are trained, beside the model's own."
-            )
+            of_what = "" if plan.train.adapter == "none" else "of adapters "
+            beside = "; the others are frozen" if not of_what else ", beside the model's own"
+            notes.append(f"{trainable:,} parameters {of_what}are trained{beside}.")
+        if plan.train.ema != "none":
+            notes.append("Updating the average of the weights is not part of the step's time.")
         if plan.train.mtp_layers:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
+            )
+        if time is None:
+            notes.append(
+                "The time of a training step is not computed with frozen weights yet; its memory "
+                "is."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
@@ -194,11 +204,8 @@ def evaluate(plan: Plan) -> Report:
             f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
             "nothing and has no KV cache."
         )
-    elif served.outside_bytes > (rest := plan.accelerator.usable_bytes - served.budget_bytes):
-        notes.append(
-            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
-            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
-        )
+    else:
+        notes += serving_notes(plan, served)
     return Report(
         plan=plan.document(),
         parameters=count_of,

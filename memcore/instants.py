@@ -32,7 +32,7 @@ from memcore.ledger import (
     weight_copies,
     window,
 )
-from memcore.policies import LAYER, OPERATIONS, Optimizer, Precision
+from memcore.policies import AVERAGED, AVERAGED_FP32, LAYER, OPERATIONS, Optimizer, Precision
 from memcore.states import BlockStates, block_states, lookup_tables, megatron_buffers
 from memcore.tape import Tape
 
@@ -132,6 +132,7 @@ class Step:
     last: bool = True
     waiting: int = 0
     losses: int = 0
+    average: str = "none"  # of the weights that is kept besides (policies.AVERAGES)
     offload_parameters: str = "none"
     offload_activations: str = "none"
     schedule: Callable[[Step], list[Instant]] | None = None
@@ -162,6 +163,13 @@ class Step:
     def checkpointed(self) -> bool:
         """Whether any layer is run again, so that what layers are called with stays."""
         return any(self.recompute(k) for k in range(len(self.blocks.kinds)))
+
+    @property
+    def ends(self) -> list[tuple[str, str, int]]:
+        """The layers at whose backward memory can peak; none reaches a frozen one."""
+        of = self.running
+        reached = [not (kind.frozen and kind.leads) for kind in self.blocks.kinds]
+        return [end for end in of.ends if reached[of.kind(end[2])]]
 
     def kept(self, kind: int) -> Group:
         """What one layer's forward leaves for its backward."""
@@ -222,6 +230,15 @@ BUFFERS = Group(
 )
 
 
+AVERAGES_TAKEN = Group(
+    (
+        Template(
+            "averages taken", "optimizer_states", (), "int64", "always", "how often so far",
+            "torch.optim.swa_utils.AveragedModel: n_averaged",
+        ),
+    )
+)  # fmt: skip
+
 LOSS_SCALE = Group.of(
     Template(
         name, "workspace", (), dtype, "always", "keeps small fp16 gradients above zero",
@@ -233,7 +250,8 @@ LOSS_SCALE = Group.of(
 
 def optimizer_states(step: Step) -> Alive:
     tables = (lookup_tables(step.optimizer), 1)
-    return [*step.every("moments"), *step.every("master"), *step.every("steps"), tables]
+    averages = step.every("average") if step.average == AVERAGED_FP32 else []
+    return [*step.every("moments"), *step.every("master"), *step.every("steps"), *averages, tables]
 
 
 def resident(step: Step) -> Alive:
@@ -241,6 +259,8 @@ def resident(step: Step) -> Alive:
     alive = step.every("resident") if step.offload_parameters == "none" else []
     if step.offload == "none":
         alive += optimizer_states(step)
+    if step.average == AVERAGED:
+        alive += [*step.every("second"), (AVERAGES_TAKEN, 1)]
     if step.accumulated:
         alive += step.every("gradients")
         counted = zip(step.blocks.layers, step.layers.counts, strict=False)
@@ -376,7 +396,7 @@ def _whole(step: Step) -> list[Instant]:
                 window(blocks.head, BACKWARD, merge),
             ),
         ]
-    for name, label, i in layers.ends:
+    for name, label, i in step.ends:
         out.append(
             Instant(
                 name,
@@ -503,7 +523,7 @@ def _sharded(step: Step) -> list[Instant]:
                 window(blocks.head, BACKWARD),
             )
         )
-    for name, label, i in layers.ends:
+    for name, label, i in step.ends:
         tape = blocks.layers[layers.kind(i)]
         common = [
             *before,

@@ -193,6 +193,20 @@ class Train(_Part):
     adapter_dtype: _words(policies.ADAPTER_DTYPES) = _field(  # type: ignore[valid-type]
         "fp32", "Adapter dtype", "Of the adapters' weights, gradients and moments."
     )
+    frozen: _words(policies.UNTRAINED) = _field(  # type: ignore[valid-type]
+        "none", "Frozen", "Which of the model's weights are not trained."
+    )
+    trained_layers: int = _field(
+        1,
+        "Trained layers",
+        "Of all layers the last so many are trained, where the lower ones are frozen.",
+        "layers",
+        ge=0,
+        le=100_000,
+    )
+    ema: _words(policies.AVERAGES) = _field(  # type: ignore[valid-type]
+        "none", "EMA weights", "Whether a moving average of the weights is kept besides."
+    )
     precision: _words(policies.PRECISIONS) = _field(  # type: ignore[valid-type]
         "bf16-mixed", "Precision", "Which dtype each copy of a weight has."
     )

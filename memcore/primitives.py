@@ -187,9 +187,9 @@ def _with_adapter(
 
 
 def wanted(t: Tape, x: Tensor) -> Tensor:
-    """A frozen embedding's result, of which a gradient is wanted all the same (transformers'
-    enable_input_require_grads, which PEFT calls where layers are checkpointed)."""
-    x.needs_grad |= bool(t.adapters and t.adapters.inputs)
+    """A frozen embedding's result, of which a gradient is wanted all the same: transformers' own
+    activation_checkpointing_enable calls enable_input_require_grads, and so does PEFT."""
+    x.needs_grad |= t.reached
     return x
 
 
@@ -276,11 +276,14 @@ def stacked_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
     out = t.new(f"{name} out", (stack, *rows, into), x_used.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        dw = t.new("weight grad", w_used.shape, w_used.dtype)
-        return [t.new(f"{name} input grad", x_used.shape, x_used.dtype), dw]
+        dw = t.new("weight grad", w_used.shape, w_used.dtype) if w_used.needs_grad else None
+        dx = t.new(f"{name} input grad", x_used.shape, x_used.dtype) if x_used.needs_grad else None
+        return [dx, dw]
 
-    saved = [x_used, w_used]
-    t.finish(f"{name} bmm", [x_used, w_used], out, saved, backward, flops=[(4.0, flops[1])])
+    pair = ((x_used, w_used), (w_used, x_used))
+    saved = [of for of, other in pair if other.needs_grad]
+    again = [(2.0 * (w_used.needs_grad + x_used.needs_grad), flops[1])]
+    t.finish(f"{name} bmm", [x_used, w_used], out, saved, backward, flops=again)
     return out
 
 

@@ -155,6 +155,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
     issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
+    issues += _frozen_issues(plan, model)
     issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
@@ -289,8 +290,8 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
             "FSDP2 wants one dtype for the weights of a layer; set train.adapter_dtype to base",
         ),
         (
-            t.kernels not in ("hf", "megatron"),
-            f"adapters are not planned with {t.kernels} kernels; set train.kernels to hf",
+            t.kernels == "compile",
+            "adapters are not planned with compiled layers; set train.kernels to hf or liger",
         ),
         (
             t.offload_optimizer != "none",
@@ -301,11 +302,74 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
             "adapters are planned with data parallelism only; set parallel.tp, pp, cp and ep to 1",
         ),
         (
-            model is not None and bool(model.experts or model.kv_rank),
-            "adapters are planned for dense models only; set it to none, or choose such a model",
+            model is not None and bool(model.experts) and t.adapter != "lora",
+            "bitsandbytes leaves stacked experts as they are, which is not planned; set it to lora",
+        ),
+        (
+            t.kernels == "liger" and t.adapter != "lora",
+            f"{t.adapter} is not planned with Liger's kernels; set train.kernels to hf",
         ),
     ]
-    return [Issue("train.adapter", message) for broken, message in refused if broken]
+    issues = []
+    if model is not None and model.experts and t.lora_targets == "all-linear":
+        issues.append(
+            Issue(
+                "train.lora_targets",
+                "PEFT adapts stacked experts as whole parameters then (target_parameters), which "
+                "is not planned; use attention-all or attention",
+            )
+        )
+    if model is not None and model.kv_rank and t.lora_targets == "attention":
+        issues.append(
+            Issue(
+                "train.lora_targets",
+                "latent attention has no projection of values alone; use attention-all",
+            )
+        )
+    return issues + [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """What frozen weights, and averages of the weights, are not known to run with."""
+    t, p = plan.train, plan.parallel
+    decodes = model is None or FAMILIES[model.family].decoder
+    frozen = [
+        (not decodes, "planned for decoders only; set it to none"),
+        (t.adapter != "none", "adapters freeze the model's own weights; set it to none"),
+        (
+            t.framework not in ("pytorch", "fsdp2"),
+            f"not planned with {t.framework}; set it to none, or train.framework to fsdp2",
+        ),
+        (
+            p.tp * p.pp * p.cp * p.ep > 1,
+            "planned with data parallelism only; set it to none, or tp, pp, cp and ep to 1",
+        ),
+        (
+            t.kernels == "compile",
+            "not planned with compiled layers; set it to none, or train.kernels to hf or liger",
+        ),
+        (
+            t.offload_optimizer != "none",
+            "not planned with optimizer offload; set it or train.offload_optimizer to none",
+        ),
+    ]
+    ema = [
+        (t.adapter != "none", "an average of adapters is not planned; set it to none"),
+        (
+            t.framework == "deepspeed",
+            "an average of the weights is not planned with deepspeed; set it to none",
+        ),
+        (
+            t.ema == policies.AVERAGED and bool(policies.eight_bit(t.framework, t.precision)),
+            "a second model with weights in 8 bits is not planned; set it to fp32",
+        ),
+    ]
+    issues = []
+    if t.frozen != "none":
+        issues += [Issue("train.frozen", message) for broken, message in frozen if broken]
+    if t.ema != "none":
+        issues += [Issue("train.ema", message) for broken, message in ema if broken]
+    return issues
 
 
 def _alone_issues(plan: Plan, model: Model) -> list[Issue]:

@@ -59,6 +59,8 @@ class BlockStates:
     temporaries  what its step needs while it runs
     master       the optimizer's fp32 copy, if the precision has one
     steps        the optimizer's step counters, one per parameter tensor
+    average      an fp32 moving average of each, which the optimizer keeps
+    second       a moving average that is a second model
     gathered     a layer's whole parameters, as its operations read them
     reduction    the buffer that a gradient reduction sends
     buckets      DistributedDataParallel's gradient buckets
@@ -71,6 +73,8 @@ class BlockStates:
     temporaries: Group
     master: Group
     steps: Group
+    average: Group
+    second: Group
     gathered: Group
     reduction: Group
     buckets: Group
@@ -174,6 +178,13 @@ def block_states(
             for p in parameters
             if optimizer.step_bytes and not flattened
         ),
+        average=group(
+            ".average", "optimizer_states", "fp32", always, "moving average of the weight", "state"
+        ),
+        second=group(
+            ".average", "optimizer_states", copies.resident, always,
+            "moving average of the weight, in a second model", of=tape.parameters,
+        ),
         gathered=group(
             " (gathered)",
             "workspace",
@@ -215,6 +226,26 @@ QUANTIZED: dict[str, tuple[str, Callable[[Number], Number]]] = {
     ),
     "small": ("32-bit values", lambda n: where(n < SMALLEST_QUANTIZED, n, 0 * n)),
 }
+
+
+def _in_blocks(bits: int, block: int) -> dict[str, tuple[str, Callable[[Number], Number]]]:
+    """torchao quantizes what has whole blocks (torchao/optim/adam.py: _new_buffer)."""
+
+    def if_quantized(n: Number, yes: Number, no: Number) -> Number:
+        return where((n >= SMALLEST_QUANTIZED) & (n % block == 0), yes, no)
+
+    return {
+        f"codes, {bits} bit": ("codes", lambda n: if_quantized(n, n * bits // 8, 0 * n)),
+        f"scales, {block}": ("scales", lambda n: if_quantized(n, n // block, 0 * n)),
+        f"values of {bits} bits, {block}": (
+            "values of codes",
+            lambda n: if_quantized(n, 0 * n + 2**bits, 0 * n),
+        ),
+        f"whole, {block}": ("values", lambda n: if_quantized(n, 0 * n, n)),
+    }
+
+
+QUANTIZED |= _in_blocks(8, 256) | _in_blocks(4, 128)
 
 
 @functools.lru_cache(maxsize=64)

@@ -70,6 +70,8 @@ class Structure:
     gathers    ranks that share each expert gather the rows of all of them
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
+    frozen     '' or policies.EMBEDDINGS, or policies.LOWER where no layer is trained either
+    reached    the frozen embedding's result needs a gradient all the same
     regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
                own, gathered for their products and freed after them; else ''
     depths     multi-token prediction behind the last layer, if there is any
@@ -89,6 +91,8 @@ class Structure:
     adapters: Adapters | None = None
     narrow: Narrow | None = None
     depths: Depths | None = None
+    frozen: str = ""
+    reached: bool = False
     regathers: str = ""
 
 
@@ -97,14 +101,17 @@ class LayerKind:
     """What tells layers of one model apart: its attention (model.FULL, SLIDING, ...), and which
     part of it is run again in backward (policies.Checkpointing.recompute).
 
-    leads   its input needs no gradient: the first layer, where only adapters are trained
+    leads   its input needs no gradient, since nothing before it is trained
+    frozen  its weights are not trained
     """
 
     attention: str
     recompute: str = ""
     leads: bool = False
+    frozen: bool = False
 
     @property
     def label(self) -> str:
         words = [self.attention, *(["recomputed"] if self.recompute else [])]
-        return ", ".join([*words, *(["first"] if self.leads else [])])
+        words += ["frozen"] if self.frozen else ["first"] if self.leads else []
+        return ", ".join(words)

@@ -158,6 +158,8 @@ class Tape:
     parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
     adapters   where there are any, every other weight is frozen
     narrow     what Transformer Engine's linear layers have in 8 bits
+    frozen     its own weights are not trained; `frozen_tied`: nor those it shares with another;
+               `reached`: a frozen embedding's result needs a gradient all the same
     """
 
     def __init__(
@@ -179,6 +181,7 @@ class Tape:
         self.parallel = parallel
         self.adapters = adapters
         self.narrow = narrow
+        self.frozen = self.frozen_tied = self.reached = False
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
@@ -233,7 +236,8 @@ class Tape:
         gradient reach the parameter before that block has run backward: there the parameter is
         `joined`, and both gradients are added into a third tensor."""
         kind = "tied" if tied else "parameter"
-        trained = adapter or self.adapters is None
+        held = self.frozen_tied if tied else self.frozen
+        trained = adapter or (self.adapters is None and not held)
         dtype = self.adapters.dtype if adapter and self.adapters else self.parameter_dtype
         tensor = self._tensor(name, shape, dtype, kind, needs_grad=trained)
         tensor.storage.joined = joined

@@ -62,11 +62,13 @@ def draw(page: str) -> None:
     _model()
     _hardware()
     with st.expander("Training details"):
+        if state.plan().architecture.tower:
+            _fields("train.images")
         _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
         if state.drafted("train.framework") == "deepspeed":
             _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
         _fields("train.kernels", "train.attention", "train.cross_entropy")
-        _fields("train.ema", "train.frozen")
+        _fields("train.ema", "train.embedding_gradient", "train.frozen")
         if state.drafted("train.frozen") == LOWER:
             _fields("train.trained_layers")
         _fields("train.checkpoint_every", "train.adapter")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from memcore import constants, deepspeed, offload, pipeline, policies
 from memcore.blocks import build, structure_of
 from memcore.dims import LIVE, Number, ceil_div, derive, maximum
+from memcore.families import FAMILIES
 from memcore.instants import (
     Alive,
     Instant,
@@ -23,11 +24,14 @@ from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.structure import (
+    BRIDGE,
     FIRST,
     HEAD,
+    IDLE,
     OWN,
     SEQUENCE,
     TENSOR,
+    TOWER,
     Adapters,
     Depths,
     LayerKind,
@@ -61,13 +65,14 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         narrow=narrow_of(plan),
         depths=depths_of(plan),
         frozen=frozen_of(plan),
+        table=t.embedding_gradient,
         reached=bool(frozen_of(plan)) and again in (policies.OPERATIONS, policies.LAYER),
         regathers=copies.reduced if p.ep > 1 and t.framework == "fsdp2" else "",
     )
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == policies.LOWER else 0
     kinds, stack = layers_of(model, again, t.checkpoint_every, leads, held)
-    layers = stack.part(*pipeline.span(model.layers, p.pp, stage))
+    layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
     return Step(
         blocks=build(structure, kinds),
@@ -155,20 +160,30 @@ def layers_of(
     """The kinds of layer that a model's stack has, and the stack with kinds as indices into them.
     Of every `every` layers the last is run again in backward. `leads`: the input of the first layer
     that is trained needs no gradient, behind `held` layers that are frozen."""
-    stack = [
-        LayerKind(
-            attention,
-            recompute if (i + 1) % every == 0 and (i >= held or not leads) else "",
-            leads and i <= held,
-            i < held,
-        )
-        for i, attention in enumerate(model.kinds or (FULL,) * model.layers)
-    ]
+    carries = FAMILIES[model.family].carries
+
+    def run(of: Model, place: str) -> list[LayerKind]:
+        words = of.kinds or (FULL,) * of.layers
+        read = len(words) - of.idle
+        return [
+            LayerKind(
+                attention,
+                recompute if (i + 1) % every == 0 and (i >= held or not leads) else "",
+                leads and i <= held,
+                i < held,
+                place if i < read else IDLE,
+                carries and i == read - 1,
+            )
+            for i, attention in enumerate(words)
+        ]
+
+    tower = [*run(model.tower, TOWER), LayerKind("", place=BRIDGE)] if model.tower else []
+    stack = tower + run(model, "")
     kinds = tuple(dict.fromkeys(stack))
     if len(kinds) == 1:
-        return kinds, Layers(model.layers, ())
+        return kinds, Layers(len(stack), ())
     index = {kind: i for i, kind in enumerate(kinds)}
-    return kinds, Layers(model.layers, tuple(index[kind] for kind in stack))
+    return kinds, Layers(len(stack), tuple(index[kind] for kind in stack))
 
 
 def training_sizes(plan: Plan) -> dict[str, Number]:

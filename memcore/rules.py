@@ -217,7 +217,19 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "to that",
             )
         )
-    elif model.learned_positions and t.seq_len > model.max_positions:
+    tower = model.tower
+    if tower and tower.image and t.images < 1:
+        message = f"{model.label} is planned with images; use one or more"
+        issues.append(Issue("train.images", message))
+    elif tower and tower.image and t.images * tower.image.patches > t.seq_len:
+        issues.append(
+            Issue(
+                "train.images",
+                f"{t.images:,} of {tower.image.patches:,} tokens each do not fit into "
+                f"{t.seq_len:,}; use fewer, or a longer train.seq_len",
+            )
+        )
+    if model.learned_positions and not model.image and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",
@@ -332,7 +344,9 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
 def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What frozen weights, and averages of the weights, are not known to run with."""
     t, p = plan.train, plan.parallel
-    decodes = model is None or FAMILIES[model.family].decoder
+    decodes = model is None or (
+        FAMILIES[model.family].decoder and model.tower is None and not model.stack
+    )
     frozen = [
         (not decodes, "planned for decoders only; set it to none"),
         (t.adapter != "none", "adapters freeze the model's own weights; set it to none"),
@@ -364,7 +378,30 @@ def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
             "a second model with weights in 8 bits is not planned; set it to fp32",
         ),
     ]
+    tied = model is not None and model.traits.tied_embeddings
+    rows = [
+        (
+            t.framework != "pytorch" or plan.cluster.gpus > 1,
+            "planned with pytorch on one GPU; set it to dense",
+        ),
+        (tied, "the embedding is the head too, whose gradient is dense; set it to dense"),
+        (not decodes, "planned for decoders only; set it to dense"),
+        (
+            t.precision not in ("bf16-pure", "fp32"),
+            "planned in bf16-pure and fp32; set train.precision to one of them, or it to dense",
+        ),
+        (
+            t.grad_accumulation > 1 or t.gradients == "kept",
+            "planned for one micro-batch; set it to dense, or train.grad_accumulation to 1",
+        ),
+        (
+            t.offload_optimizer != "none" or t.adapter != "none" or t.frozen != "none",
+            "not planned with offload, adapters or frozen weights; set it to dense",
+        ),
+    ]
     issues = []
+    if t.embedding_gradient != policies.DENSE:
+        issues += [Issue("train.embedding_gradient", text) for broken, text in rows if broken]
     if t.frozen != "none":
         issues += [Issue("train.frozen", message) for broken, message in frozen if broken]
     if t.ema != "none":
@@ -390,6 +427,13 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
     if policies.eight_bit(plan.train.framework, plan.train.precision):
         message = f"{model.family} is not planned with products in 8 bits; set it to bf16-mixed"
         issues.append(Issue("train.precision", message))
+    if plan.train.frozen != policies.NO_LAYER:
+        message = f"{model.family} is planned with all its weights trained; set it to none"
+        issues.append(Issue("train.frozen", message))
+    for what in ("parameters", "activations") if model.tower else ():
+        if getattr(plan.train, f"offload_{what}") != "none":
+            message = f"that of {model.family} is not planned; set it to none"
+            issues.append(Issue(f"train.offload_{what}", message))
     if plan.together.kind != "none":
         message = f"{model.family} is planned by itself only; set it to none"
         issues.append(Issue("together.kind", message))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from memcore.model import Traits
 from memcore.policies import EightBit
 
+TOWER, IDLE, BRIDGE = "tower", "idle", "bridge"
 TENSOR, SEQUENCE = "tensor", "sequence"
 OWN, FIRST, HEAD = "own", "first", "head"
 
@@ -71,10 +72,13 @@ class Structure:
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
     frozen     '' or policies.EMBEDDINGS, or policies.LOWER where no layer is trained either
+    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
     reached    the frozen embedding's result needs a gradient all the same
     regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
                own, gathered for their products and freed after them; else ''
     depths     multi-token prediction behind the last layer, if there is any
+    stack      of a tower: whose dimensions it has (dims.STACKS)
+    tower      the layers before these
     """
 
     family: str
@@ -94,6 +98,9 @@ class Structure:
     frozen: str = ""
     reached: bool = False
     regathers: str = ""
+    table: str = "dense"
+    stack: str = ""
+    tower: Structure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +110,21 @@ class LayerKind:
 
     leads   its input needs no gradient, since nothing before it is trained
     frozen  its weights are not trained
+    place   '' for a layer of the main stack, or TOWER, IDLE (a layer of the tower whose result
+            nobody reads), BRIDGE (what leads from the tower to the main stack, which is no layer)
+    begins  backward begins its stack here: of what several layers read, no gradient is there yet
     """
 
     attention: str
     recompute: str = ""
     leads: bool = False
     frozen: bool = False
+    place: str = ""
+    begins: bool = False
 
     @property
     def label(self) -> str:
-        words = [self.attention, *(["recomputed"] if self.recompute else [])]
+        words = [*filter(None, (self.place, self.attention))]
+        words += ["recomputed"] if self.recompute else []
         words += ["frozen"] if self.frozen else ["first"] if self.leads else []
         return ", ".join(words)

@@ -11,7 +11,7 @@ from memcore.evidence import compared_served
 from memcore.evidence.served import FIRST, GENERATING, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
 from memcore.families import FAMILIES
 from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
-from memcore.serving import Server, curve
+from memcore.serving import Server, chosen, curve
 from memcore.serving_time import compute_bound_from
 from memcore.units import GiB
 
@@ -260,6 +260,13 @@ def test_what_is_offloaded_crosses_pcie():
     host = evaluate(plan.changed("serve.offload_kv", "cpu")).serve
     assert host.kv_capacity_tokens > here.kv_capacity_tokens
     assert host.tpot_seconds >= here.tpot_seconds
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 8), (2, 16), (16, 83), (10_000, 128)])
+def test_few_tokens_read_few_experts(tokens, experts):
+    """128 experts of which each token takes 8: at random, a second token takes 7.5 others."""
+    assert chosen(128, 8, tokens) == experts
+    assert chosen(0, 0, tokens) == 0
 
 
 # -- small machines -------------------------------------------------------------------------------

@@ -357,12 +357,13 @@ def _serve(report: Report) -> Iterable[str]:
 
 def _solve(args: argparse.Namespace) -> int:
     from memcore import solve
+    from memcore.serving import servable
 
     try:
         plan = _plan_of(_read(args.plan))
     except PlanError as e:
         return _bad_plan(args.plan, e)
-    if not solve.can(plan):
+    if not servable(plan.architecture):
         return _fail("this plan cannot be served: `memplan evaluate` says why")
     targets = solve.Targets(args.ttft, args.tpot)
     if args.question == "gpus":
@@ -376,19 +377,10 @@ def _solve(args: argparse.Namespace) -> int:
     return 0
 
 
-_LIMITS = {
-    "memory": "memory",
-    "ttft": "the time to the first token",
-    "tpot": "the time per token",
-    "positions": "the model's number of positions",
-    "load": "the number of requests",
-    "rule": "another field of the plan",
-    "range": "nothing that was tried",
-}
-
-
 def _solved(answer: Answer) -> str:
     """An answer for a terminal."""
+    from memcore.solve import LIMITS
+
     s, p = answer.served, answer.plan
     what = {
         "context": f"Longest context: {answer.value:,} tokens, {p.serve.output_len:,} of them "
@@ -398,10 +390,10 @@ def _solved(answer: Answer) -> str:
         f"{p.serve.concurrency:,} sequences at once on each replica",
     }[answer.question]
     if not answer.value:
-        return f"Not possible: {_LIMITS[answer.limit]} forbids it."
+        return f"Not possible: {LIMITS[answer.limit]} forbids it."
     less = "fewer" if answer.question == "gpus" else "more"
     return (
-        f"{what}; {_LIMITS[answer.limit]} forbids {less}.\nFirst token after "
+        f"{what}; {LIMITS[answer.limit]} forbids {less}.\nFirst token after "
         f"{seconds_text(s.ttft_seconds)}, then one every {seconds_text(s.tpot_seconds)}"
     )
 

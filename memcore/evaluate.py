@@ -16,8 +16,9 @@ from memcore.ledger import Amounts
 from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
+from memcore.policies import DENSE, NO_LAYER
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
-from memcore.serving import serve, serving_notes
+from memcore.serving import servable, serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
 from memcore.training_time import training_time
@@ -135,6 +136,9 @@ class Training:
         return self.counted.memory
 
     def time(self) -> Time | None:
+        """None where it is not computed yet: with frozen weights, models of several stacks."""
+        if self.plan.train.frozen != NO_LAYER or self.plan.architecture.tower:
+            return None
         return training_time(self.plan, self.step, self.amounts)
 
 
@@ -156,16 +160,25 @@ def evaluate(plan: Plan) -> Report:
     else:
         memory, ledger, time = training.memory, training.counted.ledger, training.time()
         both = together(plan, training.step, training.amounts, memory)
-        if plan.train.adapter != "none":
+        if plan.train.frozen != NO_LAYER or plan.train.adapter != "none":
             of = training.amounts.elements
             trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
-            notes.append(
-                f"{trainable:,} parameters of adapters are trained, beside the model's own."
-            )
+            of_what = "" if plan.train.adapter == "none" else "of adapters "
+            beside = "; the others are frozen" if not of_what else ", beside the model's own"
+            notes.append(f"{trainable:,} parameters {of_what}are trained{beside}.")
+        if plan.train.ema != "none":
+            notes.append("Updating the average of the weights is not part of the step's time.")
+        if plan.train.embedding_gradient != DENSE:
+            notes.append("The optimizer's time is that of updating every row of the embedding.")
         if plan.train.mtp_layers:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
+            )
+        if plan.train.frozen != NO_LAYER:
+            notes.append(
+                "The time of a training step is not computed with frozen weights yet; its memory "
+                "is."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
@@ -187,8 +200,13 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    served = serve(plan) if FAMILIES[plan.architecture.family].decoder else None
-    if served is None:
+    served = serve(plan) if servable(plan.architecture) else None
+    if plan.architecture.tower:
+        notes.append(
+            "Time and serving are not computed yet for models of several stacks; the memory of a "
+            "training step is."
+        )
+    elif served is None:
         notes.append(
             f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
             "nothing and has no KV cache."

@@ -130,11 +130,12 @@ class Stacks:
 def grouped_linear(
     t: Tape, name: str, x: Tensor, offsets: Tensor, w: Tensor, width: Factor, into: Factor
 ) -> Tensor:
-    """Each row times the weight of its expert: (rows, width) to (rows, into). Saves x.
+    """Each row times the weight of its expert: (rows, width) to (rows, into). Saves x where the
+    weights are trained.
 
     torch.nn.functional.grouped_mm is not on autocast's list, so x takes the weight's dtype.
     """
-    used = Tensor(w.storage, (CHOSEN, *w.shape[1:]), w.dtype, True)  # what is read of it
+    used = Tensor(w.storage, (CHOSEN, *w.shape[1:]), w.dtype, w.needs_grad)  # what is read of it
     x = cast(t, x, w.dtype, f"{name} input")
     rows = x.shape[0]
     flops = (2.0, (rows, width, into))
@@ -142,12 +143,13 @@ def grouped_linear(
     out = t.new(f"{name} out", (rows, into), x.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        dw = t.new("weight grad", w.shape, w.dtype)
-        return [t.new(f"{name} input grad", x.shape, x.dtype), dw]
+        dw = t.new("weight grad", w.shape, w.dtype) if w.needs_grad else None
+        dx = t.new(f"{name} input grad", x.shape, x.dtype) if x.needs_grad else None
+        return [dx, dw]
 
-    t.finish(
-        f"{name} grouped_mm", [x, w], out, [x, used, offsets], backward, flops=[(4.0, flops[1])]
-    )
+    saved = [of for of, other in ((x, w), (used, x)) if other.needs_grad]
+    again = [(2.0 * (w.needs_grad + x.needs_grad), flops[1])]
+    t.finish(f"{name} grouped_mm", [x, w], out, [*saved, offsets], backward, flops=again)
     return out
 
 

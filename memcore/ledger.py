@@ -279,6 +279,19 @@ def held(tape: Tape) -> Group:
 
 
 @functools.lru_cache(maxsize=1024)
+def carried_gradients(tape: Tape) -> Group:
+    """Gradients of what this block reads beside its input, when it has run backward."""
+    return Group.of(
+        Template(
+            f"{x.storage.name} grad", "workspace", x.shape, x.dtype, "backward",
+            "waits until all that read it have run backward", AUTOGRAD,
+        )
+        for x in tape.carried
+        if x.needs_grad
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
 def checkpoint(tape: Tape, recompute: str) -> Group:
     """What a layer keeps that is run again: its input, and the products that its policy keeps."""
     kept = kept_products(tape) if recompute == OPERATIONS else []

@@ -31,7 +31,7 @@ from memcore.families import FAMILIES
 from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
-from memcore.model import CHUNKED, SLIDING
+from memcore.model import CHUNKED, SLIDING, Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Serve
 from memcore.roofline import Execution, executions
@@ -260,6 +260,11 @@ def room(server: Server, amounts: Amounts) -> Room:
         beside,
         groups[0] * of_full + groups[1] * of_window,
     )
+
+
+def servable(model: Model) -> bool:
+    """Whether it generates, as one stack."""
+    return FAMILIES[model.family].decoder and not model.tower
 
 
 def serve(plan: Plan) -> Serve:

@@ -13,7 +13,6 @@ from typing import Any
 
 from memcore import policies
 from memcore.errors import PlanError
-from memcore.families import FAMILIES
 from memcore.plan import Plan
 from memcore.report import Serve
 from memcore.serving import Server, serve
@@ -22,6 +21,17 @@ from memcore.serving_time import decoding, felt, per_step, seconds
 MOST_TOKENS = 1 << 24  # of a prompt, as a plan allows
 MOST_SEQUENCES = 1_000_000
 MOST_REPLICAS = 1 << 14
+
+
+LIMITS = {  # what forbids more, in words
+    "memory": "memory",
+    "ttft": "the time to the first token",
+    "tpot": "the time per token",
+    "positions": "the model's number of positions",
+    "load": "the number of requests",
+    "rule": "another field of the plan",
+    "range": "nothing that was tried",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +80,6 @@ class Answer:
         }
 
 
-def can(plan: Plan) -> bool:
-    """Whether there is anything to serve."""
-    return FAMILIES[plan.architecture.family].decoder
-
-
 def last(most: int, ok: Callable[[int], bool]) -> int:
     """The largest number from 1 to `most` that is ok, if all below it are; 0 where none is."""
     low, high = 0, 1
@@ -103,15 +108,23 @@ def _why_not(plan: Plan | None, targets: Targets) -> str:
 
 
 def _largest(
-    question: str, plan: Plan, path: str, most: int, most_is: str, targets: Targets
+    question: str,
+    plan: Plan,
+    path: str,
+    most: int,
+    most_is: str,
+    targets: Targets,
+    beyond: int = 0,
 ) -> Answer:
-    def at(n: int) -> Plan | None:
-        return _changed(plan, path, n)
+    """The largest value of a field, of those beyond one, that does."""
 
-    found = last(most, lambda n: not _why_not(at(n), targets))
-    limit = most_is if found == most else _why_not(at(found + 1), targets)
+    def at(n: int) -> Plan | None:
+        return _changed(plan, path, beyond + n)
+
+    found = last(most - beyond, lambda n: not _why_not(at(n), targets))
+    limit = most_is if found == most - beyond else _why_not(at(found + 1), targets)
     best = at(found) or plan
-    return Answer(question, found, best, serve(best), limit)
+    return Answer(question, beyond + found if found else 0, best, serve(best), limit)
 
 
 def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
@@ -121,7 +134,8 @@ def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
     most = max(1, min(MOST_TOKENS, plan.architecture.max_positions - output))
     capped = most == plan.architecture.max_positions - output
     answer = _largest(
-        "context", plan, "serve.prompt_len", most, "positions" if capped else "range", targets
+        "context", plan, "serve.prompt_len", most, "positions" if capped else "range", targets,
+        beyond=min(plan.serve.shared_prefix, most - 1),
     )  # fmt: skip
     return replace(answer, value=answer.value + output if answer.value else 0)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcore import Plan, PlanError, evaluate, policies
+from memcore import Plan, PlanError, evaluate, policies, solve
 from memcore.stream import Clock, Requests, draw, read_lengths, run, simulate
 from memcore.stream.engine import Continuous
 from memcore.stream.lengths import MAX_ROWS
@@ -378,3 +378,11 @@ def test_what_a_stream_cannot_be(serve, field):
     with pytest.raises(PlanError) as e:
         Plan.of({"serve": serve})
     assert [i.field for i in e.value.issues] == [field]
+
+
+def test_a_shared_prefix_does_not_stand_in_the_way_of_the_longest_context():
+    plain, shared = (
+        solve.longest_context(Plan(serve={"prompt_len": 4000, "shared_prefix": n}))
+        for n in (0, 256)
+    )
+    assert plain.value == shared.value > 256

@@ -63,11 +63,11 @@ def operations(plan: Plan) -> tuple[Operation, ...]:
     """Every operation of one block of each kind, on one GPU, in the order in which they run."""
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
     kinds = step.blocks.kinds
-    counts = step.layers.counts  # of a stage, up to the last kind that it has
+    counts = step.layers.counts
+    # A pipeline stage may have none of the last kinds.
     layers = [
         ("layer" if len(kinds) == 1 else f"layer, {kind.label}", tape, int(n))
         for kind, tape, n in zip(kinds, step.blocks.layers, counts, strict=False)
-        if n
     ]
     found: list[Operation] = []
     for block, tape, n in (

@@ -248,6 +248,17 @@ def _notes(plan: Plan, runs: Sequence[Run], lengths: Lengths | None) -> list[str
             f"At most {s.max_batched_tokens:,} sequences run at once: an iteration has room for as "
             "many tokens."
         )
+    if s.draft_tokens:
+        notes.append("One token a step: guessed tokens are not simulated.")
+    if policies.PREFILLS[s.prefill].elsewhere:
+        notes.append("Prompts are read on the GPUs that generate, not elsewhere.")
+    if s.offload_kv != "none":
+        notes.append("What reading the cache from the host takes is not in these times.")
+    if plan.architecture.window:
+        notes.append(
+            "Layers with a window: each token takes as much of the cache, and of the time, as on "
+            f"average of a sequence of {s.prompt_len + s.output_len:,} tokens."
+        )
     if plan.parallel.pp > 1:
         notes.append("One batch passes the pipeline's stages at a time: they do not overlap.")
     for r in runs:

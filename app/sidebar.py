@@ -68,7 +68,7 @@ def draw(page: str) -> None:
         if state.drafted("train.framework") == "deepspeed":
             _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
         _fields("train.kernels", "train.attention", "train.cross_entropy")
-        _fields("train.ema", "train.frozen")
+        _fields("train.ema", "train.embedding_gradient", "train.frozen")
         if state.drafted("train.frozen") == LOWER:
             _fields("train.trained_layers")
         _fields("train.checkpoint_every", "train.adapter")

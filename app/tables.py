@@ -746,10 +746,11 @@ def calculators() -> Rows:
 
 
 def estimators() -> Rows:
-    """What Megatron-LM's own estimator says of each plan, and which tensors make the difference."""
-    by = evidence.estimators_table()["estimator"]
+    """What frameworks' own estimators say of each plan, and which tensors make the difference."""
+    known = evidence.estimators_table()["estimators"]
     return [
         {
+            "estimator": known[e.by]["name"],
             "plan": e.label,
             "counts": e.what,
             "says": bytes_text(e.theirs),
@@ -761,9 +762,8 @@ def estimators() -> Rows:
                 if round(p.bytes)
             ),
             "pipeline stage": e.stage,
-            "estimator": by["name"],
-            "version": by["version"],
-            "source": by["url"],
+            "version": known[e.by]["version"],
+            "source": known[e.by]["url"],
             "their_bytes": e.theirs,
             "our_bytes": e.ours,
             PATH: f"evidence.estimates.{i}",
@@ -777,18 +777,28 @@ def _signed(n: float) -> str:
 
 
 def estimated() -> str:
-    """How far the estimator is from ours, in a paragraph."""
-    found, by = evidence.estimates(), evidence.estimators_table()["estimator"]
-    of = {what: [e for e in found if e.what == what] for what in ("states", "activations")}
-    least, most = (
-        pick(evidence.relative(e.theirs, e.ours) for e in of["activations"]) for pick in (min, max)
-    )
-    states = max(abs(evidence.relative(e.theirs, e.ours)) for e in of["states"])
+    """How far the estimators are from ours, in a paragraph."""
+    known = evidence.estimators_table()["estimators"]
+
+    def span(by: str, what: str) -> tuple[int, float, float]:
+        more = [
+            evidence.relative(e.theirs, e.ours)
+            for e in evidence.estimates()
+            if (e.by, e.what) == (by, what)
+        ]
+        return len(more), min(more), max(more)
+
+    plans, least, most = span("megatron", "states")
+    _, low, high = span("megatron", "activations")
+    others, fewest, highest = span("deepspeed", "states")
     return (
-        f"**{by['name']}'s own estimator, {len(of['states'])} plans** ({by['version']}, run as it "
-        f"is). Of the states it is within {states:.2%} of Memplan. Of what forwards keep it says "
-        f"{least:+.0%} to {most:+.0%}: it takes every layer for one of GPT with dropout, and a "
-        "mixture for its dense MLP. Each difference is the sum of the tensors named, to the byte."
+        f"**{known['megatron']['name']}'s and {known['deepspeed']['name']}'s own estimators, "
+        f"{plans} and {others} plans**, run as they are. Of the states Megatron-LM's is within "
+        f"{max(-least, most):.1%} of Memplan. Of what forwards keep it says {-low:.0%} less to "
+        f"{high:.0%} more than Memplan: it takes every layer for one of GPT with dropout, and a "
+        f"mixture for its dense MLP. DeepSpeed's says {-fewest:.0%} less to {highest:.0%} more of "
+        "states and buffers at the optimizer's step. Each difference is the sum of the tensors "
+        "named, to the byte."
     )
 
 

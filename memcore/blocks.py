@@ -60,6 +60,7 @@ def structure_of(
     frozen: str = "",
     reached: bool = False,
     regathers: str = "",
+    table: str = "dense",
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -83,6 +84,7 @@ def structure_of(
         frozen,
         reached,
         regathers,
+        table,
         stack=model.stack,
     )
     if model.tower is None:
@@ -117,6 +119,7 @@ def _tape(
     t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
+    t.table = s.table
     t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     with t.scope(prefix):
         found = run(t)

@@ -121,6 +121,7 @@ SINKED = Dim("SINKED")  # S + 1: every key and the attention sink
 KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part of a joint tensor
 SMS = Dim("SMS")  # streaming multiprocessors of the GPU
 TOKENS = Dim("TOKENS")  # B x S: tokens in a micro-batch
+DISTINCT = Dim("DISTINCT")  # rows of the embedding that a micro-batch reads, at most
 CHUNK = Dim("CHUNK")  # tokens whose logits exist at once in a chunked loss
 LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
 V_DIM = Dim("V_DIM")  # width of one head's values
@@ -270,6 +271,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["LABELS"] = where(b == 1, s + 1, b * s)
     # Liger's chunks: about as many bytes of logits as the hidden states have.
     tokens = sizes["TOKENS"] = b * s
+    sizes["DISTINCT"] = minimum(tokens, sizes["VOCAB"])
     rows = next_power_of_2(ceil_div(tokens, ceil_div(sizes["VOCAB"], sizes["D"])))
     sizes["CHUNK"] = where(rows < tokens, rows, tokens)
 

@@ -16,7 +16,7 @@ from memcore.ledger import Amounts
 from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
-from memcore.policies import NO_LAYER
+from memcore.policies import DENSE, NO_LAYER
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
 from memcore.serving import serve, serving_notes
 from memcore.tape import Storage, Tape
@@ -168,6 +168,8 @@ def evaluate(plan: Plan) -> Report:
             notes.append(f"{trainable:,} parameters {of_what}are trained{beside}.")
         if plan.train.ema != "none":
             notes.append("Updating the average of the weights is not part of the step's time.")
+        if plan.train.embedding_gradient != DENSE:
+            notes.append("The optimizer's time is that of updating every row of the embedding.")
         if plan.train.mtp_layers:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "

@@ -77,6 +77,7 @@ KEYS = {
     "imb": Key("train.imbalance", 1.0),
     "frozen": Key("train.frozen", "none"),
     "trained": Key("train.trained_layers", 1),
+    "embgrad": Key("train.embedding_gradient", "dense"),
     "ema": Key("train.ema", "none"),
     "prec": Key("train.precision", "bf16-mixed"),
     "opt": Key("train.optimizer", "adamw"),

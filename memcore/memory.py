@@ -65,6 +65,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         narrow=narrow_of(plan),
         depths=depths_of(plan),
         frozen=frozen_of(plan),
+        table=t.embedding_gradient,
         reached=bool(frozen_of(plan)) and again in (policies.OPERATIONS, policies.LAYER),
         regathers=copies.reduced if p.ep > 1 and t.framework == "fsdp2" else "",
     )

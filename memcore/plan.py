@@ -211,6 +211,9 @@ class Train(_Part):
         ge=0,
         le=100_000,
     )
+    embedding_gradient: _words(policies.EMBEDDING_GRADIENTS) = _field(  # type: ignore[valid-type]
+        "dense", "Embedding gradient", "Of the token embedding, and the optimizer that takes it."
+    )
     ema: _words(policies.AVERAGES) = _field(  # type: ignore[valid-type]
         "none", "EMA weights", "Whether a moving average of the weights is kept besides."
     )

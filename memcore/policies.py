@@ -383,6 +383,21 @@ UNTRAINED = {
     ),
 }
 
+DENSE, SPARSE, FUSED_ROWS = "dense", "sparse", "fused"
+EMBEDDING_GRADIENTS = {
+    DENSE: Word("Dense", "As large as the table, whatever rows were read."),
+    SPARSE: Word(
+        "Sparse",
+        "A row for each token (torch.nn.Embedding(sparse=True)), which torch.optim.SparseAdam "
+        "adds to two moments as large as the table.",
+    ),
+    FUSED_ROWS: Word(
+        "Row-wise, in backward",
+        "Backward updates the rows itself, with one fp32 value for each row of the table "
+        "(row-wise Adagrad as in FBGEMM and TorchRec): no gradient exists.",
+    ),
+}
+
 AVERAGED, AVERAGED_FP32 = "weights", "fp32"
 AVERAGES = {
     "none": Word("None", "No average of the weights is kept."),
@@ -570,6 +585,7 @@ STORED_BITS = {
     "bf16": 16,
     "fp16": 16,
     "fp8": 8,
+    "bf16 2:4": 16 / 2 + 2 / 2,  # of four values two, and two bits for the place of each
     "fp8 128x128": 8 + 32 / 128**2,
     "int8": 8,
     "int4 g128": 4 + (16 + 4) / 128,
@@ -630,6 +646,12 @@ WEIGHT_DTYPES = {
     "fp32": WeightDtype("fp32", "4 bytes per weight.", "fp32", "fp32"),
     "bf16": WeightDtype("bf16", "2 bytes per weight.", "bf16"),
     "fp16": WeightDtype("fp16", "2 bytes per weight.", "fp16", "fp16"),
+    "bf16-sparse24": WeightDtype(
+        "bf16, 2:4 sparse",
+        "Of each four weights two are kept, and two bits for the place of each "
+        f"(torch.sparse.to_sparse_semi_structured); products are timed as dense ones.{_STAYS}",
+        "bf16 2:4",
+    ),
     "fp8": WeightDtype(
         "fp8", f"1 byte, a scale per matrix or row; products in fp8.{_STAYS}", "fp8", product="fp8"
     ),

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore import fused
-from memcore.dims import CHANNELS, CP, PATCH_H, PATCH_W, RANK, SEQ, TP, B, Factor, S, Shape
-from memcore.policies import DTYPE_BYTES, NF4_DOUBLE
+from memcore.dims import CHANNELS, CP, PATCH_H, PATCH_W, RANK, SEQ, TP, VOCAB, B, Factor, S, Shape
+from memcore.policies import DENSE, DTYPE_BYTES, NF4_DOUBLE, SPARSE
 from memcore.quantized import blocks
 from memcore.structure import SEQUENCE
 from memcore.tape import Gradients, Tape, Tensor
@@ -599,18 +599,23 @@ def flash_attention(
 
 
 def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool) -> Tensor:
-    """Table lookup. Saves the ids; backward makes a dense gradient as large as the table.
+    """Table lookup. Saves the ids; backward makes a dense gradient as large as the table, or takes
+    the gradient that comes as its rows (embedding_sparse_backward), or needs none.
 
     With `tied` weights the head's gradient waits for this one, and both are added into a third.
     """
     with t.scope(name):
         w = t.parameter("weight", (rows, width), joined=tied)
+        table = t.table if rows is VOCAB / TP else DENSE
+        w.storage.table = table
         t.start("lookup", ids)
         out = t.new("out", (*ids.shape, width), w.dtype)
         t.use(out)  # the rows that are read are as many bytes as the result
 
         def backward(g: Gradients) -> Gradients:
-            return [t.new("weight grad", (rows, width), w.dtype)]
+            if table == DENSE:
+                return [t.new("weight grad", (rows, width), w.dtype)]
+            return [g[0] if table == SPARSE else None]
 
         t.finish("lookup", [w], out, [ids], backward)
         return out

@@ -344,7 +344,9 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
 def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What frozen weights, and averages of the weights, are not known to run with."""
     t, p = plan.train, plan.parallel
-    decodes = model is None or FAMILIES[model.family].decoder
+    decodes = model is None or (
+        FAMILIES[model.family].decoder and model.tower is None and not model.stack
+    )
     frozen = [
         (not decodes, "planned for decoders only; set it to none"),
         (t.adapter != "none", "adapters freeze the model's own weights; set it to none"),
@@ -376,7 +378,30 @@ def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
             "a second model with weights in 8 bits is not planned; set it to fp32",
         ),
     ]
+    tied = model is not None and model.traits.tied_embeddings
+    rows = [
+        (
+            t.framework != "pytorch" or plan.cluster.gpus > 1,
+            "planned with pytorch on one GPU; set it to dense",
+        ),
+        (tied, "the embedding is the head too, whose gradient is dense; set it to dense"),
+        (not decodes, "planned for decoders only; set it to dense"),
+        (
+            t.precision not in ("bf16-pure", "fp32"),
+            "planned in bf16-pure and fp32; set train.precision to one of them, or it to dense",
+        ),
+        (
+            t.grad_accumulation > 1 or t.gradients == "kept",
+            "planned for one micro-batch; set it to dense, or train.grad_accumulation to 1",
+        ),
+        (
+            t.offload_optimizer != "none" or t.adapter != "none" or t.frozen != "none",
+            "not planned with offload, adapters or frozen weights; set it to dense",
+        ),
+    ]
     issues = []
+    if t.embedding_gradient != policies.DENSE:
+        issues += [Issue("train.embedding_gradient", text) for broken, text in rows if broken]
     if t.frozen != "none":
         issues += [Issue("train.frozen", message) for broken, message in frozen if broken]
     if t.ema != "none":

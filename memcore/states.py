@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from memcore.dims import (
     CP,
+    DISTINCT,
     EDP,
     EP,
     SHARD,
@@ -33,7 +34,7 @@ from memcore.dims import (
     where,
 )
 from memcore.ledger import Group, Template
-from memcore.policies import Optimizer, Precision, State
+from memcore.policies import DENSE, FUSED_ROWS, SPARSE, Optimizer, Precision, State
 from memcore.quantized import parts, parts_in_8_bits
 from memcore.structure import SEQUENCE
 from memcore.tape import Storage, Tape
@@ -44,6 +45,7 @@ TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
 BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
 PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
+SPARSE_ADAM = "torch/optim/_functional.py: sparse_adam"
 TE_WEIGHTS = "transformer_engine/pytorch/module/base.py: quantize_weight, cached for micro-batches"
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
@@ -94,6 +96,7 @@ def block_states(
     laid out flat before they are cut (DeepSpeed), and the optimizer sees one tensor.
     """
     parameters = [p for p in tape.parameters if p.trained]
+    dense = [p for p in parameters if p.table == DENSE]
     source = DEEPSPEED if flattened else FSDP if sharded else TORCH
     part = _flat_cut if flattened else fsdp_cut if sharded else _cut
     one_group = [p for p in tape.parameters if not is_shared_out(p.shape)]
@@ -154,17 +157,31 @@ def block_states(
                 "what the optimizer remembers", source if flattened else TORCH,
             )
             for p in parameters
-            for kept in _states(
+            for kept in _of_table(p) or _states(
                 optimizer, 1 if flattened else len(p.shape), outer and ".mtp." not in p.name
             )
         ),
         temporaries=Group.of(
-            row
-            for name in optimizer.temporaries
-            for row in group(
-                f" ({name})", "workspace", copies.moment, "optimizer step",
-                "temporary of the optimizer's step", "state",
-            ).rows
+            [
+                *(
+                    row
+                    for name in optimizer.temporaries
+                    for row in group(
+                        f" ({name})", "workspace", copies.moment, "optimizer step",
+                        "temporary of the optimizer's step", "state", dense,
+                    ).rows
+                ),
+                *(
+                    Template(
+                        f"{p.name} ({name})", "workspace", (DISTINCT, *p.shape[1:]),
+                        copies.resident, "optimizer step", "temporary of SparseAdam's step",
+                        SPARSE_ADAM,
+                    )
+                    for p in parameters
+                    if p.table == SPARSE
+                    for name in SPARSE_TEMPORARIES
+                ),
+            ]
         ),
         master=group(
             ".master", "optimizer_states", copies.master, always, "fp32 master copy", "state"
@@ -175,7 +192,7 @@ def block_states(
             Template(
                 f"{p.name}.step", "optimizer_states", (), "fp32", always, "step count", TORCH,
             )
-            for p in parameters
+            for p in dense
             if optimizer.step_bytes and not flattened
         ),
         average=group(
@@ -291,6 +308,18 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
             )
         )  # fmt: skip
     return Group.of(rows)
+
+
+SPARSE_TEMPORARIES = (
+    "coalesced", "old exp_avg", "update", "old exp_avg_sq", "update of squares", "scaled update",
+)  # fmt: skip
+
+
+def _of_table(p: Storage) -> tuple[State, ...]:
+    """What the optimizer of a table of rows keeps, where it has one of its own."""
+    if p.table == SPARSE:
+        return tuple(State(name, dtype=p.dtype) for name in ("exp_avg", "exp_avg_sq"))
+    return (State("momentum1", "rows", "fp32"),) if p.table == FUSED_ROWS else ()
 
 
 def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, ...]:

@@ -72,6 +72,7 @@ class Structure:
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
     frozen     '' or policies.EMBEDDINGS, or policies.LOWER where no layer is trained either
+    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
     reached    the frozen embedding's result needs a gradient all the same
     regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
                own, gathered for their products and freed after them; else ''
@@ -97,6 +98,7 @@ class Structure:
     frozen: str = ""
     reached: bool = False
     regathers: str = ""
+    table: str = "dense"
     stack: str = ""
     tower: Structure | None = None
 

@@ -51,6 +51,7 @@ class Storage:
     own       of a parameter: every copy of it has its dtype
     quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
     narrow    of a parameter: what of it is in 8 bits
+    table     of a parameter: the gradient that it has as a table of rows
     """
 
     name: str
@@ -75,6 +76,7 @@ class Storage:
     own: bool = False
     quantized: str = ""
     narrow: Narrow | None = None
+    table: str = "dense"
 
 
 @dataclass(slots=True, eq=False)
@@ -158,6 +160,7 @@ class Tape:
     parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
     adapters   where there are any, every other weight is frozen
     narrow     what Transformer Engine's linear layers have in 8 bits
+    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
     frozen     its own weights are not trained; `frozen_tied`: nor those it shares with another;
                `reached`: a frozen embedding's result needs a gradient all the same
     """
@@ -181,6 +184,7 @@ class Tape:
         self.parallel = parallel
         self.adapters = adapters
         self.narrow = narrow
+        self.table = "dense"
         self.idle = False  # what runs here is read by nobody, and trained by nothing
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
         self.frozen = self.frozen_tied = self.reached = False
@@ -588,7 +592,8 @@ class Tape:
                     arrive(buffer, t.index, g)
                 elif t.storage.kind in WEIGHTS:
                     g.storage.gradient_of = t.storage.name
-                    if g.storage.kind == "temporary":  # else forward made it, and counts it
+                    # Forward made the others, and counts them; rows are the gradient that came.
+                    if g.storage.kind in ("temporary", "output gradient"):
                         g.storage.kind, g.storage.name = "gradient", f"{t.storage.name}.grad"
                     g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
                 else:

@@ -464,6 +464,7 @@ def test_dropping_what_is_no_config(open_app: Open, content: str, says: str) -> 
     assert page.evaluate("typeof pwned") == "undefined"
 
 
+SLOW = 30_000  # milliseconds, on a loaded machine
 LENGTHS_ZONE = '.st-key-lengths_file [data-testid="stFileUploaderDropzone"]'
 
 
@@ -475,11 +476,13 @@ def test_dropping_a_file_of_lengths(open_app: Open) -> None:
     page.wait_for_selector(LENGTHS_ZONE)
     before = page.url
     reading.drop(page, LENGTHS_ZONE, "lengths.csv", "prompt,output\n321,7\n")
-    expect(page.get_by_text("prompts of 321 tokens on average, outputs of 7,")).to_be_visible()
+    expect(page.get_by_text("prompts of 321 tokens on average, outputs of 7,")).to_be_visible(
+        timeout=SLOW
+    )
     expect(page.get_by_text("not part of the plan or its link")).to_be_visible()
     assert page.url == before
     page.get_by_role("button", name="Back to the plan's lengths").click()
-    expect(page.get_by_text("with log-normal lengths")).to_be_visible()
+    expect(page.get_by_text("with log-normal lengths")).to_be_visible(timeout=SLOW)
     reading.agrees(page)
 
 
@@ -503,7 +506,8 @@ def test_dropping_what_holds_no_lengths(open_app: Open, content: str, says: str)
     page.get_by_text("Lengths from a file").click()
     page.wait_for_selector(LENGTHS_ZONE)
     reading.drop(page, LENGTHS_ZONE, "lengths.csv", content)
-    expect(page.locator('[data-testid="stAlert"]').filter(has_text=says).first).to_be_visible()
+    alert = page.locator('[data-testid="stAlert"]').filter(has_text=says).first
+    expect(alert).to_be_visible(timeout=SLOW)
     assert page.get_by_text("with log-normal lengths").inner_text() == said
     assert reading.addressed(page) == Plan(serve={"requests": 50, "seed": 3})
     reading.agrees(page)

@@ -138,6 +138,9 @@ EXTREMES = (
     {"offopt": "nvme", "gpu": "t4-16gb", "size": "70B", "batched": "16777216"},
     {"model": "deepseek-v3", "gpus": "512", "pp": "16", "ep": "32"}
     | {"fw": "megatron", "zero": "1", "kernels": "megatron"},
+    {"model": "bert-large", "seq": "512", "ckpt": "none"},
+    {"model": "vit-base", "seq": "197", "mb": "256"},
+    {"model": "llava-1.5-7b", "imgs": "3"},
 )
 
 
@@ -431,7 +434,7 @@ def test_one_click_on_a_figure_says_why(view: str) -> None:
         more += [
             f"levers.{lever.name}.{field}"
             for lever in levers(shown_plan(at))[:5]
-            for field in ("saved_bytes", "added_seconds" if lever.same_batch else "price")
+            for field in ("saved_bytes", "added_seconds" if lever.steps_compare else "price")
         ]
     figures = [b.key.removeprefix("why_") for b in at.button if (b.key or "").startswith("why_")]
     assert sorted(figures) == sorted([*FIGURES, *more])

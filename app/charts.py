@@ -181,9 +181,9 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
 
 
 def waterfall_bytes(changes: Sequence[Change], before: int, after: int) -> go.Figure:
-    """Allocated bytes at the peak, from one plan to another, change by change."""
+    """Allocated bytes at the peak, from one plan to another, by the changes that move them."""
     return _waterfall(
-        [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes],
+        [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes if c.bytes],
         (before / GiB, bytes_text(before)),
         (after / GiB, bytes_text(after), "memory.allocated_bytes"),
         "GiB allocated at the peak",
@@ -191,9 +191,9 @@ def waterfall_bytes(changes: Sequence[Change], before: int, after: int) -> go.Fi
 
 
 def waterfall_seconds(changes: Sequence[Change], before: float, after: float) -> go.Figure:
-    """Seconds of a step, from one plan to another, change by change."""
+    """Seconds of a step, from one plan to another, by the changes that move them."""
     return _waterfall(
-        [(c.label, c.seconds or 0.0, signed_seconds(c.seconds or 0.0)) for c in changes],
+        [(c.label, c.seconds, signed_seconds(c.seconds)) for c in changes if c.seconds],
         (before, seconds_text(before)),
         (after, seconds_text(after), "time.step_seconds"),
         "seconds of a step",

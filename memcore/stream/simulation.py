@@ -146,7 +146,7 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
         slots,
         table,
         tuple(runs),
-        tuple(_notes(plan, runs, lengths)),
+        tuple(_notes(plan, slots, runs, lengths)),
     )
 
 
@@ -235,7 +235,7 @@ def _timeline(trace: Trace) -> tuple[Moment, ...]:
     return tuple(Moment(float(t), *map(float, row)) for t, row in zip(middles, means, strict=True))
 
 
-def _notes(plan: Plan, runs: Sequence[Run], lengths: Lengths | None) -> list[str]:
+def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None) -> list[str]:
     s = plan.serve
     notes = []
     if lengths:
@@ -261,6 +261,9 @@ def _notes(plan: Plan, runs: Sequence[Run], lengths: Lengths | None) -> list[str
         )
     if plan.parallel.pp > 1:
         notes.append("One batch passes the pipeline's stages at a time: they do not overlap.")
+    if all(r.refused == r.requests for r in runs):
+        notes.append(f"Nothing is served: a cache of {slots:,} tokens has no room for any request.")
+        return notes
     for r in runs:
         if r.refused:
             notes.append(
@@ -269,7 +272,8 @@ def _notes(plan: Plan, runs: Sequence[Run], lengths: Lengths | None) -> list[str
             )
         if r.unfinished:
             notes.append(
-                f"{r.label}: cut short with {r.unfinished:,} requests unfinished, since sequences "
-                f"were put out {r.preemptions:,} times."
+                f"{r.label}: cut short after {r.iterations:,} iterations, with {r.unfinished:,} of "
+                f"{r.requests:,} requests unfinished and {r.preemptions:,} times that one was put "
+                "out. More tokens in an iteration, or fewer sequences at once, would go on."
             )
     return notes

@@ -374,8 +374,7 @@ def step_phases(time: Time) -> go.Figure:
     ]
     return _figure(
         traces,
-        height=130,
-        margin={"l": 8, "r": 16, "t": 8, "b": 8},
+        height=190,
         xaxis={"title": "seconds per step", "rangemode": "tozero"},
         yaxis={"showticklabels": False},
     )
@@ -401,8 +400,7 @@ def stages(time: Time) -> go.Figure:
             )
     return _figure(
         traces,
-        height=min(640, 110 + 26 * len(labels)),
-        margin={"l": 8, "r": 16, "t": 8, "b": 8},
+        height=min(640, 150 + 26 * len(labels)),
         xaxis={"title": "seconds per micro-batch", "rangemode": "tozero"},
         yaxis={"categoryorder": "array", "categoryarray": labels[::-1]},
     )

@@ -40,26 +40,24 @@ if report.time and report.run:
             key="roofline",
             alt="Operations by arithmetic intensity and achieved FLOP per second",
         )
-    left, right = st.columns(2)
-    with left:
-        st.markdown("##### What ranks send each other")
-        transfers = tables.transfers(report.time)
-        parts.table(
-            transfers,
-            key="transfers",
-            alt="Transfers of a step: size, time, and what hides them",
-            height=300,
-            columns=("transfer", "link", "size", "time", "exposed", "hidden behind"),
-        )
-        parts.download("Transfers (CSV)", transfers, "memplan-transfers.csv")
-    with right:
-        st.markdown("##### One micro-batch on each pipeline stage")
-        parts.chart(
-            charts.stages(report.time),
-            key="stages",
-            alt="Seconds of one micro-batch on each pipeline stage",
-        )
-        parts.small(f"All other figures are of the slowest: stage {report.time.stage}.")
+        if len(report.time.stages) > 1:
+            st.markdown("##### One micro-batch on each pipeline stage")
+            parts.chart(
+                charts.stages(report.time),
+                key="stages",
+                alt="Seconds of one micro-batch on each pipeline stage",
+            )
+            parts.small(f"All other figures are of the slowest: stage {report.time.stage}.")
+    st.markdown("##### What ranks send each other, and what is offloaded")
+    transfers = tables.transfers(report.time)
+    parts.table(
+        transfers,
+        key="transfers",
+        alt="Transfers of a step: size, time, and what hides them",
+        height=260,
+        columns=("transfer", "link", "size", "time", "exposed", "hidden behind", "hides at"),
+    )
+    parts.download("Transfers (CSV)", transfers, "memplan-transfers.csv")
     st.markdown("##### Operations, slowest first")
     operations = tables.operations(report.time)
     parts.table(

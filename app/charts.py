@@ -33,7 +33,7 @@ LABEL = 34  # characters of a change's name beside a bar; hovering says all of i
 HIDDEN = 0.35  # opacity of time that something else hides
 
 
-def _figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
+def figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
     for axis in ("xaxis", "yaxis"):  # a chart that can be clicked would also be dragged
         layout[axis] = {"fixedrange": True, **layout.get(axis, {})}
     return go.Figure(
@@ -170,7 +170,7 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
         )
     )
     most = max(high, memory.capacity_bytes)
-    return _figure(
+    return figure(
         traces,
         height=155 + 34 * len(peaks),
         bargap=0.5,
@@ -181,9 +181,9 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
 
 
 def waterfall_bytes(changes: Sequence[Change], before: int, after: int) -> go.Figure:
-    """Allocated bytes at the peak, from one plan to another, change by change."""
+    """Allocated bytes at the peak, from one plan to another, by the changes that move them."""
     return _waterfall(
-        [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes],
+        [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes if c.bytes],
         (before / GiB, bytes_text(before)),
         (after / GiB, bytes_text(after), "memory.allocated_bytes"),
         "GiB allocated at the peak",
@@ -191,9 +191,9 @@ def waterfall_bytes(changes: Sequence[Change], before: int, after: int) -> go.Fi
 
 
 def waterfall_seconds(changes: Sequence[Change], before: float, after: float) -> go.Figure:
-    """Seconds of a step, from one plan to another, change by change."""
+    """Seconds of a step, from one plan to another, by the changes that move them."""
     return _waterfall(
-        [(c.label, c.seconds or 0.0, signed_seconds(c.seconds or 0.0)) for c in changes],
+        [(c.label, c.seconds, signed_seconds(c.seconds)) for c in changes if c.seconds],
         (before, seconds_text(before)),
         (after, seconds_text(after), "time.step_seconds"),
         "seconds of a step",
@@ -243,7 +243,7 @@ def _waterfall(
         )
     )
     order = ["Pinned", *numbered, "This plan"]
-    return _figure(
+    return figure(
         traces,
         height=110 + 30 * len(order),
         barmode="overlay",
@@ -295,7 +295,7 @@ def timeline(memory: Memory) -> go.Figure:
     reach = max(1.2 * most, 1.03 * memory.capacity_bytes if near else 0)
     if near:
         traces.append(_named_line(f"Capacity {bytes_text(memory.capacity_bytes)}"))
-    return _figure(
+    return figure(
         traces,
         height=100 + 25 * len(instants),
         xaxis={"title": "GiB", "range": [0, reach / GiB]},
@@ -348,7 +348,7 @@ def step_time(time: Time) -> go.Figure:
         colour = palette.PHASE_COLOURS["bubble"]
         traces.append(_bar("Pipeline bubble", colour, [time.bubble_seconds], ["Step"], [said],
                            [path], marker={"pattern": {"shape": "/"}}))  # fmt: skip
-    return _figure(
+    return figure(
         traces,
         height=80 + 34 * len(rows),
         showlegend=False,  # each row is named
@@ -372,7 +372,7 @@ def step_phases(time: Time) -> go.Figure:
         for name, seconds in time.phases.items()
         if seconds
     ]
-    return _figure(
+    return figure(
         traces,
         height=190,
         xaxis={"title": "seconds per step", "rangemode": "tozero"},
@@ -398,7 +398,7 @@ def stages(time: Time) -> go.Figure:
             traces.append(
                 _bar(palette.phase(part), palette.PHASE_COLOURS[part], values, labels, said, paths)
             )
-    return _figure(
+    return figure(
         traces,
         height=min(640, 150 + 26 * len(labels)),
         xaxis={"title": "seconds per micro-batch", "rangemode": "tozero"},
@@ -452,7 +452,7 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
                 unselected={"marker": {"opacity": 1}},
             )
         )
-    return _figure(
+    return figure(
         traces,
         height=360,
         xaxis={
@@ -523,12 +523,13 @@ def tiers(
     overhead = memory.device_bytes[0] - memory.allocated_bytes if memory else 0
     more = overhead / memory.capacity_bytes if memory else 0.0
     full["hbm"] += more
-    widest = max([1.0, *full.values()])  # a tier that is too full sticks out of its box
+    # A box is as wide as what its tier can hold; of one that is too full, a line says how much.
+    widths = {name: max(1.0, share) for name, share in full.items()}
     traces: list[Any] = [
         _bar(
             title,
             colour,
-            [h["share"] / widest for h in mine],
+            [h["share"] / widths[h["tier"]] for h in mine],
             [heights[h["tier"]] for h in mine],  # type: ignore[misc]
             [f"{title}: {h['size']} ({h['share']:.1%})" for h in mine],
             [h[PATH] for h in mine],
@@ -542,15 +543,19 @@ def tiers(
         text = f"{title} {bytes_text(overhead)}"
         at = [heights["hbm"]]
         more_path = ["memory.overhead_bytes.0"]
-        traces.append(_bar(title, colour, [more / widest], at, [text], more_path, width=BOX))  # type: ignore[arg-type]
+        traces.append(_bar(title, colour, [more / widths["hbm"]], at, [text], more_path, width=BOX))  # type: ignore[arg-type]
     shapes, notes, links = [], [], []
     for name, y in heights.items():
-        shapes.append(_box(0, 1 / widest if name in full else 1, y))
+        shapes.append(_box(0, 1, y))
+        if widths.get(name, 1.0) > 1:
+            end = 1 / widths[name]
+            shapes.append(_line(end, end, y - 0.6 * BOX, y + BOX / 2, palette.CAPACITY))
+            notes.append(_note("capacity", end, y - 0.6 * BOX, "center", "top", palette.CAPACITY))
         text = _on_chip(by_name) if name == "l2" else _tier_text(by_name[name])
         notes.append(_note(text, 0, y + BOX / 2, "left", "bottom"))
     for name, near in BESIDE.items():
         y, row = heights[near], by_name[name]
-        shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1 / widest, FURTHER, y, y)]
+        shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1, FURTHER, y, y)]
         notes.append(_note(_tier_text(row), FURTHER, y + BOX / 2, "left", "bottom"))
         middle = (1 + FURTHER) / 2
         notes.append(_note(_crossing(row, "<br>"), middle, y + 0.02, "center", "bottom"))
@@ -562,7 +567,7 @@ def tiers(
         notes.append(_note(_crossing(by_name[of]), DOWN + 0.015, middle, "left", "middle"))
         links.append((DOWN, middle, by_name[of]))
     traces.append(_links(links))
-    return _figure(
+    return figure(
         traces,
         height=500,
         xaxis={"range": [-0.01, FURTHER + 0.42], "visible": False},
@@ -593,14 +598,19 @@ def _box(x0: float, x1: float, y: float) -> dict[str, Any]:
     return {"type": "rect", "line": line, "x0": x0, "x1": x1, "y0": y - BOX / 2, "y1": y + BOX / 2}
 
 
-def _line(x0: float, x1: float, y0: float, y1: float) -> dict[str, Any]:
-    line = {"color": palette.OVERHEAD[1], "width": 2}
+def _line(
+    x0: float, x1: float, y0: float, y1: float, colour: str = palette.OVERHEAD[1]
+) -> dict[str, Any]:
+    line = {"color": colour, "width": 2}
     return {"type": "line", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "line": line}
 
 
-def _note(text: str, x: float, y: float, xanchor: str, yanchor: str) -> dict[str, Any]:
+def _note(
+    text: str, x: float, y: float, xanchor: str, yanchor: str, colour: str = ""
+) -> dict[str, Any]:
     place = {"x": x, "y": y, "xanchor": xanchor, "yanchor": yanchor}
-    return {"text": text, "showarrow": False, "align": "left", "font": {"size": 13}, **place}
+    font = {"size": 13, **({"color": colour} if colour else {})}
+    return {"text": text, "showarrow": False, "align": "left", "font": font, **place}
 
 
 def _on_chip(rows: dict[str, dict[str, Any]]) -> str:
@@ -641,7 +651,7 @@ def serving(serve: Serve, concurrency: int) -> go.Figure:
         _bar(name, colour, [size / GiB], ["Each GPU"], [f"{name}: {bytes_text(size)}"], [path])
         for name, colour, size, path in parts
     ]
-    return _figure(
+    return figure(
         bars,
         height=189,
         bargap=0.5,
@@ -679,7 +689,7 @@ def together(found: TogetherMemory) -> go.Figure:
         )
     )
     most = max(found.capacity_bytes, found.device_bytes[1])
-    return _figure(
+    return figure(
         bars,
         height=110 + 38 * len(phases),
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
@@ -732,7 +742,7 @@ def residuals(rows: Sequence[evidence.Comparison], by: str = "model") -> go.Figu
         for (source, used_for), found in sorted(places.items(), key=_legend_order)
     ]
     near, far = _near_and_far([100 * row.error for row in rows])
-    return _figure(
+    return figure(
         traces,
         height=120 + 32 * len(bands),
         xaxis={
@@ -856,7 +866,7 @@ def calculators(worked: evidence.Worked) -> go.Figure:
         ),
     ]
     high = max(LEAST_ROWS, len(order))
-    return _figure(
+    return figure(
         traces,
         height=60 + 22 * high,
         margin={"l": 8, "r": 8, "t": 8, "b": 8},

@@ -15,6 +15,7 @@ from app.text import plain as plain
 from memcore import link
 from memcore.errors import Issue
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
+from memcore.solve import Answer
 from memcore.units import (
     bytes_text,
     count_text,
@@ -116,6 +117,9 @@ def _issue(issue: Issue) -> str:
     return f"**{plain(name)}**: {plain(issue.message)}" if name else plain(issue.message)
 
 
+WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
+
+
 def _verdict(memory: Memory, pinned: Memory | None) -> None:
     show, word, icon = VERDICTS[memory.verdict]
     low, high = memory.device_bytes
@@ -124,16 +128,34 @@ def _verdict(memory: Memory, pinned: Memory | None) -> None:
         how = f"at least {bytes_text(room_low)} to spare"
     elif memory.verdict == "tight":
         how = f"from {bytes_text(-room_low)} too much to {bytes_text(room_high)} to spare"
-    else:
+    elif room_high < 0:
         how = f"at least {bytes_text(-room_high)} too much"
+    else:
+        how = "the GPU would have room, its host has not"
+    host = _host_verdict(memory)
     change = _change(high, pinned.device_bytes[1] if pinned else None, bytes_text)
     against = f" ({change})" if change else ""
     with why.figure("memory.room_bytes", "What is left of the GPU."):
         show(
             f"**{word}**: {how}. Device memory {gib_text(low)} to {gib_text(high)}{against} "
-            f"of {gib_text(memory.capacity_bytes)} per GPU.",
+            f"of {gib_text(memory.capacity_bytes)} per GPU.{host}",
             icon=icon,
         )
+
+
+HOST_TIERS = {"dram": "Host DRAM", "nvme": "NVMe"}
+
+
+def _host_verdict(memory: Memory) -> str:
+    """Where a plan keeps something on the host: how much of it, and whether it has the room."""
+    kept = {"dram": memory.tiers["dram"] >= WORTH_SAYING * memory.tier_capacities["dram"]}
+    kept["nvme"] = memory.tiers["nvme"] > 0
+    said = ""
+    for tier in (t for t, worth in kept.items() if worth and memory.tiers[t]):
+        used, room = memory.tiers[tier], memory.tier_capacities[tier]
+        over = f": **{bytes_text(used - room)} too much**" if used > room else ""
+        said += f" {HOST_TIERS[tier]}: {bytes_text(used)} of {bytes_text(room)} per node{over}."
+    return said
 
 
 def _small_print(report: Report) -> None:
@@ -402,9 +424,9 @@ def _serving_verdict(serve: Serve, concurrency: int) -> None:
 def _serving_metrics(serve: Serve) -> None:
     prefill, decode = map(palette.resource, (serve.prefill_bound_by, serve.decode_bound_by))
     figures = (
-        ("max_concurrency", "Sequences that fit", f"{serve.max_concurrency:,}",
+        ("max_concurrency", "Sequences fit", f"{serve.max_concurrency:,}",
          "Per replica, each at its full prompt and output length."),
-        ("kv_capacity_tokens", "Tokens that fit", f"{serve.kv_capacity_tokens:,}", "Per replica."),
+        ("kv_capacity_tokens", "Tokens fit", f"{serve.kv_capacity_tokens:,}", "Per replica."),
         ("ttft_seconds", "Time to first token", seconds_text(serve.ttft_seconds),
          f"Bound by {prefill}."),
         ("tpot_seconds", "Time per output token", seconds_text(serve.tpot_seconds),
@@ -412,10 +434,78 @@ def _serving_metrics(serve: Serve) -> None:
         ("tokens_per_second", "Output tokens per second", count_text(serve.tokens_per_second),
          f"Of one replica; {serve.replicas:,} fit on the GPUs."),
     )  # fmt: skip
-    columns = st.columns([1, 0.9, 1.1, 1.25, 1.45])
+    columns = st.columns([0.85, 1.2, 1.2, 1.35, 1.45])
     for column, (field, label, text, about) in zip(columns, figures, strict=True):
         with column, why.figure(f"serve.{field}", about):
             st.metric(label, text)
+
+
+def latency_targets() -> tuple[float | None, float | None]:
+    """What a request may feel at most: seconds to the first token, milliseconds for each other."""
+    left, right = st.columns(2)
+    with left:
+        first = st.number_input(
+            "First token within (s)", min_value=0.001, value=None, placeholder="any", key="ttft"
+        )
+    with right:
+        each = st.number_input(
+            "Each token within (ms)", min_value=0.01, value=None, placeholder="any", key="tpot"
+        )
+    return first, each
+
+
+def use_answers(rows: tables.Rows, found: Sequence[Answer]) -> None:
+    """A button for each answer that the plan is not yet."""
+    with st.container(horizontal=True):
+        for row, answer in zip(rows, found, strict=True):
+            if answer.value and answer.plan != state.plan():
+                st.button(
+                    f"{row['question']}: use {row['answer']}",
+                    key=f"use_{answer.question}",
+                    on_click=state.replace,
+                    args=(answer.plan,),
+                )
+
+
+def stream_metrics(found: Sequence[tuple[str, str, str]]) -> None:
+    """The main figures of a simulated stream in one row; no formula leads to them."""
+    for column, (label, value, about) in zip(st.columns(len(found)), found, strict=True):
+        with column:
+            st.metric(label, value, help=about)
+
+
+def lengths_upload() -> None:
+    """A CSV of lengths in place of the plan's own, and why it could not be used."""
+    name = state.lengths_file()
+    with st.expander("Lengths from a file", expanded=bool(name or state.lengths_issues())):
+        st.file_uploader(
+            "Drop a CSV with two columns, prompt and output tokens",
+            key="lengths_file",
+            on_change=_lengths_dropped,
+            help="One request a row; pairs are drawn from it at random. It stays on this machine "
+            "and is not part of the link.",
+        )
+        if state.lengths_issues():
+            kept = f"Lengths of {plain(name)} are used." if name else "The plan's are used."
+            st.error(
+                f"**These lengths could not be used.** {kept}\n" + _listed(state.lengths_issues()),
+                icon=":material/block:",
+            )
+        if name:
+            st.button(
+                "Back to the plan's lengths",
+                key="drop_lengths",
+                on_click=state.drop_lengths,
+                icon=":material/undo:",
+            )
+
+
+def _lengths_dropped() -> None:
+    file = st.session_state.lengths_file
+    if file:
+        state.use_lengths(file.getvalue(), file.name[:80])
+    else:
+        state.drop_lengths()
 
 
 def ledger_total(report: Report) -> None:
@@ -473,6 +563,9 @@ COLUMNS: dict[str, Any] = {
     **{name: name.replace("_", " ") for name in ("bound_by", "optimizer_states", "bytes_each")},
     "holds": st.column_config.TextColumn("holds", width=90),
     "percent": st.column_config.ProgressColumn("share", format="%d%%", min_value=0, max_value=100),
+    "at once": st.column_config.NumberColumn(format="%.1f"),
+    "put to use": st.column_config.NumberColumn(format="%.1f %%"),
+    "tokens/s": st.column_config.NumberColumn(format="localized"),
     "more than Memplan %": st.column_config.NumberColumn(format="%.1f"),
     **{
         name: st.column_config.NumberColumn(title, format="localized")

@@ -11,7 +11,7 @@ from app import state
 from app.fields import Field, field
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
-from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, Word
+from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, LOWER, Word
 from memcore.units import count_text, parse_count
 
 SIZES = (
@@ -62,10 +62,15 @@ def draw(page: str) -> None:
     _model()
     _hardware()
     with st.expander("Training details"):
+        if state.plan().architecture.tower:
+            _fields("train.images")
         _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
         if state.drafted("train.framework") == "deepspeed":
             _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
         _fields("train.kernels", "train.attention", "train.cross_entropy")
+        _fields("train.ema", "train.embedding_gradient", "train.frozen")
+        if state.drafted("train.frozen") == LOWER:
+            _fields("train.trained_layers")
         _fields("train.checkpoint_every", "train.adapter")
         if state.drafted("train.framework") == "megatron":
             _fields("train.mtp_layers")
@@ -100,6 +105,14 @@ def draw(page: str) -> None:
         if state.drafted("serve.draft_tokens"):
             _fields("serve.draft_model", "serve.draft_acceptance")
         _fields("serve.offload_weights", "serve.offload_kv")
+    with st.expander("Request stream", expanded=page == "Serve"):
+        _fields("serve.arrivals")
+        if state.drafted("serve.arrivals") != "burst":
+            _fields("serve.arrival_rate")
+        _fields("serve.requests", "serve.lengths")
+        if state.drafted("serve.lengths") != "fixed":
+            _fields("serve.prompt_cv", "serve.output_cv")
+        _fields("serve.shared_prefix", "serve.max_seq_len", "serve.seed")
     with st.expander("Train and serve together", expanded=page == "Together"):
         _fields("together.kind")
         if state.drafted("together.kind") != "none":
@@ -339,7 +352,7 @@ def _list_prices() -> None:
         "List price",
         list(prices),
         format_func=lambda cloud: (
-            f"{cloud}: ${prices[cloud]['usd']:,.2f} ({prices[cloud]['as_of']})"
+            f"${prices[cloud]['usd']:,.2f} {cloud} ({prices[cloud]['as_of']})"
         ),
         key=_show(key, next((c for c in prices if prices[c]["usd"] == price), None)),
         placeholder="of a cloud, on demand",

@@ -13,13 +13,17 @@ from typing import Any
 
 import streamlit as st
 
-from memcore import Plan, PlanError, evaluate, link
+from memcore import Plan, PlanError, evaluate, link, solve
 from memcore.errors import Issue
 from memcore.explain import Book
 from memcore.levers import Lever
 from memcore.levers import levers as find_levers
 from memcore.policies import COPIES
 from memcore.report import Report
+from memcore.serving import curve
+from memcore.serving_time import Point
+from memcore.solve import Answer
+from memcore.stream import Stream, read_lengths, simulate
 from memcore.waterfall import Change
 from memcore.waterfall import waterfall as changes_between
 
@@ -140,6 +144,58 @@ def _evaluated(name: str, plan: Plan) -> Report:
     return kept[1]
 
 
+def stream() -> Stream | None:
+    """The plan's stream of requests, simulated; kept until something changes that it depends on."""
+    s, now = st.session_state, plan()
+    asked = (now.model, now.cluster, now.parallel, now.serve, s.get("lengths"))
+    kept = s.get("kept_stream")
+    if kept is None or kept[0] != asked:
+        kept = s.kept_stream = (asked, simulate(now, s.get("lengths")))
+    found: Stream | None = kept[1]
+    return found
+
+
+def speeds() -> tuple[Point, ...]:
+    """Throughput and time per token against how many sequences run at once."""
+    s, now = st.session_state, plan()
+    asked = (now.model, now.cluster, now.parallel, now.serve)
+    kept = s.get("kept_speeds")
+    if kept is None or kept[0] != asked:
+        kept = s.kept_speeds = (asked, curve(now))
+    found: tuple[Point, ...] = kept[1]
+    return found
+
+
+def answers(ttft: float | None, tpot_ms: float | None) -> tuple[Answer, ...]:
+    """How far the plan can go within these times: its length, sequences, GPUs for its requests."""
+    s, now = st.session_state, plan()
+    asked = (now.model, now.cluster, now.parallel, now.serve, ttft, tpot_ms)
+    kept = s.get("kept_answers")
+    if kept is None or kept[0] != asked:
+        within = solve.Targets(ttft, tpot_ms / 1e3 if tpot_ms else None)
+        kept = s.kept_answers = (
+            asked,
+            (
+                solve.longest_context(now, within),
+                solve.largest_concurrency(now, within),
+                solve.fewest_gpus(now, now.serve.arrival_rate, within),
+            ),
+        )
+    found: tuple[Answer, ...] = kept[1]
+    return found
+
+
+def lengths_file() -> str:
+    """The name of the file that the stream's lengths come from, or ''."""
+    return str(st.session_state.get("lengths_name", ""))
+
+
+def lengths_issues() -> tuple[Issue, ...]:
+    """Why the file that was given last is none of lengths."""
+    found: tuple[Issue, ...] = st.session_state.get("lengths_issues", ())
+    return found
+
+
 def levers() -> tuple[Lever, ...]:
     """What can be changed about the plan, kept until it changes."""
     kept = st.session_state.get("kept_levers")
@@ -245,6 +301,21 @@ def use_model(config: Mapping[str, Any] | PlanError) -> None:
     change({"model": config})
     if any(issue.field.startswith("model") for issue in s.problems):
         s.draft = before
+
+
+def use_lengths(data: bytes, name: str) -> None:
+    """Take the stream's lengths from a file; one that has none leaves them as they are."""
+    s = st.session_state
+    try:
+        s.lengths, s.lengths_name, s.lengths_issues = read_lengths(data), name, ()
+    except PlanError as e:
+        s.lengths_issues = e.issues
+
+
+def drop_lengths() -> None:
+    """Back to the plan's own lengths."""
+    s = st.session_state
+    s.lengths, s.lengths_name, s.lengths_issues = None, "", ()
 
 
 def replace(plan: Plan) -> None:

@@ -14,7 +14,9 @@ from app import palette
 from memcore import Plan, constants, evidence
 from memcore.explain import Book, Explanation, Term
 from memcore.levers import Lever
+from memcore.levers import levers as find_levers
 from memcore.report import LedgerRow, Memory, Report, Run, Serve, Time, TogetherMemory
+from memcore.solve import LIMITS, Answer
 from memcore.together import PARTS
 from memcore.units import (
     bytes_text,
@@ -381,17 +383,18 @@ def changes_text(lever: Lever) -> str:
 
 
 def saved_text(lever: Lever) -> str:
-    if lever.saved_bytes < 0:
-        return f"needs {bytes_text(-lever.saved_bytes)} more"
-    return f"saves {bytes_text(lever.saved_bytes)}"
+    if not lever.saved_bytes:
+        return "as much memory"
+    return f"{'saves' if lever.saved_bytes > 0 else 'adds'} {bytes_text(abs(lever.saved_bytes))}"
 
 
 def cost_text(lever: Lever) -> str:
-    """What a lever costs: seconds of a step, or GPU time per token where the batch differs."""
-    price = "" if lever.price is None else f"{lever.price:+.1%}"
-    if lever.same_batch and lever.added_seconds is not None:
-        return f"{signed_seconds(lever.added_seconds)} a step ({price})"
-    return f"{price} GPU time per token"
+    """What a lever costs: seconds of a step, or where those say little GPU time per token."""
+    if lever.added_seconds is None or lever.price is None:
+        return "time not computed"
+    if lever.steps_compare:
+        return f"{signed_seconds(lever.added_seconds)} a step ({lever.price:+.1%})"
+    return f"{lever.price:+.1%} GPU time per token"
 
 
 def waterfall(changes: Sequence[Change]) -> Rows:
@@ -488,6 +491,27 @@ def serving(serve: Serve, concurrency: int) -> Rows:
             PATH: f"serve.{field}",
         }
         for name, size, note, field in lines
+    ]
+
+
+def limits(found: Sequence[Answer], rate: float) -> Rows:
+    """How far the plan can go, and what forbids more."""
+    titles = {
+        "context": ("Longest sequence", "{:,} tokens"),
+        "concurrency": ("Most sequences at once", "{:,}"),
+        "gpus": (f"Fewest GPUs for {rate:,.4g} requests a second", "{:,}"),
+    }
+    return [
+        {
+            "question": titles[a.question][0],
+            "answer": titles[a.question][1].format(a.value) if a.value else "not possible",
+            "what forbids more": LIMITS[a.limit],
+            "first token": seconds_text(a.served.ttft_seconds) if a.value else "",
+            "per token": seconds_text(a.served.tpot_seconds) if a.value else "",
+            "tensor parallel": a.plan.parallel.tp,
+            "value": a.value,
+        }
+        for a in found
     ]
 
 
@@ -724,10 +748,11 @@ def calculators() -> Rows:
 
 
 def estimators() -> Rows:
-    """What Megatron-LM's own estimator says of each plan, and which tensors make the difference."""
-    by = evidence.estimators_table()["estimator"]
+    """What frameworks' own estimators say of each plan, and which tensors make the difference."""
+    known = evidence.estimators_table()["estimators"]
     return [
         {
+            "estimator": known[e.by]["name"],
             "plan": e.label,
             "counts": e.what,
             "says": bytes_text(e.theirs),
@@ -739,9 +764,8 @@ def estimators() -> Rows:
                 if round(p.bytes)
             ),
             "pipeline stage": e.stage,
-            "estimator": by["name"],
-            "version": by["version"],
-            "source": by["url"],
+            "version": known[e.by]["version"],
+            "source": known[e.by]["url"],
             "their_bytes": e.theirs,
             "our_bytes": e.ours,
             PATH: f"evidence.estimates.{i}",
@@ -755,18 +779,28 @@ def _signed(n: float) -> str:
 
 
 def estimated() -> str:
-    """How far the estimator is from ours, in a paragraph."""
-    found, by = evidence.estimates(), evidence.estimators_table()["estimator"]
-    of = {what: [e for e in found if e.what == what] for what in ("states", "activations")}
-    least, most = (
-        pick(evidence.relative(e.theirs, e.ours) for e in of["activations"]) for pick in (min, max)
-    )
-    states = max(abs(evidence.relative(e.theirs, e.ours)) for e in of["states"])
+    """How far the estimators are from ours, in a paragraph."""
+    known = evidence.estimators_table()["estimators"]
+
+    def span(by: str, what: str) -> tuple[int, float, float]:
+        more = [
+            evidence.relative(e.theirs, e.ours)
+            for e in evidence.estimates()
+            if (e.by, e.what) == (by, what)
+        ]
+        return len(more), min(more), max(more)
+
+    plans, least, most = span("megatron", "states")
+    _, low, high = span("megatron", "activations")
+    others, fewest, highest = span("deepspeed", "states")
     return (
-        f"**{by['name']}'s own estimator, {len(of['states'])} plans** ({by['version']}, run as it "
-        f"is). Of the states it is within {states:.2%} of Memplan. Of what forwards keep it says "
-        f"{least:+.0%} to {most:+.0%}: it takes every layer for one of GPT with dropout, and a "
-        "mixture for its dense MLP. Each difference is the sum of the tensors named, to the byte."
+        f"**{known['megatron']['name']}'s and {known['deepspeed']['name']}'s own estimators, "
+        f"{plans} and {others} plans**, run as they are. Of the states Megatron-LM's is within "
+        f"{max(-least, most):.1%} of Memplan. Of what forwards keep it says {-low:.0%} less to "
+        f"{high:.0%} more than Memplan: it takes every layer for one of GPT with dropout, and a "
+        f"mixture for its dense MLP. DeepSpeed's says {-fewest:.0%} less to {highest:.0%} more of "
+        "states and buffers at the optimizer's step. Each difference is the sum of the tensors "
+        "named, to the byte."
     )
 
 
@@ -906,6 +940,27 @@ def dimensions(plan: Plan) -> Rows:
         }
         for kind, table in (("dimension", "dimensions"), ("cut over", "axes"))
         for name, meaning in words[table].items()
+    ]
+
+
+@functools.cache
+def _first_levers() -> dict[str, str]:
+    """The first lever of each plan that is known to run out of memory."""
+    plans = {row["name"]: Plan.of(row["plan"]) for row in evidence.first_fixes()}
+    return {name: find_levers(plan)[0].label for name, plan in plans.items()}
+
+
+def first_fixes() -> Rows:
+    """Plans that run out of memory, Memplan's first lever, and what those who know would do."""
+    ours = _first_levers()
+    return [
+        {
+            "plan": row["what"],
+            "Memplan's first lever": ours[row["name"]],
+            "what others would do, and why": f"{row['reason']} ({row['source']})",
+            "theirs": " or ".join(row["first"]),
+        }
+        for row in evidence.first_fixes()
     ]
 
 

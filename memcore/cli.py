@@ -376,19 +376,10 @@ def _solve(args: argparse.Namespace) -> int:
     return 0
 
 
-_LIMITS = {
-    "memory": "memory",
-    "ttft": "the time to the first token",
-    "tpot": "the time per token",
-    "positions": "the model's number of positions",
-    "load": "the number of requests",
-    "rule": "another field of the plan",
-    "range": "nothing that was tried",
-}
-
-
 def _solved(answer: Answer) -> str:
     """An answer for a terminal."""
+    from memcore.solve import LIMITS
+
     s, p = answer.served, answer.plan
     what = {
         "context": f"Longest context: {answer.value:,} tokens, {p.serve.output_len:,} of them "
@@ -398,10 +389,10 @@ def _solved(answer: Answer) -> str:
         f"{p.serve.concurrency:,} sequences at once on each replica",
     }[answer.question]
     if not answer.value:
-        return f"Not possible: {_LIMITS[answer.limit]} forbids it."
+        return f"Not possible: {LIMITS[answer.limit]} forbids it."
     less = "fewer" if answer.question == "gpus" else "more"
     return (
-        f"{what}; {_LIMITS[answer.limit]} forbids {less}.\nFirst token after "
+        f"{what}; {LIMITS[answer.limit]} forbids {less}.\nFirst token after "
         f"{seconds_text(s.ttft_seconds)}, then one every {seconds_text(s.tpot_seconds)}"
     )
 

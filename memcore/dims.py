@@ -121,6 +121,7 @@ SINKED = Dim("SINKED")  # S + 1: every key and the attention sink
 KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part of a joint tensor
 SMS = Dim("SMS")  # streaming multiprocessors of the GPU
 TOKENS = Dim("TOKENS")  # B x S: tokens in a micro-batch
+DISTINCT = Dim("DISTINCT")  # rows of the embedding that a micro-batch reads, at most
 CHUNK = Dim("CHUNK")  # tokens whose logits exist at once in a chunked loss
 LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
 V_DIM = Dim("V_DIM")  # width of one head's values
@@ -166,8 +167,54 @@ PARAMETER_BUFFER = Dim("PARAMETER_BUFFER")  # elements of one buffer that weight
 SLICE = Dim("SLICE")  # parameters in the largest tensor's part on one GPU
 
 
+STACKS = ("vision", "encoder")  # what runs before a model's main layers, on dimensions of its own
+
+
+MAIN = "main"  # in a block of another stack: of the main stack all the same
+_DIMS: dict[str, Dim] = {}
+
+
+@functools.cache
+def of_stack(stack: str, factor: Factor) -> Factor:
+    """A factor as one stack of layers has it: that stack's hidden size, its tokens, ..."""
+    if isinstance(factor, Dim):
+        own, dot, name = factor.name.partition(".")
+        if dot:  # it says itself whose it is
+            return _DIMS[name] if own == MAIN else factor
+        _DIMS[factor.name] = factor
+        return _dim(f"{stack}.{factor.name}")
+    if isinstance(factor, Cut):
+        inner = of_stack(stack, factor.dim)
+        assert isinstance(inner, _Divisible)
+        return _cut(inner, factor.axis)
+    assert isinstance(factor, int), "a count of a whole shape belongs to the main stack"
+    return factor
+
+
+@functools.cache
+def _dim(name: str) -> Dim:
+    return Dim(name)
+
+
+def _derive_stack(stack: str, sizes: MutableMapping[str, Number]) -> None:
+    """The dimensions of a stack before the main one. A vision tower reads every image apart, with
+    as many tokens as an image has; an encoder reads the sequence, and what follows the target."""
+    start = f"{stack}."
+    own = {k.removeprefix(start): n for k, n in sizes.items() if k.startswith(start)}
+    sub = {k: n for k, n in sizes.items() if "." not in k} | own
+    if stack == "vision":
+        sub |= {"B": sizes["B"] * sizes.get("IMAGES", 1), "S": own["IMAGE_TOKENS"]}
+    else:
+        sizes["S"] = sizes.get("TARGET", sizes["S"])
+    derive(sub)
+    sizes.update({start + k: n for k, n in sub.items()})
+
+
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
+    for stack in STACKS:
+        if f"{stack}.D" in sizes:
+            _derive_stack(stack, sizes)
     for axis in ("SEQ", "EP", "ETP", "EDP"):
         sizes.setdefault(axis, 1)
     sizes.setdefault("IMBALANCE", 1000)
@@ -224,6 +271,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["LABELS"] = where(b == 1, s + 1, b * s)
     # Liger's chunks: about as many bytes of logits as the hidden states have.
     tokens = sizes["TOKENS"] = b * s
+    sizes["DISTINCT"] = minimum(tokens, sizes["VOCAB"])
     rows = next_power_of_2(ceil_div(tokens, ceil_div(sizes["VOCAB"], sizes["D"])))
     sizes["CHUNK"] = where(rows < tokens, rows, tokens)
 

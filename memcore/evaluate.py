@@ -16,12 +16,12 @@ from memcore.ledger import Amounts
 from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
+from memcore.policies import DENSE, NO_LAYER
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
-from memcore.serving import serve
+from memcore.serving import serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
 from memcore.training_time import training_time
-from memcore.units import bytes_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -84,10 +84,23 @@ def _not_planned(plan: Plan) -> str:
     if p.ep > 1 and not plan.architecture.experts:
         return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
     if p.ep > 1 and not own:
-        return (
-            "expert parallelism is planned for Megatron only; set train.framework to megatron, or "
-            "parallel.ep to 1."
-        )
+        if plan.train.framework != "fsdp2" or plan.train.zero != 3:
+            return (
+                "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
+                "transformers runs it; set train.framework to one of them, or parallel.ep to 1."
+            )
+        t = plan.train
+        moved = {t.offload_optimizer, t.offload_parameters, t.offload_activations} - {"none"}
+        if p.shard_group or moved:
+            return (
+                "expert parallelism under FSDP2 is not planned with hybrid sharding or offload; "
+                "set parallel.shard_group to 0 and offload to none, or parallel.ep to 1."
+            )
+        if p.tp * p.pp * p.cp > 1 or plan.architecture.family == "llama4_text":
+            return (
+                "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "
+                "Llama 4; set parallel.tp, pp and cp to 1, or parallel.ep to 1."
+            )
     if p.tp > 1 and plan.architecture.experts and not own:
         return (
             "tensor parallelism of mixtures of experts is planned for Megatron only; set "
@@ -123,6 +136,9 @@ class Training:
         return self.counted.memory
 
     def time(self) -> Time | None:
+        """None where it is not computed yet: with frozen weights, models of several stacks."""
+        if self.plan.train.frozen != NO_LAYER or self.plan.architecture.tower:
+            return None
         return training_time(self.plan, self.step, self.amounts)
 
 
@@ -144,16 +160,25 @@ def evaluate(plan: Plan) -> Report:
     else:
         memory, ledger, time = training.memory, training.counted.ledger, training.time()
         both = together(plan, training.step, training.amounts, memory)
-        if plan.train.adapter != "none":
+        if plan.train.frozen != NO_LAYER or plan.train.adapter != "none":
             of = training.amounts.elements
             trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
-            notes.append(
-                f"{trainable:,} parameters of adapters are trained, beside the model's own."
-            )
+            of_what = "" if plan.train.adapter == "none" else "of adapters "
+            beside = "; the others are frozen" if not of_what else ", beside the model's own"
+            notes.append(f"{trainable:,} parameters {of_what}are trained{beside}.")
+        if plan.train.ema != "none":
+            notes.append("Updating the average of the weights is not part of the step's time.")
+        if plan.train.embedding_gradient != DENSE:
+            notes.append("The optimizer's time is that of updating every row of the embedding.")
         if plan.train.mtp_layers:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
+            )
+        if plan.train.frozen != NO_LAYER:
+            notes.append(
+                "The time of a training step is not computed with frozen weights yet; its memory "
+                "is."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(
@@ -175,17 +200,20 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    served = serve(plan) if FAMILIES[plan.architecture.family].decoder else None
-    if served is None:
+    decodes = FAMILIES[plan.architecture.family].decoder
+    served = serve(plan) if decodes and not plan.architecture.tower else None
+    if plan.architecture.tower:
+        notes.append(
+            "Time and serving are not computed yet for models of several stacks; the memory of a "
+            "training step is."
+        )
+    elif served is None:
         notes.append(
             f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
             "nothing and has no KV cache."
         )
-    elif served.outside_bytes > (rest := plan.accelerator.usable_bytes - served.budget_bytes):
-        notes.append(
-            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
-            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
-        )
+    else:
+        notes += serving_notes(plan, served)
     return Report(
         plan=plan.document(),
         parameters=count_of,
@@ -206,5 +234,6 @@ def _padded_experts(plan: Plan) -> int:
     experts, t = plan.architecture.experts, plan.train
     if not experts or t.framework != "fsdp2" or t.zero < 2:
         return 0
-    padded = ceil_div(experts, plan.dp) * plan.dp
+    holders = plan.dp // plan.parallel.ep  # the ranks that have the same experts
+    padded = ceil_div(experts // plan.parallel.ep, holders) * plan.dp
     return padded if padded > experts else 0

@@ -23,6 +23,7 @@ from memcore.ledger import (
     Group,
     Template,
     Window,
+    carried_gradients,
     checkpoint,
     gradients,
     held,
@@ -32,8 +33,9 @@ from memcore.ledger import (
     weight_copies,
     window,
 )
-from memcore.policies import LAYER, OPERATIONS, Optimizer, Precision
+from memcore.policies import AVERAGED, AVERAGED_FP32, LAYER, OPERATIONS, Optimizer, Precision
 from memcore.states import BlockStates, block_states, lookup_tables, megatron_buffers
+from memcore.structure import BRIDGE, IDLE, TOWER
 from memcore.tape import Tape
 
 Alive = list[tuple[Group, Number]]
@@ -132,6 +134,7 @@ class Step:
     last: bool = True
     waiting: int = 0
     losses: int = 0
+    average: str = "none"  # of the weights that is kept besides (policies.AVERAGES)
     offload_parameters: str = "none"
     offload_activations: str = "none"
     schedule: Callable[[Step], list[Instant]] | None = None
@@ -147,7 +150,8 @@ class Step:
         return self._states(self.blocks.head, outer=True)
 
     def layer(self, kind: int) -> BlockStates:
-        return self._states(self.blocks.layers[kind], outer=False)
+        outer = self.blocks.kinds[kind].place == BRIDGE
+        return self._states(self.blocks.layers[kind], outer=outer)
 
     def _states(self, tape: Tape, outer: bool) -> BlockStates:
         flattened = self.schedule is not None
@@ -155,13 +159,20 @@ class Step:
 
     def recompute(self, kind: int) -> str:
         """What of layers of this kind is run again whole (policies.Checkpointing), or ''."""
-        again = self.blocks.kinds[kind].recompute
+        again = "" if self.blocks.kinds[kind].place == IDLE else self.blocks.kinds[kind].recompute
         return again if again in (OPERATIONS, LAYER) else ""
 
     @property
     def checkpointed(self) -> bool:
         """Whether any layer is run again, so that what layers are called with stays."""
         return any(self.recompute(k) for k in range(len(self.blocks.kinds)))
+
+    @property
+    def ends(self) -> list[tuple[str, str, int]]:
+        """The layers at whose backward memory can peak; none reaches a frozen one."""
+        of = self.running
+        reached = [not (kind.frozen and kind.leads) for kind in self.blocks.kinds]
+        return [end for end in of.ends if reached[of.kind(end[2])]]
 
     def kept(self, kind: int) -> Group:
         """What one layer's forward leaves for its backward."""
@@ -173,12 +184,13 @@ class Step:
         kind = self.running.kind(i)
         return window(self.blocks.layers[kind], FORWARD, recompute=self.recompute(kind))
 
-    def backward(self, i: int, merge: bool = False) -> Window:
-        """Layer `i` running backward, again forward first where it is checkpointed."""
+    def backward(self, i: int, merge: bool = False, reduced: bool | None = None) -> Window:
+        """Layer `i` running backward, again forward first where it is checkpointed; of that only
+        what is before the gradients of its experts are `reduced`, or only what is after."""
         kind = self.running.kind(i)
         again = self.recompute(kind)
         stretch = RECOMPUTE if again else BACKWARD
-        return window(self.blocks.layers[kind], stretch, merge, again)
+        return window(self.blocks.layers[kind], stretch, merge, again, reduced)
 
     def of_layers(self, state: str, counts: list[int]) -> Alive:
         """One kind of state of `counts` layers of each kind."""
@@ -221,6 +233,15 @@ BUFFERS = Group(
 )
 
 
+AVERAGES_TAKEN = Group(
+    (
+        Template(
+            "averages taken", "optimizer_states", (), "int64", "always", "how often so far",
+            "torch.optim.swa_utils.AveragedModel: n_averaged",
+        ),
+    )
+)  # fmt: skip
+
 LOSS_SCALE = Group.of(
     Template(
         name, "workspace", (), dtype, "always", "keeps small fp16 gradients above zero",
@@ -232,7 +253,8 @@ LOSS_SCALE = Group.of(
 
 def optimizer_states(step: Step) -> Alive:
     tables = (lookup_tables(step.optimizer), 1)
-    return [*step.every("moments"), *step.every("master"), *step.every("steps"), tables]
+    averages = step.every("average") if step.average == AVERAGED_FP32 else []
+    return [*step.every("moments"), *step.every("master"), *step.every("steps"), *averages, tables]
 
 
 def resident(step: Step) -> Alive:
@@ -240,6 +262,8 @@ def resident(step: Step) -> Alive:
     alive = step.every("resident") if step.offload_parameters == "none" else []
     if step.offload == "none":
         alive += optimizer_states(step)
+    if step.average == AVERAGED:
+        alive += [*step.every("second"), (AVERAGES_TAKEN, 1)]
     if step.accumulated:
         alive += step.every("gradients")
         counted = zip(step.blocks.layers, step.layers.counts, strict=False)
@@ -265,14 +289,21 @@ def stepping(step: Step) -> Alive:
 
 
 def _shared(step: Step) -> tuple[Group, Group]:
-    return shared(step.blocks.layers, step.checkpointed)
+    return shared(_of_layers(step), step.checkpointed)
+
+
+def _of_layers(step: Step) -> tuple[Tape, ...]:
+    """The tapes of what is called as a layer."""
+    kinds = zip(step.blocks.layers, step.blocks.kinds, strict=True)
+    return tuple(tape for tape, kind in kinds if kind.place != BRIDGE)
 
 
 def saved_for_backward(step: Step) -> Alive:
     """What one micro-batch's forward leaves for its backward, as saved_tensors_hooks counts it."""
     blocks = step.blocks
     kinds = range(len(blocks.kinds))
-    whole = tuple(blocks.layers[k] for k in kinds if not step.recompute(k))
+    layers = [k for k in kinds if blocks.kinds[k].place != BRIDGE]
+    whole = tuple(blocks.layers[k] for k in layers if not step.recompute(k))
     until_backward, _ = shared(whole, False)
     if step.checkpointed and blocks.structure.kernels == "compile":  # inputs of a compiled graph
         until_backward = _shared(step)[0]
@@ -313,6 +344,19 @@ def waiting(step: Step) -> Alive:
     one = [*step.at_first((saved(step.blocks.embed), 1)), *_kept(step, step.running.count)]
     heads = step.at_last((saved(step.blocks.head), step.losses))
     return [*((group, times * n) for group, times in one), *heads]
+
+
+def crossing(step: Step, i: int) -> Alive:
+    """While layer `i` of a tower runs backward: the gradient of what the model ran before the
+    tower, which waits for the embedding's backward."""
+    blocks, place = step.blocks, step.blocks.kinds[step.running.kind(i)].place
+    if place not in (TOWER, IDLE):
+        return []
+    return [
+        (carried_gradients(tape), 1)
+        for tape, kind in zip(blocks.layers, blocks.kinds, strict=True)
+        if kind.place == BRIDGE
+    ]
 
 
 def activations(step: Step, layers: int, forward: bool) -> Alive:
@@ -375,12 +419,17 @@ def _whole(step: Step) -> list[Instant]:
                 window(blocks.head, BACKWARD, merge),
             ),
         ]
-    for name, label, i in layers.ends:
+    for name, label, i in step.ends:
         out.append(
             Instant(
                 name,
                 label,
-                before + so_far(layers.after(i)) + activations(step, i, forward=False),
+                [
+                    *before,
+                    *so_far(layers.after(i)),
+                    *activations(step, i, forward=False),
+                    *crossing(step, i),
+                ],
                 step.backward(i, merge),
             )
         )
@@ -411,8 +460,27 @@ def _sharded(step: Step) -> list[Instant]:
     hosted = step.offload_parameters != "none"  # and with them gradients and states
     there = step.keeps_gradients and not hosted
     before = base + (step.every("gradients") if there else [])
-    root = [*step.at_first((step.embed.gathered, 1)), *step.at_last((step.head.gathered, 1))]
-    head_grads = step.at_last((gradients(blocks.head), 1))
+    bridges = [k for k, kind in enumerate(blocks.kinds) if kind.place == BRIDGE]
+    root = [
+        *step.at_first((step.embed.gathered, 1)),
+        *((step.layer(k).gathered, 1) for k in bridges),
+        *step.at_last((step.head.gathered, 1)),
+    ]
+
+    def root_grads(counts: list[int]) -> Alive:
+        """Of the root's gradients those that are there when these layers have run backward."""
+        made = [(gradients(blocks.layers[k]), counts[k]) for k in bridges]
+        return [*step.at_last((gradients(blocks.head), 1)), *made]
+
+    def proper(counts: list[int]) -> list[int]:
+        """How many of these are layers, with a group of weights of their own."""
+        return [0 if k in bridges else count for k, count in enumerate(counts)]
+
+    def trains(i: int, towards: int) -> int:
+        """Layer `i`, or the next one that is a layer and is run backward."""
+        while 0 <= i < n and blocks.kinds[layers.kind(i)].place in (BRIDGE, IDLE):
+            i += towards
+        return i
 
     def whole(i: int) -> Alive:
         """The gathered weights of layer `i`, if there is one."""
@@ -420,7 +488,7 @@ def _sharded(step: Step) -> list[Instant]:
 
     def unsharded(count: int) -> Alive:
         """Whole weights of the first `count` layers, when they are not resharded."""
-        return [] if step.reshards else step.of_layers("gathered", layers.first(count))
+        return [] if step.reshards else step.of_layers("gathered", proper(layers.first(count)))
 
     def gathering(i: int) -> Alive:
         """The all-gather buffer of layer `i`, which is fetched ahead when layers are resharded."""
@@ -441,7 +509,7 @@ def _sharded(step: Step) -> list[Instant]:
     def reduced(counts: list[int]) -> Alive:
         """Reduced gradients of these layers, if they were not there before."""
         gone = step.keeps_gradients or hosted
-        return [] if gone else step.of_layers("gradients", counts)
+        return [] if gone else step.of_layers("gradients", proper(counts))
 
     out = [
         Instant(
@@ -502,24 +570,28 @@ def _sharded(step: Step) -> list[Instant]:
                 window(blocks.head, BACKWARD),
             )
         )
-    for name, label, i in layers.ends:
+    for name, label, i in step.ends:
         tape = blocks.layers[layers.kind(i)]
         common = [
             *before,
             *root,
-            *gathering(i - 1),
+            *gathering(trains(i - 1, -1)),
             *reduced(layers.after(i)),
-            *head_grads,
+            *root_grads(layers.after(i)),
             *activations(step, i, forward=False),
+            *crossing(step, i),
         ]
-        out.append(
-            Instant(
-                name,
-                label,
-                [*common, *unsharded(i + 1), *gathering(i), *reducing(i + 1)],
-                step.backward(i),
-            )
-        )
+        own = [] if layers.kind(i) in bridges else gathering(i)
+        running, behind = [*common, *unsharded(i + 1), *own], reducing(trains(i + 1, 1))
+        if tape.reduced:  # that reduction waits for the one before, and lets its buffer go
+            before_that = [*running, *behind]
+            out.append(Instant(name, label, before_that, step.backward(i, reduced=False)))
+            name, label = f"{name}-reduced", f"{label}, its experts' gradients reduced"
+            out.append(Instant(name, label, running, step.backward(i, reduced=True)))
+        else:
+            out.append(Instant(name, label, [*running, *behind], step.backward(i)))
+        if layers.kind(i) in bridges:
+            continue
         out.append(
             Instant(
                 name.replace("backward", "reduce"),
@@ -537,7 +609,7 @@ def _sharded(step: Step) -> list[Instant]:
                     *root,
                     *reducing(0),
                     *reduced(layers.counts),
-                    *head_grads,
+                    *root_grads(layers.counts),
                     (saved(blocks.embed), 1),
                     *waiting(step),
                 ],
@@ -551,7 +623,8 @@ def _sharded(step: Step) -> list[Instant]:
             [
                 *before,
                 *reduced(layers.counts),
-                *head_grads,
+                *root_grads(layers.counts),
+                *((step.layer(k).reduction, 1) for k in bridges),
                 *step.at_first((gradients(blocks.embed), 1), (step.embed.reduction, 1)),
                 *step.at_last((step.head.reduction, 1)),
                 *waiting(step),

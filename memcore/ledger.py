@@ -177,7 +177,13 @@ def _last_saved(tape: Tape) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: str = "") -> Window:
+def window(
+    tape: Tape,
+    stretch: str,
+    merge_gradients: bool = False,
+    recompute: str = "",
+    reduced: bool | None = None,
+) -> Window:
     """One stretch of a tape as rows with lifetimes.
 
     stretch           'forward'; 'backward' (begins with what forward saved); 'recompute' (both
@@ -185,6 +191,7 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: s
                       nothing saved)
     merge_gradients   a gradient exists already: the new one is added to it and gone
     recompute         what of the layer is run again (policies.Checkpointing)
+    reduced           only before the gradients of its experts are reduced, or only after
     """
     kept = kept_products(tape) if recompute == OPERATIONS else ()
     last_saved = _last_saved(tape)
@@ -195,6 +202,8 @@ def window(tape: Tape, stretch: str, merge_gradients: bool = False, recompute: s
         RECOMPUTE: (0, end),
         INFERENCE: (0, middle),
     }[stretch]
+    if reduced is not None:
+        first, last = (tape.reduced, last) if reduced else (first, tape.reduced)
     rows: list[Template] = []
     births: dict[int, list[int]] = {}
     deaths: dict[int, list[int]] = {}
@@ -266,6 +275,19 @@ def held(tape: Tape) -> Group:
         )
         for s in tape.storages
         if s.kind == "input" and s.dtype != "int64" and not s.saved_by
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def carried_gradients(tape: Tape) -> Group:
+    """Gradients of what this block reads beside its input, when it has run backward."""
+    return Group.of(
+        Template(
+            f"{x.storage.name} grad", "workspace", x.shape, x.dtype, "backward",
+            "waits until all that read it have run backward", AUTOGRAD,
+        )
+        for x in tape.carried
+        if x.needs_grad
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from memcore import constants, deepspeed, offload, pipeline, policies
 from memcore.blocks import build, structure_of
 from memcore.dims import LIVE, Number, ceil_div, derive, maximum
+from memcore.families import FAMILIES
 from memcore.instants import (
     Alive,
     Instant,
@@ -23,11 +24,14 @@ from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
 from memcore.structure import (
+    BRIDGE,
     FIRST,
     HEAD,
+    IDLE,
     OWN,
     SEQUENCE,
     TENSOR,
+    TOWER,
     Adapters,
     Depths,
     LayerKind,
@@ -42,6 +46,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
     """The words of a plan that decide its schedule on one pipeline stage."""
     t, p = plan.train, plan.parallel
     copies = policies.COPIES[t.framework, t.precision]
+    again = policies.CHECKPOINTING[t.checkpointing].recompute
     model = plan.architecture
     if p.pp > 1 and model.traits.tied_embeddings:  # the last stage has a copy of its own
         model = replace(model, traits=replace(model.traits, tied_embeddings=False))
@@ -59,11 +64,15 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         adapters=adapters_of(plan),
         narrow=narrow_of(plan),
         depths=depths_of(plan),
+        frozen=frozen_of(plan),
+        table=t.embedding_gradient,
+        reached=bool(frozen_of(plan)) and again in (policies.OPERATIONS, policies.LAYER),
+        regathers=copies.reduced if p.ep > 1 and t.framework == "fsdp2" else "",
     )
-    again = policies.CHECKPOINTING[t.checkpointing].recompute
     leads = _leads(structure)
-    kinds, stack = layers_of(model, again, t.checkpoint_every, leads)
-    layers = stack.part(*pipeline.span(model.layers, p.pp, stage))
+    held = max(model.layers - t.trained_layers, 0) if t.frozen == policies.LOWER else 0
+    kinds, stack = layers_of(model, again, t.checkpoint_every, leads, held)
+    layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
     return Step(
         blocks=build(structure, kinds),
@@ -86,14 +95,26 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         last=stage == p.pp - 1,
         waiting=pipeline.in_flight(plan, stage) - 1,
         losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
+        average=t.ema,
     )
 
 
 def _leads(structure: Structure) -> bool:
     """Whether nothing before the first layer is trained, so that its input needs no gradient."""
+    if structure.frozen:
+        return not structure.reached
     a = structure.adapters
     projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
     return a is not None and not a.inputs and not (projected and a.targets == "all-linear")
+
+
+def frozen_of(plan: Plan) -> str:
+    """Which blocks besides layers are frozen, as Structure has it."""
+    t = plan.train
+    if t.frozen == policies.NO_LAYER:
+        return ""
+    every = t.frozen == policies.LOWER and t.trained_layers == 0
+    return policies.LOWER if every else policies.EMBEDDINGS
 
 
 def narrow_of(plan: Plan) -> Narrow | None:
@@ -134,20 +155,35 @@ def depths_of(plan: Plan) -> Depths | None:
 
 @functools.lru_cache(maxsize=256)
 def layers_of(
-    model: Model, recompute: str = "", every: int = 1, leads: bool = False
+    model: Model, recompute: str = "", every: int = 1, leads: bool = False, held: int = 0
 ) -> tuple[tuple[LayerKind, ...], Layers]:
     """The kinds of layer that a model's stack has, and the stack with kinds as indices into them.
-    Of every `every` layers the last is run again in backward. `leads`: the first layer's input
-    needs no gradient."""
-    stack = [
-        LayerKind(attention, recompute if (i + 1) % every == 0 else "", leads and i == 0)
-        for i, attention in enumerate(model.kinds or (FULL,) * model.layers)
-    ]
+    Of every `every` layers the last is run again in backward. `leads`: the input of the first layer
+    that is trained needs no gradient, behind `held` layers that are frozen."""
+    carries = FAMILIES[model.family].carries
+
+    def run(of: Model, place: str) -> list[LayerKind]:
+        words = of.kinds or (FULL,) * of.layers
+        read = len(words) - of.idle
+        return [
+            LayerKind(
+                attention,
+                recompute if (i + 1) % every == 0 and (i >= held or not leads) else "",
+                leads and i <= held,
+                i < held,
+                place if i < read else IDLE,
+                carries and i == read - 1,
+            )
+            for i, attention in enumerate(words)
+        ]
+
+    tower = [*run(model.tower, TOWER), LayerKind("", place=BRIDGE)] if model.tower else []
+    stack = tower + run(model, "")
     kinds = tuple(dict.fromkeys(stack))
     if len(kinds) == 1:
-        return kinds, Layers(model.layers, ())
+        return kinds, Layers(len(stack), ())
     index = {kind: i for i, kind in enumerate(kinds)}
-    return kinds, Layers(model.layers, tuple(index[kind] for kind in stack))
+    return kinds, Layers(len(stack), tuple(index[kind] for kind in stack))
 
 
 def training_sizes(plan: Plan) -> dict[str, Number]:
@@ -172,7 +208,8 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
     sizes["STATE"] = ranks if partitioned else 1
     # Each expert is on one of EP ranks, taken from all that run the same layers.
-    sizes["EDP"] = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"]) if t.zero == 1 else 1
+    holders = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"])
+    sizes["EDP"] = holders if sharded or t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
     if t.framework == "megatron":

@@ -58,6 +58,7 @@ class Traits:
     router_grouped: bool = False
     compressed_queries: bool = False
     rotary_interleaved: bool = False
+    projector_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class Image:
             "PATCH_W": self.patch_width,
             "CHANNELS": self.channels,
             "PATCHES": self.patches,
+            "IMAGE_TOKENS": self.tokens,
         }
 
 
@@ -124,6 +126,10 @@ class Model:
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
     image              what an image model reads: its tokens are one sequence, of a fixed length
+    tower              layers that run before these, on dimensions of their own: what looks at
+                       images, or the encoder before a decoder
+    stack              of a tower: what it is, one of dims.STACKS
+    idle               of a tower: layers behind those whose result is read
     """
 
     family: str
@@ -151,6 +157,9 @@ class Model:
     shared_size: int = 0
     type_rows: int = 0
     image: Image | None = None
+    tower: Model | None = None
+    stack: str = ""
+    idle: int = 0
 
     @property
     def learned_positions(self) -> bool:
@@ -180,6 +189,11 @@ class Model:
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
             **(self.image or NO_IMAGE).sizes,
+            **(
+                {f"{self.tower.stack}.{k}": n for k, n in self.tower.sizes.items()}
+                if self.tower
+                else {}
+            ),
         }
 
 
@@ -349,6 +363,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_new",
     "gelu_fast": "gelu_fast",
     "relu": "relu",
+    "quick_gelu": "quick_gelu",
 }
 
 

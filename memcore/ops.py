@@ -149,6 +149,8 @@ def activation(t: Tape, x: Tensor, kind: str) -> Tensor:
     if kind in ("silu", "gelu"):
         return keeps_input(t, x, kind)
     with t.scope(kind):
+        if kind == "quick_gelu":  # x sigmoid(a x)
+            return multiply(t, x, keeps_result(t, scale(t, x, "a x"), "sigmoid"), "product")
         half = scale(t, x, "x / 2")
         if kind == "gelu_new":  # x/2 (1 + tanh(a (x + b x^3)))
             inner = add(t, x, scale(t, power(t, x, "cube"), "cube scaled"), "x + cube")

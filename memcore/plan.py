@@ -69,7 +69,14 @@ class Parallel(_Part):
     tp: int = _field(1, "Tensor parallel", "Ranks that share each layer.", ge=1, le=1024)
     pp: int = _field(1, "Pipeline parallel", "Stages that share the layers.", ge=1, le=1024)
     cp: int = _field(1, "Context parallel", "Ranks that share a sequence.", ge=1, le=1024)
-    ep: int = _field(1, "Expert parallel", "Ranks that share the experts.", ge=1, le=1024)
+    ep: int = _field(
+        1,
+        "Expert parallel",
+        "Ranks that share the experts out, whole: as Megatron-Core does, or under FSDP2 as "
+        "transformers' all-to-all.",
+        ge=1,
+        le=1024,
+    )
     etp: int = _field(
         1,
         "Expert tensor parallel",
@@ -104,6 +111,13 @@ class Train(_Part):
     )
     seq_len: int = _field(
         4096, "Sequence length", "Tokens per sequence.", "tokens", ge=1, le=16_777_216
+    )
+    images: int = _field(
+        1,
+        "Images per sequence",
+        "That a vision-language model reads; their tokens are part of the sequence.",
+        ge=0,
+        le=1_000,
     )
     grad_accumulation: int = _field(
         1, "Gradient accumulation", "Micro-batches per optimizer step.", ge=1, le=1_000_000
@@ -185,6 +199,23 @@ class Train(_Part):
     )
     adapter_dtype: _words(policies.ADAPTER_DTYPES) = _field(  # type: ignore[valid-type]
         "fp32", "Adapter dtype", "Of the adapters' weights, gradients and moments."
+    )
+    frozen: _words(policies.UNTRAINED) = _field(  # type: ignore[valid-type]
+        "none", "Frozen", "Which of the model's weights are not trained."
+    )
+    trained_layers: int = _field(
+        1,
+        "Trained layers",
+        "Of all layers the last so many are trained, where the lower ones are frozen.",
+        "layers",
+        ge=0,
+        le=100_000,
+    )
+    embedding_gradient: _words(policies.EMBEDDING_GRADIENTS) = _field(  # type: ignore[valid-type]
+        "dense", "Embedding gradient", "Of the token embedding, and the optimizer that takes it."
+    )
+    ema: _words(policies.AVERAGES) = _field(  # type: ignore[valid-type]
+        "none", "EMA weights", "Whether a moving average of the weights is kept besides."
     )
     precision: _words(policies.PRECISIONS) = _field(  # type: ignore[valid-type]
         "bf16-mixed", "Precision", "Which dtype each copy of a weight has."
@@ -516,6 +547,7 @@ class Plan(_Part):
             **self.architecture.sizes,
             "B": t.micro_batch,
             "S": t.seq_len,
+            "IMAGES": t.images,
             "ACCUMULATION": t.grad_accumulation,
             "GPUS": self.cluster.gpus,
             "GPUS_PER_NODE": self.gpus_in_node,

@@ -268,6 +268,25 @@ _ADAM_8BIT = (
     State("state2 (32 bit)", "small", "fp32"),
 )
 
+
+def _block_quantized(bits: int, block: int) -> tuple[State, ...]:
+    """torchao/optim (0.18): subclass_8bit.py, subclass_4bit.py and adam.py: _new_buffer.
+
+    Each tensor has the values that its codes stand for; one that is small, or no multiple of a
+    block, is whole.
+    """
+    kept = f"codes, {bits} bit", f"scales, {block}", f"values of {bits} bits, {block}"
+    names = ("codes", "scale", "qmap")
+    of_one = [(n, k, "int8" if n == "codes" else "fp32") for n, k in zip(names, kept, strict=True)]
+    return tuple(
+        State(f"{moment}.{name}" if name else moment, keeps, dtype)
+        for moment in ("exp_avg", "exp_avg_sq")
+        for name, keeps, dtype in (*of_one, ("", f"whole, {block}", ""))
+    )
+
+
+_AO_8, _AO_4 = _block_quantized(8, 256), _block_quantized(4, 128)
+
 # What stands here is what `optimizer.state` holds after a step (torch 2.13), and the lists that the
 # foreach implementations make (torch/optim/adam.py, _adafactor.py); Lion as in lion-pytorch;
 # 8-bit Adam as in bitsandbytes/optim/optimizer.py (0.49): min_8bit_size 4096, blocks of 256.
@@ -297,6 +316,22 @@ OPTIMIZERS = {
         _ADAM_8BIT,
         16,
         tables=("qmap1", "qmap2"),
+    ),
+    "torchao-adamw8bit": Optimizer(
+        "AdamW, 8 bit (torchao)",
+        "Both moments in 8 bits with an fp32 scale for each 256 of them (torchao.optim.AdamW8bit); "
+        "a parameter of fewer than 4,096 elements keeps them whole.",
+        _AO_8,
+        _AO_8,
+        16,
+    ),
+    "torchao-adamw4bit": Optimizer(
+        "AdamW, 4 bit (torchao)",
+        "Both moments in 4 bits with an fp32 scale for each 128 of them (torchao.optim.AdamW4bit); "
+        "a parameter of fewer than 4,096 elements keeps them whole.",
+        _AO_4,
+        _AO_4,
+        16,
     ),
     "sgd": Optimizer("SGD", "Keeps nothing between steps.", (), (), 2),
     "sgd-momentum": Optimizer(
@@ -331,6 +366,51 @@ DEEPSPEED_OPTIMIZERS = ("adamw", "adamw-foreach", "sgd", "sgd-momentum", "lion")
 GRADIENTS = {
     "freed": Word("Freed", "zero_grad() drops them after each step, PyTorch's default."),
     "kept": Word("Kept", "zero_grad(set_to_none=False) keeps them, through forward too."),
+}
+
+NO_LAYER, EMBEDDINGS, LOWER = "none", "embeddings", "lower"
+UNTRAINED = {
+    NO_LAYER: Word("Nothing", "Every weight is trained."),
+    EMBEDDINGS: Word(
+        "Embeddings",
+        "Tokens, positions and whatever lies before the first layer, with a head that is tied to "
+        "them. A frozen weight has no gradient and no optimizer state.",
+    ),
+    LOWER: Word(
+        "All but the last layers",
+        "The embeddings, and all layers but the last so many: no backward reaches them, so that "
+        "they keep nothing. The final norm and the head are trained.",
+    ),
+}
+
+DENSE, SPARSE, FUSED_ROWS = "dense", "sparse", "fused"
+EMBEDDING_GRADIENTS = {
+    DENSE: Word("Dense", "As large as the table, whatever rows were read."),
+    SPARSE: Word(
+        "Sparse",
+        "A row for each token (torch.nn.Embedding(sparse=True)), which torch.optim.SparseAdam "
+        "adds to two moments as large as the table.",
+    ),
+    FUSED_ROWS: Word(
+        "Row-wise, in backward",
+        "Backward updates the rows itself, with one fp32 value for each row of the table "
+        "(row-wise Adagrad as in FBGEMM and TorchRec): no gradient exists.",
+    ),
+}
+
+AVERAGED, AVERAGED_FP32 = "weights", "fp32"
+AVERAGES = {
+    "none": Word("None", "No average of the weights is kept."),
+    AVERAGED: Word(
+        "Like the weights",
+        "A second model whose weights follow the first one's, in their dtype and sharded as they "
+        "are (torch.optim.swa_utils.AveragedModel).",
+    ),
+    AVERAGED_FP32: Word(
+        "fp32, with the optimizer",
+        "An fp32 value for each trained weight, sharded as the optimizer states and offloaded "
+        "with them.",
+    ),
 }
 
 NF4, NF4_DOUBLE = "nf4", "nf4, double"
@@ -505,6 +585,7 @@ STORED_BITS = {
     "bf16": 16,
     "fp16": 16,
     "fp8": 8,
+    "bf16 2:4": 16 / 2 + 2 / 2,  # of four values two, and two bits for the place of each
     "fp8 128x128": 8 + 32 / 128**2,
     "int8": 8,
     "int4 g128": 4 + (16 + 4) / 128,
@@ -565,6 +646,12 @@ WEIGHT_DTYPES = {
     "fp32": WeightDtype("fp32", "4 bytes per weight.", "fp32", "fp32"),
     "bf16": WeightDtype("bf16", "2 bytes per weight.", "bf16"),
     "fp16": WeightDtype("fp16", "2 bytes per weight.", "fp16", "fp16"),
+    "bf16-sparse24": WeightDtype(
+        "bf16, 2:4 sparse",
+        "Of each four weights two are kept, and two bits for the place of each "
+        f"(torch.sparse.to_sparse_semi_structured); products are timed as dense ones.{_STAYS}",
+        "bf16 2:4",
+    ),
     "fp8": WeightDtype(
         "fp8", f"1 byte, a scale per matrix or row; products in fp8.{_STAYS}", "fp8", product="fp8"
     ),

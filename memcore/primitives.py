@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore import fused
-from memcore.dims import CHANNELS, CP, PATCH_H, PATCH_W, RANK, SEQ, TP, B, Factor, S, Shape
-from memcore.policies import DTYPE_BYTES, NF4_DOUBLE
+from memcore.dims import CHANNELS, CP, PATCH_H, PATCH_W, RANK, SEQ, TP, VOCAB, B, Factor, S, Shape
+from memcore.policies import DENSE, DTYPE_BYTES, NF4_DOUBLE, SPARSE
 from memcore.quantized import blocks
 from memcore.structure import SEQUENCE
 from memcore.tape import Gradients, Tape, Tensor
@@ -187,9 +187,9 @@ def _with_adapter(
 
 
 def wanted(t: Tape, x: Tensor) -> Tensor:
-    """A frozen embedding's result, of which a gradient is wanted all the same (transformers'
-    enable_input_require_grads, which PEFT calls where layers are checkpointed)."""
-    x.needs_grad |= bool(t.adapters and t.adapters.inputs)
+    """A frozen embedding's result, of which a gradient is wanted all the same: transformers' own
+    activation_checkpointing_enable calls enable_input_require_grads, and so does PEFT."""
+    x.needs_grad |= t.reached
     return x
 
 
@@ -276,11 +276,14 @@ def stacked_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
     out = t.new(f"{name} out", (stack, *rows, into), x_used.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        dw = t.new("weight grad", w_used.shape, w_used.dtype)
-        return [t.new(f"{name} input grad", x_used.shape, x_used.dtype), dw]
+        dw = t.new("weight grad", w_used.shape, w_used.dtype) if w_used.needs_grad else None
+        dx = t.new(f"{name} input grad", x_used.shape, x_used.dtype) if x_used.needs_grad else None
+        return [dx, dw]
 
-    saved = [x_used, w_used]
-    t.finish(f"{name} bmm", [x_used, w_used], out, saved, backward, flops=[(4.0, flops[1])])
+    pair = ((x_used, w_used), (w_used, x_used))
+    saved = [of for of, other in pair if other.needs_grad]
+    again = [(2.0 * (w_used.needs_grad + x_used.needs_grad), flops[1])]
+    t.finish(f"{name} bmm", [x_used, w_used], out, saved, backward, flops=again)
     return out
 
 
@@ -487,6 +490,21 @@ def contiguous(t: Tape, x: Tensor, shape: Shape, name: str, other: Tensor | None
     return out
 
 
+def scattered_into(t: Tape, x: Tensor, source: Tensor) -> Tensor:
+    """x.masked_scatter(mask, source): x with the rows of `source` where the mask is true. Saves the
+    mask, one byte for each row of x."""
+    mask = t.new("places of the images", x.shape[:-1], "bool")
+    t.start("masked_scatter", x, source)
+    out = t.new("text and images", x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        own = t.new("text grad", x.shape, x.dtype) if x.needs_grad else None
+        return [own, t.new("features grad", source.shape, source.dtype)]
+
+    t.finish("masked_scatter", [x, source], out, [mask], backward)
+    return out
+
+
 def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> list[Tensor]:
     """Views of one tensor. Backward concatenates the gradients.
 
@@ -581,18 +599,23 @@ def flash_attention(
 
 
 def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool) -> Tensor:
-    """Table lookup. Saves the ids; backward makes a dense gradient as large as the table.
+    """Table lookup. Saves the ids; backward makes a dense gradient as large as the table, or takes
+    the gradient that comes as its rows (embedding_sparse_backward), or needs none.
 
     With `tied` weights the head's gradient waits for this one, and both are added into a third.
     """
     with t.scope(name):
         w = t.parameter("weight", (rows, width), joined=tied)
+        table = t.table if rows is VOCAB / TP else DENSE
+        w.storage.table = table
         t.start("lookup", ids)
         out = t.new("out", (*ids.shape, width), w.dtype)
         t.use(out)  # the rows that are read are as many bytes as the result
 
         def backward(g: Gradients) -> Gradients:
-            return [t.new("weight grad", (rows, width), w.dtype)]
+            if table == DENSE:
+                return [t.new("weight grad", (rows, width), w.dtype)]
+            return [g[0] if table == SPARSE else None]
 
         t.finish("lookup", [w], out, [ids], backward)
         return out

@@ -155,6 +155,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
     issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
+    issues += _frozen_issues(plan, model)
     issues += _deepspeed_issues(plan)
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
@@ -216,7 +217,19 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 "to that",
             )
         )
-    elif model.learned_positions and t.seq_len > model.max_positions:
+    tower = model.tower
+    if tower and tower.image and t.images < 1:
+        message = f"{model.label} is planned with images; use one or more"
+        issues.append(Issue("train.images", message))
+    elif tower and tower.image and t.images * tower.image.patches > t.seq_len:
+        issues.append(
+            Issue(
+                "train.images",
+                f"{t.images:,} of {tower.image.patches:,} tokens each do not fit into "
+                f"{t.seq_len:,}; use fewer, or a longer train.seq_len",
+            )
+        )
+    if model.learned_positions and not model.image and t.seq_len > model.max_positions:
         issues.append(
             Issue(
                 "train.seq_len",
@@ -289,8 +302,8 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
             "FSDP2 wants one dtype for the weights of a layer; set train.adapter_dtype to base",
         ),
         (
-            t.kernels not in ("hf", "megatron"),
-            f"adapters are not planned with {t.kernels} kernels; set train.kernels to hf",
+            t.kernels == "compile",
+            "adapters are not planned with compiled layers; set train.kernels to hf or liger",
         ),
         (
             t.offload_optimizer != "none",
@@ -301,11 +314,99 @@ def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:
             "adapters are planned with data parallelism only; set parallel.tp, pp, cp and ep to 1",
         ),
         (
-            model is not None and bool(model.experts or model.kv_rank),
-            "adapters are planned for dense models only; set it to none, or choose such a model",
+            model is not None and bool(model.experts) and t.adapter != "lora",
+            "bitsandbytes leaves stacked experts as they are, which is not planned; set it to lora",
+        ),
+        (
+            t.kernels == "liger" and t.adapter != "lora",
+            f"{t.adapter} is not planned with Liger's kernels; set train.kernels to hf",
         ),
     ]
-    return [Issue("train.adapter", message) for broken, message in refused if broken]
+    issues = []
+    if model is not None and model.experts and t.lora_targets == "all-linear":
+        issues.append(
+            Issue(
+                "train.lora_targets",
+                "PEFT adapts stacked experts as whole parameters then (target_parameters), which "
+                "is not planned; use attention-all or attention",
+            )
+        )
+    if model is not None and model.kv_rank and t.lora_targets == "attention":
+        issues.append(
+            Issue(
+                "train.lora_targets",
+                "latent attention has no projection of values alone; use attention-all",
+            )
+        )
+    return issues + [Issue("train.adapter", message) for broken, message in refused if broken]
+
+
+def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """What frozen weights, and averages of the weights, are not known to run with."""
+    t, p = plan.train, plan.parallel
+    decodes = model is None or (
+        FAMILIES[model.family].decoder and model.tower is None and not model.stack
+    )
+    frozen = [
+        (not decodes, "planned for decoders only; set it to none"),
+        (t.adapter != "none", "adapters freeze the model's own weights; set it to none"),
+        (
+            t.framework not in ("pytorch", "fsdp2"),
+            f"not planned with {t.framework}; set it to none, or train.framework to fsdp2",
+        ),
+        (
+            p.tp * p.pp * p.cp * p.ep > 1,
+            "planned with data parallelism only; set it to none, or tp, pp, cp and ep to 1",
+        ),
+        (
+            t.kernels == "compile",
+            "not planned with compiled layers; set it to none, or train.kernels to hf or liger",
+        ),
+        (
+            t.offload_optimizer != "none",
+            "not planned with optimizer offload; set it or train.offload_optimizer to none",
+        ),
+    ]
+    ema = [
+        (t.adapter != "none", "an average of adapters is not planned; set it to none"),
+        (
+            t.framework == "deepspeed",
+            "an average of the weights is not planned with deepspeed; set it to none",
+        ),
+        (
+            t.ema == policies.AVERAGED and bool(policies.eight_bit(t.framework, t.precision)),
+            "a second model with weights in 8 bits is not planned; set it to fp32",
+        ),
+    ]
+    tied = model is not None and model.traits.tied_embeddings
+    rows = [
+        (
+            t.framework != "pytorch" or plan.cluster.gpus > 1,
+            "planned with pytorch on one GPU; set it to dense",
+        ),
+        (tied, "the embedding is the head too, whose gradient is dense; set it to dense"),
+        (not decodes, "planned for decoders only; set it to dense"),
+        (
+            t.precision not in ("bf16-pure", "fp32"),
+            "planned in bf16-pure and fp32; set train.precision to one of them, or it to dense",
+        ),
+        (
+            t.grad_accumulation > 1 or t.gradients == "kept",
+            "planned for one micro-batch; set it to dense, or train.grad_accumulation to 1",
+        ),
+        (
+            t.offload_optimizer != "none" or t.adapter != "none" or t.frozen != "none",
+            "not planned with offload, adapters or frozen weights; set it to dense",
+        ),
+    ]
+    issues = []
+    if t.embedding_gradient != policies.DENSE:
+        issues += [Issue("train.embedding_gradient", text) for broken, text in rows if broken]
+    if t.frozen != "none":
+        issues += [Issue("train.frozen", message) for broken, message in frozen if broken]
+    if t.ema != "none":
+        issues += [Issue("train.ema", message) for broken, message in ema if broken]
+    return issues
 
 
 def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
@@ -326,6 +427,13 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
     if policies.eight_bit(plan.train.framework, plan.train.precision):
         message = f"{model.family} is not planned with products in 8 bits; set it to bf16-mixed"
         issues.append(Issue("train.precision", message))
+    if plan.train.frozen != policies.NO_LAYER:
+        message = f"{model.family} is planned with all its weights trained; set it to none"
+        issues.append(Issue("train.frozen", message))
+    for what in ("parameters", "activations") if model.tower else ():
+        if getattr(plan.train, f"offload_{what}") != "none":
+            message = f"that of {model.family} is not planned; set it to none"
+            issues.append(Issue(f"train.offload_{what}", message))
     if plan.together.kind != "none":
         message = f"{model.family} is planned by itself only; set it to none"
         issues.append(Issue("together.kind", message))
@@ -541,6 +649,11 @@ def _offload_issues(plan: Plan) -> list[Issue]:
             "train.offload_parameters",
             parameters and t.adapter != "none",
             "adapters are not planned with offloaded parameters; set it to none",
+        ),
+        (
+            "train.ema",
+            parameters and t.ema != "none",
+            "an average of offloaded parameters is not planned; set it to none",
         ),
         (
             "train.offload_activations",

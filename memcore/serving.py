@@ -39,7 +39,7 @@ from memcore.serving_time import CACHE_READ as CACHE_READ
 from memcore.serving_time import Point, as_read, bound, felt, points
 from memcore.serving_time import forward as forward
 from memcore.tape import Storage, Tape
-from memcore.units import GiB
+from memcore.units import GiB, bytes_text
 
 KV_SOURCE = (
     "per layer and token keys and values of kv_heads x head_dim, or under latent attention one "
@@ -465,6 +465,7 @@ def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> Le
 def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     """The most that a forward of max_batched_tokens needs at once: in a layer or at the logits."""
     layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
+    layer += widened(server, amounts)[0]
     logits = amounts.bytes(LOGITS, "fp32") * server.plan.serve.concurrency * logit_copies(server)
     n = int(max(layer, logits))
     return LedgerRow(
@@ -476,6 +477,17 @@ def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     )  # fmt: skip
 
 
+def widened(server: Server, amounts: Amounts) -> tuple[int, str]:
+    """Bytes of the largest matrix as bitsandbytes widens it for a product of several tokens, and
+    its shape."""
+    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    if dtype.matrices not in policies.QUANTIZED:
+        return 0, ""
+    shapes = {p.shape for tape, _ in server.layers for p in tape.parameters if len(p.shape) == 2}
+    largest = max(shapes, key=amounts.elements)
+    return int(amounts.bytes(largest, dtype.compute)), amounts.text(largest)
+
+
 def logit_copies(server: Server) -> float:
     """How often the logits of all sequences exist in fp32 while the next tokens are chosen."""
     return constants.SAMPLER_LOGITS.middle if server.manager.pages else LOGITS_COPIES
@@ -485,3 +497,32 @@ def curve(plan: Plan) -> tuple[Point, ...]:
     """Throughput and latency of one replica against how many sequences run."""
     server, s = Server.of(plan), serve(plan)
     return points(server, s.max_concurrency)
+
+
+def serving_notes(plan: Plan, served: Serve) -> list[str]:
+    """What a reader of a report should know of its serving."""
+    server, s = Server.of(plan), plan.serve
+    notes = []
+    rest = plan.accelerator.usable_bytes - served.budget_bytes
+    if served.outside_bytes > rest:
+        notes.append(
+            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
+            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
+        )
+    if server.windowed and server.manager.pages:
+        pages = room(server, one_forward(server))
+        seen = min(plan.architecture.window, server.length)
+        blocks = pages.full * ceil_div(server.length, s.block_size)
+        blocks += pages.windowed * (ceil_div(seen, s.block_size) + 1)
+        notes.append(
+            "Serving: a sequence counts with all that its prompt needs while it is read, as vLLM "
+            f"prints it ({bytes_text(served.sequence_bytes)}); while it generates, its layers with "
+            f"a window let go of what they no longer see, and it holds "
+            f"{bytes_text(blocks * pages.block_bytes)}."
+        )
+    if s.offload_kv != "none":
+        notes.append(
+            "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "
+            "not counted."
+        )
+    return notes

@@ -24,6 +24,17 @@ MOST_SEQUENCES = 1_000_000
 MOST_REPLICAS = 1 << 14
 
 
+LIMITS = {  # what forbids more, in words
+    "memory": "memory",
+    "ttft": "the time to the first token",
+    "tpot": "the time per token",
+    "positions": "the model's number of positions",
+    "load": "the number of requests",
+    "rule": "another field of the plan",
+    "range": "nothing that was tried",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
     """What a request may feel at most, in seconds; None: anything."""
@@ -103,15 +114,23 @@ def _why_not(plan: Plan | None, targets: Targets) -> str:
 
 
 def _largest(
-    question: str, plan: Plan, path: str, most: int, most_is: str, targets: Targets
+    question: str,
+    plan: Plan,
+    path: str,
+    most: int,
+    most_is: str,
+    targets: Targets,
+    beyond: int = 0,
 ) -> Answer:
-    def at(n: int) -> Plan | None:
-        return _changed(plan, path, n)
+    """The largest value of a field, of those beyond one, that does."""
 
-    found = last(most, lambda n: not _why_not(at(n), targets))
-    limit = most_is if found == most else _why_not(at(found + 1), targets)
+    def at(n: int) -> Plan | None:
+        return _changed(plan, path, beyond + n)
+
+    found = last(most - beyond, lambda n: not _why_not(at(n), targets))
+    limit = most_is if found == most - beyond else _why_not(at(found + 1), targets)
     best = at(found) or plan
-    return Answer(question, found, best, serve(best), limit)
+    return Answer(question, beyond + found if found else 0, best, serve(best), limit)
 
 
 def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
@@ -121,7 +140,8 @@ def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
     most = max(1, min(MOST_TOKENS, plan.architecture.max_positions - output))
     capped = most == plan.architecture.max_positions - output
     answer = _largest(
-        "context", plan, "serve.prompt_len", most, "positions" if capped else "range", targets
+        "context", plan, "serve.prompt_len", most, "positions" if capped else "range", targets,
+        beyond=min(plan.serve.shared_prefix, most - 1),
     )  # fmt: skip
     return replace(answer, value=answer.value + output if answer.value else 0)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from memcore.dims import (
     CP,
+    DISTINCT,
     EDP,
     EP,
     SHARD,
@@ -33,7 +34,7 @@ from memcore.dims import (
     where,
 )
 from memcore.ledger import Group, Template
-from memcore.policies import Optimizer, Precision, State
+from memcore.policies import DENSE, FUSED_ROWS, SPARSE, Optimizer, Precision, State
 from memcore.quantized import parts, parts_in_8_bits
 from memcore.structure import SEQUENCE
 from memcore.tape import Storage, Tape
@@ -44,6 +45,7 @@ TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
 BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
 PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
+SPARSE_ADAM = "torch/optim/_functional.py: sparse_adam"
 TE_WEIGHTS = "transformer_engine/pytorch/module/base.py: quantize_weight, cached for micro-batches"
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
@@ -59,6 +61,8 @@ class BlockStates:
     temporaries  what its step needs while it runs
     master       the optimizer's fp32 copy, if the precision has one
     steps        the optimizer's step counters, one per parameter tensor
+    average      an fp32 moving average of each, which the optimizer keeps
+    second       a moving average that is a second model
     gathered     a layer's whole parameters, as its operations read them
     reduction    the buffer that a gradient reduction sends
     buckets      DistributedDataParallel's gradient buckets
@@ -71,6 +75,8 @@ class BlockStates:
     temporaries: Group
     master: Group
     steps: Group
+    average: Group
+    second: Group
     gathered: Group
     reduction: Group
     buckets: Group
@@ -90,8 +96,10 @@ def block_states(
     laid out flat before they are cut (DeepSpeed), and the optimizer sees one tensor.
     """
     parameters = [p for p in tape.parameters if p.trained]
+    dense = [p for p in parameters if p.table == DENSE]
     source = DEEPSPEED if flattened else FSDP if sharded else TORCH
-    part = _flat_cut if flattened else _cut
+    part = _flat_cut if flattened else fsdp_cut if sharded else _cut
+    one_group = [p for p in tape.parameters if not is_shared_out(p.shape)]
 
     def group(
         suffix: str,
@@ -149,17 +157,31 @@ def block_states(
                 "what the optimizer remembers", source if flattened else TORCH,
             )
             for p in parameters
-            for kept in _states(
+            for kept in _of_table(p) or _states(
                 optimizer, 1 if flattened else len(p.shape), outer and ".mtp." not in p.name
             )
         ),
         temporaries=Group.of(
-            row
-            for name in optimizer.temporaries
-            for row in group(
-                f" ({name})", "workspace", copies.moment, "optimizer step",
-                "temporary of the optimizer's step", "state",
-            ).rows
+            [
+                *(
+                    row
+                    for name in optimizer.temporaries
+                    for row in group(
+                        f" ({name})", "workspace", copies.moment, "optimizer step",
+                        "temporary of the optimizer's step", "state", dense,
+                    ).rows
+                ),
+                *(
+                    Template(
+                        f"{p.name} ({name})", "workspace", (DISTINCT, *p.shape[1:]),
+                        copies.resident, "optimizer step", "temporary of SparseAdam's step",
+                        SPARSE_ADAM,
+                    )
+                    for p in parameters
+                    if p.table == SPARSE
+                    for name in SPARSE_TEMPORARIES
+                ),
+            ]
         ),
         master=group(
             ".master", "optimizer_states", copies.master, always, "fp32 master copy", "state"
@@ -170,8 +192,15 @@ def block_states(
             Template(
                 f"{p.name}.step", "optimizer_states", (), "fp32", always, "step count", TORCH,
             )
-            for p in parameters
+            for p in dense
             if optimizer.step_bytes and not flattened
+        ),
+        average=group(
+            ".average", "optimizer_states", "fp32", always, "moving average of the weight", "state"
+        ),
+        second=group(
+            ".average", "optimizer_states", copies.resident, always,
+            "moving average of the weight, in a second model", of=tape.parameters,
         ),
         gathered=group(
             " (gathered)",
@@ -180,7 +209,7 @@ def block_states(
             "all-gather to reshard",
             "whole weights of a layer in flight",
             "gathered",
-            tape.parameters,
+            one_group,
         ),
         reduction=group(
             ".grad (reduce-scatter input)",
@@ -189,6 +218,7 @@ def block_states(
             "one layer's backward",
             "buffer that the reduce-scatter sends",
             "gathered",
+            [p for p in one_group if p.trained],
         ),
         buckets=Group.of(
             Template(
@@ -213,6 +243,26 @@ QUANTIZED: dict[str, tuple[str, Callable[[Number], Number]]] = {
     ),
     "small": ("32-bit values", lambda n: where(n < SMALLEST_QUANTIZED, n, 0 * n)),
 }
+
+
+def _in_blocks(bits: int, block: int) -> dict[str, tuple[str, Callable[[Number], Number]]]:
+    """torchao quantizes what has whole blocks (torchao/optim/adam.py: _new_buffer)."""
+
+    def if_quantized(n: Number, yes: Number, no: Number) -> Number:
+        return where((n >= SMALLEST_QUANTIZED) & (n % block == 0), yes, no)
+
+    return {
+        f"codes, {bits} bit": ("codes", lambda n: if_quantized(n, n * bits // 8, 0 * n)),
+        f"scales, {block}": ("scales", lambda n: if_quantized(n, n // block, 0 * n)),
+        f"values of {bits} bits, {block}": (
+            "values of codes",
+            lambda n: if_quantized(n, 0 * n + 2**bits, 0 * n),
+        ),
+        f"whole, {block}": ("values", lambda n: if_quantized(n, 0 * n, n)),
+    }
+
+
+QUANTIZED |= _in_blocks(8, 256) | _in_blocks(4, 128)
 
 
 @functools.lru_cache(maxsize=64)
@@ -260,6 +310,18 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     return Group.of(rows)
 
 
+SPARSE_TEMPORARIES = (
+    "coalesced", "old exp_avg", "update", "old exp_avg_sq", "update of squares", "scaled update",
+)  # fmt: skip
+
+
+def _of_table(p: Storage) -> tuple[State, ...]:
+    """What the optimizer of a table of rows keeps, where it has one of its own."""
+    if p.table == SPARSE:
+        return tuple(State(name, dtype=p.dtype) for name in ("exp_avg", "exp_avg_sq"))
+    return (State("momentum1", "rows", "fp32"),) if p.table == FUSED_ROWS else ()
+
+
 def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, ...]:
     """What the optimizer keeps for a parameter of so many dimensions."""
     if dimensions < 2:
@@ -284,7 +346,7 @@ def _kept(shape: Shape, state: State, part: Part) -> Shape:
 def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     """A parameter's shape as one GPU holds it."""
     rows, rest = shape[0], shape[1:]
-    if cut == "state" and isinstance(rows, Cut) and rows.axis is EP:
+    if cut == "state" and is_shared_out(shape):
         return (rows, _cut_rows(shape[1], EDP), *shape[2:])  # whole experts, the states of each cut
     if cut == "state":
         return (_cut_rows(rows, STATE), *rest)
@@ -295,6 +357,18 @@ def _cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     return (_cut_rows(rows, SHARD), *rest)
 
 
+def fsdp_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
+    """The same under FSDP2, which cuts a rank's experts between the ranks that have the same."""
+    if not is_shared_out(shape):
+        return _cut(shape, cut, sharded)
+    return ((HOLDERS,) if cut == "gathered" else ()) + (_cut_rows(shape[0], EDP), *shape[1:])
+
+
+def is_shared_out(shape: Shape) -> bool:
+    """Whether expert-parallel ranks share this weight out."""
+    return len(shape) > 0 and isinstance(shape[0], Cut) and shape[0].axis is EP
+
+
 def _flat_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     """The same where tensors are laid out flat first."""
     if cut == "state":
@@ -303,6 +377,7 @@ def _flat_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
 
 
 SHARD_COUNT = Dim("SHARD")  # the ranks themselves, as a factor of what they hold together
+HOLDERS = Dim("EDP")  # the same of those that have the same experts
 
 
 def _cut_rows(rows: Factor, axis: Axis) -> Cut:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from memcore.model import Traits
 from memcore.policies import EightBit
 
+TOWER, IDLE, BRIDGE = "tower", "idle", "bridge"
 TENSOR, SEQUENCE = "tensor", "sequence"
 OWN, FIRST, HEAD = "own", "first", "head"
 
@@ -70,7 +71,14 @@ class Structure:
     gathers    ranks that share each expert gather the rows of all of them
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
+    frozen     '' or policies.EMBEDDINGS, or policies.LOWER where no layer is trained either
+    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
+    reached    the frozen embedding's result needs a gradient all the same
+    regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
+               own, gathered for their products and freed after them; else ''
     depths     multi-token prediction behind the last layer, if there is any
+    stack      of a tower: whose dimensions it has (dims.STACKS)
+    tower      the layers before these
     """
 
     family: str
@@ -87,6 +95,12 @@ class Structure:
     adapters: Adapters | None = None
     narrow: Narrow | None = None
     depths: Depths | None = None
+    frozen: str = ""
+    reached: bool = False
+    regathers: str = ""
+    table: str = "dense"
+    stack: str = ""
+    tower: Structure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +108,23 @@ class LayerKind:
     """What tells layers of one model apart: its attention (model.FULL, SLIDING, ...), and which
     part of it is run again in backward (policies.Checkpointing.recompute).
 
-    leads   its input needs no gradient: the first layer, where only adapters are trained
+    leads   its input needs no gradient, since nothing before it is trained
+    frozen  its weights are not trained
+    place   '' for a layer of the main stack, or TOWER, IDLE (a layer of the tower whose result
+            nobody reads), BRIDGE (what leads from the tower to the main stack, which is no layer)
+    begins  backward begins its stack here: of what several layers read, no gradient is there yet
     """
 
     attention: str
     recompute: str = ""
     leads: bool = False
+    frozen: bool = False
+    place: str = ""
+    begins: bool = False
 
     @property
     def label(self) -> str:
-        words = [self.attention, *(["recomputed"] if self.recompute else [])]
-        return ", ".join([*words, *(["first"] if self.leads else [])])
+        words = [*filter(None, (self.place, self.attention))]
+        words += ["recomputed"] if self.recompute else []
+        words += ["frozen"] if self.frozen else ["first"] if self.leads else []
+        return ", ".join(words)

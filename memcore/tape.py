@@ -20,7 +20,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from memcore.dims import Axis, Shape
+from memcore.dims import Axis, Shape, of_stack
 from memcore.structure import Adapters, Narrow
 
 WEIGHTS = ("parameter", "tied")
@@ -51,6 +51,7 @@ class Storage:
     own       of a parameter: every copy of it has its dtype
     quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
     narrow    of a parameter: what of it is in 8 bits
+    table     of a parameter: the gradient that it has as a table of rows
     """
 
     name: str
@@ -75,6 +76,7 @@ class Storage:
     own: bool = False
     quantized: str = ""
     narrow: Narrow | None = None
+    table: str = "dense"
 
 
 @dataclass(slots=True, eq=False)
@@ -158,6 +160,9 @@ class Tape:
     parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
     adapters   where there are any, every other weight is frozen
     narrow     what Transformer Engine's linear layers have in 8 bits
+    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
+    frozen     its own weights are not trained; `frozen_tied`: nor those it shares with another;
+               `reached`: a frozen embedding's result needs a gradient all the same
     """
 
     def __init__(
@@ -179,6 +184,10 @@ class Tape:
         self.parallel = parallel
         self.adapters = adapters
         self.narrow = narrow
+        self.table = "dense"
+        self.idle = False  # what runs here is read by nobody, and trained by nothing
+        self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
+        self.frozen = self.frozen_tied = self.reached = False
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
@@ -188,6 +197,7 @@ class Tape:
         self.forward_end = 0
         self.last_packed = 0  # when forward began the last operation that saves something
         self.first_unpacked = 0  # when backward began the first that reads something saved
+        self.reduced = 0  # when the gradients of experts, a group of their own, are reduced
         self._begun = 0
         self._prefix: list[str] = []
         self._nodes = 0
@@ -218,6 +228,12 @@ class Tape:
         """A tensor that another block made and counts, read here: rotary tables, masks."""
         return self._tensor(name, shape, dtype, "shared", needs_grad=False)
 
+    def carry(self, name: str, shape: Shape, dtype: str) -> Tensor:
+        """The same, of which a gradient is wanted: each block that reads it adds to it."""
+        tensor = self._tensor(name, shape, dtype, "shared", needs_grad=not self.idle)
+        self.carried.append(tensor)
+        return tensor
+
     def parameter(
         self,
         name: str,
@@ -227,12 +243,15 @@ class Tape:
         adapter: bool = False,
         quantized: str = "",
         narrow: Narrow | None = None,
+        idle: bool = False,
     ) -> Tensor:
         """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
         gradient reach the parameter before that block has run backward: there the parameter is
         `joined`, and both gradients are added into a third tensor."""
         kind = "tied" if tied else "parameter"
-        trained = adapter or self.adapters is None
+        held = self.frozen_tied if tied else self.frozen
+        frozen = self.adapters is not None or held or idle or self.idle
+        trained = adapter or not frozen
         dtype = self.adapters.dtype if adapter and self.adapters else self.parameter_dtype
         tensor = self._tensor(name, shape, dtype, kind, needs_grad=trained)
         tensor.storage.joined = joined
@@ -405,7 +424,7 @@ class Tape:
             weights = len(self.parameters)
             again = run(leaves)
             del self.parameters[weights:]  # forward declared them
-            found = self._run_backward(again, grad)
+            found = self._run_backward([again], [grad])
             return [found.get(id(leaf)) for leaf in leaves]
 
         self.finish(name, inputs, out, [*inputs, *masks], backward)
@@ -417,9 +436,15 @@ class Tape:
 
     # -- backward -------------------------------------------------------------------------------
 
-    def end_forward(self, out: Tensor) -> None:
-        """Forward is over: what nobody saved is gone, what is saved stays until released."""
-        out.storage.stands = True
+    def end_forward(self, *outs: Tensor) -> None:
+        """Forward is over: what nobody saved is gone, what is saved stays until released.
+
+        The first result is the next block's input; further ones are read by several.
+        """
+        for out in outs:
+            out.storage.stands = True
+        for out in outs[1:]:
+            out.storage.kind = "shared"
         if self.compiled:
             self._partition()
         self.clock += 1
@@ -429,11 +454,27 @@ class Tape:
             if s.holders:
                 s.death = ALWAYS
 
-    def backward(self, out: Tensor, grad: Tensor) -> Tensor | None:
-        """Run backward from `out`; returns the gradient of the block's input, if it has one."""
-        grad.storage.kind, grad.storage.death = "output gradient", ALWAYS
-        found = self._run_backward(out, grad)
+    def backward(
+        self, outs: Sequence[Tensor], grads: Sequence[Tensor], begins: bool = True
+    ) -> Tensor | None:
+        """Run backward from `outs`; returns the gradient of the block's input, if it has one.
+
+        begins   of what is carried no other block has made a gradient yet
+        """
+        for grad in grads:
+            grad.storage.kind, grad.storage.death = "output gradient", ALWAYS
+        before: dict[int, list[Tensor | None]] = {}
+        if not begins:
+            for x in self.carried:
+                there = self._tensor("grad so far", x.shape, x.dtype, "input", False)
+                there.storage.name = f"{x.storage.name} grad, so far"
+                there.storage.kind, there.storage.death = "output gradient", ALWAYS
+                there.storage.birth, there.storage.holders = self.clock, 1
+                before[id(x)] = [there]
+        found = self._run_backward(outs, grads, before)
         self.clock += 1
+        for x in self.carried:
+            found.pop(id(x), None)
         assert len(found) <= 1, "a block has one input that needs a gradient"
         result = next(iter(found.values()), None)
         if result is not None:
@@ -484,10 +525,16 @@ class Tape:
             pairs = zip(w.traffic, w.touched, strict=True)
             w.traffic = [moved for moved, s in pairs if exists(s)]
 
-    def _run_backward(self, out: Tensor, grad: Tensor) -> dict[int, Tensor]:
-        """Gradients of the leaves that are no weights, by the leaf's id()."""
+    def _run_backward(
+        self,
+        outs: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        before: dict[int, list[Tensor | None]] | None = None,
+    ) -> dict[int, Tensor]:
+        """Gradients of the leaves that are no weights, by the leaf's id(), added to what was
+        there before."""
         pending: dict[int, int] = {}  # node order -> consumers that have not run yet
-        stack, seen = [out.node], set()
+        stack, seen = [out.node for out in outs], set()
         while stack:
             node = stack.pop()
             if node is None or node.order in seen:
@@ -497,7 +544,6 @@ class Tape:
                 if t.needs_grad and t.node is not None:
                     pending[t.node.order] = pending.get(t.node.order, 0) + 1
                     stack.append(t.node)
-        assert out.node is not None
         buffers: dict[int, list[Tensor | None]] = {}
         ready: list[tuple[int, Node]] = []
 
@@ -505,11 +551,13 @@ class Tape:
             old = buffer[index]
             buffer[index] = new if old is None else self._summed(old, new)
 
-        grad.storage.holders += 1
-        buffers[out.node.order] = [None] * out.node.outputs
-        buffers[out.node.order][out.index] = grad
-        heapq.heappush(ready, (-out.node.order, out.node))
-        leaves: dict[int, list[Tensor | None]] = {}
+        for out, grad in zip(outs, grads, strict=True):
+            assert out.node is not None
+            grad.storage.holders += 1
+            buffers.setdefault(out.node.order, [None] * out.node.outputs)[out.index] = grad
+            if not pending.get(out.node.order):
+                heapq.heappush(ready, (-out.node.order, out.node))
+        leaves: dict[int, list[Tensor | None]] = before or {}
         while ready:
             _, node = heapq.heappop(ready)
             incoming = buffers.pop(node.order)
@@ -544,7 +592,8 @@ class Tape:
                     arrive(buffer, t.index, g)
                 elif t.storage.kind in WEIGHTS:
                     g.storage.gradient_of = t.storage.name
-                    if g.storage.kind == "temporary":  # else forward made it, and counts it
+                    # Forward made the others, and counts them; rows are the gradient that came.
+                    if g.storage.kind in ("temporary", "output gradient"):
                         g.storage.kind, g.storage.name = "gradient", f"{t.storage.name}.grad"
                     g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
                 else:
@@ -569,6 +618,22 @@ class Tape:
         storage.holders -= 1
         if storage.holders <= 0:
             storage.death = self.clock + 1
+
+
+def in_stack(tape: Tape, stack: str) -> Tape:
+    """The tape with its dimensions replaced by those of another stack, in place."""
+
+    def renamed(shape: Shape) -> Shape:
+        return tuple(of_stack(stack, factor) for factor in shape)
+
+    for s in {id(s): s for s in (*tape.storages, *tape.parameters)}.values():
+        s.shape = renamed(s.shape)
+        if s.kind == "shared":
+            s.name = f"{s.name} ({stack})"
+    for w in tape.work:
+        w.flops = [(n, renamed(shape)) for n, shape in w.flops]
+        w.traffic = [(renamed(shape), dtype) for shape, dtype in w.traffic]
+    return tape
 
 
 class _Scope:

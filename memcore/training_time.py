@@ -353,7 +353,7 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
             for s, where in sends(step.blocks.layers, _again(step))
         ),
     ]
-    over = {axis: links(plan, axis) for axis in ("TP", "CP", "EP", "ETP")}
+    over = {axis: links(plan, axis) for axis in ("TP", "CP", "EP", "ETP", "EDP")}
     counted: dict[Send, int] = {}
     for s, times in every:
         if times and over[s.axis].ranks > 1:

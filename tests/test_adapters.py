@@ -15,31 +15,38 @@ PEAK_TOLERANCE = 0.01
 # PyTorch keeps the embedding's own result, of which a gradient is wanted, where the first layer
 # gets something made from it: one tensor more, of few in models this small.
 CHECKPOINTED_TOLERANCE = 0.025
+# With the head frozen, Liger's chunked loss makes no tensor of the vocabulary's size: the peak is
+# in the last layer's forward, where a result of one adapter waits longer than ours.
+CHUNKED_TOLERANCE = 0.025
 LORA = {"adapter": "lora"}
+OPTIONAL = ("kernels", "cross_entropy")
 WORDS = ("attention", "checkpointing", "lora_targets", "lora_rank", "lora_dropout", "adapter_dtype")
+
+
+def plan_of(row):
+    return asked.plan_of(TABLE, row, WORDS, LORA | {w: row[w] for w in OPTIONAL if w in row})
 
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "parameters"))
 def test_trainable_parameters_are_equal(row):
-    assert evaluate(asked.plan_of(TABLE, row, WORDS, LORA)).trainable_parameters == row["bytes"]
+    assert evaluate(plan_of(row)).trainable_parameters == row["bytes"]
 
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
-    assert (
-        evaluate(asked.plan_of(TABLE, row, WORDS, LORA)).memory.saved_for_backward_bytes
-        == row["bytes"]
-    )
+    assert evaluate(plan_of(row)).memory.saved_for_backward_bytes == row["bytes"]
 
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
-    memory = evaluate(asked.plan_of(TABLE, row, WORDS, LORA)).memory
+    memory = evaluate(plan_of(row)).memory
     ours = asked.peak_before_the_optimizer(memory)
-    again = row["checkpointing"] != "none"
-    assert ours == pytest.approx(
-        row["bytes"], rel=CHECKPOINTED_TOLERANCE if again else PEAK_TOLERANCE
-    )
+    tolerance = PEAK_TOLERANCE
+    if row["checkpointing"] != "none":
+        tolerance = CHECKPOINTED_TOLERANCE
+    elif row.get("cross_entropy") == "chunked":
+        tolerance = CHUNKED_TOLERANCE
+    assert ours == pytest.approx(row["bytes"], rel=tolerance)
 
 
 # Scales cost 32 / 64 bits a weight, or 8 / 64 + 32 / (64 x 256) (Dettmers et al. 2023, section 3).
@@ -52,9 +59,9 @@ def test_bits_of_a_frozen_weight(adapter, bits):
     assert 8 * sum(r.bytes for r in weights) / 32 / 4096**2 == pytest.approx(bits, rel=1e-4)
 
 
-def adapted(**words):
+def adapted(model="llama-2-7b", **words):
     train = {"framework": "pytorch", "zero": 0, "precision": "bf16-pure", "adapter": "lora"}
-    return Plan(model="llama-2-7b", cluster={"gpus": 1}, train=train | words)
+    return Plan(model=model, cluster={"gpus": 1}, train=train | words)
 
 
 def test_only_adapters_have_gradients_and_states():
@@ -75,13 +82,29 @@ def test_only_adapters_have_gradients_and_states():
         {"framework": "fsdp2", "zero": 3},
         {"framework": "fsdp2", "zero": 3, "adapter": "qlora", "adapter_dtype": "base"},
         {"precision": "bf16-mixed"},
-        {"kernels": "liger"},
+        {"kernels": "liger", "adapter": "qlora"},
         {"kernels": "compile"},
         {"offload_optimizer": "cpu"},
     ],
 )
 def test_what_is_not_modelled_is_refused(words):
     with pytest.raises(PlanError, match=r"train\.adapter"):
+        adapted(**words)
+
+
+MIXTURE = {"model": "qwen3-30b-a3b"}
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (MIXTURE | {"lora_targets": "all-linear"}, "train.lora_targets"),
+        (MIXTURE | {"adapter": "qlora"}, "train.adapter"),
+        ({"model": "deepseek-v2-lite", "lora_targets": "attention"}, "train.lora_targets"),
+    ],
+)
+def test_experts_are_not_adapted(words, field):
+    with pytest.raises(PlanError, match=field.replace(".", r"\.")):
         adapted(**words)
 
 

@@ -138,6 +138,9 @@ EXTREMES = (
     {"offopt": "nvme", "gpu": "t4-16gb", "size": "70B", "batched": "16777216"},
     {"model": "deepseek-v3", "gpus": "512", "pp": "16", "ep": "32"}
     | {"fw": "megatron", "zero": "1", "kernels": "megatron"},
+    {"model": "bert-large", "seq": "512", "ckpt": "none"},
+    {"model": "vit-base", "seq": "197", "mb": "256"},
+    {"model": "llava-1.5-7b", "imgs": "3"},
 )
 
 
@@ -431,7 +434,7 @@ def test_one_click_on_a_figure_says_why(view: str) -> None:
         more += [
             f"levers.{lever.name}.{field}"
             for lever in levers(shown_plan(at))[:5]
-            for field in ("saved_bytes", "added_seconds" if lever.same_batch else "price")
+            for field in ("saved_bytes", "added_seconds" if lever.steps_compare else "price")
         ]
     figures = [b.key.removeprefix("why_") for b in at.button if (b.key or "").startswith("why_")]
     assert sorted(figures) == sorted([*FIGURES, *more])
@@ -570,3 +573,30 @@ def test_a_list_price_gives_the_run_its_cost() -> None:
     alive(at)
     assert shown_plan(at).run.price_per_gpu_hour == 6.88
     assert metrics(at)["Cost"].startswith("$")
+
+
+# --- serve: how far it can go, and the stream ----------------------------------------------------
+
+
+def test_an_answer_is_used_at_a_press() -> None:
+    from memcore import solve
+
+    at = opened(view="serve")
+    at.number_input(key="tpot").set_value(20.0).run()
+    alive(at)
+    found = solve.largest_concurrency(Plan(), solve.Targets(tpot=0.02))
+    assert found.limit == "tpot"
+    at.button(key="use_concurrency").click().run()
+    alive(at)
+    assert shown_plan(at) == found.plan
+    assert "use_concurrency" not in {b.key for b in at.button}
+
+
+def test_what_the_stream_does_not_depend_on_does_not_simulate_it_again() -> None:
+    at = opened({"reqs": "50"}, view="serve")
+    before = at.session_state["kept_stream"]
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    assert at.session_state["kept_stream"] is before
+    at.number_input(key="serve_seed").set_value(5).run()
+    assert at.session_state["kept_stream"] is not before
+    alive(at)

@@ -138,3 +138,36 @@ def test_a_loader_s_batches_are_rows_of_the_host():
     batch = 4096 * 3 * 8 * 8  # tokens, three int64 tensors, eight GPUs
     assert dram() == batch
     assert dram(loader_workers=4, loader_prefetch=3) == 12 * batch
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 7, 64])
+def test_parts_add_up_to_the_whole_plus_padding(zero, ranks):
+    """Of weights, master copies and moments: less than one element a tensor and rank too much."""
+
+    def parts(gpus):
+        step = step_of(plan := plan_of({"zero": zero}, gpus))
+        sizes = training_sizes(plan)
+        amounts = Amounts(sizes)
+        states = [amounts.alive(step.every(s)) for s in ("resident", "master", "moments")]
+        return sizes["STATE"] if zero else 1, states
+
+    _, whole = parts(1)
+    n, shares = parts(ranks)
+    assert n == ranks
+    for share, all_of_it, width in zip(shares, whole, (2, 4, 8), strict=True):
+        shared = ranks if zero == 3 or width > 2 else 1
+        tensors = 3 * 9 + 3
+        assert all_of_it <= share * shared <= all_of_it + width * tensors * (shared - 1)
+
+
+def test_one_gpu_s_buffers_are_those_of_deepspeed_s_defaults():
+    """2 + 2 + 12 bytes a weight, and a bucket of 500 million 16-bit elements."""
+    plan = Plan(model="llama-2-7b", cluster={"gpus": 1}, train={"framework": "deepspeed"})
+    report = evaluate(plan)
+    states = ("parameters", "gradients", "optimizer_states")
+    norm = next(m for m in report.memory.timeline if m.id == "gradient-norm")
+    assert sum(norm.consumers[c] for c in states) == 16 * report.parameters
+    assert training_sizes(plan)["LIVE"] == 0  # one rank gathers nothing
+    bucket = next(r for r in report.ledger if r.name == "gradient bucket")
+    assert bucket.bytes == 2 * 500_000_000

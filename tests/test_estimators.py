@@ -1,4 +1,4 @@
-"""Megatron-LM's own estimator beside ours: every byte of a difference named (estimators.toml)."""
+"""Megatron-LM's and DeepSpeed's own estimators beside ours: every byte of a difference named."""
 
 import csv
 import io
@@ -11,17 +11,19 @@ from memcore.evidence import estimators
 from memcore.explain import Book
 
 ESTIMATES = evidence.estimates()
-PLANS = evidence.estimators_table()["plans"]
+ALL = evidence.estimators_table()["plans"]
+PLANS = [row for row in ALL if row["estimator"] == "megatron"]
 ROUNDED = 1  # byte: figures of the table are whole
 STATES = 0.017  # how far they are from the estimator's: DeepSeek-V3's latents, under TP
 
 
-def of(what):
-    return [e for e in ESTIMATES if e.what == what]
+def of(what, by="megatron"):
+    return [e for e in ESTIMATES if (e.by, e.what) == (by, what)]
 
 
 def test_there_are_twenty_plans_of_every_axis():
-    assert len(PLANS) == len({row["name"] for row in PLANS}) == 20
+    assert len(PLANS) == 20
+    assert len({row["name"] for row in ALL}) == len(ALL) == 26
     plans = [Plan.of(row["plan"]) for row in PLANS]
     for axis in ("tp", "pp", "ep", "etp"):
         assert any(getattr(p.parallel, axis) > 1 for p in plans), axis
@@ -48,6 +50,12 @@ def test_states_are_the_estimator_s(e):
     """It shares out experts, their tensor-parallel parts and what is on every rank as Megatron
     does; what it leaves out is little."""
     assert e.ours == pytest.approx(e.theirs, rel=STATES)
+
+
+def test_deepspeed_is_asked_of_both_stages_and_of_offload():
+    found = [e.plan.train for e in of("states", "deepspeed")]
+    assert {t.zero for t in found} == {2, 3}
+    assert {t.offload_optimizer for t in found} == {"none", "cpu"}
 
 
 def test_what_is_compared_is_what_the_report_has():
@@ -79,4 +87,4 @@ def test_the_table_shows_every_figure_and_explains_it():
     for row, e in zip(rows, ESTIMATES, strict=True):
         assert book.explain(row[tables.PATH]).value == e.ours
     said = tables.estimated()
-    assert "20 plans" in said
+    assert "20 and 6 plans" in said

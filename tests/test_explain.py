@@ -193,6 +193,11 @@ def test_every_number_of_experts_under_megatron(model, parallel, words):
     checked(Book(plan, evaluate(plan)))
 
 
+def test_every_number_of_experts_under_fsdp2():
+    plan = Plan(model="qwen3-30b-a3b", cluster={"gpus": 16}, parallel={"ep": 4})
+    checked(Book(plan, evaluate(plan)))
+
+
 def test_a_chain_ends_at_factors_with_a_source():
     book = Book(Plan(), evaluate(Plan()))
     for path in ("memory.allocated_bytes", "time.step_seconds", "serve.tpot_seconds", "parameters"):

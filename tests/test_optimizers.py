@@ -7,8 +7,9 @@ from memcore.policies import DTYPE_BYTES, OPTIMIZERS
 
 ROWS, COLUMNS = 96, 64  # intermediate and hidden size of the model below
 # name -> (of a ROWS x COLUMNS matrix, of a vector of COLUMNS): what `optimizer.state[p]` holds
-# besides step counters, in elements; torch 2.13, lion-pytorch 0.2 for Lion, bitsandbytes 0.50 for
-# 8-bit Adam, whose vectors of fewer than 4,096 elements keep 32 bits under the same names.
+# besides step counters, in elements; torch 2.13, lion-pytorch 0.2 for Lion, torchao 0.18 for its,
+# bitsandbytes 0.50 for 8-bit Adam, whose vectors of fewer than 4,096 elements keep 32 bits under
+# the same names.
 TORCH = {
     "adamw": ({"exp_avg": ROWS * COLUMNS, "exp_avg_sq": ROWS * COLUMNS},
               {"exp_avg": COLUMNS, "exp_avg_sq": COLUMNS}),
@@ -17,6 +18,16 @@ TORCH = {
     "adam8bit": ({"state1": ROWS * COLUMNS, "state2": ROWS * COLUMNS,
                   "absmax1": ROWS * COLUMNS // 256, "absmax2": ROWS * COLUMNS // 256},
                  {"state1 (32 bit)": COLUMNS, "state2 (32 bit)": COLUMNS}),
+    "torchao-adamw8bit": (
+        {f"{m}.{n}": size for m in ("exp_avg", "exp_avg_sq")
+         for n, size in (("codes", ROWS * COLUMNS), ("scale", ROWS * COLUMNS // 256),
+                         ("qmap", 256))},
+        {"exp_avg": COLUMNS, "exp_avg_sq": COLUMNS}),
+    "torchao-adamw4bit": (
+        {f"{m}.{n}": size for m in ("exp_avg", "exp_avg_sq")
+         for n, size in (("codes", ROWS * COLUMNS // 2), ("scale", ROWS * COLUMNS // 128),
+                         ("qmap", 16))},
+        {"exp_avg": COLUMNS, "exp_avg_sq": COLUMNS}),
     "sgd": ({}, {}),
     "sgd-momentum": ({"momentum_buffer": ROWS * COLUMNS}, {"momentum_buffer": COLUMNS}),
     "lion": ({"exp_avg": ROWS * COLUMNS}, {"exp_avg": COLUMNS}),

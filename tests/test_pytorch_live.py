@@ -12,9 +12,12 @@ import pytest
 from memcore import Plan, catalog, evaluate
 from memcore.evaluate import parameters
 from memcore.families import FAMILIES, from_config
+from tests.test_families import plan_of
 
 SAVED_TOLERANCE = 0.001
 SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
+OF_IMAGES = ("vit", "llava")  # whose sequences are as long as their images want
+SERVED = [f for f in sorted(FAMILIES) if FAMILIES[f].decoder and not FAMILIES[f].bridge]
 WHY = "asks PyTorch itself: pip install '.[oracle]'"
 REFERENCE = Path(__file__).parent / "reference"
 TABLES = {"ask_pytorch": asked.table("families"), "ask_policies": asked.table("policies")}
@@ -29,7 +32,7 @@ def shapes():
             found.setdefault(table["configs"][row["model"]]["model_type"], row)
     return [
         pytest.param(
-            row | {"batch": batch} | ({} if family == "vit" else {"seq": seq}),
+            row | {"batch": batch} | ({} if family in OF_IMAGES else {"seq": seq}),
             id=f"{family} {batch}x{seq}",
         )
         for family, row in found.items()
@@ -77,8 +80,7 @@ def task(model_type):
 def test_what_forward_saves(row, ask):
     words = {k: v for k, v in row.items() if k not in ANSWERS}
     said = ask["ask_pytorch"](TABLES["ask_pytorch"]["configs"][row["model"]], words)["bytes"]
-    plan = asked.plan_of(TABLES["ask_pytorch"], row, ("attention", "checkpointing"))
-    ours = evaluate(plan).memory.saved_for_backward_bytes
+    ours = evaluate(plan_of(row)).memory.saved_for_backward_bytes
     assert ours == pytest.approx(said, rel=SAVED_TOLERANCE)
 
 
@@ -118,7 +120,7 @@ def test_pytorch_says_what_the_table_has(script, row, ask):
 
 
 @pytest.mark.parametrize("tokens", [3, 40])
-@pytest.mark.parametrize("family", [name for name, f in FAMILIES.items() if f.decoder])
+@pytest.mark.parametrize("family", SERVED)
 def test_a_cache_after_a_prefill(family, tokens):
     """Two sequences through a small model of each family; windows are shorter than the longer."""
     torch = pytest.importorskip("torch", reason=WHY)

@@ -8,7 +8,7 @@ import pytest
 from memcore import Plan, catalog, evaluate
 from memcore.errors import PlanError
 from memcore.evidence import compared_served
-from memcore.evidence.served import FIRST, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
+from memcore.evidence.served import FIRST, GENERATING, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
 from memcore.families import FAMILIES
 from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
 from memcore.serving import Server, curve
@@ -89,6 +89,15 @@ def test_room_is_right_in_the_median(used_for):
     assert median(errors.values()) <= TOLERANCES["KV tokens"], errors
 
 
+@pytest.mark.parametrize("confidence", ["high", "medium"])
+def test_what_is_allocated_while_generating(confidence):
+    """litgpt, and transformers with prompts of up to 30,720 tokens: weights, cache, activations."""
+    runs = [c for c in RUNS if c.what == GENERATING and c.confidence == confidence]
+    assert len(runs) >= 9
+    assert median(abs(c.error) for c in runs) <= 0.02
+    assert all(abs(c.error) <= c.tolerance or c.remark for c in runs)
+
+
 @pytest.mark.parametrize(
     ("model", "word", "gib"),
     [
@@ -132,6 +141,16 @@ def test_a_window_keeps_no_more_than_it_sees():
         for n in (8192, 4096)
     )
     assert long == 1.5 * short
+
+
+def test_a_report_says_what_a_window_lets_go_of_and_what_lies_beside_the_budget():
+    """Gemma 3 27B at 4,096 tokens: 256 blocks of its full layers, and 6 x 65 of the others."""
+    base = {"model": "gemma-3-27b-text", "train": {"seq_len": 512}}
+    plan = Plan(**base, serve={"prompt_len": 4095, "output_len": 1})
+    assert f"holds {(256 + 6 * 65) * 1_310_720 / 2**20:.0f} MiB" in " ".join(evaluate(plan).notes)
+    crowded = evaluate(plan.changed("serve.memory_utilization", 0.99))
+    assert "CUDA context" in " ".join(crowded.notes)
+    assert "CUDA context" not in " ".join(evaluate(Plan()).notes)
 
 
 def test_four_bits_of_cache_are_four_and_a_half():

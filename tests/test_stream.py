@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcore import Plan, PlanError, evaluate, policies
+from memcore import Plan, PlanError, evaluate, policies, solve
 from memcore.stream import Clock, Requests, draw, read_lengths, run, simulate
 from memcore.stream.engine import Continuous
 from memcore.stream.lengths import MAX_ROWS
@@ -142,6 +142,8 @@ def test_what_never_fits_is_refused_and_said():
     assert by_name["max"].wait is None
     assert by_name["paged"].completed == 20
     assert any("Longest reserved" in note for note in stream.notes)
+    (note,) = simulate(Plan.of({"model": "llama-3.1-405b"})).notes
+    assert "Nothing is served" in note
 
 
 def test_few_tokens_an_iteration_read_prompts_in_parts():
@@ -155,6 +157,15 @@ def test_a_simulation_that_leads_nowhere_is_cut_short():
     requests = Requests((0.0, 0.0), (8, 8), (400_000, 400_000))
     trace = Continuous(requests, Paged(400_008, 8), Clock.constant(1e-3), 2, 64).run()
     assert trace.cut or not any(map(math.isnan, trace.done))
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_prompts_in_too_many_parts_are_cut_short(strategy):
+    """A million iterations for each prompt would go on for hours."""
+    plan = plan_of(max_batched_tokens=1, prompt_len=10**6, max_seq_len=2 * 10**6)
+    found = run(plan, strategy, draw(plan), Clock.of(plan), 2**21)
+    assert found.unfinished > 0
+    assert found.events <= 100 * (300 + 100) + 1
 
 
 @settings(max_examples=40, deadline=None)
@@ -378,3 +389,11 @@ def test_what_a_stream_cannot_be(serve, field):
     with pytest.raises(PlanError) as e:
         Plan.of({"serve": serve})
     assert [i.field for i in e.value.issues] == [field]
+
+
+def test_a_shared_prefix_does_not_stand_in_the_way_of_the_longest_context():
+    plain, shared = (
+        solve.longest_context(Plan(serve={"prompt_len": 4000, "shared_prefix": n}))
+        for n in (0, 256)
+    )
+    assert plain.value == shared.value > 256

@@ -121,16 +121,17 @@ with st.expander("Why each of them differs"):
         )
     )
 
-st.markdown("##### What Megatron-LM's own estimator says")
+st.markdown("##### What the frameworks' own estimators say")
 st.markdown(tables.estimated())
 estimators = tables.estimators()
 parts.table(
     estimators,
     key="estimators",
-    alt="What Megatron-LM's estimator says of each plan, beside Memplan, and why they differ",
+    alt="What Megatron-LM's and DeepSpeed's estimators say, beside Memplan, and why they differ",
     height=320,
     columns=(
         "plan",
+        "estimator",
         "counts",
         "says",
         "Memplan",
@@ -141,7 +142,7 @@ parts.table(
         "source",
     ),
 )
-parts.download("Megatron-LM's estimator (CSV)", estimators, "memplan-estimators.csv")
+parts.download("Frameworks' estimators (CSV)", estimators, "memplan-estimators.csv")
 
 left, right = st.columns(2, gap="large")
 with left:

@@ -1,8 +1,8 @@
-"""What Megatron-LM's own estimator says of twenty plans (presets/evidence/estimators.toml), and
-which tensors make the difference from ours.
+"""What Megatron-LM's and DeepSpeed's own estimators say, and which tensors make the difference from
+ours (presets/evidence/estimators.toml).
 
-It is no authority either: nothing of ours is tested against it but that every byte of a difference
-is named.
+They are no authority either: nothing of ours is tested against them but that every byte of a
+difference is named.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore import pipeline
+from memcore.evaluate import parameters
 from memcore.evidence.comparison import text
 from memcore.memory import rows_at, saved_rows, training_sizes
 from memcore.plan import Plan
@@ -38,10 +39,12 @@ class Part:
 class Estimate:
     """What an estimator says of one GPU's states, or of what its forwards keep, beside ours.
 
+    by      which estimator, by its key in the table
     stage   the pipeline stage that is compared: the one with the most states, and the first
     parts   by which ours is more, or less
     """
 
+    by: str
     label: str
     plan: Plan
     what: str
@@ -64,18 +67,20 @@ def estimators_table() -> Mapping[str, Any]:
 @functools.cache
 def estimates() -> tuple[Estimate, ...]:
     """Every plan's states and activations."""
-    return tuple(_estimate(row, what) for row in estimators_table()["plans"] for what in KINDS)
+    rows = estimators_table()["plans"]
+    return tuple(_estimate(row, what) for row in rows for what in KINDS if what in row)
 
 
 def _estimate(row: Mapping[str, Any], what: str) -> Estimate:
     plan = Plan.of(row["plan"])
     stage, rows, times = _ours(plan, what)
-    sizes = {**training_sizes(plan), "THEIRS": row[what]}
+    whole = {"THEIRS": row[what], "PARAMETERS": parameters(plan.architecture)}
+    sizes = {**training_sizes(plan), **whole}
     shared = estimators_table()["shared"]
     items = [i for name in row[f"of_{what}"] for i in shared[name]["parts"]]
     parts = tuple(Part(i["tensors"], _bytes(i, rows, times, sizes)) for i in items)
     ours = times * sum(r.bytes for r in rows)
-    return Estimate(row["label"], plan, what, stage, row[what], ours, parts)
+    return Estimate(row["estimator"], row["label"], plan, what, stage, row[what], ours, parts)
 
 
 def _ours(plan: Plan, what: str) -> tuple[int, list[LedgerRow], int]:
@@ -83,11 +88,18 @@ def _ours(plan: Plan, what: str) -> tuple[int, list[LedgerRow], int]:
     if what == "activations":
         return 0, list(saved_rows(plan)), pipeline.in_flight(plan, 0)
     of_stage = [
-        [r for r in rows_at(plan, LAST, stage) if r.consumer in OF_STATES]
+        [r for r in rows_at(plan, LAST, stage) if _is_state(plan, r)]
         for stage in range(plan.parallel.pp)
     ]
     stage = max(range(plan.parallel.pp), key=lambda s: sum(r.bytes for r in of_stage[s]))
     return stage, of_stage[stage], 1
+
+
+def _is_state(plan: Plan, row: LedgerRow) -> bool:
+    """DeepSpeed's estimator counts its buffers among the states."""
+    if plan.train.framework == "deepspeed":
+        return not row.name.startswith("rotary")
+    return row.consumer in OF_STATES
 
 
 LAST = -1  # of a stage's instants: the optimizer's step

@@ -81,8 +81,8 @@ def _memory(plan: Plan) -> Memory:
 
 
 def weights(figure: Figure) -> float:
-    """Bytes of the weights as they are served."""
-    serve = _report(figure).serve
+    """Bytes of the weights as they are served, by an engine that pads no vocabulary."""
+    serve = evaluate(Plan.of(figure["plan"]).changed("serve.kv_cache", "contiguous")).serve
     assert serve
     return serve.weights_bytes * serve.gpus_per_replica
 

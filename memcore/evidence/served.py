@@ -13,6 +13,7 @@ from memcore.plan import Plan
 from memcore.report import Serve
 
 WEIGHTS_TOLERANCE, QUANTIZED_TOLERANCE = 0.005, 0.02
+GENERATING, GENERATING_TOLERANCE = "allocated while generating", 0.05
 SPEED_TOLERANCE = 0.15  # in the median
 SPEED, REQUEST, FIRST = "seconds per token", "seconds per token, prompt too", "first token"
 TOLERANCES = {
@@ -21,11 +22,13 @@ TOLERANCES = {
     "blocks": 0.0005,  # the cache's memory is logged in hundredths of a GiB
     "blocks of a sequence": 0.0,
     "sequences": 0.0005,
+    GENERATING: GENERATING_TOLERANCE,
     SPEED: SPEED_TOLERANCE,
     REQUEST: SPEED_TOLERANCE,
     FIRST: SPEED_TOLERANCE,
 }
 UNITS = {
+    GENERATING: "bytes",
     "weights": "bytes",
     "KV per token": "bytes",
     **dict.fromkeys((SPEED, REQUEST, FIRST), "seconds"),
@@ -89,6 +92,8 @@ def _ours(what: str, s: Serve, run: Mapping[str, Any]) -> float:
         return s.kv_capacity_tokens
     if what == "blocks of a sequence":
         return s.blocks_per_sequence
+    if what == GENERATING:
+        return sum(r.bytes for r in s.rows)
     if what == FIRST:
         return s.ttft_seconds
     if what in (SPEED, REQUEST):

@@ -64,9 +64,10 @@ def operations(plan: Plan) -> tuple[Operation, ...]:
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
     kinds = step.blocks.kinds
     counts = step.layers.counts
+    # A pipeline stage may have none of the last kinds.
     layers = [
         ("layer" if len(kinds) == 1 else f"layer, {kind.label}", tape, int(n))
-        for kind, tape, n in zip(kinds, step.blocks.layers, counts, strict=True)
+        for kind, tape, n in zip(kinds, step.blocks.layers, counts, strict=False)
     ]
     found: list[Operation] = []
     for block, tape, n in (

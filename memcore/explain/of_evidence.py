@@ -61,7 +61,8 @@ def _calculator(book: Book, i: str) -> Explanation:
 
 @rule("evidence.estimates.*")
 def _estimate(book: Book, i: str) -> Explanation:
-    e, by = evidence.estimates()[int(i)], evidence.estimators_table()["estimator"]
+    e = evidence.estimates()[int(i)]
+    by = evidence.estimators_table()["estimators"][e.by]
     theirs = known(by["name"], e.theirs, "bytes", source=by["url"])
     parts = [known(p.tensors, p.bytes, "bytes", source=OURS) for p in e.parts]
     summed = total([theirs, *sorted(parts, key=lambda p: -abs(p.value))])

@@ -110,16 +110,19 @@ def _peak_flops(book: Book, dtype: str) -> Explanation:
 
 @rule("trainable_parameters")
 def _trainable(book: Book) -> Explanation:
-    if book.plan.train.adapter == "none":
+    train = book.plan.train
+    if train.adapter == "none" and train.frozen == "none":
         return _parameters(book)
     found = [book.at(f"trainable_parameters.{i}") for i in range(len(_trained(book)))]
     meaning = "The weights of the adapters; the model's own are frozen."
+    if train.adapter == "none":
+        meaning = "The weights that are not frozen; tied weights count once."
     ordered = sorted(found, key=lambda f: -f.value)
     return about("Trainable parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
 
 
 def _trained(book: Book) -> list[tuple[str, str, int]]:
-    """Each adapter weight's name, its shape, and how many of it there are."""
+    """Each trained weight's name, its shape, and how many of it there are."""
 
     def found() -> list[tuple[str, str, int]]:
         text = book.amounts.text

@@ -48,6 +48,7 @@ from memcore.serving import (
     one_forward,
     overheads,
     room,
+    widened,
 )
 from memcore.serving_time import (
     ATTENTION,
@@ -196,7 +197,13 @@ def _activations(book: Book) -> Explanation:
 @rule("serve.layer_bytes")
 def _layer(book: Book) -> Explanation:
     rows = [(f"serve.layer_rows.{k}", r) for k, r in enumerate(_layer_rows(book))]
-    return about("Temporaries of the largest layer", "bytes", sum_of(book, rows), "At its fullest.")
+    formula = sum_of(book, rows)
+    server = _server(book)
+    _, matrix = widened(server, one_forward(server))
+    if matrix:
+        dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype].compute
+        formula = formula + width(dtype) * text_shape(book, matrix, serving=True)
+    return about("Temporaries of the largest layer", "bytes", formula, "At its fullest.")
 
 
 @rule("serve.layer_rows.*")

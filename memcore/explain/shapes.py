@@ -38,12 +38,15 @@ def dimension(book: Book, name: str, value: int, serving: bool = False) -> Formu
             return known(name, value, source="the shape and the ranks", note=rule)
         rule = "follows from how many elements that has"
         return known(name, value, source=f"the rule of {book.step.optimizer.label}", note=rule)
-    base, *axes = name.split("/")
+    whole, *axes = name.split("/")
+    stack, _, base = whole.rpartition(".")
     meaning = (OF_SERVING if serving else {}).get(base) or MEANINGS.get(base)
     meaning = meaning or method()["dimensions"].get(base) or method()["axes"].get(base, "")
     if axes:
         over = " x ".join(f"{axis} {book.sizes[axis]:,}" for axis in axes)
-        meaning += f": {book.sizes[base]:,} over {over}, rounded up"
+        meaning += f": {book.sizes[whole]:,} over {over}, rounded up"
+    if stack:
+        meaning += f", of its {stack}"
     path = "" if serving else GIVEN.get(name, "")
     from_plan = base in (*GIVEN, *MEANINGS)
     source = "the plan" if from_plan else f"config.json of {book.plan.architecture.label}"

@@ -13,6 +13,7 @@ from memcore.errors import Issue, PlanError, shown
 from memcore.families import (
     bert,
     bloom,
+    clip,
     deepseek,
     falcon,
     gemma,
@@ -21,6 +22,7 @@ from memcore.families import (
     gpt_oss,
     llama,
     llama4,
+    llava,
     mixtral,
     olmo2,
     olmoe,
@@ -48,11 +50,16 @@ FAMILIES: dict[str, Family] = {
     "llama4_text": llama4.FAMILY,
     "olmo2": olmo2.FAMILY,
     "olmoe": olmoe.FAMILY,
+    "llava": llava.FAMILY,
     "opt": opt.FAMILY,
     "phi3": phi3.FAMILY,
     "starcoder2": starcoder2.FAMILY,
     "vit": vit.FAMILY,
 }
+
+
+# What runs before another model's layers, by its own model_type; none of them is trained alone.
+TOWERS: dict[str, Family] = {"clip_vision_model": clip.TOWER}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:

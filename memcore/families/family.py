@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from memcore.dims import HEAD_DIM, KV_HEADS, TP, Shape
@@ -33,12 +33,15 @@ class Family:
     mask_is_argument   its layers take the mask by position, so that checkpointing saves it
     losses             the words of a plan for its loss (policies.CROSS_ENTROPY)
     decoder            it generates, token by token; else it has no cache and nothing to serve
+    before             what a model with a tower runs before it, which the bridge reads
+    bridge             what leads from the tower's last layer to the first of the main stack
+    carries            its layers read tensors together that need a gradient
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
     config: Callable[[Keys, str], Model]
     embed: Callable[[Tape, Structure], Tensor]
-    layer: Callable[[Tape, Structure, Tensor, str], Tensor]
+    layer: Callable[[Tape, Structure, Tensor, str], Tensor | Sequence[Tensor]]
     head: Callable[[Tape, Structure, Tensor], Tensor]
     attentions: tuple[str, ...] = ATTENTIONS
     kernels: tuple[str, ...] = KERNELS
@@ -48,6 +51,9 @@ class Family:
     losses: tuple[str, ...] = LOSSES
     decoder: bool = True
     alone: bool = False
+    before: Callable[[Tape, Structure], Tensor] | None = None
+    bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
+    carries: bool = False
 
 
 def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:

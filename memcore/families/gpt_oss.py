@@ -12,7 +12,6 @@ from memcore.dims import (
     HALF_ROTARY,
     HEAD_DIM,
     HEADS,
-    ROUTED,
     SINKED,
     TP,
     B,
@@ -193,7 +192,7 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _gate(t: Tape, s: Structure, both: Tensor) -> Tensor:
     """(up + 1) * gate * sigmoid(alpha gate), both clamped; gate and up take turns in memory."""
-    halves = split(t, both, [(ROUTED, EXPERT_F / TP)] * 2, sliced=True)
+    halves = split(t, both, [(both.shape[0], EXPERT_F / TP)] * 2, sliced=True)
     gate, up = (
         keeps_input(t, x, f"{n}, clamped") for x, n in zip(halves, ("gate", "up"), strict=True)
     )

@@ -2,7 +2,7 @@
 
 An iteration is one forward of every running sequence's next token, together with a share of the
 prompts that have just been let in (chunked prefill). Its operations are those of
-memcore.serving; here they are asked once for a few sizes, and read off between them.
+memcore.serving_time; here they are asked once for a few sizes, and read off between them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from memcore.plan import Plan
-from memcore.roofline import seconds
-from memcore.serving import CACHE_READ, Server, forward
+from memcore.serving import Server
+from memcore.serving_time import ATTENTION, attention, context_of, parts, seconds
 
 PER_OCTAVE = 4  # sizes asked between one power of two and the next
-CONTEXT = 4096  # tokens; what attention costs is proportional to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +84,26 @@ class Clock:
 
     @classmethod
     def of(cls, plan: Plan) -> Clock:
-        """The clock of one replica."""
-        server = Server.of(plan)
+        """The clock of one replica. What attention reads of layers with a window is as at half of
+        the plan's own output."""
+        server, prompt_len = Server.of(plan), plan.serve.prompt_len
+        seen = context_of(server)
 
-        def parts(batch: int, tokens: int, context: int, logits: int) -> tuple[float, float]:
-            every = forward(server, batch, tokens, context, logits)
-            cache = [o for o in every if o.name == CACHE_READ]
-            return seconds(every) - seconds(cache), seconds(cache)
+        def without_attention(tokens: int, logits: int) -> float:
+            found = parts(server, tokens, 1, 1, logits)
+            return seconds([p for p in found if p.kind != ATTENTION])
 
-        one, context = parts(1, 1, CONTEXT, 1)
-        prompt = [o for o in forward(server, 1, CONTEXT, CONTEXT, 1) if o.name == CACHE_READ]
+        one = without_attention(1, 1)
+        prompt = attention(server, 1, prompt_len, prompt_len).time
         return cls(
-            Curve.of(plan.serve.max_batched_tokens, lambda n: parts(n, 1, 1, 1)[0]),
+            Curve.of(plan.serve.max_batched_tokens, lambda n: without_attention(n, 1)),
             Curve.of(
                 min(plan.serve.concurrency, plan.serve.max_batched_tokens) + 1,
-                lambda n: parts(1, 1, 1, n)[0] - one,
+                lambda n: without_attention(1, n) - one,
             ),
-            context / CONTEXT,
-            sum(o.compute_seconds for o in prompt) / (CONTEXT * CONTEXT / 2),
-            sum(o.hbm_seconds for o in prompt) / CONTEXT,
+            attention(server, 1, 1, seen).time.seconds / seen,
+            prompt.compute_seconds / (prompt_len * prompt_len / 2),
+            prompt.hbm_seconds / prompt_len,
         )
 
 

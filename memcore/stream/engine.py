@@ -76,6 +76,11 @@ class Trace:
     seconds: float = 0.0
     cut: bool = False
 
+    def too_long(self) -> bool:
+        """Whether the simulation has taken so many steps that it is cut short."""
+        self.cut = self.events > EVENTS_EACH * (len(self.done) + EVENTS_EACH)
+        return self.cut
+
     @classmethod
     def of(cls, requests: Requests, capacity: int) -> Trace:
         never = [math.nan] * requests.count
@@ -117,8 +122,7 @@ class Continuous:
     def run(self) -> Trace:
         while self._arrive():
             self.trace.events += 1
-            if self.trace.events > EVENTS_EACH * (self.requests.count + EVENTS_EACH):
-                self.trace.cut = True
+            if self.trace.too_long():
                 break
             preempted = self.blocked = self._make_room()
             if not preempted:
@@ -359,6 +363,8 @@ class Static:
             while last < len(arrivals) and arrivals[last] <= self.now and last - first < self.most:
                 last += 1
             self._batch(first, last)
+            if self.trace.cut:
+                break
             first = last
         self.trace.seconds = self.now
         return self.trace
@@ -379,6 +385,8 @@ class Static:
                 read, left = read + now, left - now
                 if not left or (i == last - 1 and read == prompt):
                     self._forward(chunks, used, future, n)
+                    if self.trace.too_long():
+                        return
                     tokens = sum(c for _, c in chunks)
                     used, future = used + tokens, future - tokens
                     left, chunks = self.budget, []

@@ -146,7 +146,7 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
         slots,
         table,
         tuple(runs),
-        tuple(_notes(plan, runs, lengths)),
+        tuple(_notes(plan, slots, runs, lengths)),
     )
 
 
@@ -235,7 +235,7 @@ def _timeline(trace: Trace) -> tuple[Moment, ...]:
     return tuple(Moment(float(t), *map(float, row)) for t, row in zip(middles, means, strict=True))
 
 
-def _notes(plan: Plan, runs: Sequence[Run], lengths: Lengths | None) -> list[str]:
+def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None) -> list[str]:
     s = plan.serve
     notes = []
     if lengths:
@@ -248,8 +248,22 @@ def _notes(plan: Plan, runs: Sequence[Run], lengths: Lengths | None) -> list[str
             f"At most {s.max_batched_tokens:,} sequences run at once: an iteration has room for as "
             "many tokens."
         )
+    if s.draft_tokens:
+        notes.append("One token a step: guessed tokens are not simulated.")
+    if policies.PREFILLS[s.prefill].elsewhere:
+        notes.append("Prompts are read on the GPUs that generate, not elsewhere.")
+    if s.offload_kv != "none":
+        notes.append("What reading the cache from the host takes is not in these times.")
+    if plan.architecture.window:
+        notes.append(
+            "Layers with a window: each token takes as much of the cache, and of the time, as on "
+            f"average of a sequence of {s.prompt_len + s.output_len:,} tokens."
+        )
     if plan.parallel.pp > 1:
         notes.append("One batch passes the pipeline's stages at a time: they do not overlap.")
+    if all(r.refused == r.requests for r in runs):
+        notes.append(f"Nothing is served: a cache of {slots:,} tokens has no room for any request.")
+        return notes
     for r in runs:
         if r.refused:
             notes.append(
@@ -258,7 +272,8 @@ def _notes(plan: Plan, runs: Sequence[Run], lengths: Lengths | None) -> list[str
             )
         if r.unfinished:
             notes.append(
-                f"{r.label}: cut short with {r.unfinished:,} requests unfinished, since sequences "
-                f"were put out {r.preemptions:,} times."
+                f"{r.label}: cut short after {r.iterations:,} iterations, with {r.unfinished:,} of "
+                f"{r.requests:,} requests unfinished and {r.preemptions:,} times that one was put "
+                "out. More tokens in an iteration, or fewer sequences at once, would go on."
             )
     return notes

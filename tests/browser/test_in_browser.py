@@ -17,6 +17,8 @@ from playwright.sync_api import Locator, Page, expect
 
 import rig
 from memcore import Plan, catalog, evaluate, evidence, link
+from memcore.levers import levers
+from memcore.stream import simulate
 from memcore.units import bytes_text
 
 Open = Callable[..., Page]
@@ -67,6 +69,48 @@ def test_first_sight(open_app: Open) -> None:
     expect(page.locator('[data-testid="stAlert"]').first).to_be_in_viewport()
     expect(page.locator('[data-testid="stMetric"]').first).to_be_in_viewport()
     expect(page.locator('[data-testid="stPlotlyChart"] .main-svg').first).to_be_in_viewport()
+
+
+# ---- levers
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_fix_button_applies_the_change_and_undo_returns(open_app: Open, scheme: str) -> None:
+    """One click makes the plan fit, the address follows, and undo brings both back."""
+    over = Plan(train={"micro_batch": 4, "checkpointing": "none"})
+    page = open_app(address(over), color_scheme=scheme)
+    expect(page.get_by_text("Training does not fit")).to_be_visible()
+    first = levers(over)[0]
+    row = page.locator(f".st-key-lever_{first.name}")
+    expect(row.get_by_text(first.label)).to_be_visible()
+    row.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("Training fits")).to_be_visible()
+    assert reading.addressed(rig.settled(page)) == first.plan
+    reading.agrees(page)
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("Training does not fit")).to_be_visible()
+    assert reading.addressed(rig.settled(page)) == over
+    reading.agrees(page)
+
+
+def test_levers_and_waterfall_as_csv(open_app: Open) -> None:
+    """Their columns in numbers are what the engine says, and those of a waterfall add up."""
+    over = Plan(train={"micro_batch": 4, "checkpointing": "none"})
+    page = open_app(f"{address(over)}&{urlencode({'pin': link.encode_pin(Plan())})}")
+    for name in (f"All {len(levers(over))} changes", "Change by change"):
+        page.get_by_text(name).click()
+    rig.settled(page)
+    rows = pd.read_csv(reading.download(page, reading.key_of_name("download_memplan-levers.csv")))
+    assert list(rows["saved_bytes"]) == [lever.saved_bytes for lever in levers(over)]
+    moved = pd.read_csv(
+        reading.download(page, reading.key_of_name("download_memplan-waterfall.csv"))
+    )
+    now, then = evaluate(over).memory, evaluate(Plan()).memory
+    assert now
+    assert then
+    assert moved["bytes"].sum() == now.allocated_bytes - then.allocated_bytes
 
 
 # ---- move
@@ -364,6 +408,17 @@ def test_every_download(open_app: Open) -> None:
     assert table["Weights"] == serve.weights_bytes
     assert table["Room for KV cache"] == serve.kv_budget_bytes
 
+    stream = simulate(plan)
+    assert stream
+    table = csv("serve", "memplan-stream.csv")
+    assert list(table["output_tokens"]) == [run.output_tokens for run in stream.runs]
+    assert list(table["memory.used"]) == pytest.approx([r.memory["used"] for r in stream.runs])
+    table = csv("serve", "memplan-stream-timeline.csv")
+    assert len(table) == sum(len(run.timeline) for run in stream.runs)
+    assert (table["used_tokens"] <= table["capacity_tokens"]).all()
+    table = csv("serve", "memplan-throughput.csv")
+    assert list(table["sequences"]) == sorted(table["sequences"])
+
     table = csv("ledger", "memplan-ledger.csv")
     by_tier = table.groupby("tier")["bytes"].sum()
     assert by_tier["hbm"] == memory.allocated_bytes
@@ -452,6 +507,56 @@ def test_dropping_what_is_no_config(open_app: Open, content: str, says: str) -> 
     assert page.evaluate("typeof pwned") == "undefined"
 
 
+SLOW = 30_000  # milliseconds, on a loaded machine
+LENGTHS_ZONE = '.st-key-lengths_file [data-testid="stFileUploaderDropzone"]'
+
+
+def test_dropping_a_file_of_lengths(open_app: Open) -> None:
+    """The stream is drawn from it, the address stays; its own lengths come back at a press."""
+    page = open_app("/serve?reqs=50")
+    reading.agrees(page)
+    page.get_by_text("Lengths from a file").click()
+    page.wait_for_selector(LENGTHS_ZONE)
+    before = page.url
+    reading.drop(page, LENGTHS_ZONE, "lengths.csv", "prompt,output\n321,7\n")
+    expect(page.get_by_text("prompts of 321 tokens on average, outputs of 7,")).to_be_visible(
+        timeout=SLOW
+    )
+    expect(page.get_by_text("not part of the plan or its link")).to_be_visible()
+    assert page.url == before
+    page.get_by_role("button", name="Back to the plan's lengths").click()
+    expect(page.get_by_text("with log-normal lengths")).to_be_visible(timeout=SLOW)
+    reading.agrees(page)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "empty"),
+        ("prompt,output\n1,-5\n", "line 2"),
+        ("prompt,output\n1,<script>pwned=1</script>\n", "line 2"),
+        ("=cmd|' /C calc'!A0,1\n", "line 1"),
+        ("a,b\n1,2\n", "no column called prompt"),
+        ("1,2\n" * 1_000_001, "at most"),
+    ],
+    ids=("empty", "negative", "script", "formula", "columns", "million"),
+)
+def test_dropping_what_holds_no_lengths(open_app: Open, content: str, says: str) -> None:
+    """A message; the plan, the page and the stream stay as they were."""
+    page = open_app("/serve?reqs=50&seed=3")
+    reading.agrees(page)
+    said = page.get_by_text("with log-normal lengths").inner_text()
+    page.get_by_text("Lengths from a file").click()
+    page.wait_for_selector(LENGTHS_ZONE)
+    reading.drop(page, LENGTHS_ZONE, "lengths.csv", content)
+    alert = page.locator('[data-testid="stAlert"]').filter(has_text=says).first
+    expect(alert).to_be_visible(timeout=SLOW)
+    assert page.get_by_text("with log-normal lengths").inner_text() == said
+    assert reading.addressed(page) == Plan(serve={"requests": 50, "seed": 3})
+    reading.agrees(page)
+    assert page.evaluate("typeof pwned") == "undefined"
+
+
 # ---- break
 
 HOSTILE = (
@@ -504,6 +609,55 @@ def test_train_is_accessible(open_app: Open, scheme: str) -> None:
     reading.agrees(page)
     found = Axe().run(page)
     assert not found.violations_count, found.generate_report()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_serve_is_accessible(open_app: Open, scheme: str) -> None:
+    page = open_app("/serve?reqs=50&conc=8&arrive=burst&prefix=64", color_scheme=scheme)
+    reading.agrees(page)
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+    page.get_by_text("Lengths from a file").click()
+    page.wait_for_selector(LENGTHS_ZONE)
+    # Streamlit's own drop zone is a presentational section with a label.
+    found = Axe().run(page, options={"rules": {"presentation-role-conflict": {"enabled": False}}})
+    assert not found.violations_count, found.generate_report()
+
+
+def test_every_control_of_the_stream(open_app: Open) -> None:
+    """Each changes the plan, the page follows, and nothing breaks."""
+    page = open_app("/serve?reqs=50")
+    reading.agrees(page)
+    for word in ("Memory used", "Running", "Waiting", "Memory held"):
+        page.get_by_role("radio", name=word, exact=True).click()
+        reading.agrees(page)
+    numbers = {
+        "arrival_rate": 3.0,
+        "requests": 60,
+        "prompt_cv": 0.5,
+        "output_cv": 0.5,
+        "shared_prefix": 64,
+        "max_seq_len": 4096,
+        "seed": 9,
+    }
+    for name, value in numbers.items():
+        box = page.locator(f".st-key-serve_{name} input")
+        box.fill(str(value))
+        box.press("Enter")
+        page.wait_for_function("v => location.search.includes(v)", arg=f"={value}")
+        reading.agrees(page)
+    for name, word, key in (
+        ("arrivals", "All at once", "arrive=burst"),
+        ("lengths", "Fixed", "lengths=fixed"),
+    ):
+        page.locator(f".st-key-serve_{name} input").click()
+        page.get_by_role("option", name=word).click()
+        page.wait_for_function("v => location.search.includes(v)", arg=key)
+        reading.agrees(page)
+    serve = reading.addressed(page).serve
+    assert (serve.arrivals, serve.lengths) == ("burst", "fixed")
+    assert {name: getattr(serve, name) for name in numbers} == numbers
+    expect(page.get_by_text("50 requests come")).to_have_count(0)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from pathlib import Path
 from unittest.mock import patch
 
+import ask_policies
 import ask_pytorch
 import peft
 import torch
@@ -23,11 +24,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 TABLE = Path(__file__).with_name("adapters.json")
-PACKAGES = "torch", "transformers", "peft"
+PACKAGES = "torch", "transformers", "peft", "liger-kernel"
 TARGETS = {
     "attention": r".*\.(q_proj|v_proj|qkv_proj|c_attn|query_key_value)",
     "attention-all": r".*att\w*\.(q_proj|k_proj|v_proj|o_proj|out_proj|qkv_proj|c_attn|c_proj"
-    r"|query_key_value|dense)",
+    r"|query_key_value|dense|q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)",
     "all-linear": "all-linear",
 }
 
@@ -87,7 +88,10 @@ def followed(config, words):
 
 
 def build(config, dtype, words):
-    model = ask_pytorch.build(config, dtype, words)
+    kernels = words.get("kernels", "hf")
+    policy = {"kernels": kernels, "cross_entropy": "eager", "checkpoint_every": 1}
+    by = ask_pytorch if kernels == "hf" else ask_policies
+    model = by.build(config, dtype, policy | words)
     adapters = peft.LoraConfig(
         r=words["lora_rank"],
         target_modules=TARGETS[words["lora_targets"]],
@@ -98,7 +102,7 @@ def build(config, dtype, words):
     moving = "_move_adapter_to_device_of_base_layer"
     with (
         patch.object(BaseTunerLayer, moving, lambda *given: cast(to, *given)),
-        patch.object(torch.nn.Module, "to", lambda module, *_: module),
+        patch.object(torch.nn.Module, "to", lambda module, *_, **__: module),
     ):
         return peft.get_peft_model(model, adapters, autocast_adapter_dtype=False).base_model.model
 

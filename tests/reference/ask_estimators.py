@@ -1,11 +1,14 @@
-"""Ask Megatron-LM's own estimator: `python tests/reference/ask_estimators.py MEGATRON [--write]`.
+"""Ask Megatron-LM's and DeepSpeed's own estimators, run as they are:
 
-MEGATRON is a checkout of Megatron-LM. Its megatron/training/theoretical_memory_usage.py is run as
-it is, for every plan of presets/evidence/estimators.toml, and compared with what the table has;
---write keeps what it said. Only the two helpers that it imports are replaced, since the modules
-that they are in want a GPU: one that tells hybrid models, and one that prints.
+    python tests/reference/ask_estimators.py MEGATRON DEEPSPEED [--write]
+
+Both are checkouts. Every plan of presets/evidence/estimators.toml is asked of its estimator and
+compared with what the table has; --write keeps what was said. Megatron-LM's module gets stand-ins
+for the two helpers that it imports (one tells hybrid models, one prints), since the modules that
+they are in want a GPU; of DeepSpeed's two modules, for the same reason, only the functions run.
 """
 
+import ast
 import contextlib
 import importlib.util
 import io
@@ -17,6 +20,7 @@ import types
 from pathlib import Path
 
 from memcore import Plan
+from memcore.evaluate import parameters
 from memcore.memory import training_sizes
 
 TABLE = Path(__file__).parents[2] / "presets" / "evidence" / "estimators.toml"
@@ -85,30 +89,73 @@ def arguments(plan):
     )
 
 
-def asked(module, plan):
-    """What it says of a plan, in bytes: states, and activations."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        said = module.report_theoretical_memory(
-            arguments(plan), num_microbatches=plan.train.grad_accumulation
+def megatron(checkout):
+    """What Megatron-LM says of a plan, in bytes: states, and activations."""
+    module = estimator(checkout)
+
+    def ask(plan):
+        with contextlib.redirect_stdout(io.StringIO()):
+            said = module.report_theoretical_memory(
+                arguments(plan), num_microbatches=plan.train.grad_accumulation
+            )
+        states, activations = (round(n * module.NUM_BYTES_IN_MEGABYTE) for n in said[:2])
+        return {"states": states, "activations": activations}
+
+    return ask
+
+
+ZERO = {
+    2: ("stage_1_and_2.py", "estimate_zero2_model_states_mem_needs"),
+    3: ("stage3.py", "estimate_zero3_model_states_mem_needs"),
+}
+
+
+def deepspeed(checkout):
+    """What DeepSpeed says of a plan's states, in bytes of one GPU."""
+    functions = {}
+    for file, name in ZERO.values():
+        source = (checkout / "deepspeed/runtime/zero" / file).read_text()
+        (found,) = (n for n in ast.parse(source).body if getattr(n, "name", "") == name)
+        exec(compile(ast.Module([found], []), file, "exec"), functions)
+
+    def ask(plan):
+        t, sizes = plan.train, training_sizes(plan)
+        more = {}
+        if t.zero == 3:
+            more["largest_layer_params"] = sizes["LARGEST"]
+            more["cpu_offload_params"] = t.offload_parameters != "none"
+        _, gpu, *_ = functions[ZERO[t.zero][1]](
+            parameters(plan.architecture),
+            num_gpus_per_node=plan.gpus_in_node,
+            num_nodes=-(-plan.cluster.gpus // plan.gpus_in_node),
+            cpu_offload=t.offload_optimizer != "none",
+            **more,
         )
-    return [round(n * module.NUM_BYTES_IN_MEGABYTE) for n in said[:2]]
+        return {"states": gpu}
+
+    return ask
 
 
-def main(checkout, write):
-    module, text = estimator(checkout), TABLE.read_text()
-    commit = ["git", "-C", str(checkout), "log", "-1", "--format=%h, %cs"]
-    at = subprocess.run(commit, capture_output=True, text=True, check=False).stdout.strip()
-    print(f"{FILE} at {at or 'an unknown commit'}")
+def main(checkouts, write):
+    pairs = zip(ESTIMATORS.items(), checkouts, strict=True)
+    ask = {name: made(checkout) for (name, made), checkout in pairs}
+    text = TABLE.read_text()
+    for checkout in checkouts:
+        commit = ["git", "-C", str(checkout), "log", "-1", "--format=%h, %cs"]
+        at = subprocess.run(commit, capture_output=True, text=True, check=False).stdout.strip()
+        print(f"{checkout} at {at or 'an unknown commit'}")
     for row in tomllib.loads(text)["plans"]:
-        states, activations = asked(module, Plan.of(row["plan"]))
-        same = (states, activations) == (row["states"], row["activations"])
-        print(f"{states:>18,} {activations:>18,}  {row['name']}", "" if same else "  (differs)")
+        said = ask[row["estimator"]](Plan.of(row["plan"]))
+        same = all(row[what] == n for what, n in said.items())
+        print(row["name"], *(f"{n:,}" for n in said.values()), "" if same else "  (differs)")
         there = f'name = "{re.escape(row["name"])}"\n'
-        figures = f"states = {states}\nactivations = {activations}\n"
-        text = re.sub(rf"({there})states = \d+\nactivations = \d+\n", rf"\1{figures}", text)
+        for what, n in said.items():
+            text = re.sub(rf"({there}(?:.*\n)*?{what} = )\d+\n", rf"\g<1>{n}\n", text, count=1)
     if write:
         TABLE.write_text(text)
 
 
+ESTIMATORS = {"megatron": megatron, "deepspeed": deepspeed}
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "--write" in sys.argv)
+    main([Path(a) for a in sys.argv[1:3]], "--write" in sys.argv)

@@ -33,6 +33,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools import mod_tracker
 from transformers import AutoConfig, masking_utils
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.llava import modeling_llava
 
 TABLE = Path(__file__).with_name("families.json")
 REGIMES = ("pure-bf16", "autocast", "fsdp2-reshard", "fsdp2-no-reshard")
@@ -46,6 +47,7 @@ TASKS = {
     "vit": transformers.AutoModelForImageClassification,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,
+    "llava": transformers.AutoModelForImageTextToText,
 }
 
 
@@ -96,6 +98,18 @@ class LayerNorm(torch.autograd.Function):
         return tuple(None if t is None else torch.empty_like(t) for t in ctx.saved_tensors[:3])
 
 
+class MaskedScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mask, source):
+        ctx.save_for_backward(mask)
+        ctx.shape = source.shape
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.empty_like(grad), None, grad.new_empty(ctx.shape)
+
+
 class GroupedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, offsets):
@@ -130,6 +144,9 @@ def install_stand_ins():
     masking_utils.find_packed_sequence_indices = lambda *_, **__: None
     # Nor does it have values to start with, which some vision models check.
     transformers.initialization.trunc_normal_ = lambda tensor, *_, **__: tensor
+    # How many rows a mask picks is known on a GPU only, and no size depends on it.
+    torch.Tensor.masked_scatter = lambda x, mask, source: MaskedScatter.apply(x, mask, source)
+    modeling_llava.torch_compilable_check = lambda *_, **__: None
     functional = torch.nn.functional
     functional.scaled_dot_product_attention = attention
     functional.layer_norm = lambda x, shape, weight=None, bias=None, eps=0: LayerNorm.apply(
@@ -217,7 +234,12 @@ def inputs(config, words):
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
         pixels = torch.randn(batch, config.num_channels, height, width)
         return {"pixel_values": pixels, "labels": torch.randint(0, config.num_labels, (batch,))}
-    ids = torch.randint(0, config.vocab_size, (batch, words["seq"]))
+    text = config.get_text_config()
+    ids = torch.randint(0, text.vocab_size, (batch, words["seq"]))
+    if task(config.model_type) is transformers.AutoModelForImageTextToText:
+        vision, images = config.vision_config, batch * words["images"]
+        pixels = torch.randn(images, vision.num_channels, vision.image_size, vision.image_size)
+        return {"input_ids": ids, "pixel_values": pixels, "labels": ids, "use_cache": False}
     if config.is_encoder_decoder:
         labels = torch.randint(0, config.vocab_size, (batch, words["target"]))
         return {"input_ids": ids, "labels": labels, "use_cache": False}
@@ -241,7 +263,8 @@ def saved(config, words, build=build, cached=lambda: (), mode=None):
         packed = weakref.WeakSet()
 
         def pack(t):
-            packed.add(kept := Kept(t))
+            # Without its history, which would keep what nobody reads alive in a cycle.
+            packed.add(kept := Kept(t.detach()))
             return kept
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):

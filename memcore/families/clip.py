@@ -1,0 +1,83 @@
+"""CLIP's vision tower: a class token and patches, a norm before the first layer."""
+
+from __future__ import annotations
+
+from memcore.dims import ONE, PATCHES, POSITIONS, TP, B, D, Q
+from memcore.families import vit
+from memcore.families.family import HF_ONLY, Family
+from memcore.model import ACTIVATIONS, EVERY, Keys, Model, Traits
+from memcore.ops import HIDDEN, KEYS, QUERIES, attention_core, plain_mlp, value_heads
+from memcore.primitives import (
+    add,
+    contiguous,
+    embedding,
+    heads_first,
+    layer_norm,
+    linear,
+    patches,
+)
+from memcore.structure import Structure
+from memcore.tape import Tape, Tensor
+
+POST_NORM = "post_layernorm"
+
+
+def _config(k: Keys, label: str) -> Model:
+    hidden = k.count("hidden_size", 768)
+    heads = k.count("num_attention_heads", 12, 10**6)
+    k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    layers = k.count("num_hidden_layers", 12, 100_000)
+    image = vit.image_of(k, 224, 32, extra=1)
+    return Model(
+        family="clip_vision_model",
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=k.count("intermediate_size", 3072),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=1,
+        max_positions=image.tokens,
+        position_rows=image.tokens,
+        image=image,
+        kinds=(EVERY,) * layers,
+        stack="vision",
+        traits=Traits(
+            activation=k.word("hidden_act", "quick_gelu", ACTIVATIONS),
+            attention_dropout=k.dropout("attention_dropout", 0.0),
+        ),
+    )
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    x = patches(t, "patch_embedding", vit.pixels_of(t), (B, PATCHES, D), bias=False)
+    token = t.parameter("class_embedding", (D,))
+    x = contiguous(t, Tensor(token.storage, (B, 1, D), token.dtype, True), HIDDEN, "joined", x)
+    positions = t.shared("position_ids", (ONE, POSITIONS), "int64")
+    placed = embedding(t, "position_embedding", positions, POSITIONS, D, tied=False)
+    return layer_norm(t, add(t, x, placed, "with positions"), D, "pre_layrnorm")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    x = add(t, x, _attention(t, s, layer_norm(t, x, D, "layer_norm1"), kind), "residual")
+    with t.scope("mlp"):
+        h = layer_norm(t, x, D, "layer_norm2")
+        h = plain_mlp(t, h, s.traits.activation, True, ("fc1", "fc2"))
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("self_attn"):
+        q, k, v = (linear(t, n, x, D, Q / TP, bias=True) for n in ("q_proj", "k_proj", "v_proj"))
+        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
+        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=True)
+        return linear(t, "out_proj", out, Q / TP, D, bias=True)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    raise NotImplementedError("a tower has no head")
+
+
+TOWER = Family(_config, _embed, _layer, _head, kernels=HF_ONLY)

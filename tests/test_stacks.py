@@ -1,0 +1,86 @@
+"""Models of several stacks: a vision tower before a decoder. Each has dimensions of its own."""
+
+import numpy as np
+import pytest
+from test_explain import checked
+
+from memcore import Plan, PlanError, evaluate, link, sweep
+from memcore.dims import MAIN, B, D, F, S, of_stack
+from memcore.explain.book import Book
+from memcore.memory import rows_at, training_sizes
+
+LLAVA = {"model": "llava-1.5-7b", "cluster": {"gpus": 8}}
+
+
+def plan(**train):
+    return Plan.of(LLAVA | {"train": {"seq_len": 2048, "images": 2} | train})
+
+
+def test_each_stack_has_its_own_sizes():
+    sizes = training_sizes(plan(micro_batch=3))
+    assert (sizes["B"], sizes["S"], sizes["D"]) == (3, 2048, 4096)
+    assert (sizes["vision.B"], sizes["vision.S"], sizes["vision.D"]) == (6, 577, 1024)
+    assert sizes["vision.PATCHES"] == 24 * 24
+
+
+def test_a_dimension_of_a_stack_is_one_object():
+    assert of_stack("vision", D) is of_stack("vision", D) is not D
+    assert of_stack("vision", of_stack("vision", F)) is of_stack("vision", F)
+    assert of_stack("vision", of_stack(MAIN, B)) is B
+    assert str(of_stack("vision", S)) == "vision.S"
+
+
+def test_rows_of_both_stacks_add_up_at_every_instant():
+    p = plan(checkpointing="none")
+    memory = evaluate(p).memory
+    for i, moment in enumerate(memory.timeline):
+        rows = rows_at(p, i)
+        assert sum(r.bytes for r in rows) == moment.bytes
+    names = {r.name.split(".")[0] for r in rows_at(p, len(memory.timeline) - 1)}
+    assert {"vision", "bridge", "layers", "head"} <= names
+
+
+@pytest.mark.parametrize("framework", [{}, {"framework": "pytorch", "precision": "bf16-pure"}])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_more_images_never_need_less(framework, checkpointing):
+    words = framework | {"checkpointing": checkpointing, "zero": 0 if framework else 3}
+    needs = [evaluate(plan(images=n, **words)).memory.allocated_bytes for n in (1, 2, 3)]
+    assert needs == sorted(needs)
+    assert needs[0] < needs[2] or checkpointing == "full"
+
+
+def test_a_sweeps_cell_is_evaluate_of_that_cell():
+    p = plan()
+    cells = sweep(p, {"train.micro_batch": [1, 2], "train.seq_len": [1200, 4096]})
+    for index in np.ndindex(*cells.shape):
+        cell = p.changed("train.micro_batch", [1, 2][index[0]])
+        cell = cell.changed("train.seq_len", [1200, 4096][index[1]])
+        assert cells[index] == evaluate(cell).memory.allocated_bytes
+
+
+def test_every_number_is_explained():
+    checked(Book(plan(), evaluate(plan())))
+
+
+def test_images_must_fit_into_the_sequence():
+    with pytest.raises(PlanError, match=r"train\.images: 4 of 576 tokens each do not fit"):
+        plan(images=4)
+    mended, issues = link.repair(LLAVA | {"train": {"seq_len": 2048, "images": 4}})
+    assert mended.train.images == 1
+    assert [i.field for i in issues] == ["train.images"]
+
+
+def test_what_is_not_known_is_refused_or_said():
+    with pytest.raises(PlanError, match=r"parallel\.tp: llava is planned with data parallelism"):
+        Plan.of(LLAVA | {"parallel": {"tp": 2}, "train": {"seq_len": 2048}})
+    config = {"model_type": "llava", "text_config": {"model_type": "gpt2"}}
+    with pytest.raises(PlanError, match="'gpt2' is not known here"):
+        Plan.of({"model": config})
+    report = evaluate(plan())
+    assert report.time is None
+    assert report.serve is None
+    assert any("several stacks" in note for note in report.notes)
+
+
+def test_the_link_carries_the_images():
+    assert link.decode(link.encode(plan(images=3)))[0].train.images == 3

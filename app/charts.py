@@ -181,9 +181,9 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
 
 
 def waterfall_bytes(changes: Sequence[Change], before: int, after: int) -> go.Figure:
-    """Allocated bytes at the peak, from one plan to another, change by change."""
+    """Allocated bytes at the peak, from one plan to another, by the changes that move them."""
     return _waterfall(
-        [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes],
+        [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes if c.bytes],
         (before / GiB, bytes_text(before)),
         (after / GiB, bytes_text(after), "memory.allocated_bytes"),
         "GiB allocated at the peak",
@@ -191,9 +191,9 @@ def waterfall_bytes(changes: Sequence[Change], before: int, after: int) -> go.Fi
 
 
 def waterfall_seconds(changes: Sequence[Change], before: float, after: float) -> go.Figure:
-    """Seconds of a step, from one plan to another, change by change."""
+    """Seconds of a step, from one plan to another, by the changes that move them."""
     return _waterfall(
-        [(c.label, c.seconds or 0.0, signed_seconds(c.seconds or 0.0)) for c in changes],
+        [(c.label, c.seconds, signed_seconds(c.seconds)) for c in changes if c.seconds],
         (before, seconds_text(before)),
         (after, seconds_text(after), "time.step_seconds"),
         "seconds of a step",
@@ -342,6 +342,12 @@ def step_time(time: Time) -> go.Figure:
                 marker={"opacity": HIDDEN},
             )
         )
+    if time.bubble_seconds:
+        said = f"{palette.phase('bubble')}: {seconds_text(time.bubble_seconds)}"
+        path = "time.bubble_seconds"
+        colour = palette.PHASE_COLOURS["bubble"]
+        traces.append(_bar("Pipeline bubble", colour, [time.bubble_seconds], ["Step"], [said],
+                           [path], marker={"pattern": {"shape": "/"}}))  # fmt: skip
     return figure(
         traces,
         height=80 + 34 * len(rows),
@@ -349,6 +355,54 @@ def step_time(time: Time) -> go.Figure:
         margin={"l": 8, "r": 16, "t": 8, "b": 8},
         xaxis={"title": "seconds per step", "rangemode": "tozero"},
         yaxis={"categoryorder": "array", "categoryarray": rows[::-1]},
+    )
+
+
+def step_phases(time: Time) -> go.Figure:
+    """The step as one bar: what it does, what it waits for, and the bubble."""
+    traces = [
+        _bar(
+            palette.phase(name),
+            palette.PHASE_COLOURS[name],
+            [seconds],
+            ["Step"],
+            [f"{palette.phase(name)}: {seconds_text(seconds)}"],
+            [f"time.phases.{name}"],
+        )
+        for name, seconds in time.phases.items()
+        if seconds
+    ]
+    return figure(
+        traces,
+        height=190,
+        xaxis={"title": "seconds per step", "rangemode": "tozero"},
+        yaxis={"showticklabels": False},
+    )
+
+
+STAGE_PARTS = ("forward", "recompute", "backward", "communication")
+
+
+def stages(time: Time) -> go.Figure:
+    """One micro-batch on every pipeline stage; the slowest is what a step waits for."""
+    labels = [f"Stage {s.rank}" for s in time.stages]
+    traces = []
+    for part in STAGE_PARTS:
+        values = [getattr(s, part) for s in time.stages]
+        if any(values):
+            said = [
+                f"{label}, {palette.phase(part).lower()}: {seconds_text(value)}"
+                for label, value in zip(labels, values, strict=True)
+            ]
+            paths = [f"time.stages.{s.rank}.{part}" for s in time.stages]
+            traces.append(
+                _bar(palette.phase(part), palette.PHASE_COLOURS[part], values, labels, said, paths)
+            )
+    return figure(
+        traces,
+        height=min(640, 150 + 26 * len(labels)),
+        xaxis={"title": "seconds per micro-batch", "rangemode": "tozero"},
+        yaxis={"categoryorder": "array", "categoryarray": labels[::-1]},
     )
 
 

@@ -74,14 +74,14 @@ def _named(lever: Lever) -> str:
     said = f"**{plain(lever.label)}**"
     if lever.followers:
         said += f" :small[with {plain(', '.join(lever.followers))}]"
-    return said if lever.kind == SAME else f"{said} :small[{plain(lever.kind_text)}]"
+    return said if lever.kind == SAME else f"{said} :small[({plain(lever.kind_text)})]"
 
 
 def _cost(lever: Lever) -> None:
     if lever.price is None:
-        parts.small("time not computed")
+        parts.small(tables.cost_text(lever))
     else:
-        field = "added_seconds" if lever.same_batch else "price"
+        field = "added_seconds" if lever.steps_compare else "price"
         why.link(tables.cost_text(lever), f"levers.{lever.name}.{field}")
 
 

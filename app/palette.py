@@ -54,7 +54,11 @@ PHASE_COLOURS = {
     "recompute": "#AA3377",
     "backward": "#228833",
     "optimizer": "#EE6677",
+    "communication": "#CCBB44",
+    "offload": "#66CCEE",
+    "bubble": "#8A8F98",
 }
+WAITS = {"bubble": "Pipeline bubble"}  # parts of a step in which no operation runs
 
 
 def resource(name: str) -> str:
@@ -67,4 +71,4 @@ def consumer(name: str) -> str:
 
 
 def phase(name: str) -> str:
-    return PHASES.get(name, (name.capitalize(), ""))[0]
+    return PHASES.get(name, (WAITS.get(name, name.capitalize()), ""))[0]

@@ -352,7 +352,7 @@ def _list_prices() -> None:
         "List price",
         list(prices),
         format_func=lambda cloud: (
-            f"{cloud}: ${prices[cloud]['usd']:,.2f} ({prices[cloud]['as_of']})"
+            f"${prices[cloud]['usd']:,.2f} {cloud} ({prices[cloud]['as_of']})"
         ),
         key=_show(key, next((c for c in prices if prices[c]["usd"] == price), None)),
         placeholder="of a cloud, on demand",

@@ -102,6 +102,8 @@ def compute_dtype() -> str:
     """The dtype in which the plan's matrix products run."""
     train = plan().train
     precision = COPIES.get((train.framework, train.precision))
+    if precision and precision.eight_bit:
+        return "fp8"
     return "bf16" if precision is None or precision.autocast else precision.compute
 
 

@@ -14,6 +14,7 @@ from app import palette
 from memcore import Plan, constants, evidence
 from memcore.explain import Book, Explanation, Term
 from memcore.levers import Lever
+from memcore.levers import levers as find_levers
 from memcore.report import LedgerRow, Memory, Report, Run, Serve, Time, TogetherMemory
 from memcore.solve import LIMITS, Answer
 from memcore.together import PARTS
@@ -382,17 +383,18 @@ def changes_text(lever: Lever) -> str:
 
 
 def saved_text(lever: Lever) -> str:
-    if lever.saved_bytes < 0:
-        return f"needs {bytes_text(-lever.saved_bytes)} more"
-    return f"saves {bytes_text(lever.saved_bytes)}"
+    if not lever.saved_bytes:
+        return "as much memory"
+    return f"{'saves' if lever.saved_bytes > 0 else 'adds'} {bytes_text(abs(lever.saved_bytes))}"
 
 
 def cost_text(lever: Lever) -> str:
-    """What a lever costs: seconds of a step, or GPU time per token where the batch differs."""
-    price = "" if lever.price is None else f"{lever.price:+.1%}"
-    if lever.same_batch and lever.added_seconds is not None:
-        return f"{signed_seconds(lever.added_seconds)} a step ({price})"
-    return f"{price} GPU time per token"
+    """What a lever costs: seconds of a step, or where those say little GPU time per token."""
+    if lever.added_seconds is None or lever.price is None:
+        return "time not computed"
+    if lever.steps_compare:
+        return f"{signed_seconds(lever.added_seconds)} a step ({lever.price:+.1%})"
+    return f"{lever.price:+.1%} GPU time per token"
 
 
 def waterfall(changes: Sequence[Change]) -> Rows:
@@ -938,6 +940,27 @@ def dimensions(plan: Plan) -> Rows:
         }
         for kind, table in (("dimension", "dimensions"), ("cut over", "axes"))
         for name, meaning in words[table].items()
+    ]
+
+
+@functools.cache
+def _first_levers() -> dict[str, str]:
+    """The first lever of each plan that is known to run out of memory."""
+    plans = {row["name"]: Plan.of(row["plan"]) for row in evidence.first_fixes()}
+    return {name: find_levers(plan)[0].label for name, plan in plans.items()}
+
+
+def first_fixes() -> Rows:
+    """Plans that run out of memory, Memplan's first lever, and what those who know would do."""
+    ours = _first_levers()
+    return [
+        {
+            "plan": row["what"],
+            "Memplan's first lever": ours[row["name"]],
+            "what others would do, and why": f"{row['reason']} ({row['source']})",
+            "theirs": " or ".join(row["first"]),
+        }
+        for row in evidence.first_fixes()
     ]
 
 

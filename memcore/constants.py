@@ -6,6 +6,7 @@ every other run there is only checked.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from memcore.units import GB, GiB, MiB
@@ -201,29 +202,30 @@ FIT = (
 )
 BETWEEN = "no run of this architecture was fitted: a value between those that were"
 EFFICIENCIES = {
-    "Ampere": _reached("Ampere", 0.89, 0.89, 0.32, 0.32, 1.28),
-    "Hopper": _reached("Hopper", 0.70, 0.78, 0.18, 0.585, 0.708),
-    "Blackwell": _reached("Blackwell", 0.45, 0.65, 0.39, 0.39, 0.444),
+    "Ampere": _reached("Ampere", 0.90, 0.90, 0.32, 0.32, 1.28),
+    "Hopper": _reached("Hopper", 0.70, 0.78, 0.18, 0.58, 0.708),
+    "Blackwell": _reached("Blackwell", 0.455, 0.65, 0.385, 0.385, 0.444),
 }
 OTHER = _reached("other architectures", 0.70, 0.70, 0.30, 0.30, 0.0)
 
 
+@functools.cache
 def efficiency(architecture: str) -> Efficiency:
     """Of a GPU of this architecture."""
     return next((e for name, e in EFFICIENCIES.items() if architecture.startswith(name)), OTHER)
 
 
 POWER_EXPONENT = Constant(
-    "how the clock follows the power limit", 0.09, 0.09, "exponent", "measured", FIT,
+    "how the clock follows the power limit", 0.05, 0.05, "exponent", "measured", FIT,
 )  # fmt: skip
 CONTENTION = Constant(
     "what work loses while a collective runs behind it, share of the collective's time",
-    0.75, 0.75, "ratio", "measured",
+    0.78, 0.78, "ratio", "measured",
     f"{FIT}. NCCL's kernels take processors and memory bandwidth from what runs beside them",
 )  # fmt: skip
 TILE_START = Constant(
     "what a tile of a matrix product takes to begin and end, as if its sum were so much longer",
-    540, 540, "elements", "measured",
+    620, 620, "elements", "measured",
     f"{FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
 )  # fmt: skip
 LAUNCH = Constant(
@@ -232,8 +234,8 @@ LAUNCH = Constant(
 )  # fmt: skip
 HBM_EFFICIENCY = Constant(
     "memory-bound kernels, share of peak bandwidth",
-    0.81,
-    0.81,
+    0.80,
+    0.80,
     "ratio",
     "measured",
     f"{FIT}. Streaming kernels reach 0.75 to 0.9 of the datasheet's bandwidth",

@@ -48,6 +48,7 @@ from memcore.instants import (
     Instant,
     Step,
     activations,
+    crossing,
     optimizer_states,
     stepping,
     tables_of,
@@ -88,8 +89,8 @@ def buckets(overlap: str, zero: int) -> int:
 def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     """Add the dimensions that DeepSpeed's buffers have.
 
-    LIVE: prefetching goes on until more than stage3_max_live_parameters are gathered, so that the
-    last tensor may go over it; and what is used again within the reuse distance stays.
+    LIVE: what is gathered at once. Prefetching goes on until more than stage3_max_live_parameters
+    are, so that the last tensor may go over it; what is used again within the reuse distance stays.
     """
     blocks = step.blocks
     counted = zip(blocks.layers, step.layers.counts, strict=False)
@@ -107,9 +108,14 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     ahead = max(train.stage3_max_live_parameters, train.stage3_max_reuse_distance)
     share = ceil_div(group, sizes["STATE"])
     whole = ceil_div(largest, sizes["SHARD"])
-    sizes["GROUP"], sizes["LARGEST"], sizes["PERSISTENT"] = group, largest, persistent
-    sizes["LIVE"] = minimum(group - persistent, ahead + largest)
-    sizes["PREFETCH"] = minimum(group, train.stage3_prefetch_bucket_size + 0 * group)
+    # One rank alone gathers nothing: its part is the tensor (NoGatherHandle), unless on the host.
+    copies = True if train.offload_parameters != "none" else sizes["SHARD"] > 1
+    live = minimum(group - persistent, ahead + largest)
+    prefetched = minimum(group, train.stage3_prefetch_bucket_size + 0 * group)
+    sizes["GROUP"], sizes["LARGEST"] = group, largest
+    sizes["PERSISTENT"] = where(copies, persistent, 0 * persistent)
+    sizes["LIVE"] = where(copies, live, 0 * live)
+    sizes["PREFETCH"] = where(copies, prefetched, 0 * prefetched)
     sizes["BUCKETED"] = minimum(group, train.reduce_bucket_size + 0 * group)
     sizes["UNREDUCED"] = group - sizes["BUCKETED"]
     sizes["ALLREDUCED"] = minimum(group, PLAIN_BUCKET + 0 * group)
@@ -277,10 +283,15 @@ def instants(step: Step) -> list[Instant]:
             Instant(
                 name,
                 label,
-                [*backward, *so_far(layers.after(i)), *activations(step, i, forward=False)],
+                [
+                    *backward,
+                    *so_far(layers.after(i)),
+                    *activations(step, i, forward=False),
+                    *crossing(step, i),
+                ],
                 step.backward(i, merge),
             )
-            for name, label, i in layers.ends
+            for name, label, i in step.ends
         ),
         Instant(
             "embedding-backward",

@@ -92,6 +92,11 @@ class Lever:
         return self.saved_device_bytes > 0
 
     @property
+    def steps_compare(self) -> bool:
+        """Whether a step is the same work on as many GPUs, so that its seconds can be compared."""
+        return self.same_batch and "cluster.gpus" not in self.changes
+
+    @property
     def faster(self) -> bool:
         return self.price is not None and self.price <= -FASTER
 
@@ -139,10 +144,8 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     fixes = sum(lever.fits for lever in found)
     changes = f"{fixes} single {'change makes' if fixes == 1 else 'changes make'}"
     if memory.fits:
-        faster = sum(lever.faster for lever in found)
-        return (
-            f"It fits. {faster} of {len(found)} changes are faster and fit too; others save memory"
-        )
+        faster = sum(lever.faster and lever.fits for lever in found)
+        return f"It fits. {faster} of {len(found)} single changes are faster and fit too"
     low, high = (size - memory.capacity_bytes for size in memory.device_bytes)
     over = (
         f"at least {bytes_text(low)} too much" if low > 0 else f"up to {bytes_text(high)} too much"

@@ -28,6 +28,7 @@ from memcore.dims import (
     B,
     Factor,
     S,
+    Shape,
     flat,
 )
 from memcore.instants import Alive, Step, kept_of_layers, optimizer_states
@@ -42,7 +43,7 @@ HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on
 CPU_POLICY = "torch.distributed.fsdp.CPUOffloadPolicy(pin_memory=True)"
 SAVED_ON_CPU = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
 LOADER = "torch.utils.data.DataLoader: prefetch_factor batches for each worker"
-BATCH = ("input_ids", "attention_mask", "labels")  # int64, as Hugging Face's collators make them
+BATCH = ("input_ids", "attention_mask", "labels")  # of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +197,25 @@ def _loader(plan: Plan) -> list[Resting]:
     why = "batches fetched ahead" + (", copied to pinned memory" if pinned else "")
     return [
         Resting(
-            Template(f"batch.{name}", "workspace", (B, S), "int64", "fetched to used", why, LOADER),
+            Template(f"batch.{name}", "workspace", shape, dtype, "fetched to used", why, LOADER),
             batches_ahead(plan) * plan.gpus_in_node,
             "dram",
         )
-        for name in BATCH
+        for name, shape, dtype in _batch(plan)
     ]
+
+
+def _batch(plan: Plan) -> list[tuple[str, Shape, str]]:
+    """What one GPU reads in a step: name, shape and dtype, as Hugging Face's collators make it."""
+    model = plan.architecture
+    text: list[tuple[str, Shape, str]] = [(name, (B, S), "int64") for name in BATCH]
+    image = model.image or (model.tower.image if model.tower else None)
+    if not image:
+        return text
+    pixels = (image.channels, image.height, image.width)
+    if model.image:  # it reads nothing else
+        return [("pixel_values", (B, *pixels), "fp32"), ("labels", (B,), "int64")]
+    return [*text, ("pixel_values", (B, plan.train.images, *pixels), "fp32")]
 
 
 # --- what crosses the links ----------------------------------------------------------------------

@@ -13,7 +13,20 @@ from typing import NamedTuple
 
 from memcore import constants, tape
 from memcore.communication import Links as Links  # serving's collectives are timed with it
-from memcore.dims import ARRIVED, COMPUTED, EP, EXPERTS, ROUTED, Shape
+from memcore.dims import (
+    ARRIVED,
+    COMPUTED,
+    CP,
+    EP,
+    EXPERTS,
+    HEAD_DIM,
+    KV_HEADS,
+    ROUTED,
+    TP,
+    B,
+    S,
+    Shape,
+)
 from memcore.hardware import Accelerator
 from memcore.ledger import Amounts, kept_products
 from memcore.policies import LAYER, OPERATIONS
@@ -117,9 +130,12 @@ class Speed:
     sms: int
     launch: float = 0.0
     eight: float = 0.0  # FLOP/s of products in 8 bits
+    sram: int = 0  # bytes of one multiprocessor
 
     def of_kernel(self, kernel: str) -> float:
-        return {ATTENTION: self.attention, EIGHT_BIT: self.eight}.get(kernel, self.matmul)
+        if kernel == PRODUCT:
+            return self.matmul
+        return self.attention if kernel == ATTENTION else self.eight
 
     @classmethod
     def of(cls, gpu: Accelerator, dtype: str, launch: float = 0.0, kernels: str = "") -> Speed:
@@ -134,6 +150,7 @@ class Speed:
             gpu.sms,
             launch,
             gpu.peak_flops("fp8") * reached.eight.middle * power,
+            gpu.l1_bytes_per_sm,
         )
 
 
@@ -172,6 +189,35 @@ def filled(rows: int, columns: int, sms: int) -> float:
 
 
 FLASH_TILE = 128  # queries and keys of one tile of attention; those on the diagonal are whole
+SEEN = 0.5  # of all pairs of tiles, behind a causal mask
+KEYS: Shape = (B, KV_HEADS / TP, S, HEAD_DIM)  # of all ranks that share the sequence
+
+
+def flash_tile(sram: int, head_dim: int, backward: bool = False) -> int:
+    """Rows of a tile of FlashAttention: queries, keys, values and results of a tile are in the SRAM
+    of a streaming multiprocessor at once, and in backward their gradients too; 16-bit values, a
+    power of two (Dao et al. 2022, algorithm 1: M / 4d). Scores of a tile live there only."""
+    room = sram // 2 // ((8 if backward else 4) * max(1, head_dim))
+    return int(1 << min(8, max(4, room.bit_length() - 1)))
+
+
+def flash_accesses(tensor: float, rows: int, head_dim: int, sram: int) -> float:
+    """Bytes that FlashAttention reads and writes, forward and backward, where each head is one
+    multiprocessor's: for each tile of keys it passes over queries and results again (Dao et al.
+    2022, theorem 2: of the order of (rows x head_dim)^2 / M). tensor: bytes of the queries."""
+    passes, again = (SEEN * -(-rows // flash_tile(sram, head_dim, b)) for b in (False, True))
+    return tensor * (2 + 3 * passes + 4 + 5 * again)
+
+
+def read_again(work: Work, amounts: Amounts, speed: Speed) -> float:
+    """Bytes of keys and values that are read more than once: the tiles of a head's queries that run
+    at the same time find them in the L2 cache, and there are as many as multiprocessors."""
+    head_dim = int(amounts.elements((HEAD_DIM,)))
+    tile = flash_tile(speed.sram, head_dim, work.phase == "backward")
+    waves = -(-int(amounts.elements((S / CP,))) // (tile * speed.sms))
+    return SEEN * 2.0 * max(0, waves - 1) * float(amounts.bytes(KEYS, "bf16"))
+
+
 EXPERT_TILE = 128  # rows of a tile of a grouped product
 ROUTED_ROWS = (ROUTED, ARRIVED, COMPUTED)
 
@@ -190,34 +236,26 @@ def product_flops(work: Work, amounts: Amounts, sms: int) -> tuple[float, float]
 
 
 def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: int) -> float:
-    """How much longer a product of (rows, width, into) takes than one that fills the GPU.
+    """How much longer a product of (rows, width, into) takes per FLOP than one that fills the GPU.
 
-    Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width).
+    Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width),
+    whose long sum over rows is cut into as many parts as fill the GPU.
     """
     into, width = int(amounts.elements(shape[-1:])), int(amounts.elements(shape[-2:-1]))
-    rows = int(amounts.elements(shape)) // max(1, into * width)
-    experts = 1
-    if shape[0] in ROUTED_ROWS:  # those of each expert end in a tile that is half empty
-        experts = int(amounts.elements((EXPERTS / EP,)))
-        rows += experts * EXPERT_TILE // 2
-    whole = max(1, rows) * experts * into * width / max(1.0, float(amounts.elements(shape)))
-    whole = max(1.0, whole / experts)
+    real = max(1, int(amounts.elements(shape)) // max(1, into * width))
+    experts = int(amounts.elements((EXPERTS / EP,))) if shape[0] in ROUTED_ROWS else 0
+    rows = real + experts * EXPERT_TILE // 2  # those of each expert end in a half empty tile
     if not backward:
-        return whole * slower(rows, into, width, sms)
-    inputs = slower(rows, width, into, sms)
+        return rows / real * started(width) / filled(rows, max(1, into), sms)
+    inputs = rows / real * started(into) / filled(rows, max(1, width), sms)
     if count < 4:
-        return whole * inputs
-    weights = slower(into * experts, width, max(1, rows // experts), sms)
-    return whole * (inputs + weights) / 2
+        return inputs
+    return (inputs + rows / real * started(rows // max(1, experts))) / 2
 
 
-def slower(rows: int, columns: int, summed: int, sms: int) -> float:
-    """How much longer a product of (rows, summed) and (summed, columns) takes per FLOP: tiles that
-    are not full, and what each tile takes to begin and end. A long sum over few tiles is cut."""
-    fill = filled(max(1, rows), max(1, columns), sms)
-    if fill < 0.9 and summed > rows:  # split-K
-        fill = max(fill, 0.9)
-    return (1 + constants.TILE_START.middle / max(1, summed)) / fill
+def started(summed: int) -> float:
+    """How much longer a tile takes for its beginning and end, where it sums so many products."""
+    return 1 + constants.TILE_START.middle / max(1, summed)
 
 
 def operation(
@@ -279,6 +317,8 @@ def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Oper
         traffic = 0.0
         for shape, dtype, n in w.traffic:
             traffic += n * amounts.bytes(shape, dtype)
+        if w.attention:
+            traffic += read_again(w, amounts, speed)
         found.append(
             operation(w.name, w.phase, flops, traffic, speed, w.attention, e.runs, padded, w.kernel)
         )

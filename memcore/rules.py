@@ -651,6 +651,11 @@ def _offload_issues(plan: Plan) -> list[Issue]:
             "adapters are not planned with offloaded parameters; set it to none",
         ),
         (
+            "train.ema",
+            parameters and t.ema != "none",
+            "an average of offloaded parameters is not planned; set it to none",
+        ),
+        (
             "train.offload_activations",
             activations and t.framework == "megatron",
             "Megatron's own activation offload is not planned; set it to none",

@@ -434,7 +434,7 @@ def test_one_click_on_a_figure_says_why(view: str) -> None:
         more += [
             f"levers.{lever.name}.{field}"
             for lever in levers(shown_plan(at))[:5]
-            for field in ("saved_bytes", "added_seconds" if lever.same_batch else "price")
+            for field in ("saved_bytes", "added_seconds" if lever.steps_compare else "price")
         ]
     figures = [b.key.removeprefix("why_") for b in at.button if (b.key or "").startswith("why_")]
     assert sorted(figures) == sorted([*FIGURES, *more])

@@ -3,6 +3,7 @@
 import pytest
 
 from memcore import Plan, evaluate
+from memcore.roofline import flash_accesses, flash_tile
 
 B, S, D, Q, KV, F, VOCAB, LAYERS = 2, 1024, 4096, 4096, 1024, 14_336, 128_256, 32
 HEADS = 32
@@ -55,6 +56,38 @@ def test_a_checkpointed_layer_runs_forward_again(operations, name):
 def test_backward_of_a_product_is_two_products(operations):
     name = "layers.mlp.down_proj.matmul"
     assert operations[name, "backward"].flops == 2 * operations[name, "forward"].flops
+
+
+# GPT-2 medium, 64 x 1,024 tokens, forward and backward of attention (Dao et al. 2022, figure 2).
+FLASH_GB, STANDARD_GB = 4.4, 40.3
+TILED = 0.05
+EAGER = 0.3  # transformers also casts scores to fp32 and back
+
+
+def test_flash_attention_accesses_hbm_as_published():
+    """4.4 GB on an A100, whose multiprocessors have 192 KiB: tiles of 256 and of 128 keys."""
+    sram, queries = 192 * 1024, 64 * 16 * 1024 * 64 * 2
+    assert (flash_tile(sram, 64), flash_tile(sram, 64, backward=True)) == (256, 128)
+    ours = flash_accesses(queries, 1024, 64, sram)
+    assert ours / 1e9 == pytest.approx(FLASH_GB, rel=TILED)
+    # Of the order of (rows x head_dim)^2 / M where rows are many: four times for twice the rows.
+    long, longer = (flash_accesses(n * 128, n, 64, sram) for n in (2**18, 2**19))
+    assert longer / long == pytest.approx(4, rel=TILED)
+
+
+def test_eager_attention_reads_and_writes_quadratic_scores():
+    plan = Plan(
+        model="gpt2-medium",
+        cluster={"gpu": "a100-sxm-40gb", "gpus": 1},
+        train={"micro_batch": 64, "seq_len": 1024, "attention": "eager", "checkpointing": "none"},
+    )
+
+    def moved(attention):
+        time = evaluate(plan.changed("train.attention", attention)).time
+        return sum(o.hbm_bytes for o in time.operations if ".core." in o.name) / 24
+
+    assert moved("eager") / 1e9 == pytest.approx(STANDARD_GB, rel=EAGER)
+    assert moved("flash") < moved("eager") / 9
 
 
 def test_flash_attention_runs_five_products_backward(operations):

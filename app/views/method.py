@@ -29,6 +29,12 @@ first layer, the optimizer step. The largest is the peak, and the Timeline page 
 **Intervals.** What shapes determine is one number, *allocated*. What the allocator, CUDA and NCCL
 add is not determined by any shape, so *reserved* and *device* are intervals, with their sources on
 the Accuracy page. A plan fits when the upper end fits.
+
+**Levers.** A lever is one change that somebody would really make, with what must follow it: fewer
+sequences at a time and as many more times, the smallest number of GPUs that is enough, a word of a
+policy. Its bytes and seconds are the difference of two evaluations. Those that fit come first, of
+them those that train the same, and of these the cheapest in GPU time per token; adding GPUs and
+changing the training come after.
 """
 )
 
@@ -80,6 +86,15 @@ st.markdown(
     )
 )
 parts.download("Published figures (CSV)", published, "memplan-published.csv")
+
+st.markdown("##### What to change first: plans that are known to run out of memory")
+first = tables.first_fixes()
+st.markdown(
+    tables.markdown(
+        first, ("plan", "Memplan's first lever", "what others would do, and why"), parts.plain
+    )
+)
+parts.download("First fixes (CSV)", first, "memplan-first-fixes.csv")
 
 st.markdown("##### Names in shapes")
 parts.table(

@@ -18,7 +18,14 @@ if report.time and report.run:
             key="step_time",
             alt="Seconds of a step by resource, exposed and hidden",
         )
-        parts.small("Solid: nothing hides it. Pale: hidden behind other work.")
+        parts.small(
+            "Solid: what a step is longer for it. Pale: hidden behind other work. Hatched: the "
+            "pipeline bubble, in which the slowest stage waits for the others."
+        )
+        st.markdown("##### Seconds of a step, by phase")
+        parts.chart(
+            charts.step_phases(report.time), key="step_phases", alt="Seconds of a step by phase"
+        )
         phases = tables.phases(report.time)
         parts.table(
             phases,
@@ -33,6 +40,24 @@ if report.time and report.run:
             key="roofline",
             alt="Operations by arithmetic intensity and achieved FLOP per second",
         )
+        if len(report.time.stages) > 1:
+            st.markdown("##### One micro-batch on each pipeline stage")
+            parts.chart(
+                charts.stages(report.time),
+                key="stages",
+                alt="Seconds of one micro-batch on each pipeline stage",
+            )
+            parts.small(f"All other figures are of the slowest: stage {report.time.stage}.")
+    st.markdown("##### What ranks send each other, and what is offloaded")
+    transfers = tables.transfers(report.time)
+    parts.table(
+        transfers,
+        key="transfers",
+        alt="Transfers of a step: size, time, and what hides them",
+        height=260,
+        columns=("transfer", "link", "size", "time", "exposed", "hidden behind", "hides at"),
+    )
+    parts.download("Transfers (CSV)", transfers, "memplan-transfers.csv")
     st.markdown("##### Operations, slowest first")
     operations = tables.operations(report.time)
     parts.table(

@@ -40,9 +40,11 @@ from memcore.roofline import (
     EIGHT_BIT,
     PRODUCT,
     Execution,
+    Speed,
     Work,
     attention_efficiency,
     product_flops,
+    read_again,
     sustained,
 )
 from memcore.training_time import (
@@ -60,6 +62,7 @@ from memcore.training_time import (
     peak_dtype,
     root,
     sharing,
+    speed_of,
     step_executions,
     updated_dtype,
 )
@@ -94,8 +97,13 @@ def flops(book: Book, work: Work, runs: int, amounts: Amounts) -> Formula:
     return times * total(products) if runs > 1 else total(products)
 
 
-def traffic(work: Work, runs: int, amounts: Amounts) -> Formula:
-    """HBM traffic of an operation, all its runs together."""
+def timed_speed(book: Book) -> Speed:
+    return book.once("speed", lambda: speed_of(book.plan, book.timed))
+
+
+def traffic(work: Work, runs: int, amounts: Amounts, again: float = 0.0) -> Formula:
+    """HBM traffic of an operation, all its runs together. `again`: bytes that attention reads more
+    than once."""
     tensors = [
         known(
             f"{n} x {amounts.text(s)} {dtype}" if n > 1 else f"{amounts.text(s)} {dtype}",
@@ -105,12 +113,18 @@ def traffic(work: Work, runs: int, amounts: Amounts) -> Formula:
         )
         for s, dtype, n in work.traffic
     ]
+    if again and work.attention:
+        note = "beyond what tiles that run side by side find in the L2 cache"
+        tensors.append(
+            known("keys and values, read again", again, "bytes", source=FLASH, note=note)
+        )
     times = known("runs", runs, note="layers of this kind x micro-batches", source="the plan")
     return times * total(tensors) if runs > 1 else total(tensors)
 
 
 # FLOPs, traffic, whose rate they are done at, and the share of the GPU that its products fill.
 Pieces = Callable[[], tuple[Formula, Formula, str, float]]
+FLASH = "FlashAttention's tiles, from the SRAM of a streaming multiprocessor: roofline.flash_tile"
 TILES = "tiles of a result and waves of them are whole: roofline.TILES"
 
 
@@ -206,7 +220,7 @@ def of_execution(book: Book, e: Execution, amounts: Amounts) -> tuple[Formula, F
     work, padded = product_flops(e.work, amounts, book.plan.accelerator.sms)
     return (
         flops(book, e.work, e.runs, amounts),
-        traffic(e.work, e.runs, amounts),
+        traffic(e.work, e.runs, amounts, read_again(e.work, amounts, timed_speed(book))),
         e.work.kernel,
         work / padded if padded else 1.0,
     )

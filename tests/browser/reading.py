@@ -13,7 +13,15 @@ from playwright.sync_api import Page
 import rig
 from app import palette
 from memcore import Plan, Report, evaluate, link
-from memcore.units import GiB, bytes_text, count_text, gib_text, seconds_text
+from memcore.units import (
+    GiB,
+    bytes_text,
+    count_text,
+    energy_text,
+    gib_text,
+    money_text,
+    seconds_text,
+)
 
 # The first is at the root of the address, the others at their names.
 VIEWS = ("train", "timeline", "time", "tiers", "serve", "together", "ledger", "accuracy", "method")
@@ -79,12 +87,26 @@ def serving(report: Report) -> list[str]:
     ]
 
 
+def whole_run(report: Report) -> list[str]:
+    """The figures of the whole run on Time, in order."""
+    run = report.run
+    assert run
+    return [
+        seconds_text(run.seconds),
+        f"{run.gpu_hours:,.0f}",
+        *([money_text(run.cost)] if run.cost is not None else []),
+        energy_text(run.energy_joules),
+        energy_text(run.joules_per_token),
+    ]
+
+
 def wrong(page: Page) -> str:
     """Where the page differs from `evaluate` of the plan in its address; '' when nowhere."""
     report, said = evaluate(addressed(page)), read(page)
     memory = report.memory
     assert memory
-    figures = [*header(report), *(serving(report) if view(page) == "serve" else ())]
+    more = {"serve": serving, "time": whole_run}.get(view(page))
+    figures = [*header(report), *(more(report) if more else ())]
     shown = [value for _, value in said["figures"]]
     if shown[: len(figures)] != figures:  # what a page has besides comes after
         return f"the page says {said['figures']}, evaluate {figures}"

@@ -17,6 +17,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import rig
 from memcore import Plan, catalog, evaluate, evidence, link
+from memcore.levers import levers
 from memcore.stream import simulate
 from memcore.units import bytes_text
 
@@ -68,6 +69,48 @@ def test_first_sight(open_app: Open) -> None:
     expect(page.locator('[data-testid="stAlert"]').first).to_be_in_viewport()
     expect(page.locator('[data-testid="stMetric"]').first).to_be_in_viewport()
     expect(page.locator('[data-testid="stPlotlyChart"] .main-svg').first).to_be_in_viewport()
+
+
+# ---- levers
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_fix_button_applies_the_change_and_undo_returns(open_app: Open, scheme: str) -> None:
+    """One click makes the plan fit, the address follows, and undo brings both back."""
+    over = Plan(train={"micro_batch": 4, "checkpointing": "none"})
+    page = open_app(address(over), color_scheme=scheme)
+    expect(page.get_by_text("Training does not fit")).to_be_visible()
+    first = levers(over)[0]
+    row = page.locator(f".st-key-lever_{first.name}")
+    expect(row.get_by_text(first.label)).to_be_visible()
+    row.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("Training fits")).to_be_visible()
+    assert reading.addressed(rig.settled(page)) == first.plan
+    reading.agrees(page)
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("Training does not fit")).to_be_visible()
+    assert reading.addressed(rig.settled(page)) == over
+    reading.agrees(page)
+
+
+def test_levers_and_waterfall_as_csv(open_app: Open) -> None:
+    """Their columns in numbers are what the engine says, and those of a waterfall add up."""
+    over = Plan(train={"micro_batch": 4, "checkpointing": "none"})
+    page = open_app(f"{address(over)}&{urlencode({'pin': link.encode_pin(Plan())})}")
+    for name in (f"All {len(levers(over))} changes", "Change by change"):
+        page.get_by_text(name).click()
+    rig.settled(page)
+    rows = pd.read_csv(reading.download(page, reading.key_of_name("download_memplan-levers.csv")))
+    assert list(rows["saved_bytes"]) == [lever.saved_bytes for lever in levers(over)]
+    moved = pd.read_csv(
+        reading.download(page, reading.key_of_name("download_memplan-waterfall.csv"))
+    )
+    now, then = evaluate(over).memory, evaluate(Plan()).memory
+    assert now
+    assert then
+    assert moved["bytes"].sum() == now.allocated_bytes - then.allocated_bytes
 
 
 # ---- move

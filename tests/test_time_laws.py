@@ -1,0 +1,161 @@
+"""Laws of step times, whatever the plan is."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_laws import plans
+
+from memcore import Plan, PlanError, catalog, evaluate, link
+
+ROUNDING = 1e-9
+PALM = 0.01  # FLOPs per token against the formula, which leaves out nothing but norms
+
+
+@st.composite
+def divided(draw):
+    """A plan cut over tensor, pipeline, context and expert ranks, as far as it can be."""
+    document = draw(plans()).document()
+    axes = {axis: draw(st.sampled_from([1, 2, 4])) for axis in ("tp", "pp", "cp")}
+    document["parallel"] |= axes | {
+        "sequence_parallel": draw(st.booleans()),
+        "schedule": draw(st.sampled_from(["1f1b", "gpipe", "zero-bubble"])),
+    }
+    document["train"]["offload_optimizer"] = "none"
+    ranks = axes["tp"] * axes["pp"] * axes["cp"]
+    document["cluster"] |= {"gpus": ranks * draw(st.sampled_from([1, 2, 8])), "gpus_per_node": 8}
+    fitted, _ = link.repair(document)
+    return fitted
+
+
+@settings(max_examples=60, deadline=None)
+@given(divided())
+def test_no_resource_is_busy_longer_than_the_step(plan):
+    time = evaluate(plan).time
+    if time is None:
+        return
+    for name, busy in time.resources.items():
+        assert busy <= time.step_seconds * (1 + ROUNDING), name
+        assert 0 <= time.exposed[name] <= time.step_seconds * (1 + ROUNDING), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(divided())
+def test_overlap_lies_between_the_longest_and_the_sum(plan):
+    time = evaluate(plan).time
+    if time is None:
+        return
+    assert max(time.resources.values()) <= time.step_seconds * (1 + ROUNDING)
+    launches = sum(o.runs for o in time.operations) * 5e-6
+    whole = sum(time.resources.values()) + time.bubble_seconds + launches
+    assert time.step_seconds <= whole * (1 + ROUNDING)
+    for t in time.transfers:
+        assert 0 <= t.exposed_seconds <= t.seconds * (1 + ROUNDING), t.name
+    assert sum(time.phases.values()) == pytest.approx(time.step_seconds)
+    slowest = max(s.seconds for s in time.stages)
+    assert time.stages[time.stage].seconds == slowest
+    assert time.bubble_seconds >= 0
+    assert 0 < time.mfu <= time.hfu + ROUNDING
+
+
+FASTER = {
+    "compute": lambda gpu, node: gpu["flops"].update({k: 2 * v for k, v in gpu["flops"].items()}),
+    "memory": lambda gpu, node: gpu.update(memory_bandwidth=2 * gpu["memory_bandwidth"]),
+    "nvlink": lambda gpu, node: gpu.update(peer_bandwidth=2 * gpu["peer_bandwidth"]),
+    "network": lambda gpu, node: node.update(network_bandwidth=2 * node["network_bandwidth"]),
+    "watts": lambda gpu, node: gpu.update(watts=2 * gpu["watts"]),
+}
+
+
+@pytest.mark.parametrize("what", FASTER)
+@settings(max_examples=25, deadline=None)
+@given(plan=divided())
+def test_faster_hardware_is_never_slower(what, plan):
+    document = plan.document()
+    gpu = plan.accelerator.model_dump(mode="json")
+    node = catalog.node(plan.accelerator.node).model_dump(mode="json")
+    document["cluster"] |= {"gpu": gpu, "node": node}
+    before = evaluate(Plan.of(document)).time
+    if before is None:
+        return
+    FASTER[what](gpu, node)
+    after = evaluate(Plan.of(document)).time
+    assert after.step_seconds <= before.step_seconds * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("field", ["micro_batch", "seq_len", "grad_accumulation"])
+@settings(max_examples=25, deadline=None)
+@given(plan=divided(), more=st.integers(1, 3))
+def test_more_work_never_takes_less_time(field, plan, more):
+    """Twice as many are divided by the same ranks."""
+    before = evaluate(plan).time
+    if before is None:
+        return
+    try:
+        bigger = plan.changed(f"train.{field}", getattr(plan.train, field) * 2**more)
+    except PlanError:  # more tokens than the model has positions
+        return
+    assert evaluate(bigger).time.step_seconds >= before.step_seconds * (1 - ROUNDING)
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        {"sequence_parallel": True},
+        {"schedule": "gpipe"},
+        {"schedule": "zero-bubble"},
+    ],
+)
+def test_an_axis_of_one_rank_changes_nothing(alone):
+    train = {"framework": "megatron", "kernels": "megatron", "zero": 1}
+    plain = Plan(model="llama-3-8b", train=train)
+    fitted, _ = link.repair(plain.document() | {"parallel": plain.document()["parallel"] | alone})
+    ours, theirs = evaluate(fitted).time, evaluate(plain).time
+    assert ours.step_seconds == theirs.step_seconds
+    assert ours.bubble_seconds == 0
+
+
+def test_each_axis_divides_the_work():
+    """Of a model whose dimensions all divide, FLOPs of all GPUs together stay the same."""
+    train = {
+        "framework": "megatron", "kernels": "megatron", "zero": 1, "checkpointing": "none",
+        "micro_batch": 4, "seq_len": 8192, "grad_accumulation": 8, "cross_entropy": "fused",
+    }  # fmt: skip
+
+    def flops(**parallel):
+        plan = Plan(model="llama-3-8b", cluster={"gpus": 8}, parallel=parallel, train=train)
+        return evaluate(plan).time.model_flops * 8
+
+    whole = flops()
+    for axis in ("tp", "cp", "pp"):
+        assert flops(**{axis: 8}) * 8 == pytest.approx(whole, rel=PALM), axis
+
+
+def test_flops_per_token_are_palms():
+    """6 N + 12 L H Q T (Chowdhery et al. 2022, appendix B), N without the embedding."""
+    for model in ("llama-2-7b", "llama-3-70b", "gpt2-xl"):
+        plan = Plan(model=model, cluster={"gpus": 1}, train={"seq_len": 1024})
+        time, of = evaluate(plan).time, plan.architecture
+        tied = of.traits.tied_embeddings
+        n = evaluate(plan).parameters - (0 if tied else of.sizes["VOCAB"] * of.hidden_size)
+        attention = 12 * of.layers * of.sizes["HEADS"] * of.sizes["HEAD_DIM"] * 1024
+        assert time.model_flops / 1024 == pytest.approx(6 * n + attention, rel=PALM), model
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual", "share"),
+    [("1f1b", 1, 7 / 16), ("gpipe", 1, 7 / 16), ("1f1b", 4, 7 / 64)],
+)
+def test_the_bubble_of_equal_stages(schedule, virtual, share):
+    """(p - 1) / (v m) of the time of the micro-batches (Narayanan et al. 2021), with stages made
+    equal: the ends of the model are small beside 64 wide layers."""
+    model = {"model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 64,
+             "intermediate_size": 28_672, "num_attention_heads": 64, "vocab_size": 64}  # fmt: skip
+    plan = Plan(
+        model=model,
+        cluster={"gpus": 8},
+        parallel={"pp": 8, "schedule": schedule, "virtual_stages": virtual},
+        train={"framework": "megatron", "kernels": "megatron", "zero": 1, "grad_accumulation": 16},
+    )
+    time = evaluate(plan).time
+    work = sum(time.phases[p] for p in ("forward", "recompute", "backward"))
+    assert time.bubble_seconds / work == pytest.approx(share, rel=0.02)

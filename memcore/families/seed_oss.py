@@ -1,4 +1,4 @@
-"""Seed-OSS: Llama's layers with biases on queries, keys and values, and dropout behind each part."""
+"""Seed-OSS: Llama's layers with biases on queries, keys, values, and dropout behind each part."""
 
 from __future__ import annotations
 

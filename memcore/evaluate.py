@@ -16,9 +16,9 @@ from memcore.ledger import Amounts
 from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
-from memcore.policies import DENSE, NO_LAYER
+from memcore.policies import AVERAGED, DENSE, NO_LAYER
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
-from memcore.serving import serve, serving_notes
+from memcore.serving import servable, serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
 from memcore.training_time import training_time
@@ -166,8 +166,8 @@ def evaluate(plan: Plan) -> Report:
             of_what = "" if plan.train.adapter == "none" else "of adapters "
             beside = "; the others are frozen" if not of_what else ", beside the model's own"
             notes.append(f"{trainable:,} parameters {of_what}are trained{beside}.")
-        if plan.train.ema != "none":
-            notes.append("Updating the average of the weights is not part of the step's time.")
+        if plan.train.ema == AVERAGED:
+            notes.append("Updating the second model is not part of the step's time.")
         if plan.train.embedding_gradient != DENSE:
             notes.append("The optimizer's time is that of updating every row of the embedding.")
         if plan.train.mtp_layers:
@@ -200,8 +200,7 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    decodes = FAMILIES[plan.architecture.family].decoder
-    served = serve(plan) if decodes and not plan.architecture.tower else None
+    served = serve(plan) if servable(plan.architecture) else None
     if plan.architecture.tower:
         notes.append(
             "Time and serving are not computed yet for models of several stacks; the memory of a "

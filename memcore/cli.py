@@ -357,12 +357,13 @@ def _serve(report: Report) -> Iterable[str]:
 
 def _solve(args: argparse.Namespace) -> int:
     from memcore import solve
+    from memcore.serving import servable
 
     try:
         plan = _plan_of(_read(args.plan))
     except PlanError as e:
         return _bad_plan(args.plan, e)
-    if not solve.can(plan):
+    if not servable(plan.architecture):
         return _fail("this plan cannot be served: `memplan evaluate` says why")
     targets = solve.Targets(args.ttft, args.tpot)
     if args.question == "gpus":

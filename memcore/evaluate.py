@@ -18,7 +18,7 @@ from memcore.model import Model
 from memcore.plan import Plan
 from memcore.policies import AVERAGED, DENSE, NO_LAYER
 from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
-from memcore.serving import serve, serving_notes
+from memcore.serving import servable, serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
 from memcore.training_time import training_time
@@ -200,8 +200,7 @@ def evaluate(plan: Plan) -> Report:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    decodes = FAMILIES[plan.architecture.family].decoder
-    served = serve(plan) if decodes and not plan.architecture.tower else None
+    served = serve(plan) if servable(plan.architecture) else None
     if plan.architecture.tower:
         notes.append(
             "Time and serving are not computed yet for models of several stacks; the memory of a "

@@ -557,9 +557,9 @@ def _serving_issues(plan: Plan) -> list[Issue]:
     if s.draft_tokens and s.draft_model != "none":
         draft = catalog.model(s.draft_model)
         heads = draft.heads
-        if not FAMILIES[draft.family].decoder:
+        if not FAMILIES[draft.family].decoder or draft.tower:
             issues.append(
-                Issue("serve.draft_model", "an encoder, which generates nothing; choose another")
+                Issue("serve.draft_model", "it cannot be served; choose another, or none")
             )
         elif heads % p.tp:
             issues.append(

@@ -31,7 +31,7 @@ from memcore.families import FAMILIES
 from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
-from memcore.model import CHUNKED, SLIDING
+from memcore.model import CHUNKED, SLIDING, Model
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Serve
 from memcore.roofline import Execution, executions
@@ -163,6 +163,7 @@ class Server:
         if self.manager.pages:
             sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         derive(sizes)
+        sizes["CHOSEN"] = chosen(sizes["EXPERTS"], sizes["TOP_K"], batch * tokens)
         return Amounts(sizes)
 
     @property
@@ -175,6 +176,14 @@ class Server:
             [e for e in layers if ".core." not in e.work.name and (e.work.traffic or e.work.flops)],
             [e for e in head if ".loss." not in e.work.name],
         )
+
+
+def chosen(experts: int, top_k: int, tokens: int) -> int:
+    """Experts that so many tokens choose at least once, on average, each token its own at random:
+    the others' weights are not read."""
+    if not experts:
+        return 0
+    return math.ceil(experts * (1 - (1 - top_k / experts) ** tokens) - 1e-9)
 
 
 def _drafting(plan: Plan) -> Plan:
@@ -251,6 +260,11 @@ def room(server: Server, amounts: Amounts) -> Room:
         beside,
         groups[0] * of_full + groups[1] * of_window,
     )
+
+
+def servable(model: Model) -> bool:
+    """Whether it generates, as one stack."""
+    return FAMILIES[model.family].decoder and not model.tower
 
 
 def serve(plan: Plan) -> Serve:

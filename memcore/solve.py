@@ -13,7 +13,6 @@ from typing import Any
 
 from memcore import policies
 from memcore.errors import PlanError
-from memcore.families import FAMILIES
 from memcore.plan import Plan
 from memcore.report import Serve
 from memcore.serving import Server, serve
@@ -79,11 +78,6 @@ class Answer:
             "plan": self.plan.document(),
             "serve": served,
         }
-
-
-def can(plan: Plan) -> bool:
-    """Whether there is anything to serve."""
-    return FAMILIES[plan.architecture.family].decoder
 
 
 def last(most: int, ok: Callable[[int], bool]) -> int:

@@ -11,7 +11,7 @@ from memcore.evidence import compared_served
 from memcore.evidence.served import FIRST, GENERATING, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
 from memcore.families import FAMILIES
 from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
-from memcore.serving import Server, curve
+from memcore.serving import Server, chosen, curve, servable
 from memcore.serving_time import compute_bound_from
 from memcore.units import GiB
 
@@ -28,14 +28,15 @@ def serve(model, tp=1, **fields):
     return evaluate(Plan(model=model, cluster=gpus, parallel={"tp": tp}, serve=fields)).serve
 
 
-DECODERS = [n for n in catalog.model_names() if FAMILIES[catalog.model(n).family].decoder]
+DECODERS = [n for n in catalog.model_names() if servable(catalog.model(n))]
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_kv_bytes_per_token_are_the_model_s_definition(name):
     m = catalog.model(name)
     cached = m.kv_rank + m.rotary_dim if m.kv_rank else 2 * m.kv_heads * m.head_dim
-    train = {"attention": FAMILIES[m.family].attentions[0], "seq_len": 512}
+    seq_len = min(4096, m.max_positions)
+    train = {"attention": FAMILIES[m.family].attentions[0], "seq_len": seq_len}
     plan = Plan(model=name, train=train)
     assert evaluate(plan).serve.kv_bytes_per_token == m.layers * cached * 2
 
@@ -260,6 +261,13 @@ def test_what_is_offloaded_crosses_pcie():
     host = evaluate(plan.changed("serve.offload_kv", "cpu")).serve
     assert host.kv_capacity_tokens > here.kv_capacity_tokens
     assert host.tpot_seconds >= here.tpot_seconds
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 8), (2, 16), (16, 83), (10_000, 128)])
+def test_few_tokens_read_few_experts(tokens, experts):
+    """128 experts of which each token takes 8: at random, a second token takes 7.5 others."""
+    assert chosen(128, 8, tokens) == experts
+    assert chosen(0, 0, tokens) == 0
 
 
 # -- small machines -------------------------------------------------------------------------------

@@ -418,6 +418,7 @@ TRIES: tuple[Try, ...] = (
     words("train.kernels"),
     _larger_batches,
     _smaller_batches,
+    switch("parallel.shard_group", 0),
     _stages_of_zero,
     words("train.checkpointing"),
     _layers_checkpointed,
@@ -431,6 +432,9 @@ TRIES: tuple[Try, ...] = (
     words("train.offload_parameters"),
     _gpus,
     words("train.precision", OTHER),
+    words("train.frozen", OTHER),
+    words("train.ema", OTHER),
+    words("train.embedding_gradient", OTHER),
     _adapters,
     _shorter,
 )

@@ -252,13 +252,19 @@ def _in_blocks(bits: int, block: int) -> dict[str, tuple[str, Callable[[Number],
         return where((n >= SMALLEST_QUANTIZED) & (n % block == 0), yes, no)
 
     return {
-        f"codes, {bits} bit": ("codes", lambda n: if_quantized(n, n * bits // 8, 0 * n)),
-        f"scales, {block}": ("scales", lambda n: if_quantized(n, n // block, 0 * n)),
+        f"codes, {bits} bit": (
+            f"{bits}-bit codes",
+            lambda n: if_quantized(n, n * bits // 8, 0 * n),
+        ),
+        f"scales, {block}": (f"scales of {block}", lambda n: if_quantized(n, n // block, 0 * n)),
         f"values of {bits} bits, {block}": (
-            "values of codes",
+            f"values of {bits}-bit codes",
             lambda n: if_quantized(n, 0 * n + 2**bits, 0 * n),
         ),
-        f"whole, {block}": ("values", lambda n: if_quantized(n, 0 * n, n)),
+        f"whole, {block}": (
+            f"values without blocks of {block}",
+            lambda n: if_quantized(n, 0 * n, n),
+        ),
     }
 
 

@@ -32,6 +32,7 @@ class Traits:
     activation: str = "silu"
     tied_embeddings: bool = False
     attention_bias: bool = False
+    out_bias: bool = False
     mlp_bias: bool = False
     attention_dropout: bool = False
     residual_dropout: bool = False

@@ -22,10 +22,10 @@ def plan_of(row):
 # In models this small a mask of bytes or a sum in flight weighs more than in real ones.
 PEAK_TOLERANCE = 0.01
 # What a variable of the modelling code holds and nobody reads, under autocast with checkpointing:
-# BERT's layers the fp32 probabilities until they return, LLaVA the states of the tower's last layer
-# until its forward returns.
-HELD_TOLERANCE = 0.03
-HELD = ("bert", "roberta", "llava")
+# BERT's and Seed-OSS's layers, which drop some of them out, the fp32 probabilities until they
+# return; LLaVA the states of the tower's last layer until its forward returns.
+HELD_TOLERANCE = 0.04
+HELD = ("bert", "roberta", "llava", "seed")
 
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))

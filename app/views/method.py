@@ -30,6 +30,14 @@ first layer, the optimizer step. The largest is the peak, and the Timeline page 
 add is not determined by any shape, so *reserved* and *device* are intervals, with their sources on
 the Accuracy page. A plan fits when the upper end fits.
 
+**Times.** An operation takes the longer of its arithmetic and its HBM traffic. Products fill whole
+tiles and waves of tiles; FlashAttention keeps the scores of a tile in the SRAM of a streaming
+multiprocessor, so that quadratic scores never reach HBM, and reads keys and values again only where
+more tiles wait than there are multiprocessors; eager attention reads and writes every score. What
+ranks send each other is declared by the operation that waits for it, and takes its volume over the
+link that its group really has, and a latency; what hides it loses a share of that time. A pipeline
+takes its slowest stage for every micro-batch, and the others once: the bubble.
+
 **Levers.** A lever is one change that somebody would really make, with what must follow it: fewer
 sequences at a time and as many more times, the smallest number of GPUs that is enough, a word of a
 policy. Its bytes and seconds are the difference of two evaluations. Those that fit come first, of

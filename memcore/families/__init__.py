@@ -29,6 +29,7 @@ from memcore.families import (
     opt,
     phi3,
     qwen_moe,
+    seed_oss,
     starcoder2,
     vit,
 )
@@ -53,6 +54,7 @@ FAMILIES: dict[str, Family] = {
     "llava": llava.FAMILY,
     "opt": opt.FAMILY,
     "phi3": phi3.FAMILY,
+    "seed_oss": seed_oss.FAMILY,
     "starcoder2": starcoder2.FAMILY,
     "vit": vit.FAMILY,
 }

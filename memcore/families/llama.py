@@ -56,6 +56,7 @@ def llama_like(
     positions: int = 2048,
     tied: bool = False,
     activation: str = "silu",
+    dropout: float = 0.0,
     **traits: bool,
 ) -> Model:
     """The keys that Llama's relatives share, with the defaults of one of them."""
@@ -86,7 +87,7 @@ def llama_like(
         traits=Traits(
             activation=k.word("hidden_act", activation, ACTIVATIONS),
             tied_embeddings=k.flag("tie_word_embeddings", tied),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
+            attention_dropout=k.dropout("attention_dropout", dropout),
             **traits,
         ),
     )

@@ -128,6 +128,12 @@ class Server:
         return any(kind.startswith(CHUNKED) for kind in self.plan.architecture.kinds)
 
     @property
+    def kept_of_window(self) -> int:
+        """Tokens that a layer with a window keeps without pages. transformers drops those before
+        [-window + 1:], which is none of them where the window is 1."""
+        return self.plan.architecture.window - self.manager.dropped or self.length
+
+    @property
     def windows(self) -> int:
         """How many layers see a window only, on all stages."""
         return sum(k.startswith((SLIDING, CHUNKED)) for k in self.plan.architecture.kinds)
@@ -459,7 +465,7 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
 
 def _sequence_bytes(server: Server, amounts: Amounts) -> int:
     """Cache of one sequence at its end, without pages: a window keeps no more than it sees."""
-    seen = min(server.plan.architecture.window - server.manager.dropped, server.length)
+    seen = min(server.kept_of_window, server.length)
     tokens = (server.stage_layers - server.windowed) * server.length + server.windowed * seen
     own = math.ceil(tokens * server.cached(amounts) * server.kv_bits / 8)
     return own + (server.length * server.draft.kv_per_token if server.draft else 0)

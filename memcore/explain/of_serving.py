@@ -346,8 +346,8 @@ def _sequence(book: Book) -> Explanation:
     layers = known("layers that see all", server.stage_layers - server.windowed, source=SERVER)
     tokens = layers * book.at("serve.sequence_tokens")
     if server.windowed:
-        window = known("window", book.plan.architecture.window, "tokens", source="config.json")
-        seen = smallest(window - server.manager.dropped, book.at("serve.sequence_tokens"))
+        kept = known("kept of a window", server.kept_of_window, "tokens", source="config.json")
+        seen = smallest(kept, book.at("serve.sequence_tokens"))
         tokens = tokens + known("with a window", server.windowed, source=SERVER) * seen
     formula = ceiling(tokens * _of_token(book)) + _draft(book, server.length)
     return about("KV cache per sequence", "bytes", formula, meaning)

@@ -187,7 +187,7 @@ def _figures(report: Report, pinned: Report | None) -> None:
     """The main figures in one row, each with its change against the pinned plan."""
     if not (report.memory or report.time):
         return
-    columns = st.columns([1.3, 1.0, 1.15, 0.9, 1.35])
+    columns = st.columns([1.25, 1.0, 1.1, 1.05, 1.3])
     if report.memory:
         m, then = report.memory, pinned.memory if pinned else None
         _metric(
@@ -229,7 +229,7 @@ def _figures(report: Report, pinned: Report | None) -> None:
             before.mfu if before else None,
             "{:.1%}".format,
             "Model FLOPs utilization: the model's own FLOPs, recompute not counted, over the peak.",
-            change_text=lambda share: f"{100 * share:.1f} points",
+            change_text=lambda share: f"{100 * share:.1f} pts",
         )
         waits = "The resource for which the step waits longest."
         with columns[4], why.figure("time.bound_by", waits):

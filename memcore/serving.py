@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -128,12 +129,6 @@ class Server:
         return any(kind.startswith(CHUNKED) for kind in self.plan.architecture.kinds)
 
     @property
-    def kept_of_window(self) -> int:
-        """Tokens that a layer with a window keeps without pages. transformers drops those before
-        [-window + 1:], which is none of them where the window is 1."""
-        return self.plan.architecture.window - self.manager.dropped or self.length
-
-    @property
     def windows(self) -> int:
         """How many layers see a window only, on all stages."""
         return sum(k.startswith((SLIDING, CHUNKED)) for k in self.plan.architecture.kinds)
@@ -173,15 +168,27 @@ class Server:
         return Amounts(sizes)
 
     @property
-    def executions(self) -> tuple[list[Execution], list[Execution]]:
+    def executions(self) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
         """What one forward runs in the layers besides attention, and in the head, without a loss:
         attention reads the cache, and is timed apart."""
-        every = executions(self.timed, self.stack.counts), executions((self.head,), (1,))
-        layers, head = ([e for e in of if e.work.phase == "forward"] for of in every)
-        return (
-            [e for e in layers if ".core." not in e.work.name and (e.work.traffic or e.work.flops)],
-            [e for e in head if ".loss." not in e.work.name],
-        )
+        return _forward(self.timed, tuple(self.stack.counts), self.head)
+
+
+@functools.lru_cache(maxsize=256)
+def _forward(
+    layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
+) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
+    of_layers, of_head = (
+        [e for e in of if e.work.phase == "forward"]
+        for of in (executions(layers, counts), executions((head,), (1,)))
+    )
+    return (
+        tuple(
+            e for e in of_layers
+            if ".core." not in e.work.name and (e.work.traffic or e.work.flops)
+        ),
+        tuple(e for e in of_head if ".loss." not in e.work.name),
+    )  # fmt: skip
 
 
 def chosen(experts: int, top_k: int, tokens: int) -> int:
@@ -463,9 +470,16 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
     ]  # fmt: skip
 
 
+def kept_by_window(server: Server) -> int:
+    """Tokens that a layer with a window keeps; 0 for all of them: of a window of one token,
+    transformers' DynamicCache slices the last 0, which is everything
+    (cache_utils.DynamicSlidingWindowLayer.update)."""
+    return server.plan.architecture.window - server.manager.dropped
+
+
 def _sequence_bytes(server: Server, amounts: Amounts) -> int:
     """Cache of one sequence at its end, without pages: a window keeps no more than it sees."""
-    seen = min(server.kept_of_window, server.length)
+    seen = min(kept_by_window(server) or server.length, server.length)
     tokens = (server.stage_layers - server.windowed) * server.length + server.windowed * seen
     own = math.ceil(tokens * server.cached(amounts) * server.kv_bits / 8)
     return own + (server.length * server.draft.kv_per_token if server.draft else 0)
@@ -521,15 +535,16 @@ def curve(plan: Plan) -> tuple[Point, ...]:
 
 def serving_notes(plan: Plan, served: Serve) -> list[str]:
     """What a reader of a report should know of its serving."""
-    server, s = Server.of(plan), plan.serve
-    notes = []
+    s, notes = plan.serve, []
     rest = plan.accelerator.usable_bytes - served.budget_bytes
     if served.outside_bytes > rest:
         notes.append(
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
-    if server.windowed and server.manager.pages:
+    paged = policies.KV_CACHES[s.kv_cache].pages
+    server = Server.of(plan) if paged and plan.architecture.kinds else None
+    if server and server.windowed:
         pages = room(server, one_forward(server))
         seen = min(plan.architecture.window, server.length)
         blocks = pages.full * ceil_div(server.length, s.block_size)

@@ -45,6 +45,7 @@ from memcore.serving import (
     Room,
     Server,
     beside,
+    kept_by_window,
     one_forward,
     overheads,
     room,
@@ -346,8 +347,10 @@ def _sequence(book: Book) -> Explanation:
     layers = known("layers that see all", server.stage_layers - server.windowed, source=SERVER)
     tokens = layers * book.at("serve.sequence_tokens")
     if server.windowed:
-        kept = known("kept of a window", server.kept_of_window, "tokens", source="config.json")
-        seen = smallest(kept, book.at("serve.sequence_tokens"))
+        window = known("window", book.plan.architecture.window, "tokens", source="config.json")
+        seen = book.at("serve.sequence_tokens")
+        if kept_by_window(server):
+            seen = smallest(window - server.manager.dropped, seen)
         tokens = tokens + known("with a window", server.windowed, source=SERVER) * seen
     formula = ceiling(tokens * _of_token(book)) + _draft(book, server.length)
     return about("KV cache per sequence", "bytes", formula, meaning)

@@ -60,13 +60,15 @@ class Traits:
     compressed_queries: bool = False
     rotary_interleaved: bool = False
     projector_bias: bool = False
+    masked_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image as patches: height and width of both in pixels, and its channels.
 
-    extra   tokens beside those of the patches: that of the class
+    extra    tokens beside those of the patches: that of the class
+    merged   tokens of it that a decoder reads, where they are fewer than its patches
     """
 
     height: int
@@ -75,10 +77,15 @@ class Image:
     patch_width: int
     channels: int
     extra: int = 0
+    merged: int = 0
 
     @property
     def patches(self) -> int:
         return (self.height // self.patch_height) * (self.width // self.patch_width)
+
+    @property
+    def read(self) -> int:
+        return self.merged or self.patches
 
     @property
     def tokens(self) -> int:
@@ -100,6 +107,7 @@ class Image:
             "PATCH_W": self.patch_width,
             "CHANNELS": self.channels,
             "PATCHES": self.patches,
+            "MERGED": self.read,
             "IMAGE_TOKENS": self.tokens,
         }
 

@@ -505,6 +505,19 @@ def scattered_into(t: Tape, x: Tensor, source: Tensor) -> Tensor:
     return out
 
 
+def pooled(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """torch.nn.AvgPool2d. Saves x."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def plain_product(t: Tape, x: Tensor, w: Tensor, width: Factor, into: Factor) -> Tensor:
+    """x @ W with W (width, into), a parameter that belongs to no linear layer. Saves x and W."""
+    return _product(t, _matrix_input(t, x), _weight(t, w), [], width, into)
+
+
 def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> list[Tensor]:
     """Views of one tensor. Backward concatenates the gradients.
 

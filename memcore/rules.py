@@ -221,11 +221,11 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     if tower and tower.image and t.images < 1:
         message = f"{model.label} is planned with images; use one or more"
         issues.append(Issue("train.images", message))
-    elif tower and tower.image and t.images * tower.image.patches > t.seq_len:
+    elif tower and tower.image and t.images * tower.image.read > t.seq_len:
         issues.append(
             Issue(
                 "train.images",
-                f"{t.images:,} of {tower.image.patches:,} tokens each do not fit into "
+                f"{t.images:,} of {tower.image.read:,} tokens each do not fit into "
                 f"{t.seq_len:,}; use fewer, or a longer train.seq_len",
             )
         )
@@ -434,6 +434,10 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
         if getattr(plan.train, f"offload_{what}") != "none":
             message = f"that of {model.family} is not planned; set it to none"
             issues.append(Issue(f"train.offload_{what}", message))
+    weights = plan.serve.weight_dtype
+    if model.tower and policies.WEIGHT_DTYPES[weights].compute != weights:
+        message = f"{model.family} is served in 16 or 32 bits, its tower with it; set it to bf16"
+        issues.append(Issue("serve.weight_dtype", message))
     if plan.together.kind != "none":
         message = f"{model.family} is planned by itself only; set it to none"
         issues.append(Issue("together.kind", message))

@@ -17,6 +17,7 @@ from memcore.families import (
     deepseek,
     falcon,
     gemma,
+    gemma3,
     gpt2,
     gpt_neox,
     gpt_oss,
@@ -30,6 +31,7 @@ from memcore.families import (
     phi3,
     qwen_moe,
     seed_oss,
+    siglip,
     starcoder2,
     vit,
 )
@@ -45,6 +47,7 @@ FAMILIES: dict[str, Family] = {
     **qwen_moe.FAMILIES,
     "bloom": bloom.FAMILY,
     "falcon": falcon.FAMILY,
+    "gemma3": gemma3.FAMILY,
     "gpt2": gpt2.FAMILY,
     "gpt_neox": gpt_neox.FAMILY,
     "gpt_oss": gpt_oss.FAMILY,
@@ -61,7 +64,10 @@ FAMILIES: dict[str, Family] = {
 
 
 # What runs before another model's layers, by its own model_type; none of them is trained alone.
-TOWERS: dict[str, Family] = {"clip_vision_model": clip.TOWER}
+TOWERS: dict[str, Family] = {
+    "clip_vision_model": clip.TOWER,
+    "siglip_vision_model": siglip.TOWER,
+}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:

@@ -60,6 +60,8 @@ class Traits:
     compressed_queries: bool = False
     rotary_interleaved: bool = False
     projector_bias: bool = False
+    gated: bool = False
+    head_scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class Model:
     expert_size        intermediate size of one expert
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
+    buckets            of distances between tokens, that each have a bias for every head
     image              what an image model reads: its tokens are one sequence, of a fixed length
     tower              layers that run before these, on dimensions of their own: what looks at
                        images, or the encoder before a decoder
@@ -157,10 +160,16 @@ class Model:
     expert_size: int = 0
     shared_size: int = 0
     type_rows: int = 0
+    buckets: int = 0
     image: Image | None = None
     tower: Model | None = None
     stack: str = ""
     idle: int = 0
+
+    @property
+    def stack_before(self) -> str:
+        """What runs before these layers, one of dims.STACKS, or ''."""
+        return self.tower.stack if self.tower else ""
 
     @property
     def learned_positions(self) -> bool:
@@ -189,6 +198,7 @@ class Model:
             "EXPERT_F": self.expert_size,
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
+            "BUCKETS": self.buckets,
             **(self.image or NO_IMAGE).sizes,
             **(
                 {f"{self.tower.stack}.{k}": n for k, n in self.tower.sizes.items()}

@@ -31,6 +31,7 @@ from memcore.families import (
     qwen_moe,
     seed_oss,
     starcoder2,
+    t5,
     vit,
 )
 from memcore.families.family import Family
@@ -56,12 +57,13 @@ FAMILIES: dict[str, Family] = {
     "phi3": phi3.FAMILY,
     "seed_oss": seed_oss.FAMILY,
     "starcoder2": starcoder2.FAMILY,
+    "t5": t5.FAMILY,
     "vit": vit.FAMILY,
 }
 
 
 # What runs before another model's layers, by its own model_type; none of them is trained alone.
-TOWERS: dict[str, Family] = {"clip_vision_model": clip.TOWER}
+TOWERS: dict[str, Family] = {"clip_vision_model": clip.TOWER, "t5_encoder": t5.TOWER}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:

@@ -275,11 +275,11 @@ def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     x = _dropped(t, s, _norm(t, x, "decoder.final_layer_norm"), "decoder.dropout")
-    if s.traits.head_scaled:
-        x = scale(t, x, "scaled")
-    return labelled_loss(
-        t, linear(t, "lm_head", x, D, VOCAB / TP, bias=False, tied=s.traits.tied_embeddings)
-    )
+    read = scale(t, x, "scaled") if s.traits.head_scaled else x
+    tied = s.traits.tied_embeddings
+    loss = labelled_loss(t, linear(t, "lm_head", read, D, VOCAB / TP, bias=False, tied=tied))
+    t.use(x, read)  # the decoder's output holds one, a variable the other
+    return loss
 
 
 TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)

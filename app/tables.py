@@ -49,6 +49,7 @@ FIELDS = {  # what a column shows of the number at a row's path
     "exposed": "exposed_seconds",
     "hidden behind": "cover",
     "hides at": "hides_at_bandwidth",
+    "or at micro-batch": "hides_at_micro_batch",
     "capacity": "capacity",
     "bandwidth": "bandwidth",
     "holds": "holds",
@@ -209,6 +210,23 @@ def operations(time: Time) -> Rows:
     ]
 
 
+TRANSFER_COLUMNS = (
+    "transfer",
+    "link",
+    "size",
+    "time",
+    "exposed",
+    "hidden behind",
+    "hides at",
+    "or at micro-batch",
+)
+
+
+def micro_batch_text(n: float | None) -> str:
+    """Whole sequences; nothing where no batch is large enough."""
+    return f"{math.ceil(n):,}" if n is not None and math.isfinite(n) else ""
+
+
 def transfers(time: Time) -> Rows:
     """What crosses each link in one step."""
     return [
@@ -220,10 +238,12 @@ def transfers(time: Time) -> Rows:
             "exposed": seconds_text(t.exposed_seconds),
             "hidden behind": t.hidden_by,
             "hides at": rate_text(t.hides_at_bandwidth, "B/s") if t.hides_at_bandwidth else "",
+            "or at micro-batch": micro_batch_text(t.hides_at_micro_batch),
             "bytes": round(t.bytes),
             "seconds": t.seconds,
             "exposed_seconds": t.exposed_seconds,
             "hides_at_bandwidth": t.hides_at_bandwidth,
+            "hides_at_micro_batch": t.hides_at_micro_batch,
             PATH: f"time.transfers.{i}",
         }
         for i, t in enumerate(time.transfers)

@@ -144,6 +144,8 @@ class Transfer:
     exposed_seconds: float
     hidden_by: str
     hides_at_bandwidth: float | None  # bytes/s at which nothing of it would be exposed
+    # the same of the micro-batch, where what hides it grows with the batch and it does not
+    hides_at_micro_batch: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

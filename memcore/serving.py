@@ -457,9 +457,16 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
     ]  # fmt: skip
 
 
+def kept_by_window(server: Server) -> int:
+    """Tokens that a layer with a window keeps; 0 for all of them: of a window of one token,
+    transformers' DynamicCache slices the last 0, which is everything
+    (cache_utils.DynamicSlidingWindowLayer.update)."""
+    return server.plan.architecture.window - server.manager.dropped
+
+
 def _sequence_bytes(server: Server, amounts: Amounts) -> int:
     """Cache of one sequence at its end, without pages: a window keeps no more than it sees."""
-    seen = min(server.plan.architecture.window - server.manager.dropped, server.length)
+    seen = min(kept_by_window(server) or server.length, server.length)
     tokens = (server.stage_layers - server.windowed) * server.length + server.windowed * seen
     own = math.ceil(tokens * server.cached(amounts) * server.kv_bits / 8)
     return own + (server.length * server.draft.kv_per_token if server.draft else 0)

@@ -56,7 +56,7 @@ class _Traffic:
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
     exposed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
 
-    def add(self, move: Move) -> None:
+    def add(self, move: Move, micro_batch: int) -> None:
         for link, each in move.seconds.items():
             shown = move.exposed if link == move.slowest else 0.0
             self.busy[link] += each * move.times
@@ -65,6 +65,7 @@ class _Traffic:
                 Transfer(
                     move.name, link, move.bytes * move.times, each * move.times, shown,
                     move.hidden_by, move.bytes / move.cover if move.cover > 0 else None,
+                    micro_batch * each / move.cover if outgrown(move) else None,
                 )
             )  # fmt: skip
 
@@ -93,7 +94,7 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
         traffic.busy["hbm"] += o.hbm_seconds
         traffic.exposed[o.bound_by] += o.seconds
     for move in moves(plan, step, amounts, operations):
-        traffic.add(move)
+        traffic.add(move, plan.train.micro_batch)
 
     bubble = bubble_seconds(plan, every, slowest)
     total = sum(traffic.exposed.values()) + bubble
@@ -336,6 +337,22 @@ LAYER_FORWARD = "the forward of the layer before"
 LAYER_BACKWARD = "the backward of the layer before"
 ONE_BACKWARD = "backward of one batch"
 ALL_BACKWARD = "backward"
+
+
+GROWS_WITH_BATCH = (  # what hides weights and gradients, which do not
+    LAYER_FORWARD,
+    LAYER_BACKWARD,
+    ONE_BACKWARD,
+    ALL_BACKWARD,
+    offload.BATCH_FORWARD,
+    offload.BATCH_BACKWARD,
+    offload.LAST_BACKWARD,
+)
+
+
+def outgrown(move: Move) -> bool:
+    """Whether a larger micro-batch hides more of a transfer."""
+    return move.cover > 0 and move.hidden_by in GROWS_WITH_BATCH
 
 
 def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Move]:

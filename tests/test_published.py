@@ -6,6 +6,7 @@ from memcore import Plan, evaluate, evidence
 
 NORM_SHARE = 0.001  # norms and step counters, which the bytes-per-parameter figures leave out
 LOOSEST = 0.03  # published sizes are nominal: "7B" is a model of about that many parameters
+NARROW = 0.01  # attention's share of the FLOPs is larger in narrow layers
 DRAWN = 0.15  # of lengths that are drawn the paper prints the means only
 
 
@@ -30,6 +31,16 @@ def test_states_per_parameter():
     for figure in figures:
         each = evidence.states(figure) / evaluate(Plan.of(figure["plan"])).parameters
         assert each == pytest.approx(figure["bytes_per_parameter"], rel=NORM_SHARE)
+
+
+def test_offloads_of_zero_infinity_grow_with_batch_or_width():
+    """Weights and states are moved once whatever the batch; of checkpoints the width counts."""
+    ours = [row.ours for row in evidence.published() if "FLOPs per byte" in row.what]
+    weights, more_weights, states, more_states, kept, narrow = ours
+    assert more_weights == pytest.approx(4 * weights, rel=NORM_SHARE)
+    assert more_states == pytest.approx(4 * states, rel=NORM_SHARE)
+    assert weights == pytest.approx(4 * states, rel=NORM_SHARE)
+    assert narrow == pytest.approx(kept / 2, rel=NARROW)
 
 
 def test_zero_3_divides_states_by_1024():

@@ -119,14 +119,15 @@ def test_pytorch_says_what_the_table_has(script, row, ask):
     assert said["bytes"] == row["bytes"]
 
 
-@pytest.mark.parametrize("tokens", [3, 40])
+@pytest.mark.parametrize(("tokens", "window"), [(3, 16), (40, 16), (40, 1)])
 @pytest.mark.parametrize("family", SERVED)
-def test_a_cache_after_a_prefill(family, tokens):
-    """Two sequences through a small model of each family; windows are shorter than the longer."""
+def test_a_cache_after_a_prefill(family, tokens, window):
+    """Two sequences through a small model of each family; windows are shorter than the longer. Of a
+    window of one token a DynamicCache drops nothing."""
     torch = pytest.importorskip("torch", reason=WHY)
     transformers = pytest.importorskip("transformers", reason=WHY)
     small = next(c for c in TABLES["ask_pytorch"]["configs"].values() if c["model_type"] == family)
-    config = {k: 16 if k == "sliding_window" and v else v for k, v in small.items()}
+    config = {k: window if k == "sliding_window" and v else v for k, v in small.items()}
     words = {k: v for k, v in config.items() if k != "model_type"}
     model = transformers.AutoModelForCausalLM.from_config(
         transformers.AutoConfig.for_model(family, **words)

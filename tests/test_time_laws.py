@@ -1,5 +1,7 @@
 """Laws of step times, whatever the plan is."""
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -159,3 +161,42 @@ def test_the_bubble_of_equal_stages(schedule, virtual, share):
     time = evaluate(plan).time
     work = sum(time.phases[p] for p in ("forward", "recompute", "backward"))
     assert time.bubble_seconds / work == pytest.approx(share, rel=0.02)
+
+
+ROUNDED_BATCH = 0.05  # a sequence does not take quite as long in another batch
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"framework": "fsdp2", "offload_optimizer": "cpu", "offload_parameters": "cpu"},
+        {"framework": "deepspeed", "offload_optimizer": "nvme", "offload_parameters": "cpu"},
+        {"framework": "fsdp2"},
+    ],
+    ids=lambda t: "-".join(t.values()),
+)
+def test_micro_batch_that_hides_a_transfer(train):
+    """At the micro-batch that a report names nothing of the transfer is waited for; at half of it
+    something is. What a larger batch does not hide has none."""
+
+    def transfers(batch):
+        plan = {"cluster": {"gpus": 16}, "train": {"zero": 3, "micro_batch": batch, **train}}
+        return evaluate(Plan.of({"model": "llama-3-8b", **plan})).time.transfers
+
+    def short(t):
+        """Share of what is moved that nothing hides, contention with what hides it left out."""
+        return max(0.0, 1 - 1 / (t.hides_at_micro_batch / batch))
+
+    named = {(t.name, t.link): t.hides_at_micro_batch for t in transfers(1)}
+    assert any(named.values())
+    for key, at in named.items():
+        if at is None:
+            continue
+        for batch in (math.ceil(at * (1 + ROUNDED_BATCH)), math.floor(at / 2)):
+            if batch < 1:
+                continue
+            then = next(t for t in transfers(batch) if (t.name, t.link) == key)
+            assert (short(then) == 0) == (batch > at), (key, at, batch)
+            if not short(then) and then.link == "pcie":
+                assert then.exposed_seconds == 0
+    assert all(at is None for (name, _), at in named.items() if "NVMe" in name)

@@ -36,6 +36,6 @@ if report.time and report.time.transfers:
         moved,
         key="transfers",
         alt="Transfers of one step",
-        columns=("transfer", "link", "size", "time", "exposed", "hidden behind", "hides at"),
+        columns=tables.TRANSFER_COLUMNS,
     )
     parts.download("Transfers (CSV)", moved, "memplan-transfers.csv")

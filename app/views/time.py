@@ -55,7 +55,7 @@ if report.time and report.run:
         key="transfers",
         alt="Transfers of a step: size, time, and what hides them",
         height=260,
-        columns=("transfer", "link", "size", "time", "exposed", "hidden behind", "hides at"),
+        columns=tables.TRANSFER_COLUMNS,
     )
     parts.download("Transfers (CSV)", transfers, "memplan-transfers.csv")
     st.markdown("##### Operations, slowest first")

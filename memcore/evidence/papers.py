@@ -137,6 +137,28 @@ def checkpointing_compute(figure: Figure) -> float:
     return full.hardware_flops / none.hardware_flops
 
 
+def _work_and_bytes(figure: Figure) -> tuple[float, float]:
+    """FLOPs of a step, and bytes of some of its transfers."""
+    time = _report(figure).time
+    assert time
+    moved = [t.bytes for t in time.transfers if t.name in figure["transfers"]]
+    assert len(moved) == len(figure["transfers"])
+    return time.hardware_flops, sum(moved)
+
+
+def offload_intensity(figure: Figure) -> float:
+    """FLOPs of a step for each byte that some offload moves in it."""
+    flops, moved = _work_and_bytes(figure)
+    return flops / moved
+
+
+def offload_efficiency(figure: Figure) -> float:
+    """Share of its peak that a GPU reaches if nothing hides what an offload moves."""
+    flops, moved = _work_and_bytes(figure)
+    compute = flops / float(figure["peak"])
+    return compute / (compute + moved / float(figure["bandwidth"]))
+
+
 def kv_cache(figure: Figure) -> float:
     """Bytes of the KV cache of every sequence at its full length."""
     plan, serve = Plan.of(figure["plan"]), _report(figure).serve
@@ -240,6 +262,8 @@ _QUANTITIES: dict[str, Callable[[Figure], float]] = {
         zero_states,
         tier_bytes,
         checkpointing_compute,
+        offload_intensity,
+        offload_efficiency,
         kv_cache,
         kv_per_token,
         active_parameters,

@@ -45,6 +45,7 @@ from memcore.serving import (
     Room,
     Server,
     beside,
+    kept_by_window,
     one_forward,
     overheads,
     room,
@@ -347,7 +348,9 @@ def _sequence(book: Book) -> Explanation:
     tokens = layers * book.at("serve.sequence_tokens")
     if server.windowed:
         window = known("window", book.plan.architecture.window, "tokens", source="config.json")
-        seen = smallest(window - server.manager.dropped, book.at("serve.sequence_tokens"))
+        seen = book.at("serve.sequence_tokens")
+        if kept_by_window(server):
+            seen = smallest(window - server.manager.dropped, seen)
         tokens = tokens + known("with a window", server.windowed, source=SERVER) * seen
     formula = ceiling(tokens * _of_token(book)) + _draft(book, server.length)
     return about("KV cache per sequence", "bytes", formula, meaning)

@@ -58,6 +58,7 @@ from memcore.training_time import (
     convention_layers,
     matmul_dtype,
     moves,
+    outgrown,
     owned,
     peak_dtype,
     root,
@@ -383,7 +384,10 @@ def _transfer_itself(book: Book, i: str) -> Explanation:
     return book.explain(f"time.transfers.{i}.seconds")
 
 
-@rule("time.transfers.*.bytes|seconds|exposed_seconds|hides_at_bandwidth|each_seconds|cover")
+TRANSFERRED = "bytes|seconds|exposed_seconds|hides_at_bandwidth|hides_at_micro_batch"
+
+
+@rule(f"time.transfers.*.{TRANSFERRED}|each_seconds|cover")
 def _transfer(book: Book, i: str, field: str) -> Explanation:
     move, link = _moves(book)[int(i)]
     base = f"time.transfers.{i}"
@@ -408,6 +412,16 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
         formula = total(pieces) / cover
         meaning = "At this many bytes a second nothing of it would be waited for."
         return about(f"{what}: where it hides", "B/s", formula, meaning)
+    if field == "hides_at_micro_batch":
+        if not outgrown(move):
+            raise LookupError
+        each = book.at(f"{base}.each_seconds", "seconds each")
+        formula = book.at("plan.train.micro_batch") * each / cover
+        meaning = (
+            "From this micro-batch on nothing of it would be waited for, if a sequence takes as "
+            "long as now: what hides it grows with the batch, what is moved does not."
+        )
+        return about(f"{what}: the micro-batch that hides it", "sequences", formula, meaning)
     if link != move.slowest:
         formula = known("another link is slower", 0.0, "seconds", source="links work side by side")
     elif not move.cover:

@@ -406,6 +406,10 @@ def stages(time: Time) -> go.Figure:
     )
 
 
+DECADES = range(6, 19)  # of FLOP/s
+PREFIXES = ("", "K", "M", "G", "T", "P", "E")
+
+
 def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> go.Figure:
     """Operations by arithmetic intensity and achieved FLOP/s, under the two ceilings of the GPU."""
     shown = [
@@ -464,8 +468,8 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
         yaxis={
             "title": "FLOP/s",
             "type": "log",
-            "dtick": 1,
-            "exponentformat": "SI",
+            "tickvals": [10.0**n for n in DECADES],
+            "ticktext": [f"{10 ** (n % 3)}{PREFIXES[n // 3]}" for n in DECADES],
             "fixedrange": False,
         },
         annotations=[
@@ -632,8 +636,9 @@ def _tier_text(row: dict[str, Any]) -> str:
 
 def _crossing(row: dict[str, Any], between: str = " at ") -> str:
     """What crosses a link in a step, and how fast it is."""
-    moved = bytes_text(row["traffic_bytes"]) if row["traffic_bytes"] else "nothing"
-    return f"{moved} a step{between}{row['bandwidth']}"
+    if not row["traffic_bytes"]:
+        return f"nothing crosses{between}{row['bandwidth']}"
+    return f"{bytes_text(row['traffic_bytes'])} a step{between}{row['bandwidth']}"
 
 
 def serving(serve: Serve, concurrency: int) -> go.Figure:

@@ -187,7 +187,7 @@ def _figures(report: Report, pinned: Report | None) -> None:
     """The main figures in one row, each with its change against the pinned plan."""
     if not (report.memory or report.time):
         return
-    columns = st.columns([1.3, 1.1, 1.1, 1, 1.1])
+    columns = st.columns([1.25, 1.0, 1.1, 1.05, 1.3])
     if report.memory:
         m, then = report.memory, pinned.memory if pinned else None
         _metric(
@@ -229,7 +229,7 @@ def _figures(report: Report, pinned: Report | None) -> None:
             before.mfu if before else None,
             "{:.1%}".format,
             "Model FLOPs utilization: the model's own FLOPs, recompute not counted, over the peak.",
-            change_text=lambda share: f"{100 * share:.1f} points",
+            change_text=lambda share: f"{100 * share:.1f} pts",
         )
         waits = "The resource for which the step waits longest."
         with columns[4], why.figure("time.bound_by", waits):
@@ -424,9 +424,10 @@ def _serving_verdict(serve: Serve, concurrency: int) -> None:
 def _serving_metrics(serve: Serve) -> None:
     prefill, decode = map(palette.resource, (serve.prefill_bound_by, serve.decode_bound_by))
     figures = (
-        ("max_concurrency", "Sequences fit", f"{serve.max_concurrency:,}",
-         "Per replica, each at its full prompt and output length."),
-        ("kv_capacity_tokens", "Tokens fit", f"{serve.kv_capacity_tokens:,}", "Per replica."),
+        ("max_concurrency", "Sequences", f"{serve.max_concurrency:,}",
+         "That fit on a replica, each at its full prompt and output length."),
+        ("kv_capacity_tokens", "Tokens", f"{serve.kv_capacity_tokens:,}",
+         "That the cache of a replica holds."),
         ("ttft_seconds", "Time to first token", seconds_text(serve.ttft_seconds),
          f"Bound by {prefill}."),
         ("tpot_seconds", "Time per output token", seconds_text(serve.tpot_seconds),
@@ -434,7 +435,7 @@ def _serving_metrics(serve: Serve) -> None:
         ("tokens_per_second", "Output tokens per second", count_text(serve.tokens_per_second),
          f"Of one replica; {serve.replicas:,} fit on the GPUs."),
     )  # fmt: skip
-    columns = st.columns([0.85, 1.2, 1.2, 1.35, 1.45])
+    columns = st.columns([1.0, 1.15, 1.2, 1.35, 1.45])
     for column, (field, label, text, about) in zip(columns, figures, strict=True):
         with column, why.figure(f"serve.{field}", about):
             st.metric(label, text)

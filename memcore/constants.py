@@ -63,8 +63,8 @@ ALLOCATOR_SLACK_ZERO_3 = Constant(
     1.10,
     "ratio",
     "measured",
-    "the same source: Llama 3.1 8B under ZeRO 3 with the optimizer on the host, 8,192 and 131,072 "
-    "tokens, together with what the streams hold",
+    "the same source: Llama 3.1 8B under ZeRO 3 with the optimizer on the host, 8,192 to 262,144 "
+    "tokens, together with what the streams hold; chosen with all eight runs in view",
 )
 STREAM_POOLS = Constant(
     "held by DeepSpeed's gather and reduce streams",
@@ -72,7 +72,7 @@ STREAM_POOLS = Constant(
     1.68,
     "times the weights gathered at once",
     "measured",
-    "read off the same two runs. All-gathers and reductions allocate on streams of their own, "
+    "read off the same runs. All-gathers and reductions allocate on streams of their own, "
     "whose blocks no other stream can use, and which run ahead of the GPU",
 )
 CUBLAS_WORKSPACE = Constant(

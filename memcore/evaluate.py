@@ -136,8 +136,8 @@ class Training:
         return self.counted.memory
 
     def time(self) -> Time | None:
-        """None where it is not computed yet: with frozen weights, models of several stacks."""
-        if self.plan.train.frozen != NO_LAYER or self.plan.architecture.tower:
+        """None where it is not computed yet: of models of several stacks."""
+        if self.plan.architecture.tower:
             return None
         return training_time(self.plan, self.step, self.amounts)
 
@@ -174,11 +174,6 @@ def evaluate(plan: Plan) -> Report:
             notes.append(
                 f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
                 "own; MFU counts none of its FLOPs."
-            )
-        if plan.train.frozen != NO_LAYER:
-            notes.append(
-                "The time of a training step is not computed with frozen weights yet; its memory "
-                "is."
             )
     if plan.train.seq_len > plan.architecture.max_positions:
         notes.append(

@@ -295,17 +295,23 @@ class Execution(NamedTuple):
 
 def executions(
     tapes: tuple[Tape, ...], counts: Sequence[int], again: tuple[str, ...] = (), times: int = 1
-) -> list[Execution]:
+) -> tuple[Execution, ...]:
     """The operations of some tapes, run `counts` x `times` over, by phase.
 
     Operations that several tapes have in common are one. `again` as in `works`; () is none.
     """
     every = (*counts, *(0 for _ in range(len(tapes) - len(counts))))
+    return _executions(tapes, every, again or ("",) * len(tapes), times)
+
+
+@functools.lru_cache(maxsize=1024)
+def _executions(
+    tapes: tuple[Tape, ...], counts: tuple[int, ...], again: tuple[str, ...], times: int
+) -> tuple[Execution, ...]:
     found = (
-        Execution(w, times * sum([every[i] for i in where]))
-        for w, where in works(tapes, again or ("",) * len(tapes))
+        Execution(w, times * sum([counts[i] for i in where])) for w, where in works(tapes, again)
     )
-    return [e for e in found if e.runs]
+    return tuple(e for e in found if e.runs)
 
 
 def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:

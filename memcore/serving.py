@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -167,15 +168,27 @@ class Server:
         return Amounts(sizes)
 
     @property
-    def executions(self) -> tuple[list[Execution], list[Execution]]:
+    def executions(self) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
         """What one forward runs in the layers besides attention, and in the head, without a loss:
         attention reads the cache, and is timed apart."""
-        every = executions(self.timed, self.stack.counts), executions((self.head,), (1,))
-        layers, head = ([e for e in of if e.work.phase == "forward"] for of in every)
-        return (
-            [e for e in layers if ".core." not in e.work.name and (e.work.traffic or e.work.flops)],
-            [e for e in head if ".loss." not in e.work.name],
-        )
+        return _forward(self.timed, tuple(self.stack.counts), self.head)
+
+
+@functools.lru_cache(maxsize=256)
+def _forward(
+    layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
+) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
+    of_layers, of_head = (
+        [e for e in of if e.work.phase == "forward"]
+        for of in (executions(layers, counts), executions((head,), (1,)))
+    )
+    return (
+        tuple(
+            e for e in of_layers
+            if ".core." not in e.work.name and (e.work.traffic or e.work.flops)
+        ),
+        tuple(e for e in of_head if ".loss." not in e.work.name),
+    )  # fmt: skip
 
 
 def chosen(experts: int, top_k: int, tokens: int) -> int:
@@ -522,15 +535,16 @@ def curve(plan: Plan) -> tuple[Point, ...]:
 
 def serving_notes(plan: Plan, served: Serve) -> list[str]:
     """What a reader of a report should know of its serving."""
-    server, s = Server.of(plan), plan.serve
-    notes = []
+    s, notes = plan.serve, []
     rest = plan.accelerator.usable_bytes - served.budget_bytes
     if served.outside_bytes > rest:
         notes.append(
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
-    if server.windowed and server.manager.pages:
+    paged = policies.KV_CACHES[s.kv_cache].pages
+    server = Server.of(plan) if paged and plan.architecture.kinds else None
+    if server and server.windowed:
         pages = room(server, one_forward(server))
         seen = min(plan.architecture.window, server.length)
         blocks = pages.full * ceil_div(server.length, s.block_size)

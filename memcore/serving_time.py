@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memcore import constants, policies
 from memcore.communication import Links
@@ -99,23 +99,38 @@ def widening(server: Server) -> constants.Constant:
 
 def of_layers(server: Server, batch: int, tokens: int) -> list[Part]:
     amounts = server.amounts(batch, tokens)
-    return [_part(server, LAYERS, e, amounts, batch, tokens) for e in server.executions[0]]
+    rates = _Rates.of(server)
+    return [_part(server, LAYERS, e, amounts, batch, tokens, rates) for e in server.executions[0]]
 
 
 def of_head(server: Server, logits: int) -> list[Part]:
     amounts = server.amounts(logits, 1)
-    return [_part(server, HEAD, e, amounts, logits, 1) for e in server.executions[1]]
+    rates = _Rates.of(server)
+    return [_part(server, HEAD, e, amounts, logits, 1, rates) for e in server.executions[1]]
+
+
+class _Rates(NamedTuple):
+    """What all operations of a forward have in common."""
+
+    speed: Speed
+    widening: float
+    bandwidth: float
+
+    @classmethod
+    def of(cls, server: Server) -> _Rates:
+        return cls(speed_of(server), widening(server).middle, bandwidth(server.plan))
 
 
 def _part(
-    server: Server, kind: str, e: Execution, amounts: Amounts, batch: int, tokens: int
-) -> Part:
+    server: Server, kind: str, e: Execution, amounts: Amounts, batch: int, tokens: int,
+    rates: _Rates,
+) -> Part:  # fmt: skip
     """An operation whose weights are read as they are stored."""
-    speed = speed_of(server)
+    speed = rates.speed
     work, padded = product_flops(e.work, amounts, speed.sms) if e.work.flops else (0.0, 0.0)
     weights, others = traffic(server, e, amounts)
     compute = (padded if batch * tokens >= SPLIT_ROWS else work) / speed.matmul
-    hbm = (weights / widening(server).middle + others) / bandwidth(server.plan)
+    hbm = (weights / rates.widening + others) / rates.bandwidth
     runs = e.runs
     time = OperationTime(
         e.work.name, e.work.phase, work * runs, (weights + others) * runs, compute * runs,

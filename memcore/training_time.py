@@ -28,7 +28,7 @@ from memcore.ledger import Amounts, Group
 from memcore.memory import layers_of, step_of
 from memcore.ops import HIDDEN, slides
 from memcore.plan import Plan
-from memcore.policies import CHECKPOINTING, DTYPE_BYTES
+from memcore.policies import CHECKPOINTING, DTYPE_BYTES, NO_LAYER
 from memcore.report import OperationTime, StageTime, Time, Transfer
 from memcore.roofline import (
     ATTENTION,
@@ -254,16 +254,25 @@ def updated_dtype(step: Step) -> str:
 def _convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
     """FLOPs of one micro-batch on one GPU as MFU counts them: 2 per matmul parameter and token, and
     4 x width x sequence per layer for attention, causal or not (PaLM, Chowdhery et al., app. B),
-    three times over; a sliding layer counts its window. A frozen weight has no gradient: twice."""
+    three times over; a sliding layer counts its window. A frozen weight has no gradient: twice, and
+    once where backward does not come."""
     z = amounts.sizes
     tokens = float(z["B"]) * float(z["S"])
     # Of an image one token alone is classified, which is next to nothing.
     head = 0.0 if plan.architecture.image else 2.0 * z["EMBED"] * z["VOCAB"]
-    total: float = (2.0 if plan.train.adapter != "none" else 3.0) * head
-    for times, trained, frozen, reach in convention_layers(plan, step, amounts):
+    total: float = (2.0 if head_is_frozen(plan) else 3.0) * head
+    for times, trained, frozen, reach, passes in convention_layers(plan, step, amounts):
         attention = 2.0 * (z["Q"] + z["VALUES"]) * reach
-        total += times * (3.0 * (2.0 * trained + attention) + 2.0 * 2.0 * frozen)
+        fixed = min(2, passes) * 2.0 * frozen
+        total += times * (passes * (2.0 * trained + attention) + fixed)
     return tokens * total / sharing(plan)
+
+
+def head_is_frozen(plan: Plan) -> bool:
+    """Whether the matrix of the head is not trained: it is the frozen embedding, or has adapters
+    before it."""
+    tied = plan.architecture.traits.tied_embeddings
+    return plan.train.adapter != "none" or (plan.train.frozen != NO_LAYER and tied)
 
 
 def sharing(plan: Plan) -> int:
@@ -273,9 +282,10 @@ def sharing(plan: Plan) -> int:
 
 def convention_layers(
     plan: Plan, step: Step, amounts: Amounts
-) -> list[tuple[int, Number, Number, Number]]:
+) -> list[tuple[int, Number, Number, Number, int]]:
     """Of each kind of layer of the whole model: how many, its matmul parameters (of experts those
-    that a token is sent to), trained and frozen, and the keys a token attends to."""
+    that a token is sent to), trained and frozen, the keys a token attends to, and how often its
+    products are made: 3 times, once where backward does not come."""
     whole = undivided(plan, amounts)
     z, found = whole.sizes, []
     kinds, stack = step.blocks.kinds, _stack(plan, step)
@@ -285,7 +295,8 @@ def convention_layers(
             if is_matrix(p):
                 sums[p.trained] += whole.elements(active(p.shape))
         reach = min(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
-        found.append((times, sums[True], sums[False], reach))
+        passes = 1 if kind.frozen and kind.leads else 3
+        found.append((times, sums[True], sums[False], reach, passes))
     return found
 
 
@@ -425,16 +436,18 @@ def _communication(
     inner = [o for o in operations if o.name.startswith("layers.")]
     per = layers * batches
     forward = seconds([o for o in inner if o.phase == "forward"]) / per
-    backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / per
+    trained = layers_reached(step)
+    of_backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / batches
+    backward = of_backward / max(1, trained)
     if step.accumulated:
         return _megatron(plan, step, amounts)
     if t.framework == "deepspeed" and not step.sharded:
-        return _deepspeed(plan, step, amounts, backward * layers)
+        return _deepspeed(plan, step, amounts, of_backward)
     if not step.sharded:
         pieces = {"gradients in buckets": _sum(step, "buckets", amounts)}
         found = [
             collective(
-                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, backward * layers,
+                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, of_backward,
                 ONE_BACKWARD,
             )
         ]  # fmt: skip
@@ -447,7 +460,8 @@ def _communication(
     # Kinds of layer differ little in their weights: a mean layer stands for each.
     counts = step.layers.counts
     gathered = amounts.alive(step.of_layers("gathered", counts)) / layers
-    reduced = amounts.alive(step.of_layers("reduction", counts)) / layers
+    all_reduced = amounts.alive(step.of_layers("reduction", counts))
+    reduced = all_reduced / max(1, trained)
     root_gathered = amounts.alive(root(step, "gathered"))
     root_reduced = amounts.alive(root(step, "reduction"))
 
@@ -457,34 +471,34 @@ def _communication(
 
     if t.zero == 0:
         pieces = {
-            "gradients of the layers": reduced * layers,
+            "gradients of the layers": all_reduced,
             "gradients of the root": root_reduced,
         }
         return [
             collective(
-                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches, backward * layers,
+                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches, of_backward,
                 ALL_BACKWARD,
             )
         ]  # fmt: skip
     weights, grads = {"weights of a layer": gathered}, {"gradients of a layer": reduced}
     first = {"weights of the root and of a layer": root_gathered + gathered}
     last = {"gradients of the root and of a layer": root_reduced + reduced}
-    others = (layers - 1) * batches
+    others, again = ((max(1, n) - 1) * batches for n in (layers, trained))
     found = [
         gather("all-gather root and first layer, forward", first, batches, 0.0, NOTHING_BEFORE),
         gather("all-gather layers, forward", weights, others, forward, LAYER_FORWARD),
     ]
     if step.reshards:
-        again = {"weights of the root": root_gathered}
+        whole = {"weights of the root": root_gathered}
         found += [
-            gather("all-gather root, backward", again, batches, 0.0, NOTHING_BEFORE),
+            gather("all-gather root, backward", whole, batches, 0.0, NOTHING_BEFORE),
             gather(
-                "all-gather and reduce-scatter layers, backward", weights | grads, others,
+                "all-gather and reduce-scatter layers, backward", weights | grads, again,
                 backward, LAYER_BACKWARD,
             ),
         ]  # fmt: skip
     else:
-        found.append(gather("reduce-scatter layers", grads, others, backward, LAYER_BACKWARD))
+        found.append(gather("reduce-scatter layers", grads, again, backward, LAYER_BACKWARD))
     found.append(gather("reduce-scatter first layer and root", last, batches, 0.0, NOTHING_AFTER))
     if plan.parallel.shard_group:
         # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
@@ -492,7 +506,7 @@ def _communication(
         found.append(
             collective(
                 "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
-                links(plan, "REPLICAS"), shards, batches, backward * layers, ALL_BACKWARD,
+                links(plan, "REPLICAS"), shards, batches, of_backward, ALL_BACKWARD,
             )
         )  # fmt: skip
     return found
@@ -515,6 +529,13 @@ def _deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> lis
         ),
         collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1),
     ]
+
+
+def layers_reached(step: Step) -> int:
+    """Layers that backward reaches: all but frozen ones before the first that is trained, whose
+    weights FSDP2 does not gather again, as their results need no gradient."""
+    of = zip(step.blocks.kinds, step.layers.counts, strict=False)
+    return sum(n for kind, n in of if not (kind.frozen and kind.leads))
 
 
 def root(step: Step, state: str) -> Alive:

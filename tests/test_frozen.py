@@ -57,8 +57,36 @@ def test_a_frozen_weight_has_no_gradient_and_no_state():
     assert report.trainable_parameters == 2 * layer + 4096 + 4096 * 128_256
     states = sum(r.bytes for r in report.ledger if ".exp_avg" in r.name)
     assert states == 8 * report.trainable_parameters / 8
-    assert report.time is None
+    assert report.time
     assert any("frozen" in note for note in report.notes)
+
+
+def test_more_trained_layers_take_longer():
+    """And one that backward does not reach is not gathered for it: FSDP2's traffic is of forward
+    alone, where no layer is trained."""
+    steps = [evaluate(plan(frozen="lower", trained_layers=n)).time for n in (0, 1, 2, 8, 31, 32)]
+    seconds = [t.step_seconds for t in steps]
+    assert seconds == sorted(seconds)
+    assert len(set(seconds)) == len(seconds)
+    whole = evaluate(plan(frozen="embeddings")).time
+    assert steps[-1].step_seconds == whole.step_seconds < evaluate(plan()).time.step_seconds
+
+    def moved(time, word):
+        return sum(t.bytes for t in time.transfers if word in t.name)
+
+    assert moved(steps[0], "layers, backward") == 0
+    share = moved(steps[3], "layers, backward") / moved(whole, "layers, backward")
+    assert share == pytest.approx(7 / 31)
+
+
+@pytest.mark.parametrize(("zero", "framework"), [(0, "pytorch"), (0, "fsdp2"), (2, "fsdp2")])
+def test_gradients_sent_are_of_trained_weights(zero, framework):
+    words = {"zero": zero, "framework": framework, "frozen": "lower", "trained_layers": 8}
+    sent = [
+        sum(t.bytes for t in evaluate(plan(**train)).time.transfers if "reduce" in t.name)
+        for train in (words, words | {"trained_layers": 32})
+    ]
+    assert sent[0] < sent[1] / 2
 
 
 def test_more_trained_layers_never_need_less():

@@ -140,3 +140,51 @@ def test_a_cache_after_a_prefill(family, tokens, window):
     train = {"attention": FAMILIES[family].attentions[0], "seq_len": 3}
     plan = Plan(model=config, train=train, serve=served)
     assert 2 * evaluate(plan).serve.sequence_bytes == held
+
+
+FROZEN = asked.table("frozen")
+
+
+@pytest.mark.parametrize("model", ["l-tied", "gemma2"])
+@pytest.mark.parametrize(
+    ("checkpointing", "frozen", "trained_layers"),
+    [
+        ("none", "embeddings", 1),
+        ("none", "lower", 0),
+        ("none", "lower", 1),
+        ("full", "lower", 1),
+        ("full", "embeddings", 1),
+        ("none", "none", 1),
+    ],
+)
+def test_flops_of_frozen_weights(model, checkpointing, frozen, trained_layers, ask):
+    """Those that PyTorch counts in a forward and its backward: no product for the gradient of a
+    frozen weight, none at all where backward does not come. torch.utils.checkpoint stops running a
+    layer again once it has what backward reads: not the product that a Llama layer ends in, which
+    ours counts."""
+    counter = pytest.importorskip("torch.utils.flop_counter", reason=WHY)
+    import ask_pytorch
+    import torch
+
+    config = FROZEN["configs"][model]
+    words = {"checkpointing": checkpointing, "attention": "eager", "batch": 2, "seq": 24}
+    built = ask_pytorch.build(config, torch.bfloat16, words | {"cross_entropy": "eager"})
+    layers = built.model.layers
+    held = len(layers) - trained_layers if frozen == "lower" else 0
+    for part in (built.model.embed_tokens, *layers[:held]) if frozen != "none" else ():
+        part.requires_grad_(False)
+    with counter.FlopCounterMode(display=False) as said:
+        ask_pytorch.step(built, words, autocast=False).backward()
+    train = {
+        "framework": "pytorch", "zero": 0, "precision": "bf16-pure", "micro_batch": 2,
+        "seq_len": 24, "attention": "eager", "checkpointing": checkpointing, "frozen": frozen,
+        "trained_layers": trained_layers,
+    }  # fmt: skip
+    time = evaluate(Plan(model=config, cluster={"gpus": 1}, train=train)).time
+    ours = sum(o.flops for o in time.operations if o.phase != "optimizer")
+    spared = sum(
+        o.flops
+        for o in time.operations
+        if o.phase == "recompute" and o.name == "layers.mlp.down_proj.matmul" and model == "l-tied"
+    )
+    assert ours == said.get_total_flops() + spared

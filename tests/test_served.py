@@ -302,3 +302,13 @@ def test_there_is_nowhere_to_offload_to_from_one_memory(gpu):
     for field, value in (("offload_weights", 1.0), ("offload_kv", "cpu")):
         with pytest.raises(PlanError, match=f"serve.{field}"):
             on(gpu, "llama-3.2-1b", **{field: value})
+
+
+def test_a_window_of_one_token_drops_nothing():
+    """transformers keeps [-window + 1:], which is [0:] then."""
+    config = {"model_type": "mistral", "sliding_window": 1}
+    kept = [
+        evaluate(Plan(model=model, serve={"kv_cache": "dynamic"})).serve.sequence_bytes
+        for model in (config, config | {"sliding_window": None}, config | {"sliding_window": 2})
+    ]
+    assert kept[0] == kept[1] > kept[2]

@@ -56,6 +56,8 @@ from memcore.training_time import (
     ONE_BACKWARD,
     PHASES,
     convention_layers,
+    head_is_frozen,
+    layers_reached,
     matmul_dtype,
     moves,
     outgrown,
@@ -345,9 +347,10 @@ def _moved(book: Book, name: str) -> Explanation:
     copies, weights = book.timed.copies, "time.updated.parameters"
     gpus = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
     if name in PIECES:
-        layers = _layers(book)
         formula = total([
-            book.at(f"time.states.{state}") / layers if share else book.at(f"time.states.{state}")
+            book.at(f"time.states.{state}") / (_reached(book) if "grad" in state else _layers(book))
+            if share
+            else book.at(f"time.states.{state}")
             for state, share in PIECES[name]
         ])  # fmt: skip
     elif name == "gradients":
@@ -371,6 +374,14 @@ def _moved(book: Book, name: str) -> Explanation:
         if swaps_another(book.timed):
             formula = formula + book.at(weights) * gpus * _dtype_width(book, "fp32")
     return about(name.capitalize(), "bytes", formula, "Each time it is moved.")
+
+
+def _reached(book: Book) -> Formula:
+    """Layers that backward reaches, or 1 where it reaches none."""
+    layers = max(1, layers_reached(book.timed))
+    if layers == book.timed.layers.count:
+        return _layers(book)
+    return known("layers that backward reaches", layers, source="the plan: train.frozen")
 
 
 def _layers(book: Book) -> Formula:
@@ -497,8 +508,9 @@ def _cover(book: Book, move: Move) -> Formula:
     batches = book.at("plan.train.grad_accumulation", "micro-batches")
     layers = _layers(book)
     if hidden_by in (LAYER_FORWARD, LAYER_BACKWARD):
-        way = "forward" if hidden_by == LAYER_FORWARD else "backward"
-        return book.at(f"time.layers.{way}") / (layers * batches)
+        if hidden_by == LAYER_BACKWARD:
+            return book.at("time.layers.backward") / (_reached(book) * batches)
+        return book.at("time.layers.forward") / (layers * batches)
     if hidden_by in (ONE_BACKWARD, ALL_BACKWARD):
         return book.at("time.layers.backward") / batches
     if hidden_by == BATCH_FORWARD:
@@ -706,24 +718,27 @@ def _model_flops(book: Book) -> Explanation:
     def dim(name: str) -> Formula:
         return dimension(book, name, int(sizes[name]))
 
-    for times, trained, frozen, reach in convention_layers(book.plan, book.timed, book.amounts):
+    every = convention_layers(book.plan, book.timed, book.amounts)
+    for times, trained, frozen, reach, often in every:
         of = known("matmul parameters of a layer", int(trained), "parameters",
                    source="the weights of two dimensions: see parameters")  # fmt: skip
         keys = known("keys in reach", int(reach), source="the sequence, or a sliding window")
-        one = passes * (multiply * of + multiply * (dim("Q") + dim("VALUES")) * keys)
+        forward = known("forward alone", 1, source="backward does not reach these layers")
+        again, fixed_again = (passes, frozen_passes) if often == 3 else (forward, forward)
+        one = again * (multiply * of + multiply * (dim("Q") + dim("VALUES")) * keys)
         if frozen:
             fixed = known("frozen matmul parameters of a layer", int(frozen), "parameters",
                           source="the weights of two dimensions: see parameters")  # fmt: skip
-            one = one + frozen_passes * (multiply * fixed)
+            one = one + fixed_again * (multiply * fixed)
         layers.append(
             known("layers", int(times), source=f"config.json of {book.plan.architecture.label}")
             * one
         )
-    ends = frozen_passes if book.plan.train.adapter != "none" else passes
+    ends = frozen_passes if head_is_frozen(book.plan) else passes
     head = ends * (multiply * dim("EMBED") * dim("VOCAB"))
-    again = book.at("plan.train.grad_accumulation")
-    every = layers if book.plan.architecture.image else [head, *layers]
-    formula = again * dim("B") * dim("S") * total(every)
+    batches = book.at("plan.train.grad_accumulation")
+    summed = layers if book.plan.architecture.image else [head, *layers]
+    formula = batches * dim("B") * dim("S") * total(summed)
     if sharing(book.plan) > 1:
         formula = formula / known("GPUs that share a micro-batch", sharing(book.plan),
                                   source="the plan: tp x pp x cp")  # fmt: skip

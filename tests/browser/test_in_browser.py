@@ -399,6 +399,11 @@ def test_every_download(open_app: Open) -> None:
     assert table["seconds"].sum() == pytest.approx(sum(o.seconds for o in step.operations))
     assert table["flops"].sum() == pytest.approx(step.hardware_flops)
 
+    page.get_by_text("The whole run, in numbers").click()
+    table = csv("time", "memplan-run.csv").set_index("of the run")["value"]
+    assert table["Tokens"] == plan.run.tokens
+    assert table["Time"] == pytest.approx(step.step_seconds * table["Steps"])
+
     table = csv("tiers", "memplan-tiers.csv")
     assert table["used_bytes"].sum() == sum(memory.tiers.values())
     table = csv("tiers", "memplan-transfers.csv")
@@ -419,6 +424,12 @@ def test_every_download(open_app: Open) -> None:
     table = csv("serve", "memplan-throughput.csv")
     assert list(table["sequences"]) == sorted(table["sequences"])
 
+    assert report.together
+    table = csv("together", "memplan-together.csv")
+    whole = table[table["part"] == "in all"]["bytes"]
+    assert list(whole) == [phase.bytes for phase in report.together.phases]
+    assert table["bytes"].sum() == 2 * whole.sum()
+
     table = csv("ledger", "memplan-ledger.csv")
     by_tier = table.groupby("tier")["bytes"].sum()
     assert by_tier["hbm"] == memory.allocated_bytes
@@ -436,12 +447,17 @@ def test_every_download(open_app: Open) -> None:
     assert (errors - one["error %"]).abs().max() < 1e-9
     table = csv("accuracy", "memplan-calculators.csv")
     assert len(table) == len(evidence.calculators_table()["figures"])
+    table = csv("accuracy", "memplan-estimators.csv")
+    assert len(table) == len(evidence.estimates())
     table = csv("method", "memplan-method.csv")
     for phase in ("forward", "backward"):
         flops = (table[f"{phase}_flops"] * table["blocks"]).sum() * plan.train.grad_accumulation
         assert flops == pytest.approx(sum(o.flops for o in step.operations if o.phase == phase))
     table = csv("method", "memplan-published.csv")
     assert list(table["our_value"]) == [p.ours for p in evidence.published()]
+    table = csv("method", "memplan-first-fixes.csv")
+    assert len(table) >= 10
+    tested.add(reading.key_of_name("download_memplan-levers.csv"))  # by the test of levers
     assert offered == tested, "a download is not tested"
 
 

@@ -72,6 +72,7 @@ def main(stage: int, optimizer: str = "none", parameters: str = "none") -> None:
         engine.step()
     if dist.get_rank() == 0:
         print(json.dumps(found | {"gathered": max(gathered, default=0)}, indent=1))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ class Traits:
     rotary_interleaved: bool = False
     projector_bias: bool = False
     masked_images: bool = False
+    gated: bool = False
+    head_scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class Model:
     expert_size        intermediate size of one expert
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
+    buckets            of distances between tokens, that each have a bias for every head
     image              what an image model reads: its tokens are one sequence, of a fixed length
     tower              layers that run before these, on dimensions of their own: what looks at
                        images, or the encoder before a decoder
@@ -165,10 +168,16 @@ class Model:
     expert_size: int = 0
     shared_size: int = 0
     type_rows: int = 0
+    buckets: int = 0
     image: Image | None = None
     tower: Model | None = None
     stack: str = ""
     idle: int = 0
+
+    @property
+    def stack_before(self) -> str:
+        """What runs before these layers, one of dims.STACKS, or ''."""
+        return self.tower.stack if self.tower else ""
 
     @property
     def learned_positions(self) -> bool:
@@ -197,6 +206,7 @@ class Model:
             "EXPERT_F": self.expert_size,
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
+            "BUCKETS": self.buckets,
             **(self.image or NO_IMAGE).sizes,
             **(
                 {f"{self.tower.stack}.{k}": n for k, n in self.tower.sizes.items()}

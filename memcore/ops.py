@@ -504,10 +504,9 @@ def labelled_loss(t: Tape, logits: Tensor) -> Tensor:
     """torch.nn.CrossEntropyLoss on the logits as they are, a label for each row."""
     with t.scope("loss"):
         labels = t.new("labels", logits.shape[:-1], "int64")
-        if t.autocast:
-            logits = cast(t, logits, "fp32", "logits (fp32)")
-        loss = nll_loss(t, softmax(t, logits, "log_softmax"), labels)
-        t.use(logits)  # the model's output holds the logits until it returns
+        read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
+        loss = nll_loss(t, softmax(t, read, "log_softmax"), labels)
+        t.use(read, logits)  # the model's output holds the logits until it returns
         return loss
 
 

@@ -611,14 +611,17 @@ def flash_attention(
     return out
 
 
-def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool) -> Tensor:
+def embedding(
+    t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool, owner: bool = True
+) -> Tensor:
     """Table lookup. Saves the ids; backward makes a dense gradient as large as the table, or takes
     the gradient that comes as its rows (embedding_sparse_backward), or needs none.
 
     With `tied` weights the head's gradient waits for this one, and both are added into a third.
+    `owner`: the table is counted here.
     """
     with t.scope(name):
-        w = t.parameter("weight", (rows, width), joined=tied)
+        w = t.parameter("weight", (rows, width), tied=not owner, joined=tied)
         table = t.table if rows is VOCAB / TP else DENSE
         w.storage.table = table
         t.start("lookup", ids)

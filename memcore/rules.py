@@ -168,13 +168,9 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         return issues
     runs = FAMILIES[model.family].attentions
     if t.attention not in runs:
-        issues.append(
-            Issue(
-                "train.attention",
-                f"transformers has no {t.attention} attention for {model.family}; set it to "
-                f"{' or '.join(runs)}",
-            )
-        )
+        which = f"{t.attention} attention for {model.family}"
+        why = f"{which} is not planned" if model.buckets else f"transformers has no {which}"
+        issues.append(Issue("train.attention", f"{why}; set it to {' or '.join(runs)}"))
     kernels = FAMILIES[model.family].kernels
     if t.kernels not in kernels:
         issues.append(
@@ -435,9 +431,22 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
             message = f"that of {model.family} is not planned; set it to none"
             issues.append(Issue(f"train.offload_{what}", message))
     weights = plan.serve.weight_dtype
-    if model.tower and policies.WEIGHT_DTYPES[weights].compute != weights:
+    images = model.tower is not None and model.tower.image
+    if images and policies.WEIGHT_DTYPES[weights].compute != weights:
         message = f"{model.family} is served in 16 or 32 bits, its tower with it; set it to bf16"
         issues.append(Issue("serve.weight_dtype", message))
+    if FAMILIES[model.family].carries:
+        if policies.CHECKPOINTING[plan.train.checkpointing].recompute not in ("", policies.LAYER):
+            message = f"{model.family} is planned with whole layers; set it to full or none"
+            issues.append(Issue("train.checkpointing", message))
+        if plan.train.checkpoint_every > 1:
+            message = (
+                f"{model.family} is planned with every layer checkpointed or none; set it to 1"
+            )
+            issues.append(Issue("train.checkpoint_every", message))
+        if "fp16" in plan.train.precision:
+            message = f"{model.family} clamps fp16, which is not planned; set it to bf16-mixed"
+            issues.append(Issue("train.precision", message))
     if plan.together.kind != "none":
         message = f"{model.family} is planned by itself only; set it to none"
         issues.append(Issue("together.kind", message))

@@ -69,11 +69,11 @@ def ask():
     return {"ask_policies": ask_policies.ask, "ask_pytorch": ask_pytorch.ask}
 
 
-def task(model_type):
+def model_of(config):
     sys.path.insert(0, str(REFERENCE))
     import ask_pytorch
 
-    return ask_pytorch.task(model_type)
+    return ask_pytorch.made(config)
 
 
 @pytest.mark.parametrize("row", shapes())
@@ -91,7 +91,7 @@ def test_parameters_of_presets(name):
     config = dict(catalog.model_entry(name)["config"])
     made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
     with torch.device("meta"):
-        model = task(made.model_type).from_config(made)
+        model = model_of(made)
     assert parameters(catalog.model(name)) == sum(p.numel() for p in model.parameters())
 
 
@@ -104,7 +104,7 @@ def test_parameters_of_a_family_s_default(family):
     torch = pytest.importorskip("torch", reason=WHY)
     transformers = pytest.importorskip("transformers", reason=WHY)
     with torch.device("meta"):
-        model = task(family).from_config(transformers.AutoConfig.for_model(family))
+        model = model_of(transformers.AutoConfig.for_model(family))
     ours = parameters(from_config({"model_type": family}))
     assert ours == sum(p.numel() for p in model.parameters())
 

@@ -1,4 +1,5 @@
-"""Models of several stacks: a vision tower before a decoder. Each has dimensions of its own."""
+"""Models of several stacks: a vision tower or an encoder before a decoder. Each has dimensions of
+its own."""
 
 import numpy as np
 import pytest
@@ -149,3 +150,94 @@ def test_a_cache_is_its_text_model_s(size):
 
 def test_the_link_carries_the_images():
     assert link.decode(link.encode(plan(images=3)))[0].train.images == 3
+
+
+T5 = {"model": "t5-base", "cluster": {"gpus": 8}}
+
+
+def translating(**train):
+    return Plan.of(
+        T5 | {"train": {"attention": "eager", "seq_len": 512, "target_len": 114} | train}
+    )
+
+
+def test_encoder_and_decoder_have_lengths_of_their_own():
+    sizes = training_sizes(translating(micro_batch=3))
+    assert (sizes["encoder.B"], sizes["encoder.S"], sizes["encoder.D"]) == (3, 512, 768)
+    assert (sizes["B"], sizes["S"], sizes["D"]) == (3, 114, 768)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("field", ["seq_len", "target_len"])
+def test_longer_sequences_on_either_side_never_need_less(field, checkpointing):
+    plans = [translating(**{field: n, "checkpointing": checkpointing}) for n in (64, 512, 2048)]
+    needs = [evaluate(p).memory.allocated_bytes for p in plans]
+    saved = [evaluate(p).memory.saved_for_backward_bytes for p in plans]
+    assert needs == sorted(needs)
+    assert saved[0] < saved[1] < saved[2]
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_rows_of_encoder_and_decoder_add_up_at_every_instant(checkpointing):
+    p = translating(checkpointing=checkpointing)
+    for i, moment in enumerate(evaluate(p).memory.timeline):
+        assert sum(r.bytes for r in rows_at(p, i)) == moment.bytes
+
+
+def test_a_sweep_over_both_lengths_is_evaluate_of_each_cell():
+    p = translating(checkpointing="none")
+    cells = sweep(p, {"train.target_len": [32, 600], "train.seq_len": [100, 1024]})
+    for index in np.ndindex(*cells.shape):
+        cell = p.changed("train.target_len", [32, 600][index[0]])
+        cell = cell.changed("train.seq_len", [100, 1024][index[1]])
+        assert cells[index] == evaluate(cell).memory.allocated_bytes
+
+
+def test_gradients_that_stay_are_counted_once():
+    """Accumulating, the weights' gradients are there before backward: that of a table which encoder
+    and decoder both read is one of them."""
+    for model in ("t5-base", "flan-t5-base"):
+        plan = Plan.of(
+            {"model": model, "cluster": {"gpus": 1}}
+            | {
+                "train": {"attention": "eager", "framework": "pytorch", "precision": "bf16-pure"}
+                | {"grad_accumulation": 2, "zero": 0, "seq_len": 64, "target_len": 32}
+            }
+        )
+        report = evaluate(plan)
+        last = next(i for i, m in enumerate(report.memory.timeline) if m.id == "optimizer-step")
+        rows = [r for r in rows_at(plan, last) if r.consumer == "gradients"]
+        assert sum(r.bytes for r in rows) == 2 * report.parameters
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_every_number_of_an_encoder_decoder_is_explained(checkpointing):
+    p = translating(checkpointing=checkpointing)
+    checked(Book(p, evaluate(p)))
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("train.attention", "sdpa"),
+        ("train.attention", "flash"),
+        ("train.checkpointing", "selective"),
+        ("train.checkpoint_every", 2),
+        ("train.precision", "fp16-mixed"),
+        ("train.kernels", "compile"),
+        ("train.adapter", "lora"),
+        ("parallel.tp", 2),
+    ],
+)
+def test_what_is_not_known_of_an_encoder_decoder_is_refused(path, word):
+    part, field = path.split(".")
+    document = translating().document()
+    document[part][field] = word
+    with pytest.raises(PlanError, match=path.replace(".", r"\.")):
+        Plan.of(document)
+    mended, _ = link.repair(document)
+    assert evaluate(mended).memory
+
+
+def test_the_link_carries_the_target_s_length():
+    assert link.decode(link.encode(translating(target_len=77)))[0].train.target_len == 77

@@ -33,6 +33,7 @@ from memcore.families import (
     seed_oss,
     siglip,
     starcoder2,
+    t5,
     vit,
 )
 from memcore.families.family import Family
@@ -59,6 +60,7 @@ FAMILIES: dict[str, Family] = {
     "phi3": phi3.FAMILY,
     "seed_oss": seed_oss.FAMILY,
     "starcoder2": starcoder2.FAMILY,
+    "t5": t5.FAMILY,
     "vit": vit.FAMILY,
 }
 
@@ -67,6 +69,7 @@ FAMILIES: dict[str, Family] = {
 TOWERS: dict[str, Family] = {
     "clip_vision_model": clip.TOWER,
     "siglip_vision_model": siglip.TOWER,
+    "t5_encoder": t5.TOWER,
 }
 
 

@@ -212,12 +212,22 @@ def recompute(model, words=NOTING):
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=words)
 
 
+def made(config, **words):
+    """The model as it comes from a checkpoint. Of T5 1.1 (Flan-T5), whose config.json says that
+    nothing is tied, head and embedding differ there, and from_pretrained leaves the head by itself
+    (modeling_utils.tie_weights: "we will NOT tie them"); from_config ties it all the same."""
+    model = task(config.model_type).from_config(config, **words)
+    if not getattr(config, "scale_decoder_outputs", True):
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+    return model
+
+
 def build(config, dtype, words):
     config = AutoConfig.for_model(
         config["model_type"], **{k: v for k, v in config.items() if k != "model_type"}
     )
     config._attn_implementation, config.use_cache = words["attention"], False
-    model = task(config.model_type).from_config(config, dtype=dtype).train()
+    model = made(config, dtype=dtype).train()
     if words["checkpointing"] == "full":
         recompute(model)
     return model
@@ -247,7 +257,7 @@ def inputs(config, words):
         kinds = {"token_type_ids": torch.zeros_like(ids)} if config.model_type == "gemma3" else {}
         return said | kinds
     if config.is_encoder_decoder:
-        labels = torch.randint(0, config.vocab_size, (batch, words["target"]))
+        labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
         return {"input_ids": ids, "labels": labels, "use_cache": False}
     if task(config.model_type) is transformers.AutoModelForMaskedLM:
         return {"input_ids": ids, "labels": torch.randint_like(ids, config.vocab_size)}

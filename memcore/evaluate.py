@@ -208,7 +208,7 @@ def evaluate(plan: Plan) -> Report:
         )
     if served is None:
         notes.append(
-            f"Serving is not computed for encoder-decoders yet, as {plan.architecture.label} is one."
+            f"Serving is not computed for encoder-decoders: {plan.architecture.label} is one."
             if plan.architecture.tower
             else f"Serving is not computed: {plan.architecture.label} is an encoder, which "
             "generates nothing and has no KV cache."

@@ -62,8 +62,8 @@ def draw(page: str) -> None:
     _model()
     _hardware()
     with st.expander("Training details"):
-        if state.plan().architecture.tower:
-            _fields("train.images")
+        if tower := state.plan().architecture.tower:
+            _fields("train.images" if tower.image else "train.target_len")
         _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
         if state.drafted("train.framework") == "deepspeed":
             _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])

@@ -39,6 +39,10 @@ class Blocks:
     head: Tape
 
     @property
+    def carries(self) -> bool:
+        return FAMILIES[self.structure.family].carries
+
+    @property
     def mask_is_argument(self) -> bool:
         return FAMILIES[self.structure.family].mask_is_argument
 
@@ -61,6 +65,7 @@ def structure_of(
     reached: bool = False,
     regathers: str = "",
     table: str = "dense",
+    again: bool = False,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -85,6 +90,7 @@ def structure_of(
         reached,
         regathers,
         table,
+        again,
         stack=model.stack,
     )
     if model.tower is None:

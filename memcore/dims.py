@@ -114,6 +114,7 @@ HALF_ROTARY = Dim("HALF_ROTARY")
 EMBED = Dim("EMBED")  # width of the token embedding
 FUSED = Dim("FUSED")  # 2 F: gate and up side by side
 MASKED = Dim("MASKED")  # S where a sliding window is shorter than the sequence, else 0
+BIASED_KV = Dim("BIASED_KV")  # heads of K and V that SDPA gets under a mask: repeated
 MASKED_KV = Dim("MASKED_KV")  # heads of K and V that SDPA gets then: repeated under a mask
 REACH = Dim("REACH")  # twice the keys that a token sees on average within its window
 REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
@@ -146,11 +147,13 @@ SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
 SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
 ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
 RANK = Dim("RANK")  # of a low-rank adapter
+BUCKETS = Dim("BUCKETS")  # of distances between tokens, each with a bias for every head
 TYPES = Dim("TYPES")  # rows of a table of token types
 HEIGHT, WIDTH = Dim("HEIGHT"), Dim("WIDTH")  # of an image, in pixels
 PATCH_H, PATCH_W = Dim("PATCH_H"), Dim("PATCH_W")  # of one of its patches
 CHANNELS = Dim("CHANNELS")  # of an image
 PATCHES = Dim("PATCHES")  # of one image
+MERGED = Dim("MERGED")  # tokens of one image that a decoder reads
 GROUP = Dim("GROUP")  # parameters of one GPU before sharding, all together
 LARGEST = Dim("LARGEST")  # parameters in the largest tensor
 PERSISTENT = Dim("PERSISTENT")  # parameters in tensors that DeepSpeed's ZeRO-3 never partitions
@@ -245,7 +248,8 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     s, window = sizes["S"], sizes["WINDOW"]
     sizes["MASKED"] = where(s >= window, s, 0 * s)
     heads = ceil_div(sizes["HEADS"], sizes["TP"])
-    sizes["MASKED_KV"] = where((s >= window) & (local != 1), heads, local)
+    sizes["BIASED_KV"] = where(local != 1, heads, local)
+    sizes["MASKED_KV"] = where(s >= window, sizes["BIASED_KV"], local)
     sizes["REACH"] = where(s > window, 2 * window - window * window // s, s)
     # Shifting the labels pads them by one. For one sequence `.contiguous()` is then a view of the
     # padded tensor (S + 1 elements); for more it is a copy of B x S.

@@ -198,13 +198,20 @@ def evaluate(plan: Plan) -> Report:
     served = serve(plan) if servable(plan.architecture) else None
     if plan.architecture.tower:
         notes.append(
-            "Time and serving are not computed yet for models of several stacks; the memory of a "
-            "training step is."
+            "The time of a training step is not computed yet for models of several stacks; its "
+            "memory is."
         )
-    elif served is None:
+    if plan.architecture.tower and served:
         notes.append(
-            f"Serving is not computed: {plan.architecture.label} is an encoder, which generates "
-            "nothing and has no KV cache."
+            "Serving counts a prompt's images as the tokens that they become, and the weights of "
+            "what makes them; memory and time of making them are not counted."
+        )
+    if served is None:
+        notes.append(
+            f"Serving is not computed for encoder-decoders: {plan.architecture.label} is one."
+            if plan.architecture.tower
+            else f"Serving is not computed: {plan.architecture.label} is an encoder, which "
+            "generates nothing and has no KV cache."
         )
     else:
         notes += serving_notes(plan, served)

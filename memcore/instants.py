@@ -23,10 +23,12 @@ from memcore.ledger import (
     Group,
     Template,
     Window,
+    besides,
     carried_gradients,
     checkpoint,
     gradients,
     held,
+    leaves,
     saved,
     shared,
     tied_gradient,
@@ -35,7 +37,7 @@ from memcore.ledger import (
 )
 from memcore.policies import AVERAGED, AVERAGED_FP32, LAYER, OPERATIONS, Optimizer, Precision
 from memcore.states import BlockStates, block_states, lookup_tables, megatron_buffers
-from memcore.structure import BRIDGE, IDLE, TOWER
+from memcore.structure import BRIDGE, IDLE, MAIN, TOWER
 from memcore.tape import Tape
 
 Alive = list[tuple[Group, Number]]
@@ -288,14 +290,15 @@ def stepping(step: Step) -> Alive:
     return step.every("temporaries") if step.offload == "none" else []
 
 
-def _shared(step: Step) -> tuple[Group, Group]:
-    return shared(_of_layers(step), step.checkpointed)
+def _shared(step: Step, places: tuple[str, ...] = (TOWER, IDLE, MAIN)) -> tuple[Group, Group]:
+    """What the layers of these places read together: (until backward, forward only)."""
+    return shared(_of_layers(step, places), step.checkpointed)
 
 
-def _of_layers(step: Step) -> tuple[Tape, ...]:
+def _of_layers(step: Step, places: tuple[str, ...]) -> tuple[Tape, ...]:
     """The tapes of what is called as a layer."""
     kinds = zip(step.blocks.layers, step.blocks.kinds, strict=True)
-    return tuple(tape for tape, kind in kinds if kind.place != BRIDGE)
+    return tuple(tape for tape, kind in kinds if kind.place in places)
 
 
 def saved_for_backward(step: Step) -> Alive:
@@ -305,7 +308,8 @@ def saved_for_backward(step: Step) -> Alive:
     layers = [k for k in kinds if blocks.kinds[k].place != BRIDGE]
     whole = tuple(blocks.layers[k] for k in layers if not step.recompute(k))
     until_backward, _ = shared(whole, False)
-    if step.checkpointed and blocks.structure.kernels == "compile":  # inputs of a compiled graph
+    compiled = blocks.structure.kernels == "compile"  # they are inputs of a compiled graph
+    if step.checkpointed and (compiled or blocks.carries):  # or arguments given by position
         until_backward = _shared(step)[0]
     elif step.checkpointed and blocks.mask_is_argument:  # saved, as an argument given by position
         mask = [r for r in _shared(step)[0].rows if r.name == "causal mask"]
@@ -346,22 +350,45 @@ def waiting(step: Step) -> Alive:
     return [*((group, times * n) for group, times in one), *heads]
 
 
+def _place(step: Step, i: int) -> str:
+    return step.blocks.kinds[step.running.kind(i)].place
+
+
+def _left(step: Step) -> Alive:
+    """What the main layers leave until all of backward is over."""
+    return [(leaves(tape), 1) for tape in _of_layers(step, (MAIN,)) if leaves(tape).rows]
+
+
 def crossing(step: Step, i: int) -> Alive:
     """While layer `i` of a tower runs backward: the gradient of what the model ran before the
     tower, which waits for the embedding's backward."""
-    blocks, place = step.blocks, step.blocks.kinds[step.running.kind(i)].place
+    blocks, place = step.blocks, _place(step, i)
+    left = [] if place == MAIN else _left(step)
     if place not in (TOWER, IDLE):
-        return []
-    return [
+        return left
+    return left + [
         (carried_gradients(tape), 1)
         for tape, kind in zip(blocks.layers, blocks.kinds, strict=True)
         if kind.place == BRIDGE
     ]
 
 
+def _read_together(step: Step, i: int, forward: bool) -> tuple[Group, Group]:
+    """Of what layers read together, what is there while layer `i` runs: in a tower's backward
+    nothing of the main layers; in forward nothing of the tower that backward does not want."""
+    if i == step.running.count:
+        until_backward, forward_only = _shared(step)
+        return until_backward, Group(()) if step.blocks.carries else forward_only
+    until_backward, _ = _shared(step) if _place(step, i) == MAIN else _shared(step, (TOWER, IDLE))
+    kind = step.running.kind(i)
+    if not forward and step.recompute(kind):
+        until_backward = besides(until_backward, step.blocks.layers[kind])
+    return until_backward, _shared(step, (MAIN,))[1]
+
+
 def activations(step: Step, layers: int, forward: bool) -> Alive:
     """What forward has left so far: the embedding's, the shared tensors', and `layers` layers'."""
-    until_backward, forward_only = _shared(step)
+    until_backward, forward_only = _read_together(step, layers, forward)
     alive: Alive = [
         *step.at_first((saved(step.blocks.embed), 1)),
         (until_backward, 1),
@@ -393,7 +420,10 @@ def _whole(step: Step) -> list[Instant]:
     def so_far(counts: list[int]) -> Alive:
         """Gradients made when these layers have run backward, beside those that were there."""
         if merge:
-            return step.at_last((tied_gradient(blocks.head), 1))
+            again = [
+                (tied_gradient(tape), n) for tape, n in zip(blocks.layers, counts, strict=False)
+            ]
+            return [*step.at_last((tied_gradient(blocks.head), 1)), *again]
         return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
 
     out = [
@@ -438,7 +468,13 @@ def _whole(step: Step) -> list[Instant]:
             Instant(
                 "embedding-backward",
                 "Backward of the embedding",
-                [*before, *so_far(layers.counts), (saved(blocks.embed), 1), *waiting(step)],
+                [
+                    *before,
+                    *so_far(layers.counts),
+                    (saved(blocks.embed), 1),
+                    *_left(step),
+                    *waiting(step),
+                ],
                 window(blocks.embed, BACKWARD, merge),
             )
         )
@@ -610,6 +646,7 @@ def _sharded(step: Step) -> list[Instant]:
                     *reducing(0),
                     *reduced(layers.counts),
                     *root_grads(layers.counts),
+                    *_left(step),
                     (saved(blocks.embed), 1),
                     *waiting(step),
                 ],

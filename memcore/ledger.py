@@ -208,7 +208,7 @@ def window(
     births: dict[int, list[int]] = {}
     deaths: dict[int, list[int]] = {}
     for s in tape.storages:
-        if s.kind == "shared":
+        if s.kind == "shared" and not (stretch == RECOMPUTE and s.made_by):
             continue
         birth, death = s.birth, s.death
         if stretch == INFERENCE or (
@@ -292,6 +292,21 @@ def carried_gradients(tape: Tape) -> Group:
 
 
 @functools.lru_cache(maxsize=1024)
+def leaves(tape: Tape) -> Group:
+    """Tensors without a history that this block makes and wants a gradient of, with that gradient:
+    the graph refers to them as to weights, until all of backward is over."""
+    return Group.of(
+        Template(
+            name, "workspace", x.shape, x.dtype, "backward", "a leaf of the graph, no weight",
+            AUTOGRAD,
+        )
+        for x in tape.carried
+        if x.storage.made_by
+        for name in (x.storage.name, f"{x.storage.name} grad")
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
 def checkpoint(tape: Tape, recompute: str) -> Group:
     """What a layer keeps that is run again: its input, and the products that its policy keeps."""
     kept = kept_products(tape) if recompute == OPERATIONS else []
@@ -331,6 +346,17 @@ def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
         )
         for storages, lifetime in ((kept, "forward to backward"), (brief, "forward"))
     )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def besides(group: Group, tape: Tape) -> Group:
+    """Of what blocks read together, what this one has not made. When it runs again, nobody else
+    reads what it made, and it makes its own anew."""
+    leaf = [x.storage for x in tape.carried]
+    made = {
+        _own_name(s) for s in tape.storages if s.kind == "shared" and s.made_by and s not in leaf
+    }
+    return Group.of(row for row in group.rows if row.name not in made)
 
 
 def _own_name(s: Storage) -> str:

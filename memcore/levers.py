@@ -32,6 +32,7 @@ class Kind:
 
 
 SAME, ROUNDED, MACHINES, OTHER = "same", "rounded", "machines", "other"
+FROZEN = "frozen"
 KINDS = {
     SAME: Kind("trains the same", 0),
     # Adam's states in 8 bits train as well (Dettmers et al. 2022), but not bit by bit the same; the
@@ -39,6 +40,9 @@ KINDS = {
     ROUNDED: Kind("rounds optimizer states", 0, 0.1),
     MACHINES: Kind("takes more GPUs", 1),
     OTHER: Kind("changes the training itself", 2),
+    # Cheap, as backward ends early, but tried after adapters, which learn more with fewer trained
+    # parameters than the last layers do (Hu et al. 2021, LoRA, table 3: FT-Top2).
+    FROZEN: Kind("freezes weights", 3),
 }
 
 Changes = dict[str, Any]
@@ -432,7 +436,7 @@ TRIES: tuple[Try, ...] = (
     words("train.offload_parameters"),
     _gpus,
     words("train.precision", OTHER),
-    words("train.frozen", OTHER),
+    words("train.frozen", FROZEN),
     words("train.ema", OTHER),
     words("train.embedding_gradient", OTHER),
     _adapters,

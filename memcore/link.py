@@ -58,6 +58,7 @@ KEYS = {
     "mb": Key("train.micro_batch", 1),
     "seq": Key("train.seq_len", 4096),
     "imgs": Key("train.images", 1),
+    "tgt": Key("train.target_len", 128),
     "accum": Key("train.grad_accumulation", 1),
     "fw": Key("train.framework", "fsdp2"),
     "zero": Key("train.zero", 3),

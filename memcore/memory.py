@@ -66,6 +66,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
         depths=depths_of(plan),
         frozen=frozen_of(plan),
         table=t.embedding_gradient,
+        again=bool(again) and FAMILIES[model.family].carries,
         reached=bool(frozen_of(plan)) and again in (policies.OPERATIONS, policies.LAYER),
         regathers=copies.reduced if p.ep > 1 and t.framework == "fsdp2" else "",
     )

@@ -60,13 +60,17 @@ class Traits:
     compressed_queries: bool = False
     rotary_interleaved: bool = False
     projector_bias: bool = False
+    masked_images: bool = False
+    gated: bool = False
+    head_scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image as patches: height and width of both in pixels, and its channels.
 
-    extra   tokens beside those of the patches: that of the class
+    extra    tokens beside those of the patches: that of the class
+    merged   tokens of it that a decoder reads, where they are fewer than its patches
     """
 
     height: int
@@ -75,10 +79,15 @@ class Image:
     patch_width: int
     channels: int
     extra: int = 0
+    merged: int = 0
 
     @property
     def patches(self) -> int:
         return (self.height // self.patch_height) * (self.width // self.patch_width)
+
+    @property
+    def read(self) -> int:
+        return self.merged or self.patches
 
     @property
     def tokens(self) -> int:
@@ -100,6 +109,7 @@ class Image:
             "PATCH_W": self.patch_width,
             "CHANNELS": self.channels,
             "PATCHES": self.patches,
+            "MERGED": self.read,
             "IMAGE_TOKENS": self.tokens,
         }
 
@@ -126,6 +136,7 @@ class Model:
     expert_size        intermediate size of one expert
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
+    buckets            of distances between tokens, that each have a bias for every head
     image              what an image model reads: its tokens are one sequence, of a fixed length
     tower              layers that run before these, on dimensions of their own: what looks at
                        images, or the encoder before a decoder
@@ -157,10 +168,16 @@ class Model:
     expert_size: int = 0
     shared_size: int = 0
     type_rows: int = 0
+    buckets: int = 0
     image: Image | None = None
     tower: Model | None = None
     stack: str = ""
     idle: int = 0
+
+    @property
+    def stack_before(self) -> str:
+        """What runs before these layers, one of dims.STACKS, or ''."""
+        return self.tower.stack if self.tower else ""
 
     @property
     def learned_positions(self) -> bool:
@@ -189,6 +206,7 @@ class Model:
             "EXPERT_F": self.expert_size,
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
+            "BUCKETS": self.buckets,
             **(self.image or NO_IMAGE).sizes,
             **(
                 {f"{self.tower.stack}.{k}": n for k, n in self.tower.sizes.items()}

@@ -30,6 +30,7 @@ from memcore.dims import (
     S,
     Shape,
     flat,
+    of_stack,
 )
 from memcore.instants import Alive, Step, kept_of_layers, optimizer_states
 from memcore.ledger import Amounts, Group, Template
@@ -209,6 +210,9 @@ def _batch(plan: Plan) -> list[tuple[str, Shape, str]]:
     """What one GPU reads in a step: name, shape and dtype, as Hugging Face's collators make it."""
     model = plan.architecture
     text: list[tuple[str, Shape, str]] = [(name, (B, S), "int64") for name in BATCH]
+    if model.stack_before == "encoder":  # which reads all of it but the labels
+        read = of_stack("encoder", S)
+        return [(name, (B, S if name == "labels" else read), "int64") for name in BATCH]
     image = model.image or (model.tower.image if model.tower else None)
     if not image:
         return text

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from memcore import fused
 from memcore.dims import (
+    BIASED_KV,
     CP,
     FUSED,
     HALF_ROTARY,
@@ -284,13 +285,16 @@ def _fused_core(
     product, bias = (WINDOWED if slides(kind) else PRODUCT), None
     if kind == EVERY:
         product = UNMASKED
-    if s.attention == "sdpa" and (slides(kind) or always_masked):
-        reach = S if always_masked else MASKED
-        t.use(t.shared(mask_of(kind), (1, 1, S / CP, reach), "bool"))  # a view for every sequence
+    by_sequence = s.traits.masked_images and kind != EVERY
+    if s.attention == "sdpa" and (slides(kind) or always_masked or by_sequence):
+        reach = S if always_masked or by_sequence else MASKED
+        sequences = B if by_sequence else 1  # else a view for every sequence
+        t.use(t.shared(mask_of(kind), (sequences, 1, S / CP, reach), "bool"))
         bias = t.new("mask as bias", (B, 1, S / CP, reach), v.dtype)
         product = PRODUCT
-        if slides(kind):
-            k, v = (contiguous(t, x, (B, MASKED_KV, S / CP, HEAD_DIM), f"{n}, repeated")
+        if slides(kind) or by_sequence:
+            heads = BIASED_KV if by_sequence else MASKED_KV
+            k, v = (contiguous(t, x, (B, heads, S / CP, HEAD_DIM), f"{n}, repeated")
                     for x, n in ((k, "k"), (v, "v")))  # fmt: skip
     out = flash_attention(t, q, k, v, lse, product, s.attention, bias)
     return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
@@ -500,10 +504,9 @@ def labelled_loss(t: Tape, logits: Tensor) -> Tensor:
     """torch.nn.CrossEntropyLoss on the logits as they are, a label for each row."""
     with t.scope("loss"):
         labels = t.new("labels", logits.shape[:-1], "int64")
-        if t.autocast:
-            logits = cast(t, logits, "fp32", "logits (fp32)")
-        loss = nll_loss(t, softmax(t, logits, "log_softmax"), labels)
-        t.use(logits)  # the model's output holds the logits until it returns
+        read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
+        loss = nll_loss(t, softmax(t, read, "log_softmax"), labels)
+        t.use(read, logits)  # the model's output holds the logits until it returns
         return loss
 
 

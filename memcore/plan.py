@@ -112,6 +112,14 @@ class Train(_Part):
     seq_len: int = _field(
         4096, "Sequence length", "Tokens per sequence.", "tokens", ge=1, le=16_777_216
     )
+    target_len: int = _field(
+        128,
+        "Target length",
+        "Tokens per sequence of the decoder, where an encoder reads the others.",
+        "tokens",
+        ge=1,
+        le=16_777_216,
+    )
     images: int = _field(
         1,
         "Images per sequence",
@@ -548,6 +556,7 @@ class Plan(_Part):
             "B": t.micro_batch,
             "S": t.seq_len,
             "IMAGES": t.images,
+            "TARGET": t.target_len,
             "ACCUMULATION": t.grad_accumulation,
             "GPUS": self.cluster.gpus,
             "GPUS_PER_NODE": self.gpus_in_node,

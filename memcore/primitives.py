@@ -505,6 +505,19 @@ def scattered_into(t: Tape, x: Tensor, source: Tensor) -> Tensor:
     return out
 
 
+def pooled(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """torch.nn.AvgPool2d. Saves x."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def plain_product(t: Tape, x: Tensor, w: Tensor, width: Factor, into: Factor) -> Tensor:
+    """x @ W with W (width, into), a parameter that belongs to no linear layer. Saves x and W."""
+    return _product(t, _matrix_input(t, x), _weight(t, w), [], width, into)
+
+
 def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> list[Tensor]:
     """Views of one tensor. Backward concatenates the gradients.
 
@@ -598,14 +611,17 @@ def flash_attention(
     return out
 
 
-def embedding(t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool) -> Tensor:
+def embedding(
+    t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool, owner: bool = True
+) -> Tensor:
     """Table lookup. Saves the ids; backward makes a dense gradient as large as the table, or takes
     the gradient that comes as its rows (embedding_sparse_backward), or needs none.
 
     With `tied` weights the head's gradient waits for this one, and both are added into a third.
+    `owner`: the table is counted here.
     """
     with t.scope(name):
-        w = t.parameter("weight", (rows, width), joined=tied)
+        w = t.parameter("weight", (rows, width), tied=not owner, joined=tied)
         table = t.table if rows is VOCAB / TP else DENSE
         w.storage.table = table
         t.start("lookup", ids)

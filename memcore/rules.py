@@ -168,13 +168,9 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         return issues
     runs = FAMILIES[model.family].attentions
     if t.attention not in runs:
-        issues.append(
-            Issue(
-                "train.attention",
-                f"transformers has no {t.attention} attention for {model.family}; set it to "
-                f"{' or '.join(runs)}",
-            )
-        )
+        which = f"{t.attention} attention for {model.family}"
+        why = f"{which} is not planned" if model.buckets else f"transformers has no {which}"
+        issues.append(Issue("train.attention", f"{why}; set it to {' or '.join(runs)}"))
     kernels = FAMILIES[model.family].kernels
     if t.kernels not in kernels:
         issues.append(
@@ -221,11 +217,11 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     if tower and tower.image and t.images < 1:
         message = f"{model.label} is planned with images; use one or more"
         issues.append(Issue("train.images", message))
-    elif tower and tower.image and t.images * tower.image.patches > t.seq_len:
+    elif tower and tower.image and t.images * tower.image.read > t.seq_len:
         issues.append(
             Issue(
                 "train.images",
-                f"{t.images:,} of {tower.image.patches:,} tokens each do not fit into "
+                f"{t.images:,} of {tower.image.read:,} tokens each do not fit into "
                 f"{t.seq_len:,}; use fewer, or a longer train.seq_len",
             )
         )
@@ -434,6 +430,23 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
         if getattr(plan.train, f"offload_{what}") != "none":
             message = f"that of {model.family} is not planned; set it to none"
             issues.append(Issue(f"train.offload_{what}", message))
+    weights = plan.serve.weight_dtype
+    images = model.tower is not None and model.tower.image
+    if images and policies.WEIGHT_DTYPES[weights].compute != weights:
+        message = f"{model.family} is served in 16 or 32 bits, its tower with it; set it to bf16"
+        issues.append(Issue("serve.weight_dtype", message))
+    if FAMILIES[model.family].carries:
+        if policies.CHECKPOINTING[plan.train.checkpointing].recompute not in ("", policies.LAYER):
+            message = f"{model.family} is planned with whole layers; set it to full or none"
+            issues.append(Issue("train.checkpointing", message))
+        if plan.train.checkpoint_every > 1:
+            message = (
+                f"{model.family} is planned with every layer checkpointed or none; set it to 1"
+            )
+            issues.append(Issue("train.checkpoint_every", message))
+        if "fp16" in plan.train.precision:
+            message = f"{model.family} clamps fp16, which is not planned; set it to bf16-mixed"
+            issues.append(Issue("train.precision", message))
     if plan.together.kind != "none":
         message = f"{model.family} is planned by itself only; set it to none"
         issues.append(Issue("together.kind", message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memcore import catalog, constants, policies, stored
 from memcore.blocks import Blocks, build, structure_of
@@ -73,6 +73,7 @@ class Server:
     timed   the layers' tapes with the kernels that run: fused, but for an eager runtime
     bits    of each value that products read, by shape: those of weights, as they are stored
     draft   the server of the model that guesses tokens, on the same GPUs
+    tower   what makes tokens of images before the layers: tapes, and how many parts are of each
     """
 
     plan: Plan
@@ -84,10 +85,11 @@ class Server:
     timed: tuple[Tape, ...]
     bits: Mapping[Shape, float]
     draft: Server | None
+    tower: tuple[tuple[Tape, int], ...] = ()
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
-        s, model = plan.serve, plan.architecture
+        s, model = plan.serve, replace(plan.architecture, tower=None)
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
         kinds, stack = layers_of(model)
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
@@ -101,8 +103,9 @@ class Server:
             draft = cls.of(_drafting(plan))
         bits = _read_bits(plan, blocks, stack)
         return cls(
-            plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft
-        )
+            plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
+            _tower(plan.architecture, compute),
+        )  # fmt: skip
 
     @property
     def manager(self) -> policies.CacheManager:
@@ -191,6 +194,16 @@ def _forward(
     )  # fmt: skip
 
 
+def _tower(model: Model, compute: str) -> tuple[tuple[Tape, int], ...]:
+    """The tower of a model that has one, and what leads from it to the layers."""
+    if not model.tower:
+        return ()
+    kinds, stack = layers_of(model)
+    blocks = build(structure_of(model, dtype=compute, served=True), kinds)
+    parts = zip(kinds, blocks.layers, stack.counts, strict=True)
+    return ((blocks.embed, 1), *((tape, n) for kind, tape, n in parts if kind.place))
+
+
 def chosen(experts: int, top_k: int, tokens: int) -> int:
     """Experts that so many tokens choose at least once, on average, each token its own at random:
     the others' weights are not read."""
@@ -276,8 +289,8 @@ def room(server: Server, amounts: Amounts) -> Room:
 
 
 def servable(model: Model) -> bool:
-    """Whether it generates, as one stack."""
-    return FAMILIES[model.family].decoder and not model.tower
+    """Whether it generates, from a prompt that its layers read as tokens."""
+    return FAMILIES[model.family].decoder and (not model.tower or model.tower.image is not None)
 
 
 def serve(plan: Plan) -> Serve:
@@ -392,6 +405,13 @@ def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
     for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
         for p in tape.parameters:
             held += ((p, *item) for item in _types(server, amounts, p, layers).items())
+    of_text = {p.name.rpartition("embed.")[2] for p in server.embed.parameters}
+    held += (
+        (p, server.plan.serve.weight_dtype, n)
+        for tape, n in server.tower
+        for p in tape.parameters
+        if p.name.rpartition(".embed.")[2] not in of_text  # which its own tape has
+    )
     rows = []
     for p, kind, times in held:
         shape = shared_out(server, p.shape)

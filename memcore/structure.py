@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memcore.model import Traits
 from memcore.policies import EightBit
 
-TOWER, IDLE, BRIDGE = "tower", "idle", "bridge"
+TOWER, IDLE, BRIDGE, MAIN = "tower", "idle", "bridge", ""
 TENSOR, SEQUENCE = "tensor", "sequence"
 OWN, FIRST, HEAD = "own", "first", "head"
 
@@ -76,6 +76,7 @@ class Structure:
     reached    the frozen embedding's result needs a gradient all the same
     regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
                own, gathered for their products and freed after them; else ''
+    again      layers are run again in backward, which changes what T5 wants a gradient of
     depths     multi-token prediction behind the last layer, if there is any
     stack      of a tower: whose dimensions it has (dims.STACKS)
     tower      the layers before these
@@ -99,6 +100,7 @@ class Structure:
     reached: bool = False
     regathers: str = ""
     table: str = "dense"
+    again: bool = False
     stack: str = ""
     tower: Structure | None = None
 

@@ -141,6 +141,8 @@ EXTREMES = (
     {"model": "bert-large", "seq": "512", "ckpt": "none"},
     {"model": "vit-base", "seq": "197", "mb": "256"},
     {"model": "llava-1.5-7b", "imgs": "3"},
+    {"model": "gemma-3-27b", "imgs": "16", "ckpt": "none", "attn": "eager"},
+    {"model": "flan-t5-xxl", "tgt": "16777216", "attn": "eager", "seq": "512"},
 )
 
 

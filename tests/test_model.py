@@ -47,7 +47,7 @@ def test_the_defaults_of_every_family_are_a_model(family):
 def test_a_bad_count_is_named(family, key, value):
     key = "patch_size" if (family, key) == ("vit", "vocab_size") else key
     config = {key: value}
-    if FAMILIES[family].bridge:  # its sizes are those of the models in it
+    if FAMILIES[family].before:  # its sizes are those of the models in it
         config = {"text_config": {"model_type": "llama"} | config}
     with pytest.raises(PlanError) as caught:
         from_config({"model_type": family} | config)

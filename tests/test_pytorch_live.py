@@ -16,7 +16,7 @@ from tests.test_families import plan_of
 
 SAVED_TOLERANCE = 0.001
 SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
-OF_IMAGES = ("vit", "llava")  # whose sequences are as long as their images want
+OF_IMAGES = ("vit", "llava", "gemma3")  # whose sequences are as long as their images want
 SERVED = [f for f in sorted(FAMILIES) if FAMILIES[f].decoder and not FAMILIES[f].bridge]
 WHY = "asks PyTorch itself: pip install '.[oracle]'"
 REFERENCE = Path(__file__).parent / "reference"
@@ -69,11 +69,11 @@ def ask():
     return {"ask_policies": ask_policies.ask, "ask_pytorch": ask_pytorch.ask}
 
 
-def task(model_type):
+def model_of(config):
     sys.path.insert(0, str(REFERENCE))
     import ask_pytorch
 
-    return ask_pytorch.task(model_type)
+    return ask_pytorch.made(config)
 
 
 @pytest.mark.parametrize("row", shapes())
@@ -91,17 +91,20 @@ def test_parameters_of_presets(name):
     config = dict(catalog.model_entry(name)["config"])
     made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
     with torch.device("meta"):
-        model = task(made.model_type).from_config(made)
+        model = model_of(made)
     assert parameters(catalog.model(name)) == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+UNREADABLE = ("gemma3",)  # by default 14 patches on a side are to be 16 tokens: refused
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in UNREADABLE])
 def test_parameters_of_a_family_s_default(family):
     """A config.json that says no more than its model_type."""
     torch = pytest.importorskip("torch", reason=WHY)
     transformers = pytest.importorskip("transformers", reason=WHY)
     with torch.device("meta"):
-        model = task(family).from_config(transformers.AutoConfig.for_model(family))
+        model = model_of(transformers.AutoConfig.for_model(family))
     ours = parameters(from_config({"model_type": family}))
     assert ours == sum(p.numel() for p in model.parameters())
 

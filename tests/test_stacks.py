@@ -1,10 +1,11 @@
-"""Models of several stacks: a vision tower before a decoder. Each has dimensions of its own."""
+"""Models of several stacks: a vision tower or an encoder before a decoder. Each has dimensions of
+its own."""
 
 import numpy as np
 import pytest
 from test_explain import checked
 
-from memcore import Plan, PlanError, evaluate, link, sweep
+from memcore import Plan, PlanError, catalog, evaluate, link, sweep
 from memcore.dims import MAIN, B, D, F, S, of_stack
 from memcore.explain.book import Book
 from memcore.memory import rows_at, training_sizes
@@ -12,8 +13,11 @@ from memcore.memory import rows_at, training_sizes
 LLAVA = {"model": "llava-1.5-7b", "cluster": {"gpus": 8}}
 
 
-def plan(**train):
-    return Plan.of(LLAVA | {"train": {"seq_len": 2048, "images": 2} | train})
+GEMMA = {"model": "gemma-3-4b", "cluster": {"gpus": 8}}
+
+
+def plan(of=LLAVA, **train):
+    return Plan.of(of | {"train": {"seq_len": 2048, "images": 2} | train})
 
 
 def test_each_stack_has_its_own_sizes():
@@ -58,8 +62,10 @@ def test_a_sweeps_cell_is_evaluate_of_that_cell():
         assert cells[index] == evaluate(cell).memory.allocated_bytes
 
 
-def test_every_number_is_explained():
-    checked(Book(plan(), evaluate(plan())))
+@pytest.mark.parametrize("of", [LLAVA, GEMMA], ids=lambda of: of["model"])
+def test_every_number_is_explained(of):
+    p = plan(of)
+    checked(Book(p, evaluate(p)))
 
 
 def test_images_must_fit_into_the_sequence():
@@ -78,9 +84,160 @@ def test_what_is_not_known_is_refused_or_said():
         Plan.of({"model": config})
     report = evaluate(plan())
     assert report.time is None
-    assert report.serve is None
     assert any("several stacks" in note for note in report.notes)
+    with pytest.raises(PlanError, match=r"serve\.weight_dtype: llava is served in 16 or 32 bits"):
+        Plan.of(LLAVA | {"serve": {"weight_dtype": "fp8"}})
+    mended, _ = link.repair(LLAVA | {"serve": {"weight_dtype": "fp8"}})
+    assert mended.serve.weight_dtype == "bf16"
+
+
+GEMMA_VISION = catalog.model_entry("gemma-3-4b")["config"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"mm_tokens_per_image": 5000}, r"mm_tokens_per_image: must be at most the 4,096 patches"),
+        ({"image_token_index": 262_208}, r"image_token_index: must be one of the 262,208 tokens"),
+        ({"vision_config": {}}, r"vision_config\.vision_use_head: a head behind the tower"),
+        (
+            {"vision_config": GEMMA_VISION["vision_config"] | {"image_size": [896, 448]}},
+            r"vision_config\.image_size: images must be as high as wide",
+        ),
+        ({"text_config": {"model_type": "llama"}}, r"text_config\.model_type: 'llama'"),
+    ],
+    ids=lambda x: str(x)[:24],
+)
+def test_a_gemma_that_is_not_known_is_refused(changed, said):
+    with pytest.raises(PlanError, match=said):
+        Plan.of({"model": GEMMA_VISION | changed})
+
+
+def test_gemma_reads_fewer_tokens_than_an_image_has_patches():
+    sizes = training_sizes(plan(GEMMA))
+    assert (sizes["vision.S"], sizes["vision.MERGED"]) == (4096, 256)
+    assert plan(GEMMA, images=8).train.images == 8
+    with pytest.raises(PlanError, match="9 of 256 tokens each do not fit"):
+        plan(GEMMA, images=9)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flash"])
+def test_a_mask_of_its_own_for_each_sequence(attention):
+    """Tokens of an image see each other, so that no causal flag does; flash attention has none."""
+    words = {"checkpointing": "none", "attention": attention, "micro_batch": 2}
+    p = plan(GEMMA, **words)
+    instants = range(len(evaluate(p).memory.timeline))
+    masks = {r.name: r.shape for i in instants for r in rows_at(p, i) if r.name.endswith(" mask")}
+    both = dict.fromkeys(("causal mask", "sliding mask"), "B 2 x 1 x S 2,048 x S 2,048")
+    assert masks == ({} if attention == "flash" else both)
+
+
+@pytest.mark.parametrize("of", [LLAVA, GEMMA], ids=lambda of: of["model"])
+def test_served_weights_are_all_parameters(of):
+    """A text model's cache and speed, with the weights of the tower beside it."""
+    report = evaluate(plan(of))
+    assert report.serve.weights_bytes == 2 * report.parameters
+    assert any("weights of what makes them" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("size", ["4b", "12b", "27b"])
+def test_a_cache_is_its_text_model_s(size):
+    served = [evaluate(Plan.of({"model": f"gemma-3-{size}{kind}"})).serve for kind in ("", "-text")]
+    assert served[0].kv_bytes_per_token == served[1].kv_bytes_per_token
+    assert served[0].sequence_bytes == served[1].sequence_bytes
+    assert served[0].weights_bytes > served[1].weights_bytes
 
 
 def test_the_link_carries_the_images():
     assert link.decode(link.encode(plan(images=3)))[0].train.images == 3
+
+
+T5 = {"model": "t5-base", "cluster": {"gpus": 8}}
+
+
+def translating(**train):
+    return Plan.of(
+        T5 | {"train": {"attention": "eager", "seq_len": 512, "target_len": 114} | train}
+    )
+
+
+def test_encoder_and_decoder_have_lengths_of_their_own():
+    sizes = training_sizes(translating(micro_batch=3))
+    assert (sizes["encoder.B"], sizes["encoder.S"], sizes["encoder.D"]) == (3, 512, 768)
+    assert (sizes["B"], sizes["S"], sizes["D"]) == (3, 114, 768)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("field", ["seq_len", "target_len"])
+def test_longer_sequences_on_either_side_never_need_less(field, checkpointing):
+    plans = [translating(**{field: n, "checkpointing": checkpointing}) for n in (64, 512, 2048)]
+    needs = [evaluate(p).memory.allocated_bytes for p in plans]
+    saved = [evaluate(p).memory.saved_for_backward_bytes for p in plans]
+    assert needs == sorted(needs)
+    assert saved[0] < saved[1] < saved[2]
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_rows_of_encoder_and_decoder_add_up_at_every_instant(checkpointing):
+    p = translating(checkpointing=checkpointing)
+    for i, moment in enumerate(evaluate(p).memory.timeline):
+        assert sum(r.bytes for r in rows_at(p, i)) == moment.bytes
+
+
+def test_a_sweep_over_both_lengths_is_evaluate_of_each_cell():
+    p = translating(checkpointing="none")
+    cells = sweep(p, {"train.target_len": [32, 600], "train.seq_len": [100, 1024]})
+    for index in np.ndindex(*cells.shape):
+        cell = p.changed("train.target_len", [32, 600][index[0]])
+        cell = cell.changed("train.seq_len", [100, 1024][index[1]])
+        assert cells[index] == evaluate(cell).memory.allocated_bytes
+
+
+def test_gradients_that_stay_are_counted_once():
+    """Accumulating, the weights' gradients are there before backward: that of a table which encoder
+    and decoder both read is one of them."""
+    for model in ("t5-base", "flan-t5-base"):
+        plan = Plan.of(
+            {"model": model, "cluster": {"gpus": 1}}
+            | {
+                "train": {"attention": "eager", "framework": "pytorch", "precision": "bf16-pure"}
+                | {"grad_accumulation": 2, "zero": 0, "seq_len": 64, "target_len": 32}
+            }
+        )
+        report = evaluate(plan)
+        last = next(i for i, m in enumerate(report.memory.timeline) if m.id == "optimizer-step")
+        rows = [r for r in rows_at(plan, last) if r.consumer == "gradients"]
+        assert sum(r.bytes for r in rows) == 2 * report.parameters
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_every_number_of_an_encoder_decoder_is_explained(checkpointing):
+    p = translating(checkpointing=checkpointing)
+    checked(Book(p, evaluate(p)))
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("train.attention", "sdpa"),
+        ("train.attention", "flash"),
+        ("train.checkpointing", "selective"),
+        ("train.checkpoint_every", 2),
+        ("train.precision", "fp16-mixed"),
+        ("train.kernels", "compile"),
+        ("train.adapter", "lora"),
+        ("parallel.tp", 2),
+    ],
+)
+def test_what_is_not_known_of_an_encoder_decoder_is_refused(path, word):
+    part, field = path.split(".")
+    document = translating().document()
+    document[part][field] = word
+    with pytest.raises(PlanError, match=path.replace(".", r"\.")):
+        Plan.of(document)
+    mended, _ = link.repair(document)
+    assert evaluate(mended).memory
+
+
+def test_the_link_carries_the_target_s_length():
+    assert link.decode(link.encode(translating(target_len=77)))[0].train.target_len == 77

@@ -19,6 +19,7 @@ GIVEN = {  # dimensions of training that are fields of the plan
     "B": "plan.train.micro_batch",
     "S": "plan.train.seq_len",
 }
+TRANSLATED = {"S": "plan.train.target_len", "encoder.S": "plan.train.seq_len"}
 MEANINGS = {
     "STAGE_LAYERS": "layers on the fullest pipeline stage",
     "SEQUENCES": "sequences served at once",
@@ -47,7 +48,8 @@ def dimension(book: Book, name: str, value: int, serving: bool = False) -> Formu
         meaning += f": {book.sizes[whole]:,} over {over}, rounded up"
     if stack:
         meaning += f", of its {stack}"
-    path = "" if serving else GIVEN.get(name, "")
+    given = GIVEN | TRANSLATED if book.plan.architecture.stack_before == "encoder" else GIVEN
+    path = "" if serving else given.get(name, "")
     from_plan = base in (*GIVEN, *MEANINGS)
     source = "the plan" if from_plan else f"config.json of {book.plan.architecture.label}"
     return leaf(Term(name, value, "", path, source="" if path else source, note=meaning))

@@ -17,6 +17,7 @@ from memcore.families import (
     deepseek,
     falcon,
     gemma,
+    gemma3,
     gpt2,
     gpt_neox,
     gpt_oss,
@@ -30,7 +31,9 @@ from memcore.families import (
     phi3,
     qwen_moe,
     seed_oss,
+    siglip,
     starcoder2,
+    t5,
     vit,
 )
 from memcore.families.family import Family
@@ -45,6 +48,7 @@ FAMILIES: dict[str, Family] = {
     **qwen_moe.FAMILIES,
     "bloom": bloom.FAMILY,
     "falcon": falcon.FAMILY,
+    "gemma3": gemma3.FAMILY,
     "gpt2": gpt2.FAMILY,
     "gpt_neox": gpt_neox.FAMILY,
     "gpt_oss": gpt_oss.FAMILY,
@@ -56,12 +60,17 @@ FAMILIES: dict[str, Family] = {
     "phi3": phi3.FAMILY,
     "seed_oss": seed_oss.FAMILY,
     "starcoder2": starcoder2.FAMILY,
+    "t5": t5.FAMILY,
     "vit": vit.FAMILY,
 }
 
 
 # What runs before another model's layers, by its own model_type; none of them is trained alone.
-TOWERS: dict[str, Family] = {"clip_vision_model": clip.TOWER}
+TOWERS: dict[str, Family] = {
+    "clip_vision_model": clip.TOWER,
+    "siglip_vision_model": siglip.TOWER,
+    "t5_encoder": t5.TOWER,
+}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:

@@ -59,7 +59,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     return layer_norm(t, add(t, x, placed, "with positions"), D, "pre_layrnorm")
 
 
-def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     x = add(t, x, _attention(t, s, layer_norm(t, x, D, "layer_norm1"), kind), "residual")
     with t.scope("mlp"):
         h = layer_norm(t, x, D, "layer_norm2")
@@ -76,8 +76,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "out_proj", out, Q / TP, D, bias=True)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     raise NotImplementedError("a tower has no head")
 
 
-TOWER = Family(_config, _embed, _layer, _head, kernels=HF_ONLY)
+TOWER = Family(_config, _embed, layer, no_head, kernels=HF_ONLY)

@@ -80,11 +80,11 @@ def _gemma3(k: Keys, label: str) -> Model:
     return _windowed(k, model, k.count("sliding_window_pattern", 6))
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
+def embed(t: Tape, s: Structure) -> Tensor:
     return scale(t, token_embedding(t, s), "scaled")
 
 
-def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, rms_norm_plus_one(t, x, "input_layernorm"), kind)
     x = add(t, x, rms_norm_plus_one(t, h, "post_attention_layernorm"), "residual")
     h = gated_mlp(t, s, rms_norm_plus_one(t, x, "pre_feedforward_layernorm"))
@@ -97,23 +97,23 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q = heads_first(t, q, QUERIES, copies_grad=True)
         k = heads_first(t, k, KEYS, copies_grad=True)
         tables = rotary_tables(t)
-        if s.family == "gemma3_text":
+        if s.family != "gemma2":
             q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM, contiguous=False)
             k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM, contiguous=False)
             tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
-        q, k = rotary(t, q, k, tables, tokens_first=s.family != "gemma3_text")
+        q, k = rotary(t, q, k, tables, tokens_first=s.family == "gemma2")
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, Q / TP, D, s.traits.attention_bias)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, rms_norm_plus_one(t, x, "norm"))
 
 
 FAMILIES = {
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
     "gemma2": Family(
-        _gemma2, _embed, _layer, _head, attentions=("eager", "flash"), kernels=WITH_LIGER
+        _gemma2, embed, layer, head, attentions=("eager", "flash"), kernels=WITH_LIGER
     ),
-    "gemma3_text": Family(_gemma3, _embed, _layer, _head, kernels=WITH_LIGER),
+    "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER),
 }

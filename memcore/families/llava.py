@@ -13,7 +13,7 @@ from memcore.dims import MAIN, PATCHES, VOCAB, B, D, S, of_stack
 from memcore.families import llama
 from memcore.families.family import HF_ONLY, Family
 from memcore.model import Keys, Model
-from memcore.ops import HIDDEN, activation
+from memcore.ops import HIDDEN, activation, token_embedding
 from memcore.primitives import contiguous, embedding, linear, scattered_into, split
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
@@ -68,7 +68,7 @@ CLIP_LARGE = {
 }
 
 
-def _before(t: Tape, s: Structure) -> Tensor:
+def text_embedding(t: Tape, s: Structure) -> Tensor:
     """The text's embedding, which the model looks up first."""
     b, length, rows, width = (of_stack(MAIN, x) for x in (B, S, VOCAB, D))
     ids = t.input("input_ids", (b, length), "int64", needs_grad=False)
@@ -89,7 +89,7 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return scattered_into(t, t.carry("text embeddings", HIDDEN, t.parameter_dtype), h)
 
 
-FAMILY = Family(
-    _config, _before, llama.layer, llama.head, kernels=HF_ONLY, losses=("eager",), alone=True,
-    before=_before, bridge=_bridge,
+FAMILY: Family = Family(
+    _config, token_embedding, llama.layer, llama.head, kernels=HF_ONLY, losses=("eager",),
+    alone=True, before=text_embedding, bridge=_bridge,
 )  # fmt: skip

@@ -33,6 +33,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools import mod_tracker
 from transformers import AutoConfig, masking_utils
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llava import modeling_llava
 
 TABLE = Path(__file__).with_name("families.json")
@@ -48,6 +49,7 @@ TASKS = {
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,
     "llava": transformers.AutoModelForImageTextToText,
+    "gemma3": transformers.AutoModelForImageTextToText,
 }
 
 
@@ -91,7 +93,7 @@ class LayerNorm(torch.autograd.Function):
         rows = (*x.shape[:-1], 1)
         stats = [x.new_empty(rows, dtype=torch.float32), x.new_empty(rows, dtype=torch.float32)]
         ctx.save_for_backward(x, weight, bias, *stats)
-        return torch.empty_like(x)
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx, _):
@@ -146,7 +148,8 @@ def install_stand_ins():
     transformers.initialization.trunc_normal_ = lambda tensor, *_, **__: tensor
     # How many rows a mask picks is known on a GPU only, and no size depends on it.
     torch.Tensor.masked_scatter = lambda x, mask, source: MaskedScatter.apply(x, mask, source)
-    modeling_llava.torch_compilable_check = lambda *_, **__: None
+    for module in (modeling_llava, modeling_gemma3):
+        module.torch_compilable_check = lambda *_, **__: None
     functional = torch.nn.functional
     functional.scaled_dot_product_attention = attention
     functional.layer_norm = lambda x, shape, weight=None, bias=None, eps=0: LayerNorm.apply(
@@ -209,12 +212,22 @@ def recompute(model, words=NOTING):
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=words)
 
 
+def made(config, **words):
+    """The model as it comes from a checkpoint. Of T5 1.1 (Flan-T5), whose config.json says that
+    nothing is tied, head and embedding differ there, and from_pretrained leaves the head by itself
+    (modeling_utils.tie_weights: "we will NOT tie them"); from_config ties it all the same."""
+    model = task(config.model_type).from_config(config, **words)
+    if not getattr(config, "scale_decoder_outputs", True):
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+    return model
+
+
 def build(config, dtype, words):
     config = AutoConfig.for_model(
         config["model_type"], **{k: v for k, v in config.items() if k != "model_type"}
     )
     config._attn_implementation, config.use_cache = words["attention"], False
-    model = task(config.model_type).from_config(config, dtype=dtype).train()
+    model = made(config, dtype=dtype).train()
     if words["checkpointing"] == "full":
         recompute(model)
     return model
@@ -239,9 +252,12 @@ def inputs(config, words):
     if task(config.model_type) is transformers.AutoModelForImageTextToText:
         vision, images = config.vision_config, batch * words["images"]
         pixels = torch.randn(images, vision.num_channels, vision.image_size, vision.image_size)
-        return {"input_ids": ids, "pixel_values": pixels, "labels": ids, "use_cache": False}
+        said = {"input_ids": ids, "pixel_values": pixels, "labels": ids, "use_cache": False}
+        # Which tokens are of images, as Gemma's processor says: they see each other.
+        kinds = {"token_type_ids": torch.zeros_like(ids)} if config.model_type == "gemma3" else {}
+        return said | kinds
     if config.is_encoder_decoder:
-        labels = torch.randint(0, config.vocab_size, (batch, words["target"]))
+        labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
         return {"input_ids": ids, "labels": labels, "use_cache": False}
     if task(config.model_type) is transformers.AutoModelForMaskedLM:
         return {"input_ids": ids, "labels": torch.randint_like(ids, config.vocab_size)}

@@ -17,7 +17,7 @@ from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_o
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.policies import AVERAGED, DENSE, NO_LAYER
-from memcore.report import LedgerRow, Memory, Report, Time, TogetherMemory
+from memcore.report import Memory, Report, Serve, Time, TogetherMemory
 from memcore.serving import servable, serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
@@ -135,6 +135,18 @@ class Training:
     def memory(self) -> Memory:
         return self.counted.memory
 
+    @property
+    def trainable_parameters(self) -> int:
+        t = self.plan.train
+        if t.frozen == NO_LAYER and t.adapter == "none":
+            return parameters(self.plan.architecture)
+        of = self.amounts.elements
+        return sum(int(of(p.shape)) * n for p, n in trained(self.step))
+
+    def together(self) -> TogetherMemory | None:
+        """With an engine on the same GPUs; None where there is none."""
+        return together(self.plan, self.step, self.amounts, self.memory)
+
     def time(self) -> Time | None:
         """None where it is not computed yet: of models of several stacks."""
         if self.plan.architecture.tower:
@@ -147,87 +159,98 @@ Pool = dict[tuple[tuple[str, Number], ...], Amounts]
 
 def evaluate(plan: Plan) -> Report:
     """Everything Memplan knows about a plan. Pure; never raises for a valid plan."""
-    count_of = parameters(plan.architecture)
-    notes: list[str] = []
-    memory: Memory | None = None
-    time: Time | None = None
-    both: TogetherMemory | None = None
-    ledger: tuple[LedgerRow, ...] = ()
-    trainable = count_of
-    training = Training.of(plan)
+    training, count_of = Training.of(plan), parameters(plan.architecture)
+    time = training.time() if training else None
+    served = serve(plan) if servable(plan.architecture) else None
+    return Report(
+        plan=plan.document(),
+        parameters=count_of,
+        trainable_parameters=training.trainable_parameters if training else count_of,
+        active_parameters=active_parameters(plan.architecture),
+        memory=training.memory if training else None,
+        time=time,
+        run=answers(plan, time) if time else None,
+        serve=served,
+        together=training.together() if training else None,
+        ledger=training.counted.ledger if training else (),
+        notes=tuple(_notes(plan, training, served)),
+    )
+
+
+def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[str]:
+    """What a reader of the report should know besides its numbers."""
+    notes = []
     if training is None:
         notes.append(f"Training is not computed: {_not_planned(plan)}")
     else:
-        memory, ledger, time = training.memory, training.counted.ledger, training.time()
-        both = together(plan, training.step, training.amounts, memory)
-        if plan.train.frozen != NO_LAYER or plan.train.adapter != "none":
-            of = training.amounts.elements
-            trainable = sum(int(of(p.shape)) * n for p, n in trained(training.step))
-            of_what = "" if plan.train.adapter == "none" else "of adapters "
-            beside = "; the others are frozen" if not of_what else ", beside the model's own"
-            notes.append(f"{trainable:,} parameters {of_what}are trained{beside}.")
-        if plan.train.ema == AVERAGED:
-            notes.append("Updating the second model is not part of the step's time.")
-        if plan.train.embedding_gradient != DENSE:
-            notes.append("The optimizer's time is that of updating every row of the embedding.")
-        if plan.train.mtp_layers:
-            notes.append(
-                f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
-                "own; MFU counts none of its FLOPs."
-            )
-    if plan.train.seq_len > plan.architecture.max_positions:
+        notes += _trained_notes(plan, training.trainable_parameters)
+    model = plan.architecture
+    if plan.train.seq_len > model.max_positions:
         notes.append(
-            f"{plan.train.seq_len:,} tokens are more than the {plan.architecture.max_positions:,} "
-            f"that {plan.architecture.label} was made for."
+            f"{plan.train.seq_len:,} tokens are more than the {model.max_positions:,} that "
+            f"{model.label} was made for."
         )
-    if memory and FAMILIES[plan.architecture.family].note:
-        notes.append(FAMILIES[plan.architecture.family].note)
-    eight_bit = training.step.copies.eight_bit if training else None
-    if eight_bit and plan.architecture.experts:
-        notes.append(
-            "Rows of an expert that are padded to a multiple of "
-            f"{eight_bit.multiple} for products in 8 bits are not counted."
-        )
-    if memory and (padded := _padded_experts(plan)):
-        notes.append(
-            "FSDP2 cuts a stack of experts along its first dimension: "
-            f"{plan.architecture.experts:,} experts over {plan.dp:,} ranks are padded to "
-            f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
-            "shard_placement_fn, avoid it."
-        )
-    served = serve(plan) if servable(plan.architecture) else None
-    if plan.architecture.tower:
-        notes.append(
-            "The time of a training step is not computed yet for models of several stacks; its "
-            "memory is."
-        )
-    if plan.architecture.tower and served:
+    if training:
+        notes += _model_notes(plan, training.step)
+    if model.tower and served:
         notes.append(
             "Serving counts a prompt's images as the tokens that they become, and the weights of "
             "what makes them; memory and time of making them are not counted."
         )
-    if served is None:
-        notes.append(
-            f"Serving is not computed for encoder-decoders: {plan.architecture.label} is one."
-            if plan.architecture.tower
-            else f"Serving is not computed: {plan.architecture.label} is an encoder, which "
-            "generates nothing and has no KV cache."
-        )
+    if served is not None:
+        return notes + serving_notes(plan, served)
+    if model.tower:
+        notes.append(f"Serving is not computed for encoder-decoders: {model.label} is one.")
     else:
-        notes += serving_notes(plan, served)
-    return Report(
-        plan=plan.document(),
-        parameters=count_of,
-        trainable_parameters=trainable,
-        active_parameters=active_parameters(plan.architecture),
-        memory=memory,
-        time=time,
-        run=answers(plan, time) if time else None,
-        serve=served,
-        together=both,
-        ledger=ledger,
-        notes=tuple(notes),
-    )
+        notes.append(
+            f"Serving is not computed: {model.label} is an encoder, which generates nothing and "
+            "has no KV cache."
+        )
+    return notes
+
+
+def _trained_notes(plan: Plan, trainable: int) -> list[str]:
+    """What words of the plan change about what is trained, and what of it no number says."""
+    t, notes = plan.train, []
+    if t.adapter != "none":
+        notes.append(f"{trainable:,} parameters of adapters are trained, beside the model's own.")
+    elif t.frozen != NO_LAYER:
+        notes.append(f"{trainable:,} parameters are trained; the others are frozen.")
+    if t.ema == AVERAGED:
+        notes.append("Updating the second model is not part of the step's time.")
+    if t.embedding_gradient != DENSE:
+        notes.append("The optimizer's time is that of updating every row of the embedding.")
+    if t.mtp_layers:
+        notes.append(
+            f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "
+            "own; MFU counts none of its FLOPs."
+        )
+    return notes
+
+
+def _model_notes(plan: Plan, step: Step) -> list[str]:
+    """What the model's architecture makes of this plan's training."""
+    model, notes = plan.architecture, []
+    if note := FAMILIES[model.family].note:
+        notes.append(note)
+    if model.experts and (eight_bit := step.copies.eight_bit):
+        notes.append(
+            "Rows of an expert that are padded to a multiple of "
+            f"{eight_bit.multiple} for products in 8 bits are not counted."
+        )
+    if padded := _padded_experts(plan):
+        notes.append(
+            "FSDP2 cuts a stack of experts along its first dimension: "
+            f"{model.experts:,} experts over {plan.dp:,} ranks are padded to "
+            f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
+            "shard_placement_fn, avoid it."
+        )
+    if model.tower:
+        notes.append(
+            "The time of a training step is not computed yet for models of several stacks; its "
+            "memory is."
+        )
+    return notes
 
 
 def _padded_experts(plan: Plan) -> int:

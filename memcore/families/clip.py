@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcore.dims import ONE, PATCHES, POSITIONS, TP, B, D, Q
 from memcore.families import vit
 from memcore.families.family import HF_ONLY, Family
-from memcore.model import ACTIVATIONS, EVERY, Keys, Model, Traits
+from memcore.model import Keys, Model
 from memcore.ops import HIDDEN, KEYS, QUERIES, attention_core, plain_mlp, value_heads
 from memcore.primitives import (
     add,
@@ -23,31 +23,7 @@ POST_NORM = "post_layernorm"
 
 
 def _config(k: Keys, label: str) -> Model:
-    hidden = k.count("hidden_size", 768)
-    heads = k.count("num_attention_heads", 12, 10**6)
-    k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    layers = k.count("num_hidden_layers", 12, 100_000)
-    image = vit.image_of(k, 224, 32, extra=1)
-    return Model(
-        family="clip_vision_model",
-        label=label,
-        layers=layers,
-        hidden_size=hidden,
-        intermediate_size=k.count("intermediate_size", 3072),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
-        vocab_size=1,
-        max_positions=image.tokens,
-        position_rows=image.tokens,
-        image=image,
-        kinds=(EVERY,) * layers,
-        stack="vision",
-        traits=Traits(
-            activation=k.word("hidden_act", "quick_gelu", ACTIVATIONS),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-        ),
-    )
+    return vit.tower(k, label, "clip_vision_model", "quick_gelu", patch=32, extra=1)
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:

@@ -62,14 +62,28 @@ def _labels(k: Keys) -> int:
     return k.count_or("num_labels", 2)
 
 
-def _config(k: Keys, label: str) -> Model:
+def of_images(
+    k: Keys,
+    label: str,
+    family: str,
+    traits: Traits,
+    *,
+    patch: int,
+    extra: int,
+    classes: int = 1,
+    stack: str = "",
+) -> Model:
+    """The keys that ViT and the towers made like it share, with their defaults.
+
+    patch    pixels of a patch's side, if the config names none; extra: tokens that are no patches
+    """
     hidden = k.count("hidden_size", 768)
     heads = k.count("num_attention_heads", 12, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
     layers = k.count("num_hidden_layers", 12, 100_000)
-    image = image_of(k, 224, 16, extra=1)
+    image = image_of(k, 224, patch, extra=extra)
     return Model(
-        family="vit",
+        family=family,
         label=label,
         layers=layers,
         hidden_size=hidden,
@@ -77,18 +91,33 @@ def _config(k: Keys, label: str) -> Model:
         heads=heads,
         kv_heads=heads,
         head_dim=max(1, hidden // heads),
-        vocab_size=_labels(k),
+        vocab_size=classes,
         max_positions=image.tokens,
         position_rows=image.tokens,
         image=image,
         kinds=(EVERY,) * layers,
-        traits=Traits(
-            activation=k.word("hidden_act", "gelu", ACTIVATIONS),
-            attention_bias=k.flag("qkv_bias", True),
-            attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
-            residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
-        ),
+        stack=stack,
+        traits=traits,
     )
+
+
+def _config(k: Keys, label: str) -> Model:
+    traits = Traits(
+        activation=k.word("hidden_act", "gelu", ACTIVATIONS),
+        attention_bias=k.flag("qkv_bias", True),
+        attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
+        residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
+    )
+    return of_images(k, label, "vit", traits, patch=16, extra=1, classes=_labels(k))
+
+
+def tower(k: Keys, label: str, family: str, activation: str, patch: int, extra: int) -> Model:
+    """A vision tower before a text model."""
+    traits = Traits(
+        activation=k.word("hidden_act", activation, ACTIVATIONS),
+        attention_dropout=k.dropout("attention_dropout", 0.0),
+    )
+    return of_images(k, label, family, traits, patch=patch, extra=extra, stack="vision")
 
 
 def pixels_of(t: Tape) -> Tensor:

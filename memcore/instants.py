@@ -107,7 +107,7 @@ class Layers:
         return sorted(unique.values(), key=lambda end: -end[2])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """The words that decide a training step's schedule, and the layers it runs.
 
@@ -143,17 +143,22 @@ class Step:
     zero: int = 0
     buckets: int = 0
 
-    @property
+    @functools.cached_property
     def embed(self) -> BlockStates:
         return self._states(self.blocks.embed, outer=True)
 
-    @property
+    @functools.cached_property
     def head(self) -> BlockStates:
         return self._states(self.blocks.head, outer=True)
 
     def layer(self, kind: int) -> BlockStates:
-        outer = self.blocks.kinds[kind].place == BRIDGE
-        return self._states(self.blocks.layers[kind], outer=outer)
+        return self._layer_states[kind]
+
+    @functools.cached_property
+    def _layer_states(self) -> tuple[BlockStates, ...]:
+        """The states of one layer of each kind."""
+        kinds = zip(self.blocks.layers, self.blocks.kinds, strict=False)
+        return tuple(self._states(tape, outer=kind.place == BRIDGE) for tape, kind in kinds)
 
     def _states(self, tape: Tape, outer: bool) -> BlockStates:
         flattened = self.schedule is not None
@@ -164,7 +169,7 @@ class Step:
         again = "" if self.blocks.kinds[kind].place == IDLE else self.blocks.kinds[kind].recompute
         return again if again in (OPERATIONS, LAYER) else ""
 
-    @property
+    @functools.cached_property
     def checkpointed(self) -> bool:
         """Whether any layer is run again, so that what layers are called with stays."""
         return any(self.recompute(k) for k in range(len(self.blocks.kinds)))

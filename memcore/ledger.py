@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from memcore import policies
 from memcore.dims import Number, Shape, elements, is_array, maximum, shape_text
@@ -55,6 +56,7 @@ class Amounts:
         self._groups: dict[Group, Number] = {}
         self._consumers: dict[Group, dict[str, Number]] = {}
         self._peaks: dict[Window, tuple[Number, int]] = {}
+        self.costs: dict[Any, Any] = {}  # of operations, as roofline finds them
 
     def elements(self, shape: Shape) -> Number:
         n = self._elements.get(shape)

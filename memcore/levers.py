@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from memcore import link
 from memcore.errors import PlanError
 from memcore.evaluate import Pool, Training
@@ -256,16 +258,18 @@ def with_changes(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
 def differences(before: Plan, after: Plan) -> dict[str, Any]:
     """The fields in which two plans differ, with the second's values, in the order of a plan."""
     found: dict[str, Any] = {}
-
-    def walk(was: Mapping[str, Any], now: Mapping[str, Any], path: str) -> None:
-        for name, value in now.items():
-            here = f"{path}.{name}" if path else name
-            if isinstance(value, Mapping) and here in SECTIONS:
-                walk(was[name], value, here)
-            elif was[name] != value:
-                found[here] = value
-
-    walk(before.document(), after.document(), "")
+    for section in Plan.model_fields:
+        was, now = getattr(before, section), getattr(after, section)
+        if section not in SECTIONS:
+            if was != now:
+                found[section] = now
+            continue
+        for name in type(now).model_fields:
+            value = getattr(now, name)
+            if value != getattr(was, name):
+                described = isinstance(value, BaseModel)  # an object in place of a preset's name
+                plain = value.model_dump(mode="json") if described else value
+                found[f"{section}.{name}"] = plain
     return found
 
 

@@ -111,7 +111,7 @@ class Memory:
     overheads: tuple[Overhead, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes four times as long to make: there are hundreds
 class OperationTime:
     """One operation of a step, all its executions together, on one GPU.
 

@@ -319,16 +319,30 @@ def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Oper
     found = []
     for e in every:
         w = e.work
-        flops, padded = product_flops(w, amounts, speed.sms) if w.flops else (0.0, 0.0)
-        traffic = 0.0
-        for shape, dtype, n in w.traffic:
-            traffic += n * amounts.bytes(shape, dtype)
-        if w.attention:
-            traffic += read_again(w, amounts, speed)
+        flops, padded, traffic = _cost(w, amounts, speed)
         found.append(
             operation(w.name, w.phase, flops, traffic, speed, w.attention, e.runs, padded, w.kernel)
         )
     return found
+
+
+def _cost(w: Work, amounts: Amounts, speed: Speed) -> tuple[float, float, float]:
+    """FLOPs of one execution, those that it takes the time of, and its traffic; found once for
+    plans that share their amounts. An operation is known by identity, which is quick, and is kept
+    with what it costs, so that nothing else takes its place."""
+    key = id(w), speed.sms, speed.sram
+    known = amounts.costs.get(key)
+    if known is not None:
+        kept: tuple[float, float, float] = known[1]
+        return kept
+    flops, padded = product_flops(w, amounts, speed.sms) if w.flops else (0.0, 0.0)
+    traffic = 0.0
+    for shape, dtype, n in w.traffic:
+        traffic += n * amounts.bytes(shape, dtype)
+    if w.attention:
+        traffic += read_again(w, amounts, speed)
+    amounts.costs[key] = w, (flops, padded, traffic)
+    return flops, padded, traffic
 
 
 def seconds(operations: list[OperationTime]) -> float:

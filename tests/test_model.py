@@ -32,7 +32,10 @@ def test_a_size_that_is_none_is_named(size):
         standard_config(size)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+UNREADABLE = {"gemma3"}  # by default 14 patches on a side are to be 16 tokens: refused
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNREADABLE))
 def test_the_defaults_of_every_family_are_a_model(family):
     """An empty config is the default of its transformers configuration class."""
     model = from_config({"model_type": family})

@@ -1,24 +1,13 @@
 """Multi-token prediction: layers behind the last one, on the last stage, each with a loss."""
 
 import pytest
+from test_parallel import LATENT, MEGATRON
 
 from memcore import Plan, PlanError, evaluate, link, sweep
 from memcore.evaluate import predicting
 from memcore.ledger import Amounts
 from memcore.memory import rows_at, saved_rows, step_of, training_sizes
 
-MEGATRON = {"framework": "megatron", "kernels": "megatron", "zero": 1, "checkpointing": "none"}
-LATENT = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "n_routed_experts": 16,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 256,
-    "vocab_size": 4096,
-}
 DENSE = {
     "model_type": "llama",
     "hidden_size": 512,

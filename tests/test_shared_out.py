@@ -4,11 +4,11 @@ from collections import Counter
 
 import asked
 import pytest
+from test_parallel import MIXTURE, of_experts
 
 from memcore import Plan, evaluate
 from memcore.families import FAMILIES, from_config
-from memcore.ledger import Amounts
-from memcore.memory import saved_rows, step_of, training_sizes
+from memcore.memory import saved_rows
 
 TABLE = asked.table("experts")
 WORDS = ("attention", "checkpointing")
@@ -54,35 +54,9 @@ def test_every_family_that_transformers_shares_out_is_asked():
     assert min(counts.values()) >= 12
 
 
-MIXTURE = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 512,
-    "intermediate_size": 1376,
-    "moe_intermediate_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 32,
-    "num_experts": 16,
-    "num_experts_per_tok": 4,
-    "vocab_size": 4096,
-}
-
-
 def mixture(ep=1, gpus=16, model=MIXTURE, **words):
     train = {"seq_len": 256, "checkpointing": "none", "framework": "fsdp2", "zero": 3} | words
     return Plan(model=model, cluster={"gpus": gpus}, parallel={"ep": ep}, train=train)
-
-
-def of_experts(p, state, experts=True):
-    """Bytes of one kind of state, of the experts or of all else, on one GPU."""
-    amounts, step = Amounts(training_sizes(p)), step_of(p)
-    return sum(
-        times * r.copies * amounts.bytes(r.shape, r.dtype)
-        for group, times in step.every(state)
-        for r in group.rows
-        if (".experts." in r.name) == experts
-    )
 
 
 @pytest.mark.parametrize("ep", [1, 2, 4, 16])

@@ -33,6 +33,7 @@ from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
 from memcore.model import CHUNKED, SLIDING, Model
+from memcore.pages import Pages
 from memcore.plan import Plan
 from memcore.report import LedgerRow, Serve
 from memcore.roofline import Execution, executions
@@ -251,6 +252,8 @@ class Room:
     page_bytes   of one layer; draft_bytes: of all layers of a draft's model, beside each block
     blocks       that one sequence needs at its longest: all of a prompt's window is there before
                  its prefill lets go of any
+    constant     of them, those that every sequence has whatever its length: a state, or what a
+                 layer keeps of another sequence
     """
 
     group: int
@@ -259,6 +262,7 @@ class Room:
     page_bytes: int
     draft_bytes: int
     blocks: int
+    constant: int = 0
 
     @property
     def block_bytes(self) -> int:
@@ -274,18 +278,43 @@ def room(server: Server, amounts: Amounts) -> Room:
     group = most if most < HYBRID_MOST * least else least
     per_token = server.cached(amounts) * server.kv_bits / 8
     beside = s.block_size * server.draft.kv_per_token if server.draft else 0
-    of_full = ceil_div(server.length, s.block_size)
-    seen = min(server.plan.architecture.window - (not server.chunked) + s.max_batched_tokens,
-               server.length)  # fmt: skip
-    of_window = ceil_div(seen, s.block_size) + (not server.chunked)
-    groups = ceil_div(full, group), ceil_div(windowed, group)
-    return Room(
+    found = Room(
         group,
-        *groups,
+        ceil_div(full, group),
+        ceil_div(windowed, group),
         math.ceil(s.block_size * per_token),
         beside,
-        groups[0] * of_full + groups[1] * of_window,
+        0,
     )
+    return replace(found, blocks=pages(server, found).most(server.length))
+
+
+def pages(server: Server, room: Room) -> Pages:
+    """How the blocks of one sequence grow, and are let go of."""
+    s, model = server.plan.serve, server.plan.architecture
+    return Pages(
+        s.block_size,
+        room.full,
+        room.windowed,
+        model.window if server.windows else 0,
+        server.chunked,
+        s.max_batched_tokens,
+        (server.stage_layers - server.windowed) / room.group,
+        server.windowed / room.group,
+        room.constant,
+        s.draft_tokens * (2 if server.draft else 1),
+    )
+
+
+def places(plan: Plan, served: Serve) -> int:
+    """Tokens that the cache has places for, in a group of layers: what a stream is given."""
+    server = Server.of(plan)
+    if served.blocks:
+        return served.blocks * plan.serve.block_size
+    if server.windowed:
+        cut = room(server, one_forward(server))
+        return served.kv_budget_bytes * plan.serve.block_size // cut.block_bytes
+    return served.kv_capacity_tokens
 
 
 def servable(model: Model) -> bool:

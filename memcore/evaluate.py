@@ -76,6 +76,11 @@ def _not_planned(plan: Plan) -> str:
     """Why training cannot be planned for this combination, or ''. Serving may still be."""
     p = plan.parallel
     own = plan.train.framework == "megatron"
+    if not FAMILIES[plan.architecture.family].trained:
+        return (
+            f"model: what {plan.architecture.family} layers with a state keep for backward is not "
+            "known yet; such models are planned for serving alone. Choose another model to train."
+        )
     if p.etp > 1 and not (own and plan.architecture.experts):
         return (
             "expert tensor parallelism is that of Megatron's mixtures of experts; set parallel.etp "

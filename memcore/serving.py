@@ -703,9 +703,38 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
             f"a window let go of what they no longer see, and it holds "
             f"{bytes_text(blocks * pages.block_bytes)}."
         )
+    if plan.architecture.recurrence:
+        notes.append(_of_states(plan, served))
     if s.offload_kv != "none":
         notes.append(
             "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "
             "not counted."
         )
     return notes
+
+
+def _of_states(plan: Plan, served: Serve) -> str:
+    """What states mean for how many sequences run at once."""
+    server = Server.of(plan)
+    held, layers = server.caches, server.every
+    dtypes = " and ".join(dict.fromkeys(dtype for _, _, dtype in server.states))
+    said = (
+        f"Serving: {layers.recurrent:,} of {plan.architecture.layers:,} layers keep a state of "
+        f"each sequence ({dtypes}), {bytes_text(served.state_bytes_per_sequence)} on each GPU "
+        "however long it is; "
+    )
+    said += (
+        f"the {layers.attends:,} that attend add {bytes_text(served.kv_bytes_per_token)} a token. "
+        if layers.attends
+        else "no layer keeps tokens. "
+    )
+    least, room_for = served.state_bytes_per_sequence, served.kv_budget_bytes
+    if server.manager.pages and held.attends:
+        pages = room(server, one_forward(server))
+        blocks = pages.full + pages.windowed + pages.recurrent * server.state_copies
+        least, room_for = blocks * pages.block_bytes, served.blocks * pages.block_bytes
+        said += (
+            f"vLLM has pages of one size, so a block holds {pages.tokens:,} tokens, and even a "
+            f"sequence of one token needs {blocks:,} of them, {bytes_text(least)}. "
+        )
+    return f"{said}No more than {room_for // least:,} sequences fit, however short."

@@ -442,9 +442,16 @@ def _wasted(book: Book) -> Explanation:
     return about("KV cache never used, per sequence", "bytes", formula, meaning)
 
 
-@rule("serve.asked_bytes|replica_bytes|wasted_bytes")
+@rule("serve.asked_bytes|asked_state_bytes|asked_kv_bytes|replica_bytes|wasted_bytes")
 def _asked(book: Book, which: str) -> Explanation:
     sequences = _plan(book, "concurrency")
+    if which == "asked_state_bytes":
+        formula = sequences * book.at("serve.state_bytes_per_sequence")
+        return about("States of these sequences", "bytes", formula, "On each GPU, at any length.")
+    if which == "asked_kv_bytes":
+        formula = book.at("serve.asked_bytes") - book.at("serve.asked_state_bytes")
+        meaning = "With what pads their pages, and those of states."
+        return about("Keys and values of these sequences", "bytes", formula, meaning)
     if which == "wasted_bytes":
         formula = sequences * book.at("serve.wasted_bytes_per_sequence")
         return about(

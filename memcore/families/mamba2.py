@@ -7,7 +7,7 @@ from dataclasses import replace
 from memcore.dims import FUSED, TP, D, F
 from memcore.errors import shown
 from memcore.families.family import HF_ONLY, Family, mixed_kinds
-from memcore.families.llama import attention, embed, head, layer, llama_like, scaled
+from memcore.families.llama import attention, embed, head, llama_like, scaled
 from memcore.families.mixtral import granite_mixture, routing, with_experts
 from memcore.model import (
     BESIDE,
@@ -28,7 +28,6 @@ from memcore.ops import (
     TOKENS,
     activation,
     attention_core,
-    causal_lm_head,
     gated_mlp,
     partial_rotary,
     query_key_value,
@@ -244,7 +243,7 @@ def _falcon_h1(k: Keys, label: str) -> Model:
         embeddings_scaled=True,
         logits_scaled=True,
     )
-    inner = 1024 if "mamba_d_ssm" not in k.config else k.config["mamba_d_ssm"]
+    inner = k.config.get("mamba_d_ssm", 1024)
     width = None if inner is None else k.count("mamba_d_ssm", 1024)
     model = replace(
         model,
@@ -264,8 +263,6 @@ def _falcon_h1_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = rms_norm(t, x, "pre_ff_layernorm")
     h = scale(t, gated_mlp(t, s, h, name="feed_forward"), "MLP, scaled")
     return add(t, x, h, "residual")
-
-
 
 
 FAMILIES = {

@@ -52,13 +52,15 @@ OLD = {  # names that NemotronHConfig takes too
 def _config(k: Keys, label: str) -> Model:
     kinds = _kinds(k)
     k.config = {OLD.get(key, key): value for key, value in k.config.items()}
-    k.config |= {"num_hidden_layers": len(kinds)}
+    k.config.setdefault("num_hidden_layers", len(kinds))
     model = llama_like(
         k, label, "nemotron_h", intermediate=21_504, kv_heads=8, head_dim=128, vocab=131_072,
         positions=4096, mlp_bias=k.flag("mlp_bias", False),
         router_normalised=k.flag("norm_topk_prob", True),
     )  # fmt: skip
     k.refuse("moe_latent_size", None)
+    if model.layers != len(kinds):
+        k.fail("num_hidden_layers", f"{model.layers:,} layers, but {len(kinds):,} are named")
     heads, groups = k.count("mamba_num_heads", 128, 10**6), k.count("n_groups", 8, 10**6)
     k.divides("mamba_num_heads", heads, "n_groups", groups)
     bias = k.flag("use_bias", False)
@@ -94,8 +96,9 @@ def _kinds(k: Keys) -> tuple[str, ...]:
     pattern = k.config.get("hybrid_override_pattern")
     if listed is None and pattern is not None:
         if not isinstance(pattern, str) or not pattern or set(pattern) - set(LETTERS):
-            k.fail("hybrid_override_pattern", f"must have one letter for each layer, of "
-                                              f"{' '.join(LETTERS)}, not {shown(pattern)}")  # fmt: skip
+            letters = " ".join(LETTERS)
+            message = f"must have one letter for each layer, of {letters}, not {shown(pattern)}"
+            k.fail("hybrid_override_pattern", message)
             return (RECURRENT,)
         return tuple(LETTERS[letter] for letter in pattern)
     words = DEFAULT if listed is None else listed

@@ -1,4 +1,6 @@
-"""Qwen3-Next: three gated delta nets to one layer of gated attention, each before small experts."""
+"""Qwen3-Next and Qwen3.5 (text): three gated delta nets to one layer of gated attention, each
+before small experts or an MLP. Qwen3.5's two pairs of projections are one each here, as vLLM runs
+them: of the same weights."""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from memcore.families.family import HF_ONLY, Family, mixed_kinds, state_dtype
 from memcore.families.llama import embed, llama_like
 from memcore.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.families.qwen_moe import shared_mixture, sparse
-from memcore.model import Keys, Model, Recurrence, is_dense, recurs
+from memcore.model import Keys, Model, Recurrence, dense, is_dense, recurs
 from memcore.ops import (
     KEYS,
     QUERIES,
@@ -30,35 +32,51 @@ from memcore.tape import Tape, Tensor
 CHUNK = 64  # tokens of a span: fla/ops/gated_delta_rule/chunk.py
 
 
-def _config(k: Keys, label: str) -> Model:
+def _next(k: Keys, label: str) -> Model:
+    model = _like(k, label, "qwen3_next", 5632, 48, 16, 2, 151_936, k.flag("norm_topk_prob", True))
+    return sparse_kinds(_with_experts(k, model, 512, 10), sparse(k))
+
+
+def _dense(k: Keys, label: str) -> Model:
+    model = _like(k, label, "qwen3_5_text", 12_288, 32, 16, 4, 248_320, hidden=4096)
+    return replace(model, kinds=tuple(map(dense, model.kinds)))
+
+
+def _moe(k: Keys, label: str) -> Model:
+    model = _like(k, label, "qwen3_5_moe_text", 512, 40, 16, 2, 248_320, normalised=True)
+    return _with_experts(k, model, 256, 8)
+
+
+def _like(
+    k: Keys, label: str, family: str, intermediate: int, layers: int, heads: int, kv_heads: int,
+    vocab: int, normalised: bool = False, hidden: int = 2048,
+) -> Model:  # fmt: skip
+    """What all have in common, with the defaults of one."""
     model = llama_like(
         k,
         label,
-        "qwen3_next",
-        hidden=2048,
-        intermediate=5632,
-        layers=48,
-        heads=16,
-        kv_heads=2,
+        family,
+        hidden=hidden,
+        intermediate=intermediate,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
         head_dim=256,
-        vocab=151_936,
+        vocab=vocab,
         positions=32_768,
         attention_bias=k.flag("attention_bias", False),
-        router_normalised=k.flag("norm_topk_prob", True),
-    )
-    model = with_experts(
-        model, routing(k, "num_experts", 512, 10), k.count("moe_intermediate_size", 512)
+        router_normalised=normalised,
     )
     every = k.count("full_attention_interval", 4)
     kinds = mixed_kinds(k, "layer_types", model.layers, lambda i: bool((i + 1) % every))
-    model = replace(
-        model,
-        shared_size=k.count("shared_expert_intermediate_size", 512),
-        rotary_dim=int(model.head_dim * k.rope("partial_rotary_factor", 0.25)),
-        recurrence=delta_net(k),
-        kinds=kinds,
-    )
-    return sparse_kinds(model, sparse(k))
+    rotated = int(model.head_dim * k.rope("partial_rotary_factor", 0.25))
+    return replace(model, rotary_dim=rotated, recurrence=delta_net(k), kinds=kinds)
+
+
+def _with_experts(k: Keys, model: Model, experts: int, most: int) -> Model:
+    routed = routing(k, "num_experts", experts, most)
+    model = with_experts(model, routed, k.count("moe_intermediate_size", 512))
+    return replace(model, shared_size=k.count("shared_expert_intermediate_size", 512))
 
 
 def delta_net(k: Keys) -> Recurrence:
@@ -105,4 +123,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, rms_norm_plus_one(t, x, "norm"))
 
 
-FAMILY = Family(_config, embed, _layer, _head, kernels=HF_ONLY, trained=False)
+FAMILIES = {
+    "qwen3_next": Family(_next, embed, _layer, _head, kernels=HF_ONLY, trained=False),
+    "qwen3_5_text": Family(_dense, embed, _layer, _head, kernels=HF_ONLY, trained=False),
+    "qwen3_5_moe_text": Family(_moe, embed, _layer, _head, kernels=HF_ONLY, trained=False),
+}

@@ -208,7 +208,7 @@ class Run:
 class Serve:
     """On the fullest GPU of one replica.
 
-    table_bytes           what an engine keeps besides weights: rotary tables
+    table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks
     overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
     offloaded_bytes       of the weights, in the host's memory

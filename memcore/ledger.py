@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 from memcore import policies
@@ -45,6 +46,23 @@ class Group:
         return cls(tuple(rows))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Holding:
+    """Groups that are alive together, equal ones as one, and how many of each: what a schedule
+    says once for all sizes."""
+
+    groups: tuple[Group, ...]
+    times: tuple[int, ...]
+
+    @classmethod
+    def of(cls, alive: Iterable[tuple[Group, int]]) -> Holding:
+        counted: dict[Group, int] = {}
+        for group, times in alive:
+            if times and group.rows:
+                counted[group] = counted.get(group, 0) + times
+        return cls(tuple(counted), tuple(counted.values()))
+
+
 class Amounts:
     """Bytes of templates, groups and windows for one mapping of sizes."""
 
@@ -68,19 +86,20 @@ class Amounts:
         n = self._elements.get(shape)
         return (self.elements(shape) if n is None else n) * DTYPE_BYTES[dtype]
 
-    def group(self, group: Group) -> Number:
-        n = self._groups.get(group)
-        if n is None:
-            n = sum(self.bytes(r.shape, r.dtype) * r.copies for r in group.rows)
-            self._groups[group] = n
-        return n
-
     def alive(self, groups: Iterable[tuple[Group, Number]]) -> Number:
         """Bytes of groups, each so many times over."""
-        n: Number = 0
-        for group, times in groups:
-            n = n + self.group(group) * times
-        return n
+        return self.held(Holding.of(groups))
+
+    def held(self, holding: Holding) -> Number:
+        """Bytes of a holding. No loop of Python's own: this runs for every instant of a plan."""
+        sizes = self._groups
+        try:
+            return sum(map(mul, map(sizes.__getitem__, holding.groups), holding.times))
+        except KeyError:  # the first time that some group is asked for
+            for group in holding.groups:
+                if group not in sizes:
+                    sizes[group] = sum(self.bytes(r.shape, r.dtype) * r.copies for r in group.rows)
+        return self.held(holding)
 
     def peak(self, window: Window) -> tuple[Number, int]:
         """A window's peak; layers of a kind share their window, so it is found once."""

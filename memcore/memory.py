@@ -19,7 +19,7 @@ from memcore.instants import (
     saved_for_backward,
     waiting,
 )
-from memcore.ledger import Amounts, Template
+from memcore.ledger import Amounts, Holding, Template
 from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
@@ -269,7 +269,10 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
         key = step.first, step.last, step.layers
         if key not in seen:
             moments = [(i, *instant_bytes(i, amounts)) for i in alone.instants]
-            seen[key] = moments, _consumers(waiting(replace(alone, waiting=1, losses=0)), amounts)
+            seen[key] = (
+                moments,
+                _consumers(Holding.of(waiting(replace(alone, waiting=1, losses=0))), amounts),
+            )
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
         top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))
@@ -384,17 +387,14 @@ def _timeline(schedule: Sequence[Instant], amounts: Amounts, rank: int) -> list[
     return [_moment(i, *instant_bytes(i, amounts), amounts, rank) for i in schedule]
 
 
-def _consumers(alive: Alive, amounts: Amounts) -> dict[str, int]:
-    """Bytes of groups by consumer."""
-    sums = dict.fromkeys(CONSUMERS, 0)
-    for group, times in alive:
-        for consumer, each in amounts.by_consumer(group).items():
-            sums[consumer] += each * times
-    return sums
+def _consumers(holding: Holding, amounts: Amounts) -> dict[str, int]:
+    """Bytes of a holding by consumer."""
+    parts = holding.by_consumer
+    return {name: amounts.held(parts[name]) if name in parts else 0 for name in CONSUMERS}
 
 
 def _moment(instant: Instant, n: Number, at: int, amounts: Amounts, rank: int) -> InstantMemory:
-    consumers = _consumers(instant.alive, amounts)
+    consumers = _consumers(instant.holding, amounts)
     where = ""
     if instant.window:
         where = instant.window.names[at]

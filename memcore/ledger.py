@@ -14,7 +14,7 @@ from operator import mul
 from typing import Any
 
 from memcore import policies
-from memcore.dims import Number, Shape, elements, is_array, maximum, shape_text
+from memcore.dims import Number, Shape, elements, maximum, shape_text
 from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
 from memcore.tape import ALWAYS, Storage, Tape
 
@@ -97,12 +97,15 @@ class Holding:
         return {name: Holding.of(parts) for name, parts in found.items()}
 
 
+PLAIN = frozenset((int, float, bool))  # sizes that are no arrays
+
+
 class Amounts:
     """Bytes of templates, groups and windows for one mapping of sizes."""
 
     def __init__(self, sizes: dict[str, Number]):
         self.sizes = sizes
-        self.arrays = any(map(is_array, sizes.values()))
+        self.arrays = not PLAIN.issuperset(map(type, sizes.values()))
         self._elements: dict[Shape, Number] = {}
         self._texts: dict[Shape, str] = {}
         self._groups: dict[Group, Number] = {}

@@ -102,7 +102,7 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
     )
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=512)
 def _same(step: Step) -> Step:
     """The first step that is equal to this one: what it has found out about its schedule, which no
     size changes, serves every plan of the same words."""

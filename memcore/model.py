@@ -159,6 +159,8 @@ class Model:
     layers             number of layers
     hidden_size, ...   widths and counts as in config.json
     rotary_dim         dimensions of a head that are rotated
+    rotary_tables      of each table of their cosines and sines: whose it is ('': every layer's),
+                       and its rows; (): one of max_positions
     window             tokens that a sliding layer sees, or of a chunk; 0: it has none
     embedding_size     width of the token embedding, where it differs from the hidden size
     position_rows      rows of a learned position table
@@ -192,6 +194,7 @@ class Model:
     max_positions: int
     traits: Traits
     rotary_dim: int = 0
+    rotary_tables: tuple[tuple[str, int], ...] = ()
     window: int = 0
     embedding_size: int = 0
     position_rows: int = 0
@@ -384,6 +387,21 @@ class Keys:
                         return default
                     return value
         return default
+
+    @property
+    def stretch(self) -> float:
+        """Positions of a rotary table over those that the model was trained with: the factor of
+        linear scaling, which an engine's table is longer by."""
+        parameters = self.config.get("rope_parameters")
+        if isinstance(parameters, Mapping) and "full_attention" in parameters:
+            parameters = parameters["full_attention"]
+        for place in (parameters, self.config.get("rope_scaling")):
+            if isinstance(place, Mapping):
+                factor = place.get("factor")
+                linear = "linear" in (place.get("rope_type"), place.get("type"))
+                if linear and isinstance(factor, (int, float)):
+                    return min(max(1.0, float(factor)), 1e6)
+        return 1.0
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.config.get(key, default)

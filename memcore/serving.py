@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memcore import catalog, constants, policies, stored
+from memcore import allocator, catalog, constants, policies, stored
 from memcore.blocks import Blocks, build, structure_of
 from memcore.dims import (
     EP,
@@ -494,23 +494,29 @@ def outer(server: Server, amounts: Amounts) -> list[Storage]:
     return max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
 
 
-def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
-    """Weights on the fullest GPU: its share of the layers, and the larger of embedding and head."""
-    held: list[tuple[Storage, str, int]] = []
-    for p in outer(server, amounts):
-        held += ((p, kind, 1) for kind in _types(server, amounts, p, (0,)))
+Held = tuple[Storage, str, int]  # a weight, its type, and in how many layers
+
+
+def _held(server: Server, amounts: Amounts) -> list[list[Held]]:
+    """Weights on the fullest GPU: the larger of embedding and head, its share of the layers of each
+    kind, and its towers."""
+    ends = outer(server, amounts)
+    found: list[list[Held]] = [
+        [(p, kind, 1) for p in ends for kind in _types(server, amounts, p, (0,))]
+    ]
     for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
-        for p in tape.parameters:
-            held += ((p, *item) for item in _types(server, amounts, p, layers).items())
+        types = ((p, _types(server, amounts, p, layers)) for p in tape.parameters)
+        found.append([(p, *item) for p, of in types for item in of.items()])
     of_text = {p.name.rpartition("embed.")[2] for p in server.embed.parameters}
-    held += (
-        (p, server.plan.serve.weight_dtype, n)
-        for tape, n in server.tower
-        for p in tape.parameters
-        if p.name.rpartition(".embed.")[2] not in of_text  # which its own tape has
-    )
+    for tape, n in server.tower:
+        own = (p for p in tape.parameters if p.name.rpartition(".embed.")[2] not in of_text)
+        found.append([(p, server.plan.serve.weight_dtype, n) for p in own])
+    return found
+
+
+def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
     rows = []
-    for p, kind, times in held:
+    for p, kind, times in (item for held in _held(server, amounts) for item in held):
         shape = shared_out(server, p.shape)
         each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
         rows.append(
@@ -574,17 +580,42 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
                 AUTOGRAD, f"weights of {server.draft.plan.architecture.label}, which guesses",
             )
         )  # fmt: skip
-    if not (model.rotary_dim and server.manager.pages):
+    if not server.manager.pages:
         return rows
-    n = model.max_positions * model.rotary_dim * policies.DTYPE_BYTES[dtype]
-    return [
-        *rows,
-        LedgerRow(
-            "rotary table", "tables",
-            f"positions {model.max_positions:,} x ROTARY {model.rotary_dim:,}", dtype, n, 1, n,
-            "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
-        ),
-    ]  # fmt: skip
+    for which, positions in model.rotary_tables or (("", model.max_positions),):
+        n = positions * model.rotary_dim * policies.DTYPE_BYTES[dtype]
+        if n:
+            rows.append(
+                LedgerRow(
+                    f"rotary table, {which} layers" if which else "rotary table", "tables",
+                    f"positions {positions:,} x ROTARY {model.rotary_dim:,}", dtype, n, 1, n,
+                    "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
+                )
+            )  # fmt: skip
+    return rows + _rests(server, amounts)
+
+
+def _rests(server: Server, amounts: Amounts) -> list[LedgerRow]:
+    """What the allocator leaves unused beside the matrices of each layer, as an engine joins them:
+    queries, keys and values are one tensor, and so are gate and up."""
+    joined: dict[tuple[str, ...], list[tuple[Storage, str, int]]] = {}
+    for i, held in enumerate(_held(server, amounts)):
+        for p, kind, n in held:
+            joined.setdefault((str(i), stored.joined(p.name), kind), []).append((p, kind, n))
+    rows = []
+    for (_, name, kind), parts in joined.items():
+        shapes = [shared_out(server, p.shape) for p, _, _ in parts]
+        n, layers = sum(map(amounts.elements, shapes)) * stored.bits_alone(kind) // 8, parts[0][2]
+        rest = int(allocator.rest(n))
+        if rest:
+            rows.append(
+                LedgerRow(
+                    f"{name}, rest of its block", "rests", " + ".join(map(amounts.text, shapes)),
+                    kind, rest, layers, rest * layers, "hbm", "always", "exact", allocator.SOURCE,
+                    "too little for the allocator to give to another tensor",
+                )
+            )  # fmt: skip
+    return rows
 
 
 def kept_by_window(server: Server) -> int:

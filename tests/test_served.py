@@ -62,11 +62,8 @@ def test_kv_per_token(run):
     assert abs(run.error) <= TOLERANCES["KV per token"]
 
 
-# What misses, and by how much: tables that a log does not name, and 0.18 GiB not explained.
-MISSED = {
-    "vLLM: weights of Gemma 3 27B on an MI300X": -0.0128,
-    "vLLM: weights of Qwen2.5 32B on two L40S": -0.0061,
-}
+# What misses, and by how much: on AMD vLLM logs the whole device (tests/test_allocator.py).
+MISSED = {"vLLM: weights of Gemma 3 27B on an MI300X": -0.0068}
 
 
 @pytest.mark.parametrize("run", of("weights"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcore import constants, policies, stored
+from memcore import allocator, constants, policies, stored
 from memcore.communication import Links
 from memcore.dims import HEADS, TP
 from memcore.explain.book import Book, Explanation, about, rule
@@ -30,7 +30,7 @@ from memcore.explain.of_time import (
     reached,
     ring,
 )
-from memcore.explain.shapes import row, shape, sum_of, text_shape, width
+from memcore.explain.shapes import product_of, row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
 from memcore.memory import listed
 from memcore.report import LedgerRow
@@ -120,6 +120,10 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == "workspace":
         formula = _activation(book)
+    elif r.consumer == "rests":
+        formula = _unused(book, r)
+        if field == "bytes" and r.count > 1:
+            formula = formula * known("layers", r.count, source="the plan: parallel.pp")
     elif r.consumer == "tables":
         each = width(r.dtype)
         formula = text_shape(book, r.shape, serving=True) * each
@@ -131,6 +135,14 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         if field == "bytes" and r.count > 1:
             formula = formula * known("layers", r.count, source="the plan: parallel.pp")
     return about(r.name, "bytes", formula, meaning, [r.source], r.certainty)
+
+
+def _unused(book: Book, r: LedgerRow) -> Formula:
+    """What is left of a tensor's segment."""
+    bits = known(f"bits of {r.dtype}", stored.bits_alone(r.dtype), source=STORED)
+    tensor = product_of(book, r.shape, serving=True) * bits / 8
+    segment = known("segment", allocator.SEGMENT, "bytes", source=allocator.SOURCE)
+    return ceiling(tensor / segment) * segment - tensor
 
 
 @rule("serve.held")
@@ -156,8 +168,12 @@ def _states(book: Book) -> Explanation:
 
 @rule("serve.table_bytes")
 def _tables(book: Book) -> Explanation:
-    rows = [(f"serve.rows.{i}", r) for i, r in enumerate(book.serve.rows) if r.consumer == "tables"]
-    meaning = "What an engine keeps besides weights."
+    rows = [
+        (f"serve.rows.{i}", r)
+        for i, r in enumerate(book.serve.rows)
+        if r.consumer in ("tables", "rests")
+    ]
+    meaning = "What an engine keeps besides weights, and what no other tensor can use."
     if not rows:
         return about("Tables", "bytes", None, meaning, [ROTARY_SOURCE], value=0)
     return about("Tables", "bytes", sum_of(book, rows), meaning)

@@ -26,7 +26,8 @@ class Pages:
     whole, part      layers that see all, and those with a window, over those of a group: what a
                      token has of a group's place for one. Where a group is not full, the rest is
                      lost
-    constant         blocks of every sequence, whatever its length: a state
+    constant         blocks of every sequence, whatever its length, as of a state; fixed: the places
+                     of these that are filled
     ahead            places beyond the next token, for those that a draft guesses
     """
 
@@ -39,6 +40,7 @@ class Pages:
     whole: float = 1.0
     part: float = 0.0
     constant: int = 0
+    fixed: float = 0.0
     ahead: int = 0
 
     def unseen(self, computed: int) -> int:
@@ -80,5 +82,6 @@ class Pages:
         return found
 
     def places(self, tokens: int) -> float:
-        """Places that so many tokens take without blocks, where a window keeps what it sees."""
+        """Places that so many tokens take without blocks, where a window keeps what it sees;
+        besides `fixed`."""
         return self.whole * tokens + (self.part and self.part * min(tokens, self.window))

@@ -167,7 +167,7 @@ def both(pairs, shape, blocks, most, budget, guesses=0, lookahead=0, gap=3):
     requests = Requests(tuple(float(gap * i) for i in range(len(pairs))), prompts, outputs)
     pages = Pages(
         block, full, windowed, window if windowed else 0, chunked and windowed > 0, budget,
-        float(full), float(windowed), 0, guesses + lookahead,
+        float(full), float(windowed), ahead=guesses + lookahead,
     )  # fmt: skip
     pace = Guessed.of(guesses, 0.6, 5) if guesses else STEADY
     longest = 200

@@ -14,15 +14,17 @@ from dataclasses import dataclass, field, replace
 from memcore.plan import Plan
 from memcore.serving import Server
 from memcore.serving_time import (
-    ATTENTION,
-    HEAD,
+    HOST,
+    LAUNCH,
     LAYERS,
+    LINK,
     Part,
     attention,
     context_of,
     host_rate,
     of_head,
     parts,
+    scans,
     seconds,
     seen_of_prompt,
 )
@@ -87,6 +89,7 @@ class Clock:
     window     tokens that layers with a window see, which begins anew at each of its multiples
                where `chunked`; 0: none has one
     guesses    tokens that a draft guesses for a step; draft: its own clock, where it is a model
+    scan       through states: of a step, by sequences; scanned: of a part of a prompt, by tokens
     """
 
     layers: Curve
@@ -100,6 +103,8 @@ class Clock:
     chunked: bool = False
     guesses: int = 0
     draft: Clock | None = None
+    scan: Curve | None = None
+    scanned: Curve | None = None
 
     def decode(self, sequences: int) -> tuple[float, float]:
         """A step of each without attention: what hides the cache's way from the host, and what is
@@ -108,7 +113,8 @@ class Clock:
         beside = self.beside.at(rows)
         if self.draft:
             beside += self.guesses * sum(self.draft.decode(sequences))
-        return self.layers.at(rows) + self.head.at(rows), beside
+        found = self.layers.at(rows) + self.head.at(rows)
+        return found + (self.scan.at(sequences) if self.scan else 0.0), beside
 
     def load(self, context: float, seen: float) -> tuple[float, float]:
         """Attention of a step to so many tokens in all, of which layers with a window see `seen`;
@@ -133,6 +139,10 @@ class Clock:
             attention += max(self.pair.of(*self.pairs(start, now)), self.read.of(there, visible))
             if self.host:
                 fetched += self.host.of(there, visible)
+            if self.scanned:
+                attention += self.scanned.at(now)
+        if self.scan and sequences:
+            attention += self.scan.at(sequences)
         found = self.layers.at(tokens) + attention
         found += self.head.at(sequences * (1 + self.guesses) + len(chunks))
         return max(found, fetched) + self.beside.at(tokens) + later
@@ -164,11 +174,12 @@ class Clock:
 def _clock(server: Server) -> Clock:
     plan = server.plan
     s, model, prompt_len = plan.serve, plan.architecture, plan.serve.prompt_len
-    new, windows = 1 + s.draft_tokens, server.windows
-    every = model.layers - windows
+    new, windows, every = 1 + s.draft_tokens, server.every.windowed, server.every.full
 
     def rate(seconds: float, whole: float, part: float) -> Rate:
         """Of a layer for each token; layers of both kinds take as long for one that they see."""
+        if not server.every.attends:
+            return Rate()
         each = seconds / (every * whole + windows * part)
         return Rate(each * every, each * windows)
 
@@ -184,11 +195,17 @@ def _clock(server: Server) -> Clock:
         moved = step.hbm_bytes / plan.parallel.pp / host_rate(plan)
         host = rate(moved, seen, min(seen, model.window))
     sizes = sizes_to(max(s.max_batched_tokens, rows))
+    scanning: tuple[Curve | None, ...] = ()
+    if server.every.recurrent:
+        scanning = (
+            Curve.of(s.concurrency, lambda n: seconds(scans(server, n, new))),
+            Curve.of(s.max_batched_tokens, lambda n: seconds(scans(server, 1, n))),
+        )
     forwards = [parts(server, n, 1, 1, 1) for n in sizes]
     return Clock(
         Curve(sizes, tuple(_only(found, LAYERS) for found in forwards)),
         Curve.of(rows, lambda n: seconds(of_head(server, n))),
-        Curve(sizes, tuple(seconds(f) - _only(f, LAYERS, ATTENTION, HEAD) for f in forwards)),
+        Curve(sizes, tuple(_only(found, LINK, HOST, LAUNCH) for found in forwards)),
         once,
         rate(prompt.compute_seconds, *pairs),
         rate(prompt.hbm_seconds, prompt_len, visible),
@@ -197,6 +214,7 @@ def _clock(server: Server) -> Clock:
         server.chunked,
         s.draft_tokens,
         _drafts(server.draft, seen) if server.draft else None,
+        *scanning,
     )
 
 

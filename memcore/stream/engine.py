@@ -203,7 +203,7 @@ class Continuous:
             return 0.0
         prompt, output = self.requests.prompts[i], self.requests.outputs[i]
         tokens = prompt + output - 1 + self.pace.guesses
-        return min(pool.pages.places(tokens), pool.wants(prompt, output))
+        return min(pool.pages.places(tokens) + pool.pages.fixed, pool.wants(prompt, output))
 
     def _use(self, places: float) -> None:
         self.used += places
@@ -312,8 +312,8 @@ class Continuous:
         of these does not see."""
         pool, pages, there = self.pool, self.pool.pages, self.read[i]
         if pool.reserves:
-            return pages.places(there + now)
-        found = pages.whole * max(0, there + now - pool.kept)
+            return pages.places(there + now) + pages.fixed
+        found = pages.fixed + pages.whole * max(0, there + now - pool.kept)
         if pages.part:
             found += pages.part * max(0, there + now - max(pool.kept, pages.unseen(there)))
         return found
@@ -347,7 +347,7 @@ class Continuous:
         pages, kept = self.pool.pages, self.pool.kept
         own, stage, window = tokens - kept, self.stage[i], pages.window
         if not window:
-            return 0, 0, own, 1.0
+            return 0, 0, pages.fixed + pages.whole * own, pages.whole
         if pages.chunked:
             if stage and self.pool.reserves:
                 places, more = min(tokens, window), 0
@@ -357,9 +357,8 @@ class Continuous:
         else:
             seen, grows = (window, 0) if stage else (tokens, 1)
             places, more = (window, 0) if stage == 2 else (own, 1)
-        return (
-            seen, grows, pages.whole * own + pages.part * places, pages.whole + pages.part * more
-        )  # fmt: skip
+        used = pages.fixed + pages.whole * own + pages.part * places
+        return seen, grows, used, pages.whole + pages.part * more
 
     def _count(self, i: int, tokens: int, sign: int) -> None:
         """A sequence of so many tokens comes (1) or goes (-1)."""

@@ -85,7 +85,7 @@ class Contiguous:
     def wants(self, prompt: int, output: int) -> int:
         """Places that a sequence reserves, those of a state included."""
         tokens = self.pages.places(self.reserve(prompt, output))
-        return math.ceil(tokens) + self.pages.constant * self.pages.block
+        return math.ceil(tokens + self.pages.fixed)
 
     def ever(self, prompt: int, output: int) -> bool:
         """Whether an empty pool has room for it."""
@@ -295,7 +295,7 @@ class Paged:
             self.covered = max(self.covered, last)
             return self.covered
         each = self.groups * self.generating - self.pages.windowed * self.sliding
-        rounds = most // self.block
+        rounds = most // self.block if self.groups else 0
         if rounds and self.sliding:
             high = self._high()
             if self.free < high:

@@ -15,7 +15,7 @@ from memcore.pages import ceil_div
 from memcore.plan import Plan
 from memcore.report import plain
 from memcore.serving import Server
-from memcore.serving_time import transfer_rate
+from memcore.serving_time import sent, transfer_rate
 from memcore.stream.clock import Clock
 from memcore.stream.engine import KINDS, Continuous, Static, Trace
 from memcore.stream.lengths import Lengths, Requests, draw, longest
@@ -136,10 +136,11 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
         return None
     s, slots = plan.serve, serving.places(plan, report.serve)
     requests, clock, most = draw(plan, lengths), Clock.of(plan), longest(plan)
+    server = Server.of(plan)
     runs = [
         run(plan, name, requests, clock, slots)
         for name, strategy in policies.STRATEGIES.items()
-        if not strategy.shares or s.shared_prefix >= s.block_size
+        if not strategy.shares or _shares(server)
     ]
     table = min(s.concurrency, s.max_batched_tokens) * ceil_div(most, s.block_size) * TABLE_ENTRY
     return Stream(
@@ -155,6 +156,13 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
     )
 
 
+def _shares(server: Server) -> bool:
+    """Whether sequences have blocks in common: whole ones of a prefix, and no state after it, which
+    vLLM does not keep unless asked to."""
+    cut = serving.room(server, serving.one_forward(server))
+    return server.plan.serve.shared_prefix >= cut.tokens and not server.caches.recurrent
+
+
 def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> Run:
     """One strategy, with a cache of `slots` places."""
     s, most, strategy = plan.serve, longest(plan), policies.STRATEGIES[name]
@@ -163,11 +171,11 @@ def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> 
     pace: Pace = STEADY
     if s.draft_tokens:
         pace = Guessed.of(s.draft_tokens, s.draft_acceptance, s.seed)
-    prefix = requests.shared if strategy.shares else 0
+    prefix = requests.shared if strategy.shares and _shares(server) else 0
 
     def paged(lag: int) -> Paged:
         ahead = replace(pages, ahead=pages.ahead if lag else 0)
-        return Paged(slots, s.block_size, prefix, ahead, most, lag)
+        return Paged(slots, pages.block, prefix, ahead, most, lag)
 
     limits, words = (s.concurrency, s.max_batched_tokens), policies.PREFILLS[s.prefill]
     read = None
@@ -195,9 +203,10 @@ def _sent(requests: Requests, read: Trace, server: Server) -> tuple[Requests, li
     cache after the other goes over the link, when its prompt is read."""
     who = [i for i, at in enumerate(read.first) if not math.isnan(at)]
     who.sort(key=lambda i: (read.first[i], i))
-    each, free, ready = server.kv_per_token / transfer_rate(server.plan)[1], 0.0, []
+    none, one = (sent(server, tokens) for tokens in (0, 1))
+    rate, free, ready = transfer_rate(server.plan)[1], 0.0, []
     for i in who:
-        free = max(free, read.first[i]) + requests.prompts[i] * each
+        free = max(free, read.first[i]) + (none + (one - none) * requests.prompts[i]) / rate
         ready.append(free)
     prompts, outputs = (tuple(of[i] for i in who) for of in (requests.prompts, requests.outputs))
     return Requests(tuple(ready), prompts, outputs, requests.shared), who
@@ -293,6 +302,9 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             f"Lengths are drawn from the {len(lengths):,} rows of a file, which is not part of the "
             "plan or its link."
         )
+    server = Server.of(plan)
+    if s.shared_prefix and server.caches.recurrent:
+        notes.append("No prefix is shared: layers with a state keep none after it.")
     if s.max_batched_tokens < s.concurrency:
         notes.append(
             f"At most {s.max_batched_tokens:,} sequences run at once: an iteration has room for as "

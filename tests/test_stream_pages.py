@@ -307,19 +307,20 @@ def test_states_take_blocks_of_every_sequence_whatever_its_length():
     pairs = [(5, 5), (50, 3), (1, 60)]
     prompts, outputs = zip(*pairs, strict=True)
     requests = Requests((0.0,) * 3, prompts, outputs)
-    for pool in (
-        Paged(1600, 16, pages=Pages(16, constant=7)),
-        Contiguous(1024, lambda prompt, output: prompt + output, Pages(16, constant=7)),
+    shape = Pages(16, constant=7, fixed=100.0)
+    for pool, state in (
+        (Paged(1600, 16, pages=shape), 7 * 16),
+        (Contiguous(1024, lambda prompt, output: prompt + output, shape), 100),
     ):
-        kind = type("Most", (Continuous,), {"most_held": 0})
-        server = kind(requests, pool, Clock.constant(1.0), 3, 100)
-        measured = []
-        server._measure = lambda *a, m=measured, p=pool: m.append(p.asked)
+        server = Continuous(requests, pool, Clock.constant(1.0), 3, 100)
         trace = server.run()
         assert not any(map(math.isnan, trace.done))
-        assert max(measured) >= 3 * 7 * 16
+        assert max(p[2] for p in trace.meter.points) >= 3 * state
+        assert max(p[1] for p in trace.meter.points) >= 3 * 100
+        assert all(share >= 0 for share in trace.meter.sums.values())
         assert pool.held == 0
-    tight = Paged(16 * 13, 16, pages=Pages(16, constant=7))
+        assert server.used == pytest.approx(0)
+    tight = Paged(16 * 13, 16, pages=shape)
     trace = Continuous(requests, tight, Clock.constant(1.0), 3, 100).run()
     assert max(p[3] for p in trace.meter.points) == 1
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memcore import catalog, constants, policies, stored
+from memcore import catalog, constants, policies, stored, towers
 from memcore.blocks import Blocks, build, structure_of
 from memcore.dims import (
     EP,
@@ -40,6 +40,7 @@ from memcore.serving_time import CACHE_READ as CACHE_READ
 from memcore.serving_time import Point, as_read, bound, felt, points
 from memcore.serving_time import forward as forward
 from memcore.tape import Storage, Tape
+from memcore.towers import Tower
 from memcore.units import GiB, bytes_text
 
 KV_SOURCE = (
@@ -50,6 +51,12 @@ PAGES_SOURCE = (
     "vLLM's hybrid KV cache manager: layers of a kind in groups of equal size, all drawing blocks "
     "of the same bytes from one pool (vllm/v1/core/kv_cache_utils.py)"
 )
+ENCODER_NOTE = (
+    "Serving: the encoder reads the prompt, once; every decoder layer keeps keys and values of all "
+    "of its tokens, and of those that are generated. A paged cache is planned as vLLM has it for "
+    "other encoder-decoders, since it serves no T5. Streams of requests are not simulated."
+)
+CROSS_CACHE = "cross-attention cache"
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 ROTARY_SOURCE = (
     "vLLM keeps cosines and sines of every position in the model's dtype "
@@ -73,7 +80,7 @@ class Server:
     timed   the layers' tapes with the kernels that run: fused, but for an eager runtime
     bits    of each value that products read, by shape: those of weights, as they are stored
     draft   the server of the model that guesses tokens, on the same GPUs
-    tower   what makes tokens of images before the layers: tapes, and how many parts are of each
+    tower   what runs before the layers, once for a prompt
     """
 
     plan: Plan
@@ -85,26 +92,26 @@ class Server:
     timed: tuple[Tape, ...]
     bits: Mapping[Shape, float]
     draft: Server | None
-    tower: tuple[tuple[Tape, int], ...] = ()
+    tower: Tower | None = None
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
         s, model = plan.serve, replace(plan.architecture, tower=None)
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
+        fused = "hf" if policies.RUNTIMES[s.runtime].launches else "compile"
         kinds, stack = layers_of(model)
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         per_stage = -(-model.layers // plan.parallel.pp)
-        timed = blocks
-        if not policies.RUNTIMES[s.runtime].launches:
-            timed = build(structure_of(model, kernels="compile", dtype=compute, served=True), kinds)
+        timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)
         draft = None
         if s.draft_tokens and s.draft_model != "none":
             draft = cls.of(_drafting(plan))
         bits = _read_bits(plan, blocks, stack)
+        tower = Tower.of(plan.architecture, compute, fused, policies.KV_CACHES[s.kv_cache].pages)
         return cls(
             plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
-            _tower(plan.architecture, compute),
+            tower,
         )  # fmt: skip
 
     @property
@@ -112,8 +119,14 @@ class Server:
         return policies.KV_CACHES[self.plan.serve.kv_cache]
 
     @property
+    def compute(self) -> str:
+        """The dtype that operations have."""
+        return policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
+
+    @property
     def length(self) -> int:
-        """Tokens of a sequence at its end."""
+        """Tokens of a sequence at its end: of an encoder-decoder those that the encoder reads, and
+        the decoder's: a start token, and all that it generates but the last, which nobody reads."""
         return self.plan.serve.prompt_len + self.plan.serve.output_len
 
     @property
@@ -160,10 +173,14 @@ class Server:
         own = math.ceil(self.stage_layers * self.cached(self.amounts(1, 1)) * self.kv_bits / 8)
         return own + (self.draft.kv_per_token if self.draft else 0)
 
-    def amounts(self, batch: Number, tokens: Number) -> Amounts:
-        """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
+    def amounts(self, batch: Number, tokens: Number, images: Number = 0) -> Amounts:
+        """Amounts for one forward of `batch` sequences of `tokens` new tokens each, with so many
+        images; an encoder has read a whole prompt of each."""
         sizes = self.plan.sizes()
         sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.stage_layers}
+        sizes["IMAGES"] = images
+        if self.plan.architecture.encoder_decoder:
+            sizes |= {"S": self.plan.serve.prompt_len, "TARGET": tokens}
         if self.manager.pages:
             sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         derive(sizes)
@@ -174,34 +191,32 @@ class Server:
     def executions(self) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
         """What one forward runs in the layers besides attention, and in the head, without a loss:
         attention reads the cache, and is timed apart."""
-        return _forward(self.timed, tuple(self.stack.counts), self.head)
+        return _forward(self.timed, tuple(self.stack.counts), self.head)[:2]
+
+    @property
+    def once(self) -> tuple[Execution, ...]:
+        """What runs once for a prompt: its tower, and in the layers what makes keys and values of
+        an encoder's result."""
+        if self.tower is None:
+            return ()
+        return self.tower.executions + _forward(self.timed, tuple(self.stack.counts), self.head)[2]
 
 
 @functools.lru_cache(maxsize=256)
 def _forward(
     layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
-) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
-    of_layers, of_head = (
-        [e for e in of if e.work.phase == "forward"]
-        for of in (executions(layers, counts), executions((head,), (1,)))
-    )
+) -> tuple[tuple[Execution, ...], tuple[Execution, ...], tuple[Execution, ...]]:
+    besides = [
+        e
+        for e in executions(layers, counts)
+        if towers.in_forward(e) and ".core." not in e.work.name
+    ]
+    of_head = (e for e in executions((head,), (1,)) if e.work.phase == "forward")
     return (
-        tuple(
-            e for e in of_layers
-            if ".core." not in e.work.name and (e.work.traffic or e.work.flops)
-        ),
+        tuple(e for e in besides if not towers.of_encoder(e)),
         tuple(e for e in of_head if ".loss." not in e.work.name),
-    )  # fmt: skip
-
-
-def _tower(model: Model, compute: str) -> tuple[tuple[Tape, int], ...]:
-    """The tower of a model that has one, and what leads from it to the layers."""
-    if not model.tower:
-        return ()
-    kinds, stack = layers_of(model)
-    blocks = build(structure_of(model, dtype=compute, served=True), kinds)
-    parts = zip(kinds, blocks.layers, stack.counts, strict=True)
-    return ((blocks.embed, 1), *((tape, n) for kind, tape, n in parts if kind.place))
+        tuple(e for e in besides if towers.of_encoder(e)),
+    )
 
 
 def chosen(experts: int, top_k: int, tokens: int) -> int:
@@ -274,7 +289,7 @@ def room(server: Server, amounts: Amounts) -> Room:
     group = most if most < HYBRID_MOST * least else least
     per_token = server.cached(amounts) * server.kv_bits / 8
     beside = s.block_size * server.draft.kv_per_token if server.draft else 0
-    of_full = ceil_div(server.length, s.block_size)
+    of_full = sum(ceil_div(n, s.block_size) for n in sequences(server))
     seen = min(server.plan.architecture.window - (not server.chunked) + s.max_batched_tokens,
                server.length)  # fmt: skip
     of_window = ceil_div(seen, s.block_size) + (not server.chunked)
@@ -288,9 +303,28 @@ def room(server: Server, amounts: Amounts) -> Room:
     )
 
 
+def sequences(server: Server) -> tuple[int, ...]:
+    """Tokens that a layer keeps at a sequence's end, by what they are of: an encoder's apart."""
+    s = server.plan.serve
+    if server.plan.architecture.encoder_decoder:
+        return s.prompt_len, s.output_len
+    return (server.length,)
+
+
+def cross_bytes(server: Server, amounts: Amounts) -> int:
+    """Of a sequence's cache, keys and values of the encoder's tokens, in every decoder layer."""
+    if not server.plan.architecture.encoder_decoder:
+        return 0
+    s = server.plan.serve
+    if server.manager.pages:
+        return int(ceil_div(s.prompt_len, s.block_size)) * room(server, amounts).block_bytes
+    kept = server.stage_layers * server.cached(amounts) * s.prompt_len
+    return math.ceil(kept * server.kv_bits / 8)
+
+
 def servable(model: Model) -> bool:
-    """Whether it generates, from a prompt that its layers read as tokens."""
-    return FAMILIES[model.family].decoder and (not model.tower or model.tower.image is not None)
+    """Whether it generates, token by token."""
+    return FAMILIES[model.family].decoder
 
 
 def serve(plan: Plan) -> Serve:
@@ -323,16 +357,22 @@ def serve(plan: Plan) -> Serve:
         tokens = blocks * s.block_size if paged else left // per_token
     # Averaged over a sequence's life, half of what it will generate is not there yet. Contiguous
     # memory is held for it; pages are not, and only the last page is half empty.
-    idle = (s.block_size - 1) / 2 if paged else s.output_len / 2 if server.manager.reserves else 0
+    last = len(sequences(server)) * (s.block_size - 1) / 2
+    idle = last if paged else s.output_len / 2 if server.manager.reserves else 0
     running = max(1, min(s.concurrency, concurrent))
     time = felt(server, running)
-    kv = _kv_row(server, amounts, sequence, min(s.concurrency, concurrent))
+    held, cross = min(s.concurrency, concurrent), cross_bytes(server, amounts)
+    kv = _kv_rows(server, amounts, sequence, cross, held)
+    tower, kept = towers.memory(server, amounts)
     return Serve(
         weights_bytes=weights_bytes,
         offloaded_bytes=away,
         table_bytes=table_bytes,
         kv_bytes_per_token=per_token,
         activation_bytes=activations.bytes,
+        tower_bytes=int(tower),
+        feature_bytes=int(kept),
+        profiled_images=towers.profiled(server),
         overhead_bytes=overhead,
         outside_bytes=outside,
         budget_bytes=budget,
@@ -342,11 +382,13 @@ def serve(plan: Plan) -> Serve:
         blocks_per_sequence=pages.blocks if paged else 0,
         kv_capacity_tokens=tokens,
         sequence_bytes=sequence,
+        cross_bytes_per_sequence=cross,
         wasted_bytes_per_sequence=round(idle * per_token),
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
         prefill_steps=time.chunks,
         transfer_seconds=time.transfer,
+        tower_seconds=time.once,
         ttft_seconds=time.first,
         tpot_seconds=time.each,
         stall_seconds=time.stall,
@@ -356,7 +398,7 @@ def serve(plan: Plan) -> Serve:
         decode_bound_by=bound(time.decode),
         gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
         replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),
-        rows=(*weights, *tables, kv, activations),
+        rows=(*weights, *tables, *kv, activations),
     )
 
 
@@ -366,8 +408,12 @@ def host_room(plan: Plan) -> int:
 
 
 def one_forward(server: Server) -> Amounts:
-    """Amounts of the largest forward that the server runs."""
-    return server.amounts(1, server.plan.serve.max_batched_tokens)
+    """Amounts of the largest forward that the server runs: an encoder's of whole prompts, with the
+    first token of each."""
+    if server.plan.architecture.encoder_decoder:
+        return server.amounts(towers.prompts(server), 1)
+    tokens = server.plan.serve.max_batched_tokens
+    return server.amounts(1, tokens, towers.profiled(server))
 
 
 def overheads(plan: Plan) -> list[constants.Constant]:
@@ -408,9 +454,10 @@ def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
     of_text = {p.name.rpartition("embed.")[2] for p in server.embed.parameters}
     held += (
         (p, server.plan.serve.weight_dtype, n)
-        for tape, n in server.tower
+        for tape, n in (server.tower.tapes if server.tower else ())
         for p in tape.parameters
         if p.name.rpartition(".embed.")[2] not in of_text  # which its own tape has
+        and (p.trained or not server.manager.pages)  # nobody reads what it makes: Tower.of
     )
     rows = []
     for p, kind, times in held:
@@ -505,15 +552,27 @@ def _sequence_bytes(server: Server, amounts: Amounts) -> int:
     return own + (server.length * server.draft.kv_per_token if server.draft else 0)
 
 
-def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> LedgerRow:
+def _kv_rows(
+    server: Server, amounts: Amounts, sequence: int, cross: int, running: int
+) -> list[LedgerRow]:
+    """Cache of the sequences that run at once; what is kept of an encoder's tokens apart."""
     first, *rest = server.cache
     shape = amounts.text((first, STAGE_LAYERS, *rest))
-    return LedgerRow(
-        "kv cache", "kv_cache", f"{shape} x tokens {server.length:,}",
-        policies.KV_DTYPES[server.plan.serve.kv_dtype].label, sequence, running, sequence * running,
-        "hbm", "while its sequence runs", "exact", KV_SOURCE,
-        "keys and values of one sequence at its end, for all that run at once",
-    )  # fmt: skip
+    dtype = policies.KV_DTYPES[server.plan.serve.kv_dtype].label
+
+    def row(name: str, tokens: int, n: int, source: str, why: str) -> LedgerRow:
+        return LedgerRow(
+            name, "kv_cache", f"{shape} x tokens {tokens:,}", dtype, n, running, n * running, "hbm",
+            "while its sequence runs", "exact", source, why,
+        )  # fmt: skip
+
+    *heard, own = sequences(server)
+    why = "keys and values of one sequence at its end, for all that run at once"
+    rows = [row("kv cache", own, sequence - cross, KV_SOURCE, why)]
+    for tokens in heard:
+        why = "keys and values of the encoder's tokens in every decoder layer, made once"
+        rows.append(row(CROSS_CACHE, tokens, cross, KV_SOURCE, why))
+    return rows
 
 
 def _activations(server: Server, amounts: Amounts) -> LedgerRow:
@@ -521,13 +580,14 @@ def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
     layer += widened(server, amounts)[0]
     logits = amounts.bytes(LOGITS, "fp32") * server.plan.serve.concurrency * logit_copies(server)
-    n = int(max(layer, logits))
+    tower, kept = towers.memory(server, amounts)
+    n = int(max(tower, kept + max(layer, logits)))
     return LedgerRow(
         "activations of one forward", "workspace",
         f"tokens {server.plan.serve.max_batched_tokens:,}", "mixed", n, 1, n, "hbm",
         "one forward", "assumed",
         "peak of the transformers layer without saved tensors; an engine's own kernels differ",
-        "temporaries of the largest layer, or the logits",
+        "temporaries of the largest layer or the logits, beside what a tower made; or the tower's",
     )  # fmt: skip
 
 
@@ -561,6 +621,14 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
         notes.append(
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
+        )
+    model = plan.architecture
+    if model.encoder_decoder:
+        notes.append(ENCODER_NOTE)
+    elif model.tower and not s.images:
+        notes.append(
+            "Serving: prompts have no images (serve.images); of what makes tokens of them the "
+            "weights alone count."
         )
     paged = policies.KV_CACHES[s.kv_cache].pages
     server = Server.of(plan) if paged and plan.architecture.kinds else None

@@ -9,10 +9,11 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from memcore import policies
+from memcore import policies, towers
 from memcore.evaluate import evaluate
 from memcore.plan import Plan
 from memcore.report import plain
+from memcore.serving import Server
 from memcore.stream.clock import Clock
 from memcore.stream.engine import KINDS, Continuous, Static, Trace
 from memcore.stream.lengths import Lengths, Requests, draw, longest
@@ -125,9 +126,10 @@ class Stream:
 
 
 def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
-    """The plan's stream under every strategy; None when the plan cannot be served at all."""
+    """The plan's stream under every strategy; None when the plan cannot be served at all, or has
+    an encoder, which reads prompts whole and apart."""
     report = evaluate(plan)
-    if report.serve is None:
+    if report.serve is None or plan.architecture.encoder_decoder:
         return None
     s, slots = plan.serve, report.serve.kv_capacity_tokens
     requests, clock, most = draw(plan, lengths), Clock.of(plan), longest(plan)
@@ -254,6 +256,8 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
         notes.append("Prompts are read on the GPUs that generate, not elsewhere.")
     if s.offload_kv != "none":
         notes.append("What reading the cache from the host takes is not in these times.")
+    if towers.images(Server.of(plan)):
+        notes.append("What makes tokens of a prompt's images takes no time in these.")
     if plan.architecture.window:
         notes.append(
             "Layers with a window: each token takes as much of the cache, and of the time, as on "

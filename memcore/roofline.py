@@ -41,6 +41,7 @@ class Work:
     phase    'forward', 'recompute', 'backward'
     kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
+    started  as tape.Work.started
     """
 
     name: str
@@ -48,6 +49,7 @@ class Work:
     flops: tuple[tuple[float, Shape], ...]
     traffic: tuple[tuple[Shape, str, int], ...]
     kernel: str
+    started: int = 1
 
     @property
     def attention(self) -> bool:
@@ -90,6 +92,7 @@ def works(
                     tuple(w.flops),
                     tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
                     kernel,
+                    w.started,
                 )
                 found.setdefault(work, []).append(i)
     return tuple((work, tuple(where)) for work, where in found.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memcore import constants, deepspeed, offload, pipeline, policies
@@ -15,11 +16,10 @@ from memcore.instants import (
     Instant,
     Layers,
     Step,
-    instants,
     saved_for_backward,
     waiting,
 )
-from memcore.ledger import Amounts, Template
+from memcore.ledger import Amounts, Holding, Template
 from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
@@ -75,29 +75,38 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
     kinds, stack = layers_of(model, again, t.checkpoint_every, leads, held)
     layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
-    return Step(
-        blocks=build(structure, kinds),
-        copies=copies,
-        optimizer=policies.OPTIMIZERS[t.optimizer],
-        layers=layers,
-        keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
-        sharded=t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3),
-        reshards=t.zero == 3,
-        replicas=t.framework == "pytorch" and plan.dp > 1,
-        accumulated=t.framework == "megatron",
-        offload=t.offload_optimizer,
-        offload_parameters=t.offload_parameters,
-        offload_activations=t.offload_activations,
-        schedule=deepspeed.instants if t.framework == "deepspeed" else None,
-        zero=t.zero,
-        buckets=deepspeed.buckets(t.overlap_comm, t.zero),
-        running=running,
-        first=stage == 0,
-        last=stage == p.pp - 1,
-        waiting=pipeline.in_flight(plan, stage) - 1,
-        losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
-        average=t.ema,
+    return _same(
+        Step(
+            blocks=build(structure, kinds),
+            copies=copies,
+            optimizer=policies.OPTIMIZERS[t.optimizer],
+            layers=layers,
+            keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
+            sharded=t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3),
+            reshards=t.zero == 3,
+            replicas=t.framework == "pytorch" and plan.dp > 1,
+            accumulated=t.framework == "megatron",
+            offload=t.offload_optimizer,
+            offload_parameters=t.offload_parameters,
+            offload_activations=t.offload_activations,
+            schedule=deepspeed.instants if t.framework == "deepspeed" else None,
+            zero=t.zero,
+            buckets=deepspeed.buckets(t.overlap_comm, t.zero),
+            running=running,
+            first=stage == 0,
+            last=stage == p.pp - 1,
+            waiting=pipeline.in_flight(plan, stage) - 1,
+            losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
+            average=t.ema,
+        )
     )
+
+
+@functools.lru_cache(maxsize=512)
+def _same(step: Step) -> Step:
+    """The first step that is equal to this one: what it has found out about its schedule, which no
+    size changes, serves every plan of the same words."""
+    return step
 
 
 def _leads(structure: Structure) -> bool:
@@ -226,13 +235,13 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
     """Bytes alive at one instant, and the step of its window where they peak."""
     within, step = amounts.peak(instant.window) if instant.window else (0, 0)
-    return within + amounts.alive(instant.alive), step
+    return within + amounts.held(instant.holding), step
 
 
 def peak_bytes(step: Step, amounts: Amounts) -> Number:
     """The allocated peak alone; for sweeps."""
     best: Number = 0
-    for instant in instants(step):
+    for instant in step.instants:
         best = maximum(best, instant_bytes(instant, amounts)[0])
     return best
 
@@ -256,11 +265,14 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
     seen: dict[tuple[bool, bool, Layers], tuple[list[Sized], dict[str, int]]] = {}
     for stage in range(plan.parallel.pp):
         step = step_of(plan, stage)
-        alone = replace(step, waiting=0)
+        alone = _same(replace(step, waiting=0))
         key = step.first, step.last, step.layers
         if key not in seen:
-            moments = [(i, *instant_bytes(i, amounts)) for i in instants(alone)]
-            seen[key] = moments, _consumers(waiting(replace(alone, waiting=1, losses=0)), amounts)
+            moments = [(i, *instant_bytes(i, amounts)) for i in alone.instants]
+            seen[key] = (
+                moments,
+                _consumers(Holding.of(waiting(replace(alone, waiting=1, losses=0))), amounts),
+            )
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
         top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))
@@ -282,7 +294,7 @@ def count(
     """Everything about the memory of one training step on one GPU, of the stage that `step` is of.
     `ranks`: the peak of every pipeline stage, if there are several. Without `rows` the ledger is
     left out, and of the timeline all but the peak."""
-    schedule = instants(step)
+    schedule = step.instants
     rank = max(ranks, key=lambda r: r.allocated_bytes).rank if ranks else 0
     sizes = [instant_bytes(i, amounts) for i in schedule]
     top = max(range(len(sizes)), key=lambda i: sizes[i][0])
@@ -310,7 +322,7 @@ def count(
         allocated_bytes=best,
         peak=Peak(rank, peak.id),
         consumers=peak.consumers,
-        saved_for_backward_bytes=int(amounts.alive(saved_for_backward(step))),
+        saved_for_backward_bytes=int(amounts.held(step.saved)),
         reserved_bytes=reserved,
         device_bytes=device,
         capacity_bytes=capacity,
@@ -327,7 +339,7 @@ def count(
 
 def rows_at(plan: Plan, instant: int, stage: int = 0) -> tuple[LedgerRow, ...]:
     """What is alive at one instant of a pipeline stage's timeline: its bytes, row by row."""
-    amounts, chosen = Amounts(training_sizes(plan)), instants(step_of(plan, stage))[instant]
+    amounts, chosen = Amounts(training_sizes(plan)), step_of(plan, stage).instants[instant]
     return listed(rows_alive(chosen, instant_bytes(chosen, amounts)[1], amounts), amounts)
 
 
@@ -370,22 +382,19 @@ def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     return rows
 
 
-def _timeline(schedule: list[Instant], amounts: Amounts, rank: int) -> list[InstantMemory]:
+def _timeline(schedule: Sequence[Instant], amounts: Amounts, rank: int) -> list[InstantMemory]:
     """Every instant of a schedule with its bytes."""
     return [_moment(i, *instant_bytes(i, amounts), amounts, rank) for i in schedule]
 
 
-def _consumers(alive: Alive, amounts: Amounts) -> dict[str, int]:
-    """Bytes of groups by consumer."""
-    sums = dict.fromkeys(CONSUMERS, 0)
-    for group, times in alive:
-        for consumer, each in amounts.by_consumer(group).items():
-            sums[consumer] += each * times
-    return sums
+def _consumers(holding: Holding, amounts: Amounts) -> dict[str, int]:
+    """Bytes of a holding by consumer."""
+    parts = holding.by_consumer
+    return {name: amounts.held(parts[name]) if name in parts else 0 for name in CONSUMERS}
 
 
 def _moment(instant: Instant, n: Number, at: int, amounts: Amounts, rank: int) -> InstantMemory:
-    consumers = _consumers(instant.alive, amounts)
+    consumers = _consumers(instant.holding, amounts)
     where = ""
     if instant.window:
         where = instant.window.names[at]

@@ -12,7 +12,10 @@ from typing import Any
 CONSUMERS = ("parameters", "gradients", "optimizer_states", "activations", "workspace")
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen are those of which a report has hundreds: that would take four times as long to make.
+
+
+@dataclass(slots=True)
 class LedgerRow:
     """One kind of tensor at the peak (`hbm`), or at its resting place in another tier.
 
@@ -111,7 +114,7 @@ class Memory:
     overheads: tuple[Overhead, ...]
 
 
-@dataclass(slots=True)  # not frozen, which takes four times as long to make: there are hundreds
+@dataclass(slots=True)
 class OperationTime:
     """One operation of a step, all its executions together, on one GPU.
 
@@ -212,9 +215,11 @@ class Run:
 class Serve:
     """On the fullest GPU of one replica.
 
-    table_bytes           what an engine keeps besides weights: rotary tables
+    table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks
     overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
+    block_tokens          of keys and values in one: what the plan says, or as a state wants
+    state_bytes_per_sequence   of sequence_bytes, what layers keep however long it is
     offloaded_bytes       of the weights, in the host's memory
     prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
     stall_seconds         between two tokens of a sequence while another's prompt is read
@@ -231,11 +236,13 @@ class Serve:
     outside_bytes: int
     budget_bytes: int
     kv_budget_bytes: int
+    block_tokens: int
     block_bytes: int
     blocks: int
     blocks_per_sequence: int
     kv_capacity_tokens: int
     sequence_bytes: int
+    state_bytes_per_sequence: int
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool

@@ -28,8 +28,8 @@ from memcore.dims import (
     Shape,
 )
 from memcore.hardware import Accelerator
-from memcore.ledger import Amounts, kept_products
-from memcore.policies import LAYER, OPERATIONS
+from memcore.ledger import Amounts, Terms, kept_products
+from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
 from memcore.report import OperationTime
 from memcore.tape import Send, Tape
 
@@ -41,6 +41,7 @@ class Work:
     phase    'forward', 'recompute', 'backward'
     kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
+    moved    the bytes of that
     started  as tape.Work.started
     """
 
@@ -49,6 +50,7 @@ class Work:
     flops: tuple[tuple[float, Shape], ...]
     traffic: tuple[tuple[Shape, str, int], ...]
     kernel: str
+    moved: Terms
     started: int = 1
 
     @property
@@ -92,6 +94,7 @@ def works(
                     tuple(w.flops),
                     tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
                     kernel,
+                    Terms.of((s, n * DTYPE_BYTES[dtype]) for (s, dtype), n in counted.items()),
                     w.started,
                 )
                 found.setdefault(work, []).append(i)
@@ -339,9 +342,7 @@ def _cost(w: Work, amounts: Amounts, speed: Speed) -> tuple[float, float, float]
         kept: tuple[float, float, float] = known[1]
         return kept
     flops, padded = product_flops(w, amounts, speed.sms) if w.flops else (0.0, 0.0)
-    traffic = 0.0
-    for shape, dtype, n in w.traffic:
-        traffic += n * amounts.bytes(shape, dtype)
+    traffic = float(amounts.total(w.moved))
     if w.attention:
         traffic += read_again(w, amounts, speed)
     amounts.costs[key] = w, (flops, padded, traffic)

@@ -251,7 +251,7 @@ def _again(step: Step) -> tuple[str, ...]:
 
 def updated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
     """What the optimizer step updates on this GPU: parameters, and bytes of them and states."""
-    states = amounts.alive(step.every("updated")) + amounts.alive(optimizer_states(step))
+    states = amounts.held(step.holding("updated")) + amounts.alive(optimizer_states(step))
     return _count(step, amounts), states
 
 
@@ -264,7 +264,7 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
 
 
 def _sum(step: Step, state: str, amounts: Amounts) -> Number:
-    return amounts.alive(step.every(state))
+    return amounts.held(step.holding(state))
 
 
 def _count(step: Step, amounts: Amounts) -> Number:

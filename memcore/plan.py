@@ -611,6 +611,7 @@ def field_of(path: str) -> FieldInfo:
     return found
 
 
+@functools.cache
 def words_of(path: str) -> Mapping[str, policies.Word] | None:
     """The words that a field takes, if it takes words."""
     return next((m.table for m in field_of(path).metadata if isinstance(m, _Words)), None)

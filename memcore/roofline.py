@@ -7,7 +7,7 @@ tape as the memory: FLOPs as declared, traffic as the tensors it reads and write
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -346,5 +346,16 @@ def _cost(w: Work, amounts: Amounts, speed: Speed) -> tuple[float, float, float]
     return flops, padded, traffic
 
 
-def seconds(operations: list[OperationTime]) -> float:
+PHASES = ("forward", "recompute", "backward", "optimizer")
+
+
+def by_phase(operations: Iterable[OperationTime]) -> dict[str, float]:
+    """Seconds of the operations of each phase."""
+    sums = dict.fromkeys(PHASES, 0.0)
+    for o in operations:
+        sums[o.phase] += o.seconds
+    return sums
+
+
+def seconds(operations: Iterable[OperationTime]) -> float:
     return sum(o.seconds for o in operations)

@@ -23,9 +23,9 @@ from memcore.communication import (
 )
 from memcore.dims import EP, Cut, Number, Shape, derive
 from memcore.experts import active, is_matrix
-from memcore.instants import Alive, Layers, Step, optimizer_states
+from memcore.instants import Alive, Layers, Step
 from memcore.ledger import Amounts, Group
-from memcore.memory import layers_of, step_of
+from memcore.memory import layers_of, steps_of
 from memcore.ops import HIDDEN, slides
 from memcore.plan import Plan
 from memcore.policies import CHECKPOINTING, DTYPE_BYTES, NO_LAYER
@@ -36,6 +36,7 @@ from memcore.roofline import (
     PRODUCT,
     Execution,
     Speed,
+    by_phase,
     executions,
     operation,
     run,
@@ -45,7 +46,6 @@ from memcore.roofline import (
 from memcore.tape import Send, Tape
 
 LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme")
-PHASES = ("forward", "recompute", "backward", "optimizer")
 
 
 @dataclass(slots=True)
@@ -99,11 +99,12 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     bubble = bubble_seconds(plan, every, slowest)
     total = sum(traffic.exposed.values()) + bubble
     tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
-    flops = {p: sum(o.flops for o in operations if o.phase == p) for p in PHASES}
+    flops = sum(o.flops for o in operations)
+    recomputed = sum(o.flops for o in operations if o.phase == "recompute")
     model_flops = batches * _convention_flops(plan, step, amounts)
     peak = gpu.peak_flops(peak_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
-    phases = {p: seconds([o for o in operations if o.phase == p]) for p in PHASES}
+    phases = by_phase(operations)
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
     phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
     phases["bubble"] = bubble
@@ -112,14 +113,14 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
         tokens_per_second=tokens / total,
         tokens_per_second_per_gpu=tokens / total / plan.cluster.gpus,
         mfu=model_flops / total / peak,
-        hfu=(model_flops + flops["recompute"]) / total / peak,
+        hfu=(model_flops + recomputed) / total / peak,
         bound_by=bound_by,
         resources=traffic.busy,
         exposed=traffic.exposed,
         phases=phases,
         model_flops=model_flops,
-        hardware_flops=sum(flops.values()),
-        recompute_flops=flops["recompute"],
+        hardware_flops=flops,
+        recompute_flops=recomputed,
         operations=tuple(operations),
         transfers=tuple(traffic.transfers),
         stage=slowest.time.rank,
@@ -155,8 +156,7 @@ def stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Stage
         return [_stage(plan, step, amounts, speed, 0)]
     seen: dict[tuple[bool, bool, Layers], Stage] = {}
     found = []
-    for rank in range(plan.parallel.pp):
-        here = step_of(plan, rank)
+    for rank, here in enumerate(steps_of(plan)):
         key = here.first, here.last, here.layers
         if key not in seen:
             seen[key] = _stage(plan, here, amounts, speed, rank)
@@ -169,7 +169,7 @@ def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) ->
     batches = plan.train.grad_accumulation
     operations = run(step_executions(step, batches), amounts, speed)
     waited = sum(m.exposed for m in in_layers(plan, step, amounts, speed)) / batches
-    of = {p: seconds([o for o in operations if o.phase == p]) / batches for p in PHASES}
+    of = {p: n / batches for p, n in by_phase(operations).items()}
     total = sum(of.values()) + waited
     bubble = total
     if plan.parallel.schedule == "zero-bubble":
@@ -222,7 +222,7 @@ def _again(step: Step) -> tuple[str, ...]:
 
 def updated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
     """What the optimizer step updates on this GPU: parameters, and bytes of them and states."""
-    states = amounts.held(step.holding("updated")) + amounts.alive(optimizer_states(step))
+    states = amounts.held(step.holding("updated")) + amounts.held(step.optimizer_states)
     return _count(step, amounts), states
 
 
@@ -331,7 +331,8 @@ def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTi
         *_communication(plan, step, amounts, operations),
     ]
     found = [m for m in every if m.seconds]
-    backward = seconds([o for o in operations if o.phase in ("backward", "recompute")])
+    of = by_phase(operations)
+    backward = of["recompute"] + of["backward"]
     waited = sum(m.exposed for m in found)
     cover = backward / plan.train.grad_accumulation + waited
     weights = float(_count(step, amounts))
@@ -435,9 +436,10 @@ def _communication(
     batches = t.grad_accumulation
     inner = [o for o in operations if o.name.startswith("layers.")]
     per = layers * batches
-    forward = seconds([o for o in inner if o.phase == "forward"]) / per
+    of = by_phase(inner)
+    forward = of["forward"] / per
     trained = layers_reached(step)
-    of_backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / batches
+    of_backward = (of["recompute"] + of["backward"]) / batches
     backward = of_backward / max(1, trained)
     if step.accumulated:
         return _megatron(plan, step, amounts)
@@ -458,9 +460,8 @@ def _communication(
             )
         return found
     # Kinds of layer differ little in their weights: a mean layer stands for each.
-    counts = step.layers.counts
-    gathered = amounts.alive(step.of_layers("gathered", counts)) / layers
-    all_reduced = amounts.alive(step.of_layers("reduction", counts))
+    gathered = amounts.held(step.holding("gathered", ends=False)) / layers
+    all_reduced = amounts.held(step.holding("reduction", ends=False))
     reduced = all_reduced / max(1, trained)
     root_gathered = amounts.alive(root(step, "gathered"))
     root_reduced = amounts.alive(root(step, "reduction"))

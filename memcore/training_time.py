@@ -167,7 +167,8 @@ def stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Stage
 
 def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) -> Stage:
     batches = plan.train.grad_accumulation
-    operations = run(step_executions(step, batches), amounts, speed)
+    every = _executions(step, batches)
+    operations = [o for part in every for o in run(part, amounts, speed)]
     waited = sum(m.exposed for m in in_layers(plan, step, amounts, speed)) / batches
     of = {p: n / batches for p, n in by_phase(operations).items()}
     total = sum(of.values()) + waited
@@ -204,9 +205,16 @@ def bubble_seconds(plan: Plan, every: Sequence[Stage], slowest: Stage) -> float:
 
 def step_executions(step: Step, batches: int) -> list[Execution]:
     """Every operation of a step's forwards and backwards, in the order of `Time.operations`."""
+    return [e for part in _executions(step, batches) for e in part]
+
+
+def _executions(step: Step, batches: int) -> tuple[tuple[Execution, ...], ...]:
+    """Those of the ends, and those of the layers."""
     ends = ends_of(step)
-    layers = executions(step.blocks.layers, step.layers.counts, _again(step), batches)
-    return [*executions(ends, (1,) * len(ends), times=batches), *layers]
+    return (
+        executions(ends, (1,) * len(ends), times=batches),
+        executions(step.blocks.layers, step.layers.counts, _again(step), batches),
+    )
 
 
 def ends_of(step: Step) -> tuple[Tape, ...]:
@@ -231,7 +239,7 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     weights, states = updated(step, amounts)
     moved = 2.0 * states + weights * DTYPE_BYTES[step.copies.reduced]
     flops = float(weights) * step.optimizer.flops_per_parameter
-    return operation("optimizer step", "optimizer", flops, moved, speed, False, 1)
+    return operation("optimizer step", "optimizer", flops, moved, speed, 1)
 
 
 def _sum(step: Step, state: str, amounts: Amounts) -> Number:

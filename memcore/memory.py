@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memcore import constants, deepspeed, offload, pipeline, policies
@@ -314,12 +313,15 @@ def count(
     rank = max(ranks, key=lambda r: r.allocated_bytes).rank if ranks else 0
     sizes = [instant_bytes(i, amounts) for i in schedule]
     top = max(range(len(sizes)), key=lambda i: sizes[i][0])
-    peak = _moment(schedule[top], *sizes[top], amounts, rank)
-    best, timeline = peak.bytes, [peak]
     ledger: tuple[LedgerRow, ...] = ()
     if rows:
-        timeline = _timeline(schedule, amounts, rank)
+        timeline = [_moment(i, *n, amounts, rank) for i, n in zip(schedule, sizes, strict=True)]
+        peak = timeline[top]
         ledger = listed(rows_alive(schedule[top], sizes[top][1], amounts), amounts)
+    else:
+        peak = _moment(schedule[top], *sizes[top], amounts, rank)
+        timeline = [peak]
+    best = peak.bytes
     host = _elsewhere(plan, step, amounts)
     overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)
@@ -396,11 +398,6 @@ def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
             for i in here.alive[at]
         ]
     return rows
-
-
-def _timeline(schedule: Sequence[Instant], amounts: Amounts, rank: int) -> list[InstantMemory]:
-    """Every instant of a schedule with its bytes."""
-    return [_moment(i, *instant_bytes(i, amounts), amounts, rank) for i in schedule]
 
 
 def _consumers(holding: Holding, amounts: Amounts) -> dict[str, int]:

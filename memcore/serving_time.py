@@ -30,7 +30,7 @@ LAYERS, ATTENTION, HEAD, LINK, LAUNCH, HOST, DRAFT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, like the times that it is of
 class Part:
     """One operation of a forward, and what it is made of.
 

@@ -15,6 +15,7 @@ CONSUMERS = {
     "workspace": ("Workspace", "#CC79A7"),
 }
 KV_CACHE = ("KV cache", "#D55E00")
+STATES = ("States", "#CC79A7")  # of sequences; no page shows it beside Workspace
 OVERHEAD = ("Overhead, at least", "#8A8F98")
 TOGETHER = {  # parts of a phase that trains or serves
     "policy": CONSUMERS["parameters"][1],
@@ -43,6 +44,7 @@ RESOURCES = {
 }
 CONSUMER_LABELS = {name: label for name, (label, _) in CONSUMERS.items()}
 CONSUMER_LABELS["kv_cache"] = KV_CACHE[0]
+CONSUMER_LABELS["states"] = STATES[0]
 PHASES = {
     "forward": ("Forward", "circle"),
     "recompute": ("Recompute", "diamond"),

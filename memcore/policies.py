@@ -752,11 +752,15 @@ class CacheManager(Word):
                table in 16 bits too
     dropped    tokens that a layer with a window keeps less than its window
     reserves   each sequence has room for its longest possible length from the start
+    columns    tokens that the state of a short convolution has besides those that it needs
+    state      dtype of a recurrence's state, or '' for what the model's config asks for
     """
 
     pages: bool = False
     dropped: int = 0
     reserves: bool = False
+    columns: int = 0
+    state: str = ""
 
 
 KV_CACHES = {
@@ -769,12 +773,15 @@ KV_CACHES = {
         "Contiguous",
         "Each sequence reserves room for its longest possible length.",
         reserves=True,
+        state="fp32",
     ),
     "dynamic": CacheManager(
         "Dynamic",
         "transformers' DynamicCache: grows by a copy for each token; a sliding layer keeps its "
         "window less one.",
         dropped=1,
+        columns=1,
+        state="fp32",
     ),
 }
 

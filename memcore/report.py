@@ -211,9 +211,11 @@ class Run:
 class Serve:
     """On the fullest GPU of one replica.
 
-    table_bytes           what an engine keeps besides weights: rotary tables
+    table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks
     overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
+    block_tokens          of keys and values in one: what the plan says, or as a state wants
+    state_bytes_per_sequence   of sequence_bytes, what layers keep however long it is
     offloaded_bytes       of the weights, in the host's memory
     prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
     stall_seconds         between two tokens of a sequence while another's prompt is read
@@ -230,11 +232,13 @@ class Serve:
     outside_bytes: int
     budget_bytes: int
     kv_budget_bytes: int
+    block_tokens: int
     block_bytes: int
     blocks: int
     blocks_per_sequence: int
     kv_capacity_tokens: int
     sequence_bytes: int
+    state_bytes_per_sequence: int
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool

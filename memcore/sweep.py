@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memcore.dims import Number, maximum
+from memcore.evaluate import not_planned
 from memcore.ledger import Amounts
 from memcore.memory import complete, peak_bytes, steps_of
 from memcore.plan import Plan
@@ -52,6 +53,9 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
     """One structure, its numeric axes broadcast."""
     import numpy as np
 
+    full = tuple(len(v) for v in axes.values())
+    if not_planned(plan):
+        return np.full(full, np.nan)
     sizes: dict[str, Number] = plan.sizes()
     for i, (name, values) in enumerate(axes.items()):
         along = [1] * len(axes)
@@ -70,5 +74,4 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
     amounts, peak = Amounts(sizes), 0
     for step in steps_of(plan):
         peak = maximum(peak, peak_bytes(step, amounts))
-    full = tuple(len(v) for v in axes.values())
     return np.broadcast_to(np.where(allowed, peak, np.nan), full)

@@ -9,7 +9,7 @@ by layer, so that the points to look at are where one of them begins or ends.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from memcore import constants
 from memcore.communication import Move
@@ -17,7 +17,6 @@ from memcore.dims import EP, EXPERTS
 from memcore.instants import Step
 from memcore.ledger import Amounts
 from memcore.plan import Plan
-from memcore.report import OperationTime
 from memcore.roofline import Work, works
 from memcore.tape import Tape
 
@@ -112,10 +111,10 @@ def collectives(moves: Sequence[Move]) -> tuple[float, float]:
     return each * forward, each * (sum(m.times for m in moves) - forward)
 
 
-def on_gpu(operations: Sequence[OperationTime], moves: Sequence[Move]) -> tuple[float, float]:
-    """Seconds that the GPU takes in forward and in backward, with what it waits for other GPUs."""
-    forward = sum(o.seconds for o in operations if o.phase == FORWARD)
-    backward = sum(o.seconds for o in operations if o.phase in (BACKWARD, "recompute"))
+def on_gpu(phases: Mapping[str, float], moves: Sequence[Move]) -> tuple[float, float]:
+    """Seconds that the GPU takes in forward and in backward, with what it waits for other GPUs.
+    phases: seconds of the operations of each."""
+    forward, backward = phases[FORWARD], phases["recompute"] + phases[BACKWARD]
     for m in moves:
         if in_forward(m):
             forward += m.exposed

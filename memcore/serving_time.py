@@ -32,7 +32,7 @@ LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT = (
 STATE_READ = "each step reads and writes every state of each sequence once"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, like the times that it is of
 class Part:
     """One operation of a forward, and what it is made of.
 

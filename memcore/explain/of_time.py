@@ -38,6 +38,7 @@ from memcore.report import LedgerRow, OperationTime
 from memcore.roofline import (
     ATTENTION,
     EIGHT_BIT,
+    PHASES,
     PRODUCT,
     Execution,
     Speed,
@@ -54,7 +55,6 @@ from memcore.training_time import (
     LAYER_FORWARD,
     NOTHING,
     ONE_BACKWARD,
-    PHASES,
     convention_layers,
     head_is_frozen,
     layers_reached,

@@ -63,6 +63,10 @@ class Traits:
     masked_images: bool = False
     gated: bool = False
     head_scaled: bool = False
+    recurrence_bias: bool = False
+    recurrence_out_bias: bool = False
+    recurrence_normed: bool = True
+    convolution_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,37 @@ NO_IMAGE = Image(0, 0, 1, 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class Recurrence:
+    """What layers with a state keep of a whole sequence: for each of `heads` values of `head_dim`
+    what they left in `state` numbers, and the last tokens that a short convolution sees.
+
+    groups   heads of keys and queries (B and C), each for as many of values
+    kernel   tokens that the convolution sees
+    chunk    tokens that a scan takes at once
+    dtype    of the state as config.json asks for it, or ''
+    """
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    kernel: int
+    chunk: int
+    dtype: str = ""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {
+            "SSM_HEADS": self.heads,
+            "SSM_DIM": self.head_dim,
+            "SSM_STATE": self.state,
+            "SSM_GROUPS": self.groups,
+            "KERNEL": self.kernel,
+            "CHUNK_TOKENS": self.chunk,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A transformer: its sizes, its traits, and the kinds of its layers in order.
 
@@ -139,6 +174,7 @@ class Model:
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
     buckets            of distances between tokens, that each have a bias for every head
+    recurrence         of layers that keep a state of a sequence, not its tokens
     image              what an image model reads: its tokens are one sequence, of a fixed length
     tower              layers that run before these, on dimensions of their own: what looks at
                        images, or the encoder before a decoder
@@ -172,6 +208,7 @@ class Model:
     shared_size: int = 0
     type_rows: int = 0
     buckets: int = 0
+    recurrence: Recurrence | None = None
     image: Image | None = None
     tower: Model | None = None
     stack: str = ""
@@ -210,6 +247,7 @@ class Model:
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
             "BUCKETS": self.buckets,
+            **(self.recurrence.sizes if self.recurrence else {}),
             **(self.image or NO_IMAGE).sizes,
             **(
                 {f"{self.tower.stack}.{k}": n for k, n in self.tower.sizes.items()}
@@ -222,6 +260,19 @@ class Model:
 FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "sliding-nope"
 CHUNKED = "chunked"
 EVERY = "every"  # every token sees every other: an encoder
+RECURRENT = "recurrent"  # a state of the sequence in place of attention
+BESIDE = "full and recurrent"  # both, of the same input
+MLP_ALONE, EXPERTS_ALONE = "mlp", "experts"  # layers that mix no tokens
+
+
+def attends(kind: str) -> bool:
+    """Whether a layer of this kind keeps keys and values of tokens."""
+    return not kind.startswith((RECURRENT, MLP_ALONE, EXPERTS_ALONE))
+
+
+def recurs(kind: str) -> bool:
+    """Whether a layer of this kind keeps a state of the sequence."""
+    return kind.startswith((RECURRENT, BESIDE))
 
 
 def nope(kind: str) -> str:

@@ -153,14 +153,16 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers are waited for,
-    and all of it. `bubble`: what of it every other stage waits for when a step begins and ends."""
+    """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers and its host are
+    waited for, and all of it. `bubble`: what of it every other stage waits for when a step begins
+    and ends."""
 
     rank: int
     forward: float
     recompute: float
     backward: float
     communication: float
+    host: float
     seconds: float
     bubble: float
 
@@ -168,7 +170,8 @@ class StageTime:
 @dataclass(frozen=True, slots=True)
 class Time:
     """Of the slowest pipeline stage: `stage` is its rank. step_seconds are what its resources are
-    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages."""
+    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages. starts: the
+    operations that its host starts, by phase."""
 
     step_seconds: float
     tokens_per_second: float
@@ -187,6 +190,7 @@ class Time:
     stage: int
     bubble_seconds: float
     stages: tuple[StageTime, ...]
+    starts: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,8 @@ class Serve:
     table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks
     overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
+    block_tokens          of keys and values in one: what the plan says, or as a state wants
+    state_bytes_per_sequence   of sequence_bytes, what layers keep however long it is
     offloaded_bytes       of the weights, in the host's memory
     prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
     stall_seconds         between two tokens of a sequence while another's prompt is read
@@ -230,11 +236,13 @@ class Serve:
     outside_bytes: int
     budget_bytes: int
     kv_budget_bytes: int
+    block_tokens: int
     block_bytes: int
     blocks: int
     blocks_per_sequence: int
     kv_capacity_tokens: int
     sequence_bytes: int
+    state_bytes_per_sequence: int
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool

@@ -54,6 +54,14 @@ SIZE_RULES = (
         ),
     ),
     SizeRule(
+        "parallel.tp",
+        lambda s: s.get("SSM_HEADS", 0) % s["TP"] == 0,
+        lambda s: (
+            f"{s['SSM_HEADS']:,} heads of a layer's state do not divide by tp {s['TP']:,}; "
+            f"choose a divisor of {s['SSM_HEADS']:,}"
+        ),
+    ),
+    SizeRule(
         "parallel.pp",
         lambda s: s["LAYERS"] >= s["PP"],
         lambda s: f"{s['PP']:,} stages for {s['LAYERS']:,} layers; use at most one per layer",
@@ -160,7 +168,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     issues += _prediction_issues(plan, model)
     issues += _parallel_issues(plan)
     issues += _offload_issues(plan)
-    issues += _serving_issues(plan)
+    issues += _serving_issues(plan, model)
     issues += _host_issues(plan)
     issues += _together_issues(plan, model)
     issues += _stream_issues(plan)
@@ -555,7 +563,7 @@ def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
     return [Issue("train.mtp_layers", message) for broken, message in refused if broken]
 
 
-def _serving_issues(plan: Plan) -> list[Issue]:
+def _serving_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What a server cannot do."""
     s, p, issues = plan.serve, plan.parallel, []
     ranks = p.tp * p.pp
@@ -574,6 +582,14 @@ def _serving_issues(plan: Plan) -> list[Issue]:
             issues.append(
                 Issue("serve.draft_model", "it cannot be served; choose another, or none")
             )
+        elif draft.recurrence:
+            issues.append(
+                Issue(
+                    "serve.draft_model",
+                    "a model that keeps states cannot take back its guesses here; choose another, "
+                    "or none",
+                )
+            )
         elif heads % p.tp:
             issues.append(
                 Issue(
@@ -582,6 +598,13 @@ def _serving_issues(plan: Plan) -> list[Issue]:
                     "or none",
                 )
             )
+    if model is not None and model.recurrence and s.offload_kv != "none":
+        issues.append(
+            Issue(
+                "serve.offload_kv",
+                "states of sequences on the host are not planned; set it to none",
+            )
+        )
     try:
         node = plan.node
     except KeyError:  # an unknown preset, which is reported on its own

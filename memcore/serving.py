@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from memcore import allocator, catalog, constants, policies, stored
 from memcore.blocks import Blocks, build, structure_of
@@ -32,8 +32,9 @@ from memcore.families import FAMILIES
 from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
-from memcore.model import CHUNKED, SLIDING, Model
+from memcore.model import CHUNKED, FULL, SLIDING, Model, attends, recurs
 from memcore.plan import Plan
+from memcore.recurrent import CONVOLUTION, SCAN, STATE
 from memcore.report import LedgerRow, Serve
 from memcore.roofline import Execution, executions
 from memcore.serving_time import CACHE_READ as CACHE_READ
@@ -50,6 +51,16 @@ PAGES_SOURCE = (
     "vLLM's hybrid KV cache manager: layers of a kind in groups of equal size, all drawing blocks "
     "of the same bytes from one pool (vllm/v1/core/kv_cache_utils.py)"
 )
+STATE_SOURCE = (
+    "what a layer keeps of a sequence, however long: vLLM's MambaStateShapeCalculator and "
+    "MambaStateDtypeCalculator (vllm/model_executor/layers/mamba/mamba_utils.py); in transformers "
+    "the convolution's state has one token more, and the other is fp32 (cache_utils.py)"
+)
+ALIGNED_SOURCE = (
+    "vLLM has pages of one size: attention's get as many tokens, in multiples of 16, as make a "
+    "page hold a state, and a state's are padded to it (vllm/platforms/interface.py)"
+)
+KERNEL_BLOCK = 16  # tokens: of the blocks that attention kernels take the smallest
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 ROTARY_SOURCE = (
     "vLLM keeps cosines and sines of every position in the model's dtype "
@@ -62,8 +73,28 @@ ABSORBED_SOURCE = (
 )
 HYBRID_MOST = 1.25  # where one kind has no more than this times the layers of the other, they pad
 STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
+STATES = "states"  # what consumes the memory of states, in a row
 LOGITS: Shape = (VOCAB,)
+KNOWN = 16  # forwards of different sizes: evaluating a plan has five
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """How many layers keep all tokens of a sequence, a window of them, and a state of it."""
+
+    full: int
+    windowed: int
+    recurrent: int
+
+    @classmethod
+    def of(cls, kinds: Sequence[str]) -> Caching:
+        windowed = sum(kind.startswith((SLIDING, CHUNKED)) for kind in kinds)
+        return cls(sum(map(attends, kinds)) - windowed, windowed, sum(map(recurs, kinds)))
+
+    @property
+    def attends(self) -> int:
+        return self.full + self.windowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +104,10 @@ class Server:
     timed   the layers' tapes with the kernels that run: fused, but for an eager runtime
     bits    of each value that products read, by shape: those of weights, as they are stored
     draft   the server of the model that guesses tokens, on the same GPUs
+    every   layers by what they cache, on all stages; caches: on the stage that keeps most of a
+            long sequence
     tower   what makes tokens of images before the layers: tapes, and how many parts are of each
+    known   amounts of forwards that were asked for, a few
     """
 
     plan: Plan
@@ -85,7 +119,10 @@ class Server:
     timed: tuple[Tape, ...]
     bits: Mapping[Shape, float]
     draft: Server | None
+    every: Caching
+    caches: Caching
     tower: tuple[tuple[Tape, int], ...] = ()
+    known: dict[tuple[int, int], Amounts] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
@@ -101,10 +138,10 @@ class Server:
         draft = None
         if s.draft_tokens and s.draft_model != "none":
             draft = cls.of(_drafting(plan))
-        bits = _read_bits(plan, blocks, stack)
+        bits = _read_bits(model, s.weight_dtype, blocks, stack)
         return cls(
             plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
-            _tower(plan.architecture, compute),
+            *_caching(model, per_stage), _tower(plan.architecture, compute),
         )  # fmt: skip
 
     @property
@@ -124,17 +161,16 @@ class Server:
     @property
     def windowed(self) -> int:
         """How many layers of the fullest stage see a window only."""
-        kinds = self.plan.architecture.kinds[: self.stage_layers]
-        return sum(kind.startswith((SLIDING, CHUNKED)) for kind in kinds)
+        return self.caches.windowed
+
+    @property
+    def bounded(self) -> bool:
+        """Whether some layers keep no more of a sequence however long it is."""
+        return bool(self.caches.windowed or self.caches.recurrent)
 
     @property
     def chunked(self) -> bool:
         return any(kind.startswith(CHUNKED) for kind in self.plan.architecture.kinds)
-
-    @property
-    def windows(self) -> int:
-        """How many layers see a window only, on all stages."""
-        return sum(k.startswith((SLIDING, CHUNKED)) for k in self.plan.architecture.kinds)
 
     def widths(self, tokens: int) -> tuple[Dim, Dim]:
         """Of one head's scores and of its values, for so many new tokens of a sequence.
@@ -157,13 +193,45 @@ class Server:
     def kv_per_token(self) -> int:
         """Bytes that one more token adds to the cache of one GPU, while no window is full; the
         draft's model has a cache too."""
-        own = math.ceil(self.stage_layers * self.cached(self.amounts(1, 1)) * self.kv_bits / 8)
+        own = math.ceil(self.caches.attends * self.cached(self.amounts(1, 1)) * self.kv_bits / 8)
         return own + (self.draft.kv_per_token if self.draft else 0)
+
+    @property
+    def states(self) -> tuple[tuple[str, Shape, str], ...]:
+        """What a layer with a state keeps of a sequence: what it is, shape and dtype. With a draft
+        the convolution's can go back by as many tokens as were guessed."""
+        recurrence = self.plan.architecture.recurrence
+        if not recurrence:
+            return ()
+        weights = policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
+        state = self.manager.state or recurrence.dtype or weights
+        return ("convolution state", CONVOLUTION, weights), ("recurrent state", STATE, state)
+
+    @property
+    def state_copies(self) -> int:
+        """States that a layer holds of one sequence: with a draft one more for each guess, of which
+        the last right one stays (vllm/model_executor/layers/mamba/abstract.py)."""
+        return 1 + self.plan.serve.draft_tokens
+
+    def state_bytes(self, amounts: Amounts) -> int:
+        """Of one layer and one sequence."""
+        return int(sum(amounts.bytes(shape, dtype) for _, shape, dtype in self.states))
 
     def amounts(self, batch: Number, tokens: Number) -> Amounts:
         """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
+        found = self.known.get((batch, tokens))
+        if found is None:
+            if len(self.known) >= KNOWN:
+                self.known.clear()
+            found = self.known[batch, tokens] = self._amounts(batch, tokens)
+        return found
+
+    def _amounts(self, batch: int, tokens: int) -> Amounts:
         sizes = self.plan.sizes()
-        sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.stage_layers}
+        sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.caches.attends}
+        if "KERNEL" in sizes:
+            more = self.manager.columns + self.plan.serve.draft_tokens
+            sizes["KEPT_TOKENS"] = sizes["KERNEL"] - 1 + more
         if self.manager.pages:
             sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         derive(sizes)
@@ -171,16 +239,16 @@ class Server:
         return Amounts(sizes)
 
     @property
-    def executions(self) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
-        """What one forward runs in the layers besides attention, and in the head, without a loss:
-        attention reads the cache, and is timed apart."""
+    def executions(self) -> tuple[tuple[Execution, ...], ...]:
+        """What one forward runs in the layers besides attention and scans, in the head without a
+        loss, and in scans: attention reads the cache, scans their states, and are timed apart."""
         return _forward(self.timed, tuple(self.stack.counts), self.head)
 
 
 @functools.lru_cache(maxsize=256)
 def _forward(
     layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
-) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
+) -> tuple[tuple[Execution, ...], ...]:
     of_layers, of_head = (
         [e for e in of if e.work.phase == "forward"]
         for of in (executions(layers, counts), executions((head,), (1,)))
@@ -188,10 +256,24 @@ def _forward(
     return (
         tuple(
             e for e in of_layers
-            if ".core." not in e.work.name and (e.work.traffic or e.work.flops)
+            if ".core." not in e.work.name and not _scans(e) and (e.work.traffic or e.work.flops)
         ),
         tuple(e for e in of_head if ".loss." not in e.work.name),
+        tuple(filter(_scans, of_layers)),
     )  # fmt: skip
+
+
+def _scans(e: Execution) -> bool:
+    return f".{SCAN}." in e.work.name
+
+
+def _caching(model: Model, per_stage: int) -> tuple[Caching, Caching]:
+    """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
+    the first of several."""
+    kinds = model.kinds or (FULL,) * model.layers
+    stages = (kinds[i : i + per_stage] for i in range(0, len(kinds), per_stage))
+    found = [Caching.of(stage) for stage in stages]
+    return Caching.of(kinds), max(found, key=lambda c: (c.full, c.windowed, c.recurrent))
 
 
 def _tower(model: Model, compute: str) -> tuple[tuple[Tape, int], ...]:
@@ -224,12 +306,13 @@ def _drafting(plan: Plan) -> Plan:
     return Plan.of(document)
 
 
-def _read_bits(plan: Plan, blocks: Blocks, stack: Layers) -> dict[Shape, float]:
+@functools.lru_cache(maxsize=256)
+def _read_bits(model: Model, word: str, blocks: Blocks, stack: Layers) -> Mapping[Shape, float]:
     """Bits of a weight's values, by the shape that products read it in; where layers have it in
     several types, in the mean."""
-    sizes, model = plan.sizes(), plan.architecture
+    sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
     derive(sizes)
-    dtype = policies.WEIGHT_DTYPES[plan.serve.weight_dtype]
+    dtype = policies.WEIGHT_DTYPES[word]
     of_kind = [
         [i for i in range(stack.count) if stack.kind(i) == k] for k in range(len(blocks.layers))
     ]
@@ -247,7 +330,9 @@ def _read_bits(plan: Plan, blocks: Blocks, stack: Layers) -> dict[Shape, float]:
 class Room:
     """How cache memory is cut: in pages that layers of a kind share, or by sequence.
 
-    group        layers that one block has a page for; full, windowed: such groups
+    group        layers that one block has a page for; full, windowed, recurrent: such groups
+    tokens       of a page of attention's (ALIGNED_SOURCE); state_bytes: of a page, that one layer's
+                 state fills
     page_bytes   of one layer; draft_bytes: of all layers of a draft's model, beside each block
     blocks       that one sequence needs at its longest: all of a prompt's window is there before
                  its prefill lets go of any
@@ -256,6 +341,9 @@ class Room:
     group: int
     full: int
     windowed: int
+    recurrent: int
+    tokens: int
+    state_bytes: int
     page_bytes: int
     draft_bytes: int
     blocks: int
@@ -267,25 +355,38 @@ class Room:
 
 def room(server: Server, amounts: Amounts) -> Room:
     """Pages of a server that has them (PAGES_SOURCE)."""
-    s, windowed = server.plan.serve, server.windowed
-    full = server.stage_layers - windowed
-    some = [n for n in (full, windowed) if n]
+    s, held = server.plan.serve, server.caches
+    some = [n for n in (held.full, held.windowed, held.recurrent) if n]
     least, most = min(some), max(some)
     group = most if most < HYBRID_MOST * least else least
-    per_token = server.cached(amounts) * server.kv_bits / 8
-    beside = s.block_size * server.draft.kv_per_token if server.draft else 0
-    of_full = ceil_div(server.length, s.block_size)
+    tokens, state = page_tokens(server, amounts), server.state_bytes(amounts)
+    page = math.ceil(tokens * token_bytes(server, amounts)) if held.attends else state
+    beside = tokens * server.draft.kv_per_token if server.draft else 0
+    of_full = ceil_div(server.length, tokens)
     seen = min(server.plan.architecture.window - (not server.chunked) + s.max_batched_tokens,
                server.length)  # fmt: skip
-    of_window = ceil_div(seen, s.block_size) + (not server.chunked)
-    groups = ceil_div(full, group), ceil_div(windowed, group)
-    return Room(
-        group,
-        *groups,
-        math.ceil(s.block_size * per_token),
-        beside,
-        groups[0] * of_full + groups[1] * of_window,
+    of_window = ceil_div(seen, tokens) + (not server.chunked)
+    full, windowed, recurrent = (
+        ceil_div(n, group) for n in (held.full, held.windowed, held.recurrent)
     )
+    blocks = full * of_full + windowed * of_window + recurrent * server.state_copies
+    return Room(group, full, windowed, recurrent, tokens, state, page, beside, blocks)
+
+
+def token_bytes(server: Server, amounts: Amounts) -> float:
+    """That one layer keeps of a token."""
+    return server.cached(amounts) * server.kv_bits / 8
+
+
+def page_tokens(server: Server, amounts: Amounts) -> int:
+    """Tokens of a page: more than the plan says where a layer's state would not fit in one
+    (ALIGNED_SOURCE)."""
+    given, held = server.plan.serve.block_size, server.caches
+    if not (held.attends and held.recurrent):
+        return given
+    step = max(KERNEL_BLOCK, given)
+    state = server.state_bytes(amounts)
+    return step * math.ceil(state / (step * token_bytes(server, amounts)))
 
 
 def servable(model: Model) -> bool:
@@ -316,17 +417,23 @@ def serve(plan: Plan) -> Serve:
     else:
         sequence = _sequence_bytes(server, amounts)
         concurrent = left // sequence
-    if server.windowed:  # what vLLM prints: a sequence's tokens, as often as it fits
+    if server.bounded:  # what vLLM prints: a sequence's tokens, as often as it fits
         whole = blocks / pages.blocks if paged else left / sequence
         tokens = int(whole * server.length)
     else:
-        tokens = blocks * s.block_size if paged else left // per_token
+        tokens = blocks * pages.tokens if paged else left // per_token
     # Averaged over a sequence's life, half of what it will generate is not there yet. Contiguous
     # memory is held for it; pages are not, and only the last page is half empty.
-    idle = (s.block_size - 1) / 2 if paged else s.output_len / 2 if server.manager.reserves else 0
+    idle = (pages.tokens - 1) / 2 if paged else s.output_len / 2 if server.manager.reserves else 0
+    wasted = round(idle * per_token)
+    if paged:
+        wasted += padding_bytes(server, pages)
     running = max(1, min(s.concurrency, concurrent))
     time = felt(server, running)
-    kv = _kv_row(server, amounts, sequence, min(s.concurrency, concurrent))
+    held = min(s.concurrency, concurrent)
+    states = _state_rows(server, amounts, held)
+    state = sum(r.bytes_each for r in states)
+    kv = _kv_row(server, amounts, sequence - state, held)
     return Serve(
         weights_bytes=weights_bytes,
         offloaded_bytes=away,
@@ -337,12 +444,14 @@ def serve(plan: Plan) -> Serve:
         outside_bytes=outside,
         budget_bytes=budget,
         kv_budget_bytes=left,
+        block_tokens=pages.tokens if paged else 0,
         block_bytes=pages.block_bytes if paged else 0,
         blocks=blocks,
         blocks_per_sequence=pages.blocks if paged else 0,
         kv_capacity_tokens=tokens,
         sequence_bytes=sequence,
-        wasted_bytes_per_sequence=round(idle * per_token),
+        state_bytes_per_sequence=state,
+        wasted_bytes_per_sequence=wasted,
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
         prefill_steps=time.chunks,
@@ -356,7 +465,7 @@ def serve(plan: Plan) -> Serve:
         decode_bound_by=bound(time.decode),
         gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
         replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),
-        rows=(*weights, *tables, kv, activations),
+        rows=(*weights, *tables, *kv, *states, activations),
     )
 
 
@@ -531,20 +640,51 @@ def kept_by_window(server: Server) -> int:
 def _sequence_bytes(server: Server, amounts: Amounts) -> int:
     """Cache of one sequence at its end, without pages: a window keeps no more than it sees."""
     seen = min(kept_by_window(server) or server.length, server.length)
-    tokens = (server.stage_layers - server.windowed) * server.length + server.windowed * seen
-    own = math.ceil(tokens * server.cached(amounts) * server.kv_bits / 8)
+    held = server.caches
+    tokens = held.full * server.length + held.windowed * seen
+    own = math.ceil(tokens * token_bytes(server, amounts))
+    own += held.recurrent * server.state_copies * server.state_bytes(amounts)
     return own + (server.length * server.draft.kv_per_token if server.draft else 0)
 
 
-def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> LedgerRow:
+def padding_bytes(server: Server, pages: Room) -> int:
+    """Of one sequence: what its states leave of their pages."""
+    unfilled = server.caches.recurrent * (pages.page_bytes - pages.state_bytes)
+    return server.state_copies * unfilled
+
+
+def _state_rows(server: Server, amounts: Amounts, running: int) -> list[LedgerRow]:
+    """States of one sequence, of all layers that keep one."""
+    layers = server.caches.recurrent
+    copies = layers * server.state_copies
+    if not layers:
+        return []
+    rows = []
+    for name, shape, dtype in server.states:
+        each = copies * int(amounts.bytes(shape, dtype))
+        rows.append(
+            LedgerRow(
+                name, STATES, f"copies {copies:,} x {amounts.text(shape)}", dtype, each, running,
+                each * running, "hbm", "while its sequence runs", "exact", STATE_SOURCE,
+                "what layers keep of one sequence however long it is, for all that run at once",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> list[LedgerRow]:
+    """Keys and values of one sequence, in whole blocks; none where no layer attends."""
+    if not server.caches.attends:
+        return []
     first, *rest = server.cache
     shape = amounts.text((first, STAGE_LAYERS, *rest))
-    return LedgerRow(
+    row = LedgerRow(
         "kv cache", "kv_cache", f"{shape} x tokens {server.length:,}",
         policies.KV_DTYPES[server.plan.serve.kv_dtype].label, sequence, running, sequence * running,
         "hbm", "while its sequence runs", "exact", KV_SOURCE,
         "keys and values of one sequence at its end, for all that run at once",
     )  # fmt: skip
+    return [row]
 
 
 def _activations(server: Server, amounts: Amounts) -> LedgerRow:
@@ -598,17 +738,46 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
     if server and server.windowed:
         pages = room(server, one_forward(server))
         seen = min(plan.architecture.window, server.length)
-        blocks = pages.full * ceil_div(server.length, s.block_size)
-        blocks += pages.windowed * (ceil_div(seen, s.block_size) + 1)
+        blocks = pages.full * ceil_div(server.length, pages.tokens)
+        blocks += pages.windowed * (ceil_div(seen, pages.tokens) + 1)
         notes.append(
             "Serving: a sequence counts with all that its prompt needs while it is read, as vLLM "
             f"prints it ({bytes_text(served.sequence_bytes)}); while it generates, its layers with "
             f"a window let go of what they no longer see, and it holds "
             f"{bytes_text(blocks * pages.block_bytes)}."
         )
+    if plan.architecture.recurrence:
+        notes.append(_of_states(plan, served))
     if s.offload_kv != "none":
         notes.append(
             "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "
             "not counted."
         )
     return notes
+
+
+def _of_states(plan: Plan, served: Serve) -> str:
+    """What states mean for how many sequences run at once."""
+    server = Server.of(plan)
+    held, layers = server.caches, server.every
+    dtypes = " and ".join(dict.fromkeys(dtype for _, _, dtype in server.states))
+    said = (
+        f"Serving: {layers.recurrent:,} of {plan.architecture.layers:,} layers keep a state of "
+        f"each sequence ({dtypes}), {bytes_text(served.state_bytes_per_sequence)} on each GPU "
+        "however long it is; "
+    )
+    said += (
+        f"the {layers.attends:,} that attend add {bytes_text(served.kv_bytes_per_token)} a token. "
+        if layers.attends
+        else "no layer keeps tokens. "
+    )
+    least, room_for = served.state_bytes_per_sequence, served.kv_budget_bytes
+    if server.manager.pages and held.attends:
+        pages = room(server, one_forward(server))
+        blocks = pages.full + pages.windowed + pages.recurrent * server.state_copies
+        least, room_for = blocks * pages.block_bytes, served.blocks * pages.block_bytes
+        said += (
+            f"vLLM has pages of one size, so a block holds {pages.tokens:,} tokens, and even a "
+            f"sequence of one token needs {blocks:,} of them, {bytes_text(least)}. "
+        )
+    return f"{said}No more than {room_for // least:,} sequences fit, however short."

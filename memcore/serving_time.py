@@ -7,12 +7,13 @@ between kernels: constants.DECODE_*. They were read off the runs that served.tom
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memcore import constants, policies
 from memcore.communication import Links
 from memcore.dims import CHOSEN, EXPERTS, HEADS, TP, Shape
+from memcore.host import each_start
 from memcore.ledger import Amounts
 from memcore.report import OperationTime
 from memcore.roofline import Execution, Speed, product_flops
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 SPLIT_ROWS = 256  # products of fewer rows split their sums over the GPU; others come in whole tiles
 CACHE_READ = "attention over the cache"
 ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
-LAYERS, ATTENTION, HEAD, LINK, LAUNCH, HOST, DRAFT = (
-    *("layers", "attention", "head", "link", "launch", "host", "draft"),
+LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT = (
+    *("layers", "attention", "scan", "head", "link", "launch", "host", "draft"),
 )
+STATE_READ = "each step reads and writes every state of each sequence once"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, like the times that it is of
 class Part:
     """One operation of a forward, and what it is made of.
 
@@ -38,6 +40,7 @@ class Part:
     execution  of layers and head
     batch, tokens, context    sequences, new tokens of each, tokens that each sees
     weights    bytes of them that it reads
+    states     bytes of its sequences' states, once
     """
 
     kind: str
@@ -47,6 +50,7 @@ class Part:
     context: float = 0
     execution: Execution | None = None
     weights: float = 0.0
+    states: float = 0.0
 
 
 def forward(
@@ -63,7 +67,7 @@ def seconds(parts: Sequence[Part]) -> float:
 def parts(server: Server, batch: int, tokens: int, context: float, logits: int) -> list[Part]:
     """The same, with what each operation is made of."""
     found = of_layers(server, batch, tokens)
-    found.append(attention(server, batch, tokens, context))
+    found += mixing(server, batch, tokens, context)
     found += of_head(server, logits)
     return found + between(server, found, batch * tokens)
 
@@ -71,8 +75,8 @@ def parts(server: Server, batch: int, tokens: int, context: float, logits: int) 
 def mixed(server: Server, running: int, context: float, chunk: int, start: float) -> list[Part]:
     """One step of `running` sequences together with a part of another's prompt, at `start`."""
     found = of_layers(server, 1, running + chunk)
-    found.append(attention(server, running, 1, context))
-    found.append(attention(server, 1, chunk, start + chunk / 2))
+    found += mixing(server, running, 1, context)
+    found += mixing(server, 1, chunk, start + chunk / 2)
     found += of_head(server, running + 1)
     return found + between(server, found, running + chunk)
 
@@ -156,12 +160,38 @@ def as_read(shape: Shape) -> Shape:
     return (CHOSEN, *shape[1:]) if len(shape) == 3 and shape[0] is EXPERTS else shape
 
 
+def mixing(server: Server, batch: int, tokens: int, context: float) -> list[Part]:
+    """What mixes new tokens with those before: attention, and scans through states."""
+    attends = [attention(server, batch, tokens, context)] if server.every.attends else []
+    return attends + scans(server, batch, tokens)
+
+
+def scans(server: Server, batch: int, tokens: int) -> list[Part]:
+    """New tokens through the states of their sequences, which each scan reads and writes once; with
+    a draft it writes one for each guess."""
+    if not server.every.recurrent:
+        return []
+    amounts, rates = server.amounts(batch, tokens), _Rates.of(server)
+    found = []
+    for e in server.executions[2]:
+        part = _part(server, SCAN, e, amounts, batch, tokens, rates)
+        states = float(batch * server.state_bytes(amounts) * e.runs)
+        o, moved = part.time, (1 + server.state_copies) * states
+        hbm = o.hbm_seconds + moved / rates.bandwidth
+        time = OperationTime(
+            o.name, o.phase, o.flops, o.hbm_bytes + moved, o.compute_seconds, hbm,
+            max(o.compute_seconds, hbm), "compute" if o.compute_seconds >= hbm else "hbm", o.runs,
+        )  # fmt: skip
+        found.append(replace(part, time=time, states=states))
+    return found
+
+
 def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     """Attention of new tokens to the cache: it reads every key and value once, of a layer with a
     window no more than that."""
     plan, speed = server.plan, speed_of(server)
     amounts = server.amounts(batch, tokens)
-    layers, windowed = plan.architecture.layers, server.windows
+    layers, windowed = server.every.attends, server.every.windowed
     seen = layers - windowed + windowed * min(1.0, plan.architecture.window / max(1.0, context))
     read = server.cached(amounts) * server.kv_bits / 8
     products = sum(amounts.elements((HEADS / TP, width)) for width in server.widths(tokens))
@@ -199,7 +229,7 @@ def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
                          weights=moved))  # fmt: skip
     runtime = policies.RUNTIMES[plan.serve.runtime]
     if runtime.launches:
-        host = constants.HOST_LAUNCH.middle * launches(server, found)
+        host = each_start(plan) * launches(server, found)
         idle = max(0.0, host - sum(p.time.seconds for p in found))
     else:
         idle = runtime.layer.middle * plan.architecture.layers
@@ -339,7 +369,8 @@ def transfer(server: Server) -> float:
     plan = server.plan
     if not policies.PREFILLS[plan.serve.prefill].elsewhere:
         return 0.0
-    moved = plan.serve.prompt_len * server.kv_per_token
+    states = server.caches.recurrent * server.state_bytes(server.amounts(1, 1))
+    moved = plan.serve.prompt_len * server.kv_per_token + states
     return moved / transfer_rate(plan)[1]
 
 

@@ -21,6 +21,7 @@ TOLERANCES = {
     "KV tokens": 0.05,
     "blocks": 0.0005,  # the cache's memory is logged in hundredths of a GiB
     "blocks of a sequence": 0.0,
+    "tokens of a block": 0.0,
     "sequences": 0.0005,
     GENERATING: GENERATING_TOLERANCE,
     SPEED: SPEED_TOLERANCE,
@@ -90,6 +91,8 @@ def _ours(what: str, s: Serve, run: Mapping[str, Any]) -> float:
         return s.kv_bytes_per_token
     if what == "KV tokens":
         return s.kv_capacity_tokens
+    if what == "tokens of a block":
+        return s.block_tokens
     if what == "blocks of a sequence":
         return s.blocks_per_sequence
     if what == GENERATING:

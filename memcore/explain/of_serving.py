@@ -37,11 +37,15 @@ from memcore.report import LedgerRow
 from memcore.roofline import ATTENTION as ATTENDS
 from memcore.roofline import PRODUCT, product_flops
 from memcore.serving import (
+    ALIGNED_SOURCE,
+    KERNEL_BLOCK,
     KV_SOURCE,
     LOGITS,
     LOGITS_COPIES,
     PAGES_SOURCE,
     ROTARY_SOURCE,
+    STATE_SOURCE,
+    STATES,
     Room,
     Server,
     beside,
@@ -60,7 +64,9 @@ from memcore.serving_time import (
     LAUNCH,
     LAYERS,
     LINK,
+    SCAN,
     SPLIT_ROWS,
+    STATE_READ,
     Felt,
     Part,
     felt,
@@ -106,6 +112,11 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         return about(r.name, "", None, how_many, [r.source], r.certainty, r.count)
     if r.consumer == "kv_cache":
         each = book.at("serve.sequence_bytes")
+        if book.serve.state_bytes_per_sequence:
+            each = each - book.at("serve.state_bytes_per_sequence")
+        formula = each * book.at("serve.held") if field == "bytes" else each
+    elif r.consumer == STATES:
+        each = text_shape(book, r.shape, serving=True) * width(r.dtype)
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == "workspace":
         formula = _activation(book)
@@ -141,6 +152,20 @@ def _held(book: Book) -> Explanation:
     return about("Sequences held at once", "sequences", running, meaning)
 
 
+@rule("serve.state_bytes_per_sequence")
+def _states(book: Book) -> Explanation:
+    what = "State per sequence"
+    meaning = (
+        "What layers with a state keep of one sequence, however long it is: each that runs at once "
+        "has one, from its first token on."
+    )
+    rows = [i for i, r in enumerate(book.serve.rows) if r.consumer == STATES]
+    if not rows:
+        return about(what, "bytes", None, "All layers attend.", [SERVER], value=0)
+    each = [book.at(f"serve.rows.{i}.bytes_each", book.serve.rows[i].name) for i in rows]
+    return about(what, "bytes", total(each), meaning, [STATE_SOURCE])
+
+
 @rule("serve.table_bytes")
 def _tables(book: Book) -> Explanation:
     rows = [
@@ -174,7 +199,8 @@ def _draft(book: Book, times: int = 1) -> Formula | int:
 def _stage_layers(book: Book) -> Formula:
     server = _server(book)
     source = f"config.json of {book.plan.architecture.label}"
-    return known("layers on this GPU", server.stage_layers, source=source)
+    said = "layers that attend, on this GPU" if server.caches.recurrent else "layers on this GPU"
+    return known(said, server.caches.attends, source=source)
 
 
 def _of_token(book: Book) -> Formula:
@@ -284,6 +310,28 @@ def _kv_budget(book: Book) -> Explanation:
     return about("Room for KV cache", "bytes", at_least_zero(formula), "On each GPU.", [SERVER])
 
 
+@rule("serve.block_tokens")
+def _block_tokens(book: Book) -> Explanation:
+    what, given = "Tokens of a block", _plan(book, "block_size")
+    meaning = "Keys and values of so many tokens, in each layer of a group that attends."
+    if not _paged(book):
+        return about(what, "tokens", None, "The cache has no pages.", [SERVER], value=0)
+    held = _server(book).caches
+    if not (held.attends and held.recurrent):
+        return about(what, "tokens", given, meaning)
+    step = largest(given, known("tokens at least", KERNEL_BLOCK, "tokens", source=ALIGNED_SOURCE))
+    state = _state_of_a_layer(book)
+    formula = step * ceiling(state / (step * _of_token(book)))
+    meaning = f"{meaning} As many as make a page hold a layer's state."
+    return about(what, "tokens", formula, meaning, [ALIGNED_SOURCE])
+
+
+def _state_of_a_layer(book: Book) -> Formula:
+    server = _server(book)
+    amounts = one_forward(server)
+    return total([shape(book, of, amounts) * width(dtype) for _, of, dtype in server.states])
+
+
 @rule("serve.block_bytes")
 def _block_bytes(book: Book) -> Explanation:
     r = _room(book)
@@ -291,9 +339,16 @@ def _block_bytes(book: Book) -> Explanation:
     if not _paged(book):
         return about("Bytes of a block", "bytes", None, meaning, [SERVER], value=0)
     group = known("layers of a group", r.group, source=PAGES_SOURCE)
-    formula = group * ceiling(_plan(book, "block_size") * _of_token(book))
-    formula = formula + _draft(book, book.plan.serve.block_size)
+    formula = group * _page(book)
+    formula = formula + _draft(book, r.tokens)
     return about("Bytes of a block", "bytes", formula, meaning, [PAGES_SOURCE])
+
+
+def _page(book: Book) -> Formula:
+    """Bytes of one layer's page."""
+    if not _server(book).caches.attends:
+        return _state_of_a_layer(book)
+    return ceiling(book.at("serve.block_tokens") * _of_token(book))
 
 
 @rule("serve.blocks")
@@ -310,7 +365,10 @@ def _blocks_per_sequence(book: Book) -> Explanation:
     if not _paged(book):
         return about(what, "", None, "The cache has no pages.", [SERVER], value=0)
     server, r, parts = _server(book), _room(book), []
-    length, block = book.at("serve.sequence_tokens"), _plan(book, "block_size")
+    length, block = book.at("serve.sequence_tokens"), book.at("serve.block_tokens")
+    if r.recurrent:
+        groups = known("groups of layers with a state", r.recurrent, source=PAGES_SOURCE)
+        parts.append(groups * _copies(book))
     if r.full:
         groups = known("groups of layers that see all", r.full, source=PAGES_SOURCE)
         parts.append(groups * ceiling(length / block))
@@ -321,6 +379,11 @@ def _blocks_per_sequence(book: Book) -> Explanation:
         seen = smallest(window - more + _plan(book, "max_batched_tokens"), length)
         parts.append(groups * (ceiling(seen / block) + more))
     return about(what, "", total(parts), meaning, [PAGES_SOURCE])
+
+
+def _copies(book: Book) -> Formula:
+    one = known("state of a sequence", 1, source=STATE_SOURCE)
+    return one + _plan(book, "draft_tokens") if book.plan.serve.draft_tokens else one
 
 
 def _paged(book: Book) -> bool:
@@ -334,14 +397,14 @@ def _room(book: Book) -> Room:
 @rule("serve.kv_capacity_tokens")
 def _tokens(book: Book) -> Explanation:
     server = _server(book)
-    if server.windowed:
+    if server.bounded:
         if server.manager.pages:
             fit = book.at("serve.blocks") / book.at("serve.blocks_per_sequence")
         else:
             fit = book.at("serve.kv_budget_bytes") / book.at("serve.sequence_bytes")
         tokens = whole(fit * book.at("serve.sequence_tokens"))
     elif server.manager.pages:
-        tokens = book.at("serve.blocks") * _plan(book, "block_size")
+        tokens = book.at("serve.blocks") * book.at("serve.block_tokens")
     else:
         tokens = whole(book.at("serve.kv_budget_bytes") / book.at("serve.kv_bytes_per_token"))
     return about("Tokens that fit", "tokens", tokens, f"{REPLICA} In sequences of this length.")
@@ -360,7 +423,7 @@ def _sequence(book: Book) -> Explanation:
     if server.manager.pages:
         formula = book.at("serve.blocks_per_sequence") * book.at("serve.block_bytes")
         return about("KV cache per sequence", "bytes", formula, meaning)
-    layers = known("layers that see all", server.stage_layers - server.windowed, source=SERVER)
+    layers = known("layers that see all", server.caches.full, source=SERVER)
     tokens = layers * book.at("serve.sequence_tokens")
     if server.windowed:
         window = known("window", book.plan.architecture.window, "tokens", source="config.json")
@@ -369,13 +432,15 @@ def _sequence(book: Book) -> Explanation:
             seen = smallest(window - server.manager.dropped, seen)
         tokens = tokens + known("with a window", server.windowed, source=SERVER) * seen
     formula = ceiling(tokens * _of_token(book)) + _draft(book, server.length)
+    if book.serve.state_bytes_per_sequence:
+        formula = formula + book.at("serve.state_bytes_per_sequence")
     return about("KV cache per sequence", "bytes", formula, meaning)
 
 
 @rule("serve.wasted_bytes_per_sequence")
 def _wasted(book: Book) -> Explanation:
     if book.plan.serve.kv_cache == "paged":
-        idle = (_plan(book, "block_size") - 1) / 2
+        idle = (book.at("serve.block_tokens") - 1) / 2
         meaning = "Of a sequence's last block half is empty on average."
     elif not _server(book).manager.reserves:
         meaning = "Nothing is reserved."
@@ -384,12 +449,25 @@ def _wasted(book: Book) -> Explanation:
         idle = _plan(book, "output_len") / 2
         meaning = "Room for what a sequence will still say: half of its output on average."
     formula = nearest(idle * book.at("serve.kv_bytes_per_token"))
+    server = _server(book)
+    if _paged(book) and server.caches.recurrent:
+        layers = known("layers with a state", server.caches.recurrent, source=SERVER)
+        unfilled = _page(book) - _state_of_a_layer(book)
+        formula = formula + layers * _copies(book) * unfilled
+        meaning += " A state does not fill its page."
     return about("KV cache never used, per sequence", "bytes", formula, meaning)
 
 
-@rule("serve.asked_bytes|replica_bytes|wasted_bytes")
+@rule("serve.asked_bytes|asked_state_bytes|asked_kv_bytes|replica_bytes|wasted_bytes")
 def _asked(book: Book, which: str) -> Explanation:
     sequences = _plan(book, "concurrency")
+    if which == "asked_state_bytes":
+        formula = sequences * book.at("serve.state_bytes_per_sequence")
+        return about("States of these sequences", "bytes", formula, "On each GPU, at any length.")
+    if which == "asked_kv_bytes":
+        formula = book.at("serve.asked_bytes") - book.at("serve.asked_state_bytes")
+        meaning = "With what pads their pages, and those of states."
+        return about("Keys and values of these sequences", "bytes", formula, meaning)
     if which == "wasted_bytes":
         formula = sequences * book.at("serve.wasted_bytes_per_sequence")
         return about(
@@ -457,7 +535,7 @@ def _running(book: Book) -> Explanation:
 def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explanation:
     part, base = _parts(book, which)[int(i)], f"serve.{which}.{i}"
     o = part.time
-    if part.kind not in (LAYERS, HEAD, ATTENTION):
+    if part.kind not in (LAYERS, HEAD, ATTENTION, SCAN):
         if field != "seconds":
             raise LookupError
         return about(o.name, "seconds", _rest(book, part, which), "In one step.")
@@ -467,6 +545,8 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         return about(f"FLOPs of {o.name}", "FLOP", work, "In one step, on one GPU.", [DECLARED])
     if field == "hbm_bytes":
         moved = _read(book, part) if attends else _weights_read(book, part) + _others(book, part)
+        if part.kind == SCAN:
+            moved = moved + _states_moved(book, part)
         return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
     if field == "compute_seconds":
         dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype]
@@ -485,6 +565,8 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         else:
             read = _weights_read(book, part) / constant(share)
             formula = (read + _others(book, part)) / rate
+            if part.kind == SCAN:
+                formula = formula + _states_moved(book, part) / rate
         return about(f"HBM traffic of {o.name}", "seconds", formula, "If only HBM limited it.")
     if field == "intensity":
         formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.hbm_bytes", "HBM traffic")
@@ -528,6 +610,14 @@ def _others(book: Book, part: Part) -> Formula:
     return known("activations", others * part.execution.runs, "bytes", source=TOUCHED)
 
 
+def _states_moved(book: Book, part: Part) -> Formula:
+    """Bytes of states that a scan reads and writes."""
+    times = _copies(book) + known("time that it is read", 1, source=STATE_READ)
+    layers = known("layers with a state", part.time.runs, source="config.json")
+    sequences = known("sequences", part.batch, source="the plan, and what fits: serve.running")
+    return times * layers * sequences * _state_of_a_layer(book)
+
+
 def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
     """Sequences, new tokens of each, and tokens that each sees."""
     source = "the plan, and what fits: serve.running"
@@ -542,11 +632,11 @@ def _layers_seen(book: Book, part: Part) -> Formula:
     """Layers, each by the share of the context that it sees."""
     server, model = _server(book), book.plan.architecture
     config = f"config.json of {model.label}"
-    layers = known("layers", model.layers - server.windows, source=config)
-    if not server.windows:
+    layers = known("layers", server.every.full, source=config)
+    if not server.every.windowed:
         return layers
     share = min(1.0, model.window / max(1.0, part.context))
-    windowed = known("layers with a window", server.windows, source=config)
+    windowed = known("layers with a window", server.every.windowed, source=config)
     return layers + windowed * known("share that a window sees", share, source=config)
 
 
@@ -602,6 +692,8 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
     started = known("kernels", n, source="operations of the layers and the head") * constant(
         constants.HOST_LAUNCH
     )
+    if plan.node.host_slowness != 1:
+        started = started * book.at("hardware.host_slowness")
     return at_least_zero(started - busy)
 
 
@@ -653,6 +745,9 @@ def _transfer(book: Book) -> Explanation:
         return about(what, "seconds", None, "It stays where it is.", [SERVER], value=0.0)
     link, _ = transfer_rate(book.plan)
     moved = _plan(book, "prompt_len") * book.at("serve.kv_bytes_per_token")
+    held = _server(book).caches.recurrent
+    if held:
+        moved = moved + known("layers with a state", held, source=SERVER) * _state_of_a_layer(book)
     rate = book.at(f"hardware.{link}_bandwidth")
     if link == "network":
         rate = rate / known("GPUs in a node", book.plan.gpus_in_node, source="the plan")

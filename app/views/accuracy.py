@@ -184,7 +184,8 @@ with right:
   rotary tables and the rests of the allocator's blocks follow from shapes. Two parts were measured,
   and are among the constants below: what starting adds outside PyTorch, and the fp32 logits that a
   sampler holds. The activations of a forward are those of the transformers layer, and assumed.
-  CUDA graphs are captured beside the budget; vLLM from 0.21 on takes an estimate of them from it.
+  CUDA graphs are captured beside the budget; late versions of vLLM take an estimate of them
+  from it.
 - **Times are less certain than bytes.** They follow from datasheet rates and from the shares
   below, which were fitted on the step times marked as tuned. A share is one number for all sizes
   of an architecture; FlashAttention 3, and collectives that are cut into pieces of a product are

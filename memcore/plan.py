@@ -587,9 +587,18 @@ class Plan(_Part):
 
     def changed(self, path: str, value: Any) -> Plan:
         """This plan with one field changed, named as in an error: 'train.micro_batch'."""
-        document = self.document()
-        put(document, path, value)
-        return Plan.of(document)
+        return self.with_changes({path: value})
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Plan:
+        """This plan with some fields changed. Raises PlanError. Sections without a change are
+        valid already."""
+        sections: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        for name in {path.partition(".")[0] for path in changes}:
+            if isinstance(sections[name], BaseModel):
+                sections[name] = sections[name].model_dump(mode="json")
+        for path, value in changes.items():
+            put(sections, path, value)
+        return Plan(**sections)
 
 
 def get(owner: Any, path: str) -> Any:
@@ -618,6 +627,7 @@ def field_of(path: str) -> FieldInfo:
     return found
 
 
+@functools.cache
 def words_of(path: str) -> Mapping[str, policies.Word] | None:
     """The words that a field takes, if it takes words."""
     return next((m.table for m in field_of(path).metadata if isinstance(m, _Words)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from memcore import allocator, catalog, constants, policies, stored, towers
 from memcore.blocks import Blocks, build, structure_of
@@ -82,6 +82,7 @@ HYBRID_MOST = 1.25  # where one kind has no more than this times the layers of t
 STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
 STATES = "states"  # what consumes the memory of states, in a row
 LOGITS: Shape = (VOCAB,)
+KNOWN = 16  # forwards of different sizes: evaluating a plan has five
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
 
 
@@ -113,6 +114,7 @@ class Server:
     every   layers by what they cache, on all stages; caches: on the stage that keeps most of a
             long sequence
     tower   what runs before the layers, once for a prompt
+    known   amounts of forwards that were asked for, a few
     """
 
     plan: Plan
@@ -127,6 +129,9 @@ class Server:
     every: Caching
     caches: Caching
     tower: Tower | None = None
+    known: dict[tuple[int, int, int], Amounts] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
@@ -141,7 +146,7 @@ class Server:
         draft = None
         if s.draft_tokens and s.draft_model != "none":
             draft = cls.of(_drafting(plan))
-        bits = _read_bits(plan, blocks, stack)
+        bits = _read_bits(model, s.weight_dtype, blocks, stack)
         tower = Tower.of(plan.architecture, compute, fused, policies.KV_CACHES[s.kv_cache].pages)
         return cls(
             plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
@@ -230,6 +235,14 @@ class Server:
     def amounts(self, batch: Number, tokens: Number, images: Number = 0) -> Amounts:
         """Amounts for one forward of `batch` sequences of `tokens` new tokens each, with so many
         images; an encoder has read a whole prompt of each."""
+        found = self.known.get((batch, tokens, images))
+        if found is None:
+            if len(self.known) >= KNOWN:
+                self.known.clear()
+            found = self.known[batch, tokens, images] = self._amounts(batch, tokens, images)
+        return found
+
+    def _amounts(self, batch: int, tokens: int, images: int) -> Amounts:
         sizes = self.plan.sizes()
         sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.caches.attends}
         sizes["IMAGES"] = images
@@ -311,12 +324,13 @@ def _drafting(plan: Plan) -> Plan:
     return Plan.of(document)
 
 
-def _read_bits(plan: Plan, blocks: Blocks, stack: Layers) -> dict[Shape, float]:
+@functools.lru_cache(maxsize=256)
+def _read_bits(model: Model, word: str, blocks: Blocks, stack: Layers) -> Mapping[Shape, float]:
     """Bits of a weight's values, by the shape that products read it in; where layers have it in
     several types, in the mean."""
-    sizes, model = plan.sizes(), plan.architecture
+    sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
     derive(sizes)
-    dtype = policies.WEIGHT_DTYPES[plan.serve.weight_dtype]
+    dtype = policies.WEIGHT_DTYPES[word]
     of_kind = [
         [i for i in range(stack.count) if stack.kind(i) == k] for k in range(len(blocks.layers))
     ]

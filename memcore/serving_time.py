@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memcore import constants, policies, towers
 from memcore.communication import Links
 from memcore.dims import CHOSEN, EXPERTS, HEADS, TP, Shape
+from memcore.host import each_start
 from memcore.ledger import Amounts
 from memcore.report import OperationTime
 from memcore.roofline import Execution, Speed, product_flops
@@ -31,7 +32,7 @@ LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER = (
 STATE_READ = "each step reads and writes every state of each sequence once"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, like the times that it is of
 class Part:
     """One operation of a forward, and what it is made of.
 
@@ -244,7 +245,7 @@ def _between_kernels(server: Server, found: Sequence[Part], layers: int) -> Part
     """What the host takes to start them, beyond what they take; or a share of each layer."""
     runtime = policies.RUNTIMES[server.plan.serve.runtime]
     if runtime.launches:
-        host = constants.HOST_LAUNCH.middle * launches(server, found)
+        host = each_start(server.plan) * launches(server, found)
         idle = max(0.0, host - sum(p.time.seconds for p in found))
     else:
         idle = runtime.layer.middle * layers

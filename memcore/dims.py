@@ -336,17 +336,16 @@ def elements(shape: Shape, sizes: MutableMapping[str, Number]) -> Number:
     """Elements in a tensor of this shape."""
     n: Number = 1
     for factor in shape:
-        n = n * size(factor, sizes)
+        # The usual case without a call: this runs for every shape of a plan.
+        value = factor if isinstance(factor, int) else sizes.get(factor.name)
+        n = n * (size(factor, sizes) if value is None else value)
     return n
 
 
-def shape_text(shape: Shape, sizes: MutableMapping[str, Number]) -> str:
-    """The shape with its values, uncut axes left out: 'B 1 x S 4,096 x F/TP 7,168'."""
-    parts = []
-    for f in shape:
-        name = "" if isinstance(f, int) else f"{_visible(f, sizes)} "
-        parts.append(f"{name}{size(f, sizes):,}")
-    return " x ".join(parts) if shape else "scalar"
+def factor_text(factor: Factor, sizes: MutableMapping[str, Number]) -> str:
+    """A factor with its value, uncut axes left out: 'F/TP 7,168'."""
+    name = "" if isinstance(factor, int) else f"{_visible(factor, sizes)} "
+    return f"{name}{size(factor, sizes):,}"
 
 
 def _visible(factor: _Divisible, sizes: MutableMapping[str, Number]) -> str:

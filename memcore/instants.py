@@ -160,16 +160,22 @@ class Step:
         """What `saved_for_backward` lists."""
         return Holding.of(saved_for_backward(self))
 
-    def holding(self, state: str) -> Holding:
-        """One kind of state of every block."""
-        found = self._holdings.get(state)
+    def holding(self, state: str, ends: bool = True) -> Holding:
+        """One kind of state of every block, or without `ends` of the layers alone."""
+        found = self._holdings.get((state, ends))
         if found is None:
-            found = self._holdings[state] = Holding.of(self.every(state))
+            alive = self.every(state) if ends else self.of_layers(state, self.layers.counts)
+            found = self._holdings[state, ends] = Holding.of(alive)
         return found
 
     @functools.cached_property
-    def _holdings(self) -> dict[str, Holding]:
+    def _holdings(self) -> dict[tuple[str, bool], Holding]:
         return {}
+
+    @functools.cached_property
+    def optimizer_states(self) -> Holding:
+        """What `optimizer_states` lists."""
+        return Holding.of(optimizer_states(self))
 
     @functools.cached_property
     def embed(self) -> BlockStates:

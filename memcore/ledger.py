@@ -14,7 +14,7 @@ from operator import mul
 from typing import Any
 
 from memcore import policies
-from memcore.dims import Number, Shape, elements, maximum, shape_text
+from memcore.dims import Factor, Number, Shape, elements, factor_text, maximum
 from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
 from memcore.tape import ALWAYS, Storage, Tape
 
@@ -108,6 +108,7 @@ class Amounts:
         self.arrays = not PLAIN.issuperset(map(type, sizes.values()))
         self._elements: dict[Shape, Number] = {}
         self._texts: dict[Shape, str] = {}
+        self._factors: dict[Factor, str] = {}
         self._groups: dict[Group, Number] = {}
         self._peaks: dict[Window, tuple[Number, int]] = {}
         self.costs: dict[Any, Any] = {}  # of operations, as roofline finds them
@@ -131,7 +132,8 @@ class Amounts:
             return list(map(mul, map(known.__getitem__, terms.shapes), terms.factors))
         except KeyError:  # the first time that some shape is asked for
             for shape in terms.shapes:
-                self.elements(shape)
+                if shape not in known:
+                    known[shape] = elements(shape, self.sizes)
         return self.each(terms)
 
     def total(self, terms: Terms) -> Number:
@@ -160,10 +162,16 @@ class Amounts:
         return found
 
     def text(self, shape: Shape) -> str:
-        """A shape with its values; weights, gradients and states have the same ones."""
+        """A shape with its values: 'B 1 x S 4,096 x F/TP 7,168'. Weights, gradients and states have
+        the same ones, and all shapes the same few factors."""
         found = self._texts.get(shape)
         if found is None:
-            found = self._texts[shape] = shape_text(shape, self.sizes)
+            parts = self._factors
+            for f in shape:
+                if f not in parts:
+                    parts[f] = factor_text(f, self.sizes)
+            found = " x ".join([parts[f] for f in shape]) or "scalar"
+            self._texts[shape] = found
         return found
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memcore import constants, deepspeed, offload, pipeline, policies
-from memcore.blocks import build, structure_of
+from memcore.blocks import Blocks, build, structure_of
 from memcore.dims import LIVE, Number, ceil_div, derive, maximum
 from memcore.families import FAMILIES
 from memcore.instants import (
@@ -44,6 +43,17 @@ VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-
 
 def step_of(plan: Plan, stage: int = 0) -> Step:
     """The words of a plan that decide its schedule on one pipeline stage."""
+    return _stage(plan, stage, *_model_of(plan))
+
+
+def steps_of(plan: Plan) -> list[Step]:
+    """The same of every pipeline stage."""
+    model = _model_of(plan)
+    return [_stage(plan, stage, *model) for stage in range(plan.parallel.pp)]
+
+
+def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
+    """The model's blocks as the plan runs them, and its whole stack of layers."""
     t, p = plan.train, plan.parallel
     copies = policies.COPIES[t.framework, t.precision]
     again = policies.CHECKPOINTING[t.checkpointing].recompute
@@ -73,12 +83,17 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == policies.LOWER else 0
     kinds, stack = layers_of(model, again, t.checkpoint_every, leads, held)
+    return build(structure, kinds), stack
+
+
+def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
+    t, p = plan.train, plan.parallel
     layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
     return _same(
         Step(
-            blocks=build(structure, kinds),
-            copies=copies,
+            blocks=blocks,
+            copies=policies.COPIES[t.framework, t.precision],
             optimizer=policies.OPTIMIZERS[t.optimizer],
             layers=layers,
             keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
@@ -263,9 +278,9 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
     ranks: list[RankMemory] = []
     Sized = tuple[Instant, Number, int]  # an instant, its bytes, and where in its window
     seen: dict[tuple[bool, bool, Layers], tuple[list[Sized], dict[str, int]]] = {}
-    for stage in range(plan.parallel.pp):
-        step = step_of(plan, stage)
-        alone = _same(replace(step, waiting=0))
+    steps = steps_of(plan)
+    for stage, step in enumerate(steps):
+        alone = _same(replace(step, waiting=0)) if step.waiting else step
         key = step.first, step.last, step.layers
         if key not in seen:
             moments = [(i, *instant_bytes(i, amounts)) for i in alone.instants]
@@ -281,7 +296,7 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
         ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
     most = max(ranks, key=lambda r: r.allocated_bytes)
-    return step_of(plan, most.rank), tuple(ranks)
+    return steps[most.rank], tuple(ranks)
 
 
 def count(
@@ -298,12 +313,15 @@ def count(
     rank = max(ranks, key=lambda r: r.allocated_bytes).rank if ranks else 0
     sizes = [instant_bytes(i, amounts) for i in schedule]
     top = max(range(len(sizes)), key=lambda i: sizes[i][0])
-    peak = _moment(schedule[top], *sizes[top], amounts, rank)
-    best, timeline = peak.bytes, [peak]
     ledger: tuple[LedgerRow, ...] = ()
     if rows:
-        timeline = _timeline(schedule, amounts, rank)
+        timeline = [_moment(i, *n, amounts, rank) for i, n in zip(schedule, sizes, strict=True)]
+        peak = timeline[top]
         ledger = listed(rows_alive(schedule[top], sizes[top][1], amounts), amounts)
+    else:
+        peak = _moment(schedule[top], *sizes[top], amounts, rank)
+        timeline = [peak]
+    best = peak.bytes
     host = _elsewhere(plan, step, amounts)
     overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)
@@ -380,11 +398,6 @@ def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
             for i in here.alive[at]
         ]
     return rows
-
-
-def _timeline(schedule: Sequence[Instant], amounts: Amounts, rank: int) -> list[InstantMemory]:
-    """Every instant of a schedule with its bytes."""
-    return [_moment(i, *instant_bytes(i, amounts), amounts, rank) for i in schedule]
 
 
 def _consumers(holding: Holding, amounts: Amounts) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from memcore.dims import Number, maximum
 from memcore.evaluate import not_planned
 from memcore.ledger import Amounts
-from memcore.memory import complete, peak_bytes, step_of
+from memcore.memory import complete, peak_bytes, steps_of
 from memcore.plan import Plan
 from memcore.rules import SIZE_RULES
 
@@ -72,6 +72,6 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
         allowed = allowed & np.asarray(sizes["S"] <= model.max_positions)
     complete(sizes, plan)
     amounts, peak = Amounts(sizes), 0
-    for stage in range(plan.parallel.pp):
-        peak = maximum(peak, peak_bytes(step_of(plan, stage), amounts))
+    for step in steps_of(plan):
+        peak = maximum(peak, peak_bytes(step, amounts))
     return np.broadcast_to(np.where(allowed, peak, np.nan), full)

@@ -23,6 +23,7 @@ from memcore.serving_time import (
     context_of,
     host_rate,
     of_head,
+    of_tower,
     parts,
     scans,
     seconds,
@@ -90,6 +91,7 @@ class Clock:
                where `chunked`; 0: none has one
     guesses    tokens that a draft guesses for a step; draft: its own clock, where it is a model
     scan       through states: of a step, by sequences; scanned: of a part of a prompt, by tokens
+    once       what runs once for a prompt, before its first part: a tower of images
     """
 
     layers: Curve
@@ -105,6 +107,7 @@ class Clock:
     draft: Clock | None = None
     scan: Curve | None = None
     scanned: Curve | None = None
+    once: float = 0.0
 
     def decode(self, sequences: int) -> tuple[float, float]:
         """A step of each without attention: what hides the cache's way from the host, and what is
@@ -123,10 +126,12 @@ class Clock:
         return self.context.of(context, seen), beside
 
     def mixed(
-        self, sequences: int, context: int, seen: int, chunks: Sequence[tuple[int, int]]
-    ) -> float:
+        self, sequences: int, context: int, seen: int, chunks: Sequence[tuple[int, int]],
+        fresh: int = 0,
+    ) -> float:  # fmt: skip
         """An iteration in which `sequences` generate, at `context` tokens in all, and parts of
-        prompts are read: (tokens that are there already, tokens now)."""
+        prompts are read: (tokens that are there already, tokens now), `fresh` of them first parts.
+        """
         tokens = sequences * (1 + self.guesses)
         attention, later = self.load(context, seen)
         fetched = self.host.of(context, seen) if self.host else 0.0
@@ -145,7 +150,7 @@ class Clock:
             attention += self.scan.at(sequences)
         found = self.layers.at(tokens) + attention
         found += self.head.at(sequences * (1 + self.guesses) + len(chunks))
-        return max(found, fetched) + self.beside.at(tokens) + later
+        return max(found, fetched) + self.beside.at(tokens) + later + fresh * self.once
 
     def pairs(self, start: int, now: int) -> tuple[float, float]:
         """Pairs of one of `now` tokens and one that it sees, in layers of both kinds."""
@@ -195,12 +200,10 @@ def _clock(server: Server) -> Clock:
         moved = step.hbm_bytes / plan.parallel.pp / host_rate(plan)
         host = rate(moved, seen, min(seen, model.window))
     sizes = sizes_to(max(s.max_batched_tokens, rows))
-    scanning: tuple[Curve | None, ...] = ()
+    scan = scanned = None
     if server.every.recurrent:
-        scanning = (
-            Curve.of(s.concurrency, lambda n: seconds(scans(server, n, new))),
-            Curve.of(s.max_batched_tokens, lambda n: seconds(scans(server, 1, n))),
-        )
+        scan = Curve.of(s.concurrency, lambda n: seconds(scans(server, n, new)))
+        scanned = Curve.of(s.max_batched_tokens, lambda n: seconds(scans(server, 1, n)))
     forwards = [parts(server, n, 1, 1, 1) for n in sizes]
     return Clock(
         Curve(sizes, tuple(_only(found, LAYERS) for found in forwards)),
@@ -214,7 +217,9 @@ def _clock(server: Server) -> Clock:
         server.chunked,
         s.draft_tokens,
         _drafts(server.draft, seen) if server.draft else None,
-        *scanning,
+        scan,
+        scanned,
+        seconds(of_tower(server)),
     )
 
 

@@ -116,6 +116,7 @@ class Continuous:
         self.waiting: deque[int] = deque()
         self.order: list[tuple[int, int]] = []  # who was let in, in order: (sequence, which time)
         self.reading: deque[int] = deque()  # whose prompt is being read
+        self.fresh: set[int] = set()  # of them, those of which no part is read yet
         self.ends: list[tuple[int, int, int]] = []  # heap: (at, sequence, which time)
         self.marks: list[tuple[int, int, int]] = []  # the same: when a window is full
         count = requests.count
@@ -263,6 +264,7 @@ class Continuous:
                 self._begin(i)
                 continue
             self.reading.append(i)
+            self.fresh.add(i)
             now = min(left, length - there)
             if now and self._take(i, now):
                 chunks.append((i, now))
@@ -290,15 +292,18 @@ class Continuous:
         """One iteration in which prompts are read."""
         n = self.generating if self.mixed else 0
         parts = [(self.read[i], now) for i, now in chunks]
+        fresh = len(self.fresh)
         for i, now in chunks:
+            self.fresh.discard(i)
             places = self._places(i, now)
             self._use(places - self.takes[i])
             self.takes[i] = places
             self.read[i] += now
         if n:
-            seconds = self.clock.mixed(n, self.context + n, self.seen + self.growing, parts)
+            context, seen = self.context + n, self.seen + self.growing
+            seconds = self.clock.mixed(n, context, seen, parts, fresh - len(self.fresh))
         else:
-            seconds = self.clock.mixed(0, 0, 0, parts)
+            seconds = self.clock.mixed(0, 0, 0, parts, fresh - len(self.fresh))
             self.trace.iterations += 1
         self._advance(seconds, 1 if n else 0, self.pool.asked, self.pool.held)
         for i, _ in chunks:

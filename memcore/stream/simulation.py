@@ -130,9 +130,10 @@ class Stream:
 
 
 def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
-    """The plan's stream under every strategy; None when the plan cannot be served at all."""
+    """The plan's stream under every strategy; None when the plan cannot be served at all, or has
+    an encoder, which reads prompts whole and apart."""
     report = evaluate(plan)
-    if report.serve is None:
+    if report.serve is None or plan.architecture.encoder_decoder:
         return None
     s, slots = plan.serve, serving.places(plan, report.serve)
     requests, clock, most = draw(plan, lengths), Clock.of(plan), longest(plan)

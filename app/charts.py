@@ -380,7 +380,7 @@ def step_phases(time: Time) -> go.Figure:
     )
 
 
-STAGE_PARTS = ("forward", "recompute", "backward", "communication")
+STAGE_PARTS = ("forward", "recompute", "backward", "communication", "host")
 
 
 def stages(time: Time) -> go.Figure:
@@ -644,9 +644,19 @@ def _crossing(row: dict[str, Any], between: str = " at ") -> str:
 def serving(serve: Serve, concurrency: int) -> go.Figure:
     """The memory of one serving GPU, part by part, against its budget."""
     kv = serve.sequence_bytes * concurrency
+    states = serve.state_bytes_per_sequence * concurrency
+    cached: tuple[tuple[str, str, int, str], ...] = (
+        ("KV cache of these sequences", palette.KV_CACHE[1], kv, "serve.asked_bytes"),
+    )
+    if states:
+        cached = (
+            ("Keys and values of these sequences", palette.KV_CACHE[1], kv - states,
+             "serve.asked_kv_bytes"),
+            ("States of these sequences", palette.STATES[1], states, "serve.asked_state_bytes"),
+        )  # fmt: skip
     parts = (
         ("Weights", palette.CONSUMERS["parameters"][1], serve.weights_bytes, "serve.weights_bytes"),
-        ("KV cache of these sequences", palette.KV_CACHE[1], kv, "serve.asked_bytes"),
+        *cached,
         ("Activations", palette.CONSUMERS["activations"][1], serve.activation_bytes,
          "serve.activation_bytes"),
         ("Overhead", palette.OVERHEAD[1], serve.overhead_bytes, "serve.overhead_bytes"),

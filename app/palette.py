@@ -15,6 +15,7 @@ CONSUMERS = {
     "workspace": ("Workspace", "#CC79A7"),
 }
 KV_CACHE = ("KV cache", "#D55E00")
+STATES = ("States", "#CC79A7")  # of sequences; no page shows it beside Workspace
 OVERHEAD = ("Overhead, at least", "#8A8F98")
 TOGETHER = {  # parts of a phase that trains or serves
     "policy": CONSUMERS["parameters"][1],
@@ -40,9 +41,11 @@ RESOURCES = {
     "pcie": ("PCIe", "#66CCEE"),
     "dram": ("Host DRAM", "#999933"),
     "nvme": ("NVMe", "#AA3377"),
+    "host": ("Host", "#9970AB"),
 }
 CONSUMER_LABELS = {name: label for name, (label, _) in CONSUMERS.items()}
 CONSUMER_LABELS["kv_cache"] = KV_CACHE[0]
+CONSUMER_LABELS["states"] = STATES[0]
 PHASES = {
     "forward": ("Forward", "circle"),
     "recompute": ("Recompute", "diamond"),
@@ -56,9 +59,13 @@ PHASE_COLOURS = {
     "optimizer": "#EE6677",
     "communication": "#CCBB44",
     "offload": "#66CCEE",
+    "host": "#9970AB",
     "bubble": "#8A8F98",
 }
-WAITS = {"bubble": "Pipeline bubble"}  # parts of a step in which no operation runs
+WAITS = {
+    "bubble": "Pipeline bubble",
+    "host": "Waiting for the host",
+}  # parts of a step in which no operation runs
 
 
 def resource(name: str) -> str:

@@ -111,7 +111,10 @@ def _whole_run() -> None:
 
 def _serving() -> None:
     _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
-    _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
+    _fields("serve.prompt_len", "serve.output_len")
+    if (tower := state.plan().architecture.tower) and tower.image:
+        _fields("serve.images")
+    _fields("serve.block_size")
     _fields("serve.memory_utilization", "serve.max_batched_tokens")
     _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
     if state.drafted("serve.draft_tokens"):

@@ -482,6 +482,13 @@ def serving(serve: Serve, concurrency: int) -> Rows:
     """The memory of one serving GPU, line by line."""
     kv = serve.sequence_bytes * concurrency
     waste = serve.wasted_bytes_per_sequence * concurrency
+    states = (
+        ("State per sequence", serve.state_bytes_per_sequence,
+         "of it what layers keep however long it is", "state_bytes_per_sequence"),
+        ("States of these sequences", serve.state_bytes_per_sequence * concurrency,
+         "of it their states, without what pads their pages", "asked_state_bytes"),
+    )  # fmt: skip
+    held = states if serve.state_bytes_per_sequence else ()
     lines = (
         ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
         ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
@@ -489,8 +496,10 @@ def serving(serve: Serve, concurrency: int) -> Rows:
          "kv_bytes_per_token"),
         ("KV cache per sequence", serve.sequence_bytes, "prompt and output, whole blocks",
          "sequence_bytes"),
+        *held[:1],
         ("KV cache of these sequences", kv, f"{concurrency:,} sequences at full length",
          "asked_bytes"),
+        *held[1:],
         ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs",
          "replica_bytes"),
         ("KV cache never used", waste,

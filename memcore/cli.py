@@ -347,9 +347,11 @@ def _serve(report: Report) -> Iterable[str]:
     serve = report.serve
     if serve is None:
         return
+    state = serve.state_bytes_per_sequence
+    states = f" and {bytes_text(state)} a sequence" if state else ""
     yield (
         f"Serving, per GPU: weights {bytes_text(serve.weights_bytes)}, KV cache "
-        f"{bytes_text(serve.kv_bytes_per_token)} a token; room for "
+        f"{bytes_text(serve.kv_bytes_per_token)} a token{states}; room for "
         f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences\n"
         f"First token after {seconds_text(serve.ttft_seconds)}, then one every "
         f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
@@ -414,7 +416,7 @@ def _simulate(args: argparse.Namespace) -> int:
         return _fail(*(f"{shown(args.lengths)[1:-1]}: {i.message}" for i in e.issues))
     stream = simulate(plan, lengths)
     if stream is None:
-        return _fail("this plan cannot be served: `memplan evaluate` says why")
+        return _fail("no stream is simulated for this plan: `memplan evaluate` says why")
     if args.json:
         print(_json(stream.to_dict(), indent=1))
     elif args.csv:

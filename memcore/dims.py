@@ -108,6 +108,7 @@ LAYERS = Dim("LAYERS")
 POSITIONS = Dim("POSITIONS")  # rows of a learned position table
 Q = Dim("Q")  # HEADS x HEAD_DIM: the width of all queries
 KV = Dim("KV")  # KV_HEADS x HEAD_DIM: the width of all keys
+GATED_Q = Dim("GATED_Q")  # 2 Q: queries, and a gate for each
 QKV = Dim("QKV")  # Q + 2 KV: queries, keys and values side by side
 ROTARY = Dim("ROTARY")  # dimensions of a head that are rotated
 HALF_ROTARY = Dim("HALF_ROTARY")
@@ -168,6 +169,21 @@ HOSTED = Dim("HOSTED")  # of one GPU's part, what DRAM keeps while the rest is o
 SWAPPED = Dim("SWAPPED")  # of one GPU's part, what is on NVMe
 PARAMETER_BUFFER = Dim("PARAMETER_BUFFER")  # elements of one buffer that weights are swapped in
 SLICE = Dim("SLICE")  # parameters in the largest tensor's part on one GPU
+# Layers that keep one state of a sequence: state space models, and linear attention, whose values,
+# keys and queries are x, B and C of the former.
+SSM_HEADS = Dim("SSM_HEADS")  # heads of values
+SSM_DIM = Dim("SSM_DIM")  # width of one of them
+SSM_STATE = Dim("SSM_STATE")  # width of a key: what a state remembers of each value
+SSM_GROUPS = Dim("SSM_GROUPS")  # heads of keys and queries, each for several of values
+SSM_INNER = Dim("SSM_INNER")  # SSM_HEADS x SSM_DIM: the width of all values
+CONVOLVED = Dim("CONVOLVED")  # values, keys and queries side by side, through a short convolution
+SSM_IN = Dim("SSM_IN")  # the same with a gate as wide as the values, and a step for each head
+GATED_IN = Dim("GATED_IN")  # the same without the steps
+SSM_PAIRS = Dim("SSM_PAIRS")  # 2 SSM_HEADS: how much each head forgets, and how much it writes
+KERNEL = Dim("KERNEL")  # tokens that the convolution sees
+KEPT_TOKENS = Dim("KEPT_TOKENS")  # of them, those that a cache keeps
+SPAN = Dim("SPAN")  # tokens that a scan takes at once, as products
+BETWEEN = Dim("BETWEEN")  # states between the spans of a sequence
 
 
 STACKS = ("vision", "encoder")  # what runs before a model's main layers, on dimensions of its own
@@ -213,6 +229,21 @@ def _derive_stack(stack: str, sizes: MutableMapping[str, Number]) -> None:
     sizes.update({start + k: n for k, n in sub.items()})
 
 
+def _derive_states(sizes: MutableMapping[str, Number]) -> None:
+    """The dimensions of layers that keep a state. Heads are cut whole; with fewer groups than
+    ranks, each rank has one (vllm/model_executor/layers/mamba/mamba_utils.py)."""
+    heads, groups, tp = sizes["SSM_HEADS"], sizes["SSM_GROUPS"], sizes["TP"]
+    for end, h, g in (("", heads, groups), ("/TP", ceil_div(heads, tp), ceil_div(groups, tp))):
+        inner = sizes["SSM_INNER" + end] = h * sizes["SSM_DIM"]
+        convolved = sizes["CONVOLVED" + end] = inner + 2 * g * sizes["SSM_STATE"]
+        sizes["SSM_IN" + end] = inner + convolved + h
+        sizes["GATED_IN" + end] = inner + convolved
+        sizes["SSM_PAIRS" + end] = 2 * h
+    sizes.setdefault("KEPT_TOKENS", sizes["KERNEL"] - 1)
+    sizes["SPAN"] = minimum(sizes["S"], sizes["CHUNK_TOKENS"])
+    sizes["BETWEEN"] = ceil_div(sizes["S"], sizes["SPAN"]) - 1
+
+
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
     for stack in STACKS:
@@ -222,6 +253,8 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
         sizes.setdefault(axis, 1)
     sizes.setdefault("IMBALANCE", 1000)
     tp = sizes["TP"]
+    if "SSM_HEADS" in sizes:
+        _derive_states(sizes)
     sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
     sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
@@ -229,6 +262,8 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["FUSED"] = 2 * sizes["F"]
     # Heads are cut whole: with fewer KV heads than ranks, each rank has one.
     sizes["Q/TP"] = ceil_div(sizes["HEADS"], tp) * sizes["HEAD_DIM"]
+    sizes["GATED_Q"] = 2 * sizes["Q"]
+    sizes["GATED_Q/TP"] = 2 * sizes["Q/TP"]
     sizes["KV/TP"] = ceil_div(sizes["KV_HEADS"], tp) * sizes["HEAD_DIM"]
     sizes["QKV/TP"] = sizes["Q/TP"] + 2 * sizes["KV/TP"]
     sizes["FUSED/TP"] = 2 * ceil_div(sizes["F"], tp)
@@ -301,17 +336,16 @@ def elements(shape: Shape, sizes: MutableMapping[str, Number]) -> Number:
     """Elements in a tensor of this shape."""
     n: Number = 1
     for factor in shape:
-        n = n * size(factor, sizes)
+        # The usual case without a call: this runs for every shape of a plan.
+        value = factor if isinstance(factor, int) else sizes.get(factor.name)
+        n = n * (size(factor, sizes) if value is None else value)
     return n
 
 
-def shape_text(shape: Shape, sizes: MutableMapping[str, Number]) -> str:
-    """The shape with its values, uncut axes left out: 'B 1 x S 4,096 x F/TP 7,168'."""
-    parts = []
-    for f in shape:
-        name = "" if isinstance(f, int) else f"{_visible(f, sizes)} "
-        parts.append(f"{name}{size(f, sizes):,}")
-    return " x ".join(parts) if shape else "scalar"
+def factor_text(factor: Factor, sizes: MutableMapping[str, Number]) -> str:
+    """A factor with its value, uncut axes left out: 'F/TP 7,168'."""
+    name = "" if isinstance(factor, int) else f"{_visible(factor, sizes)} "
+    return f"{name}{size(factor, sizes):,}"
 
 
 def _visible(factor: _Divisible, sizes: MutableMapping[str, Number]) -> str:

@@ -72,10 +72,15 @@ def trained(step: Step) -> list[tuple[Storage, int]]:
     return [(p, times) for tape, times in tapes for p in tape.parameters if p.trained]
 
 
-def _not_planned(plan: Plan) -> str:
+def not_planned(plan: Plan) -> str:
     """Why training cannot be planned for this combination, or ''. Serving may still be."""
     p = plan.parallel
     own = plan.train.framework == "megatron"
+    if not FAMILIES[plan.architecture.family].trained:
+        return (
+            f"model: what {plan.architecture.family} layers with a state keep for backward is not "
+            "known yet; such models are planned for serving alone. Choose another model to train."
+        )
     if p.etp > 1 and not (own and plan.architecture.experts):
         return (
             "expert tensor parallelism is that of Megatron's mixtures of experts; set parallel.etp "
@@ -122,7 +127,7 @@ class Training:
     def of(cls, plan: Plan, rows: bool = True, pool: Pool | None = None) -> Training | None:
         """None where it is not planned. Of a long list of plans, the peak alone is enough (`rows`
         false), and those that have the same sizes share their amounts in a `pool`."""
-        if _not_planned(plan):
+        if not_planned(plan):
             return None
         sizes = training_sizes(plan)
         amounts = Amounts(sizes)
@@ -181,7 +186,7 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
     """What a reader of the report should know besides its numbers."""
     notes = []
     if training is None:
-        notes.append(f"Training is not computed: {_not_planned(plan)}")
+        notes.append(f"Training is not computed: {not_planned(plan)}")
     else:
         notes += _trained_notes(plan, training.trainable_parameters)
     model = plan.architecture
@@ -192,20 +197,12 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
         )
     if training:
         notes += _model_notes(plan, training.step)
-    if model.tower and served:
-        notes.append(
-            "Serving counts a prompt's images as the tokens that they become, and the weights of "
-            "what makes them; memory and time of making them are not counted."
-        )
     if served is not None:
         return notes + serving_notes(plan, served)
-    if model.tower:
-        notes.append(f"Serving is not computed for encoder-decoders: {model.label} is one.")
-    else:
-        notes.append(
-            f"Serving is not computed: {model.label} is an encoder, which generates nothing and "
-            "has no KV cache."
-        )
+    notes.append(
+        f"Serving is not computed: {model.label} is an encoder, which generates nothing and has no "
+        "KV cache."
+    )
     return notes
 
 

@@ -120,11 +120,21 @@ def taken(t: Tape, x: Tensor, index: Tensor, shape: Shape, name: str) -> Tensor:
 @dataclass(frozen=True, slots=True)
 class Stacks:
     """How a family stacks its experts: weights (EXPERTS, in, out) if `transposed`, else
-    (EXPERTS, out, in), with biases or without, and how gate and up become one."""
+    (EXPERTS, out, in), with biases or without, and how gate and up become one. `gated`: there is
+    a gate beside what goes up."""
 
     gate: Callable[[Tape, Structure, Tensor], Tensor]
     transposed: bool = False
     biases: bool = False
+    gated: bool = True
+
+    @property
+    def wide(self) -> Factor:
+        return (EXPERT_FUSED if self.gated else EXPERT_F) / TP
+
+    @property
+    def up(self) -> str:
+        return NAMES[0] if self.gated else "up_proj"
 
 
 def grouped_linear(
@@ -178,9 +188,9 @@ def _weights(t: Tape, stacks: Stacks, stack: Factor) -> Weights:
     def parameter(name: str, *shape: Factor) -> Tensor:
         return t.parameter(name, (stack, *shape))
 
-    wide, width = EXPERT_FUSED / TP, EXPERT_F / TP
+    wide, width = stacks.wide, EXPERT_F / TP
     flip = stacks.transposed
-    up = parameter(NAMES[0], *((D, wide) if flip else (wide, D)))
+    up = parameter(stacks.up, *((D, wide) if flip else (wide, D)))
     down = parameter(NAMES[1], *((width, D) if flip else (D, width)))
     if not stacks.biases:
         return Weights(up, down)
@@ -242,7 +252,7 @@ def _grouped(
     up_bias = _by_row(t, w.up_bias, ids, count)
     if mask:
         rows = masked_rows(t, rows, mask, "rows by expert, masked", in_place=True)
-    both = grouped_linear(t, NAMES[0], rows, offsets, w.up, D, EXPERT_FUSED / TP)
+    both = grouped_linear(t, stacks.up, rows, offsets, w.up, D, stacks.wide)
     if up_bias:
         both = added(t, both, up_bias, "gate_up_proj, biased")
     if mask:

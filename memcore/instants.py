@@ -21,6 +21,7 @@ from memcore.ledger import (
     FORWARD,
     RECOMPUTE,
     Group,
+    Holding,
     Template,
     Window,
     besides,
@@ -43,7 +44,7 @@ from memcore.tape import Tape
 Alive = list[tuple[Group, Number]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instant:
     """One moment: what is alive besides the window, how often, and the window running then."""
 
@@ -51,6 +52,10 @@ class Instant:
     label: str
     alive: Alive
     window: Window | None = None
+
+    @functools.cached_property
+    def holding(self) -> Holding:
+        return Holding.of(self.alive)
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,35 @@ class Step:
     schedule: Callable[[Step], list[Instant]] | None = None
     zero: int = 0
     buckets: int = 0
+
+    @functools.cached_property
+    def instants(self) -> tuple[Instant, ...]:
+        """Every instant at which memory can peak, in order of time."""
+        if self.schedule:
+            return tuple(self.schedule(self))
+        return tuple(_sharded(self) if self.sharded else _whole(self))
+
+    @functools.cached_property
+    def saved(self) -> Holding:
+        """What `saved_for_backward` lists."""
+        return Holding.of(saved_for_backward(self))
+
+    def holding(self, state: str, ends: bool = True) -> Holding:
+        """One kind of state of every block, or without `ends` of the layers alone."""
+        found = self._holdings.get((state, ends))
+        if found is None:
+            alive = self.every(state) if ends else self.of_layers(state, self.layers.counts)
+            found = self._holdings[state, ends] = Holding.of(alive)
+        return found
+
+    @functools.cached_property
+    def _holdings(self) -> dict[tuple[str, bool], Holding]:
+        return {}
+
+    @functools.cached_property
+    def optimizer_states(self) -> Holding:
+        """What `optimizer_states` lists."""
+        return Holding.of(optimizer_states(self))
 
     @functools.cached_property
     def embed(self) -> BlockStates:
@@ -325,13 +359,6 @@ def saved_for_backward(step: Step) -> Alive:
         *_kept(step, step.running.count),
         *step.at_last((saved(blocks.head), 1)),
     ]
-
-
-def instants(step: Step) -> list[Instant]:
-    """Every instant of a training step at which memory can peak, in order of time."""
-    if step.schedule:
-        return step.schedule(step)
-    return _sharded(step) if step.sharded else _whole(step)
 
 
 def _kept(step: Step, layers: int) -> Alive:

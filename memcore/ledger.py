@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from memcore import policies
-from memcore.dims import Number, Shape, elements, is_array, maximum, shape_text
+from memcore.dims import Factor, Number, Shape, elements, factor_text, maximum
 from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
 from memcore.tape import ALWAYS, Storage, Tape
 
@@ -34,15 +36,68 @@ class Template:
     copies: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A sum of bytes: elements of which shapes, each times what."""
+
+    shapes: tuple[Shape, ...]
+    factors: tuple[float, ...]
+
+    @classmethod
+    def of(cls, terms: Iterable[tuple[Shape, float]]) -> Terms:
+        listed = tuple(terms)
+        return cls(tuple(shape for shape, _ in listed), tuple(factor for _, factor in listed))
+
+
+@dataclass(frozen=True, eq=False)
 class Group:
     """Rows that live and die together."""
 
     rows: tuple[Template, ...]
 
+    @functools.cached_property
+    def terms(self) -> Terms:
+        return Terms.of((r.shape, DTYPE_BYTES[r.dtype] * r.copies) for r in self.rows)
+
+    @functools.cached_property
+    def by_consumer(self) -> dict[str, Group]:
+        """The same rows by consumer."""
+        found: dict[str, list[Template]] = {}
+        for row in self.rows:
+            found.setdefault(row.consumer, []).append(row)
+        return {name: Group(tuple(rows)) for name, rows in found.items()}
+
     @classmethod
     def of(cls, rows: Iterable[Template]) -> Group:
         return cls(tuple(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """Groups that are alive together, equal ones as one, and how many of each: what a schedule
+    says once for all sizes."""
+
+    groups: tuple[Group, ...]
+    times: tuple[int, ...]
+
+    @classmethod
+    def of(cls, alive: Iterable[tuple[Group, int]]) -> Holding:
+        counted: dict[Group, int] = {}
+        for group, times in alive:
+            if times and group.rows:
+                counted[group] = counted.get(group, 0) + times
+        return cls(tuple(counted), tuple(counted.values()))
+
+    @functools.cached_property
+    def by_consumer(self) -> dict[str, Holding]:
+        found: dict[str, list[tuple[Group, int]]] = {}
+        for group, times in zip(self.groups, self.times, strict=True):
+            for name, part in group.by_consumer.items():
+                found.setdefault(name, []).append((part, times))
+        return {name: Holding.of(parts) for name, parts in found.items()}
+
+
+PLAIN = frozenset((int, float, bool))  # sizes that are no arrays
 
 
 class Amounts:
@@ -50,11 +105,11 @@ class Amounts:
 
     def __init__(self, sizes: dict[str, Number]):
         self.sizes = sizes
-        self.arrays = any(map(is_array, sizes.values()))
+        self.arrays = not PLAIN.issuperset(map(type, sizes.values()))
         self._elements: dict[Shape, Number] = {}
         self._texts: dict[Shape, str] = {}
+        self._factors: dict[Factor, str] = {}
         self._groups: dict[Group, Number] = {}
-        self._consumers: dict[Group, dict[str, Number]] = {}
         self._peaks: dict[Window, tuple[Number, int]] = {}
         self.costs: dict[Any, Any] = {}  # of operations, as roofline finds them
 
@@ -68,19 +123,36 @@ class Amounts:
         n = self._elements.get(shape)
         return (self.elements(shape) if n is None else n) * DTYPE_BYTES[dtype]
 
-    def group(self, group: Group) -> Number:
-        n = self._groups.get(group)
-        if n is None:
-            n = sum(self.bytes(r.shape, r.dtype) * r.copies for r in group.rows)
-            self._groups[group] = n
-        return n
+    # No loops of Python's own below: these run for every instant and operation of a plan.
+
+    def each(self, terms: Terms) -> list[Number]:
+        """The terms of a sum, in order."""
+        known = self._elements
+        try:
+            return list(map(mul, map(known.__getitem__, terms.shapes), terms.factors))
+        except KeyError:  # the first time that some shape is asked for
+            for shape in terms.shapes:
+                if shape not in known:
+                    known[shape] = elements(shape, self.sizes)
+        return self.each(terms)
+
+    def total(self, terms: Terms) -> Number:
+        return sum(self.each(terms))
 
     def alive(self, groups: Iterable[tuple[Group, Number]]) -> Number:
         """Bytes of groups, each so many times over."""
-        n: Number = 0
-        for group, times in groups:
-            n = n + self.group(group) * times
-        return n
+        return self.held(Holding.of(groups))
+
+    def held(self, holding: Holding) -> Number:
+        """Bytes of a holding."""
+        sizes = self._groups
+        try:
+            return sum(map(mul, map(sizes.__getitem__, holding.groups), holding.times))
+        except KeyError:  # the first time that some group is asked for
+            for group in holding.groups:
+                if group not in sizes:
+                    sizes[group] = self.total(group.terms)
+        return self.held(holding)
 
     def peak(self, window: Window) -> tuple[Number, int]:
         """A window's peak; layers of a kind share their window, so it is found once."""
@@ -89,25 +161,21 @@ class Amounts:
             found = self._peaks[window] = window.peak(self)
         return found
 
-    def by_consumer(self, group: Group) -> dict[str, Number]:
-        """Bytes of a group by consumer."""
-        sums = self._consumers.get(group)
-        if sums is None:
-            sums = self._consumers[group] = {}
-            for r in group.rows:
-                n = self.bytes(r.shape, r.dtype) * r.copies
-                sums[r.consumer] = sums.get(r.consumer, 0) + n
-        return sums
-
     def text(self, shape: Shape) -> str:
-        """A shape with its values; weights, gradients and states have the same ones."""
+        """A shape with its values: 'B 1 x S 4,096 x F/TP 7,168'. Weights, gradients and states have
+        the same ones, and all shapes the same few factors."""
         found = self._texts.get(shape)
         if found is None:
-            found = self._texts[shape] = shape_text(shape, self.sizes)
+            parts = self._factors
+            for f in shape:
+                if f not in parts:
+                    parts[f] = factor_text(f, self.sizes)
+            found = " x ".join([parts[f] for f in shape]) or "scalar"
+            self._texts[shape] = found
         return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Window:
     """A stretch of one tape: its rows, and what is born and dies at each step.
 
@@ -121,22 +189,27 @@ class Window:
     alive: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
 
+    @functools.cached_property
+    def changes(self) -> tuple[Terms, tuple[int, ...]]:
+        """Every birth and death in order, as bytes that come or go, and the step of each."""
+        found = [
+            (step, i, sign)
+            for step, (births, deaths) in enumerate(self.steps)
+            for sign, rows in ((-1, deaths), (1, births))
+            for i in rows
+        ]
+        terms = ((self.rows[i].shape, s * DTYPE_BYTES[self.rows[i].dtype]) for _, i, s in found)
+        return Terms.of(terms), tuple(step for step, _, _ in found)
+
     def peak(self, amounts: Amounts) -> tuple[Number, int]:
-        """The most bytes alive at once, and after which step (plain numbers; 0 for arrays)."""
-        sizes = [amounts.bytes(r.shape, r.dtype) for r in self.rows]
-        alive: Number = 0
-        best: Number = 0
-        where = 0
-        for step, (births, deaths) in enumerate(self.steps):
-            for i in deaths:
-                alive = alive - sizes[i]
-            for i in births:
-                alive = alive + sizes[i]
-            if amounts.arrays:
-                best = maximum(best, alive)
-            elif alive > best:
-                best, where = alive, step
-        return best, where
+        """The most bytes alive at once, and after which step (plain numbers; 0 for arrays). As
+        deaths come first, no sum within a step is more than those at its ends."""
+        terms, steps = self.changes
+        alive = list(accumulate(amounts.each(terms)))
+        if amounts.arrays:
+            return functools.reduce(maximum, alive, 0), 0
+        best = max(alive, default=0)
+        return (best, steps[alive.index(best)]) if best > 0 else (0, 0)
 
 
 # Kinds of storage that count as saved by their block; a shared tensor is counted once, elsewhere.

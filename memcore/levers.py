@@ -243,12 +243,12 @@ FOLLOWERS = (
 
 def with_changes(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
     """The plan with some fields changed and what must follow them, or None if that is no plan."""
-    document = plan.document()
-    for path, value in changes.items():
-        put(document, path, value)
     try:
-        return Plan.of(document)
+        return plan.with_changes(changes)
     except PlanError:
+        document = plan.document()
+        for path, value in changes.items():
+            put(document, path, value)
         fitted, _ = link.repair(document, given=changes)
     others = differences(plan, fitted).keys() - changes.keys() - set(FOLLOWERS)
     kept = all(get(fitted, path) == value for path, value in changes.items())

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 from memcore import constants, deepspeed, offload, pipeline, policies
-from memcore.blocks import build, structure_of
+from memcore.blocks import Blocks, build, structure_of
 from memcore.dims import LIVE, Number, ceil_div, derive, maximum
 from memcore.families import FAMILIES
 from memcore.instants import (
@@ -15,11 +15,10 @@ from memcore.instants import (
     Instant,
     Layers,
     Step,
-    instants,
     saved_for_backward,
     waiting,
 )
-from memcore.ledger import Amounts, Template
+from memcore.ledger import Amounts, Holding, Template
 from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
@@ -44,6 +43,17 @@ VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-
 
 def step_of(plan: Plan, stage: int = 0) -> Step:
     """The words of a plan that decide its schedule on one pipeline stage."""
+    return _stage(plan, stage, *_model_of(plan))
+
+
+def steps_of(plan: Plan) -> list[Step]:
+    """The same of every pipeline stage."""
+    model = _model_of(plan)
+    return [_stage(plan, stage, *model) for stage in range(plan.parallel.pp)]
+
+
+def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
+    """The model's blocks as the plan runs them, and its whole stack of layers."""
     t, p = plan.train, plan.parallel
     copies = policies.COPIES[t.framework, t.precision]
     again = policies.CHECKPOINTING[t.checkpointing].recompute
@@ -73,31 +83,45 @@ def step_of(plan: Plan, stage: int = 0) -> Step:
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == policies.LOWER else 0
     kinds, stack = layers_of(model, again, t.checkpoint_every, leads, held)
+    return build(structure, kinds), stack
+
+
+def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
+    t, p = plan.train, plan.parallel
     layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
-    return Step(
-        blocks=build(structure, kinds),
-        copies=copies,
-        optimizer=policies.OPTIMIZERS[t.optimizer],
-        layers=layers,
-        keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
-        sharded=t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3),
-        reshards=t.zero == 3,
-        replicas=t.framework == "pytorch" and plan.dp > 1,
-        accumulated=t.framework == "megatron",
-        offload=t.offload_optimizer,
-        offload_parameters=t.offload_parameters,
-        offload_activations=t.offload_activations,
-        schedule=deepspeed.instants if t.framework == "deepspeed" else None,
-        zero=t.zero,
-        buckets=deepspeed.buckets(t.overlap_comm, t.zero),
-        running=running,
-        first=stage == 0,
-        last=stage == p.pp - 1,
-        waiting=pipeline.in_flight(plan, stage) - 1,
-        losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
-        average=t.ema,
+    return _same(
+        Step(
+            blocks=blocks,
+            copies=policies.COPIES[t.framework, t.precision],
+            optimizer=policies.OPTIMIZERS[t.optimizer],
+            layers=layers,
+            keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
+            sharded=t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3),
+            reshards=t.zero == 3,
+            replicas=t.framework == "pytorch" and plan.dp > 1,
+            accumulated=t.framework == "megatron",
+            offload=t.offload_optimizer,
+            offload_parameters=t.offload_parameters,
+            offload_activations=t.offload_activations,
+            schedule=deepspeed.instants if t.framework == "deepspeed" else None,
+            zero=t.zero,
+            buckets=deepspeed.buckets(t.overlap_comm, t.zero),
+            running=running,
+            first=stage == 0,
+            last=stage == p.pp - 1,
+            waiting=pipeline.in_flight(plan, stage) - 1,
+            losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
+            average=t.ema,
+        )
     )
+
+
+@functools.lru_cache(maxsize=512)
+def _same(step: Step) -> Step:
+    """The first step that is equal to this one: what it has found out about its schedule, which no
+    size changes, serves every plan of the same words."""
+    return step
 
 
 def _leads(structure: Structure) -> bool:
@@ -226,13 +250,13 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
     """Bytes alive at one instant, and the step of its window where they peak."""
     within, step = amounts.peak(instant.window) if instant.window else (0, 0)
-    return within + amounts.alive(instant.alive), step
+    return within + amounts.held(instant.holding), step
 
 
 def peak_bytes(step: Step, amounts: Amounts) -> Number:
     """The allocated peak alone; for sweeps."""
     best: Number = 0
-    for instant in instants(step):
+    for instant in step.instants:
         best = maximum(best, instant_bytes(instant, amounts)[0])
     return best
 
@@ -254,13 +278,16 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
     ranks: list[RankMemory] = []
     Sized = tuple[Instant, Number, int]  # an instant, its bytes, and where in its window
     seen: dict[tuple[bool, bool, Layers], tuple[list[Sized], dict[str, int]]] = {}
-    for stage in range(plan.parallel.pp):
-        step = step_of(plan, stage)
-        alone = replace(step, waiting=0)
+    steps = steps_of(plan)
+    for stage, step in enumerate(steps):
+        alone = _same(replace(step, waiting=0)) if step.waiting else step
         key = step.first, step.last, step.layers
         if key not in seen:
-            moments = [(i, *instant_bytes(i, amounts)) for i in instants(alone)]
-            seen[key] = moments, _consumers(waiting(replace(alone, waiting=1, losses=0)), amounts)
+            moments = [(i, *instant_bytes(i, amounts)) for i in alone.instants]
+            seen[key] = (
+                moments,
+                _consumers(Holding.of(waiting(replace(alone, waiting=1, losses=0))), amounts),
+            )
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
         top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))
@@ -269,7 +296,7 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
         ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
     most = max(ranks, key=lambda r: r.allocated_bytes)
-    return step_of(plan, most.rank), tuple(ranks)
+    return steps[most.rank], tuple(ranks)
 
 
 def count(
@@ -282,16 +309,19 @@ def count(
     """Everything about the memory of one training step on one GPU, of the stage that `step` is of.
     `ranks`: the peak of every pipeline stage, if there are several. Without `rows` the ledger is
     left out, and of the timeline all but the peak."""
-    schedule = instants(step)
+    schedule = step.instants
     rank = max(ranks, key=lambda r: r.allocated_bytes).rank if ranks else 0
     sizes = [instant_bytes(i, amounts) for i in schedule]
     top = max(range(len(sizes)), key=lambda i: sizes[i][0])
-    peak = _moment(schedule[top], *sizes[top], amounts, rank)
-    best, timeline = peak.bytes, [peak]
     ledger: tuple[LedgerRow, ...] = ()
     if rows:
-        timeline = _timeline(schedule, amounts, rank)
+        timeline = [_moment(i, *n, amounts, rank) for i, n in zip(schedule, sizes, strict=True)]
+        peak = timeline[top]
         ledger = listed(rows_alive(schedule[top], sizes[top][1], amounts), amounts)
+    else:
+        peak = _moment(schedule[top], *sizes[top], amounts, rank)
+        timeline = [peak]
+    best = peak.bytes
     host = _elsewhere(plan, step, amounts)
     overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)
@@ -310,7 +340,7 @@ def count(
         allocated_bytes=best,
         peak=Peak(rank, peak.id),
         consumers=peak.consumers,
-        saved_for_backward_bytes=int(amounts.alive(saved_for_backward(step))),
+        saved_for_backward_bytes=int(amounts.held(step.saved)),
         reserved_bytes=reserved,
         device_bytes=device,
         capacity_bytes=capacity,
@@ -327,7 +357,7 @@ def count(
 
 def rows_at(plan: Plan, instant: int, stage: int = 0) -> tuple[LedgerRow, ...]:
     """What is alive at one instant of a pipeline stage's timeline: its bytes, row by row."""
-    amounts, chosen = Amounts(training_sizes(plan)), instants(step_of(plan, stage))[instant]
+    amounts, chosen = Amounts(training_sizes(plan)), step_of(plan, stage).instants[instant]
     return listed(rows_alive(chosen, instant_bytes(chosen, amounts)[1], amounts), amounts)
 
 
@@ -370,22 +400,14 @@ def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     return rows
 
 
-def _timeline(schedule: list[Instant], amounts: Amounts, rank: int) -> list[InstantMemory]:
-    """Every instant of a schedule with its bytes."""
-    return [_moment(i, *instant_bytes(i, amounts), amounts, rank) for i in schedule]
-
-
-def _consumers(alive: Alive, amounts: Amounts) -> dict[str, int]:
-    """Bytes of groups by consumer."""
-    sums = dict.fromkeys(CONSUMERS, 0)
-    for group, times in alive:
-        for consumer, each in amounts.by_consumer(group).items():
-            sums[consumer] += each * times
-    return sums
+def _consumers(holding: Holding, amounts: Amounts) -> dict[str, int]:
+    """Bytes of a holding by consumer."""
+    parts = holding.by_consumer
+    return {name: amounts.held(parts[name]) if name in parts else 0 for name in CONSUMERS}
 
 
 def _moment(instant: Instant, n: Number, at: int, amounts: Amounts, rank: int) -> InstantMemory:
-    consumers = _consumers(instant.alive, amounts)
+    consumers = _consumers(instant.holding, amounts)
     where = ""
     if instant.window:
         where = instant.window.names[at]

@@ -63,6 +63,10 @@ class Traits:
     masked_images: bool = False
     gated: bool = False
     head_scaled: bool = False
+    recurrence_bias: bool = False
+    recurrence_out_bias: bool = False
+    recurrence_normed: bool = True
+    convolution_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Image:
 
     extra    tokens beside those of the patches: that of the class
     merged   tokens of it that a decoder reads, where they are fewer than its patches
+    around   tokens of text that a prompt has for it besides
     """
 
     height: int
@@ -80,6 +85,7 @@ class Image:
     channels: int
     extra: int = 0
     merged: int = 0
+    around: int = 0
 
     @property
     def patches(self) -> int:
@@ -88,6 +94,11 @@ class Image:
     @property
     def read(self) -> int:
         return self.merged or self.patches
+
+    @property
+    def prompted(self) -> int:
+        """Tokens of a prompt that it takes."""
+        return self.read + self.around
 
     @property
     def tokens(self) -> int:
@@ -118,12 +129,45 @@ NO_IMAGE = Image(0, 0, 1, 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class Recurrence:
+    """What layers with a state keep of a whole sequence: for each of `heads` values of `head_dim`
+    what they left in `state` numbers, and the last tokens that a short convolution sees.
+
+    groups   heads of keys and queries (B and C), each for as many of values
+    kernel   tokens that the convolution sees
+    chunk    tokens that a scan takes at once
+    dtype    of the state as config.json asks for it, or ''
+    """
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    kernel: int
+    chunk: int
+    dtype: str = ""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {
+            "SSM_HEADS": self.heads,
+            "SSM_DIM": self.head_dim,
+            "SSM_STATE": self.state,
+            "SSM_GROUPS": self.groups,
+            "KERNEL": self.kernel,
+            "CHUNK_TOKENS": self.chunk,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A transformer: its sizes, its traits, and the kinds of its layers in order.
 
     layers             number of layers
     hidden_size, ...   widths and counts as in config.json
     rotary_dim         dimensions of a head that are rotated
+    rotary_tables      of each table of their cosines and sines: whose it is ('': every layer's),
+                       and its rows; (): one of max_positions
     window             tokens that a sliding layer sees, or of a chunk; 0: it has none
     embedding_size     width of the token embedding, where it differs from the hidden size
     position_rows      rows of a learned position table
@@ -137,6 +181,7 @@ class Model:
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
     buckets            of distances between tokens, that each have a bias for every head
+    recurrence         of layers that keep a state of a sequence, not its tokens
     image              what an image model reads: its tokens are one sequence, of a fixed length
     tower              layers that run before these, on dimensions of their own: what looks at
                        images, or the encoder before a decoder
@@ -156,6 +201,7 @@ class Model:
     max_positions: int
     traits: Traits
     rotary_dim: int = 0
+    rotary_tables: tuple[tuple[str, int], ...] = ()
     window: int = 0
     embedding_size: int = 0
     position_rows: int = 0
@@ -169,6 +215,7 @@ class Model:
     shared_size: int = 0
     type_rows: int = 0
     buckets: int = 0
+    recurrence: Recurrence | None = None
     image: Image | None = None
     tower: Model | None = None
     stack: str = ""
@@ -178,6 +225,11 @@ class Model:
     def stack_before(self) -> str:
         """What runs before these layers, one of dims.STACKS, or ''."""
         return self.tower.stack if self.tower else ""
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether the layers read what an encoder made of another sequence."""
+        return self.tower is not None and self.tower.image is None
 
     @property
     def learned_positions(self) -> bool:
@@ -207,6 +259,7 @@ class Model:
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
             "BUCKETS": self.buckets,
+            **(self.recurrence.sizes if self.recurrence else {}),
             **(self.image or NO_IMAGE).sizes,
             **(
                 {f"{self.tower.stack}.{k}": n for k, n in self.tower.sizes.items()}
@@ -219,6 +272,19 @@ class Model:
 FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "sliding-nope"
 CHUNKED = "chunked"
 EVERY = "every"  # every token sees every other: an encoder
+RECURRENT = "recurrent"  # a state of the sequence in place of attention
+BESIDE = "full and recurrent"  # both, of the same input
+MLP_ALONE, EXPERTS_ALONE = "mlp", "experts"  # layers that mix no tokens
+
+
+def attends(kind: str) -> bool:
+    """Whether a layer of this kind keeps keys and values of tokens."""
+    return not kind.startswith((RECURRENT, MLP_ALONE, EXPERTS_ALONE))
+
+
+def recurs(kind: str) -> bool:
+    """Whether a layer of this kind keeps a state of the sequence."""
+    return kind.startswith((RECURRENT, BESIDE))
 
 
 def nope(kind: str) -> str:
@@ -333,6 +399,21 @@ class Keys:
                         return default
                     return value
         return default
+
+    @property
+    def stretch(self) -> float:
+        """Positions of a rotary table over those that the model was trained with: the factor of
+        linear scaling, which an engine's table is longer by."""
+        parameters = self.config.get("rope_parameters")
+        if isinstance(parameters, Mapping) and "full_attention" in parameters:
+            parameters = parameters["full_attention"]
+        for place in (parameters, self.config.get("rope_scaling")):
+            if isinstance(place, Mapping):
+                factor = place.get("factor")
+                linear = "linear" in (place.get("rope_type"), place.get("type"))
+                if linear and isinstance(factor, (int, float)):
+                    return min(max(1.0, float(factor)), 1e6)
+        return 1.0
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.config.get(key, default)

@@ -37,7 +37,7 @@ from memcore.ledger import Amounts, Group, Template
 from memcore.plan import Plan
 from memcore.policies import DTYPE_BYTES
 from memcore.report import OperationTime
-from memcore.roofline import seconds
+from memcore.roofline import by_phase
 from memcore.states import DEEPSPEED
 
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
@@ -261,8 +261,8 @@ def moves(
 
     moved = pieces(plan, step)
     inner = [o for o in operations if o.name.startswith("layers.")]
-    forward = seconds([o for o in inner if o.phase == "forward"]) / batches
-    backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / batches
+    of = by_phase(inner)
+    forward, backward = of["forward"] / batches, (of["recompute"] + of["backward"]) / batches
     found = _optimizer_moves(plan, step, amounts, cover, weights)
     if step.offload_parameters != "none":
         piece = "shards on the host"

@@ -150,6 +150,8 @@ def activation(t: Tape, x: Tensor, kind: str) -> Tensor:
     if kind in ("silu", "gelu"):
         return keeps_input(t, x, kind)
     with t.scope(kind):
+        if kind == "relu2":
+            return power(t, keeps_result(t, x, "relu"), "square")
         if kind == "quick_gelu":  # x sigmoid(a x)
             return multiply(t, x, keeps_result(t, scale(t, x, "a x"), "sigmoid"), "product")
         half = scale(t, x, "x / 2")

@@ -347,6 +347,13 @@ class Serve(_Part):
     output_len: int = _field(
         256, "Output length", "Tokens generated.", "tokens", ge=1, le=16_777_216
     )
+    images: int = _field(
+        1,
+        "Images per prompt",
+        "Of a model that reads images; their tokens are part of the prompt.",
+        ge=0,
+        le=4096,
+    )
     block_size: int = _field(16, "Block size", "Tokens in one page of the cache.", ge=1, le=65_536)
     memory_utilization: float = _field(
         0.9, "Memory utilization", "Share of the GPU that the server may use.", gt=0, le=1
@@ -580,9 +587,18 @@ class Plan(_Part):
 
     def changed(self, path: str, value: Any) -> Plan:
         """This plan with one field changed, named as in an error: 'train.micro_batch'."""
-        document = self.document()
-        put(document, path, value)
-        return Plan.of(document)
+        return self.with_changes({path: value})
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Plan:
+        """This plan with some fields changed. Raises PlanError. Sections without a change are
+        valid already."""
+        sections: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        for name in {path.partition(".")[0] for path in changes}:
+            if isinstance(sections[name], BaseModel):
+                sections[name] = sections[name].model_dump(mode="json")
+        for path, value in changes.items():
+            put(sections, path, value)
+        return Plan(**sections)
 
 
 def get(owner: Any, path: str) -> Any:
@@ -611,6 +627,7 @@ def field_of(path: str) -> FieldInfo:
     return found
 
 
+@functools.cache
 def words_of(path: str) -> Mapping[str, policies.Word] | None:
     """The words that a field takes, if it takes words."""
     return next((m.table for m in field_of(path).metadata if isinstance(m, _Words)), None)

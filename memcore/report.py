@@ -12,7 +12,10 @@ from typing import Any
 CONSUMERS = ("parameters", "gradients", "optimizer_states", "activations", "workspace")
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen are those of which a report has hundreds: that would take four times as long to make.
+
+
+@dataclass(slots=True)
 class LedgerRow:
     """One kind of tensor at the peak (`hbm`), or at its resting place in another tier.
 
@@ -111,7 +114,7 @@ class Memory:
     overheads: tuple[Overhead, ...]
 
 
-@dataclass(slots=True)  # not frozen, which takes four times as long to make: there are hundreds
+@dataclass(slots=True)
 class OperationTime:
     """One operation of a step, all its executions together, on one GPU.
 
@@ -150,14 +153,16 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers are waited for,
-    and all of it. `bubble`: what of it every other stage waits for when a step begins and ends."""
+    """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers and its host are
+    waited for, and all of it. `bubble`: what of it every other stage waits for when a step begins
+    and ends."""
 
     rank: int
     forward: float
     recompute: float
     backward: float
     communication: float
+    host: float
     seconds: float
     bubble: float
 
@@ -165,7 +170,8 @@ class StageTime:
 @dataclass(frozen=True, slots=True)
 class Time:
     """Of the slowest pipeline stage: `stage` is its rank. step_seconds are what its resources are
-    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages."""
+    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages. starts: the
+    operations that its host starts, by phase."""
 
     step_seconds: float
     tokens_per_second: float
@@ -184,6 +190,7 @@ class Time:
     stage: int
     bubble_seconds: float
     stages: tuple[StageTime, ...]
+    starts: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +215,16 @@ class Run:
 class Serve:
     """On the fullest GPU of one replica.
 
-    table_bytes           what an engine keeps besides weights: rotary tables
+    table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks
+    tower_bytes           the most that an encoder or a vision tower needs at once; feature_bytes:
+                          of its result, which stays while the layers run; both in activation_bytes
+    profiled_images       that one forward may bring
+    cross_bytes_per_sequence   of sequence_bytes, keys and values of an encoder's tokens
+    tower_seconds         of ttft_seconds: what runs once for a prompt, before its first step
     overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
+    block_tokens          of keys and values in one: what the plan says, or as a state wants
+    state_bytes_per_sequence   of sequence_bytes, what layers keep however long it is
     offloaded_bytes       of the weights, in the host's memory
     prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
     stall_seconds         between two tokens of a sequence while another's prompt is read
@@ -223,20 +237,27 @@ class Serve:
     table_bytes: int
     kv_bytes_per_token: int
     activation_bytes: int
+    tower_bytes: int
+    feature_bytes: int
+    profiled_images: int
     overhead_bytes: int
     outside_bytes: int
     budget_bytes: int
     kv_budget_bytes: int
+    block_tokens: int
     block_bytes: int
     blocks: int
     blocks_per_sequence: int
     kv_capacity_tokens: int
     sequence_bytes: int
+    cross_bytes_per_sequence: int
+    state_bytes_per_sequence: int
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool
     prefill_steps: int
     transfer_seconds: float
+    tower_seconds: float
     ttft_seconds: float
     tpot_seconds: float
     stall_seconds: float

@@ -7,7 +7,7 @@ tape as the memory: FLOPs as declared, traffic as the tensors it reads and write
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,8 +28,8 @@ from memcore.dims import (
     Shape,
 )
 from memcore.hardware import Accelerator
-from memcore.ledger import Amounts, kept_products
-from memcore.policies import LAYER, OPERATIONS
+from memcore.ledger import Amounts, Terms, kept_products
+from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
 from memcore.report import OperationTime
 from memcore.tape import Send, Tape
 
@@ -41,6 +41,8 @@ class Work:
     phase    'forward', 'recompute', 'backward'
     kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
+    moved    the bytes of that
+    started  as tape.Work.started
     """
 
     name: str
@@ -48,6 +50,8 @@ class Work:
     flops: tuple[tuple[float, Shape], ...]
     traffic: tuple[tuple[Shape, str, int], ...]
     kernel: str
+    moved: Terms
+    started: int = 1
 
     @property
     def attention(self) -> bool:
@@ -90,6 +94,8 @@ def works(
                     tuple(w.flops),
                     tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
                     kernel,
+                    Terms.of((s, n * DTYPE_BYTES[dtype]) for (s, dtype), n in counted.items()),
+                    w.started,
                 )
                 found.setdefault(work, []).append(i)
     return tuple((work, tuple(where)) for work, where in found.items())
@@ -264,14 +270,14 @@ def operation(
     flops: float,
     traffic: float,
     speed: Speed,
-    attention: bool,
     times: int,
-    padded: float | None = None,
-    kernel: str = "",
+    padded: float = 0.0,
+    kernel: str = PRODUCT,
 ) -> OperationTime:
-    """`times` executions of one operation. `padded`: the FLOPs that it takes the time of."""
-    rate = speed.of_kernel(kernel or (ATTENTION if attention else PRODUCT))
-    compute = (flops if padded is None else padded) / rate
+    """`times` executions of one operation. `padded`: the FLOPs that it takes the time of, where
+    they are more; kernel: whose rate they are done at."""
+    rate = speed.matmul if kernel == PRODUCT else speed.of_kernel(kernel)
+    compute = (padded or flops) / rate
     hbm = traffic / speed.hbm
     return OperationTime(
         name,
@@ -280,7 +286,7 @@ def operation(
         traffic * times,
         compute * times,
         hbm * times,
-        (max(compute, hbm) + speed.launch) * times,
+        ((compute if compute >= hbm else hbm) + speed.launch) * times,
         "compute" if compute >= hbm else "hbm",
         times,
     )
@@ -316,34 +322,49 @@ def _executions(
 
 def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:
     """The time of operations, in order."""
-    found = []
-    for e in every:
-        w = e.work
-        flops, padded, traffic = _cost(w, amounts, speed)
-        found.append(
-            operation(w.name, w.phase, flops, traffic, speed, w.attention, e.runs, padded, w.kernel)
+    return [
+        operation(w.name, w.phase, flops, traffic, speed, runs, padded, w.kernel)
+        for (w, runs), (flops, padded, traffic) in zip(
+            every, _costs(every, amounts, speed), strict=True
         )
-    return found
+    ]
 
 
-def _cost(w: Work, amounts: Amounts, speed: Speed) -> tuple[float, float, float]:
-    """FLOPs of one execution, those that it takes the time of, and its traffic; found once for
-    plans that share their amounts. An operation is known by identity, which is quick, and is kept
-    with what it costs, so that nothing else takes its place."""
-    key = id(w), speed.sms, speed.sram
+Cost = tuple[float, float, float]
+
+
+def _costs(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Cost]:
+    """What each operation costs; found once for plans that share their amounts. Operations are
+    known by identity, which is quick, and kept with what they cost, so that no others take their
+    place."""
+    key = id(every), speed.sms, speed.sram
     known = amounts.costs.get(key)
-    if known is not None:
-        kept: tuple[float, float, float] = known[1]
-        return kept
+    if known is None:
+        found = [_cost(e.work, amounts, speed) for e in every]
+        known = amounts.costs[key] = every, found
+    costs: list[Cost] = known[1]
+    return costs
+
+
+def _cost(w: Work, amounts: Amounts, speed: Speed) -> Cost:
+    """FLOPs of one execution, those that it takes the time of, and its traffic."""
     flops, padded = product_flops(w, amounts, speed.sms) if w.flops else (0.0, 0.0)
-    traffic = 0.0
-    for shape, dtype, n in w.traffic:
-        traffic += n * amounts.bytes(shape, dtype)
+    traffic = float(amounts.total(w.moved))
     if w.attention:
         traffic += read_again(w, amounts, speed)
-    amounts.costs[key] = w, (flops, padded, traffic)
     return flops, padded, traffic
 
 
-def seconds(operations: list[OperationTime]) -> float:
+PHASES = ("forward", "recompute", "backward", "optimizer")
+
+
+def by_phase(operations: Iterable[OperationTime]) -> dict[str, float]:
+    """Seconds of the operations of each phase."""
+    sums = dict.fromkeys(PHASES, 0.0)
+    for o in operations:
+        sums[o.phase] += o.seconds
+    return sums
+
+
+def seconds(operations: Iterable[OperationTime]) -> float:
     return sum(o.seconds for o in operations)

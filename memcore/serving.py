@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from memcore import catalog, constants, policies, stored
+from memcore import allocator, catalog, constants, policies, stored, towers
 from memcore.blocks import Blocks, build, structure_of
 from memcore.dims import (
     EP,
@@ -32,14 +32,17 @@ from memcore.families import FAMILIES
 from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
-from memcore.model import CHUNKED, SLIDING, Model
+from memcore.model import CHUNKED, FULL, SLIDING, Model, attends, recurs
+from memcore.pages import Pages
 from memcore.plan import Plan
+from memcore.recurrent import CONVOLUTION, SCAN, STATE
 from memcore.report import LedgerRow, Serve
 from memcore.roofline import Execution, executions
 from memcore.serving_time import CACHE_READ as CACHE_READ
 from memcore.serving_time import Point, as_read, bound, felt, points
 from memcore.serving_time import forward as forward
 from memcore.tape import Storage, Tape
+from memcore.towers import Tower
 from memcore.units import GiB, bytes_text
 
 KV_SOURCE = (
@@ -50,6 +53,22 @@ PAGES_SOURCE = (
     "vLLM's hybrid KV cache manager: layers of a kind in groups of equal size, all drawing blocks "
     "of the same bytes from one pool (vllm/v1/core/kv_cache_utils.py)"
 )
+ENCODER_NOTE = (
+    "Serving: the encoder reads the prompt, once; every decoder layer keeps keys and values of all "
+    "of its tokens, and of those that are generated. A paged cache is planned as vLLM has it for "
+    "other encoder-decoders, since it serves no T5. Streams of requests are not simulated."
+)
+CROSS_CACHE = "cross-attention cache"
+STATE_SOURCE = (
+    "what a layer keeps of a sequence, however long: vLLM's MambaStateShapeCalculator and "
+    "MambaStateDtypeCalculator (vllm/model_executor/layers/mamba/mamba_utils.py); in transformers "
+    "the convolution's state has one token more, and the other is fp32 (cache_utils.py)"
+)
+ALIGNED_SOURCE = (
+    "vLLM has pages of one size: attention's get as many tokens, in multiples of 16, as make a "
+    "page hold a state, and a state's are padded to it (vllm/platforms/interface.py)"
+)
+KERNEL_BLOCK = 16  # tokens: of the blocks that attention kernels take the smallest
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 ROTARY_SOURCE = (
     "vLLM keeps cosines and sines of every position in the model's dtype "
@@ -62,8 +81,28 @@ ABSORBED_SOURCE = (
 )
 HYBRID_MOST = 1.25  # where one kind has no more than this times the layers of the other, they pad
 STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
+STATES = "states"  # what consumes the memory of states, in a row
 LOGITS: Shape = (VOCAB,)
+KNOWN = 16  # forwards of different sizes: evaluating a plan has five
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """How many layers keep all tokens of a sequence, a window of them, and a state of it."""
+
+    full: int
+    windowed: int
+    recurrent: int
+
+    @classmethod
+    def of(cls, kinds: Sequence[str]) -> Caching:
+        windowed = sum(kind.startswith((SLIDING, CHUNKED)) for kind in kinds)
+        return cls(sum(map(attends, kinds)) - windowed, windowed, sum(map(recurs, kinds)))
+
+    @property
+    def attends(self) -> int:
+        return self.full + self.windowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +112,10 @@ class Server:
     timed   the layers' tapes with the kernels that run: fused, but for an eager runtime
     bits    of each value that products read, by shape: those of weights, as they are stored
     draft   the server of the model that guesses tokens, on the same GPUs
-    tower   what makes tokens of images before the layers: tapes, and how many parts are of each
+    every   layers by what they cache, on all stages; caches: on the stage that keeps most of a
+            long sequence
+    tower   what runs before the layers, once for a prompt
+    known   amounts of forwards that were asked for, a few
     """
 
     plan: Plan
@@ -85,26 +127,31 @@ class Server:
     timed: tuple[Tape, ...]
     bits: Mapping[Shape, float]
     draft: Server | None
-    tower: tuple[tuple[Tape, int], ...] = ()
+    every: Caching
+    caches: Caching
+    tower: Tower | None = None
+    known: dict[tuple[int, int, int], Amounts] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
         s, model = plan.serve, replace(plan.architecture, tower=None)
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
+        fused = "hf" if policies.RUNTIMES[s.runtime].launches else "compile"
         kinds, stack = layers_of(model)
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         per_stage = -(-model.layers // plan.parallel.pp)
-        timed = blocks
-        if not policies.RUNTIMES[s.runtime].launches:
-            timed = build(structure_of(model, kernels="compile", dtype=compute, served=True), kinds)
+        timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)
         draft = None
         if s.draft_tokens and s.draft_model != "none":
             draft = cls.of(_drafting(plan))
-        bits = _read_bits(plan, blocks, stack)
+        bits = _read_bits(model, s.weight_dtype, blocks, stack)
+        tower = Tower.of(plan.architecture, compute, fused, policies.KV_CACHES[s.kv_cache].pages)
         return cls(
             plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
-            _tower(plan.architecture, compute),
+            *_caching(model, per_stage), tower,
         )  # fmt: skip
 
     @property
@@ -112,8 +159,14 @@ class Server:
         return policies.KV_CACHES[self.plan.serve.kv_cache]
 
     @property
+    def compute(self) -> str:
+        """The dtype that operations have."""
+        return policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
+
+    @property
     def length(self) -> int:
-        """Tokens of a sequence at its end."""
+        """Tokens of a sequence at its end: of an encoder-decoder those that the encoder reads, and
+        the decoder's: a start token, and all that it generates but the last, which nobody reads."""
         return self.plan.serve.prompt_len + self.plan.serve.output_len
 
     @property
@@ -124,17 +177,16 @@ class Server:
     @property
     def windowed(self) -> int:
         """How many layers of the fullest stage see a window only."""
-        kinds = self.plan.architecture.kinds[: self.stage_layers]
-        return sum(kind.startswith((SLIDING, CHUNKED)) for kind in kinds)
+        return self.caches.windowed
+
+    @property
+    def bounded(self) -> bool:
+        """Whether some layers keep no more of a sequence however long it is."""
+        return bool(self.caches.windowed or self.caches.recurrent)
 
     @property
     def chunked(self) -> bool:
         return any(kind.startswith(CHUNKED) for kind in self.plan.architecture.kinds)
-
-    @property
-    def windows(self) -> int:
-        """How many layers see a window only, on all stages."""
-        return sum(k.startswith((SLIDING, CHUNKED)) for k in self.plan.architecture.kinds)
 
     def widths(self, tokens: int) -> tuple[Dim, Dim]:
         """Of one head's scores and of its values, for so many new tokens of a sequence.
@@ -157,13 +209,49 @@ class Server:
     def kv_per_token(self) -> int:
         """Bytes that one more token adds to the cache of one GPU, while no window is full; the
         draft's model has a cache too."""
-        own = math.ceil(self.stage_layers * self.cached(self.amounts(1, 1)) * self.kv_bits / 8)
+        own = math.ceil(self.caches.attends * self.cached(self.amounts(1, 1)) * self.kv_bits / 8)
         return own + (self.draft.kv_per_token if self.draft else 0)
 
-    def amounts(self, batch: Number, tokens: Number) -> Amounts:
-        """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
+    @property
+    def states(self) -> tuple[tuple[str, Shape, str], ...]:
+        """What a layer with a state keeps of a sequence: what it is, shape and dtype. With a draft
+        the convolution's can go back by as many tokens as were guessed."""
+        recurrence = self.plan.architecture.recurrence
+        if not recurrence:
+            return ()
+        weights = policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
+        state = self.manager.state or recurrence.dtype or weights
+        return ("convolution state", CONVOLUTION, weights), ("recurrent state", STATE, state)
+
+    @property
+    def state_copies(self) -> int:
+        """States that a layer holds of one sequence: with a draft one more for each guess, of which
+        the last right one stays (vllm/model_executor/layers/mamba/abstract.py)."""
+        return 1 + self.plan.serve.draft_tokens
+
+    def state_bytes(self, amounts: Amounts) -> int:
+        """Of one layer and one sequence."""
+        return int(sum(amounts.bytes(shape, dtype) for _, shape, dtype in self.states))
+
+    def amounts(self, batch: Number, tokens: Number, images: Number = 0) -> Amounts:
+        """Amounts for one forward of `batch` sequences of `tokens` new tokens each, with so many
+        images; an encoder has read a whole prompt of each."""
+        found = self.known.get((batch, tokens, images))
+        if found is None:
+            if len(self.known) >= KNOWN:
+                self.known.clear()
+            found = self.known[batch, tokens, images] = self._amounts(batch, tokens, images)
+        return found
+
+    def _amounts(self, batch: int, tokens: int, images: int) -> Amounts:
         sizes = self.plan.sizes()
-        sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.stage_layers}
+        sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.caches.attends}
+        sizes["IMAGES"] = images
+        if self.plan.architecture.encoder_decoder:
+            sizes |= {"S": self.plan.serve.prompt_len, "TARGET": tokens}
+        if "KERNEL" in sizes:
+            more = self.manager.columns + self.plan.serve.draft_tokens
+            sizes["KEPT_TOKENS"] = sizes["KERNEL"] - 1 + more
         if self.manager.pages:
             sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         derive(sizes)
@@ -171,37 +259,50 @@ class Server:
         return Amounts(sizes)
 
     @property
-    def executions(self) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
-        """What one forward runs in the layers besides attention, and in the head, without a loss:
-        attention reads the cache, and is timed apart."""
-        return _forward(self.timed, tuple(self.stack.counts), self.head)
+    def executions(self) -> tuple[tuple[Execution, ...], ...]:
+        """What one forward runs in the layers besides attention and scans, in the head without a
+        loss, and in scans: attention reads the cache, scans their states, and are timed apart."""
+        return _forward(self.timed, tuple(self.stack.counts), self.head)[:3]
+
+    @property
+    def once(self) -> tuple[Execution, ...]:
+        """What runs once for a prompt: its tower, and in the layers what makes keys and values of
+        an encoder's result."""
+        if self.tower is None:
+            return ()
+        return self.tower.executions + _forward(self.timed, tuple(self.stack.counts), self.head)[3]
 
 
 @functools.lru_cache(maxsize=256)
 def _forward(
     layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
-) -> tuple[tuple[Execution, ...], tuple[Execution, ...]]:
-    of_layers, of_head = (
-        [e for e in of if e.work.phase == "forward"]
-        for of in (executions(layers, counts), executions((head,), (1,)))
-    )
+) -> tuple[tuple[Execution, ...], ...]:
+    of_layers = [e for e in executions(layers, counts) if e.work.phase == "forward"]
+    of_head = (e for e in executions((head,), (1,)) if e.work.phase == "forward")
+    besides = [
+        e
+        for e in of_layers
+        if ".core." not in e.work.name and not _scans(e) and (e.work.traffic or e.work.flops)
+    ]
     return (
-        tuple(
-            e for e in of_layers
-            if ".core." not in e.work.name and (e.work.traffic or e.work.flops)
-        ),
+        tuple(e for e in besides if not towers.of_encoder(e)),
         tuple(e for e in of_head if ".loss." not in e.work.name),
-    )  # fmt: skip
+        tuple(filter(_scans, of_layers)),
+        tuple(e for e in besides if towers.of_encoder(e)),
+    )
 
 
-def _tower(model: Model, compute: str) -> tuple[tuple[Tape, int], ...]:
-    """The tower of a model that has one, and what leads from it to the layers."""
-    if not model.tower:
-        return ()
-    kinds, stack = layers_of(model)
-    blocks = build(structure_of(model, dtype=compute, served=True), kinds)
-    parts = zip(kinds, blocks.layers, stack.counts, strict=True)
-    return ((blocks.embed, 1), *((tape, n) for kind, tape, n in parts if kind.place))
+def _scans(e: Execution) -> bool:
+    return f".{SCAN}." in e.work.name
+
+
+def _caching(model: Model, per_stage: int) -> tuple[Caching, Caching]:
+    """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
+    the first of several."""
+    kinds = model.kinds or (FULL,) * model.layers
+    stages = (kinds[i : i + per_stage] for i in range(0, len(kinds), per_stage))
+    found = [Caching.of(stage) for stage in stages]
+    return Caching.of(kinds), max(found, key=lambda c: (c.full, c.windowed, c.recurrent))
 
 
 def chosen(experts: int, top_k: int, tokens: int) -> int:
@@ -224,12 +325,13 @@ def _drafting(plan: Plan) -> Plan:
     return Plan.of(document)
 
 
-def _read_bits(plan: Plan, blocks: Blocks, stack: Layers) -> dict[Shape, float]:
+@functools.lru_cache(maxsize=256)
+def _read_bits(model: Model, word: str, blocks: Blocks, stack: Layers) -> Mapping[Shape, float]:
     """Bits of a weight's values, by the shape that products read it in; where layers have it in
     several types, in the mean."""
-    sizes, model = plan.sizes(), plan.architecture
+    sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
     derive(sizes)
-    dtype = policies.WEIGHT_DTYPES[plan.serve.weight_dtype]
+    dtype = policies.WEIGHT_DTYPES[word]
     of_kind = [
         [i for i in range(stack.count) if stack.kind(i) == k] for k in range(len(blocks.layers))
     ]
@@ -247,7 +349,9 @@ def _read_bits(plan: Plan, blocks: Blocks, stack: Layers) -> dict[Shape, float]:
 class Room:
     """How cache memory is cut: in pages that layers of a kind share, or by sequence.
 
-    group        layers that one block has a page for; full, windowed: such groups
+    group        layers that one block has a page for; full, windowed, recurrent: such groups
+    tokens       of a page of attention's (ALIGNED_SOURCE); state_bytes: of a page, that one layer's
+                 state fills
     page_bytes   of one layer; draft_bytes: of all layers of a draft's model, beside each block
     blocks       that one sequence needs at its longest: all of a prompt's window is there before
                  its prefill lets go of any
@@ -256,6 +360,9 @@ class Room:
     group: int
     full: int
     windowed: int
+    recurrent: int
+    tokens: int
+    state_bytes: int
     page_bytes: int
     draft_bytes: int
     blocks: int
@@ -267,30 +374,91 @@ class Room:
 
 def room(server: Server, amounts: Amounts) -> Room:
     """Pages of a server that has them (PAGES_SOURCE)."""
-    s, windowed = server.plan.serve, server.windowed
-    full = server.stage_layers - windowed
-    some = [n for n in (full, windowed) if n]
+    held = server.caches
+    some = [n for n in (held.full, held.windowed, held.recurrent) if n]
     least, most = min(some), max(some)
     group = most if most < HYBRID_MOST * least else least
-    per_token = server.cached(amounts) * server.kv_bits / 8
-    beside = s.block_size * server.draft.kv_per_token if server.draft else 0
-    of_full = ceil_div(server.length, s.block_size)
-    seen = min(server.plan.architecture.window - (not server.chunked) + s.max_batched_tokens,
-               server.length)  # fmt: skip
-    of_window = ceil_div(seen, s.block_size) + (not server.chunked)
-    groups = ceil_div(full, group), ceil_div(windowed, group)
-    return Room(
-        group,
-        *groups,
-        math.ceil(s.block_size * per_token),
-        beside,
-        groups[0] * of_full + groups[1] * of_window,
+    tokens, state = page_tokens(server, amounts), server.state_bytes(amounts)
+    page = math.ceil(tokens * token_bytes(server, amounts)) if held.attends else state
+    beside = tokens * server.draft.kv_per_token if server.draft else 0
+    full, windowed, recurrent = (
+        ceil_div(n, group) for n in (held.full, held.windowed, held.recurrent)
+    )
+    found = Room(group, full, windowed, recurrent, tokens, state, page, beside, 0)
+    *heard, own = sequences(server)
+    blocks = pages(server, found).most(own) + full * sum(ceil_div(n, tokens) for n in heard)
+    return replace(found, blocks=blocks)
+
+
+def pages(server: Server, room: Room) -> Pages:
+    """How the blocks of one sequence grow, and are let go of; states stay as they are."""
+    s, model, held = server.plan.serve, server.plan.architecture, server.caches
+    states = held.recurrent * room.state_bytes * server.state_copies
+    return Pages(
+        room.tokens,
+        room.full,
+        room.windowed,
+        model.window if server.every.windowed else 0,
+        server.chunked,
+        s.max_batched_tokens,
+        held.full / room.group,
+        held.windowed / room.group,
+        room.recurrent * server.state_copies,
+        states * room.tokens / room.block_bytes,
+        s.draft_tokens * (2 if server.draft else 1),
     )
 
 
+def places(plan: Plan, served: Serve) -> int:
+    """Tokens that the cache has places for, in a group of layers: what a stream is given."""
+    server = Server.of(plan)
+    if served.blocks:
+        return served.blocks * served.block_tokens
+    if server.bounded:
+        cut = room(server, one_forward(server))
+        return served.kv_budget_bytes * cut.tokens // cut.block_bytes
+    return served.kv_capacity_tokens
+
+
+def token_bytes(server: Server, amounts: Amounts) -> float:
+    """That one layer keeps of a token."""
+    return server.cached(amounts) * server.kv_bits / 8
+
+
+def page_tokens(server: Server, amounts: Amounts) -> int:
+    """Tokens of a page: more than the plan says where a layer's state would not fit in one
+    (ALIGNED_SOURCE)."""
+    given, held = server.plan.serve.block_size, server.caches
+    if not (held.attends and held.recurrent):
+        return given
+    step = max(KERNEL_BLOCK, given)
+    state = server.state_bytes(amounts)
+    return step * math.ceil(state / (step * token_bytes(server, amounts)))
+
+
+def sequences(server: Server) -> tuple[int, ...]:
+    """Tokens that a layer keeps at a sequence's end, by what they are of: an encoder's apart."""
+    s = server.plan.serve
+    if server.plan.architecture.encoder_decoder:
+        return s.prompt_len, s.output_len
+    return (server.length,)
+
+
+def cross_bytes(server: Server, amounts: Amounts) -> int:
+    """Of a sequence's cache, keys and values of the encoder's tokens, in every decoder layer."""
+    if not server.plan.architecture.encoder_decoder:
+        return 0
+    s = server.plan.serve
+    if server.manager.pages:
+        pages = room(server, amounts)
+        return int(ceil_div(s.prompt_len, pages.tokens)) * pages.block_bytes
+    kept = server.stage_layers * server.cached(amounts) * s.prompt_len
+    return math.ceil(kept * server.kv_bits / 8)
+
+
 def servable(model: Model) -> bool:
-    """Whether it generates, from a prompt that its layers read as tokens."""
-    return FAMILIES[model.family].decoder and (not model.tower or model.tower.image is not None)
+    """Whether it generates, token by token."""
+    return FAMILIES[model.family].decoder
 
 
 def serve(plan: Plan) -> Serve:
@@ -316,37 +484,52 @@ def serve(plan: Plan) -> Serve:
     else:
         sequence = _sequence_bytes(server, amounts)
         concurrent = left // sequence
-    if server.windowed:  # what vLLM prints: a sequence's tokens, as often as it fits
+    if server.bounded:  # what vLLM prints: a sequence's tokens, as often as it fits
         whole = blocks / pages.blocks if paged else left / sequence
         tokens = int(whole * server.length)
     else:
-        tokens = blocks * s.block_size if paged else left // per_token
+        tokens = blocks * pages.tokens if paged else left // per_token
     # Averaged over a sequence's life, half of what it will generate is not there yet. Contiguous
     # memory is held for it; pages are not, and only the last page is half empty.
-    idle = (s.block_size - 1) / 2 if paged else s.output_len / 2 if server.manager.reserves else 0
+    last = len(sequences(server)) * (pages.tokens - 1) / 2
+    idle = last if paged else s.output_len / 2 if server.manager.reserves else 0
+    wasted = round(idle * per_token)
+    if paged:
+        wasted += padding_bytes(server, pages)
     running = max(1, min(s.concurrency, concurrent))
     time = felt(server, running)
-    kv = _kv_row(server, amounts, sequence, min(s.concurrency, concurrent))
+    held = min(s.concurrency, concurrent)
+    states = _state_rows(server, amounts, held)
+    state, cross = sum(r.bytes_each for r in states), cross_bytes(server, amounts)
+    kv = _kv_rows(server, amounts, sequence - state, cross, held)
+    tower, kept = towers.memory(server, amounts)
     return Serve(
         weights_bytes=weights_bytes,
         offloaded_bytes=away,
         table_bytes=table_bytes,
         kv_bytes_per_token=per_token,
         activation_bytes=activations.bytes,
+        tower_bytes=int(tower),
+        feature_bytes=int(kept),
+        profiled_images=towers.profiled(server),
         overhead_bytes=overhead,
         outside_bytes=outside,
         budget_bytes=budget,
         kv_budget_bytes=left,
+        block_tokens=pages.tokens if paged else 0,
         block_bytes=pages.block_bytes if paged else 0,
         blocks=blocks,
         blocks_per_sequence=pages.blocks if paged else 0,
         kv_capacity_tokens=tokens,
         sequence_bytes=sequence,
-        wasted_bytes_per_sequence=round(idle * per_token),
+        cross_bytes_per_sequence=cross,
+        state_bytes_per_sequence=state,
+        wasted_bytes_per_sequence=wasted,
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
         prefill_steps=time.chunks,
         transfer_seconds=time.transfer,
+        tower_seconds=time.once,
         ttft_seconds=time.first,
         tpot_seconds=time.each,
         stall_seconds=time.stall,
@@ -356,7 +539,7 @@ def serve(plan: Plan) -> Serve:
         decode_bound_by=bound(time.decode),
         gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
         replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),
-        rows=(*weights, *tables, kv, activations),
+        rows=(*weights, *tables, *kv, *states, activations),
     )
 
 
@@ -366,8 +549,12 @@ def host_room(plan: Plan) -> int:
 
 
 def one_forward(server: Server) -> Amounts:
-    """Amounts of the largest forward that the server runs."""
-    return server.amounts(1, server.plan.serve.max_batched_tokens)
+    """Amounts of the largest forward that the server runs: an encoder's of whole prompts, with the
+    first token of each."""
+    if server.plan.architecture.encoder_decoder:
+        return server.amounts(towers.prompts(server), 1)
+    tokens = server.plan.serve.max_batched_tokens
+    return server.amounts(1, tokens, towers.profiled(server))
 
 
 def overheads(plan: Plan) -> list[constants.Constant]:
@@ -397,23 +584,34 @@ def outer(server: Server, amounts: Amounts) -> list[Storage]:
     return max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
 
 
-def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
-    """Weights on the fullest GPU: its share of the layers, and the larger of embedding and head."""
-    held: list[tuple[Storage, str, int]] = []
-    for p in outer(server, amounts):
-        held += ((p, kind, 1) for kind in _types(server, amounts, p, (0,)))
+Held = tuple[Storage, str, int]  # a weight, its type, and in how many layers
+
+
+def _held(server: Server, amounts: Amounts) -> list[list[Held]]:
+    """Weights on the fullest GPU: the larger of embedding and head, its share of the layers of each
+    kind, and its towers."""
+    ends = outer(server, amounts)
+    found: list[list[Held]] = [
+        [(p, kind, 1) for p in ends for kind in _types(server, amounts, p, (0,))]
+    ]
     for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
-        for p in tape.parameters:
-            held += ((p, *item) for item in _types(server, amounts, p, layers).items())
+        types = ((p, _types(server, amounts, p, layers)) for p in tape.parameters)
+        found.append([(p, *item) for p, of in types for item in of.items()])
     of_text = {p.name.rpartition("embed.")[2] for p in server.embed.parameters}
-    held += (
-        (p, server.plan.serve.weight_dtype, n)
-        for tape, n in server.tower
-        for p in tape.parameters
-        if p.name.rpartition(".embed.")[2] not in of_text  # which its own tape has
-    )
+    for tape, n in server.tower.tapes if server.tower else ():
+        own = (
+            p
+            for p in tape.parameters
+            if p.name.rpartition(".embed.")[2] not in of_text
+            and (p.trained or not server.manager.pages)  # nobody reads what it makes: Tower.of
+        )
+        found.append([(p, server.plan.serve.weight_dtype, n) for p in own])
+    return found
+
+
+def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
     rows = []
-    for p, kind, times in held:
+    for p, kind, times in (item for held in _held(server, amounts) for item in held):
         shape = shared_out(server, p.shape)
         each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
         rows.append(
@@ -477,17 +675,42 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
                 AUTOGRAD, f"weights of {server.draft.plan.architecture.label}, which guesses",
             )
         )  # fmt: skip
-    if not (model.rotary_dim and server.manager.pages):
+    if not server.manager.pages:
         return rows
-    n = model.max_positions * model.rotary_dim * policies.DTYPE_BYTES[dtype]
-    return [
-        *rows,
-        LedgerRow(
-            "rotary table", "tables",
-            f"positions {model.max_positions:,} x ROTARY {model.rotary_dim:,}", dtype, n, 1, n,
-            "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
-        ),
-    ]  # fmt: skip
+    for which, positions in model.rotary_tables or (("", model.max_positions),):
+        n = positions * model.rotary_dim * policies.DTYPE_BYTES[dtype]
+        if n:
+            rows.append(
+                LedgerRow(
+                    f"rotary table, {which} layers" if which else "rotary table", "tables",
+                    f"positions {positions:,} x ROTARY {model.rotary_dim:,}", dtype, n, 1, n,
+                    "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
+                )
+            )  # fmt: skip
+    return rows + _rests(server, amounts)
+
+
+def _rests(server: Server, amounts: Amounts) -> list[LedgerRow]:
+    """What the allocator leaves unused beside the matrices of each layer, as an engine joins them:
+    queries, keys and values are one tensor, and so are gate and up."""
+    joined: dict[tuple[str, ...], list[tuple[Storage, str, int]]] = {}
+    for i, held in enumerate(_held(server, amounts)):
+        for p, kind, n in held:
+            joined.setdefault((str(i), stored.joined(p.name), kind), []).append((p, kind, n))
+    rows = []
+    for (_, name, kind), parts in joined.items():
+        shapes = [shared_out(server, p.shape) for p, _, _ in parts]
+        n, layers = sum(map(amounts.elements, shapes)) * stored.bits_alone(kind) // 8, parts[0][2]
+        rest = int(allocator.rest(n))
+        if rest:
+            rows.append(
+                LedgerRow(
+                    f"{name}, rest of its block", "rests", " + ".join(map(amounts.text, shapes)),
+                    kind, rest, layers, rest * layers, "hbm", "always", "exact", allocator.SOURCE,
+                    "too little for the allocator to give to another tensor",
+                )
+            )  # fmt: skip
+    return rows
 
 
 def kept_by_window(server: Server) -> int:
@@ -500,20 +723,62 @@ def kept_by_window(server: Server) -> int:
 def _sequence_bytes(server: Server, amounts: Amounts) -> int:
     """Cache of one sequence at its end, without pages: a window keeps no more than it sees."""
     seen = min(kept_by_window(server) or server.length, server.length)
-    tokens = (server.stage_layers - server.windowed) * server.length + server.windowed * seen
-    own = math.ceil(tokens * server.cached(amounts) * server.kv_bits / 8)
+    held = server.caches
+    tokens = held.full * server.length + held.windowed * seen
+    own = math.ceil(tokens * token_bytes(server, amounts))
+    own += held.recurrent * server.state_copies * server.state_bytes(amounts)
     return own + (server.length * server.draft.kv_per_token if server.draft else 0)
 
 
-def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> LedgerRow:
+def padding_bytes(server: Server, pages: Room) -> int:
+    """Of one sequence: what its states leave of their pages."""
+    unfilled = server.caches.recurrent * (pages.page_bytes - pages.state_bytes)
+    return server.state_copies * unfilled
+
+
+def _state_rows(server: Server, amounts: Amounts, running: int) -> list[LedgerRow]:
+    """States of one sequence, of all layers that keep one."""
+    layers = server.caches.recurrent
+    copies = layers * server.state_copies
+    if not layers:
+        return []
+    rows = []
+    for name, shape, dtype in server.states:
+        each = copies * int(amounts.bytes(shape, dtype))
+        rows.append(
+            LedgerRow(
+                name, STATES, f"copies {copies:,} x {amounts.text(shape)}", dtype, each, running,
+                each * running, "hbm", "while its sequence runs", "exact", STATE_SOURCE,
+                "what layers keep of one sequence however long it is, for all that run at once",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _kv_rows(
+    server: Server, amounts: Amounts, sequence: int, cross: int, running: int
+) -> list[LedgerRow]:
+    """Keys and values of the sequences that run at once, in whole blocks, those of an encoder's
+    tokens apart; none where no layer attends."""
+    if not server.caches.attends:
+        return []
     first, *rest = server.cache
     shape = amounts.text((first, STAGE_LAYERS, *rest))
-    return LedgerRow(
-        "kv cache", "kv_cache", f"{shape} x tokens {server.length:,}",
-        policies.KV_DTYPES[server.plan.serve.kv_dtype].label, sequence, running, sequence * running,
-        "hbm", "while its sequence runs", "exact", KV_SOURCE,
-        "keys and values of one sequence at its end, for all that run at once",
-    )  # fmt: skip
+    dtype = policies.KV_DTYPES[server.plan.serve.kv_dtype].label
+
+    def row(name: str, tokens: int, n: int, source: str, why: str) -> LedgerRow:
+        return LedgerRow(
+            name, "kv_cache", f"{shape} x tokens {tokens:,}", dtype, n, running, n * running, "hbm",
+            "while its sequence runs", "exact", source, why,
+        )  # fmt: skip
+
+    *heard, own = sequences(server)
+    why = "keys and values of one sequence at its end, for all that run at once"
+    rows = [row("kv cache", own, sequence - cross, KV_SOURCE, why)]
+    for tokens in heard:
+        why = "keys and values of the encoder's tokens in every decoder layer, made once"
+        rows.append(row(CROSS_CACHE, tokens, cross, KV_SOURCE, why))
+    return rows
 
 
 def _activations(server: Server, amounts: Amounts) -> LedgerRow:
@@ -521,13 +786,14 @@ def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
     layer += widened(server, amounts)[0]
     logits = amounts.bytes(LOGITS, "fp32") * server.plan.serve.concurrency * logit_copies(server)
-    n = int(max(layer, logits))
+    tower, kept = towers.memory(server, amounts)
+    n = int(max(tower, kept + max(layer, logits)))
     return LedgerRow(
         "activations of one forward", "workspace",
         f"tokens {server.plan.serve.max_batched_tokens:,}", "mixed", n, 1, n, "hbm",
         "one forward", "assumed",
         "peak of the transformers layer without saved tensors; an engine's own kernels differ",
-        "temporaries of the largest layer, or the logits",
+        "temporaries of the largest layer or the logits, beside what a tower made; or the tower's",
     )  # fmt: skip
 
 
@@ -562,22 +828,59 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
+    model = plan.architecture
+    if model.encoder_decoder:
+        notes.append(ENCODER_NOTE)
+    elif model.tower and not s.images:
+        notes.append(
+            "Serving: prompts have no images (serve.images); of what makes tokens of them the "
+            "weights alone count."
+        )
     paged = policies.KV_CACHES[s.kv_cache].pages
     server = Server.of(plan) if paged and plan.architecture.kinds else None
     if server and server.windowed:
         pages = room(server, one_forward(server))
         seen = min(plan.architecture.window, server.length)
-        blocks = pages.full * ceil_div(server.length, s.block_size)
-        blocks += pages.windowed * (ceil_div(seen, s.block_size) + 1)
+        blocks = pages.full * ceil_div(server.length, pages.tokens)
+        blocks += pages.windowed * (ceil_div(seen, pages.tokens) + 1)
         notes.append(
             "Serving: a sequence counts with all that its prompt needs while it is read, as vLLM "
             f"prints it ({bytes_text(served.sequence_bytes)}); while it generates, its layers with "
             f"a window let go of what they no longer see, and it holds "
             f"{bytes_text(blocks * pages.block_bytes)}."
         )
+    if plan.architecture.recurrence:
+        notes.append(_of_states(plan, served))
     if s.offload_kv != "none":
         notes.append(
             "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "
             "not counted."
         )
     return notes
+
+
+def _of_states(plan: Plan, served: Serve) -> str:
+    """What states mean for how many sequences run at once."""
+    server = Server.of(plan)
+    held, layers = server.caches, server.every
+    dtypes = " and ".join(dict.fromkeys(dtype for _, _, dtype in server.states))
+    said = (
+        f"Serving: {layers.recurrent:,} of {plan.architecture.layers:,} layers keep a state of "
+        f"each sequence ({dtypes}), {bytes_text(served.state_bytes_per_sequence)} on each GPU "
+        "however long it is; "
+    )
+    said += (
+        f"the {layers.attends:,} that attend add {bytes_text(served.kv_bytes_per_token)} a token. "
+        if layers.attends
+        else "no layer keeps tokens. "
+    )
+    least, room_for = served.state_bytes_per_sequence, served.kv_budget_bytes
+    if server.manager.pages and held.attends:
+        pages = room(server, one_forward(server))
+        blocks = pages.full + pages.windowed + pages.recurrent * server.state_copies
+        least, room_for = blocks * pages.block_bytes, served.blocks * pages.block_bytes
+        said += (
+            f"vLLM has pages of one size, so a block holds {pages.tokens:,} tokens, and even a "
+            f"sequence of one token needs {blocks:,} of them, {bytes_text(least)}. "
+        )
+    return f"{said}No more than {room_for // least:,} sequences fit, however short."

@@ -6,6 +6,8 @@ for, and in which layer, decides its type. Norms, biases and routers stay in fp3
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -31,6 +33,7 @@ _MLP = (".mlp.", ".feed_forward.", ".block_sparse_moe.", ".fc1.", ".fc2.")
 _DOWN = ("down_proj", "down_proj.weight", "dense_4h_to_h.weight", "fc2.weight", "mlp.c_proj.weight")
 
 
+@functools.lru_cache(maxsize=4096)
 def role(p: Storage) -> str:
     """What a parameter is for."""
     found = next((role for role, ends in _NAMES if p.name.endswith(ends)), "")
@@ -192,3 +195,26 @@ def _fitting(kind: str, row: int) -> str:
 
 def bits(kind: str) -> float:
     return STORED_BITS[kind]
+
+
+def bits_alone(kind: str) -> float:
+    """Bits of a value without its share of scales, which are a tensor of their own but in
+    llama.cpp's types."""
+    return STORED_BITS[kind] if kind[0] in "QI" else math.floor(STORED_BITS[kind])
+
+
+_JOINED = {  # vLLM's packed_modules_mapping, and DeepSeek's fused_qkv_a_proj
+    "q_proj": "qkv_proj",
+    "k_proj": "qkv_proj",
+    "v_proj": "qkv_proj",
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+    "q_a_proj": "fused_qkv_a_proj",
+    "kv_a_proj_with_mqa": "fused_qkv_a_proj",
+}
+
+
+def joined(name: str) -> str:
+    """The name of the tensor that a serving engine keeps a parameter in."""
+    *where, matrix, what = name.split(".")
+    return ".".join((*where, _JOINED.get(matrix, matrix), what))

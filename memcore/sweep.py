@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memcore.dims import Number, maximum
+from memcore.evaluate import not_planned
 from memcore.ledger import Amounts
-from memcore.memory import complete, peak_bytes, step_of
+from memcore.memory import complete, peak_bytes, steps_of
 from memcore.plan import Plan
 from memcore.rules import SIZE_RULES
 
@@ -52,6 +53,9 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
     """One structure, its numeric axes broadcast."""
     import numpy as np
 
+    full = tuple(len(v) for v in axes.values())
+    if not_planned(plan):
+        return np.full(full, np.nan)
     sizes: dict[str, Number] = plan.sizes()
     for i, (name, values) in enumerate(axes.items()):
         along = [1] * len(axes)
@@ -68,7 +72,6 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[int]]) -> Any:
         allowed = allowed & np.asarray(sizes["S"] <= model.max_positions)
     complete(sizes, plan)
     amounts, peak = Amounts(sizes), 0
-    for stage in range(plan.parallel.pp):
-        peak = maximum(peak, peak_bytes(step_of(plan, stage), amounts))
-    full = tuple(len(v) for v in axes.values())
+    for step in steps_of(plan):
+        peak = maximum(peak, peak_bytes(step, amounts))
     return np.broadcast_to(np.where(allowed, peak, np.nan), full)

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from memcore.blocks import build
 from memcore.dims import Dim, S
-from memcore.instants import Alive, Instant, Step, instants
+from memcore.instants import Alive, Instant, Step
 from memcore.instants import resident as living
 from memcore.ledger import INFERENCE, Amounts, Group, Template, window
 from memcore.memory import instant_bytes, reserved_bytes
@@ -107,7 +107,7 @@ class Scene:
 
     def update(self, step: Step) -> Instant:
         """The peak of a training step."""
-        return max(instants(step), key=lambda i: instant_bytes(i, self.amounts)[0])
+        return max(step.instants, key=lambda i: instant_bytes(i, self.amounts)[0])
 
     @property
     def arriving(self) -> Instant:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from memcore import constants, offload
+from memcore import constants, host, offload
 from memcore.communication import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -23,9 +23,9 @@ from memcore.communication import (
 )
 from memcore.dims import EP, Cut, Number, Shape, derive
 from memcore.experts import active, is_matrix
-from memcore.instants import Alive, Layers, Step, optimizer_states
+from memcore.instants import Alive, Layers, Step
 from memcore.ledger import Amounts, Group
-from memcore.memory import layers_of, step_of
+from memcore.memory import layers_of, steps_of
 from memcore.ops import HIDDEN, slides
 from memcore.plan import Plan
 from memcore.policies import CHECKPOINTING, DTYPE_BYTES, NO_LAYER
@@ -36,6 +36,7 @@ from memcore.roofline import (
     PRODUCT,
     Execution,
     Speed,
+    by_phase,
     executions,
     operation,
     run,
@@ -44,8 +45,7 @@ from memcore.roofline import (
 )
 from memcore.tape import Send, Tape
 
-LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme")
-PHASES = ("forward", "recompute", "backward", "optimizer")
+LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme", "host")
 
 
 @dataclass(slots=True)
@@ -85,47 +85,72 @@ def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
     every = stages(plan, step, amounts, speed)
     slowest = max(every, key=lambda s: s.time.seconds)
     step, operations = slowest.step, slowest.operations
+    starts = dict.fromkeys(host.PHASES, 0.0)
+    each = host.each_start(plan)
+    late = 0.0
     if step.offload == "none":
-        operations = [*operations, _optimizer(step, amounts, speed)]
+        update = _optimizer(step, amounts, speed)
+        operations = [*operations, update]
+        starts[host.OPTIMIZER] = host.optimizer_starts(step, amounts)
+        late = max(0.0, each * starts[host.OPTIMIZER] - update.seconds)
 
     traffic = _Traffic()
     for o in operations:
         traffic.busy["compute"] += o.compute_seconds
         traffic.busy["hbm"] += o.hbm_seconds
         traffic.exposed[o.bound_by] += o.seconds
-    for move in moves(plan, step, amounts, operations):
+    transfers = moves(plan, step, amounts, operations)
+    for move in transfers:
         traffic.add(move, plan.train.micro_batch)
+    begun = _started(step, amounts, batches, transfers)
+    starts |= zip(host.PHASES, begun, strict=False)
+    taken = each * begun[0], each * begun[1]
+    phases = by_phase(operations)
+    waits = host.waited(taken, host.on_gpu(phases, transfers), batches)
+    traffic.busy["host"] = each * sum(starts.values())
+    traffic.exposed["host"] = late + waits
 
     bubble = bubble_seconds(plan, every, slowest)
     total = sum(traffic.exposed.values()) + bubble
     tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
-    flops = {p: sum(o.flops for o in operations if o.phase == p) for p in PHASES}
+    flops = sum(o.flops for o in operations)
+    recomputed = sum(o.flops for o in operations if o.phase == "recompute")
     model_flops = batches * _convention_flops(plan, step, amounts)
     peak = gpu.peak_flops(peak_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
-    phases = {p: seconds([o for o in operations if o.phase == p]) for p in PHASES}
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
     phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
+    phases["host"] = traffic.exposed["host"]
     phases["bubble"] = bubble
     return Time(
         step_seconds=total,
         tokens_per_second=tokens / total,
         tokens_per_second_per_gpu=tokens / total / plan.cluster.gpus,
         mfu=model_flops / total / peak,
-        hfu=(model_flops + flops["recompute"]) / total / peak,
+        hfu=(model_flops + recomputed) / total / peak,
         bound_by=bound_by,
         resources=traffic.busy,
         exposed=traffic.exposed,
         phases=phases,
         model_flops=model_flops,
-        hardware_flops=sum(flops.values()),
-        recompute_flops=flops["recompute"],
+        hardware_flops=flops,
+        recompute_flops=recomputed,
         operations=tuple(operations),
         transfers=tuple(traffic.transfers),
         stage=slowest.time.rank,
         bubble_seconds=bubble,
         stages=tuple(s.time for s in every),
+        starts=starts,
     )
+
+
+def _started(
+    step: Step, amounts: Amounts, batches: int, transfers: Sequence[Move]
+) -> tuple[float, float]:
+    """Operations that the host starts in all forwards of a step, and in all backwards."""
+    forward, backward, _ = host.operations(step, amounts, ends_of(step), _again(step))
+    sent = host.collectives(transfers)
+    return forward * batches + sent[0], backward * batches + sent[1]
 
 
 def matmul_dtype(step: Step) -> str:
@@ -155,8 +180,7 @@ def stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Stage
         return [_stage(plan, step, amounts, speed, 0)]
     seen: dict[tuple[bool, bool, Layers], Stage] = {}
     found = []
-    for rank in range(plan.parallel.pp):
-        here = step_of(plan, rank)
+    for rank, here in enumerate(steps_of(plan)):
         key = here.first, here.last, here.layers
         if key not in seen:
             seen[key] = _stage(plan, here, amounts, speed, rank)
@@ -167,28 +191,35 @@ def stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Stage
 
 def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) -> Stage:
     batches = plan.train.grad_accumulation
-    operations = run(step_executions(step, batches), amounts, speed)
-    waited = sum(m.exposed for m in in_layers(plan, step, amounts, speed)) / batches
-    of = {p: seconds([o for o in operations if o.phase == p]) / batches for p in PHASES}
-    total = sum(of.values()) + waited
+    every = _executions(step, batches)
+    operations = [o for part in every for o in run(part, amounts, speed)]
+    transfers = in_layers(plan, step, amounts, speed)
+    waited = sum(m.exposed for m in transfers) / batches
+    phases = by_phase(operations)
+    of = {p: n / batches for p, n in phases.items()}
+    each = host.each_start(plan)
+    begun = _started(step, amounts, batches, transfers)
+    taken = each * begun[0], each * begun[1]
+    gpu = host.on_gpu(phases, transfers)
+    late = host.waited(taken, gpu, batches) / batches
+    total = sum(of.values()) + waited + late
     bubble = total
     if plan.parallel.schedule == "zero-bubble":
-        bubble -= 2 * weight_gradients(operations) / batches
-    return Stage(
-        step,
-        operations,
-        StageTime(rank, of["forward"], of["recompute"], of["backward"], waited, total, bubble),
+        moved = 2 * weight_gradients(operations)
+        weights = host.operations(step, amounts, ends_of(step), _again(step))[2]
+        left = (taken[0], taken[1] - 2 * each * batches * weights), (gpu[0], gpu[1] - moved)
+        bubble += (host.waited(*left, batches) - moved) / batches - late
+    time = StageTime(
+        rank, of["forward"], of["recompute"], of["backward"], waited, late, total, bubble
     )
+    return Stage(step, operations, time)
 
 
 def weight_gradients(operations: Sequence[OperationTime]) -> float:
     """Seconds in which backward computes gradients of weights: half of each product's, which has
     two. ZB-H1 does them while it would wait (Qi et al. 2023)."""
-    return sum(o.seconds for o in operations if _is_product(o)) / 2
-
-
-def _is_product(o: OperationTime) -> bool:
-    return o.phase == "backward" and o.flops > 0 and not o.name.endswith((".flash", ".sdpa"))
+    products = (o for o in operations if host.is_product(o.name, o.phase, o.flops > 0))
+    return sum(o.seconds for o in products) / 2
 
 
 def bubble_seconds(plan: Plan, every: Sequence[Stage], slowest: Stage) -> float:
@@ -204,9 +235,16 @@ def bubble_seconds(plan: Plan, every: Sequence[Stage], slowest: Stage) -> float:
 
 def step_executions(step: Step, batches: int) -> list[Execution]:
     """Every operation of a step's forwards and backwards, in the order of `Time.operations`."""
+    return [e for part in _executions(step, batches) for e in part]
+
+
+def _executions(step: Step, batches: int) -> tuple[tuple[Execution, ...], ...]:
+    """Those of the ends, and those of the layers."""
     ends = ends_of(step)
-    layers = executions(step.blocks.layers, step.layers.counts, _again(step), batches)
-    return [*executions(ends, (1,) * len(ends), times=batches), *layers]
+    return (
+        executions(ends, (1,) * len(ends), times=batches),
+        executions(step.blocks.layers, step.layers.counts, _again(step), batches),
+    )
 
 
 def ends_of(step: Step) -> tuple[Tape, ...]:
@@ -222,7 +260,7 @@ def _again(step: Step) -> tuple[str, ...]:
 
 def updated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
     """What the optimizer step updates on this GPU: parameters, and bytes of them and states."""
-    states = amounts.alive(step.every("updated")) + amounts.alive(optimizer_states(step))
+    states = amounts.held(step.holding("updated")) + amounts.held(step.optimizer_states)
     return _count(step, amounts), states
 
 
@@ -231,11 +269,11 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     weights, states = updated(step, amounts)
     moved = 2.0 * states + weights * DTYPE_BYTES[step.copies.reduced]
     flops = float(weights) * step.optimizer.flops_per_parameter
-    return operation("optimizer step", "optimizer", flops, moved, speed, False, 1)
+    return operation("optimizer step", "optimizer", flops, moved, speed, 1)
 
 
 def _sum(step: Step, state: str, amounts: Amounts) -> Number:
-    return amounts.alive(step.every(state))
+    return amounts.held(step.holding(state))
 
 
 def _count(step: Step, amounts: Amounts) -> Number:
@@ -331,7 +369,8 @@ def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTi
         *_communication(plan, step, amounts, operations),
     ]
     found = [m for m in every if m.seconds]
-    backward = seconds([o for o in operations if o.phase in ("backward", "recompute")])
+    of = by_phase(operations)
+    backward = of["recompute"] + of["backward"]
     waited = sum(m.exposed for m in found)
     cover = backward / plan.train.grad_accumulation + waited
     weights = float(_count(step, amounts))
@@ -435,9 +474,10 @@ def _communication(
     batches = t.grad_accumulation
     inner = [o for o in operations if o.name.startswith("layers.")]
     per = layers * batches
-    forward = seconds([o for o in inner if o.phase == "forward"]) / per
+    of = by_phase(inner)
+    forward = of["forward"] / per
     trained = layers_reached(step)
-    of_backward = seconds([o for o in inner if o.phase in ("backward", "recompute")]) / batches
+    of_backward = (of["recompute"] + of["backward"]) / batches
     backward = of_backward / max(1, trained)
     if step.accumulated:
         return _megatron(plan, step, amounts)
@@ -458,9 +498,8 @@ def _communication(
             )
         return found
     # Kinds of layer differ little in their weights: a mean layer stands for each.
-    counts = step.layers.counts
-    gathered = amounts.alive(step.of_layers("gathered", counts)) / layers
-    all_reduced = amounts.alive(step.of_layers("reduction", counts))
+    gathered = amounts.held(step.holding("gathered", ends=False)) / layers
+    all_reduced = amounts.held(step.holding("reduction", ends=False))
     reduced = all_reduced / max(1, trained)
     root_gathered = amounts.alive(root(step, "gathered"))
     root_reduced = amounts.alive(root(step, "reduction"))

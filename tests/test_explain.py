@@ -26,6 +26,7 @@ VIRTUAL = (  # what pages compute from the report
     *("memory.room_bytes", "memory.overhead_bytes.0", "memory.overhead_bytes.1"),
     *("time.tokens", "time.traffic.hbm", "time.traffic.nvlink", "time.hidden.compute"),
     *("serve.asked_bytes", "serve.replica_bytes", "serve.wasted_bytes", "serve.running"),
+    *("serve.asked_kv_bytes", "serve.asked_state_bytes"),
 )
 
 

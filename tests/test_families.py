@@ -44,5 +44,5 @@ def test_peaks_agree(row):
 
 def test_every_family_is_asked():
     counts = Counter(TABLE["configs"][row["model"]]["model_type"] for row in TABLE["rows"])
-    assert set(counts) == set(FAMILIES)
+    assert set(counts) == {name for name, family in FAMILIES.items() if family.trained}
     assert min(counts.values()) >= 12

@@ -10,7 +10,6 @@ from collections import Counter
 import pytest
 
 from memcore import evidence
-from memcore.instants import instants
 from memcore.ledger import AUTOGRAD, Amounts
 from memcore.memory import instant_bytes, rows_alive, step_of, training_sizes
 
@@ -50,7 +49,7 @@ def kind_of(row):
 def ours_at_peak(plan):
     """Our peak of forward and backward: its instant, and bytes by kind."""
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
-    found = [(*instant_bytes(i, amounts), i) for i in instants(step) if i.id != "optimizer-step"]
+    found = [(*instant_bytes(i, amounts), i) for i in step.instants if i.id != "optimizer-step"]
     _, at, peak = max(found, key=lambda f: f[0])
     kinds = Counter()
     for row, count, each in rows_alive(peak, at, amounts):

@@ -97,7 +97,7 @@ def test_the_first_stage_holds_what_is_in_flight():
     """Without head and loss, stages differ by whole micro-batches of activations."""
     p = plan(pp=4, train=MEGATRON | {"seq_len": 2048})
     step, amounts = step_of(p, 1), Amounts(training_sizes(p))
-    layer = amounts.group(step.kept(0))
+    layer = amounts.alive([(step.kept(0), 1)])
     first, second = (r.allocated_bytes for r in evaluate(p).memory.ranks[1:3])
     assert first - second == 3 * layer
 

@@ -8,8 +8,18 @@ import pytest
 from memcore import Plan, catalog, evaluate
 from memcore.errors import PlanError
 from memcore.evidence import compared_served
-from memcore.evidence.served import FIRST, GENERATING, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
+from memcore.evidence.served import (
+    FIRST,
+    GENERATING,
+    IMAGES,
+    REQUEST,
+    ROOM,
+    SPEED,
+    SPEED_TOLERANCE,
+    TOLERANCES,
+)
 from memcore.families import FAMILIES
+from memcore.model import attends
 from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
 from memcore.serving import Server, chosen, curve, servable
 from memcore.serving_time import compute_bound_from
@@ -38,7 +48,8 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
     seq_len = min(4096, m.max_positions)
     train = {"attention": FAMILIES[m.family].attentions[0], "seq_len": seq_len}
     plan = Plan(model=name, train=train)
-    assert evaluate(plan).serve.kv_bytes_per_token == m.layers * cached * 2
+    layers = sum(map(attends, m.kinds)) if m.kinds else m.layers
+    assert evaluate(plan).serve.kv_bytes_per_token == layers * cached * 2
 
 
 def test_llama_2_70b_for_128_users_of_2048_tokens():
@@ -60,11 +71,8 @@ def test_kv_per_token(run):
     assert abs(run.error) <= TOLERANCES["KV per token"]
 
 
-# What misses, and by how much: tables that a log does not name, and 0.18 GiB not explained.
-MISSED = {
-    "vLLM: weights of Gemma 3 27B on an MI300X": -0.0128,
-    "vLLM: weights of Qwen2.5 32B on two L40S": -0.0061,
-}
+# What misses, and by how much: on AMD vLLM logs the whole device (tests/test_allocator.py).
+MISSED = {"vLLM: weights of Gemma 3 27B on an MI300X": -0.0068}
 
 
 @pytest.mark.parametrize("run", of("weights"))
@@ -76,10 +84,24 @@ def test_weights(run):
         assert abs(run.error) <= run.tolerance
 
 
-@pytest.mark.parametrize("what", ["blocks", "blocks of a sequence", "sequences"])
-def test_a_hybrid_cache(what):
-    """Gemma 3 27B: 52 sliding and 10 full layers in groups of ten."""
-    (run,) = [c for c in HIGH if c.what == what]
+HYBRID = ("blocks", "blocks of a sequence", "tokens of a block", "sequences")
+
+
+@pytest.mark.parametrize("run", [r for what in HYBRID for r in of(what)])
+def test_a_hybrid_cache(run):
+    """Gemma 3 27B: 52 sliding and 10 full layers in groups of ten. Qwen3-Next: 12 that attend and
+    36 that keep a state, whose page is as large as attention's; Granite 4 and Qwen3.5 alike."""
+    assert abs(run.error) <= run.tolerance
+
+
+@pytest.mark.parametrize("run", [c for c in RUNS if c.what in (IMAGES, ROOM)])
+def test_a_tower_is_profiled(run):
+    """Gemma 3 27B: as many images, and as much room beside the weights, as vLLM logged."""
+    assert abs(run.error) <= run.tolerance
+
+
+def test_weights_of_an_encoder_decoder():
+    (run,) = [c for c in RUNS if c.what == "weights" and "T5" in c.run]
     assert abs(run.error) <= run.tolerance
 
 

@@ -29,8 +29,8 @@ def first_fixes() -> Sequence[Mapping[str, Any]]:
 
 
 def sizes(plan: Plan) -> Mapping[str, int]:
-    """The value of every dimension and axis under a plan."""
-    return training_sizes(plan)
+    """The value of every dimension and axis under a plan; 0 of layers that its model has not."""
+    return dict.fromkeys(method()["dimensions"], 0) | training_sizes(plan)
 
 
 @dataclass(frozen=True, slots=True)

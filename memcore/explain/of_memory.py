@@ -12,7 +12,6 @@ from memcore.experts import active
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import Formula, ceiling, known, total, whichever
 from memcore.explain.shapes import row, shape, sum_of, text_shape, width
-from memcore.instants import instants
 from memcore.ledger import AUTOGRAD
 from memcore.memory import allocator_slack, rows_at, step_of
 from memcore.plan import Plan
@@ -76,6 +75,7 @@ OF_NODE = {
     "nvme_read_bandwidth": ("NVMe read bandwidth", "B/s"),
     "nvme_write_bandwidth": ("NVMe write bandwidth", "B/s"),
     "network_bandwidth": ("network bandwidth of a node, one way", "B/s"),
+    "host_slowness": ("time of its CPU to start a kernel, over a common server's", ""),
 }
 
 
@@ -88,6 +88,8 @@ def _hardware(book: Book, name: str) -> Explanation:
     certainty: str = "datasheet" if owner is gpu else node.certainty
     if name == "usable_bytes":
         certainty = gpu.usable_certainty
+    elif name == "host_slowness":
+        certainty = "measured" if name in node.sources else "assumed"
     source = owner.sources.get(name) or owner.sources.get("datasheet", "as the plan describes it")
     return about(
         what, unit, None, f"{owner.label}. {owner.note}".strip(), [f"{owner.label}: {source}"],
@@ -255,7 +257,7 @@ def _consumer_on_rank(book: Book, i: str, name: str) -> Explanation:
 def _rows_of_stage(book: Book, i: int) -> tuple[LedgerRow, ...]:
     """What is alive at the peak of another pipeline stage than the fullest."""
     rank = book.memory.ranks[i]
-    ids = [instant.id for instant in instants(step_of(book.plan, rank.rank))]
+    ids = [instant.id for instant in step_of(book.plan, rank.rank).instants]
     at = ids.index(rank.instant)
     return book.once(f"stage {rank.rank}", lambda: rows_at(book.plan, at, rank.rank))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from memcore import constants, policies, stored
+from collections.abc import Sequence
+
+from memcore import allocator, constants, policies, stored, towers
 from memcore.communication import Links
 from memcore.dims import HEADS, TP
 from memcore.explain.book import Book, Explanation, about, rule
@@ -30,18 +32,23 @@ from memcore.explain.of_time import (
     reached,
     ring,
 )
-from memcore.explain.shapes import row, shape, sum_of, text_shape, width
+from memcore.explain.shapes import product_of, row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
 from memcore.memory import listed
 from memcore.report import LedgerRow
 from memcore.roofline import ATTENTION as ATTENDS
 from memcore.roofline import PRODUCT, product_flops
 from memcore.serving import (
+    ALIGNED_SOURCE,
+    CROSS_CACHE,
+    KERNEL_BLOCK,
     KV_SOURCE,
     LOGITS,
     LOGITS_COPIES,
     PAGES_SOURCE,
     ROTARY_SOURCE,
+    STATE_SOURCE,
+    STATES,
     Room,
     Server,
     beside,
@@ -60,17 +67,23 @@ from memcore.serving_time import (
     LAUNCH,
     LAYERS,
     LINK,
+    SCAN,
     SPLIT_ROWS,
+    STATE_READ,
+    TOWER,
     Felt,
     Part,
     felt,
+    in_window,
     launches,
     seconds,
+    seen_share,
     speed_of,
     traffic,
     transfer_rate,
     widening,
 )
+from memcore.tape import Tape
 from memcore.units import GiB
 
 SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
@@ -105,10 +118,21 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         how_many = f"How many of {r.name} there are."
         return about(r.name, "", None, how_many, [r.source], r.certainty, r.count)
     if r.consumer == "kv_cache":
-        each = book.at("serve.sequence_bytes")
+        each = book.at("serve.cross_bytes_per_sequence")
+        if r.name != CROSS_CACHE:
+            each = book.at("serve.sequence_bytes") - each
+            if book.serve.state_bytes_per_sequence:
+                each = each - book.at("serve.state_bytes_per_sequence")
+        formula = each * book.at("serve.held") if field == "bytes" else each
+    elif r.consumer == STATES:
+        each = text_shape(book, r.shape, serving=True) * width(r.dtype)
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == "workspace":
         formula = _activation(book)
+    elif r.consumer == "rests":
+        formula = _unused(book, r)
+        if field == "bytes" and r.count > 1:
+            formula = formula * known("layers", r.count, source="the plan: parallel.pp")
     elif r.consumer == "tables":
         each = width(r.dtype)
         formula = text_shape(book, r.shape, serving=True) * each
@@ -122,6 +146,14 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
     return about(r.name, "bytes", formula, meaning, [r.source], r.certainty)
 
 
+def _unused(book: Book, r: LedgerRow) -> Formula:
+    """What is left of a tensor's segment."""
+    bits = known(f"bits of {r.dtype}", stored.bits_alone(r.dtype), source=STORED)
+    tensor = product_of(book, r.shape, serving=True) * bits / 8
+    segment = known("segment", allocator.SEGMENT, "bytes", source=allocator.SOURCE)
+    return ceiling(tensor / segment) * segment - tensor
+
+
 @rule("serve.held")
 def _held(book: Book) -> Explanation:
     running = smallest(_plan(book, "concurrency"), book.at("serve.max_concurrency"))
@@ -129,10 +161,28 @@ def _held(book: Book) -> Explanation:
     return about("Sequences held at once", "sequences", running, meaning)
 
 
+@rule("serve.state_bytes_per_sequence")
+def _states(book: Book) -> Explanation:
+    what = "State per sequence"
+    meaning = (
+        "What layers with a state keep of one sequence, however long it is: each that runs at once "
+        "has one, from its first token on."
+    )
+    rows = [i for i, r in enumerate(book.serve.rows) if r.consumer == STATES]
+    if not rows:
+        return about(what, "bytes", None, "All layers attend.", [SERVER], value=0)
+    each = [book.at(f"serve.rows.{i}.bytes_each", book.serve.rows[i].name) for i in rows]
+    return about(what, "bytes", total(each), meaning, [STATE_SOURCE])
+
+
 @rule("serve.table_bytes")
 def _tables(book: Book) -> Explanation:
-    rows = [(f"serve.rows.{i}", r) for i, r in enumerate(book.serve.rows) if r.consumer == "tables"]
-    meaning = "What an engine keeps besides weights."
+    rows = [
+        (f"serve.rows.{i}", r)
+        for i, r in enumerate(book.serve.rows)
+        if r.consumer in ("tables", "rests")
+    ]
+    meaning = "What an engine keeps besides weights, and what no other tensor can use."
     if not rows:
         return about("Tables", "bytes", None, meaning, [ROTARY_SOURCE], value=0)
     return about("Tables", "bytes", sum_of(book, rows), meaning)
@@ -158,7 +208,8 @@ def _draft(book: Book, times: int = 1) -> Formula | int:
 def _stage_layers(book: Book) -> Formula:
     server = _server(book)
     source = f"config.json of {book.plan.architecture.label}"
-    return known("layers on this GPU", server.stage_layers, source=source)
+    said = "layers that attend, on this GPU" if server.caches.recurrent else "layers on this GPU"
+    return known(said, server.caches.attends, source=source)
 
 
 def _of_token(book: Book) -> Formula:
@@ -185,7 +236,10 @@ def _activation(book: Book) -> Formula:
         copies = known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
     four = known("bytes of fp32", 4, "bytes", source="the dtype")
     logits = four * shape(book, LOGITS, one_forward(server)) * _plan(book, "concurrency")
-    return whole(largest(book.at("serve.layer_bytes"), logits * copies))
+    rest = largest(book.at("serve.layer_bytes"), logits * copies)
+    if not towers.runs_tower(server):
+        return whole(rest)
+    return whole(largest(book.at("serve.tower_bytes"), book.at("serve.feature_bytes") + rest))
 
 
 @rule("serve.activation_bytes")
@@ -213,9 +267,60 @@ def _layer_row(book: Book, k: str) -> Explanation:
 
 
 def _layer_rows(book: Book) -> tuple[LedgerRow, ...]:
+    return _alive(book, [tape for tape, _ in _server(book).layers])
+
+
+@rule("serve.tower_bytes")
+def _tower_bytes(book: Book) -> Explanation:
+    rows = [(f"serve.tower_rows.{k}", r) for k, r in enumerate(_tower_rows(book))]
+    what, meaning = "Temporaries of the tower", "The most that it needs at once."
+    if not rows:
+        return about(what, "bytes", None, "Nothing runs before the layers.", [SERVER], value=0)
+    return about(what, "bytes", sum_of(book, rows), meaning)
+
+
+@rule("serve.tower_rows.*")
+def _tower_row(book: Book, k: str) -> Explanation:
+    return row(book, _tower_rows(book)[int(k)], serving=True)
+
+
+def _tower_rows(book: Book) -> tuple[LedgerRow, ...]:
     server = _server(book)
-    amounts = one_forward(server)
-    windows = [window(tape, INFERENCE) for tape, _ in server.layers]
+    tape = towers.fullest(server, one_forward(server))
+    return _alive(book, [tape]) if tape else ()
+
+
+@rule("serve.feature_bytes")
+def _features(book: Book) -> Explanation:
+    server = _server(book)
+    what, source = "Results of the tower", towers.FEATURES_STAY
+    if not towers.runs_tower(server):
+        return about(what, "bytes", None, "Nothing runs before the layers.", [SERVER], value=0)
+    formula = width(server.compute) * shape(book, towers.features(server), one_forward(server))
+    return about(what, "bytes", formula, "They stay while the layers run.", [source])
+
+
+@rule("serve.profiled_images")
+def _profiled(book: Book) -> Explanation:
+    server, model = _server(book), book.plan.architecture
+    what, meaning = "Images of one forward", "As many as it may bring at once."
+    image = model.tower.image if model.tower else None
+    if not (image and book.plan.serve.images):
+        return about(what, "images", None, "Prompts have none.", [SERVER], value=0)
+    batched = _plan(book, "max_batched_tokens")
+    if not server.manager.pages:
+        of_prompts = largest(1, whole(batched / _plan(book, "prompt_len")))
+        return about(what, "images", of_prompts * _plan(book, "images"), meaning)
+    each = known("tokens of an image", image.prompted, "tokens", source="config.json")
+    asked = _plan(book, "concurrency") * _plan(book, "images")
+    formula = largest(1, smallest(whole(largest(batched, each) / each), asked))
+    return about(what, "images", formula, meaning, [towers.PROFILED])
+
+
+def _alive(book: Book, tapes: Sequence[Tape]) -> tuple[LedgerRow, ...]:
+    """What is alive at the peak of the part that needs the most."""
+    amounts = one_forward(_server(book))
+    windows = [window(tape, INFERENCE) for tape in tapes]
     peaks = [w.peak(amounts) for w in windows]
     best = max(range(len(windows)), key=lambda i: peaks[i][0])
     chosen, at = windows[best], peaks[best][1]
@@ -268,6 +373,28 @@ def _kv_budget(book: Book) -> Explanation:
     return about("Room for KV cache", "bytes", at_least_zero(formula), "On each GPU.", [SERVER])
 
 
+@rule("serve.block_tokens")
+def _block_tokens(book: Book) -> Explanation:
+    what, given = "Tokens of a block", _plan(book, "block_size")
+    meaning = "Keys and values of so many tokens, in each layer of a group that attends."
+    if not _paged(book):
+        return about(what, "tokens", None, "The cache has no pages.", [SERVER], value=0)
+    held = _server(book).caches
+    if not (held.attends and held.recurrent):
+        return about(what, "tokens", given, meaning)
+    step = largest(given, known("tokens at least", KERNEL_BLOCK, "tokens", source=ALIGNED_SOURCE))
+    state = _state_of_a_layer(book)
+    formula = step * ceiling(state / (step * _of_token(book)))
+    meaning = f"{meaning} As many as make a page hold a layer's state."
+    return about(what, "tokens", formula, meaning, [ALIGNED_SOURCE])
+
+
+def _state_of_a_layer(book: Book) -> Formula:
+    server = _server(book)
+    amounts = one_forward(server)
+    return total([shape(book, of, amounts) * width(dtype) for _, of, dtype in server.states])
+
+
 @rule("serve.block_bytes")
 def _block_bytes(book: Book) -> Explanation:
     r = _room(book)
@@ -275,9 +402,16 @@ def _block_bytes(book: Book) -> Explanation:
     if not _paged(book):
         return about("Bytes of a block", "bytes", None, meaning, [SERVER], value=0)
     group = known("layers of a group", r.group, source=PAGES_SOURCE)
-    formula = group * ceiling(_plan(book, "block_size") * _of_token(book))
-    formula = formula + _draft(book, book.plan.serve.block_size)
+    formula = group * _page(book)
+    formula = formula + _draft(book, r.tokens)
     return about("Bytes of a block", "bytes", formula, meaning, [PAGES_SOURCE])
+
+
+def _page(book: Book) -> Formula:
+    """Bytes of one layer's page."""
+    if not _server(book).caches.attends:
+        return _state_of_a_layer(book)
+    return ceiling(book.at("serve.block_tokens") * _of_token(book))
 
 
 @rule("serve.blocks")
@@ -294,7 +428,14 @@ def _blocks_per_sequence(book: Book) -> Explanation:
     if not _paged(book):
         return about(what, "", None, "The cache has no pages.", [SERVER], value=0)
     server, r, parts = _server(book), _room(book), []
-    length, block = book.at("serve.sequence_tokens"), _plan(book, "block_size")
+    length, block = book.at("serve.sequence_tokens"), book.at("serve.block_tokens")
+    if book.plan.architecture.encoder_decoder:
+        heard, own = (_plan(book, name) for name in ("prompt_len", "output_len"))
+        source = [PAGES_SOURCE, towers.PAGES_OF_ENCODER]
+        return about(what, "", ceiling(heard / block) + ceiling(own / block), meaning, source)
+    if r.recurrent:
+        groups = known("groups of layers with a state", r.recurrent, source=PAGES_SOURCE)
+        parts.append(groups * _copies(book))
     if r.full:
         groups = known("groups of layers that see all", r.full, source=PAGES_SOURCE)
         parts.append(groups * ceiling(length / block))
@@ -305,6 +446,11 @@ def _blocks_per_sequence(book: Book) -> Explanation:
         seen = smallest(window - more + _plan(book, "max_batched_tokens"), length)
         parts.append(groups * (ceiling(seen / block) + more))
     return about(what, "", total(parts), meaning, [PAGES_SOURCE])
+
+
+def _copies(book: Book) -> Formula:
+    one = known("state of a sequence", 1, source=STATE_SOURCE)
+    return one + _plan(book, "draft_tokens") if book.plan.serve.draft_tokens else one
 
 
 def _paged(book: Book) -> bool:
@@ -318,14 +464,14 @@ def _room(book: Book) -> Room:
 @rule("serve.kv_capacity_tokens")
 def _tokens(book: Book) -> Explanation:
     server = _server(book)
-    if server.windowed:
+    if server.bounded:
         if server.manager.pages:
             fit = book.at("serve.blocks") / book.at("serve.blocks_per_sequence")
         else:
             fit = book.at("serve.kv_budget_bytes") / book.at("serve.sequence_bytes")
         tokens = whole(fit * book.at("serve.sequence_tokens"))
     elif server.manager.pages:
-        tokens = book.at("serve.blocks") * _plan(book, "block_size")
+        tokens = book.at("serve.blocks") * book.at("serve.block_tokens")
     else:
         tokens = whole(book.at("serve.kv_budget_bytes") / book.at("serve.kv_bytes_per_token"))
     return about("Tokens that fit", "tokens", tokens, f"{REPLICA} In sequences of this length.")
@@ -344,7 +490,7 @@ def _sequence(book: Book) -> Explanation:
     if server.manager.pages:
         formula = book.at("serve.blocks_per_sequence") * book.at("serve.block_bytes")
         return about("KV cache per sequence", "bytes", formula, meaning)
-    layers = known("layers that see all", server.stage_layers - server.windowed, source=SERVER)
+    layers = known("layers that see all", server.caches.full, source=SERVER)
     tokens = layers * book.at("serve.sequence_tokens")
     if server.windowed:
         window = known("window", book.plan.architecture.window, "tokens", source="config.json")
@@ -353,13 +499,32 @@ def _sequence(book: Book) -> Explanation:
             seen = smallest(window - server.manager.dropped, seen)
         tokens = tokens + known("with a window", server.windowed, source=SERVER) * seen
     formula = ceiling(tokens * _of_token(book)) + _draft(book, server.length)
+    if book.serve.state_bytes_per_sequence:
+        formula = formula + book.at("serve.state_bytes_per_sequence")
     return about("KV cache per sequence", "bytes", formula, meaning)
+
+
+@rule("serve.cross_bytes_per_sequence")
+def _cross(book: Book) -> Explanation:
+    what = "Cross-attention cache per sequence"
+    if not book.plan.architecture.encoder_decoder:
+        return about(what, "bytes", None, "There is no encoder.", [SERVER], value=0)
+    meaning = "Keys and values of the encoder's tokens in every decoder layer, made once."
+    prompt = _plan(book, "prompt_len")
+    if _paged(book):
+        blocks = ceiling(prompt / book.at("serve.block_tokens"))
+        source = [PAGES_SOURCE, towers.PAGES_OF_ENCODER]
+        return about(what, "bytes", blocks * book.at("serve.block_bytes"), meaning, source)
+    formula = ceiling(_stage_layers(book) * prompt * _of_token(book))
+    return about(what, "bytes", formula, meaning)
 
 
 @rule("serve.wasted_bytes_per_sequence")
 def _wasted(book: Book) -> Explanation:
     if book.plan.serve.kv_cache == "paged":
-        idle = (_plan(book, "block_size") - 1) / 2
+        idle = (book.at("serve.block_tokens") - 1) / 2
+        if book.plan.architecture.encoder_decoder:
+            idle = known("of the encoder's and of its own", 2, source=PAGES_SOURCE) * idle
         meaning = "Of a sequence's last block half is empty on average."
     elif not _server(book).manager.reserves:
         meaning = "Nothing is reserved."
@@ -368,12 +533,25 @@ def _wasted(book: Book) -> Explanation:
         idle = _plan(book, "output_len") / 2
         meaning = "Room for what a sequence will still say: half of its output on average."
     formula = nearest(idle * book.at("serve.kv_bytes_per_token"))
+    server = _server(book)
+    if _paged(book) and server.caches.recurrent:
+        layers = known("layers with a state", server.caches.recurrent, source=SERVER)
+        unfilled = _page(book) - _state_of_a_layer(book)
+        formula = formula + layers * _copies(book) * unfilled
+        meaning += " A state does not fill its page."
     return about("KV cache never used, per sequence", "bytes", formula, meaning)
 
 
-@rule("serve.asked_bytes|replica_bytes|wasted_bytes")
+@rule("serve.asked_bytes|asked_state_bytes|asked_kv_bytes|replica_bytes|wasted_bytes")
 def _asked(book: Book, which: str) -> Explanation:
     sequences = _plan(book, "concurrency")
+    if which == "asked_state_bytes":
+        formula = sequences * book.at("serve.state_bytes_per_sequence")
+        return about("States of these sequences", "bytes", formula, "On each GPU, at any length.")
+    if which == "asked_kv_bytes":
+        formula = book.at("serve.asked_bytes") - book.at("serve.asked_state_bytes")
+        meaning = "With what pads their pages, and those of states."
+        return about("Keys and values of these sequences", "bytes", formula, meaning)
     if which == "wasted_bytes":
         formula = sequences * book.at("serve.wasted_bytes_per_sequence")
         return about(
@@ -428,7 +606,8 @@ def _felt(book: Book) -> Felt:
 
 
 def _parts(book: Book, which: str) -> list[Part]:
-    return _felt(book).prefill if which == "prefill" else _felt(book).decode
+    felt = _felt(book)
+    return {"tower": felt.tower, "prefill": felt.prefill, "decode": felt.decode}[which]
 
 
 @rule("serve.running")
@@ -437,11 +616,11 @@ def _running(book: Book) -> Explanation:
     return about("Sequences that run at once", "sequences", formula, REPLICA)
 
 
-@rule("serve.prefill|decode.*", f"serve.prefill|decode.*.{FIELDS}")
+@rule("serve.prefill|decode|tower.*", f"serve.prefill|decode|tower.*.{FIELDS}")
 def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explanation:
     part, base = _parts(book, which)[int(i)], f"serve.{which}.{i}"
     o = part.time
-    if part.kind not in (LAYERS, HEAD, ATTENTION):
+    if part.kind not in (LAYERS, HEAD, ATTENTION, SCAN, TOWER):
         if field != "seconds":
             raise LookupError
         return about(o.name, "seconds", _rest(book, part, which), "In one step.")
@@ -451,10 +630,12 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         return about(f"FLOPs of {o.name}", "FLOP", work, "In one step, on one GPU.", [DECLARED])
     if field == "hbm_bytes":
         moved = _read(book, part) if attends else _weights_read(book, part) + _others(book, part)
+        if part.kind == SCAN:
+            moved = moved + _states_moved(book, part)
         return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
     if field == "compute_seconds":
         dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype]
-        kernel = ATTENDS if attends else PRODUCT
+        kernel = ATTENDS if attends else part.execution.work.kernel if part.execution else PRODUCT
         rate = reached(book, dtype.product or dtype.compute, kernel, serving=True)
         formula = book.at(f"{base}.flops", "FLOPs") / rate
         if o.compute_seconds and not attends and part.batch * part.tokens >= SPLIT_ROWS:
@@ -469,6 +650,8 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         else:
             read = _weights_read(book, part) / constant(share)
             formula = (read + _others(book, part)) / rate
+            if part.kind == SCAN:
+                formula = formula + _states_moved(book, part) / rate
         return about(f"HBM traffic of {o.name}", "seconds", formula, "If only HBM limited it.")
     if field == "intensity":
         formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.hbm_bytes", "HBM traffic")
@@ -486,6 +669,8 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
 
 
 def _amounts(book: Book, part: Part) -> Amounts:
+    if part.kind == TOWER:
+        return towers.of_prompt(_server(book))
     return _server(book).amounts(part.batch, part.tokens)
 
 
@@ -512,6 +697,14 @@ def _others(book: Book, part: Part) -> Formula:
     return known("activations", others * part.execution.runs, "bytes", source=TOUCHED)
 
 
+def _states_moved(book: Book, part: Part) -> Formula:
+    """Bytes of states that a scan reads and writes."""
+    times = _copies(book) + known("time that it is read", 1, source=STATE_READ)
+    layers = known("layers with a state", part.time.runs, source="config.json")
+    sequences = known("sequences", part.batch, source="the plan, and what fits: serve.running")
+    return times * layers * sequences * _state_of_a_layer(book)
+
+
 def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
     """Sequences, new tokens of each, and tokens that each sees."""
     source = "the plan, and what fits: serve.running"
@@ -522,15 +715,14 @@ def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
     )
 
 
-def _layers_seen(book: Book, part: Part) -> Formula:
+def _layers_seen(book: Book, part: Part, share: float) -> Formula:
     """Layers, each by the share of the context that it sees."""
     server, model = _server(book), book.plan.architecture
     config = f"config.json of {model.label}"
-    layers = known("layers", model.layers - server.windows, source=config)
-    if not server.windows:
+    layers = known("layers", server.every.full, source=config)
+    if not server.every.windowed:
         return layers
-    share = min(1.0, model.window / max(1.0, part.context))
-    windowed = known("layers with a window", server.windows, source=config)
+    windowed = known("layers with a window", server.every.windowed, source=config)
     return layers + windowed * known("share that a window sees", share, source=config)
 
 
@@ -546,13 +738,14 @@ def _attended(book: Book, part: Part) -> Formula:
         shape(book, (HEADS / TP, width), amounts) for width in server.widths(part.tokens)
     )
     work = two * batch * tokens * context * (scores + values)
-    return work * share * _layers_seen(book, part)
+    return work * share * _layers_seen(book, part, seen_share(book.plan, part.tokens, part.context))
 
 
 def _read(book: Book, part: Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
-    return batch * context * _of_token(book) * _layers_seen(book, part)
+    seen = _layers_seen(book, part, in_window(book.plan, part.context))
+    return batch * context * _of_token(book) * seen
 
 
 def _rest(book: Book, part: Part, which: str) -> Formula:
@@ -580,12 +773,15 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
         return at_least_zero(moved - busy) if "cache" in o.name else moved
     runtime = policies.RUNTIMES[plan.serve.runtime]
     if not runtime.launches:
-        layers = known("layers", plan.architecture.layers, source="config.json")
-        return constant(runtime.layer) * layers
-    n = launches(_server(book), of_layers)
-    started = known("kernels", n, source="operations of the layers and the head") * constant(
+        tower = _server(book).tower
+        n = tower.layers if which == "tower" and tower else plan.architecture.layers
+        return constant(runtime.layer) * known("layers", n, source="config.json")
+    kernels = launches(_server(book), of_layers)
+    started = known("kernels", kernels, source="operations of the layers and the head") * constant(
         constants.HOST_LAUNCH
     )
+    if plan.node.host_slowness != 1:
+        started = started * book.at("hardware.host_slowness")
     return at_least_zero(started - busy)
 
 
@@ -630,6 +826,15 @@ def _chunks(book: Book) -> Explanation:
     return about("Steps of a prompt", "", ceiling(_plan(book, "prompt_len") / room), meaning)
 
 
+@rule("serve.tower_seconds")
+def _once(book: Book) -> Explanation:
+    what, meaning = "What runs once for a prompt", "Before its first step, on one replica."
+    if not _parts(book, "tower"):
+        nothing = "Nothing runs before the layers."
+        return about(what, "seconds", None, nothing, [SERVER], value=0.0)
+    return about(what, "seconds", _sum(book, "tower"), meaning)
+
+
 @rule("serve.transfer_seconds")
 def _transfer(book: Book) -> Explanation:
     what, meaning = "Sending the cache over", "Of one prompt, to the GPUs that generate."
@@ -637,6 +842,9 @@ def _transfer(book: Book) -> Explanation:
         return about(what, "seconds", None, "It stays where it is.", [SERVER], value=0.0)
     link, _ = transfer_rate(book.plan)
     moved = _plan(book, "prompt_len") * book.at("serve.kv_bytes_per_token")
+    held = _server(book).caches.recurrent
+    if held:
+        moved = moved + known("layers with a state", held, source=SERVER) * _state_of_a_layer(book)
     rate = book.at(f"hardware.{link}_bandwidth")
     if link == "network":
         rate = rate / known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
@@ -666,6 +874,8 @@ def _stall(book: Book) -> Explanation:
     formula = book.at("serve.prefill_step" if words.chunked else "serve.decode_step")
     if not words.chunked and not words.elsewhere:
         formula = formula + book.at("serve.prefill_step")
+    if not words.elsewhere and _parts(book, "tower"):
+        formula = formula + book.at("serve.tower_seconds")
     return about("Longest gap", "seconds", formula, meaning)
 
 
@@ -674,6 +884,8 @@ def _latency(book: Book, field: str) -> Explanation:
     if field == "ttft_seconds":
         formula = book.at("serve.prefill_steps") * book.at("serve.prefill_step")
         formula = formula + book.at("serve.transfer_seconds")
+        if _parts(book, "tower"):
+            formula = book.at("serve.tower_seconds") + formula
         return about("Time to first token", "seconds", formula, "Of one prompt that need not wait.")
     formula = book.at("serve.decode_step") / book.at("serve.tokens_per_step")
     meaning = "A step of all that run at once, at half of their output."

@@ -71,9 +71,9 @@ def text_shape(book: Book, text: str, serving: bool = False) -> Formula:
     return functools.reduce(operator.mul, factors) if factors else number(1)
 
 
-def product_of(book: Book, text: str) -> Formula:
+def product_of(book: Book, text: str, serving: bool = False) -> Formula:
     """A sum of such products: '2 x B 1 x S 4,096 x D 4,096 + 2 x ...'."""
-    return total([text_shape(book, product) for product in text.split(" + ")])
+    return total([text_shape(book, product, serving) for product in text.split(" + ")])
 
 
 def width(dtype: str) -> Formula:

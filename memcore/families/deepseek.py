@@ -254,7 +254,7 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
         if t.kernels == "megatron":
             score = "sigmoid" if s.family == "deepseek_v3" else "softmax"
             return megatron.mixture(t, s, x, score, _shared)
-        routed = routed_experts(t, s, x, *_router(t, s, x))
+        routed = routed_experts(t, s, x, *router(t, s, x, s.family == "deepseek_v3"))
         return add(t, routed, _shared(t, s, x), "routed and shared")
 
 
@@ -262,14 +262,14 @@ def _shared(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return gated_mlp(t, s, x, SHARED_F / TP, "shared_experts")
 
 
-def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
+def router(t: Tape, s: Structure, x: Tensor, sigmoid: bool) -> tuple[Tensor, Tensor]:
     """Weights and indices of each token's experts; the product is taken in fp32.
 
     What only chooses experts (V3's correction bias, groups) leaves no tensor behind.
     """
     with t.scope("gate"):
         logits = linear(t, "logits", x, D, EXPERTS, bias=False, dtype="fp32")
-        if s.family == "deepseek_v3":
+        if sigmoid:
             scores = keeps_result(t, logits, "sigmoid")
         else:
             scores = softmax(t, cast(t, logits, "fp32", "logits (fp32)"), "softmax")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memcore.dims import HEAD_DIM, KV_HEADS, TP, Shape
-from memcore.model import FULL, SLIDING, Keys, Model
+from memcore.errors import shown
+from memcore.model import FULL, RECURRENT, SLIDING, Keys, Model
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
@@ -36,6 +37,7 @@ class Family:
     before             what a model with a tower runs before it, which the bridge reads
     bridge             what leads from the tower's last layer to the first of the main stack
     carries            its layers read tensors together that need a gradient
+    trained            what training it needs is known; else it is planned for serving alone
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
@@ -50,6 +52,7 @@ class Family:
     mask_is_argument: bool = False
     losses: tuple[str, ...] = LOSSES
     decoder: bool = True
+    trained: bool = True
     alone: bool = False
     before: Callable[[Tape, Structure], Tensor] | None = None
     bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
@@ -78,6 +81,41 @@ def layer_kinds(k: Keys, layers: int, default: Callable[[int], bool]) -> tuple[s
     else:
         kinds = tuple(known[g] for g in given[:layers])
     return kinds if SLIDING in kinds else ()
+
+
+MIXERS = {  # transformers' words, and those that it had before (configuration_utils.py)
+    "full_attention": FULL,
+    "linear_attention": RECURRENT,
+    "attention": FULL,
+    "mamba": RECURRENT,
+}
+
+
+def mixed_kinds(
+    k: Keys,
+    key: str,
+    layers: int,
+    default: Callable[[int], bool],
+    known: Mapping[str, str] = MIXERS,
+) -> tuple[str, ...]:
+    """Kinds of layers with a state and with attention, as `key` lists them; else those with a state
+    where `default(index)` says so."""
+    given = k.config.get(key)
+    if given is None:
+        return tuple(RECURRENT if default(i) else FULL for i in range(layers))
+    if not isinstance(given, list) or any(not isinstance(g, str) or g not in known for g in given):
+        k.fail(key, f"must be a list of {', '.join(known)}, not {shown(given)}")
+    elif len(given) < layers:
+        k.fail(key, f"names {len(given):,} layers, but there are {layers:,}; name each")
+    else:
+        return tuple(known[g] for g in given[:layers])
+    return (FULL,) * layers
+
+
+def state_dtype(k: Keys, key: str, default: str = "") -> str:
+    """The dtype that a config asks for its states, as vLLM reads it; '' for the weights' own."""
+    words = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": "", "": ""}
+    return words[default] if k.config.get(key) is None else k.word(key, default, words)
 
 
 def encoder(

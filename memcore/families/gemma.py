@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, TP, D, Q
@@ -77,7 +78,13 @@ def _gemma3(k: Keys, label: str) -> Model:
     model = _config(k, label, "gemma3_text", 262_208, 131_072)
     capped = k.config.get("final_logit_softcapping") is not None
     model = replace(model, traits=replace(model.traits, logits_softcap=capped))
-    return _windowed(k, model, k.count("sliding_window_pattern", 6))
+    model = _windowed(k, model, k.count("sliding_window_pattern", 6))
+    tables = []  # full layers have their positions stretched, sliding ones a base of their own
+    if not all(map(slides, model.kinds)):
+        tables.append(("full", math.ceil(model.max_positions * k.stretch)))
+    if any(map(slides, model.kinds)):
+        tables.append(("sliding", model.max_positions))
+    return replace(model, rotary_tables=tuple(tables))
 
 
 def embed(t: Tape, s: Structure) -> Tensor:

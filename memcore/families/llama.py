@@ -6,6 +6,7 @@ in norms on queries and keys, in windows, in multipliers, and in layers without 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
@@ -72,6 +73,7 @@ def llama_like(
         k.divides("num_attention_heads", heads, "num_key_value_heads", kv)
         dim = k.count("head_dim", head_dim, 10**6)
     n = k.count("num_hidden_layers", layers, 100_000)
+    positions = k.count("max_position_embeddings", positions)
     return Model(
         family=family,
         label=label,
@@ -82,8 +84,9 @@ def llama_like(
         kv_heads=kv,
         head_dim=dim,
         rotary_dim=dim,
+        rotary_tables=(("", math.ceil(positions * k.stretch)),),
         vocab_size=k.count("vocab_size", vocab),
-        max_positions=k.count("max_position_embeddings", positions),
+        max_positions=positions,
         traits=Traits(
             activation=k.word("hidden_act", activation, ACTIVATIONS),
             tied_embeddings=k.flag("tie_word_embeddings", tied),

@@ -108,7 +108,7 @@ def _granite(k: Keys, label: str) -> Model:
     return with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
 
 
-def _granite_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def granite_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """The softmax is taken over the TOP_K only."""
     with t.scope("block_sparse_moe"):
         with t.scope("router"):
@@ -123,6 +123,6 @@ FAMILIES = {
         _mixtral, embed, sparse_layer(attention, _mixtral_mixture), head, kernels=HF_OR_MEGATRON
     ),
     "granitemoe": Family(
-        _granite, embed, sparse_layer(attention, _granite_mixture), head, kernels=HF_ONLY
+        _granite, embed, sparse_layer(attention, granite_mixture), head, kernels=HF_ONLY
     ),
 }

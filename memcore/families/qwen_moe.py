@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from memcore import megatron
@@ -23,15 +24,15 @@ from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
 
-def _sparse(k: Keys, model: Model) -> Model:
-    """Which layers have experts: every `decoder_sparse_step`-th, but for `mlp_only_layers`."""
+def sparse(k: Keys) -> Callable[[int], bool]:
+    """Whether a layer has experts: every `decoder_sparse_step`-th, but for `mlp_only_layers`."""
     step = k.count("decoder_sparse_step", 1)
     given = k.config.get("mlp_only_layers")
     dense_layers = [] if given is None else given
     if not isinstance(dense_layers, list) or any(type(i) is not int for i in dense_layers):
         k.fail("mlp_only_layers", "must be a list of the numbers of layers")
-        return model
-    return sparse_kinds(model, lambda i: i not in dense_layers and (i + 1) % step == 0)
+        return lambda i: True
+    return lambda i: i not in dense_layers and (i + 1) % step == 0
 
 
 def _qwen2(k: Keys, label: str) -> Model:
@@ -57,10 +58,10 @@ def _qwen2(k: Keys, label: str) -> Model:
     kinds = layer_kinds(k, model.layers, lambda i: uses and i % 2 == 0 and i < end)
     if uses:
         model = windowed(model, k.count("sliding_window", 4096), kinds)
-    return _sparse(k, model)
+    return sparse_kinds(model, sparse(k))
 
 
-def _qwen2_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def shared_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """Routed experts, and one that every token passes, weighted by a sigmoid."""
     with t.scope("mlp"):
         if t.kernels == "megatron":
@@ -99,7 +100,8 @@ def _qwen3(k: Keys, label: str) -> Model:
     )
     routed = routing(k, "num_experts", 128, 8)
     model = with_experts(model, routed, k.count("moe_intermediate_size", 768))
-    return _sparse(k, all_sliding(k, model, k.flag("use_sliding_window", False)))
+    model = all_sliding(k, model, k.flag("use_sliding_window", False))
+    return sparse_kinds(model, sparse(k))
 
 
 def _qwen3_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -111,7 +113,7 @@ def _qwen3_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     "qwen2_moe": Family(
-        _qwen2, embed, sparse_layer(attention, _qwen2_mixture), head, kernels=HF_OR_MEGATRON
+        _qwen2, embed, sparse_layer(attention, shared_mixture), head, kernels=HF_OR_MEGATRON
     ),
     "qwen3_moe": Family(
         _qwen3, embed, sparse_layer(attention, _qwen3_mixture), head, kernels=HF_OR_MEGATRON

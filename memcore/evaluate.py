@@ -78,8 +78,9 @@ def not_planned(plan: Plan) -> str:
     own = plan.train.framework == "megatron"
     if not FAMILIES[plan.architecture.family].trained:
         return (
-            f"model: what {plan.architecture.family} layers with a state keep for backward is not "
-            "known yet; such models are planned for serving alone. Choose another model to train."
+            f"what layers with a state keep for backward is not known yet, and "
+            f"{plan.architecture.label} has some; it is planned for serving alone. Set model to "
+            "another to train."
         )
     if p.etp > 1 and not (own and plan.architecture.experts):
         return (

@@ -380,7 +380,7 @@ def step_phases(time: Time) -> go.Figure:
     )
 
 
-STAGE_PARTS = ("forward", "recompute", "backward", "communication")
+STAGE_PARTS = ("forward", "recompute", "backward", "communication", "host")
 
 
 def stages(time: Time) -> go.Figure:

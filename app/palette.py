@@ -41,6 +41,7 @@ RESOURCES = {
     "pcie": ("PCIe", "#66CCEE"),
     "dram": ("Host DRAM", "#999933"),
     "nvme": ("NVMe", "#AA3377"),
+    "host": ("Host", "#9970AB"),
 }
 CONSUMER_LABELS = {name: label for name, (label, _) in CONSUMERS.items()}
 CONSUMER_LABELS["kv_cache"] = KV_CACHE[0]
@@ -58,9 +59,13 @@ PHASE_COLOURS = {
     "optimizer": "#EE6677",
     "communication": "#CCBB44",
     "offload": "#66CCEE",
+    "host": "#9970AB",
     "bubble": "#8A8F98",
 }
-WAITS = {"bubble": "Pipeline bubble"}  # parts of a step in which no operation runs
+WAITS = {
+    "bubble": "Pipeline bubble",
+    "host": "Waiting for the host",
+}  # parts of a step in which no operation runs
 
 
 def resource(name: str) -> str:

@@ -283,11 +283,26 @@ WIDENED_4 = _served("products with weights of 2 to 5 bits, widened, share of tha
 LAYER_GRAPHS = _served("between kernels, CUDA graphs of an engine", 118e-6, "seconds per layer")
 LAYER_COMPILED = _served("between kernels, compiled whole", 55e-6, "seconds per layer")
 LAYER_NATIVE = _served("between kernels, llama.cpp", 20e-6, "seconds per layer")
-HOST_LAUNCH = _served("an operation that the host starts", 21e-6, "seconds")
+HOST_LAUNCH = Constant(
+    "an operation that the host starts", 21e-6, 21e-6, "seconds", "measured",
+    f"{SERVED}: eager generation. A linear layer of PyTorch alone, with autograd, was measured at "
+    "13.5 us on a DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053). In backward it is taken "
+    "to be as much: there are 1.7 kernels for an operation, but C++ starts them",
+)  # fmt: skip
 NF4_LAUNCHES = {
     "nf4": _served("more launches of a product in nf4", 5.4, "launches"),
     "nf4, double": _served("more launches of a product in nf4, double", 6.6, "launches"),
 }
+MODULE = Constant(
+    "a module of Transformer Engine, over a linear layer of PyTorch", 2.69, 2.73, "operations",
+    "measured",
+    "what the host takes for te.Linear over torch.nn.Linear, bf16, forward, on GB200 (99.66 and "
+    "37.08 us) and GH200 (90.53 and 33.17 us): NVIDIA/TransformerEngine issue 2053",
+)  # fmt: skip
+COLLECTIVE_STARTS = Constant(
+    "a collective", 2, 2, "operations", "assumed",
+    "NCCL's call by way of c10d, and the copy or the wait beside it",
+)  # fmt: skip
 ONE_SHOT = _served("an all-reduce in one shot over NVLink", 8e-6, "seconds")
 
 ALL = (
@@ -312,6 +327,8 @@ ALL = (
     LAYER_COMPILED,
     LAYER_NATIVE,
     HOST_LAUNCH,
+    MODULE,
+    COLLECTIVE_STARTS,
     *NF4_LAUNCHES.values(),
     ONE_SHOT,
     *(

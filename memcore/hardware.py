@@ -77,6 +77,8 @@ class Node(_Described):
     """A host: DRAM, PCIe, NVMe and network that its accelerators share.
 
     pcie_bandwidth is per accelerator; DRAM, NVMe and network are totals of the node.
+
+    host_slowness    what its CPU takes to start a kernel, over what a common server's takes
     """
 
     gpus: Annotated[int, Field(ge=1, le=1_000)]
@@ -88,4 +90,5 @@ class Node(_Described):
     nvme_write_bandwidth: Rate
     network: Name
     network_bandwidth: Rate
+    host_slowness: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 1.0
     certainty: Literal["datasheet", "assumed"] = "assumed"

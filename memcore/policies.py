@@ -246,6 +246,9 @@ class Optimizer(Word):
     temporaries         tensors as large as the parameters that are alive during the step
     step_bytes          of a step counter on the GPU, per parameter tensor
     tables              lookup tables of 256 fp32 values, for all parameters together
+    starts              operations that the host starts for each updated tensor; one for many takes
+                        36 of them, or more where it reads fewer lists of them (PyTorch:
+                        ATen/native/cuda/MultiTensorApply.cuh, depth_to_max_tensors)
     """
 
     matrices: tuple[State, ...]
@@ -255,6 +258,7 @@ class Optimizer(Word):
     temporaries: tuple[str, ...] = ()
     step_bytes: int = 0
     tables: tuple[str, ...] = ()
+    starts: float = 1.0
 
 
 _ADAM = (State("exp_avg"), State("exp_avg_sq"))
@@ -298,6 +302,7 @@ OPTIMIZERS = {
         _ADAM,
         12,
         step_bytes=4,
+        starts=2 / 36,
     ),
     "adamw-foreach": Optimizer(
         "AdamW (foreach)",
@@ -307,6 +312,7 @@ OPTIMIZERS = {
         _ADAM,
         12,
         temporaries=("sqrt of exp_avg_sq",),
+        starts=9 / 48,
     ),
     "adam8bit": Optimizer(
         "Adam, 8 bit",
@@ -333,12 +339,12 @@ OPTIMIZERS = {
         _AO_4,
         16,
     ),
-    "sgd": Optimizer("SGD", "Keeps nothing between steps.", (), (), 2),
+    "sgd": Optimizer("SGD", "Keeps nothing between steps.", (), (), 2, starts=1 / 64),
     "sgd-momentum": Optimizer(
-        "SGD with momentum", "One moment per parameter.", _MOMENTUM, _MOMENTUM, 4
+        "SGD with momentum", "One moment per parameter.", _MOMENTUM, _MOMENTUM, 4, starts=3 / 64
     ),
     "lion": Optimizer(
-        "Lion", "One moment per parameter.", (State("exp_avg"),), (State("exp_avg"),), 6
+        "Lion", "One moment per parameter.", (State("exp_avg"),), (State("exp_avg"),), 6, starts=7
     ),
     "adafactor": Optimizer(
         "Adafactor",
@@ -348,6 +354,7 @@ OPTIMIZERS = {
         (State("variance"),),
         10,
         temporaries=("update",),
+        starts=6 + 13 / 48,
     ),
     "muon": Optimizer(
         "Muon",
@@ -356,6 +363,7 @@ OPTIMIZERS = {
         _ADAM,
         40,
         outer=_ADAM,
+        starts=23,
     ),
 }
 

@@ -153,14 +153,16 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers are waited for,
-    and all of it. `bubble`: what of it every other stage waits for when a step begins and ends."""
+    """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers and its host are
+    waited for, and all of it. `bubble`: what of it every other stage waits for when a step begins
+    and ends."""
 
     rank: int
     forward: float
     recompute: float
     backward: float
     communication: float
+    host: float
     seconds: float
     bubble: float
 
@@ -168,7 +170,8 @@ class StageTime:
 @dataclass(frozen=True, slots=True)
 class Time:
     """Of the slowest pipeline stage: `stage` is its rank. step_seconds are what its resources are
-    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages."""
+    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages. starts: the
+    operations that its host starts, by phase."""
 
     step_seconds: float
     tokens_per_second: float
@@ -187,6 +190,7 @@ class Time:
     stage: int
     bubble_seconds: float
     stages: tuple[StageTime, ...]
+    starts: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class Work:
     kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
     moved    the bytes of that
+    started  as tape.Work.started
     """
 
     name: str
@@ -50,6 +51,7 @@ class Work:
     traffic: tuple[tuple[Shape, str, int], ...]
     kernel: str
     moved: Terms
+    started: int = 1
 
     @property
     def attention(self) -> bool:
@@ -93,6 +95,7 @@ def works(
                     tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
                     kernel,
                     Terms.of((s, n * DTYPE_BYTES[dtype]) for (s, dtype), n in counted.items()),
+                    w.started,
                 )
                 found.setdefault(work, []).append(i)
     return tuple((work, tuple(where)) for work, where in found.items())

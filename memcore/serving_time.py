@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memcore import constants, policies
 from memcore.communication import Links
 from memcore.dims import CHOSEN, EXPERTS, HEADS, TP, Shape
+from memcore.host import each_start
 from memcore.ledger import Amounts
 from memcore.report import OperationTime
 from memcore.roofline import Execution, Speed, product_flops
@@ -228,7 +229,7 @@ def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
                          weights=moved))  # fmt: skip
     runtime = policies.RUNTIMES[plan.serve.runtime]
     if runtime.launches:
-        host = constants.HOST_LAUNCH.middle * launches(server, found)
+        host = each_start(plan) * launches(server, found)
         idle = max(0.0, host - sum(p.time.seconds for p in found))
     else:
         idle = runtime.layer.middle * plan.architecture.layers

@@ -116,6 +116,7 @@ class Work:
     product   as Storage.product
     fusible   a compiler makes it part of a neighbour's kernel
     touched   the storages behind `traffic`, in its order
+    started   kernels that the host starts for it: none where a compiler fused it into another
     sources   what its results can be computed from
     """
 
@@ -125,6 +126,7 @@ class Work:
     traffic: list[tuple[Shape, str]]
     product: str = ""
     fusible: bool = False
+    started: int = 1
     touched: list[Storage] = field(default_factory=list)
     sources: list[Storage] = field(default_factory=list)
 
@@ -515,7 +517,8 @@ class Tape:
                 s.saved_by.append(node.name)
 
     def _fuse(self) -> None:
-        """Drop what never exists in memory: made by a fused operation and read by fused ones."""
+        """Drop what never exists in memory: made by a fused operation and read by fused ones. A
+        fused operation that makes nothing else has no kernel."""
 
         def exists(s: Storage) -> bool:
             return s.sources is None or s.stands or bool(s.saved_by or s.gradient_of)
@@ -524,6 +527,10 @@ class Tape:
         for w in self.work:
             pairs = zip(w.traffic, w.touched, strict=True)
             w.traffic = [moved for moved, s in pairs if exists(s)]
+            later = w.phase == "backward"
+            made = [s for s in w.touched if s.made_by == w.name and exists(s)]
+            makes = any((s.kind in ("temporary", "gradient")) == later for s in made)
+            w.started = int(makes or not w.fusible)
 
     def _run_backward(
         self,

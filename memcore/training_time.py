@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from memcore import constants, offload
+from memcore import constants, host, offload
 from memcore.communication import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -45,7 +45,7 @@ from memcore.roofline import (
 )
 from memcore.tape import Send, Tape
 
-LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme")
+LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme", "host")
 
 
 @dataclass(slots=True)
@@ -85,16 +85,30 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     every = stages(plan, steps, amounts, speed)
     slowest = max(every, key=lambda s: s.time.seconds)
     step, operations = slowest.step, slowest.operations
+    starts = dict.fromkeys(host.PHASES, 0.0)
+    each = host.each_start(plan)
+    late = 0.0
     if step.offload == "none":
-        operations = [*operations, _optimizer(step, amounts, speed)]
+        update = _optimizer(step, amounts, speed)
+        operations = [*operations, update]
+        starts[host.OPTIMIZER] = host.optimizer_starts(step, amounts)
+        late = max(0.0, each * starts[host.OPTIMIZER] - update.seconds)
 
     traffic = _Traffic()
     for o in operations:
         traffic.busy["compute"] += o.compute_seconds
         traffic.busy["hbm"] += o.hbm_seconds
         traffic.exposed[o.bound_by] += o.seconds
-    for move in moves(plan, step, amounts, operations):
+    transfers = moves(plan, step, amounts, operations)
+    for move in transfers:
         traffic.add(move, plan.train.micro_batch)
+    begun = _started(step, amounts, batches, transfers)
+    starts |= zip(host.PHASES, begun, strict=False)
+    taken = each * begun[0], each * begun[1]
+    phases = by_phase(operations)
+    waits = host.waited(taken, host.on_gpu(phases, transfers), batches)
+    traffic.busy["host"] = each * sum(starts.values())
+    traffic.exposed["host"] = late + waits
 
     bubble = bubble_seconds(plan, every, slowest)
     total = sum(traffic.exposed.values()) + bubble
@@ -104,9 +118,9 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     model_flops = batches * _convention_flops(plan, step, amounts)
     peak = gpu.peak_flops(peak_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
-    phases = by_phase(operations)
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
     phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
+    phases["host"] = traffic.exposed["host"]
     phases["bubble"] = bubble
     return Time(
         step_seconds=total,
@@ -126,7 +140,17 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
         stage=slowest.time.rank,
         bubble_seconds=bubble,
         stages=tuple(s.time for s in every),
+        starts=starts,
     )
+
+
+def _started(
+    step: Step, amounts: Amounts, batches: int, transfers: Sequence[Move]
+) -> tuple[float, float]:
+    """Operations that the host starts in all forwards of a step, and in all backwards."""
+    forward, backward, _ = host.operations(step, amounts, ends_of(step), _again(step))
+    sent = host.collectives(transfers)
+    return forward * batches + sent[0], backward * batches + sent[1]
 
 
 def matmul_dtype(step: Step) -> str:
@@ -169,27 +193,33 @@ def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) ->
     batches = plan.train.grad_accumulation
     every = _executions(step, batches)
     operations = [o for part in every for o in run(part, amounts, speed)]
-    waited = sum(m.exposed for m in in_layers(plan, step, amounts, speed)) / batches
-    of = {p: n / batches for p, n in by_phase(operations).items()}
-    total = sum(of.values()) + waited
+    transfers = in_layers(plan, step, amounts, speed)
+    waited = sum(m.exposed for m in transfers) / batches
+    phases = by_phase(operations)
+    of = {p: n / batches for p, n in phases.items()}
+    each = host.each_start(plan)
+    begun = _started(step, amounts, batches, transfers)
+    taken = each * begun[0], each * begun[1]
+    gpu = host.on_gpu(phases, transfers)
+    late = host.waited(taken, gpu, batches) / batches
+    total = sum(of.values()) + waited + late
     bubble = total
     if plan.parallel.schedule == "zero-bubble":
-        bubble -= 2 * weight_gradients(operations) / batches
-    return Stage(
-        step,
-        operations,
-        StageTime(rank, of["forward"], of["recompute"], of["backward"], waited, total, bubble),
+        moved = 2 * weight_gradients(operations)
+        weights = host.operations(step, amounts, ends_of(step), _again(step))[2]
+        left = (taken[0], taken[1] - 2 * each * batches * weights), (gpu[0], gpu[1] - moved)
+        bubble += (host.waited(*left, batches) - moved) / batches - late
+    time = StageTime(
+        rank, of["forward"], of["recompute"], of["backward"], waited, late, total, bubble
     )
+    return Stage(step, operations, time)
 
 
 def weight_gradients(operations: Sequence[OperationTime]) -> float:
     """Seconds in which backward computes gradients of weights: half of each product's, which has
     two. ZB-H1 does them while it would wait (Qi et al. 2023)."""
-    return sum(o.seconds for o in operations if _is_product(o)) / 2
-
-
-def _is_product(o: OperationTime) -> bool:
-    return o.phase == "backward" and o.flops > 0 and not o.name.endswith((".flash", ".sdpa"))
+    products = (o for o in operations if host.is_product(o.name, o.phase, o.flops > 0))
+    return sum(o.seconds for o in products) / 2
 
 
 def bubble_seconds(plan: Plan, every: Sequence[Stage], slowest: Stage) -> float:

@@ -64,6 +64,7 @@ FASTER = {
     "memory": lambda gpu, node: gpu.update(memory_bandwidth=2 * gpu["memory_bandwidth"]),
     "nvlink": lambda gpu, node: gpu.update(peer_bandwidth=2 * gpu["peer_bandwidth"]),
     "network": lambda gpu, node: node.update(network_bandwidth=2 * node["network_bandwidth"]),
+    "host": lambda gpu, node: node.update(host_slowness=node["host_slowness"] / 2),
     "watts": lambda gpu, node: gpu.update(watts=2 * gpu["watts"]),
 }
 

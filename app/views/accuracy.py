@@ -182,8 +182,9 @@ with right:
   Device memory, with CUDA's context and NCCL's buffers, rests on the constants below.
 - **Times are less certain than bytes.** They follow from datasheet rates and from the shares
   below, which were fitted on the step times marked as tuned. A share is one number for all sizes
-  of an architecture; what the host takes, FlashAttention 3, and collectives that are cut into
-  pieces of a product are not modelled. Rows of the step time say where that shows.
+  of an architecture; FlashAttention 3, and collectives that are cut into pieces of a product are
+  not modelled. What the host takes to start a kernel is that of a common server. Rows of the step
+  time say where that shows.
 """
     )
 st.markdown("##### Constants that no shape determines")

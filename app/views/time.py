@@ -20,7 +20,8 @@ if report.time and report.run:
         )
         parts.small(
             "Solid: what a step is longer for it. Pale: hidden behind other work. Hatched: the "
-            "pipeline bubble, in which the slowest stage waits for the others."
+            "pipeline bubble, in which the slowest stage waits for the others. Host: the CPU, "
+            "which starts the kernels and runs ahead; solid where the GPU waits for it."
         )
         st.markdown("##### Seconds of a step, by phase")
         parts.chart(

@@ -75,6 +75,7 @@ OF_NODE = {
     "nvme_read_bandwidth": ("NVMe read bandwidth", "B/s"),
     "nvme_write_bandwidth": ("NVMe write bandwidth", "B/s"),
     "network_bandwidth": ("network bandwidth of a node, one way", "B/s"),
+    "host_slowness": ("time of its CPU to start a kernel, over a common server's", ""),
 }
 
 
@@ -87,6 +88,8 @@ def _hardware(book: Book, name: str) -> Explanation:
     certainty: str = "datasheet" if owner is gpu else node.certainty
     if name == "usable_bytes":
         certainty = gpu.usable_certainty
+    elif name == "host_slowness":
+        certainty = "measured" if name in node.sources else "assumed"
     source = owner.sources.get(name) or owner.sources.get("datasheet", "as the plan describes it")
     return about(
         what, unit, None, f"{owner.label}. {owner.note}".strip(), [f"{owner.label}: {source}"],

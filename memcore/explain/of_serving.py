@@ -692,6 +692,8 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
     started = known("kernels", n, source="operations of the layers and the head") * constant(
         constants.HOST_LAUNCH
     )
+    if plan.node.host_slowness != 1:
+        started = started * book.at("hardware.host_slowness")
     return at_least_zero(started - busy)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from memcore import constants
+from memcore import constants, host
 from memcore.communication import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND, Links, Move, group
 from memcore.dims import SWAPPED
 from memcore.explain.book import Book, Explanation, about, rule
@@ -81,8 +81,10 @@ LABELS = {
     "pcie": "PCIe",
     "dram": "Host DRAM",
     "nvme": "NVMe",
+    "host": "Host",
 }
 WAITING = {
+    "host": ("host",),
     "communication": ("nvlink", "network"),
     "offload": ("pcie", "dram", "nvme"),
 }
@@ -567,12 +569,14 @@ def _rank(book: Book, k: str) -> Explanation:
     return about("Pipeline rank", "", known("rank", int(k), source="the plan: parallel.pp"))
 
 
-@rule("time.stages.*.forward|recompute|backward|communication")
+@rule("time.stages.*.forward|recompute|backward|communication|host")
 def _stage_part(book: Book, k: str, part: str) -> Explanation:
     value = getattr(book.time.stages[int(k)], part)
     source = "the operations of this stage, as those of the slowest are listed"
     if part == "communication":
         source = "what this stage sends for one micro-batch, beyond what hides it"
+    if part == "host":
+        source = "what its host takes for one micro-batch, beyond what its GPU takes"
     formula = known(f"{part} of one micro-batch", value, "seconds", source=source,
                     certainty="measured")  # fmt: skip
     return about(f"{part.capitalize()}, stage {k}", "seconds", formula)
@@ -580,7 +584,7 @@ def _stage_part(book: Book, k: str, part: str) -> Explanation:
 
 @rule("time.stages.*.seconds|bubble")
 def _stage_seconds(book: Book, k: str, field: str) -> Explanation:
-    parts = ("forward", "recompute", "backward", "communication")
+    parts = ("forward", "recompute", "backward", "communication", "host")
     whole = total([book.at(f"time.stages.{k}.{part}") for part in parts])
     if field == "seconds":
         return about(f"One micro-batch, stage {k}", "seconds", whole)
@@ -614,6 +618,8 @@ def _seconds_of(book: Book, kind: str, name: str) -> Explanation:
 
 
 def _resource(book: Book, name: str, exposed: bool) -> Explanation:
+    if name == "host":
+        return _host_exposed(book) if exposed else _host_busy(book)
     label, found = LABELS[name], []
     for i, o in enumerate(book.time.operations):
         if exposed and o.bound_by == name:
@@ -629,6 +635,94 @@ def _resource(book: Book, name: str, exposed: bool) -> Explanation:
     else:
         what, meaning = f"{label}, busy", f"Seconds of a step in which {label} works."
     return about(what, "seconds", _ordered(found), meaning)
+
+
+# --- the host ------------------------------------------------------------------------------------
+
+AHEAD = (
+    "the host runs ahead of the GPU, which waits only for what has not been started yet: a step "
+    "takes the longest way through both, the host up to some point and the GPU from there on"
+)
+
+
+@rule("time.starts.forward|backward|optimizer")
+def _starts(book: Book, phase: str) -> Explanation:
+    """Operations that the host starts in a step."""
+    what = f"Operations that the host starts, {phase}"
+    step, amounts = book.timed, book.amounts
+    if phase == host.OPTIMIZER:
+        if not book.time.starts[phase]:
+            formula = known("the host updates itself", 0.0, "", source="the plan: offload")
+            return about(what, "", formula)
+        each = host.optimizer_starts(step, amounts) / host.tensors(step, amounts)
+        formula = known("for each", each, source=f"the step of {step.optimizer.label}")
+        weights = known("weights that a GPU updates", host.tensors(step, amounts),
+                        source="the weights that are trained, each a tensor")  # fmt: skip
+        return about(what, "", weights * formula)
+    kernels = step.blocks.structure.kernels
+    found = []
+    for e in _executions(book):
+        each, by_expert = host.starts(e.work, kernels)
+        n = e.runs * (each + (by_expert * float(amounts.elements(host.STACK)) if by_expert else 0))
+        if n and (e.work.phase == host.FORWARD) == (phase == host.FORWARD):
+            sure = "exact" if each == 1 else "measured"
+            found.append(known(e.work.name, n, certainty=sure, source=f"{e.runs} runs"))
+    sent = {id(move): move for move, _ in _moves(book)}.values()
+    there = sum(m.times for m in sent if host.in_forward(m) == (phase == host.FORWARD))
+    if there:
+        times = known("transfers", there, source="what ranks send each other, and offload")
+        found.append(times * constant(constants.COLLECTIVE_STARTS))
+    return about(what, "", _ordered(found), "In all micro-batches of a step.", [host.SOURCE])
+
+
+@rule("time.host.forward|backward|optimizer")
+def _host_of(book: Book, phase: str) -> Explanation:
+    formula = book.at(f"time.starts.{phase}") * constant(constants.HOST_LAUNCH)
+    if book.plan.node.host_slowness != 1:
+        formula = formula * book.at("hardware.host_slowness")
+    return about(f"Host, {phase}", "seconds", formula, "In one step.")
+
+
+@rule("time.gpu.forward|backward")
+def _gpu_of(book: Book, phase: str) -> Explanation:
+    forward = phase == host.FORWARD
+    phases = (host.FORWARD,) if forward else (host.BACKWARD, "recompute")
+    found = [
+        book.at(f"time.operations.{i}.seconds")
+        for i, o in enumerate(book.time.operations)
+        if o.phase in phases
+    ]
+    for i, (move, link) in enumerate(_moves(book)):
+        inside = host.in_forward(move) if forward else host.in_backward(move)
+        if inside and link == move.slowest:
+            found.append(book.at(f"time.transfers.{i}.exposed_seconds"))
+    meaning = "Its operations, and what it waits for others meanwhile."
+    return about(f"GPU, {phase}", "seconds", _ordered(found), meaning)
+
+
+def _host_busy(book: Book) -> Explanation:
+    formula = total([book.at(f"time.host.{p}") for p in host.PHASES if book.time.starts[p]])
+    meaning = "Seconds of a step in which the host starts operations."
+    return about("Host, busy", "seconds", formula, meaning)
+
+
+def _host_exposed(book: Book) -> Explanation:
+    """As host.waited."""
+    forward, backward = (book.at(f"time.host.{p}") for p in (host.FORWARD, host.BACKWARD))
+    gpu_forward, gpu_backward = (book.at(f"time.gpu.{p}") for p in (host.FORWARD, host.BACKWARD))
+    alone = gpu_forward + gpu_backward
+    both = largest(alone, forward + backward)
+    first = largest(alone, forward + backward, forward + gpu_backward)
+    batches = book.at("plan.train.grad_accumulation", "micro-batches")
+    n = book.plan.train.grad_accumulation
+    formula = first - alone
+    if n > 1:
+        formula = ((batches - 1) * both + first) / batches - alone
+    if book.time.starts[host.OPTIMIZER]:
+        step = book.at(f"time.operations.{len(book.time.operations) - 1}.seconds", "optimizer step")
+        formula = formula + at_least_zero(book.at("time.host.optimizer") - step)
+    meaning = "Seconds of a step in which the GPU waits for the host to start something."
+    return about("Host, exposed", "seconds", formula, meaning, [AHEAD])
 
 
 @rule("time.hidden.*")

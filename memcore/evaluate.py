@@ -204,20 +204,12 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
         )
     if training:
         notes += _model_notes(plan, training.step)
-    if model.tower and served:
-        notes.append(
-            "Serving counts a prompt's images as the tokens that they become, and the weights of "
-            "what makes them; memory and time of making them are not counted."
-        )
     if served is not None:
         return notes + serving_notes(plan, served)
-    if model.tower:
-        notes.append(f"Serving is not computed for encoder-decoders: {model.label} is one.")
-    else:
-        notes.append(
-            f"Serving is not computed: {model.label} is an encoder, which generates nothing and "
-            "has no KV cache."
-        )
+    notes.append(
+        f"Serving is not computed: {model.label} is an encoder, which generates nothing and has no "
+        "KV cache."
+    )
     return notes
 
 

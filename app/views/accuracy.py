@@ -178,8 +178,14 @@ with right:
 - **Models are cut to few layers** in the rows of autograd and of the tracker (2, 4 or 8), at full
   width. A further layer of the same kind adds the same bytes again. The tracker was also asked
   about whole models, of up to 80 layers: those that other calculators are asked about above.
-- **Few rows were measured on GPUs**, all of them by others, and only of one GPU or of FSDP2.
+- **What was measured on GPUs was measured by others**, most of it with Llama, Qwen and GPT shapes.
   Device memory, with CUDA's context and NCCL's buffers, rests on the constants below.
+- **Room for KV cache is what is left of a server's budget.** Of what is taken from it, weights,
+  rotary tables and the rests of the allocator's blocks follow from shapes. Two parts were measured,
+  and are among the constants below: what starting adds outside PyTorch, and the fp32 logits that a
+  sampler holds. The activations of a forward are those of the transformers layer, and assumed.
+  CUDA graphs are captured beside the budget; late versions of vLLM take an estimate of them
+  from it.
 - **Times are less certain than bytes.** They follow from datasheet rates and from the shares
   below, which were fitted on the step times marked as tuned. A share is one number for all sizes
   of an architecture; FlashAttention 3, and collectives that are cut into pieces of a product are

@@ -101,7 +101,10 @@ def draw(page: str) -> None:
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
         if state.plan().architecture.recurrence:
             _fields("serve.state_dtype")
-        _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
+        _fields("serve.prompt_len", "serve.output_len")
+        if tower and tower.image:
+            _fields("serve.images")
+        _fields("serve.block_size")
         _fields("serve.memory_utilization", "serve.max_batched_tokens")
         _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
         if state.drafted("serve.draft_tokens"):

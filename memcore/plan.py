@@ -352,6 +352,13 @@ class Serve(_Part):
     output_len: int = _field(
         256, "Output length", "Tokens generated.", "tokens", ge=1, le=16_777_216
     )
+    images: int = _field(
+        1,
+        "Images per prompt",
+        "Of a model that reads images; their tokens are part of the prompt.",
+        ge=0,
+        le=4096,
+    )
     block_size: int = _field(16, "Block size", "Tokens in one page of the cache.", ge=1, le=65_536)
     memory_utilization: float = _field(
         0.9, "Memory utilization", "Share of the GPU that the server may use.", gt=0, le=1

@@ -111,6 +111,8 @@ def _whole_run() -> None:
 
 def _serving() -> None:
     _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
+    if state.plan().architecture.recurrence:
+        _fields("serve.state_dtype")
     _fields("serve.prompt_len", "serve.output_len")
     if (tower := state.plan().architecture.tower) and tower.image:
         _fields("serve.images")

@@ -44,7 +44,7 @@ from memcore.tape import Tape
 Alive = list[tuple[Group, Number]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Instant:
     """One moment: what is alive besides the window, how often, and the window running then."""
 

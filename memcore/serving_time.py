@@ -203,18 +203,39 @@ def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     plan, speed = server.plan, speed_of(server)
     amounts = server.amounts(batch, tokens)
     layers, windowed = server.every.attends, server.every.windowed
-    seen = layers - windowed + windowed * min(1.0, plan.architecture.window / max(1.0, context))
+    seen, visible = (
+        layers - windowed + windowed * share
+        for share in (seen_share(plan, tokens, context), in_window(plan, context))
+    )
     read = server.cached(amounts) * server.kv_bits / 8
     products = sum(amounts.elements((HEADS / TP, width)) for width in server.widths(tokens))
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     flops = 2.0 * batch * tokens * context * products * share * seen
-    moved = batch * context * read * seen
+    moved = batch * context * read * visible
     compute, hbm = flops / speed.attention, moved / bandwidth(plan)
     time = OperationTime(
         CACHE_READ, "forward", flops, moved, compute, hbm, max(compute, hbm),
         "compute" if compute >= hbm else "hbm", layers,
     )  # fmt: skip
     return Part(ATTENTION, time, batch, tokens, context)
+
+
+def in_window(plan: Plan, context: float) -> float:
+    """The share of its context that a token sees in a layer with a window."""
+    return min(1.0, plan.architecture.window / max(1.0, context))
+
+
+def seen_share(plan: Plan, tokens: float, context: float) -> float:
+    """The same of new tokens: those of a whole prompt, by how many they see without a window."""
+    if tokens != context:
+        return in_window(plan, context)
+    return 2 * seen_of_prompt(context, plan.architecture.window) / max(1.0, context) ** 2
+
+
+def seen_of_prompt(tokens: float, window: int) -> float:
+    """Pairs of a prompt's token and one that it sees through a window; without one half of all."""
+    most = min(tokens, window)
+    return most * (tokens - most / 2)
 
 
 # -- between operations ---------------------------------------------------------------------------
@@ -393,9 +414,13 @@ def transfer(server: Server) -> float:
     plan = server.plan
     if not policies.PREFILLS[plan.serve.prefill].elsewhere:
         return 0.0
+    return sent(server, plan.serve.prompt_len) / transfer_rate(plan)[1]
+
+
+def sent(server: Server, tokens: int) -> int:
+    """Bytes of the cache of so many tokens, with the states after them."""
     states = server.caches.recurrent * server.state_bytes(server.amounts(1, 1))
-    moved = plan.serve.prompt_len * server.kv_per_token + states
-    return moved / transfer_rate(plan)[1]
+    return tokens * server.kv_per_token + states
 
 
 def transfer_rate(plan: Plan) -> tuple[str, float]:

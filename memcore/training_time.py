@@ -25,7 +25,7 @@ from memcore.dims import EP, Cut, Number, Shape, derive
 from memcore.experts import active, is_matrix
 from memcore.instants import Alive, Layers, Step
 from memcore.ledger import Amounts, Group
-from memcore.memory import layers_of, steps_of
+from memcore.memory import layers_of
 from memcore.ops import HIDDEN, slides
 from memcore.plan import Plan
 from memcore.policies import CHECKPOINTING, DTYPE_BYTES, NO_LAYER
@@ -77,14 +77,14 @@ def speed_of(plan: Plan, step: Step) -> Speed:
     return Speed.of(plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, kernels)
 
 
-def training_time(plan: Plan, step: Step, amounts: Amounts) -> Time:
+def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     """Time of one optimizer step. Assumes that transfers overlap as the framework schedules them:
     FSDP2 gathers the next layer while one runs, DDP reduces buckets during backward.
 
-    `step` is any stage's; with a pipeline the slowest is found here."""
+    `steps`: of every pipeline stage. The slowest is found here."""
     gpu, batches = plan.accelerator, plan.train.grad_accumulation
-    speed = speed_of(plan, step)
-    every = stages(plan, step, amounts, speed)
+    speed = speed_of(plan, steps[0])
+    every = stages(plan, steps, amounts, speed)
     slowest = max(every, key=lambda s: s.time.seconds)
     step, operations = slowest.step, slowest.operations
     starts = dict.fromkeys(host.PHASES, 0.0)
@@ -176,13 +176,13 @@ class Stage:
     time: StageTime
 
 
-def stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Stage]:
+def stages(plan: Plan, steps: Sequence[Step], amounts: Amounts, speed: Speed) -> list[Stage]:
     """Every pipeline stage; those that run the same are computed once."""
-    if plan.parallel.pp == 1:
-        return [_stage(plan, step, amounts, speed, 0)]
+    if len(steps) == 1:
+        return [_stage(plan, steps[0], amounts, speed, 0)]
     seen: dict[tuple[bool, bool, Layers], Stage] = {}
     found = []
-    for rank, here in enumerate(steps_of(plan)):
+    for rank, here in enumerate(steps):
         key = here.first, here.last, here.layers
         if key not in seen:
             seen[key] = _stage(plan, here, amounts, speed, rank)
@@ -475,7 +475,7 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
             for s, where in sends(step.blocks.layers, _again(step))
         ),
     ]
-    over = {axis: links(plan, axis) for axis in ("TP", "CP", "EP", "ETP", "EDP")}
+    over = {axis: links(plan, axis) for axis in {s.axis for s, times in every if times}}
     counted: dict[Send, int] = {}
     for s, times in every:
         if times and over[s.axis].ranks > 1:

@@ -74,8 +74,10 @@ from memcore.serving_time import (
     Felt,
     Part,
     felt,
+    in_window,
     launches,
     seconds,
+    seen_share,
     speed_of,
     traffic,
     transfer_rate,
@@ -713,14 +715,13 @@ def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
     )
 
 
-def _layers_seen(book: Book, part: Part) -> Formula:
+def _layers_seen(book: Book, part: Part, share: float) -> Formula:
     """Layers, each by the share of the context that it sees."""
     server, model = _server(book), book.plan.architecture
     config = f"config.json of {model.label}"
     layers = known("layers", server.every.full, source=config)
     if not server.every.windowed:
         return layers
-    share = min(1.0, model.window / max(1.0, part.context))
     windowed = known("layers with a window", server.every.windowed, source=config)
     return layers + windowed * known("share that a window sees", share, source=config)
 
@@ -737,13 +738,14 @@ def _attended(book: Book, part: Part) -> Formula:
         shape(book, (HEADS / TP, width), amounts) for width in server.widths(part.tokens)
     )
     work = two * batch * tokens * context * (scores + values)
-    return work * share * _layers_seen(book, part)
+    return work * share * _layers_seen(book, part, seen_share(book.plan, part.tokens, part.context))
 
 
 def _read(book: Book, part: Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
-    return batch * context * _of_token(book) * _layers_seen(book, part)
+    seen = _layers_seen(book, part, in_window(book.plan, part.context))
+    return batch * context * _of_token(book) * seen
 
 
 def _rest(book: Book, part: Part, which: str) -> Formula:

@@ -101,6 +101,7 @@ KEYS = {
     "pinmem": Key("train.loader_pin_memory", False),
     "wdtype": Key("serve.weight_dtype", "bf16"),
     "kvdtype": Key("serve.kv_dtype", "bf16"),
+    "state": Key("serve.state_dtype", "auto"),
     "kvcache": Key("serve.kv_cache", "paged"),
     "conc": Key("serve.concurrency", 64),
     "prompt": Key("serve.prompt_len", 1024),

@@ -340,6 +340,11 @@ class Serve(_Part):
     kv_dtype: _words(policies.KV_DTYPES) = _field(  # type: ignore[valid-type]
         "bf16", "KV dtype", "How keys and values are cached."
     )
+    state_dtype: _words(policies.STATE_DTYPES) = _field(  # type: ignore[valid-type]
+        "auto",
+        "State dtype",
+        "Of what state space models and linear attention keep of a sequence in vLLM.",
+    )
     kv_cache: _words(policies.KV_CACHES) = _field(  # type: ignore[valid-type]
         "paged", "KV cache", "How cache memory is handed to sequences."
     )

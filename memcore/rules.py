@@ -637,12 +637,15 @@ def _serving_issues(plan: Plan, model: Model | None) -> list[Issue]:
                 )
             )
     if model is not None and model.recurrence and s.offload_kv != "none":
-        issues.append(
-            Issue(
-                "serve.offload_kv",
-                "states of sequences on the host are not planned; set it to none",
+        message = "states of sequences on the host are not planned; set it to none"
+        issues.append(Issue("serve.offload_kv", message))
+    if model is not None and model.recurrence and s.state_dtype != "auto":
+        manager = policies.KV_CACHES[s.kv_cache]
+        if manager.state not in ("", s.state_dtype):
+            message = (
+                f"there states are {manager.state}; set it to auto, or serve.kv_cache to paged"
             )
-        )
+            issues.append(Issue("serve.state_dtype", message))
     try:
         node = plan.node
     except KeyError:  # an unknown preset, which is reported on its own

@@ -220,7 +220,9 @@ class Server:
         if not recurrence:
             return ()
         weights = policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
-        state = self.manager.state or recurrence.dtype or weights
+        chosen = self.plan.serve.state_dtype
+        asked = recurrence.dtype or weights if chosen == "auto" else chosen
+        state = self.manager.state or asked
         return ("convolution state", CONVOLUTION, weights), ("recurrent state", STATE, state)
 
     @property

@@ -160,10 +160,7 @@ class Training:
         """With an engine on the same GPUs; None where there is none."""
         return together(self.plan, self.step, self.amounts, self.memory)
 
-    def time(self) -> Time | None:
-        """None where it is not computed yet: of models of several stacks."""
-        if self.plan.architecture.tower:
-            return None
+    def time(self) -> Time:
         return training_time(self.plan, self.steps, self.amounts)
 
 
@@ -250,11 +247,8 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    if model.tower:
-        notes.append(
-            "The time of a training step is not computed yet for models of several stacks; its "
-            "memory is."
-        )
+    if model.encoder_decoder:
+        notes.append("Tokens of a step, of a second and of the whole run are those that are read.")
     return notes
 
 

@@ -99,7 +99,12 @@ def draw(page: str) -> None:
         _fields("run.price_per_gpu_hour", "run.watts_per_gpu", "run.pue")
     with st.expander("Serving", expanded=page == "Serve"):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
-        _fields("serve.prompt_len", "serve.output_len", "serve.block_size")
+        if state.plan().architecture.recurrence:
+            _fields("serve.state_dtype")
+        _fields("serve.prompt_len", "serve.output_len")
+        if tower and tower.image:
+            _fields("serve.images")
+        _fields("serve.block_size")
         _fields("serve.memory_utilization", "serve.max_batched_tokens")
         _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
         if state.drafted("serve.draft_tokens"):

@@ -419,7 +419,7 @@ def _simulate(args: argparse.Namespace) -> int:
             return _fail(*(f"{shown(args.lengths)[1:-1]}: {i.message}" for i in e.issues))
     stream = simulate(plan, lengths)
     if stream is None:
-        return _fail("this plan cannot be served: `memplan evaluate` says why")
+        return _fail("no stream is simulated for this plan: `memplan evaluate` says why")
     if args.json:
         print(_json(stream.to_dict(), indent=1))
     elif args.csv:

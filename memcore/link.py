@@ -100,10 +100,12 @@ KEYS = {
     "pinmem": Key("train.loader_pin_memory", False),
     "wdtype": Key("serve.weight_dtype", "bf16"),
     "kvdtype": Key("serve.kv_dtype", "bf16"),
+    "state": Key("serve.state_dtype", "auto"),
     "kvcache": Key("serve.kv_cache", "paged"),
     "conc": Key("serve.concurrency", 64),
     "prompt": Key("serve.prompt_len", 1024),
     "output": Key("serve.output_len", 256),
+    "simgs": Key("serve.images", 1),
     "block": Key("serve.block_size", 16),
     "memutil": Key("serve.memory_utilization", 0.9),
     "batched": Key("serve.max_batched_tokens", 8192),
@@ -509,7 +511,14 @@ def _mend_attention(document: dict[str, Any], given: Collection[str]) -> str:
     return f"{runs[-1]} is used"
 
 
+def _mend_images(document: dict[str, Any], given: Collection[str]) -> str:
+    """A prompt too short for an image has none."""
+    document["serve"]["images"] = 0
+    return "0 is used"
+
+
 _MENDERS = {
+    "serve.images": _mend_images,
     "train.attention": _mend_attention,
     "train.seq_len": _mend_seq_len,
     "train.zero": _mend_zero,

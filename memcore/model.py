@@ -75,6 +75,7 @@ class Image:
 
     extra    tokens beside those of the patches: that of the class
     merged   tokens of it that a decoder reads, where they are fewer than its patches
+    around   tokens of text that a prompt has for it besides
     """
 
     height: int
@@ -84,6 +85,7 @@ class Image:
     channels: int
     extra: int = 0
     merged: int = 0
+    around: int = 0
 
     @property
     def patches(self) -> int:
@@ -92,6 +94,11 @@ class Image:
     @property
     def read(self) -> int:
         return self.merged or self.patches
+
+    @property
+    def prompted(self) -> int:
+        """Tokens of a prompt that it takes."""
+        return self.read + self.around
 
     @property
     def tokens(self) -> int:
@@ -218,6 +225,11 @@ class Model:
     def stack_before(self) -> str:
         """What runs before these layers, one of dims.STACKS, or ''."""
         return self.tower.stack if self.tower else ""
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether the layers read what an encoder made of another sequence."""
+        return self.tower is not None and self.tower.image is None
 
     @property
     def learned_positions(self) -> bool:

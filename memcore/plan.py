@@ -337,6 +337,11 @@ class Serve(_Part):
     kv_dtype: _words(policies.KV_DTYPES) = _field(  # type: ignore[valid-type]
         "bf16", "KV dtype", "How keys and values are cached."
     )
+    state_dtype: _words(policies.STATE_DTYPES) = _field(  # type: ignore[valid-type]
+        "auto",
+        "State dtype",
+        "Of what state space models and linear attention keep of a sequence in vLLM.",
+    )
     kv_cache: _words(policies.KV_CACHES) = _field(  # type: ignore[valid-type]
         "paged", "KV cache", "How cache memory is handed to sequences."
     )
@@ -346,6 +351,13 @@ class Serve(_Part):
     )
     output_len: int = _field(
         256, "Output length", "Tokens generated.", "tokens", ge=1, le=16_777_216
+    )
+    images: int = _field(
+        1,
+        "Images per prompt",
+        "Of a model that reads images; their tokens are part of the prompt.",
+        ge=0,
+        le=4096,
     )
     block_size: int = _field(16, "Block size", "Tokens in one page of the cache.", ge=1, le=65_536)
     memory_utilization: float = _field(

@@ -794,6 +794,13 @@ KV_CACHES = {
 }
 
 
+STATE_DTYPES = {  # of a recurrence, as vLLM's --mamba-ssm-cache-dtype chooses it
+    "auto": Word("Auto", "What the model's config asks for, or else that of the weights."),
+    "fp32": Word("fp32", "4 bytes per value."),
+    "bf16": Word("bf16", "2 bytes per value."),
+    "fp16": Word("fp16", "2 bytes per value."),
+}
+
 ARRIVALS = {
     "poisson": Word("Poisson", "Each by itself, at the rate on average."),
     "regular": Word("Regular", "One after the other, equally far apart."),

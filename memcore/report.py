@@ -216,6 +216,11 @@ class Serve:
     """On the fullest GPU of one replica.
 
     table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks
+    tower_bytes           the most that an encoder or a vision tower needs at once; feature_bytes:
+                          of its result, which stays while the layers run; both in activation_bytes
+    profiled_images       that one forward may bring
+    cross_bytes_per_sequence   of sequence_bytes, keys and values of an encoder's tokens
+    tower_seconds         of ttft_seconds: what runs once for a prompt, before its first step
     overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
     block_tokens          of keys and values in one: what the plan says, or as a state wants
@@ -232,6 +237,9 @@ class Serve:
     table_bytes: int
     kv_bytes_per_token: int
     activation_bytes: int
+    tower_bytes: int
+    feature_bytes: int
+    profiled_images: int
     overhead_bytes: int
     outside_bytes: int
     budget_bytes: int
@@ -242,12 +250,14 @@ class Serve:
     blocks_per_sequence: int
     kv_capacity_tokens: int
     sequence_bytes: int
+    cross_bytes_per_sequence: int
     state_bytes_per_sequence: int
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool
     prefill_steps: int
     transfer_seconds: float
+    tower_seconds: float
     ttft_seconds: float
     tpot_seconds: float
     stall_seconds: float

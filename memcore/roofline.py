@@ -22,10 +22,12 @@ from memcore.dims import (
     HEAD_DIM,
     KV_HEADS,
     ROUTED,
+    STACKS,
     TP,
     B,
     S,
     Shape,
+    of_stack,
 )
 from memcore.hardware import Accelerator
 from memcore.ledger import Amounts, Terms, kept_products
@@ -58,6 +60,8 @@ class Work:
         return self.kernel == ATTENTION
 
 
+# How the operations of layers are called, those of a tower too; the others are of the ends.
+OF_LAYERS = ("layers.", *(f"{stack}.layers." for stack in STACKS))
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
 
 
@@ -218,10 +222,15 @@ def flash_accesses(tensor: float, rows: int, head_dim: int, sram: int) -> float:
 def read_again(work: Work, amounts: Amounts, speed: Speed) -> float:
     """Bytes of keys and values that are read more than once: the tiles of a head's queries that run
     at the same time find them in the L2 cache, and there are as many as multiprocessors."""
-    head_dim = int(amounts.elements((HEAD_DIM,)))
+    stack = next((s for s in STACKS if work.name.startswith(f"{s}.")), "")
+    shapes: tuple[Shape, ...] = (HEAD_DIM,), (S / CP,), KEYS
+    if stack:
+        shapes = tuple(tuple(of_stack(stack, f) for f in shape) for shape in shapes)
+    width, tokens, keys = shapes
+    head_dim = int(amounts.elements(width))
     tile = flash_tile(speed.sram, head_dim, work.phase == "backward")
-    waves = -(-int(amounts.elements((S / CP,))) // (tile * speed.sms))
-    return SEEN * 2.0 * max(0, waves - 1) * float(amounts.bytes(KEYS, "bf16"))
+    waves = -(-int(amounts.elements(tokens)) // (tile * speed.sms))
+    return SEEN * 2.0 * max(0, waves - 1) * float(amounts.bytes(keys, "bf16"))
 
 
 EXPERT_TILE = 128  # rows of a tile of a grouped product

@@ -197,6 +197,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
             )
         )
     issues += _alone_issues(plan, model)
+    issues += _prompt_issues(plan, model)
     if t.kernels == "compile" and t.checkpointing == "selective":
         issues.append(
             Issue(
@@ -439,8 +440,7 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
             message = f"that of {model.family} is not planned; set it to none"
             issues.append(Issue(f"train.offload_{what}", message))
     weights = plan.serve.weight_dtype
-    images = model.tower is not None and model.tower.image
-    if images and policies.WEIGHT_DTYPES[weights].compute != weights:
+    if model.tower and policies.WEIGHT_DTYPES[weights].compute != weights:
         message = f"{model.family} is served in 16 or 32 bits, its tower with it; set it to bf16"
         issues.append(Issue("serve.weight_dtype", message))
     if FAMILIES[model.family].carries:
@@ -455,10 +455,45 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
         if "fp16" in plan.train.precision:
             message = f"{model.family} clamps fp16, which is not planned; set it to bf16-mixed"
             issues.append(Issue("train.precision", message))
+        if weights == "fp16":
+            message = f"transformers keeps wo of {model.family} in fp32 then; set it to bf16"
+            issues.append(Issue("serve.weight_dtype", message))
     if plan.together.kind != "none":
         message = f"{model.family} is planned by itself only; set it to none"
         issues.append(Issue("together.kind", message))
     return issues
+
+
+def _prompt_issues(plan: Plan, model: Model) -> list[Issue]:
+    """What an encoder, or a vision tower, asks of a prompt."""
+    s, image = plan.serve, model.tower.image if model.tower else None
+    refused = []
+    if image:
+        many = f"{s.images:,} of {image.prompted:,} tokens each do not fit into a prompt of"
+        refused.append((
+            "serve.images",
+            s.images * image.prompted > s.prompt_len,
+            f"{many} {s.prompt_len:,}; use fewer, or a longer serve.prompt_len",
+        ))  # fmt: skip
+    if model.encoder_decoder:
+        refused += [
+            (
+                "serve.prefill",
+                policies.PREFILLS[s.prefill].chunked,
+                "an encoder reads prompts whole: every token sees every other; set it to whole",
+            ),
+            (
+                "serve.shared_prefix",
+                s.shared_prefix > 0,
+                "what an encoder makes of a prefix depends on what follows it; set it to 0",
+            ),
+            (
+                "serve.draft_tokens",
+                s.draft_tokens > 0,
+                "guessed tokens are not planned for encoder-decoders; set it to 0",
+            ),
+        ]
+    return [Issue(field, message) for field, broken, message in refused if broken]
 
 
 def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:
@@ -599,12 +634,15 @@ def _serving_issues(plan: Plan, model: Model | None) -> list[Issue]:
                 )
             )
     if model is not None and model.recurrence and s.offload_kv != "none":
-        issues.append(
-            Issue(
-                "serve.offload_kv",
-                "states of sequences on the host are not planned; set it to none",
+        message = "states of sequences on the host are not planned; set it to none"
+        issues.append(Issue("serve.offload_kv", message))
+    if model is not None and model.recurrence and s.state_dtype != "auto":
+        manager = policies.KV_CACHES[s.kv_cache]
+        if manager.state not in ("", s.state_dtype):
+            message = (
+                f"there states are {manager.state}; set it to auto, or serve.kv_cache to paged"
             )
-        )
+            issues.append(Issue("serve.state_dtype", message))
     try:
         node = plan.node
     except KeyError:  # an unknown preset, which is reported on its own

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from memcore import allocator, catalog, constants, policies, stored
+from memcore import allocator, catalog, constants, policies, stored, towers
 from memcore.blocks import Blocks, build, structure_of
 from memcore.dims import (
     EP,
@@ -33,6 +33,7 @@ from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
 from memcore.model import CHUNKED, FULL, SLIDING, Model, attends, recurs
+from memcore.pages import Pages
 from memcore.plan import Plan
 from memcore.recurrent import CONVOLUTION, SCAN, STATE
 from memcore.report import LedgerRow, Serve
@@ -41,6 +42,7 @@ from memcore.serving_time import CACHE_READ as CACHE_READ
 from memcore.serving_time import Point, as_read, bound, felt, points
 from memcore.serving_time import forward as forward
 from memcore.tape import Storage, Tape
+from memcore.towers import Tower
 from memcore.units import GiB, bytes_text
 
 KV_SOURCE = (
@@ -51,6 +53,12 @@ PAGES_SOURCE = (
     "vLLM's hybrid KV cache manager: layers of a kind in groups of equal size, all drawing blocks "
     "of the same bytes from one pool (vllm/v1/core/kv_cache_utils.py)"
 )
+ENCODER_NOTE = (
+    "Serving: the encoder reads the prompt, once; every decoder layer keeps keys and values of all "
+    "of its tokens, and of those that are generated. A paged cache is planned as vLLM has it for "
+    "other encoder-decoders, since it serves no T5. Streams of requests are not simulated."
+)
+CROSS_CACHE = "cross-attention cache"
 STATE_SOURCE = (
     "what a layer keeps of a sequence, however long: vLLM's MambaStateShapeCalculator and "
     "MambaStateDtypeCalculator (vllm/model_executor/layers/mamba/mamba_utils.py); in transformers "
@@ -106,7 +114,7 @@ class Server:
     draft   the server of the model that guesses tokens, on the same GPUs
     every   layers by what they cache, on all stages; caches: on the stage that keeps most of a
             long sequence
-    tower   what makes tokens of images before the layers: tapes, and how many parts are of each
+    tower   what runs before the layers, once for a prompt
     known   amounts of forwards that were asked for, a few
     """
 
@@ -121,27 +129,29 @@ class Server:
     draft: Server | None
     every: Caching
     caches: Caching
-    tower: tuple[tuple[Tape, int], ...] = ()
-    known: dict[tuple[int, int], Amounts] = field(default_factory=dict, compare=False, repr=False)
+    tower: Tower | None = None
+    known: dict[tuple[int, int, int], Amounts] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
         s, model = plan.serve, replace(plan.architecture, tower=None)
         compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
+        fused = "hf" if policies.RUNTIMES[s.runtime].launches else "compile"
         kinds, stack = layers_of(model)
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         per_stage = -(-model.layers // plan.parallel.pp)
-        timed = blocks
-        if not policies.RUNTIMES[s.runtime].launches:
-            timed = build(structure_of(model, kernels="compile", dtype=compute, served=True), kinds)
+        timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)
         draft = None
         if s.draft_tokens and s.draft_model != "none":
             draft = cls.of(_drafting(plan))
         bits = _read_bits(model, s.weight_dtype, blocks, stack)
+        tower = Tower.of(plan.architecture, compute, fused, policies.KV_CACHES[s.kv_cache].pages)
         return cls(
             plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
-            *_caching(model, per_stage), _tower(plan.architecture, compute),
+            *_caching(model, per_stage), tower,
         )  # fmt: skip
 
     @property
@@ -149,8 +159,14 @@ class Server:
         return policies.KV_CACHES[self.plan.serve.kv_cache]
 
     @property
+    def compute(self) -> str:
+        """The dtype that operations have."""
+        return policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
+
+    @property
     def length(self) -> int:
-        """Tokens of a sequence at its end."""
+        """Tokens of a sequence at its end: of an encoder-decoder those that the encoder reads, and
+        the decoder's: a start token, and all that it generates but the last, which nobody reads."""
         return self.plan.serve.prompt_len + self.plan.serve.output_len
 
     @property
@@ -204,7 +220,9 @@ class Server:
         if not recurrence:
             return ()
         weights = policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
-        state = self.manager.state or recurrence.dtype or weights
+        chosen = self.plan.serve.state_dtype
+        asked = recurrence.dtype or weights if chosen == "auto" else chosen
+        state = self.manager.state or asked
         return ("convolution state", CONVOLUTION, weights), ("recurrent state", STATE, state)
 
     @property
@@ -217,18 +235,22 @@ class Server:
         """Of one layer and one sequence."""
         return int(sum(amounts.bytes(shape, dtype) for _, shape, dtype in self.states))
 
-    def amounts(self, batch: Number, tokens: Number) -> Amounts:
-        """Amounts for one forward of `batch` sequences of `tokens` new tokens each."""
-        found = self.known.get((batch, tokens))
+    def amounts(self, batch: Number, tokens: Number, images: Number = 0) -> Amounts:
+        """Amounts for one forward of `batch` sequences of `tokens` new tokens each, with so many
+        images; an encoder has read a whole prompt of each."""
+        found = self.known.get((batch, tokens, images))
         if found is None:
             if len(self.known) >= KNOWN:
                 self.known.clear()
-            found = self.known[batch, tokens] = self._amounts(batch, tokens)
+            found = self.known[batch, tokens, images] = self._amounts(batch, tokens, images)
         return found
 
-    def _amounts(self, batch: int, tokens: int) -> Amounts:
+    def _amounts(self, batch: int, tokens: int, images: int) -> Amounts:
         sizes = self.plan.sizes()
         sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.caches.attends}
+        sizes["IMAGES"] = images
+        if self.plan.architecture.encoder_decoder:
+            sizes |= {"S": self.plan.serve.prompt_len, "TARGET": tokens}
         if "KERNEL" in sizes:
             more = self.manager.columns + self.plan.serve.draft_tokens
             sizes["KEPT_TOKENS"] = sizes["KERNEL"] - 1 + more
@@ -242,31 +264,41 @@ class Server:
     def executions(self) -> tuple[tuple[Execution, ...], ...]:
         """What one forward runs in the layers besides attention and scans, in the head without a
         loss, and in scans: attention reads the cache, scans their states, and are timed apart."""
-        return _forward(self.timed, tuple(self.stack.counts), self.head)
+        return _forward(self.timed, tuple(self.stack.counts), self.head)[:3]
+
+    @property
+    def once(self) -> tuple[Execution, ...]:
+        """What runs once for a prompt: its tower, and in the layers what makes keys and values of
+        an encoder's result."""
+        if self.tower is None:
+            return ()
+        return self.tower.executions + _forward(self.timed, tuple(self.stack.counts), self.head)[3]
 
 
 @functools.lru_cache(maxsize=256)
 def _forward(
     layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
 ) -> tuple[tuple[Execution, ...], ...]:
-    of_layers, of_head = (
-        [e for e in of if e.work.phase == "forward"]
-        for of in (executions(layers, counts), executions((head,), (1,)))
-    )
+    of_layers = [e for e in executions(layers, counts) if e.work.phase == "forward"]
+    of_head = (e for e in executions((head,), (1,)) if e.work.phase == "forward")
+    besides = [
+        e
+        for e in of_layers
+        if ".core." not in e.work.name and not _scans(e) and (e.work.traffic or e.work.flops)
+    ]
     return (
-        tuple(
-            e for e in of_layers
-            if ".core." not in e.work.name and not _scans(e) and (e.work.traffic or e.work.flops)
-        ),
+        tuple(e for e in besides if not towers.of_encoder(e)),
         tuple(e for e in of_head if ".loss." not in e.work.name),
         tuple(filter(_scans, of_layers)),
-    )  # fmt: skip
+        tuple(e for e in besides if towers.of_encoder(e)),
+    )
 
 
 def _scans(e: Execution) -> bool:
     return f".{SCAN}." in e.work.name
 
 
+@functools.lru_cache(maxsize=256)
 def _caching(model: Model, per_stage: int) -> tuple[Caching, Caching]:
     """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
     the first of several."""
@@ -274,16 +306,6 @@ def _caching(model: Model, per_stage: int) -> tuple[Caching, Caching]:
     stages = (kinds[i : i + per_stage] for i in range(0, len(kinds), per_stage))
     found = [Caching.of(stage) for stage in stages]
     return Caching.of(kinds), max(found, key=lambda c: (c.full, c.windowed, c.recurrent))
-
-
-def _tower(model: Model, compute: str) -> tuple[tuple[Tape, int], ...]:
-    """The tower of a model that has one, and what leads from it to the layers."""
-    if not model.tower:
-        return ()
-    kinds, stack = layers_of(model)
-    blocks = build(structure_of(model, dtype=compute, served=True), kinds)
-    parts = zip(kinds, blocks.layers, stack.counts, strict=True)
-    return ((blocks.embed, 1), *((tape, n) for kind, tape, n in parts if kind.place))
 
 
 def chosen(experts: int, top_k: int, tokens: int) -> int:
@@ -355,22 +377,50 @@ class Room:
 
 def room(server: Server, amounts: Amounts) -> Room:
     """Pages of a server that has them (PAGES_SOURCE)."""
-    s, held = server.plan.serve, server.caches
+    held = server.caches
     some = [n for n in (held.full, held.windowed, held.recurrent) if n]
     least, most = min(some), max(some)
     group = most if most < HYBRID_MOST * least else least
     tokens, state = page_tokens(server, amounts), server.state_bytes(amounts)
     page = math.ceil(tokens * token_bytes(server, amounts)) if held.attends else state
     beside = tokens * server.draft.kv_per_token if server.draft else 0
-    of_full = ceil_div(server.length, tokens)
-    seen = min(server.plan.architecture.window - (not server.chunked) + s.max_batched_tokens,
-               server.length)  # fmt: skip
-    of_window = ceil_div(seen, tokens) + (not server.chunked)
     full, windowed, recurrent = (
         ceil_div(n, group) for n in (held.full, held.windowed, held.recurrent)
     )
-    blocks = full * of_full + windowed * of_window + recurrent * server.state_copies
-    return Room(group, full, windowed, recurrent, tokens, state, page, beside, blocks)
+    found = Room(group, full, windowed, recurrent, tokens, state, page, beside, 0)
+    *heard, own = sequences(server)
+    blocks = pages(server, found).most(own) + full * sum(ceil_div(n, tokens) for n in heard)
+    return replace(found, blocks=blocks)
+
+
+def pages(server: Server, room: Room) -> Pages:
+    """How the blocks of one sequence grow, and are let go of; states stay as they are."""
+    s, model, held = server.plan.serve, server.plan.architecture, server.caches
+    states = held.recurrent * room.state_bytes * server.state_copies
+    return Pages(
+        room.tokens,
+        room.full,
+        room.windowed,
+        model.window if server.every.windowed else 0,
+        server.chunked,
+        s.max_batched_tokens,
+        held.full / room.group,
+        held.windowed / room.group,
+        room.recurrent * server.state_copies,
+        states * room.tokens / room.block_bytes,
+        s.draft_tokens * (2 if server.draft else 1),
+    )
+
+
+def places(plan: Plan, served: Serve) -> int:
+    """Tokens that the cache has places for, in a group of layers: what a stream is given."""
+    server = Server.of(plan)
+    if served.blocks:
+        return served.blocks * served.block_tokens
+    if server.bounded:
+        cut = room(server, one_forward(server))
+        return served.kv_budget_bytes * cut.tokens // cut.block_bytes
+    return served.kv_capacity_tokens
 
 
 def token_bytes(server: Server, amounts: Amounts) -> float:
@@ -389,16 +439,38 @@ def page_tokens(server: Server, amounts: Amounts) -> int:
     return step * math.ceil(state / (step * token_bytes(server, amounts)))
 
 
+def sequences(server: Server) -> tuple[int, ...]:
+    """Tokens that a layer keeps at a sequence's end, by what they are of: an encoder's apart."""
+    s = server.plan.serve
+    if server.plan.architecture.encoder_decoder:
+        return s.prompt_len, s.output_len
+    return (server.length,)
+
+
+def cross_bytes(server: Server, amounts: Amounts) -> int:
+    """Of a sequence's cache, keys and values of the encoder's tokens, in every decoder layer."""
+    if not server.plan.architecture.encoder_decoder:
+        return 0
+    s = server.plan.serve
+    if server.manager.pages:
+        pages = room(server, amounts)
+        return int(ceil_div(s.prompt_len, pages.tokens)) * pages.block_bytes
+    kept = server.stage_layers * server.cached(amounts) * s.prompt_len
+    return math.ceil(kept * server.kv_bits / 8)
+
+
 def servable(model: Model) -> bool:
-    """Whether it generates, from a prompt that its layers read as tokens."""
-    return FAMILIES[model.family].decoder and (not model.tower or model.tower.image is not None)
+    """Whether it generates, token by token."""
+    return FAMILIES[model.family].decoder
 
 
 def serve(plan: Plan) -> Serve:
     """Memory and speed of serving on one replica of tp x pp GPUs. Sizes are per GPU."""
     s, server = plan.serve, Server.of(plan)
     amounts = one_forward(server)
-    weights, tables = _weights(server, amounts), _tables(server, amounts)
+    stored_here = _held(server, amounts)
+    weights = _weights(server, stored_here, amounts)
+    tables = _tables(server, stored_here, amounts)
     activations = _activations(server, amounts)
     per_token = server.kv_per_token
     overhead = int(sum(c.middle for c in overheads(plan)))
@@ -424,7 +496,8 @@ def serve(plan: Plan) -> Serve:
         tokens = blocks * pages.tokens if paged else left // per_token
     # Averaged over a sequence's life, half of what it will generate is not there yet. Contiguous
     # memory is held for it; pages are not, and only the last page is half empty.
-    idle = (pages.tokens - 1) / 2 if paged else s.output_len / 2 if server.manager.reserves else 0
+    last = len(sequences(server)) * (pages.tokens - 1) / 2
+    idle = last if paged else s.output_len / 2 if server.manager.reserves else 0
     wasted = round(idle * per_token)
     if paged:
         wasted += padding_bytes(server, pages)
@@ -432,14 +505,18 @@ def serve(plan: Plan) -> Serve:
     time = felt(server, running)
     held = min(s.concurrency, concurrent)
     states = _state_rows(server, amounts, held)
-    state = sum(r.bytes_each for r in states)
-    kv = _kv_row(server, amounts, sequence - state, held)
+    state, cross = sum(r.bytes_each for r in states), cross_bytes(server, amounts)
+    kv = _kv_rows(server, amounts, sequence - state, cross, held)
+    tower, kept = towers.memory(server, amounts)
     return Serve(
         weights_bytes=weights_bytes,
         offloaded_bytes=away,
         table_bytes=table_bytes,
         kv_bytes_per_token=per_token,
         activation_bytes=activations.bytes,
+        tower_bytes=int(tower),
+        feature_bytes=int(kept),
+        profiled_images=towers.profiled(server),
         overhead_bytes=overhead,
         outside_bytes=outside,
         budget_bytes=budget,
@@ -450,12 +527,14 @@ def serve(plan: Plan) -> Serve:
         blocks_per_sequence=pages.blocks if paged else 0,
         kv_capacity_tokens=tokens,
         sequence_bytes=sequence,
+        cross_bytes_per_sequence=cross,
         state_bytes_per_sequence=state,
         wasted_bytes_per_sequence=wasted,
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
         prefill_steps=time.chunks,
         transfer_seconds=time.transfer,
+        tower_seconds=time.once,
         ttft_seconds=time.first,
         tpot_seconds=time.each,
         stall_seconds=time.stall,
@@ -475,8 +554,12 @@ def host_room(plan: Plan) -> int:
 
 
 def one_forward(server: Server) -> Amounts:
-    """Amounts of the largest forward that the server runs."""
-    return server.amounts(1, server.plan.serve.max_batched_tokens)
+    """Amounts of the largest forward that the server runs: an encoder's of whole prompts, with the
+    first token of each."""
+    if server.plan.architecture.encoder_decoder:
+        return server.amounts(towers.prompts(server), 1)
+    tokens = server.plan.serve.max_batched_tokens
+    return server.amounts(1, tokens, towers.profiled(server))
 
 
 def overheads(plan: Plan) -> list[constants.Constant]:
@@ -520,15 +603,20 @@ def _held(server: Server, amounts: Amounts) -> list[list[Held]]:
         types = ((p, _types(server, amounts, p, layers)) for p in tape.parameters)
         found.append([(p, *item) for p, of in types for item in of.items()])
     of_text = {p.name.rpartition("embed.")[2] for p in server.embed.parameters}
-    for tape, n in server.tower:
-        own = (p for p in tape.parameters if p.name.rpartition(".embed.")[2] not in of_text)
+    for tape, n in server.tower.tapes if server.tower else ():
+        own = (
+            p
+            for p in tape.parameters
+            if p.name.rpartition(".embed.")[2] not in of_text
+            and (p.trained or not server.manager.pages)  # nobody reads what it makes: Tower.of
+        )
         found.append([(p, server.plan.serve.weight_dtype, n) for p in own])
     return found
 
 
-def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
+def _weights(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
     rows = []
-    for p, kind, times in (item for held in _held(server, amounts) for item in held):
+    for p, kind, times in (item for part in held for item in part):
         shape = shared_out(server, p.shape)
         each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
         rows.append(
@@ -560,16 +648,17 @@ def _types(server: Server, amounts: Amounts, p: Storage, layers: Sequence[int]) 
 def _heaviest(server: Server, amounts: Amounts) -> list[list[int]]:
     """The layers of each kind on the pipeline stage whose layers weigh most."""
     weights = [sum(amounts.elements(p.shape) for p in tape.parameters) for tape, _ in server.layers]
-    stack = server.stack
-    stages = [
-        range(i, min(i + server.stage_layers, stack.count))
-        for i in range(0, stack.count, server.stage_layers)
-    ]
+    return _stage_of(tuple(weights), server.stack, server.stage_layers)
+
+
+@functools.lru_cache(maxsize=256)
+def _stage_of(weights: tuple[int, ...], stack: Layers, per_stage: int) -> list[list[int]]:
+    stages = [range(i, min(i + per_stage, stack.count)) for i in range(0, stack.count, per_stage)]
     best = max(stages, key=lambda stage: sum(weights[stack.kind(i)] for i in stage))
-    return [[i for i in best if stack.kind(i) == k] for k in range(len(server.layers))]
+    return [[i for i in best if stack.kind(i) == k] for k in range(len(weights))]
 
 
-def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
+def _tables(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
     """What vLLM keeps besides weights: cosines and sines of the model's positions; of latent
     attention what multiplies with the latents themselves."""
     model = server.plan.architecture
@@ -585,7 +674,8 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
             )
         )  # fmt: skip
     if server.draft:
-        n = sum(r.bytes for r in _weights(server.draft, server.draft.amounts(1, 1)))
+        alone = server.draft.amounts(1, 1)
+        n = sum(r.bytes for r in _weights(server.draft, _held(server.draft, alone), alone))
         rows.append(
             LedgerRow(
                 "draft model", "tables", f"bytes {n:,}", "int8", n, 1, n, "hbm", "always", "exact",
@@ -604,15 +694,15 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
                     "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
                 )
             )  # fmt: skip
-    return rows + _rests(server, amounts)
+    return rows + _rests(server, held, amounts)
 
 
-def _rests(server: Server, amounts: Amounts) -> list[LedgerRow]:
+def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
     """What the allocator leaves unused beside the matrices of each layer, as an engine joins them:
     queries, keys and values are one tensor, and so are gate and up."""
     joined: dict[tuple[str, ...], list[tuple[Storage, str, int]]] = {}
-    for i, held in enumerate(_held(server, amounts)):
-        for p, kind, n in held:
+    for i, part in enumerate(held):
+        for p, kind, n in part:
             joined.setdefault((str(i), stored.joined(p.name), kind), []).append((p, kind, n))
     rows = []
     for (_, name, kind), parts in joined.items():
@@ -672,19 +762,30 @@ def _state_rows(server: Server, amounts: Amounts, running: int) -> list[LedgerRo
     return rows
 
 
-def _kv_row(server: Server, amounts: Amounts, sequence: int, running: int) -> list[LedgerRow]:
-    """Keys and values of one sequence, in whole blocks; none where no layer attends."""
+def _kv_rows(
+    server: Server, amounts: Amounts, sequence: int, cross: int, running: int
+) -> list[LedgerRow]:
+    """Keys and values of the sequences that run at once, in whole blocks, those of an encoder's
+    tokens apart; none where no layer attends."""
     if not server.caches.attends:
         return []
     first, *rest = server.cache
     shape = amounts.text((first, STAGE_LAYERS, *rest))
-    row = LedgerRow(
-        "kv cache", "kv_cache", f"{shape} x tokens {server.length:,}",
-        policies.KV_DTYPES[server.plan.serve.kv_dtype].label, sequence, running, sequence * running,
-        "hbm", "while its sequence runs", "exact", KV_SOURCE,
-        "keys and values of one sequence at its end, for all that run at once",
-    )  # fmt: skip
-    return [row]
+    dtype = policies.KV_DTYPES[server.plan.serve.kv_dtype].label
+
+    def row(name: str, tokens: int, n: int, source: str, why: str) -> LedgerRow:
+        return LedgerRow(
+            name, "kv_cache", f"{shape} x tokens {tokens:,}", dtype, n, running, n * running, "hbm",
+            "while its sequence runs", "exact", source, why,
+        )  # fmt: skip
+
+    *heard, own = sequences(server)
+    why = "keys and values of one sequence at its end, for all that run at once"
+    rows = [row("kv cache", own, sequence - cross, KV_SOURCE, why)]
+    for tokens in heard:
+        why = "keys and values of the encoder's tokens in every decoder layer, made once"
+        rows.append(row(CROSS_CACHE, tokens, cross, KV_SOURCE, why))
+    return rows
 
 
 def _activations(server: Server, amounts: Amounts) -> LedgerRow:
@@ -692,13 +793,14 @@ def _activations(server: Server, amounts: Amounts) -> LedgerRow:
     layer = max(window(tape, INFERENCE).peak(amounts)[0] for tape, _ in server.layers)
     layer += widened(server, amounts)[0]
     logits = amounts.bytes(LOGITS, "fp32") * server.plan.serve.concurrency * logit_copies(server)
-    n = int(max(layer, logits))
+    tower, kept = towers.memory(server, amounts)
+    n = int(max(tower, kept + max(layer, logits)))
     return LedgerRow(
         "activations of one forward", "workspace",
         f"tokens {server.plan.serve.max_batched_tokens:,}", "mixed", n, 1, n, "hbm",
         "one forward", "assumed",
         "peak of the transformers layer without saved tensors; an engine's own kernels differ",
-        "temporaries of the largest layer, or the logits",
+        "temporaries of the largest layer or the logits, beside what a tower made; or the tower's",
     )  # fmt: skip
 
 
@@ -732,6 +834,14 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
         notes.append(
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
+        )
+    model = plan.architecture
+    if model.encoder_decoder:
+        notes.append(ENCODER_NOTE)
+    elif model.tower and not s.images:
+        notes.append(
+            "Serving: prompts have no images (serve.images); of what makes tokens of them the "
+            "weights alone count."
         )
     paged = policies.KV_CACHES[s.kv_cache].pages
     server = Server.of(plan) if paged and plan.architecture.kinds else None

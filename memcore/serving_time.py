@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from memcore import constants, policies
+from memcore import constants, policies, towers
 from memcore.communication import Links
 from memcore.dims import CHOSEN, EXPERTS, HEADS, TP, Shape
 from memcore.host import each_start
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 SPLIT_ROWS = 256  # products of fewer rows split their sums over the GPU; others come in whole tiles
 CACHE_READ = "attention over the cache"
 ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
-LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT = (
-    *("layers", "attention", "scan", "head", "link", "launch", "host", "draft"),
+LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER = (
+    *("layers", "attention", "scan", "head", "link", "launch", "host", "draft", "tower"),
 )
 STATE_READ = "each step reads and writes every state of each sequence once"
 
@@ -37,7 +37,7 @@ class Part:
     """One operation of a forward, and what it is made of.
 
     kind       one of the words above
-    execution  of layers and head
+    execution  of layers, head and tower
     batch, tokens, context    sequences, new tokens of each, tokens that each sees
     weights    bytes of them that it reads
     states     bytes of its sequences' states, once
@@ -61,7 +61,7 @@ def forward(
 
 
 def seconds(parts: Sequence[Part]) -> float:
-    return sum(p.time.seconds for p in parts)
+    return sum((p.time.seconds for p in parts), 0.0)
 
 
 def parts(server: Server, batch: int, tokens: int, context: float, logits: int) -> list[Part]:
@@ -133,7 +133,7 @@ def _part(
     speed = rates.speed
     work, padded = product_flops(e.work, amounts, speed.sms) if e.work.flops else (0.0, 0.0)
     weights, others = traffic(server, e, amounts)
-    compute = (padded if batch * tokens >= SPLIT_ROWS else work) / speed.matmul
+    compute = (padded if batch * tokens >= SPLIT_ROWS else work) / speed.of_kernel(e.work.kernel)
     hbm = (weights / rates.widening + others) / rates.bandwidth
     runs = e.runs
     time = OperationTime(
@@ -141,6 +141,17 @@ def _part(
         hbm * runs, max(compute, hbm) * runs, "compute" if compute >= hbm else "hbm", runs,
     )  # fmt: skip
     return Part(kind, time, batch, tokens, 0, e, weights * runs)
+
+
+def of_tower(server: Server) -> list[Part]:
+    """What runs once for a prompt: an encoder and the keys and values that layers keep of its
+    result, or what makes tokens of a prompt's images."""
+    if server.tower is None or not towers.runs_tower(server):
+        return []
+    amounts, rates = towers.of_prompt(server), _Rates.of(server)
+    batch, tokens = towers.rows(server)
+    found = [_part(server, TOWER, e, amounts, batch, tokens, rates) for e in server.once]
+    return [*found, _between_kernels(server, found, server.tower.layers)]
 
 
 def traffic(server: Server, e: Execution, amounts: Amounts) -> tuple[float, float]:
@@ -188,22 +199,43 @@ def scans(server: Server, batch: int, tokens: int) -> list[Part]:
 
 def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     """Attention of new tokens to the cache: it reads every key and value once, of a layer with a
-    window no more than that."""
+    window no more than that. Of an encoder-decoder each layer attends twice, to other tokens."""
     plan, speed = server.plan, speed_of(server)
     amounts = server.amounts(batch, tokens)
     layers, windowed = server.every.attends, server.every.windowed
-    seen = layers - windowed + windowed * min(1.0, plan.architecture.window / max(1.0, context))
+    seen, visible = (
+        layers - windowed + windowed * share
+        for share in (seen_share(plan, tokens, context), in_window(plan, context))
+    )
     read = server.cached(amounts) * server.kv_bits / 8
     products = sum(amounts.elements((HEADS / TP, width)) for width in server.widths(tokens))
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     flops = 2.0 * batch * tokens * context * products * share * seen
-    moved = batch * context * read * seen
+    moved = batch * context * read * visible
     compute, hbm = flops / speed.attention, moved / bandwidth(plan)
     time = OperationTime(
         CACHE_READ, "forward", flops, moved, compute, hbm, max(compute, hbm),
         "compute" if compute >= hbm else "hbm", layers,
     )  # fmt: skip
     return Part(ATTENTION, time, batch, tokens, context)
+
+
+def in_window(plan: Plan, context: float) -> float:
+    """The share of its context that a token sees in a layer with a window."""
+    return min(1.0, plan.architecture.window / max(1.0, context))
+
+
+def seen_share(plan: Plan, tokens: float, context: float) -> float:
+    """The same of new tokens: those of a whole prompt, by how many they see without a window."""
+    if tokens != context:
+        return in_window(plan, context)
+    return 2 * seen_of_prompt(context, plan.architecture.window) / max(1.0, context) ** 2
+
+
+def seen_of_prompt(tokens: float, window: int) -> float:
+    """Pairs of a prompt's token and one that it sees through a window; without one half of all."""
+    most = min(tokens, window)
+    return most * (tokens - most / 2)
 
 
 # -- between operations ---------------------------------------------------------------------------
@@ -227,13 +259,18 @@ def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
         moved = min(plan.serve.offload_weights * GiB, sum(p.weights for p in found))
         rest.append(Part(HOST, _only("weights from the host", moved / host_rate(plan), "pcie", 1),
                          weights=moved))  # fmt: skip
-    runtime = policies.RUNTIMES[plan.serve.runtime]
+    return [*rest, _between_kernels(server, found, plan.architecture.layers)]
+
+
+def _between_kernels(server: Server, found: Sequence[Part], layers: int) -> Part:
+    """What the host takes to start them, beyond what they take; or a share of each layer."""
+    runtime = policies.RUNTIMES[server.plan.serve.runtime]
     if runtime.launches:
-        host = each_start(plan) * launches(server, found)
+        host = each_start(server.plan) * launches(server, found)
         idle = max(0.0, host - sum(p.time.seconds for p in found))
     else:
-        idle = runtime.layer.middle * plan.architecture.layers
-    return [*rest, Part(LAUNCH, _only("between kernels", idle, "launch", 1))]
+        idle = runtime.layer.middle * layers
+    return Part(LAUNCH, _only("between kernels", idle, "launch", 1))
 
 
 def _only(name: str, seconds: float, link: str, runs: int) -> OperationTime:
@@ -283,6 +320,7 @@ def host_rate(plan: Plan) -> float:
 class Felt:
     """Of one request, while `running` others generate.
 
+    tower              parts of what runs once for its prompt, in the first of its steps
     prefill            parts of one step of its prompt, of which there are `chunks`
     transfer           seconds to bring its cache to the GPUs that generate
     decode             parts of one step of all that run
@@ -290,6 +328,7 @@ class Felt:
     stall              seconds between two of its tokens while another's prompt is read
     """
 
+    tower: list[Part]
     prefill: list[Part]
     chunks: int
     transfer: float
@@ -298,8 +337,12 @@ class Felt:
     stall: float
 
     @property
+    def once(self) -> float:
+        return seconds(self.tower)
+
+    @property
     def first(self) -> float:
-        return self.chunks * seconds(self.prefill) + self.transfer
+        return self.once + self.chunks * seconds(self.prefill) + self.transfer
 
     @property
     def each(self) -> float:
@@ -311,19 +354,21 @@ def felt(server: Server, running: int) -> Felt:
     s = server.plan.serve
     chunks, prefill = prompt(server, running)
     decode, step = decoding(server, running), per_step(server.plan)
-    words = policies.PREFILLS[s.prefill]
+    words, tower = policies.PREFILLS[s.prefill], of_tower(server)
     stall = seconds(decode)
     if words.chunked:
-        stall = seconds(prefill)
+        stall = seconds(prefill) + seconds(tower)
     elif not words.elsewhere:
-        stall += seconds(prefill)
-    return Felt(prefill, chunks, transfer(server), decode, step, stall)
+        stall += seconds(prefill) + seconds(tower)
+    return Felt(tower, prefill, chunks, transfer(server), decode, step, stall)
 
 
 def prompt(server: Server, running: int) -> tuple[int, list[Part]]:
     """In how many steps a prompt is read, and the parts of the middle one."""
     s = server.plan.serve
     n = s.prompt_len
+    if server.plan.architecture.encoder_decoder:  # the first token, with the whole prompt in reach
+        return 1, parts(server, 1, 1, n + 1, 1)
     if not policies.PREFILLS[s.prefill].chunked:
         return 1, parts(server, 1, n, n, 1)
     chunks = chunks_of(server, running)
@@ -369,9 +414,13 @@ def transfer(server: Server) -> float:
     plan = server.plan
     if not policies.PREFILLS[plan.serve.prefill].elsewhere:
         return 0.0
+    return sent(server, plan.serve.prompt_len) / transfer_rate(plan)[1]
+
+
+def sent(server: Server, tokens: int) -> int:
+    """Bytes of the cache of so many tokens, with the states after them."""
     states = server.caches.recurrent * server.state_bytes(server.amounts(1, 1))
-    moved = plan.serve.prompt_len * server.kv_per_token + states
-    return moved / transfer_rate(plan)[1]
+    return tokens * server.kv_per_token + states
 
 
 def transfer_rate(plan: Plan) -> tuple[str, float]:

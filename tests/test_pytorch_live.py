@@ -139,11 +139,52 @@ def test_a_cache_after_a_prefill(family, tokens, window):
     cache = transformers.DynamicCache(config=model.config)
     with torch.no_grad():
         model(torch.zeros((2, tokens), dtype=torch.long), past_key_values=cache, use_cache=True)
-    held = sum(t.numel() * t.element_size() for one in cache.layers for t in (one.keys, one.values))
+    held = sum(
+        t.numel() * t.element_size()
+        for one in cache.layers
+        if one.is_initialized
+        for t in (one.keys, one.values)
+    )
     served = {"kv_cache": "dynamic", "kv_dtype": "fp32", "prompt_len": tokens - 1, "output_len": 1}
     train = {"attention": FAMILIES[family].attentions[0], "seq_len": 3}
     plan = Plan(model=config, train=train, serve=served)
     assert 2 * evaluate(plan).serve.sequence_bytes == held
+
+
+@pytest.mark.parametrize(("prompt", "generated"), [(1, 1), (7, 1), (40, 3), (23, 12)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_caches_of_an_encoder_decoder(prompt, generated, tied):
+    """transformers' EncoderDecoderCache after `generate`: of every decoder layer keys and values of
+    the encoder's tokens, and those of the decoder's: a start token, and all that are generated but
+    the last, which nobody reads."""
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    small = next(c for c in TABLES["ask_pytorch"]["configs"].values() if c["model_type"] == "t5")
+    config = small | {"num_decoder_layers": 3, "tie_word_embeddings": tied}
+    words = {k: v for k, v in config.items() if k != "model_type"}
+    model = model_of(transformers.T5Config(**words)).eval()
+    said = model.generate(
+        torch.ones((2, prompt), dtype=torch.long), max_new_tokens=generated,
+        min_new_tokens=generated, return_dict_in_generate=True, decoder_start_token_id=0,
+    ).past_key_values  # fmt: skip
+
+    def held(cache):
+        return sum(
+            t.nbytes for one in cache.layers if one.is_initialized for t in (one.keys, one.values)
+        )
+
+    plan = Plan(
+        model=config,
+        train={"attention": "eager", "seq_len": 3},
+        serve={"kv_cache": "dynamic", "kv_dtype": "fp32", "weight_dtype": "fp32"}
+        | {"prompt_len": prompt, "output_len": generated},
+    )
+    served = evaluate(plan).serve
+    assert 2 * served.cross_bytes_per_sequence == held(said.cross_attention_cache)
+    assert 2 * served.sequence_bytes == held(said.self_attention_cache) + held(
+        said.cross_attention_cache
+    )
+    assert served.weights_bytes == sum(p.nbytes for p in model.parameters())
 
 
 FROZEN = asked.table("frozen")
@@ -192,3 +233,34 @@ def test_flops_of_frozen_weights(model, checkpointing, frozen, trained_layers, a
         if o.phase == "recompute" and o.name == "layers.mlp.down_proj.matmul" and model == "l-tied"
     )
     assert ours == said.get_total_flops() + spared
+
+
+# The products that layers of each end in, which torch.utils.checkpoint does not run again: behind
+# those of T5 comes a dropout, behind those of Gemma a norm, which save something.
+STACKS = {
+    "t5": (), "t5-gated": (), "llava": ("down_proj.matmul", "fc2.matmul"),
+    "llava-last": ("down_proj.matmul", "fc2.matmul"), "gemma3-vision": ("fc2.matmul",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("model", STACKS)
+def test_flops_of_several_stacks(model, checkpointing, ask):
+    """Those that PyTorch counts in a forward and its backward, over all stacks together."""
+    counter = pytest.importorskip("torch.utils.flop_counter", reason=WHY)
+    import ask_pytorch
+    import torch
+
+    table = TABLES["ask_pytorch"]
+    row = next(r for r in table["rows"] if r["model"] == model and r["kind"] == "saved")
+    row |= {"attention": "eager", "checkpointing": checkpointing}
+    words = {k: v for k, v in row.items() if k not in ANSWERS}
+    with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+        built = ask_pytorch.build(table["configs"][model], torch.bfloat16, words)
+        with counter.FlopCounterMode(display=False) as said:
+            ask_pytorch.step(built, words, autocast=False).backward()
+    time = evaluate(plan_of(row)).time
+    ours = sum(o.flops for o in time.operations if o.phase != "optimizer")
+    again = [o for o in time.operations if o.phase == "recompute"]
+    spared = sum(o.flops for o in again if o.name.endswith(STACKS[model]))
+    assert said.get_total_flops() == ours - spared

@@ -8,7 +8,16 @@ import pytest
 from memcore import Plan, catalog, evaluate
 from memcore.errors import PlanError
 from memcore.evidence import compared_served
-from memcore.evidence.served import FIRST, GENERATING, REQUEST, SPEED, SPEED_TOLERANCE, TOLERANCES
+from memcore.evidence.served import (
+    FIRST,
+    GENERATING,
+    IMAGES,
+    REQUEST,
+    ROOM,
+    SPEED,
+    SPEED_TOLERANCE,
+    TOLERANCES,
+)
 from memcore.families import FAMILIES
 from memcore.model import attends
 from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
@@ -82,6 +91,17 @@ HYBRID = ("blocks", "blocks of a sequence", "tokens of a block", "sequences")
 def test_a_hybrid_cache(run):
     """Gemma 3 27B: 52 sliding and 10 full layers in groups of ten. Qwen3-Next: 12 that attend and
     36 that keep a state, whose page is as large as attention's; Granite 4 and Qwen3.5 alike."""
+    assert abs(run.error) <= run.tolerance
+
+
+@pytest.mark.parametrize("run", [c for c in RUNS if c.what in (IMAGES, ROOM)])
+def test_a_tower_is_profiled(run):
+    """Gemma 3 27B: as many images, and as much room beside the weights, as vLLM logged."""
+    assert abs(run.error) <= run.tolerance
+
+
+def test_weights_of_an_encoder_decoder():
+    (run,) = [c for c in RUNS if c.what == "weights" and "T5" in c.run]
     assert abs(run.error) <= run.tolerance
 
 

@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcore import Plan, PlanError, evaluate, policies, solve
+from memcore.pages import Pages
+from memcore.serving import Server
+from memcore.serving_time import per_step, transfer_rate
 from memcore.stream import Clock, Requests, draw, read_lengths, run, simulate
 from memcore.stream.engine import Continuous
 from memcore.stream.lengths import MAX_ROWS
+from memcore.stream.pace import PERIOD, STEADY, Guessed
 from memcore.stream.pools import Buddy, Paged, power_of_two
 
 EVERY = tuple(policies.STRATEGIES)
@@ -253,7 +257,7 @@ def test_jumps_are_the_iterations_one_by_one():
 
     class OneByOne(Continuous):
         def _generate(self, most):
-            super()._generate(1)
+            super()._generate(min(most, 1))
 
     plan = plan_of(arrivals="burst", concurrency=64, requests=60)
     requests, clock = draw(plan), Clock.of(plan)
@@ -275,11 +279,11 @@ def test_an_iteration_is_as_long_as_serving_says():
     plan = plan_of()
     clock, report = Clock.of(plan), evaluate(plan)
     s = plan.serve
-    assert clock.mixed(0, 0, [(0, s.prompt_len)]) == pytest.approx(
+    assert clock.mixed(0, 0, 0, [(0, s.prompt_len)]) == pytest.approx(
         report.serve.ttft_seconds, rel=0.01
     )
     running, context = s.concurrency, s.prompt_len + s.output_len // 2
-    one = clock.decode(running) + clock.context * running * context
+    one = sum((*clock.decode(running), *clock.load(running * context, 0)))
     assert one == pytest.approx(report.serve.tpot_seconds, rel=0.01)
 
 
@@ -292,6 +296,155 @@ def test_the_work_grows_with_requests_and_not_with_tokens(strategy):
     assert long.iterations > 20 * short.iterations
     assert long.events <= 1.5 * short.events
     assert run_of(strategy, requests=3000, arrivals="burst").events <= 20 * 3000
+
+
+# ---- drafts, prompts read elsewhere, the host's memory
+
+STEADY_STATE = 0.02  # a closed form is at half of an output, the stream goes through all of it
+
+
+@pytest.mark.parametrize("prefill", policies.PREFILLS)
+@pytest.mark.parametrize(
+    "serve",
+    [
+        {},
+        {"draft_tokens": 3, "draft_acceptance": 0.6},
+        {"draft_tokens": 4, "draft_acceptance": 1.0},
+        {"draft_tokens": 3, "draft_model": "llama-3.2-1b"},
+        {"offload_kv": "cpu"},
+        {"offload_weights": 1.0},
+        {"offload_kv": "cpu", "draft_tokens": 2},
+    ],
+    ids=str,
+)
+def test_a_steady_stream_takes_as_long_as_serving_says(serve, prefill):
+    """Requests that are all alike and there from the start, their prompts read in one go; one
+    alone where its prompt comes from elsewhere, since caches come one after the other."""
+    n = 1 if policies.PREFILLS[prefill].elsewhere else 64
+    plan = plan_of(
+        lengths="fixed", arrivals="burst", requests=n, concurrency=n, prompt_len=1000,
+        output_len=400, max_seq_len=2048, max_batched_tokens=64_000, prefill=prefill, **serve,
+    )  # fmt: skip
+    found, report = (run(plan, "paged", draw(plan), Clock.of(plan), 10**7), evaluate(plan).serve)
+    step, more = report.tpot_seconds * report.tokens_per_step, plan.serve.output_len - 1
+    pace = Guessed.of(plan.serve.draft_tokens, plan.serve.draft_acceptance, plan.serve.seed)
+    steps = pace.reach(more) if plan.serve.draft_tokens else more  # with this seed's luck
+    assert found.tpot.mean * more / steps == pytest.approx(step, rel=STEADY_STATE)
+    assert found.tpot.p50 == pytest.approx(found.tpot.p99, rel=1e-9)
+
+
+@pytest.mark.parametrize("serve", STREAMS)
+@pytest.mark.parametrize("strategy", EVERY)
+@pytest.mark.parametrize(
+    "words", [{"draft_tokens": 3}, {"prefill": "disaggregated"}, {"prefill": "chunked"}], ids=str
+)
+def test_tokens_are_kept_however_they_are_made(strategy, serve, words):
+    plan = plan_of(**serve, **words)
+    requests = draw(plan)
+    found = run(plan, strategy, requests, Clock.of(plan), SLOTS)
+    assert (found.completed, found.refused, found.unfinished) == (requests.count, 0, 0)
+    assert found.output_tokens == sum(requests.outputs)
+    assert found.prompt_tokens + found.shared_tokens == sum(requests.prompts)
+    assert math.isclose(sum(found.memory.values()), 1, rel_tol=1e-9)
+    assert all(share >= -1e-12 for share in found.memory.values())
+    assert found == run(plan, strategy, requests, Clock.of(plan), SLOTS)
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_guesses_that_are_never_right_and_cost_nothing_change_nothing(mixed):
+    requests = draw(plan_of(requests=200, arrival_rate=30.0))
+    traces = [
+        Continuous(
+            requests, Paged(10**6, 16, pages=Pages(16, ahead=n), lag=n), Clock.constant(0.01, n),
+            10**4, 10**6, mixed, Guessed.of(n, 0.0, 0) if n else STEADY,
+        ).run()
+        for n in (0, 4)
+    ]  # fmt: skip
+    assert traces[0].done == pytest.approx(traces[1].done, rel=1e-9)
+    assert traces[0].first == pytest.approx(traces[1].first, rel=1e-9)
+
+
+def test_guesses_that_are_always_right_come_all_at_once():
+    requests = Requests((0.0,), (10,), (101,))
+    pace, clock = Guessed.of(4, 1.0, 0), Clock.constant(1.0, 4)
+    pool = Paged(10**4, 16, pages=Pages(16, ahead=4), lag=4)
+    trace = Continuous(requests, pool, clock, 1, 100, True, pace).run()
+    assert trace.done == [1 + 100 / 5]
+
+
+@pytest.mark.parametrize("right", [0.0, 0.3, 0.7, 0.95, 1.0])
+@pytest.mark.parametrize("guesses", [1, 4, 16])
+def test_a_step_gives_as_many_tokens_as_leviathan_et_al_say(guesses, right):
+    plan = plan_of(draft_tokens=guesses, draft_acceptance=right)
+    pace = Guessed.of(guesses, right, 3)
+    assert pace.tokens(PERIOD) / PERIOD == pytest.approx(per_step(plan), rel=0.03)
+    assert Guessed.of(guesses, right, 3) == pace
+    sums = [pace.tokens(k) for k in range(200)]
+    for k in (0, 1, 7, 150):
+        assert pace.area(k) == sum(sums[:k])
+        assert sums[pace.reach(sums[k])] >= sums[k]
+    far = 3 * PERIOD + 17
+    assert pace.reach(pace.tokens(far)) == far
+    assert pace.area(far + 1) - pace.area(far) == pace.tokens(far)
+
+
+def test_more_that_is_right_is_never_slower():
+    found = [
+        run_of("paged", slots=10**6, arrivals="burst", draft_tokens=4, draft_acceptance=right)
+        for right in (0.0, 0.5, 0.8, 1.0)
+    ]
+    times = [r.seconds for r in found]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_lone_request_read_elsewhere_comes_when_serving_says():
+    words = {"prefill": "disaggregated", "requests": 1, "lengths": "fixed", "arrivals": "burst"}
+    plan = plan_of(**words)
+    found = run(plan, "paged", draw(plan), Clock.of(plan), SLOTS)
+    assert found.ttft.mean == pytest.approx(evaluate(plan).serve.ttft_seconds, rel=0.01)
+
+
+def test_nobody_waits_for_a_prompt_that_is_read_elsewhere():
+    """Each of the next tokens comes at least as soon as where prompts are read in between, and with
+    a link that takes no time, each first token: prompts here fill a forward each, so that nobody
+    gains from waiting for another's."""
+    words = {"requests": 400, "arrival_rate": 40.0, "lengths": "lognormal", "prompt_cv": 0.0,
+             "max_batched_tokens": 200, "concurrency": 200}  # fmt: skip
+    here, there = (plan_of(prefill=word, **words) for word in ("whole", "disaggregated"))
+    requests, clock = draw(here), Clock.of(here)
+    whole, apart = (run(plan, "paged", requests, clock, 10**6) for plan in (here, there))
+    assert apart.tpot.p99 <= whole.tpot.p99
+    assert apart.tpot.mean < whole.tpot.mean
+    read = Continuous(requests.prompts_alone(), Paged(10**6, 16), clock, 200, 200).run()
+    both = Continuous(requests, Paged(10**6, 16), clock, 200, 200, False).run()
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(read.first, both.first, strict=True))
+
+
+def test_caches_go_over_the_link_one_after_the_other():
+    words = {"prefill": "disaggregated", "requests": 100, "arrivals": "burst", "lengths": "fixed"}
+    plan = plan_of(**words)
+    found = run(plan, "paged", draw(plan), Clock.of(plan), 10**6)
+    server = Server.of(plan)
+    each = plan.serve.prompt_len * server.kv_per_token / transfer_rate(plan)[1]
+    assert found.ttft.p99 >= 99 * each
+    assert found.seconds > 100 * each
+
+
+@pytest.mark.parametrize("serve", STREAMS)
+def test_a_cache_on_the_host_is_never_faster(serve):
+    here, host = (run_of("paged", **serve, **words) for words in ({}, {"offload_kv": "cpu"}))
+    assert host.tpot.mean >= here.tpot.mean
+    assert host.seconds >= here.seconds
+
+
+def test_prompts_that_are_read_whole_stop_the_others():
+    """Nobody's token comes while a prompt is read, but prompts come first."""
+    whole, parts = (
+        run_of("paged", arrival_rate=60.0, prefill=word, max_batched_tokens=256)
+        for word in ("whole", "chunked")
+    )
+    assert whole.tpot.p99 > parts.tpot.p99
+    assert whole.ttft.p50 <= parts.ttft.p50 * (1 + SAMPLING)
 
 
 # ---- files of lengths

@@ -24,7 +24,10 @@ if report.serve:
 else:
     parts.absent("Serving")
 
-if report.serve and (found := state.stream()):
+found = state.stream()
+if report.serve and not found:
+    parts.absent("A stream of requests")
+if report.serve and found:
     st.markdown("##### A stream of requests, by how the cache is handed out")
     parts.small(parts.plain(stream.asked(found, plan, state.lengths_file())))
     for note in found.notes:

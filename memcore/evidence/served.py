@@ -15,12 +15,15 @@ from memcore.report import Serve
 WEIGHTS_TOLERANCE, QUANTIZED_TOLERANCE = 0.005, 0.02
 GENERATING, GENERATING_TOLERANCE = "allocated while generating", 0.05
 SPEED_TOLERANCE = 0.15  # in the median
+IMAGES, ROOM = "images of one forward", "KV cache"
 SPEED, REQUEST, FIRST = "seconds per token", "seconds per token, prompt too", "first token"
 TOLERANCES = {
     "KV per token": 0.005,
     "KV tokens": 0.05,
     "blocks": 0.0005,  # the cache's memory is logged in hundredths of a GiB
     "blocks of a sequence": 0.0,
+    IMAGES: 0.0,
+    ROOM: 0.05,
     "tokens of a block": 0.0,
     "sequences": 0.0005,
     GENERATING: GENERATING_TOLERANCE,
@@ -32,6 +35,7 @@ UNITS = {
     GENERATING: "bytes",
     "weights": "bytes",
     "KV per token": "bytes",
+    ROOM: "bytes",
     **dict.fromkeys((SPEED, REQUEST, FIRST), "seconds"),
 }
 WHOLE = ("fp32", "bf16", "fp16")  # weights that are not quantized
@@ -83,6 +87,10 @@ def _ours(what: str, s: Serve, run: Mapping[str, Any]) -> float:
         return s.block_tokens
     if what == "blocks of a sequence":
         return s.blocks_per_sequence
+    if what == IMAGES:
+        return s.profiled_images
+    if what == ROOM:
+        return s.kv_budget_bytes
     if what == GENERATING:
         return sum(r.bytes for r in s.rows)
     if what == FIRST:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from memcore import allocator, constants, policies, stored
+from collections.abc import Sequence
+
+from memcore import allocator, constants, policies, stored, towers
 from memcore.communication import Links
 from memcore.dims import HEADS, TP
 from memcore.explain.book import Book, Explanation, about, rule
@@ -41,6 +43,7 @@ from memcore.roofline import ATTENTION as ATTENDS
 from memcore.roofline import PRODUCT, product_flops
 from memcore.serving import (
     ALIGNED_SOURCE,
+    CROSS_CACHE,
     KERNEL_BLOCK,
     KV_SOURCE,
     LOGITS,
@@ -70,16 +73,20 @@ from memcore.serving_time import (
     SCAN,
     SPLIT_ROWS,
     STATE_READ,
+    TOWER,
     Felt,
     Part,
     felt,
+    in_window,
     launches,
     seconds,
+    seen_share,
     speed_of,
     traffic,
     transfer_rate,
     widening,
 )
+from memcore.tape import Tape
 from memcore.units import GiB
 
 SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
@@ -114,9 +121,11 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         how_many = f"How many of {r.name} there are."
         return about(r.name, "", None, how_many, [r.source], r.certainty, r.count)
     if r.consumer == "kv_cache":
-        each = book.at("serve.sequence_bytes")
-        if book.serve.state_bytes_per_sequence:
-            each = each - book.at("serve.state_bytes_per_sequence")
+        each = book.at("serve.cross_bytes_per_sequence")
+        if r.name != CROSS_CACHE:
+            each = book.at("serve.sequence_bytes") - each
+            if book.serve.state_bytes_per_sequence:
+                each = each - book.at("serve.state_bytes_per_sequence")
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == STATES:
         each = text_shape(book, r.shape, serving=True) * width(r.dtype)
@@ -230,7 +239,10 @@ def _activation(book: Book) -> Formula:
         copies = known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
     four = known("bytes of fp32", 4, "bytes", source="the dtype")
     logits = four * shape(book, LOGITS, one_forward(server)) * _plan(book, "concurrency")
-    return whole(largest(book.at("serve.layer_bytes"), logits * copies))
+    rest = largest(book.at("serve.layer_bytes"), logits * copies)
+    if not towers.runs_tower(server):
+        return whole(rest)
+    return whole(largest(book.at("serve.tower_bytes"), book.at("serve.feature_bytes") + rest))
 
 
 @rule("serve.activation_bytes")
@@ -258,9 +270,60 @@ def _layer_row(book: Book, k: str) -> Explanation:
 
 
 def _layer_rows(book: Book) -> tuple[LedgerRow, ...]:
+    return _alive(book, [tape for tape, _ in _server(book).layers])
+
+
+@rule("serve.tower_bytes")
+def _tower_bytes(book: Book) -> Explanation:
+    rows = [(f"serve.tower_rows.{k}", r) for k, r in enumerate(_tower_rows(book))]
+    what, meaning = "Temporaries of the tower", "The most that it needs at once."
+    if not rows:
+        return about(what, "bytes", None, "Nothing runs before the layers.", [SERVER], value=0)
+    return about(what, "bytes", sum_of(book, rows), meaning)
+
+
+@rule("serve.tower_rows.*")
+def _tower_row(book: Book, k: str) -> Explanation:
+    return row(book, _tower_rows(book)[int(k)], serving=True)
+
+
+def _tower_rows(book: Book) -> tuple[LedgerRow, ...]:
     server = _server(book)
-    amounts = one_forward(server)
-    windows = [window(tape, INFERENCE) for tape, _ in server.layers]
+    tape = towers.fullest(server, one_forward(server))
+    return _alive(book, [tape]) if tape else ()
+
+
+@rule("serve.feature_bytes")
+def _features(book: Book) -> Explanation:
+    server = _server(book)
+    what, source = "Results of the tower", towers.FEATURES_STAY
+    if not towers.runs_tower(server):
+        return about(what, "bytes", None, "Nothing runs before the layers.", [SERVER], value=0)
+    formula = width(server.compute) * shape(book, towers.features(server), one_forward(server))
+    return about(what, "bytes", formula, "They stay while the layers run.", [source])
+
+
+@rule("serve.profiled_images")
+def _profiled(book: Book) -> Explanation:
+    server, model = _server(book), book.plan.architecture
+    what, meaning = "Images of one forward", "As many as it may bring at once."
+    image = model.tower.image if model.tower else None
+    if not (image and book.plan.serve.images):
+        return about(what, "images", None, "Prompts have none.", [SERVER], value=0)
+    batched = _plan(book, "max_batched_tokens")
+    if not server.manager.pages:
+        of_prompts = largest(1, whole(batched / _plan(book, "prompt_len")))
+        return about(what, "images", of_prompts * _plan(book, "images"), meaning)
+    each = known("tokens of an image", image.prompted, "tokens", source="config.json")
+    asked = _plan(book, "concurrency") * _plan(book, "images")
+    formula = largest(1, smallest(whole(largest(batched, each) / each), asked))
+    return about(what, "images", formula, meaning, [towers.PROFILED])
+
+
+def _alive(book: Book, tapes: Sequence[Tape]) -> tuple[LedgerRow, ...]:
+    """What is alive at the peak of the part that needs the most."""
+    amounts = one_forward(_server(book))
+    windows = [window(tape, INFERENCE) for tape in tapes]
     peaks = [w.peak(amounts) for w in windows]
     best = max(range(len(windows)), key=lambda i: peaks[i][0])
     chosen, at = windows[best], peaks[best][1]
@@ -369,6 +432,10 @@ def _blocks_per_sequence(book: Book) -> Explanation:
         return about(what, "", None, "The cache has no pages.", [SERVER], value=0)
     server, r, parts = _server(book), _room(book), []
     length, block = book.at("serve.sequence_tokens"), book.at("serve.block_tokens")
+    if book.plan.architecture.encoder_decoder:
+        heard, own = (_plan(book, name) for name in ("prompt_len", "output_len"))
+        source = [PAGES_SOURCE, towers.PAGES_OF_ENCODER]
+        return about(what, "", ceiling(heard / block) + ceiling(own / block), meaning, source)
     if r.recurrent:
         groups = known("groups of layers with a state", r.recurrent, source=PAGES_SOURCE)
         parts.append(groups * _copies(book))
@@ -440,10 +507,27 @@ def _sequence(book: Book) -> Explanation:
     return about("KV cache per sequence", "bytes", formula, meaning)
 
 
+@rule("serve.cross_bytes_per_sequence")
+def _cross(book: Book) -> Explanation:
+    what = "Cross-attention cache per sequence"
+    if not book.plan.architecture.encoder_decoder:
+        return about(what, "bytes", None, "There is no encoder.", [SERVER], value=0)
+    meaning = "Keys and values of the encoder's tokens in every decoder layer, made once."
+    prompt = _plan(book, "prompt_len")
+    if _paged(book):
+        blocks = ceiling(prompt / book.at("serve.block_tokens"))
+        source = [PAGES_SOURCE, towers.PAGES_OF_ENCODER]
+        return about(what, "bytes", blocks * book.at("serve.block_bytes"), meaning, source)
+    formula = ceiling(_stage_layers(book) * prompt * _of_token(book))
+    return about(what, "bytes", formula, meaning)
+
+
 @rule("serve.wasted_bytes_per_sequence")
 def _wasted(book: Book) -> Explanation:
     if book.plan.serve.kv_cache == "paged":
         idle = (book.at("serve.block_tokens") - 1) / 2
+        if book.plan.architecture.encoder_decoder:
+            idle = known("of the encoder's and of its own", 2, source=PAGES_SOURCE) * idle
         meaning = "Of a sequence's last block half is empty on average."
     elif not _server(book).manager.reserves:
         meaning = "Nothing is reserved."
@@ -525,7 +609,8 @@ def _felt(book: Book) -> Felt:
 
 
 def _parts(book: Book, which: str) -> list[Part]:
-    return _felt(book).prefill if which == "prefill" else _felt(book).decode
+    felt = _felt(book)
+    return {"tower": felt.tower, "prefill": felt.prefill, "decode": felt.decode}[which]
 
 
 @rule("serve.running")
@@ -534,11 +619,11 @@ def _running(book: Book) -> Explanation:
     return about("Sequences that run at once", "sequences", formula, REPLICA)
 
 
-@rule("serve.prefill|decode.*", f"serve.prefill|decode.*.{FIELDS}")
+@rule("serve.prefill|decode|tower.*", f"serve.prefill|decode|tower.*.{FIELDS}")
 def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explanation:
     part, base = _parts(book, which)[int(i)], f"serve.{which}.{i}"
     o = part.time
-    if part.kind not in (LAYERS, HEAD, ATTENTION, SCAN):
+    if part.kind not in (LAYERS, HEAD, ATTENTION, SCAN, TOWER):
         if field != "seconds":
             raise LookupError
         return about(o.name, "seconds", _rest(book, part, which), "In one step.")
@@ -553,7 +638,7 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
     if field == "compute_seconds":
         dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype]
-        kernel = ATTENDS if attends else PRODUCT
+        kernel = ATTENDS if attends else part.execution.work.kernel if part.execution else PRODUCT
         rate = reached(book, dtype.product or dtype.compute, kernel, serving=True)
         formula = book.at(f"{base}.flops", "FLOPs") / rate
         if o.compute_seconds and not attends and part.batch * part.tokens >= SPLIT_ROWS:
@@ -578,6 +663,8 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
 
 
 def _amounts(book: Book, part: Part) -> Amounts:
+    if part.kind == TOWER:
+        return towers.of_prompt(_server(book))
     return _server(book).amounts(part.batch, part.tokens)
 
 
@@ -622,14 +709,13 @@ def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
     )
 
 
-def _layers_seen(book: Book, part: Part) -> Formula:
+def _layers_seen(book: Book, part: Part, share: float) -> Formula:
     """Layers, each by the share of the context that it sees."""
     server, model = _server(book), book.plan.architecture
     config = f"config.json of {model.label}"
     layers = known("layers", server.every.full, source=config)
     if not server.every.windowed:
         return layers
-    share = min(1.0, model.window / max(1.0, part.context))
     windowed = known("layers with a window", server.every.windowed, source=config)
     return layers + windowed * known("share that a window sees", share, source=config)
 
@@ -646,13 +732,14 @@ def _attended(book: Book, part: Part) -> Formula:
         shape(book, (HEADS / TP, width), amounts) for width in server.widths(part.tokens)
     )
     work = two * batch * tokens * context * (scores + values)
-    return work * share * _layers_seen(book, part)
+    return work * share * _layers_seen(book, part, seen_share(book.plan, part.tokens, part.context))
 
 
 def _read(book: Book, part: Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
-    return batch * context * _of_token(book) * _layers_seen(book, part)
+    seen = _layers_seen(book, part, in_window(book.plan, part.context))
+    return batch * context * _of_token(book) * seen
 
 
 def _rest(book: Book, part: Part, which: str) -> Formula:
@@ -680,10 +767,11 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
         return at_least_zero(moved - busy) if "cache" in o.name else moved
     runtime = policies.RUNTIMES[plan.serve.runtime]
     if not runtime.launches:
-        layers = known("layers", plan.architecture.layers, source="config.json")
-        return constant(runtime.layer) * layers
-    n = launches(_server(book), of_layers)
-    started = known("kernels", n, source="operations of the layers and the head") * constant(
+        tower = _server(book).tower
+        n = tower.layers if which == "tower" and tower else plan.architecture.layers
+        return constant(runtime.layer) * known("layers", n, source="config.json")
+    kernels = launches(_server(book), of_layers)
+    started = known("kernels", kernels, source="operations of the layers and the head") * constant(
         constants.HOST_LAUNCH
     )
     if plan.node.host_slowness != 1:
@@ -732,6 +820,15 @@ def _chunks(book: Book) -> Explanation:
     return about("Steps of a prompt", "", ceiling(_plan(book, "prompt_len") / room), meaning)
 
 
+@rule("serve.tower_seconds")
+def _once(book: Book) -> Explanation:
+    what, meaning = "What runs once for a prompt", "Before its first step, on one replica."
+    if not _parts(book, "tower"):
+        nothing = "Nothing runs before the layers."
+        return about(what, "seconds", None, nothing, [SERVER], value=0.0)
+    return about(what, "seconds", _sum(book, "tower"), meaning)
+
+
 @rule("serve.transfer_seconds")
 def _transfer(book: Book) -> Explanation:
     what, meaning = "Sending the cache over", "Of one prompt, to the GPUs that generate."
@@ -771,6 +868,8 @@ def _stall(book: Book) -> Explanation:
     formula = book.at("serve.prefill_step" if words.chunked else "serve.decode_step")
     if not words.chunked and not words.elsewhere:
         formula = formula + book.at("serve.prefill_step")
+    if not words.elsewhere and _parts(book, "tower"):
+        formula = formula + book.at("serve.tower_seconds")
     return about("Longest gap", "seconds", formula, meaning)
 
 
@@ -779,6 +878,8 @@ def _latency(book: Book, field: str) -> Explanation:
     if field == "ttft_seconds":
         formula = book.at("serve.prefill_steps") * book.at("serve.prefill_step")
         formula = formula + book.at("serve.transfer_seconds")
+        if _parts(book, "tower"):
+            formula = book.at("serve.tower_seconds") + formula
         return about("Time to first token", "seconds", formula, "Of one prompt that need not wait.")
     formula = book.at("serve.decode_step") / book.at("serve.tokens_per_step")
     meaning = "A step of all that run at once, at half of their output."

@@ -29,6 +29,7 @@ from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
 TEXT, TOWER = "gemma3_text", "siglip_vision_model"
+AROUND = 4  # processing_gemma3: an empty line, the start of an image, its end, an empty line
 
 
 def _config(k: Keys, label: str) -> Model:
@@ -42,7 +43,7 @@ def _config(k: Keys, label: str) -> Model:
     image = vision.image
     assert image
     read = _read(k, image.height // image.patch_height, image.width // image.patch_width)
-    tower = replace(vision, image=replace(image, merged=read))
+    tower = replace(vision, image=replace(image, merged=read, around=AROUND))
     return replace(text, label=label, family="gemma3", traits=traits, tower=tower)
 
 

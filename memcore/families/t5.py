@@ -189,18 +189,19 @@ def _weighed(
     t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: str, length: Factor
 ) -> tuple[Tensor, Tensor]:
     """softmax(q k + bias) v, heads joined, and the weights. The softmax is in the scores' dtype."""
-    q, k, v = (contiguous(t, x, x.shape, "by heads") for x in (q, k, v))
-    scores = scale(t, matmul(t, q, k, (B, HEADS, S, length), HEAD_DIM, "scores"), "times one")
-    scores = add(t, scores, bias, "scores and bias")
-    if mask:
-        scores = masked(t, scores, mask)
-    if t.autocast:
-        scores = cast(t, scores, "fp32", "scores (fp32)")
-    weights = softmax(t, scores, "softmax")
-    if s.traits.attention_dropout:
-        weights = dropout(t, weights, "attn_dropout")
-    out = matmul(t, weights, v, q.shape, length, "weighted values")
-    return contiguous(t, out, (B, S, Q), "joined heads"), weights
+    with t.scope("core"):
+        q, k, v = (contiguous(t, x, x.shape, "by heads") for x in (q, k, v))
+        scores = scale(t, matmul(t, q, k, (B, HEADS, S, length), HEAD_DIM, "scores"), "times one")
+        scores = add(t, scores, bias, "scores and bias")
+        if mask:
+            scores = masked(t, scores, mask)
+        if t.autocast:
+            scores = cast(t, scores, "fp32", "scores (fp32)")
+        weights = softmax(t, scores, "softmax")
+        if s.traits.attention_dropout:
+            weights = dropout(t, weights, "attn_dropout")
+        out = matmul(t, weights, v, q.shape, length, "weighted values")
+        return contiguous(t, out, (B, S, Q), "joined heads"), weights
 
 
 def _position_bias(t: Tape) -> Tensor:

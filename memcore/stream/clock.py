@@ -1,19 +1,34 @@
 """Clock: how long one iteration of a server takes, from the roofline of its operations.
 
-An iteration is one forward of every running sequence's next token, together with a share of the
-prompts that have just been let in (chunked prefill). Its operations are those of
-memcore.serving_time; here they are asked once for a few sizes, and read off between them.
+An iteration is one step of every running sequence, together with a share of the prompts that have
+just been let in, or such a share alone. Its operations are those of memcore.serving_time; here they
+are asked once for a few sizes, and read off between them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memcore.plan import Plan
 from memcore.serving import Server
-from memcore.serving_time import ATTENTION, attention, context_of, parts, seconds
+from memcore.serving_time import (
+    HOST,
+    LAUNCH,
+    LAYERS,
+    LINK,
+    Part,
+    attention,
+    context_of,
+    host_rate,
+    of_head,
+    of_tower,
+    parts,
+    scans,
+    seconds,
+    seen_of_prompt,
+)
 
 PER_OCTAVE = 4  # sizes asked between one power of two and the next
 
@@ -45,66 +60,185 @@ class Curve:
         return cls(sizes, tuple(map(value, sizes)))
 
 
+NOTHING = Curve((1,), (0.0,))
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds per token: in layers that see everything, and in those with a window per token that
+    they see."""
+
+    whole: float = 0.0
+    part: float = 0.0
+
+    def of(self, whole: float, part: float) -> float:
+        return self.whole * whole + self.part * part
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Seconds of an iteration.
 
-    layers     everything but attention and head, by tokens
-    head       the logits, by sequences that get a token
-    context    attention of generated tokens, per token of context
+    layers     everything but attention, head and what is beside them, by tokens
+    head       the logits, by rows
+    beside     links, weights from the host, and between kernels, by tokens
+    context    attention of a step, per token of context
     pair       attention of a prompt's tokens, per pair of a token and one that it sees (compute)
     read       the same, per token of the cache that it reads (bandwidth)
+    host       where the cache is the host's: what it takes to fetch, per token; hidden by layers,
+               head and attention
+    window     tokens that layers with a window see, which begins anew at each of its multiples
+               where `chunked`; 0: none has one
+    guesses    tokens that a draft guesses for a step; draft: its own clock, where it is a model
+    scan       through states: of a step, by sequences; scanned: of a part of a prompt, by tokens
+    once       what runs once for a prompt, before its first part: a tower of images
     """
 
     layers: Curve
     head: Curve
-    context: float
-    pair: float
-    read: float
+    beside: Curve
+    context: Rate
+    pair: Rate
+    read: Rate
+    host: Rate | None = None
+    window: int = 0
+    chunked: bool = False
+    guesses: int = 0
+    draft: Clock | None = None
+    scan: Curve | None = None
+    scanned: Curve | None = None
+    once: float = 0.0
 
-    def decode(self, sequences: int) -> float:
-        """An iteration that generates one token each, without attention."""
-        return self.layers.at(sequences) + self.head.at(sequences)
+    def decode(self, sequences: int) -> tuple[float, float]:
+        """A step of each without attention: what hides the cache's way from the host, and what is
+        beside it."""
+        rows = sequences * (1 + self.guesses)
+        beside = self.beside.at(rows)
+        if self.draft:
+            beside += self.guesses * sum(self.draft.decode(sequences))
+        found = self.layers.at(rows) + self.head.at(rows)
+        return found + (self.scan.at(sequences) if self.scan else 0.0), beside
 
-    def mixed(self, sequences: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
+    def load(self, context: float, seen: float) -> tuple[float, float]:
+        """Attention of a step to so many tokens in all, of which layers with a window see `seen`;
+        and what a draft's model takes for the same."""
+        beside = self.guesses * sum(self.draft.load(context, context)) if self.draft else 0.0
+        return self.context.of(context, seen), beside
+
+    def mixed(
+        self, sequences: int, context: int, seen: int, chunks: Sequence[tuple[int, int]],
+        fresh: int = 0,
+    ) -> float:  # fmt: skip
         """An iteration in which `sequences` generate, at `context` tokens in all, and parts of
-        prompts are read: (tokens that are there already, tokens now)."""
-        tokens = sequences
-        attention = self.context * context
+        prompts are read: (tokens that are there already, tokens now), `fresh` of them first parts.
+        """
+        tokens = sequences * (1 + self.guesses)
+        attention, later = self.load(context, seen)
+        fetched = self.host.of(context, seen) if self.host else 0.0
+        if self.draft and sequences:
+            later += self.guesses * sum(self.draft.decode(sequences))
         for start, now in chunks:
             tokens += now
-            attention += max(self.pair * now * (start + now / 2), self.read * (start + now))
-        return self.layers.at(tokens) + self.head.at(sequences + len(chunks)) + attention
+            there = start + now
+            visible = min(there, self.window) if self.window else 0
+            attention += max(self.pair.of(*self.pairs(start, now)), self.read.of(there, visible))
+            if self.host:
+                fetched += self.host.of(there, visible)
+            if self.scanned:
+                attention += self.scanned.at(now)
+        if self.scan and sequences:
+            attention += self.scan.at(sequences)
+        found = self.layers.at(tokens) + attention
+        found += self.head.at(sequences * (1 + self.guesses) + len(chunks))
+        return max(found, fetched) + self.beside.at(tokens) + later + fresh * self.once
+
+    def pairs(self, start: int, now: int) -> tuple[float, float]:
+        """Pairs of one of `now` tokens and one that it sees, in layers of both kinds."""
+        whole = now * (start + now / 2)
+        if not self.window:
+            return whole, 0.0
+        if self.chunked:
+            ends = (seen_of_chunks(n, self.window) for n in (start + now, start))
+        else:
+            ends = (seen_of_prompt(n, self.window) for n in (start + now, start))
+        more, less = ends
+        return whole, more - less
 
     @classmethod
-    def constant(cls, seconds: float) -> Clock:
+    def constant(cls, seconds: float, guesses: int = 0) -> Clock:
         """Every iteration takes as long, whatever is in it."""
-        flat, nothing = Curve((1,), (seconds,)), Curve((1,), (0.0,))
-        return cls(flat, nothing, 0.0, 0.0, 0.0)
+        flat, free = Curve((1,), (seconds,)), Rate()
+        return cls(flat, NOTHING, NOTHING, free, free, free, guesses=guesses)
 
     @classmethod
     def of(cls, plan: Plan) -> Clock:
-        """The clock of one replica. What attention reads of layers with a window is as at half of
-        the plan's own output."""
-        server, prompt_len = Server.of(plan), plan.serve.prompt_len
-        seen = context_of(server)
+        """The clock of one replica."""
+        return _clock(Server.of(plan))
 
-        def without_attention(tokens: int, logits: int) -> float:
-            found = parts(server, tokens, 1, 1, logits)
-            return seconds([p for p in found if p.kind != ATTENTION])
 
-        one = without_attention(1, 1)
-        prompt = attention(server, 1, prompt_len, prompt_len).time
-        return cls(
-            Curve.of(plan.serve.max_batched_tokens, lambda n: without_attention(n, 1)),
-            Curve.of(
-                min(plan.serve.concurrency, plan.serve.max_batched_tokens) + 1,
-                lambda n: without_attention(1, n) - one,
-            ),
-            attention(server, 1, 1, seen).time.seconds / seen,
-            prompt.compute_seconds / (prompt_len * prompt_len / 2),
-            prompt.hbm_seconds / prompt_len,
-        )
+def _clock(server: Server) -> Clock:
+    plan = server.plan
+    s, model, prompt_len = plan.serve, plan.architecture, plan.serve.prompt_len
+    new, windows, every = 1 + s.draft_tokens, server.every.windowed, server.every.full
+
+    def rate(seconds: float, whole: float, part: float) -> Rate:
+        """Of a layer for each token; layers of both kinds take as long for one that they see."""
+        if not server.every.attends:
+            return Rate()
+        each = seconds / (every * whole + windows * part)
+        return Rate(each * every, each * windows)
+
+    seen = max(context_of(server), new + 1)
+    step = attention(server, 1, new, seen).time
+    once = rate(step.seconds, seen, min(seen, model.window))
+    prompt = attention(server, 1, prompt_len, prompt_len).time
+    pairs = prompt_len * prompt_len / 2, seen_of_prompt(prompt_len, model.window)
+    visible = min(prompt_len, model.window)
+    rows = min(s.concurrency, s.max_batched_tokens) * new + 1
+    host = None
+    if s.offload_kv == "cpu":
+        moved = step.hbm_bytes / plan.parallel.pp / host_rate(plan)
+        host = rate(moved, seen, min(seen, model.window))
+    sizes = sizes_to(max(s.max_batched_tokens, rows))
+    scan = scanned = None
+    if server.every.recurrent:
+        scan = Curve.of(s.concurrency, lambda n: seconds(scans(server, n, new)))
+        scanned = Curve.of(s.max_batched_tokens, lambda n: seconds(scans(server, 1, n)))
+    forwards = [parts(server, n, 1, 1, 1) for n in sizes]
+    return Clock(
+        Curve(sizes, tuple(_only(found, LAYERS) for found in forwards)),
+        Curve.of(rows, lambda n: seconds(of_head(server, n))),
+        Curve(sizes, tuple(_only(found, LINK, HOST, LAUNCH) for found in forwards)),
+        once,
+        rate(prompt.compute_seconds, *pairs),
+        rate(prompt.hbm_seconds, prompt_len, visible),
+        host,
+        model.window if windows else 0,
+        server.chunked,
+        s.draft_tokens,
+        _drafts(server.draft, seen) if server.draft else None,
+        scan,
+        scanned,
+        seconds(of_tower(server)),
+    )
+
+
+def _only(found: Sequence[Part], *kinds: str) -> float:
+    return seconds([p for p in found if p.kind in kinds])
+
+
+def _drafts(server: Server, seen: int) -> Clock:
+    """The clock of a draft's model. What its layers with a window see is not followed: their share
+    is as with `seen` tokens."""
+    clock = _clock(server)
+    share = min(1.0, clock.window / seen)
+    return replace(clock, context=Rate(clock.context.whole + share * clock.context.part))
+
+
+def seen_of_chunks(tokens: int, window: int) -> float:
+    """Pairs of the first tokens of a prompt, where attention begins anew at each chunk."""
+    chunks, rest = divmod(tokens, window)
+    return chunks * window * window / 2 + rest * rest / 2
 
 
 def sizes_to(most: int) -> tuple[int, ...]:

@@ -49,6 +49,10 @@ class Requests:
     def count(self) -> int:
         return len(self.arrivals)
 
+    def prompts_alone(self) -> Requests:
+        """The same, which end with their first token."""
+        return Requests(self.arrivals, self.prompts, (1,) * self.count, self.shared)
+
 
 def longest(plan: Plan) -> int:
     """The longest sequence that the server lets in, prompt and output together."""

@@ -1,16 +1,18 @@
-"""Pools: how the memory of the KV cache is handed to sequences, in tokens.
+"""Pools: how the memory of the KV cache is handed to sequences, in places of one token.
 
-`held` is what sequences were given, `computed` what of it holds keys and values. A pool says
-whether a sequence gets in, and for how many iterations the running ones can go on.
+`held` is what sequences were given, `asked` what of it they asked for. A pool says whether a
+sequence gets in, and how far the running ones can go on. Where layers differ, a place is one in a
+group of layers (memcore.pages).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
+from memcore.pages import Pages, ceil_div
 
-def ceil_div(n: int, size: int) -> int:
-    return -(-n // size)
+TOKENS = Pages(1)  # every layer keeps every token
 
 
 def power_of_two(n: int) -> int:
@@ -73,20 +75,25 @@ class Contiguous:
     cached = False
     kept = 0
 
-    def __init__(self, slots: int, reserve: Callable[[int, int], int]):
+    def __init__(self, slots: int, reserve: Callable[[int, int], int], pages: Pages = TOKENS):
         self.capacity = slots
-        self.reserve = reserve
+        self.reserve, self.pages = reserve, pages
         self.buddy = Buddy(slots)
         self.chunks: dict[int, tuple[int, int]] = {}
         self.held = self.asked = 0
 
+    def wants(self, prompt: int, output: int) -> int:
+        """Places that a sequence reserves, those of a state included."""
+        tokens = self.pages.places(self.reserve(prompt, output))
+        return math.ceil(tokens + self.pages.fixed)
+
     def ever(self, prompt: int, output: int) -> bool:
         """Whether an empty pool has room for it."""
-        return power_of_two(self.reserve(prompt, output)) <= self.capacity
+        return power_of_two(self.wants(prompt, output)) <= self.capacity
 
     def admit(self, i: int, prompt: int, output: int, length: int) -> int | None:
         """Room for a sequence: how many of its tokens are there already, or None for no room."""
-        asked = self.reserve(prompt, output)
+        asked = self.wants(prompt, output)
         address = self.buddy.take(asked)
         if address is None:
             return None
@@ -95,43 +102,91 @@ class Contiguous:
         self.held += power_of_two(asked)
         return 0
 
-    def release(self, i: int, length: int) -> None:
-        """Take back what a sequence of `length` tokens holds."""
+    def drop(self, i: int) -> None:
+        """Take back what a sequence holds."""
         address, asked = self.chunks.pop(i)
         self.buddy.give_back(address)
         self.asked -= asked
         self.held -= power_of_two(asked)
 
-    def start(self, computed: int, iteration: int) -> None:
-        """A sequence begins to generate at this iteration."""
+    def read(self, i: int, start: int, now: int) -> bool:
+        """Room for `now` tokens of a prompt, of which `start` are there."""
+        return True
 
-    def stop(self, computed: int, iteration: int) -> None:
-        """A sequence generates no more."""
+    def start(self, i: int, tokens: int, at: int) -> None:
+        """A sequence of so many tokens generates from `at` on."""
 
-    def go_on(self, iteration: int, most: int) -> int:
-        """For how many of `most` iterations every generating sequence has room."""
-        return most
+    def slide(self, i: int, tokens: int, at: int) -> None:
+        """It no longer sees its first token in a layer with a window."""
+
+    def leave(self, i: int, tokens: int, at: int) -> None:
+        """It generates no more, and gives back what it holds."""
+        self.drop(i)
+
+    def cover(self, last: int) -> int:
+        """Room for every generating sequence until `last`, or how far there is."""
+        return last
+
+    def uncover(self, last: int) -> None:
+        """Give back what was taken for later than `last`."""
+
+
+class Batch(Contiguous):
+    """Room for a batch: sequences side by side, each with as much as the longest may take."""
+
+    def ever(self, prompt: int, output: int) -> bool:
+        return self.wants(prompt, output) <= self.capacity
+
+    def admit(self, i: int, prompt: int, output: int, length: int) -> int | None:
+        asked = self.wants(prompt, output)
+        if self.held + asked > self.capacity:
+            return None
+        self.chunks[i] = 0, asked
+        self.asked = self.held = self.held + asked
+        return 0
+
+    def drop(self, i: int) -> None:
+        self.asked = self.held = self.held - self.chunks.pop(i)[1]
 
 
 class Paged:
-    """Blocks of `block` tokens, handed out as sequences grow; of the first `shared` tokens, which
-    all prompts have in common, whole blocks are kept once.
+    """Blocks, handed out as sequences grow (memcore.pages); of the first `shared` tokens, which all
+    prompts have in common, whole blocks are kept once.
 
     As vLLM V1: a sequence is let in when there are blocks for all of its prompt
-    (scheduler_reserve_full_isl), and a generating one that finds none preempts the last.
+    (scheduler_reserve_full_isl), gets them with each part that is read, and a generating one that
+    finds none preempts the last. What a step lets go of is there for whoever takes in it.
+
+    Generating sequences go on together: `covered` is until when all of them have their places. At
+    a time t a sequence that began with n tokens at s takes a block of each group where
+    n + t - s + more is a multiple of the block, and of each with a window lets one go where
+    n + t - s + 1 - window is, once it has begun to slide; `lag` later, where a draft's guesses
+    have their places before they are computed.
     """
 
     reserves = False
 
-    def __init__(self, slots: int, block: int, shared: int = 0):
+    def __init__(
+        self, slots: int, block: int, shared: int = 0, pages: Pages | None = None,
+        longest: int | None = None, lag: int = 0,
+    ):  # fmt: skip
+        self.pages = pages or Pages(block)
         self.block = block
         self.blocks = self.free = slots // block
         self.capacity = self.blocks * block
+        self.longest = longest or self.capacity
+        self.lag, self.more = lag, self.pages.ahead - lag
         self.shared = shared // block  # blocks
         self.kept = self.shared * block  # tokens
         self.cached = False  # whether anybody has computed them yet
+        self.groups = self.pages.full + self.pages.windowed
         self.needs: dict[int, int] = {}  # generating sequences that need a block in a phase
-        self.generating = 0
+        self.frees: dict[int, int] = {}  # and those that let one go
+        self.generating = self.sliding = 0
+        self.covered = -1
+        self.reading: dict[int, tuple[int, int]] = {}  # of those that are read: blocks, of a group
+        self.late: dict[int, int] = {}  # blocks that who has just begun needs for its first step
+        self.gone: dict[int, int] = {}  # blocks that windows have let go of; -1: those that slide
 
     @property
     def held(self) -> int:
@@ -141,51 +196,163 @@ class Paged:
     def asked(self) -> int:
         return self.held
 
+    @property
+    def prefix(self) -> int:
+        """Blocks that keep the shared prefix: of a window no more than it sees of it."""
+        if not self.pages.windowed:
+            return self.pages.full * self.shared
+        seen = self.shared - self.pages.unseen(self.kept) // self.block
+        return self.pages.full * self.shared + self.pages.windowed * seen
+
     def ever(self, prompt: int, output: int) -> bool:
-        return ceil_div(prompt + output - 1, self.block) <= self.blocks
+        tokens = prompt + output - 1 + self.pages.ahead
+        return self.pages.asked(tokens, self.longest) <= self.blocks
 
     def admit(self, i: int, prompt: int, output: int, length: int) -> int | None:
-        there = self.shared if self.cached else 0
-        needed = ceil_div(length, self.block) - there
-        if needed > self.free:
+        first = self.shared and not self.cached
+        needed = self.pages.asked(length + self.pages.ahead, self.longest)
+        if needed - (0 if first else self.prefix) > self.free:
             return None
-        self.free -= needed
-        self.cached = self.shared > 0
-        return there * self.block
+        there = self.kept if self.cached else 0
+        if first:
+            self.free -= self.prefix
+            self.cached = True
+        self.free -= self.pages.constant
+        self.reading[i] = self.pages.constant, 0
+        return there
 
-    def release(self, i: int, length: int) -> None:
-        self.free += ceil_div(length, self.block) - self.shared
+    def read(self, i: int, start: int, now: int) -> bool:
+        before, total = self.reading[i]
+        places = max(self.kept, start + now) + (self.more if total else 0)
+        held = self.pages.blocks(places, start, self.shared)
+        if held - before > self.free:
+            return False
+        self.free -= held - before
+        self.reading[i] = held, ceil_div(places, self.block)
+        return True
 
-    def start(self, computed: int, iteration: int) -> None:
-        phase = (computed - iteration) % self.block
-        self.needs[phase] = self.needs.get(phase, 0) + 1
+    def drop(self, i: int) -> None:
+        self.free += self.reading.pop(i)[0]
+
+    def start(self, i: int, tokens: int, at: int) -> None:
+        if not self.generating:
+            self.covered = max(self.covered, at - 1)
+        held, total = self.reading.pop(i)
+        late = self.groups * (self._total(tokens, at) - total)
+        if late:
+            self.late[i] = late
+        self.free += held + late - self._held(i, tokens, at)
+        _count(self.needs, (tokens - at + self.more) % self.block, 1)
         self.generating += 1
 
-    def stop(self, computed: int, iteration: int) -> None:
-        phase = (computed - iteration) % self.block
-        self.needs[phase] -= 1
-        if not self.needs[phase]:
-            del self.needs[phase]
+    def slide(self, i: int, tokens: int, at: int) -> None:
+        before = self._held(i, tokens, at)
+        if self.pages.chunked:
+            self.gone[i] = max(self.shared, self.pages.unseen(tokens) // self.block)
+        else:
+            self.gone[i] = -1
+            _count(self.frees, self._of_window(tokens - at), 1)
+            self.sliding += 1
+        self.free += before - self._held(i, tokens, at)
+
+    def leave(self, i: int, tokens: int, at: int) -> None:
+        self.free += self._held(i, tokens, at) - self.late.pop(i, 0)
+        if self.gone.pop(i, 0) < 0:
+            _count(self.frees, self._of_window(tokens - at), -1)
+            self.sliding -= 1
+        _count(self.needs, (tokens - at + self.more) % self.block, -1)
         self.generating -= 1
 
-    def go_on(self, iteration: int, most: int) -> int:
-        """Hands out the blocks of as many iterations as there are blocks for: in each round of
-        `block` iterations every generating sequence needs one."""
-        rounds = min(most // self.block, self.free // max(1, self.generating))
-        self.free -= rounds * self.generating
-        first = iteration + rounds * self.block
-        rest = most - rounds * self.block
-        for step in self._steps_in_need(first, rest):
-            wanted = self.needs[-(first + step) % self.block]
-            if wanted > self.free:
-                return most - rest + step
-            self.free -= wanted
-        return most
+    def _of_window(self, phase: int) -> int:
+        return (phase - self.lag + 1 - self.pages.window) % self.block
 
-    def _steps_in_need(self, first: int, steps: int) -> Iterable[int]:
-        """After how many iterations from `first` some sequence needs a block, less than `steps`."""
-        block, needs = self.block, self.needs
+    def _total(self, tokens: int, at: int) -> int:
+        """Blocks of a group for a generating sequence that has so many tokens at `at`."""
+        return ceil_div(tokens + self.covered - at + 1 + self.more, self.block)
+
+    def _held(self, i: int, tokens: int, at: int) -> int:
+        """All that it has of its own, or will have when all are covered."""
+        pages, total = self.pages, self._total(tokens, at)
+        found = pages.full * (total - self.shared) + pages.constant
+        if pages.windowed:
+            gone = self.gone.get(i, self.shared)
+            if gone < 0:
+                gone = (tokens + self.covered - at - self.lag + 1 - pages.window) // self.block
+            found += pages.windowed * (total - gone)
+        return found
+
+    def cover(self, last: int) -> int:
+        """Hands out the blocks of as many steps as there are blocks for: in each round of `block`
+        steps every generating sequence needs one."""
+        if self.late:
+            wanted = sum(self.late.values())
+            if wanted > self.free:
+                return min(self.covered, last - 1)
+            self.free -= wanted
+            self.late.clear()
+        most = last - self.covered
+        if most <= 0 or not self.generating:
+            self.covered = max(self.covered, last)
+            return self.covered
+        each = self.groups * self.generating - self.pages.windowed * self.sliding
+        rounds = most // self.block if self.groups else 0
+        if rounds and self.sliding:
+            high = self._high()
+            if self.free < high:
+                rounds = 0
+            elif each > 0:
+                rounds = min(rounds, (self.free - high) // each + 1)
+        elif rounds:
+            rounds = min(rounds, self.free // each)
+        self.free -= rounds * each
+        first = self.covered + 1 + rounds * self.block
+        for step in self._steps(first, last - first + 1):
+            taken = self._taken(first + step)
+            if taken > self.free:
+                self.covered = first + step - 1
+                return self.covered
+            self.free -= taken
+        self.covered = last
+        return last
+
+    def uncover(self, last: int) -> None:
+        while self.covered > last:
+            self.free += self._taken(self.covered)
+            self.covered -= 1
+
+    def _taken(self, at: int) -> int:
+        """Blocks that are taken at this step, less those that are let go of."""
+        taken = self.groups * self.needs.get(-at % self.block, 0)
+        if self.sliding:
+            taken -= self.pages.windowed * self.frees.get(-at % self.block, 0)
+        return taken
+
+    def _high(self) -> int:
+        """The most blocks that a round has taken at any of its steps."""
+        level = high = 0
+        first = self.covered + 1
+        for step in self._steps(first, self.block):
+            level += self._taken(first + step)
+            high = max(high, level)
+        return high
+
+    def _steps(self, first: int, steps: int) -> Iterable[int]:
+        """After how many steps from `first` blocks are taken or let go of, less than `steps`."""
+        block, needs, frees = self.block, self.needs, self.frees
         steps = min(steps, block)  # a second round starts only where the first finds no block
-        if steps < len(needs):
-            return (step for step in range(steps) if -(first + step) % block in needs)
-        return sorted(step for phase in needs if (step := -(phase + first) % block) < steps)
+        if steps < len(needs) + len(frees):
+            return (
+                step for step in range(steps)
+                if (phase := -(first + step) % block) in needs or phase in frees
+            )  # fmt: skip
+        phases = needs.keys() | frees.keys() if frees else needs
+        return sorted(step for phase in phases if (step := -(phase + first) % block) < steps)
+
+
+def _count(counts: dict[int, int], key: int, by: int) -> None:
+    """One more or one fewer; what nobody has is no key."""
+    found = counts.get(key, 0) + by
+    if found:
+        counts[key] = found
+    else:
+        del counts[key]

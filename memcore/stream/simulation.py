@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
 
-from memcore import policies
+from memcore import policies, serving
 from memcore.evaluate import evaluate
+from memcore.pages import ceil_div
 from memcore.plan import Plan
 from memcore.report import plain
+from memcore.serving import Server
+from memcore.serving_time import sent, transfer_rate
 from memcore.stream.clock import Clock
 from memcore.stream.engine import KINDS, Continuous, Static, Trace
 from memcore.stream.lengths import Lengths, Requests, draw, longest
-from memcore.stream.pools import Contiguous, Paged, ceil_div, power_of_two
+from memcore.stream.pace import STEADY, Guessed, Pace
+from memcore.stream.pools import Batch, Contiguous, Paged, power_of_two
 
 POINTS = 120  # of a timeline
 TABLE_ENTRY = 4  # bytes of a block table's entry: int32 (vllm/v1/worker/block_table.py)
@@ -29,6 +33,7 @@ class Spread:
     mean: float
     p50: float
     p90: float
+    p95: float
     p99: float
 
     @classmethod
@@ -36,7 +41,7 @@ class Spread:
         if not values:
             return None
         ordered = sorted(values)
-        at = [ordered[math.ceil(q * len(ordered)) - 1] for q in (0.5, 0.9, 0.99)]
+        at = [ordered[math.ceil(q * len(ordered)) - 1] for q in (0.5, 0.9, 0.95, 0.99)]
         return cls(fmean(ordered), *at)
 
 
@@ -125,16 +130,18 @@ class Stream:
 
 
 def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
-    """The plan's stream under every strategy; None when the plan cannot be served at all."""
+    """The plan's stream under every strategy; None when the plan cannot be served at all, or has
+    an encoder, which reads prompts whole and apart."""
     report = evaluate(plan)
-    if report.serve is None:
+    if report.serve is None or plan.architecture.encoder_decoder:
         return None
-    s, slots = plan.serve, report.serve.kv_capacity_tokens
+    s, slots = plan.serve, serving.places(plan, report.serve)
     requests, clock, most = draw(plan, lengths), Clock.of(plan), longest(plan)
+    server = Server.of(plan)
     runs = [
         run(plan, name, requests, clock, slots)
         for name, strategy in policies.STRATEGIES.items()
-        if not strategy.shares or s.shared_prefix >= s.block_size
+        if not strategy.shares or _shares(server)
     ]
     table = min(s.concurrency, s.max_batched_tokens) * ceil_div(most, s.block_size) * TABLE_ENTRY
     return Stream(
@@ -150,33 +157,86 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
     )
 
 
+def _shares(server: Server) -> bool:
+    """Whether sequences have blocks in common: whole ones of a prefix, and no state after it, which
+    vLLM does not keep unless asked to."""
+    cut = serving.room(server, serving.one_forward(server))
+    return server.plan.serve.shared_prefix >= cut.tokens and not server.caches.recurrent
+
+
 def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> Run:
-    """One strategy, with a cache of `slots` tokens."""
+    """One strategy, with a cache of `slots` places."""
     s, most, strategy = plan.serve, longest(plan), policies.STRATEGIES[name]
+    server = Server.of(plan)
+    pages = serving.pages(server, serving.room(server, serving.one_forward(server)))
+    pace: Pace = STEADY
+    if s.draft_tokens:
+        pace = Guessed.of(s.draft_tokens, s.draft_acceptance, s.seed)
+    prefix = requests.shared if strategy.shares and _shares(server) else 0
+
+    def paged(lag: int) -> Paged:
+        ahead = replace(pages, ahead=pages.ahead if lag else 0)
+        return Paged(slots, pages.block, prefix, ahead, most, lag)
+
+    limits, words = (s.concurrency, s.max_batched_tokens), policies.PREFILLS[s.prefill]
+    read = None
+    asked = requests
+    if words.elsewhere:
+        read = Continuous(requests.prompts_alone(), paged(0), clock, *limits).run()
+        asked, who = _sent(requests, read, server)
     if strategy.static:
-        return _read_off(
-            name,
-            requests,
-            Static(requests, slots, most, clock, s.concurrency, s.max_batched_tokens).run(),
-        )
-    pool: Contiguous | Paged
-    if strategy.reserve:
-        pool = Contiguous(slots, partial(RESERVES[strategy.reserve], most))
+        reserve = partial(RESERVES["max"], most, pages.ahead)
+        batch = Batch(slots, reserve, pages)
+        trace = Static(asked, batch, clock, *limits, pace, words.elsewhere).run()
     else:
-        pool = Paged(slots, s.block_size, requests.shared if strategy.shares else 0)
-    trace = Continuous(requests, pool, clock, s.concurrency, s.max_batched_tokens).run()
-    return _read_off(name, requests, trace)
+        pool: Contiguous | Paged = paged(s.draft_tokens)
+        if strategy.reserve:
+            pool = Contiguous(slots, partial(RESERVES[strategy.reserve], most, pages.ahead), pages)
+        mixed = words.chunked or words.elsewhere
+        trace = Continuous(asked, pool, clock, *limits, mixed, pace, words.elsewhere).run()
+    if read:
+        trace = _joined(requests, read, trace, who)
+    return _read_off(plan, name, requests, trace)
 
 
-# What a request asks for at its start, of prompt and output; the longest sequence comes first.
-RESERVES: dict[str, Callable[[int, int, int], int]] = {
-    "max": lambda most, prompt, output: most,
-    "pow2": lambda most, prompt, output: min(most, prompt + power_of_two(output)),
-    "oracle": lambda most, prompt, output: prompt + output,
+def _sent(requests: Requests, read: Trace, server: Server) -> tuple[Requests, list[int]]:
+    """The requests as they come to the GPUs that generate, and which of the stream's they are: one
+    cache after the other goes over the link, when its prompt is read."""
+    who = [i for i, at in enumerate(read.first) if not math.isnan(at)]
+    who.sort(key=lambda i: (read.first[i], i))
+    none, one = (sent(server, tokens) for tokens in (0, 1))
+    rate, free, ready = transfer_rate(server.plan)[1], 0.0, []
+    for i in who:
+        free = max(free, read.first[i]) + (none + (one - none) * requests.prompts[i]) / rate
+        ready.append(free)
+    prompts, outputs = (tuple(of[i] for i in who) for of in (requests.prompts, requests.outputs))
+    return Requests(tuple(ready), prompts, outputs, requests.shared), who
+
+
+def _joined(requests: Requests, read: Trace, trace: Trace, who: Sequence[int]) -> Trace:
+    """What happened to each request of the stream, from its prompt on."""
+    found = Trace.of(requests, trace.meter.capacity)
+    for k, i in enumerate(who):
+        if not math.isnan(trace.started[k]):
+            found.started[i] = read.started[i]
+        found.first[i], found.done[i] = trace.first[k], trace.done[k]
+    return replace(
+        trace, started=found.started, first=found.first, done=found.done, computed=read.computed,
+        recomputed=trace.recomputed + read.recomputed, cut=trace.cut or read.cut,
+        preemptions=trace.preemptions + read.preemptions,
+    )  # fmt: skip
+
+
+# What a request asks for at its start, of prompt and output; the longest sequence comes first, and
+# places for a draft's guesses second.
+RESERVES: dict[str, Callable[[int, int, int, int], int]] = {
+    "max": lambda most, ahead, prompt, output: most,
+    "pow2": lambda most, ahead, prompt, output: min(most, prompt + power_of_two(output) + ahead),
+    "oracle": lambda most, ahead, prompt, output: min(most, prompt + output + ahead),
 }
 
 
-def _read_off(name: str, requests: Requests, trace: Trace) -> Run:
+def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace) -> Run:
     arrivals, outputs = requests.arrivals, requests.outputs
     done = [i for i, at in enumerate(trace.done) if not math.isnan(at)]
     started = sum(not math.isnan(at) for at in trace.started)
@@ -243,21 +303,22 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             f"Lengths are drawn from the {len(lengths):,} rows of a file, which is not part of the "
             "plan or its link."
         )
+    server = Server.of(plan)
+    if s.shared_prefix and server.caches.recurrent:
+        notes.append("No prefix is shared: layers with a state keep none after it.")
     if s.max_batched_tokens < s.concurrency:
         notes.append(
             f"At most {s.max_batched_tokens:,} sequences run at once: an iteration has room for as "
             "many tokens."
         )
-    if s.draft_tokens:
-        notes.append("One token a step: guessed tokens are not simulated.")
+    if s.draft_tokens and s.draft_model != "none":
+        notes.append("What a draft's model takes to read prompts is not in these times.")
+        if s.offload_kv != "none":
+            notes.append("Nor is what its own cache takes to come from the host.")
     if policies.PREFILLS[s.prefill].elsewhere:
-        notes.append("Prompts are read on the GPUs that generate, not elsewhere.")
-    if s.offload_kv != "none":
-        notes.append("What reading the cache from the host takes is not in these times.")
-    if plan.architecture.window:
         notes.append(
-            "Layers with a window: each token takes as much of the cache, and of the time, as on "
-            f"average of a sequence of {s.prompt_len + s.output_len:,} tokens."
+            "Prompts are read on one other replica with a cache as large, and sent one after the "
+            "other. Whoever is put out is read again where it generates."
         )
     if plan.parallel.pp > 1:
         notes.append("One batch passes the pipeline's stages at a time: they do not overlap.")

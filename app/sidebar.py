@@ -71,7 +71,7 @@ def draw(page: str) -> None:
         _fields("train.ema", "train.embedding_gradient", "train.frozen")
         if state.drafted("train.frozen") == LOWER:
             _fields("train.trained_layers")
-        _fields("train.checkpoint_every", "train.adapter")
+        _fields("train.checkpoint_every", "train.early_stop", "train.adapter")
         if state.drafted("train.framework") == "megatron":
             _fields("train.mtp_layers")
         if state.drafted("train.adapter") != "none":
@@ -99,6 +99,8 @@ def draw(page: str) -> None:
         _fields("run.price_per_gpu_hour", "run.watts_per_gpu", "run.pue")
     with st.expander("Serving", expanded=page == "Serve"):
         _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
+        if state.plan().architecture.recurrence:
+            _fields("serve.state_dtype")
         _fields("serve.prompt_len", "serve.output_len")
         if tower and tower.image:
             _fields("serve.images")

@@ -60,7 +60,6 @@ from memcore.ledger import (
     Group,
     Template,
     gradients,
-    saved,
     tied_gradient,
     window,
 )
@@ -296,7 +295,7 @@ def instants(step: Step) -> list[Instant]:
         Instant(
             "embedding-backward",
             "Backward of the embedding",
-            [*backward, *so_far(layers.counts), (saved(blocks.embed), 1), *waiting(step)],
+            [*backward, *so_far(layers.counts), *waiting(step)],
             window(blocks.embed, BACKWARD, merge),
         ),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from memcore.answers import answers
@@ -13,7 +13,7 @@ from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.instants import Step
 from memcore.ledger import Amounts
-from memcore.memory import Counted, count, depths_of, fullest, layers_of, step_of, training_sizes
+from memcore.memory import Counted, by_rank, count, depths_of, layers_of, steps_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
 from memcore.policies import AVERAGED, DENSE, NO_LAYER
@@ -78,8 +78,9 @@ def not_planned(plan: Plan) -> str:
     own = plan.train.framework == "megatron"
     if not FAMILIES[plan.architecture.family].trained:
         return (
-            f"model: what {plan.architecture.family} layers with a state keep for backward is not "
-            "known yet; such models are planned for serving alone. Choose another model to train."
+            f"what layers with a state keep for backward is not known yet, and "
+            f"{plan.architecture.label} has some; it is planned for serving alone. Set model to "
+            "another to train."
         )
     if p.etp > 1 and not (own and plan.architecture.experts):
         return (
@@ -119,7 +120,7 @@ class Training:
     """One training step of a plan: its memory, and its time for those who ask."""
 
     plan: Plan
-    step: Step
+    steps: Sequence[Step]  # of every pipeline stage
     amounts: Amounts
     counted: Counted
 
@@ -133,8 +134,15 @@ class Training:
         amounts = Amounts(sizes)
         if pool is not None:
             amounts = pool.setdefault(tuple(sizes.items()), amounts)
-        step, ranks = (step_of(plan), ()) if plan.parallel.pp == 1 else fullest(plan, amounts)
-        return cls(plan, step, amounts, count(plan, step, amounts, ranks, rows))
+        steps = steps_of(plan)
+        ranks = by_rank(steps, amounts) if len(steps) > 1 else ()
+        fullest = steps[max(ranks, key=lambda r: r.allocated_bytes).rank] if ranks else steps[0]
+        return cls(plan, steps, amounts, count(plan, fullest, amounts, ranks, rows))
+
+    @property
+    def step(self) -> Step:
+        """Of the stage that needs the most memory."""
+        return self.steps[self.memory.peak.rank]
 
     @property
     def memory(self) -> Memory:
@@ -152,11 +160,8 @@ class Training:
         """With an engine on the same GPUs; None where there is none."""
         return together(self.plan, self.step, self.amounts, self.memory)
 
-    def time(self) -> Time | None:
-        """None where it is not computed yet: of models of several stacks."""
-        if self.plan.architecture.tower:
-            return None
-        return training_time(self.plan, self.step, self.amounts)
+    def time(self) -> Time:
+        return training_time(self.plan, self.steps, self.amounts)
 
 
 Pool = dict[tuple[tuple[str, Number], ...], Amounts]
@@ -242,11 +247,8 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    if model.tower:
-        notes.append(
-            "The time of a training step is not computed yet for models of several stacks; its "
-            "memory is."
-        )
+    if model.encoder_decoder:
+        notes.append("Tokens of a step, of a second and of the whole run are those that are read.")
     return notes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memcore import constants, deepspeed, offload, pipeline, policies
@@ -113,6 +114,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             waiting=pipeline.in_flight(plan, stage) - 1,
             losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
             average=t.ema,
+            to_end=t.early_stop == "off" or (t.early_stop == "auto" and t.framework == "megatron"),
         )
     )
 
@@ -269,8 +271,8 @@ class Counted:
     ledger: tuple[LedgerRow, ...]
 
 
-def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]:
-    """The pipeline stage that needs the most memory, and the peak of every stage.
+def by_rank(steps: Sequence[Step], amounts: Amounts) -> tuple[RankMemory, ...]:
+    """The peak of every pipeline stage.
 
     Stages that run the same differ in how many micro-batches wait: that much is added to each
     instant but the optimizer's step, so that a stage is evaluated once for all that are like it.
@@ -278,11 +280,11 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
     ranks: list[RankMemory] = []
     Sized = tuple[Instant, Number, int]  # an instant, its bytes, and where in its window
     seen: dict[tuple[bool, bool, Layers], tuple[list[Sized], dict[str, int]]] = {}
-    steps = steps_of(plan)
+    at_peak: dict[Instant, InstantMemory] = {}
     for stage, step in enumerate(steps):
-        alone = _same(replace(step, waiting=0)) if step.waiting else step
         key = step.first, step.last, step.layers
         if key not in seen:
+            alone = _same(replace(step, waiting=0)) if step.waiting else step
             moments = [(i, *instant_bytes(i, amounts)) for i in alone.instants]
             seen[key] = (
                 moments,
@@ -291,12 +293,11 @@ def fullest(plan: Plan, amounts: Amounts) -> tuple[Step, tuple[RankMemory, ...]]
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
         top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))
-        peak = _moment(*top, amounts, stage)
+        peak = at_peak.get(top[0]) or at_peak.setdefault(top[0], _moment(*top, amounts, stage))
         more = 0 if peak.id == "optimizer-step" else n
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
         ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
-    most = max(ranks, key=lambda r: r.allocated_bytes)
-    return steps[most.rank], tuple(ranks)
+    return tuple(ranks)
 
 
 def count(

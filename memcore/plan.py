@@ -259,6 +259,9 @@ class Train(_Part):
         ge=1,
         le=1_000,
     )
+    early_stop: _words(policies.EARLY_STOP) = _field(  # type: ignore[valid-type]
+        "auto", "Early stop", "Whether a checkpointed layer runs again only as far as it must."
+    )
     kernels: _words(policies.KERNELS) = _field(  # type: ignore[valid-type]
         "hf", "Kernels", "Whose layer code runs; it decides which tensors are saved."
     )
@@ -336,6 +339,11 @@ class Serve(_Part):
     )
     kv_dtype: _words(policies.KV_DTYPES) = _field(  # type: ignore[valid-type]
         "bf16", "KV dtype", "How keys and values are cached."
+    )
+    state_dtype: _words(policies.STATE_DTYPES) = _field(  # type: ignore[valid-type]
+        "auto",
+        "State dtype",
+        "Of what state space models and linear attention keep of a sequence in vLLM.",
     )
     kv_cache: _words(policies.KV_CACHES) = _field(  # type: ignore[valid-type]
         "paged", "KV cache", "How cache memory is handed to sequences."

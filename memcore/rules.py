@@ -161,6 +161,9 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     if (t.kernels == "megatron") != (t.framework == "megatron"):
         other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
+    if t.framework == "megatron" and t.early_stop == "on":
+        message = "Megatron runs a checkpointed layer again to its end; set it to auto or off"
+        issues.append(Issue("train.early_stop", message))
     issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
     issues += _frozen_issues(plan, model)
@@ -634,12 +637,15 @@ def _serving_issues(plan: Plan, model: Model | None) -> list[Issue]:
                 )
             )
     if model is not None and model.recurrence and s.offload_kv != "none":
-        issues.append(
-            Issue(
-                "serve.offload_kv",
-                "states of sequences on the host are not planned; set it to none",
+        message = "states of sequences on the host are not planned; set it to none"
+        issues.append(Issue("serve.offload_kv", message))
+    if model is not None and model.recurrence and s.state_dtype != "auto":
+        manager = policies.KV_CACHES[s.kv_cache]
+        if manager.state not in ("", s.state_dtype):
+            message = (
+                f"there states are {manager.state}; set it to auto, or serve.kv_cache to paged"
             )
-        )
+            issues.append(Issue("serve.state_dtype", message))
     try:
         node = plan.node
     except KeyError:  # an unknown preset, which is reported on its own

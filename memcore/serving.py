@@ -220,7 +220,9 @@ class Server:
         if not recurrence:
             return ()
         weights = policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
-        state = self.manager.state or recurrence.dtype or weights
+        chosen = self.plan.serve.state_dtype
+        asked = recurrence.dtype or weights if chosen == "auto" else chosen
+        state = self.manager.state or asked
         return ("convolution state", CONVOLUTION, weights), ("recurrent state", STATE, state)
 
     @property
@@ -296,6 +298,7 @@ def _scans(e: Execution) -> bool:
     return f".{SCAN}." in e.work.name
 
 
+@functools.lru_cache(maxsize=256)
 def _caching(model: Model, per_stage: int) -> tuple[Caching, Caching]:
     """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
     the first of several."""
@@ -465,7 +468,9 @@ def serve(plan: Plan) -> Serve:
     """Memory and speed of serving on one replica of tp x pp GPUs. Sizes are per GPU."""
     s, server = plan.serve, Server.of(plan)
     amounts = one_forward(server)
-    weights, tables = _weights(server, amounts), _tables(server, amounts)
+    stored_here = _held(server, amounts)
+    weights = _weights(server, stored_here, amounts)
+    tables = _tables(server, stored_here, amounts)
     activations = _activations(server, amounts)
     per_token = server.kv_per_token
     overhead = int(sum(c.middle for c in overheads(plan)))
@@ -609,9 +614,9 @@ def _held(server: Server, amounts: Amounts) -> list[list[Held]]:
     return found
 
 
-def _weights(server: Server, amounts: Amounts) -> list[LedgerRow]:
+def _weights(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
     rows = []
-    for p, kind, times in (item for held in _held(server, amounts) for item in held):
+    for p, kind, times in (item for part in held for item in part):
         shape = shared_out(server, p.shape)
         each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
         rows.append(
@@ -643,16 +648,17 @@ def _types(server: Server, amounts: Amounts, p: Storage, layers: Sequence[int]) 
 def _heaviest(server: Server, amounts: Amounts) -> list[list[int]]:
     """The layers of each kind on the pipeline stage whose layers weigh most."""
     weights = [sum(amounts.elements(p.shape) for p in tape.parameters) for tape, _ in server.layers]
-    stack = server.stack
-    stages = [
-        range(i, min(i + server.stage_layers, stack.count))
-        for i in range(0, stack.count, server.stage_layers)
-    ]
+    return _stage_of(tuple(weights), server.stack, server.stage_layers)
+
+
+@functools.lru_cache(maxsize=256)
+def _stage_of(weights: tuple[int, ...], stack: Layers, per_stage: int) -> list[list[int]]:
+    stages = [range(i, min(i + per_stage, stack.count)) for i in range(0, stack.count, per_stage)]
     best = max(stages, key=lambda stage: sum(weights[stack.kind(i)] for i in stage))
-    return [[i for i in best if stack.kind(i) == k] for k in range(len(server.layers))]
+    return [[i for i in best if stack.kind(i) == k] for k in range(len(weights))]
 
 
-def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
+def _tables(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
     """What vLLM keeps besides weights: cosines and sines of the model's positions; of latent
     attention what multiplies with the latents themselves."""
     model = server.plan.architecture
@@ -668,7 +674,8 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
             )
         )  # fmt: skip
     if server.draft:
-        n = sum(r.bytes for r in _weights(server.draft, server.draft.amounts(1, 1)))
+        alone = server.draft.amounts(1, 1)
+        n = sum(r.bytes for r in _weights(server.draft, _held(server.draft, alone), alone))
         rows.append(
             LedgerRow(
                 "draft model", "tables", f"bytes {n:,}", "int8", n, 1, n, "hbm", "always", "exact",
@@ -687,15 +694,15 @@ def _tables(server: Server, amounts: Amounts) -> list[LedgerRow]:
                     "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
                 )
             )  # fmt: skip
-    return rows + _rests(server, amounts)
+    return rows + _rests(server, held, amounts)
 
 
-def _rests(server: Server, amounts: Amounts) -> list[LedgerRow]:
+def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
     """What the allocator leaves unused beside the matrices of each layer, as an engine joins them:
     queries, keys and values are one tensor, and so are gate and up."""
     joined: dict[tuple[str, ...], list[tuple[Storage, str, int]]] = {}
-    for i, held in enumerate(_held(server, amounts)):
-        for p, kind, n in held:
+    for i, part in enumerate(held):
+        for p, kind, n in part:
             joined.setdefault((str(i), stored.joined(p.name), kind), []).append((p, kind, n))
     rows = []
     for (_, name, kind), parts in joined.items():

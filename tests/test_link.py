@@ -87,6 +87,7 @@ V1 = {  # what an empty link of version 1 means, for ever
     "serve.draft_model": "none",
     "serve.offload_weights": 0.0,
     "serve.offload_kv": "none",
+    "serve.state_dtype": "auto",
 }
 GOLDEN: dict[str, dict[str, Any]] = {
     "": {},

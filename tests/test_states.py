@@ -9,7 +9,7 @@ import math
 import pytest
 from test_explain import checked
 
-from memcore import Plan, PlanError, catalog, evaluate
+from memcore import Plan, PlanError, catalog, evaluate, link, sweep
 from memcore.errors import Issue
 from memcore.explain import Book
 from memcore.families import FAMILIES, from_config
@@ -181,6 +181,53 @@ def test_groups_of_pages():
     assert pages.blocks == math.ceil(262_144 / 544) + 3
 
 
+@pytest.mark.parametrize(("dtype", "tokens"), [("auto", 528), ("fp32", 528), ("bf16", 272)])
+def test_the_dtype_of_states_is_a_word_of_the_plan(dtype, tokens):
+    """Qwen3.5 9B's config asks for fp32; vLLM's --mamba-ssm-cache-dtype says otherwise."""
+    s = served("qwen3.5-9b-text", state_dtype=dtype)
+    assert s.block_tokens == tokens
+    assert {row.dtype for row in s.rows if row.name == "recurrent state"} == {
+        "bf16" if dtype == "bf16" else "fp32"
+    }
+
+
+def test_a_dtype_that_an_engine_has_not_is_named():
+    with pytest.raises(PlanError, match=r"serve\.state_dtype.*serve\.kv_cache to paged"):
+        plan_of("mamba2-780m", state_dtype="bf16", kv_cache="dynamic")
+    assert served("mamba2-780m", state_dtype="fp32", kv_cache="dynamic")
+    assert served("llama-3-8b", state_dtype="bf16", kv_cache="dynamic")  # which keeps none
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ({"offload_kv": "cpu"}, "serve.offload_kv"),
+        ({"draft_tokens": 2, "draft_model": "mamba2-780m"}, "serve.draft_model"),
+    ],
+)
+def test_what_is_not_planned_with_states_is_named(words, field):
+    with pytest.raises(PlanError) as caught:
+        plan_of("granite-4.0-h-tiny", **words)
+    assert field in [issue.field for issue in caught.value.issues]
+    document = plan_of("granite-4.0-h-tiny").document()
+    document["serve"] |= words
+    fitted, issues = link.repair(document)
+    assert issues
+    assert evaluate(fitted).serve
+
+
+def test_heads_of_states_must_be_shared_out_whole():
+    """Qwen3-Next's 16 attention heads and 32 of states; Falcon-H1 7B's 24 divide by 3, 12 by 8."""
+    with pytest.raises(PlanError, match=r"128 heads of a layer's state do not divide by tp 5"):
+        plan_of("nemotron-nano-9b-v2", tp=5)
+
+
+def test_a_sweep_of_what_does_not_train_is_nan():
+    cells = sweep(plan_of("mamba2-780m"), {"train.micro_batch": [1, 2], "train.seq_len": [128]})
+    assert cells.shape == (2, 1)
+    assert all(math.isnan(c) for c in cells.flat)
+
+
 # ---- laws
 
 
@@ -304,9 +351,7 @@ def test_training_is_refused_by_name(family):
     report = evaluate(plan_of(config(family)))
     assert report.memory is report.time is report.run is report.together is None
     assert report.serve
-    assert (
-        f"what {family} layers with a state keep for backward is not known yet" in report.notes[0]
-    )
+    assert "what layers with a state keep for backward is not known yet" in report.notes[0]
 
 
 @pytest.mark.parametrize(

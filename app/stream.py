@@ -96,8 +96,8 @@ def asked(stream: Stream, plan: Plan, file: str) -> str:
         f"{stream.prompt_tokens_mean:,.0f} tokens on average, outputs of "
         f"{stream.output_tokens_mean:,.0f}{prefix}, together at most {stream.longest_tokens:,} of "
         f"{stream.longest_allowed:,}. {read}. At most {s.concurrency:,} run at once. Seed "
-        f"{s.seed:,}: the same plan gives the same numbers. These are simulated, iteration by iteration, on this "
-        "page's roofline; a real scheduler's own time is not in them."
+        f"{s.seed:,}: the same plan gives the same numbers. These are simulated, iteration by "
+        "iteration, on this page's roofline; a real scheduler's own time is not in them."
     )
 
 

@@ -40,7 +40,7 @@ from memcore.recurrent import mamba2_mixer
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
-UNLIMITED = 1 << 20  # tokens: no position is told to the model, so that nothing limits it
+UNLIMITED = 1 << 25  # tokens: no position is told to the model, so none that a plan has is too many
 
 
 def heads_of_a_state(k: Keys, heads: int, width: int, by_key: str) -> int:

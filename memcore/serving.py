@@ -180,6 +180,15 @@ class Server:
         return self.caches.windowed
 
     @property
+    def reductions(self) -> int:
+        """How often a forward sums what tensor-parallel ranks have: after each attention, state and
+        MLP, or experts with a shared one."""
+        layers, recurrence = self.plan.architecture.layers, self.plan.architecture.recurrence
+        if recurrence and recurrence.alone:
+            return layers
+        return layers + self.every.attends + self.every.recurrent
+
+    @property
     def bounded(self) -> bool:
         """Whether some layers keep no more of a sequence however long it is."""
         return bool(self.caches.windowed or self.caches.recurrent)

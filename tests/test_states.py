@@ -336,6 +336,21 @@ def test_no_position_ends_what_has_none():
     assert answer.value == MOST_TOKENS + 256
 
 
+@pytest.mark.parametrize(
+    ("model", "times"),
+    [
+        ("qwen3-next-80b-a3b", 2 * 48),
+        ("falcon-h1-7b", 3 * 44),
+        ("nemotron-nano-9b-v2", 56),
+        ("mamba-codestral-7b", 64),
+        ("llama-3-8b", 2 * 32),
+    ],
+)
+def test_ranks_sum_after_each_part_of_a_layer(model, times):
+    (link,) = [p for p in decoding(Server.of(plan_of(model, 2)), 1) if p.kind == "link"]
+    assert link.time.runs == times
+
+
 def test_only_layers_that_attend_read_the_cache():
     server = Server.of(plan_of("qwen3-next-80b-a3b", 2))
     (attention,) = [p for p in decoding(server, 1) if p.kind == "attention"]

@@ -76,7 +76,7 @@ def _mamba2(k: Keys, label: str) -> Model:
         kinds=(RECURRENT,) * layers,
         recurrence=Recurrence(
             heads, dim, k.count("state_size", 128), groups, k.count("conv_kernel", 4, 1000),
-            k.count("chunk_size", 256),
+            k.count("chunk_size", 256), alone=True,
         ),
         traits=Traits(
             activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu"}),

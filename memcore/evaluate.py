@@ -30,8 +30,7 @@ def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
     derive(sizes)
     kinds, layers = layers_of(model)
     blocks = build(structure_of(model), kinds)
-    of_layers = zip(blocks.layers, layers.counts, strict=True)
-    return Amounts(sizes), [(blocks.embed, 1), *of_layers, (blocks.head, 1)]
+    return Amounts(sizes), blocks.counted(layers.counts)
 
 
 @functools.lru_cache(maxsize=256)
@@ -67,8 +66,7 @@ def predicting(plan: Plan) -> int:
 
 def trained(step: Step) -> list[tuple[Storage, int]]:
     """Each weight that a step trains, and how many layers have it."""
-    of_layers = zip(step.blocks.layers, step.layers.counts, strict=True)
-    tapes = [(step.blocks.embed, 1), *of_layers, (step.blocks.head, 1)]
+    tapes = step.blocks.counted(step.layers.counts)
     return [(p, times) for tape, times in tapes for p in tape.parameters if p.trained]
 
 
@@ -160,10 +158,7 @@ class Training:
         """With an engine on the same GPUs; None where there is none."""
         return together(self.plan, self.step, self.amounts, self.memory)
 
-    def time(self) -> Time | None:
-        """None where it is not computed yet: of models of several stacks."""
-        if self.plan.architecture.tower:
-            return None
+    def time(self) -> Time:
         return training_time(self.plan, self.steps, self.amounts)
 
 
@@ -250,11 +245,8 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
-    if model.tower:
-        notes.append(
-            "The time of a training step is not computed yet for models of several stacks; its "
-            "memory is."
-        )
+    if model.encoder_decoder:
+        notes.append("Tokens of a step, of a second and of the whole run are those that are read.")
     return notes
 
 

@@ -142,6 +142,7 @@ class Step:
     waiting: int = 0
     losses: int = 0
     average: str = "none"  # of the weights that is kept besides (policies.AVERAGES)
+    to_end: bool = False  # what is run again runs to its end (policies.EARLY_STOP)
     offload_parameters: str = "none"
     offload_activations: str = "none"
     schedule: Callable[[Step], list[Instant]] | None = None
@@ -164,7 +165,7 @@ class Step:
         """One kind of state of every block, or without `ends` of the layers alone."""
         found = self._holdings.get((state, ends))
         if found is None:
-            alive = self.every(state) if ends else self.of_layers(state, self.layers.counts)
+            alive = self.every(state) if ends else self.of_layers(state, self.grouped)
             found = self._holdings[state, ends] = Holding.of(alive)
         return found
 
@@ -236,6 +237,13 @@ class Step:
     def of_layers(self, state: str, counts: list[int]) -> Alive:
         """One kind of state of `counts` layers of each kind."""
         return [(getattr(self.layer(k), state), n) for k, n in enumerate(counts)]
+
+    @functools.cached_property
+    def grouped(self) -> list[int]:
+        """How many layers of each kind are called as layers, each a group of FSDP's: what leads
+        from a tower to the main stack belongs to the root."""
+        of = zip(self.blocks.kinds, self.layers.counts, strict=False)
+        return [0 if kind.place == BRIDGE else n for kind, n in of]
 
     def every(self, state: str) -> Alive:
         """One kind of state of every block."""
@@ -503,7 +511,6 @@ def _whole(step: Step) -> list[Instant]:
                 [
                     *before,
                     *so_far(layers.counts),
-                    (saved(blocks.embed), 1),
                     *_left(step),
                     *waiting(step),
                 ],
@@ -679,7 +686,6 @@ def _sharded(step: Step) -> list[Instant]:
                     *reduced(layers.counts),
                     *root_grads(layers.counts),
                     *_left(step),
-                    (saved(blocks.embed), 1),
                     *waiting(step),
                 ],
                 window(blocks.embed, BACKWARD),

@@ -37,7 +37,7 @@ from memcore.ledger import Amounts, Group, Template
 from memcore.plan import Plan
 from memcore.policies import DTYPE_BYTES
 from memcore.report import OperationTime
-from memcore.roofline import by_phase
+from memcore.roofline import OF_LAYERS, by_phase
 from memcore.states import DEEPSPEED
 
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
@@ -260,7 +260,7 @@ def moves(
         return Move(name, {piece: n}, {"pcie": over(n, rate)}, times, hidden, by)
 
     moved = pieces(plan, step)
-    inner = [o for o in operations if o.name.startswith("layers.")]
+    inner = [o for o in operations if o.name.startswith(OF_LAYERS)]
     of = by_phase(inner)
     forward, backward = of["forward"] / batches, (of["recompute"] + of["backward"]) / batches
     found = _optimizer_moves(plan, step, amounts, cover, weights)

@@ -22,14 +22,16 @@ from memcore.dims import (
     HEAD_DIM,
     KV_HEADS,
     ROUTED,
+    STACKS,
     TP,
     B,
     S,
     Shape,
+    of_stack,
 )
 from memcore.hardware import Accelerator
 from memcore.ledger import Amounts, Terms, kept_products
-from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
+from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS, TO_END
 from memcore.report import OperationTime
 from memcore.tape import Send, Tape
 
@@ -58,6 +60,8 @@ class Work:
         return self.kernel == ATTENTION
 
 
+# How the operations of layers are called, those of a tower too; the others are of the ends.
+OF_LAYERS = ("layers.", *(f"{stack}.layers." for stack in STACKS))
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
 
 
@@ -77,15 +81,18 @@ def works(
     again   for each tape, what of it backward runs again (policies.Checkpointing)
     """
     found: dict[Work, list[int]] = {}
-    for i, (block, recompute) in enumerate(zip(tapes, again, strict=True)):
+    for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
+        recompute = word.removesuffix(TO_END)
         kept = {s.made_by for s in kept_products(block)} if recompute == OPERATIONS else set()
-        for w in block.work:
+        last = block.run_again if recompute == word else len(block.work)
+        for k, w in enumerate(block.work):
             kernel = _kernel(w)
             counted: dict[tuple[Shape, str], int] = {}
             for key in w.traffic:
                 counted[key] = counted.get(key, 0) + 1
             phases = [w.phase]
-            if w.phase == "forward" and recompute in (OPERATIONS, LAYER) and w.name not in kept:
+            again_here = w.phase == "forward" and recompute in (OPERATIONS, LAYER) and k < last
+            if again_here and w.name not in kept:
                 phases.append("recompute")
             for phase in phases:
                 work = Work(
@@ -111,11 +118,12 @@ def sends(
     keeps (torchtitan/distributed/activation_checkpoint.py: reduce_scatter_tensor).
     """
     found: dict[Send, list[int]] = {}
-    for i, (block, recompute) in enumerate(zip(tapes, again, strict=True)):
+    for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
         for s in block.sends:
             phases = [s.phase]
             reduces = s.kind in ("reduce-scatter", "all-reduce")
-            if s.phase == "forward" and recompute and not (recompute == OPERATIONS and reduces):
+            kept = word.removesuffix(TO_END) == OPERATIONS and reduces
+            if s.phase == "forward" and word and not kept:
                 phases.append("recompute")
             for phase in phases:
                 send = Send(s.what, s.kind, s.axis, s.shape, s.dtype, phase, s.behind, s.attention)
@@ -218,10 +226,15 @@ def flash_accesses(tensor: float, rows: int, head_dim: int, sram: int) -> float:
 def read_again(work: Work, amounts: Amounts, speed: Speed) -> float:
     """Bytes of keys and values that are read more than once: the tiles of a head's queries that run
     at the same time find them in the L2 cache, and there are as many as multiprocessors."""
-    head_dim = int(amounts.elements((HEAD_DIM,)))
+    stack = next((s for s in STACKS if work.name.startswith(f"{s}.")), "")
+    shapes: tuple[Shape, ...] = (HEAD_DIM,), (S / CP,), KEYS
+    if stack:
+        shapes = tuple(tuple(of_stack(stack, f) for f in shape) for shape in shapes)
+    width, tokens, keys = shapes
+    head_dim = int(amounts.elements(width))
     tile = flash_tile(speed.sram, head_dim, work.phase == "backward")
-    waves = -(-int(amounts.elements((S / CP,))) // (tile * speed.sms))
-    return SEEN * 2.0 * max(0, waves - 1) * float(amounts.bytes(KEYS, "bf16"))
+    waves = -(-int(amounts.elements(tokens)) // (tile * speed.sms))
+    return SEEN * 2.0 * max(0, waves - 1) * float(amounts.bytes(keys, "bf16"))
 
 
 EXPERT_TILE = 128  # rows of a tile of a grouped product

@@ -28,11 +28,12 @@ from memcore.ledger import Amounts, Group
 from memcore.memory import layers_of
 from memcore.ops import HIDDEN, slides
 from memcore.plan import Plan
-from memcore.policies import CHECKPOINTING, DTYPE_BYTES, NO_LAYER
+from memcore.policies import CHECKPOINTING, DTYPE_BYTES, NO_LAYER, TO_END
 from memcore.report import OperationTime, StageTime, Time, Transfer
 from memcore.roofline import (
     ATTENTION,
     EIGHT_BIT,
+    OF_LAYERS,
     PRODUCT,
     Execution,
     Speed,
@@ -43,6 +44,7 @@ from memcore.roofline import (
     seconds,
     sends,
 )
+from memcore.structure import BRIDGE, IDLE, MAIN, TOWER
 from memcore.tape import Send, Tape
 
 LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme", "host")
@@ -255,7 +257,9 @@ def ends_of(step: Step) -> tuple[Tape, ...]:
 
 def _again(step: Step) -> tuple[str, ...]:
     """What of each kind of layer backward runs again."""
-    return tuple(step.recompute(k) for k in range(len(step.blocks.kinds)))
+    words = (step.recompute(k) for k in range(len(step.blocks.kinds)))
+    to_end = step.to_end or step.blocks.structure.kernels == "compile"
+    return tuple(word + TO_END if word and to_end else word for word in words)
 
 
 def updated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
@@ -294,6 +298,8 @@ def _convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
     4 x width x sequence per layer for attention, causal or not (PaLM, Chowdhery et al., app. B),
     three times over; a sliding layer counts its window. A frozen weight has no gradient: twice, and
     once where backward does not come."""
+    if plan.architecture.tower:
+        return sum(p.times * p.passes * (p.products + p.attention) for p in parts(step, amounts))
     z = amounts.sizes
     tokens = float(z["B"]) * float(z["S"])
     # Of an image one token alone is classified, which is next to nothing.
@@ -304,6 +310,57 @@ def _convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
         fixed = min(2, passes) * 2.0 * frozen
         total += times * (passes * (2.0 * trained + attention) + fixed)
     return tokens * total / sharing(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class StackPart:
+    """One block of a model of several stacks, as MFU counts it: FLOPs of one forward, in products
+    with weights and in attention, causal or not; how many such blocks, and how often its products
+    are made: 3 times, once where nobody reads its result."""
+
+    name: str
+    times: int
+    products: float
+    attention: float
+    passes: int
+
+
+def parts(step: Step, amounts: Amounts) -> list[StackPart]:
+    """Every block of a model of several stacks. Each works on tokens of its own, so that products
+    are those that its operations declare."""
+    z, kinds = amounts.sizes, step.blocks.kinds
+    structure = step.blocks.structure
+    tower = structure.tower.stack if structure.tower else ""
+
+    def attends(stack: str, reach: Number) -> float:
+        dims = (z[f"{stack}{name}"] for name in ("B", "S", "Q", "VALUES"))
+        batch, tokens, queries, values = map(float, dims)
+        return 2.0 * batch * tokens * (queries + values) * float(reach)
+
+    found = [StackPart("embedding", 1, products(step.blocks.embed, amounts), 0.0, 3)]
+    for tape, kind, times in zip(step.blocks.layers, kinds, step.layers.counts, strict=False):
+        attention = 0.0
+        if kind.place in (TOWER, IDLE):
+            attention = attends(f"{tower}.", z[f"{tower}.S"])
+        elif kind.place == MAIN:
+            reach = min(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
+            heard = z[f"{tower}.S"] if step.blocks.carries else 0
+            attention = attends("", reach + heard)
+        passes = 1 if kind.place == IDLE else 3
+        name = "what leads to the main stack" if kind.place == BRIDGE else f"layer, {kind.label}"
+        found.append(StackPart(name, times, products(tape, amounts), attention, passes))
+    found.append(StackPart("head", 1, products(step.blocks.head, amounts), 0.0, 3))
+    return found
+
+
+def products(tape: Tape, amounts: Amounts) -> float:
+    """FLOPs of one forward of a block, attention left out."""
+    return sum(
+        count * float(amounts.elements(shape))
+        for work in tape.work
+        if work.phase == "forward" and ".core." not in work.name
+        for count, shape in work.flops
+    )
 
 
 def head_is_frozen(plan: Plan) -> bool:
@@ -470,9 +527,9 @@ def _communication(
     experts = links(plan, "EDP")
     if over.ranks <= 1 and experts.ranks <= 1:
         return []
-    t, layers = plan.train, step.layers.count
+    t, layers = plan.train, sum(step.grouped)
     batches = t.grad_accumulation
-    inner = [o for o in operations if o.name.startswith("layers.")]
+    inner = [o for o in operations if o.name.startswith(OF_LAYERS)]
     per = layers * batches
     of = by_phase(inner)
     forward = of["forward"] / per
@@ -571,16 +628,19 @@ def _deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> lis
 
 
 def layers_reached(step: Step) -> int:
-    """Layers that backward reaches: all but frozen ones before the first that is trained, whose
-    weights FSDP2 does not gather again, as their results need no gradient."""
-    of = zip(step.blocks.kinds, step.layers.counts, strict=False)
-    return sum(n for kind, n in of if not (kind.frozen and kind.leads))
+    """Layers that backward reaches: all but frozen ones before the first that is trained, and those
+    of a tower whose result nobody reads, whose weights FSDP2 does not gather again."""
+    of = zip(step.blocks.kinds, step.grouped, strict=False)
+    return sum(n for kind, n in of if not (kind.frozen and kind.leads) and kind.place != IDLE)
 
 
 def root(step: Step, state: str) -> Alive:
-    """One kind of state of embedding and head, if this stage has them."""
+    """One kind of state of embedding and head, if this stage has them, and of what leads from a
+    tower to the main stack."""
+    between = (k for k, kind in enumerate(step.blocks.kinds) if kind.place == BRIDGE)
     return [
         *step.at_first((getattr(step.embed, state), 1)),
+        *((getattr(step.layer(k), state), 1) for k in between),
         *step.at_last((getattr(step.head, state), 1)),
     ]
 

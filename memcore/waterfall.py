@@ -41,20 +41,18 @@ def waterfall(before: Plan, after: Plan) -> tuple[Change, ...]:
     here, goal = (Training.of(p, rows=False, pool=pool) for p in (before, after))
     if here is None or goal is None:
         return ()
-    time, timed = here.time(), goal.time()
+    time = here.time()
     left, found = differences(before, after), []
     while left:
-        fields, there, then = _next(here.plan, left, bool(time and timed), pool)
+        fields, there, then = _next(here.plan, left, pool)
         found.append(_change(fields, here, there, time, then))
         here, time = there, then
         left = {path: value for path, value in left.items() if path not in fields}
     return tuple(found)
 
 
-def _next(
-    plan: Plan, left: Mapping[str, Any], timed: bool, pool: Pool
-) -> tuple[dict[str, Any], Training, Time | None]:
-    """The next change that is a plan whose memory, and if `timed` whose time, is computed."""
+def _next(plan: Plan, left: Mapping[str, Any], pool: Pool) -> tuple[dict[str, Any], Training, Time]:
+    """The next change that is a plan whose training is computed."""
     names = list(left)
     tries = [[name] for name in names] + [names[:n] for n in range(2, len(names) + 1)]
     for chosen in tries:
@@ -66,9 +64,8 @@ def _next(
             changed = Training.of(Plan.of(document), rows=False, pool=pool)
         except PlanError:
             continue
-        time = changed.time() if changed else None
-        if changed and (time or not timed):
-            return fields, changed, time
+        if changed:
+            return fields, changed, changed.time()
     raise AssertionError("all changes together are the plan they lead to")
 
 

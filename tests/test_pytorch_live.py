@@ -233,3 +233,34 @@ def test_flops_of_frozen_weights(model, checkpointing, frozen, trained_layers, a
         if o.phase == "recompute" and o.name == "layers.mlp.down_proj.matmul" and model == "l-tied"
     )
     assert ours == said.get_total_flops() + spared
+
+
+# The products that layers of each end in, which torch.utils.checkpoint does not run again: behind
+# those of T5 comes a dropout, behind those of Gemma a norm, which save something.
+STACKS = {
+    "t5": (), "t5-gated": (), "llava": ("down_proj.matmul", "fc2.matmul"),
+    "llava-last": ("down_proj.matmul", "fc2.matmul"), "gemma3-vision": ("fc2.matmul",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("model", STACKS)
+def test_flops_of_several_stacks(model, checkpointing, ask):
+    """Those that PyTorch counts in a forward and its backward, over all stacks together."""
+    counter = pytest.importorskip("torch.utils.flop_counter", reason=WHY)
+    import ask_pytorch
+    import torch
+
+    table = TABLES["ask_pytorch"]
+    row = next(r for r in table["rows"] if r["model"] == model and r["kind"] == "saved")
+    row |= {"attention": "eager", "checkpointing": checkpointing}
+    words = {k: v for k, v in row.items() if k not in ANSWERS}
+    with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+        built = ask_pytorch.build(table["configs"][model], torch.bfloat16, words)
+        with counter.FlopCounterMode(display=False) as said:
+            ask_pytorch.step(built, words, autocast=False).backward()
+    time = evaluate(plan_of(row)).time
+    ours = sum(o.flops for o in time.operations if o.phase != "optimizer")
+    again = [o for o in time.operations if o.phase == "recompute"]
+    spared = sum(o.flops for o in again if o.name.endswith(STACKS[model]))
+    assert said.get_total_flops() == ours - spared

@@ -85,9 +85,6 @@ def test_what_is_not_known_is_refused_or_said():
     config = {"model_type": "llava", "text_config": {"model_type": "gpt2"}}
     with pytest.raises(PlanError, match="'gpt2' is not known here"):
         Plan.of({"model": config})
-    report = evaluate(plan())
-    assert report.time is None
-    assert any("several stacks" in note for note in report.notes)
     with pytest.raises(PlanError, match=r"serve\.weight_dtype: llava is served in 16 or 32 bits"):
         Plan.of(LLAVA | {"serve": {"weight_dtype": "fp8"}})
     mended, _ = link.repair(LLAVA | {"serve": {"weight_dtype": "fp8"}})
@@ -382,3 +379,81 @@ def test_a_prompt_too_short_for_an_image_has_none():
     assert (mended.serve.images, mended.serve.prompt_len) == (0, 100)
     assert [i.field for i in issues] == ["serve.images"]
     assert any("no images" in note for note in evaluate(mended).notes)
+
+
+# -- time of a step -------------------------------------------------------------------------------
+
+
+def forward_flops(m, batch, read, written):
+    """FLOPs of one forward of T5, counted by hand as PaLM does: each stack on its own tokens."""
+    d, inner = m.hidden_size, m.heads * m.head_dim
+    mlp = (3 if m.traits.gated else 2) * d * m.intermediate_size
+    encoder = m.tower.layers * read * (2 * (4 * d * inner + mlp) + 4 * inner * read)
+    own = 2 * (6 * d * inner + mlp) + 4 * inner * (written + read)  # q and o twice, k and v once
+    decoder = m.layers * (written * own + read * 2 * 2 * d * inner)
+    return batch * (encoder + decoder + written * 2 * d * m.vocab_size)
+
+
+@pytest.mark.parametrize("model", ["t5-base", "flan-t5-large"])
+def test_model_flops_of_an_encoder_decoder(model):
+    words = {"attention": "eager", "seq_len": 300, "target_len": 70, "micro_batch": 2}
+    p = Plan.of({"model": model, "train": words | {"grad_accumulation": 3}})
+    time = evaluate(p).time
+    assert time.model_flops == 3 * 3 * forward_flops(p.architecture, 2, 300, 70)
+
+
+def test_model_flops_of_a_tower():
+    """CLIP ViT-L/14, its last layer forward alone, the projector, and the text model's own."""
+    words = {"seq_len": 2048, "micro_batch": 2, "attention": "flash"}
+    both = evaluate(plan(images=3, **words)).time
+    text = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32064}  # fmt: skip
+    alone = evaluate(Plan.of({"model": text, "cluster": {"gpus": 8}, "train": words})).time
+    layer = 2 * 577 * (4 * 1024 * 1024 + 2 * 1024 * 4096) + 4 * 577 * 577 * 1024
+    patches = 2 * 576 * 3 * 14 * 14 * 1024
+    projector = 2 * 576 * (1024 * 4096 + 4096 * 4096)
+    tower = 6 * (3 * (23 * layer + patches + projector) + layer)
+    assert both.model_flops == pytest.approx(alone.model_flops + tower, rel=1e-12)
+
+
+def test_layers_of_the_main_stack_take_as_long_as_in_a_model_of_their_own():
+    words = {"seq_len": 2048, "micro_batch": 2, "attention": "flash"}
+    text = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32064}  # fmt: skip
+    alone = evaluate(Plan.of({"model": text, "cluster": {"gpus": 8}, "train": words})).time
+    both = evaluate(plan(**words)).time
+
+    def layers(time):
+        return {(o.name, o.phase): o for o in time.operations if o.name.startswith("layers.")}
+
+    assert layers(both) == layers(alone)
+    stacks = {o.name.partition(".")[0] for o in both.operations}
+    assert stacks == {"vision", "bridge", "layers", "head", "optimizer step"}
+
+
+def test_a_step_is_the_sum_of_its_stacks():
+    """On one GPU, with nothing sent and nothing waited for."""
+    for of in (LLAVA, GEMMA):
+        time = evaluate(plan(of | {"cluster": {"gpus": 1}}, micro_batch=4)).time
+        by_stack = {}
+        for o in time.operations:
+            stack = o.name.partition(".")[0]
+            by_stack[stack] = by_stack.get(stack, 0) + o.seconds
+        assert min(by_stack.values()) > 0
+        waited = time.exposed["host"]
+        assert sum(by_stack.values()) + waited == pytest.approx(time.step_seconds)
+
+
+def test_fsdp_s_groups_are_layers_of_both_stacks():
+    """24 layers of the tower, of which the last is not reached by backward, and 32 of the text:
+    each gathered once in forward but the first, which the root is gathered with."""
+    time = evaluate(plan(grad_accumulation=1)).time
+    moved = {t.name: t for t in time.transfers}
+    book = Book(plan(grad_accumulation=1), evaluate(plan(grad_accumulation=1)))
+    each = book.explain("time.moved.weights-of-a-layer").value
+    assert moved["all-gather layers, forward"].bytes == pytest.approx(55 * each)
+    whole = 56 * each + book.explain("time.moved.weights-of-the-root").value
+    assert whole == pytest.approx(2 * evaluate(plan()).parameters, rel=1e-3)
+    backward = moved["all-gather and reduce-scatter layers, backward"].bytes
+    grads = book.explain("time.moved.gradients-of-a-layer").value
+    assert backward == pytest.approx(54 * (each + grads))

@@ -29,8 +29,44 @@ def divided(draw):
     return fitted
 
 
+STACKS = ("t5-base", "flan-t5-large", "llava-1.5-7b", "gemma-3-4b")
+
+
+@st.composite
+def stacked(draw):
+    """A model of several stacks, on data-parallel GPUs."""
+    model = draw(st.sampled_from(STACKS))
+    images = draw(st.integers(1, 3))
+    train = {
+        "attention": "eager"
+        if "t5" in model
+        else draw(st.sampled_from(["eager", "sdpa", "flash"])),
+        "seq_len": draw(st.integers(576 * images, 4096)),
+        "target_len": draw(st.integers(1, 1024)),
+        "images": images,
+        "micro_batch": draw(st.integers(1, 4)),
+        "grad_accumulation": draw(st.integers(1, 3)),
+        "checkpointing": draw(st.sampled_from(["none", "full"])),
+        **draw(
+            st.sampled_from(
+                [
+                    {"framework": "pytorch", "zero": 0, "precision": "bf16-pure"},
+                    {"framework": "fsdp2", "zero": 2},
+                    {"framework": "fsdp2", "zero": 3},
+                    {"framework": "fsdp2", "zero": 3, "offload_optimizer": "cpu"},
+                ]
+            )
+        ),
+    }
+    gpus = draw(st.sampled_from([1, 2, 8, 16]))
+    return Plan.of({"model": model, "cluster": {"gpus": gpus}, "train": train})
+
+
+ANY = st.one_of(divided(), stacked())
+
+
 @settings(max_examples=60, deadline=None)
-@given(divided())
+@given(ANY)
 def test_no_resource_is_busy_longer_than_the_step(plan):
     time = evaluate(plan).time
     if time is None:
@@ -41,7 +77,7 @@ def test_no_resource_is_busy_longer_than_the_step(plan):
 
 
 @settings(max_examples=60, deadline=None)
-@given(divided())
+@given(ANY)
 def test_overlap_lies_between_the_longest_and_the_sum(plan):
     time = evaluate(plan).time
     if time is None:
@@ -71,7 +107,7 @@ FASTER = {
 
 @pytest.mark.parametrize("what", FASTER)
 @settings(max_examples=25, deadline=None)
-@given(plan=divided())
+@given(plan=ANY)
 def test_faster_hardware_is_never_slower(what, plan):
     document = plan.document()
     gpu = plan.accelerator.model_dump(mode="json")
@@ -87,7 +123,7 @@ def test_faster_hardware_is_never_slower(what, plan):
 
 @pytest.mark.parametrize("field", ["micro_batch", "seq_len", "grad_accumulation"])
 @settings(max_examples=25, deadline=None)
-@given(plan=divided(), more=st.integers(1, 3))
+@given(plan=ANY, more=st.integers(1, 3))
 def test_more_work_never_takes_less_time(field, plan, more):
     """Twice as many are divided by the same ranks."""
     before = evaluate(plan).time

@@ -38,6 +38,7 @@ from memcore.report import LedgerRow, OperationTime
 from memcore.roofline import (
     ATTENTION,
     EIGHT_BIT,
+    OF_LAYERS,
     PHASES,
     PRODUCT,
     Execution,
@@ -62,6 +63,7 @@ from memcore.training_time import (
     moves,
     outgrown,
     owned,
+    parts,
     peak_dtype,
     root,
     sharing,
@@ -153,25 +155,36 @@ def operation(
         rate = book.at("hardware.memory_bandwidth") * constant(constants.HBM_EFFICIENCY)
         formula = book.at(f"{base}.hbm_bytes", "HBM traffic") / rate
         return about(f"HBM traffic of {phase}", "seconds", formula, "If only HBM limited it.")
-    if field == "intensity":
-        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.hbm_bytes", "HBM traffic")
-        return about(
-            f"Intensity of {phase}", "FLOP per byte", formula, "Its place on the roofline."
-        )
-    if field == "rate":
-        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.seconds", "seconds")
-        return about(f"Rate of {phase}", "FLOP/s", formula, "What it achieves.")
-    sides = {
-        "compute": book.at(f"{base}.compute_seconds", "compute"),
-        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
-    }
-    if field == "bound_by":
-        return about(f"What bounds {phase}", "", whichever(sides), "", [ROOFLINE])
-    longer = largest(*sides.values())
+    if field in PLACE:
+        return place(book, phase, base, field)
+    longer = largest(*sides(book, base).values())
     if base.startswith("time."):
         runs = known("runs", o.runs, note="of layers x micro-batches", source="the plan")
         longer = longer + runs * constant(constants.LAUNCH)
     return about(phase, "seconds", longer, "Per step, on one GPU.", [ROOFLINE])
+
+
+PLACE = ("intensity", "rate", "bound_by")
+
+
+def place(book: Book, name: str, base: str, field: str) -> Explanation:
+    """Where an operation at `base`, of training or serving, lies on the roofline."""
+    if field == "bound_by":
+        return about(f"What bounds {name}", "", whichever(sides(book, base)), "", [ROOFLINE])
+    work = book.at(f"{base}.flops", "FLOPs")
+    if field == "rate":
+        formula = work / book.at(f"{base}.seconds", "seconds")
+        return about(f"Rate of {name}", "FLOP/s", formula, "What it achieves.")
+    formula = work / book.at(f"{base}.hbm_bytes", "HBM traffic")
+    return about(f"Intensity of {name}", "FLOP per byte", formula, "Its place on the roofline.")
+
+
+def sides(book: Book, base: str) -> dict[str, Formula]:
+    """The times of an operation, of which the longer bounds it."""
+    return {
+        "compute": book.at(f"{base}.compute_seconds", "compute"),
+        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
+    }
 
 
 def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formula:
@@ -289,7 +302,7 @@ def _state_rows(book: Book, name: str) -> Sequence[LedgerRow]:
     if not state:
         alive = optimizer_states(step)
     elif where == "layers":
-        alive = step.of_layers(state, step.layers.counts)
+        alive = step.of_layers(state, step.grouped)
     elif where in ("experts", "others"):
         alive = owned(step, state, where == "experts")
     else:
@@ -381,14 +394,15 @@ def _moved(book: Book, name: str) -> Explanation:
 def _reached(book: Book) -> Formula:
     """Layers that backward reaches, or 1 where it reaches none."""
     layers = max(1, layers_reached(book.timed))
-    if layers == book.timed.layers.count:
+    if layers == sum(book.timed.grouped):
         return _layers(book)
-    return known("layers that backward reaches", layers, source="the plan: train.frozen")
+    source = "the plan: train.frozen, or layers whose result nobody reads"
+    return known("layers that backward reaches", layers, source=source)
 
 
 def _layers(book: Book) -> Formula:
     return known(
-        "layers", book.timed.layers.count, source=f"config.json of {book.plan.architecture.label}"
+        "layers", sum(book.timed.grouped), source=f"config.json of {book.plan.architecture.label}"
     )
 
 
@@ -535,7 +549,7 @@ def _in_layers(book: Book, way: str) -> Explanation:
     operations = [
         book.at(f"time.operations.{i}.seconds")
         for i, o in enumerate(book.time.operations)
-        if o.phase in phases and o.name.startswith("layers.")
+        if o.phase in phases and o.name.startswith(OF_LAYERS)
     ]
     return about(f"{way.capitalize()} of all layers", "seconds", _ordered(operations))
 
@@ -717,7 +731,7 @@ def _host_exposed(book: Book) -> Explanation:
     n = book.plan.train.grad_accumulation
     formula = first - alone
     if n > 1:
-        formula = ((batches - 1) * both + first) / batches - alone
+        formula = at_least_zero(((batches - 1) * both + first) / batches - alone)
     if book.time.starts[host.OPTIMIZER]:
         step = book.at(f"time.operations.{len(book.time.operations) - 1}.seconds", "optimizer step")
         formula = formula + at_least_zero(book.at("time.host.optimizer") - step)
@@ -802,8 +816,31 @@ def _per_gpu(book: Book) -> Explanation:
     return about("Tokens per second and GPU", "tokens/s", formula)
 
 
+@rule("time.parts.*")
+def _part_flops(book: Book, k: str) -> Explanation:
+    """Model FLOPs of one kind of block of a model of several stacks, in one micro-batch."""
+    part = parts(book.timed, book.amounts)[int(k)]
+    passes = known("forward, and twice that for backward", 3, source=PALM)
+    if part.passes == 1:
+        passes = known("forward alone", 1, source="nobody reads the result")
+    one = known("products with weights", part.products, "FLOP", source=DECLARED)
+    if part.attention:
+        source = f"{PALM}, with the tokens and the width of its stack"
+        one = one + known("attention", part.attention, "FLOP", source=source)
+    formula = passes * one
+    if part.times > 1:
+        config = f"config.json of {book.plan.architecture.label}"
+        formula = known("such blocks", part.times, source=config) * formula
+    return about(f"Model FLOPs: {part.name}", "FLOP", formula, "In one micro-batch, on one GPU.")
+
+
 @rule("time.model_flops")
 def _model_flops(book: Book) -> Explanation:
+    if book.plan.architecture.tower:
+        found = [book.at(f"time.parts.{k}") for k in range(len(parts(book.timed, book.amounts)))]
+        batches = book.at("plan.train.grad_accumulation")
+        meaning = "What the model itself needs in one step on one GPU, all stacks together."
+        return about("Model FLOPs", "FLOP", batches * _ordered(found), meaning, [PALM])
     sizes, layers = book.amounts.sizes, []
     passes = known("forward, and twice that for backward", 3, source=PALM)
     frozen_passes = known("forward, and the input's gradient", 2, source="weights are frozen")

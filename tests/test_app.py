@@ -588,7 +588,9 @@ def test_an_answer_is_used_at_a_press() -> None:
     at = opened(view="serve")
     at.number_input(key="tpot").set_value(20.0).run()
     alive(at)
-    found = solve.largest_concurrency(Plan(), solve.Targets(tpot=0.02))
+    asked = Plan(serve={"target_tpot": 0.02})
+    assert shown_plan(at) == asked
+    found = solve.largest_concurrency(asked, solve.Targets(tpot=0.02))
     assert found.limit == "tpot"
     at.button(key="use_concurrency").click().run()
     alive(at)

@@ -489,6 +489,9 @@ def serving(serve: Serve, concurrency: int) -> Rows:
          "of it their states, without what pads their pages", "asked_state_bytes"),
     )  # fmt: skip
     held = states if serve.state_bytes_per_sequence else ()
+    empty = "the empty part of the last block or of the reservation"
+    if held:
+        empty = f"{empty}, and what pads the pages of states"
     lines = (
         ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
         ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
@@ -503,7 +506,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs",
          "replica_bytes"),
         ("KV cache never used", waste,
-         "the empty part of the last block or of the reservation", "wasted_bytes"),
+         empty, "wasted_bytes"),
         ("Activations", serve.activation_bytes, "the largest forward", "activation_bytes"),
         ("Overhead", serve.overhead_bytes, "outside the server's control", "overhead_bytes"),
         ("Budget", serve.budget_bytes, "what the server may use of the GPU", "budget_bytes"),

@@ -534,7 +534,8 @@ def table(
     columns: Sequence[str] | None = None,
     widths: Mapping[str, int] | None = None,
 ) -> None:
-    """A sortable, searchable table; its columns are the rows' keys, or those of them named.
+    """A sortable, searchable table; its columns are the rows' keys, or those of them named. It is
+    at most so high: more rows scroll.
 
     A click on a cell of a row that has a path says why the number there is what it is.
     """
@@ -547,7 +548,7 @@ def table(
         key=key,
         alt=alt,
         hide_index=True,
-        height=height or "auto",
+        height=min(height, why.height(len(rows))) if height else "auto",
         column_config=COLUMNS | wide,
         on_select=(lambda: why.cell(key, paths, shown)) if any(paths) else "ignore",
         selection_mode="single-cell",
@@ -583,6 +584,8 @@ COLUMNS: dict[str, Any] = {
     "percent": st.column_config.ProgressColumn("share", format="%d%%", min_value=0, max_value=100),
     "at once": st.column_config.NumberColumn(format="%.1f"),
     "put to use": st.column_config.NumberColumn(format="%.1f %%"),
+    "flops": st.column_config.NumberColumn("FLOPs", format="localized"),
+    "hbm_bytes": st.column_config.NumberColumn("HBM bytes", format="localized"),
     "tokens/s": st.column_config.NumberColumn(format="localized"),
     "more than Memplan %": st.column_config.NumberColumn(format="%.1f"),
     **{

@@ -313,7 +313,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
         ),
         row(
             "peers",
-            f"Peers ({gpu.peer_link})",
+            f"Peers ({palette.link(gpu.peer_link)})",
             "per GPU",
             peers * hbm,
             gpu.peer_bandwidth,
@@ -342,7 +342,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
         ),
         row(
             "network",
-            f"Network ({node.network})",
+            f"Network ({palette.link(node.network)})",
             "per node",
             0,
             node.network_bandwidth,

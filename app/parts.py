@@ -322,12 +322,20 @@ def absent(what: str) -> None:
     small(f"{what} is not computed for this plan: see the note above.")
 
 
+MEASURE = 860  # pixels of a line of prose: about a hundred letters
+
+
 # --- what views are made of ----------------------------------------------------------------------
 
 
 def small(text: str, width: int | Literal["stretch"] = "stretch") -> None:
     """A line of small print, in the full text colour: Streamlit's caption grey is too faint."""
     st.markdown(f":small[{text}]", width=width)
+
+
+def prose(text: str) -> None:
+    """Paragraphs, in lines no longer than eyes can follow."""
+    st.markdown(text, width=MEASURE)
 
 
 def folded(title: str, content: Callable[..., None], *given: Any, unfolded: bool = False) -> None:
@@ -364,7 +372,7 @@ def together_verdict(found: TogetherMemory) -> None:
     low, high = found.device_bytes
     fullest = next(phase.label for phase in found.phases if phase.id == found.peak)
     host = ""
-    if found.dram_bytes:
+    if found.dram_bytes >= WORTH_SAYING * found.dram_capacity_bytes:
         room = bytes_text(found.dram_capacity_bytes)
         host = f" Host DRAM of a node: {bytes_text(found.dram_bytes)} of {room}."
     with why.figure("together.fits", "Whether every phase fits."):

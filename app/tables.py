@@ -707,7 +707,7 @@ def headline(rows: Sequence[evidence.Comparison]) -> str:
     return (
         f"**{len(rows):,} figures of others beside Memplan's own.** Of the {len(counted):,} "
         f"parameter counts and sums of saved tensors, {equal:,} are equal to the byte "
-        f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.2%}; under autocast by up "
+        f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.3%}; under autocast by up "
         f"to {cast:.1%}, for a reason that is known. {measured(rows)}"
     )
 

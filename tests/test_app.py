@@ -624,10 +624,10 @@ UNFOLDED: tuple[dict[str, str], ...] = (
     {"fw": "deepspeed", "zero": "1"},
     {"model": "mixtral-8x7b", "fw": "megatron", "kernels": "megatron", "zero": "1"},
     {"with": "grpo", "adapter": "lora", "fw": "pytorch", "zero": "0", "prec": "bf16-pure"},
-    {"model": "llava-1.5-7b", "frozen": "lower"},
+    {"model": "llava-1.5-7b"},
     {"model": "flan-t5-xl", "seq": "512", "attn": "eager"},
     {"model": "bamba-9b"},
-    {"arrive": "burst", "lengths": "fixed", "draft": "4"},
+    {"arrive": "burst", "lengths": "fixed", "draft": "4", "frozen": "lower"},
 )
 
 
@@ -657,7 +657,8 @@ def test_every_group_unfolds(query: dict[str, str]) -> None:
         if (widget := found.get(f"{section}_{name}")) and isinstance(document[section], dict):
             value = document[section][name]
             assert widget.value == value or isinstance(value, dict), path
-    assert "Memory that no shape determines" in [d.proto.alt for d in at.dataframe]
+    if evaluate(shown_plan(at)).memory:
+        assert "Memory that no shape determines" in [d.proto.alt for d in at.dataframe]
 
 
 def test_every_field_of_a_plan_has_a_widget() -> None:

@@ -25,12 +25,15 @@ from memcore.explain.of_time import (
     DECLARED,
     FIELDS,
     LABELS,
+    PLACE,
     ROOFLINE,
     TILES,
     TOUCHED,
     flops,
+    place,
     reached,
     ring,
+    sides,
 )
 from memcore.explain.shapes import product_of, row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
@@ -653,19 +656,10 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
             if part.kind == SCAN:
                 formula = formula + _states_moved(book, part) / rate
         return about(f"HBM traffic of {o.name}", "seconds", formula, "If only HBM limited it.")
-    if field == "intensity":
-        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.hbm_bytes", "HBM traffic")
-        return about(f"Intensity of {o.name}", "FLOP per byte", formula, "On the roofline.")
-    if field == "rate":
-        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.seconds", "seconds")
-        return about(f"Rate of {o.name}", "FLOP/s", formula, "What it achieves.")
-    sides = {
-        "compute": book.at(f"{base}.compute_seconds", "compute"),
-        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
-    }
-    if field == "bound_by":
-        return about(f"What bounds {o.name}", "", whichever(sides), "", [ROOFLINE])
-    return about(o.name, "seconds", largest(*sides.values()), "In one step.", [ROOFLINE])
+    if field in PLACE:
+        return place(book, o.name, base, field)
+    longer = largest(*sides(book, base).values())
+    return about(o.name, "seconds", longer, "In one step.", [ROOFLINE])
 
 
 def _amounts(book: Book, part: Part) -> Amounts:
@@ -786,10 +780,14 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
 
 
 def _reductions(book: Book, part: Part) -> Formula:
-    """Two all-reduces of the hidden state in every layer."""
+    """All-reduces of the hidden state: two in every layer, or one of each part that it has."""
     plan, o = book.plan, part.time
-    twice = known("after attention and after the MLP", 2, source="Megatron, Shoeybi et al. 2019")
-    layers = known("layers", plan.architecture.layers, source="config.json")
+    source = "Megatron, Shoeybi et al. 2019"
+    if plan.architecture.recurrence:
+        named = known("after attention, states and MLPs of all layers", o.runs, source=source)
+    else:
+        twice = known("after attention and after the MLP", 2, source=source)
+        named = twice * known("layers", plan.architecture.layers, source="config.json")
     both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
     width = known("hidden size", plan.architecture.hidden_size, source="config.json")
     tokens = known("new tokens", part.tokens, source="the plan, and what fits")
@@ -797,11 +795,11 @@ def _reductions(book: Book, part: Part) -> Formula:
     ring_of = both * ring(book, moved, o.bound_by, plan.parallel.tp)
     over = Links.of(plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node)
     if over.nodes > 1 or not plan.accelerator.peer_bandwidth:
-        return twice * layers * ring_of
+        return named * ring_of
     others = known("other ranks", over.ranks - 1, source="the plan: parallel.tp")
     rate = book.at("hardware.peer_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
     shot = constant(constants.ONE_SHOT) + moved * others / rate
-    return twice * layers * smallest(ring_of, shot)
+    return named * smallest(ring_of, shot)
 
 
 def _sum(book: Book, which: str) -> Formula:

@@ -61,6 +61,7 @@ class Trace:
     started, first, done   seconds: let in, first token, last token; nan where it never ran
     events                 how many steps the simulation took; cut: they were too many
     computed, recomputed   tokens of prompts, and of preempted sequences once more
+    reading, idle          of the seconds, those of iterations that read prompts, and of none
     meter.points           (seconds, tokens used, tokens held, running, waiting)
     """
 
@@ -75,6 +76,8 @@ class Trace:
     recomputed: int = 0
     generated: int = 0
     seconds: float = 0.0
+    reading: float = 0.0
+    idle: float = 0.0
     cut: bool = False
 
     def too_long(self) -> bool:
@@ -161,7 +164,9 @@ class Continuous:
                 if self.running or self.waiting:
                     break
                 pool = self.pool
-                self._measure(arrivals[i] - self.now, self.used, pool.asked, pool.held, self.future)
+                wait = arrivals[i] - self.now
+                self._measure(wait, self.used, pool.asked, pool.held, self.future)
+                self.trace.idle += wait
                 self.now = arrivals[i]
             if self.pool.ever(prompts[i], outputs[i]):
                 self.waiting.append(i)
@@ -305,6 +310,7 @@ class Continuous:
         else:
             seconds = self.clock.mixed(0, 0, 0, parts, fresh - len(self.fresh))
             self.trace.iterations += 1
+        self.trace.reading += seconds
         self._advance(seconds, 1 if n else 0, self.pool.asked, self.pool.held)
         for i, _ in chunks:
             if self.read[i] == self.length[i]:

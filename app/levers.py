@@ -3,6 +3,7 @@ and, where a plan is pinned, which change moved what."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -13,7 +14,7 @@ from memcore.levers import SAME, Lever, headline
 from memcore.report import Memory
 
 SHOWN = 5
-WIDTHS = (3.4, 1.2, 1.7, 1.1, 0.9)
+SAVES, COSTS, THEN, APPLY = 115, 195, 90, 85  # pixels of a row's columns; its name takes the rest
 VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 
 
@@ -24,50 +25,43 @@ def section(memory: Memory) -> None:
     st.markdown(f"##### {plain(headline(memory, found))}")
     for lever in found[:SHOWN]:
         _row(lever)
+    parts.folded("All changes", _all, found)
+
+
+def _all(found: Sequence[Lever]) -> None:
     rows = tables.levers(found)
-    with st.expander(f"All {len(found)} changes"):
-        parts.table(
-            rows,
-            key="levers",
-            alt="Single changes to the plan, with what each saves and costs",
-            columns=(
-                "change",
-                "and sets",
-                "it",
-                "then",
-                "saves",
-                "step time",
-                "GPU time per token",
-            ),
-        )
-        parts.small(
-            "Each line is the difference of two evaluations. Those that fit come first, and of "
-            "them those that train the same; the cheapest in GPU time per token first."
-        )
-        parts.download("Levers (CSV)", rows, "memplan-levers.csv")
+    parts.table(
+        rows,
+        key="levers",
+        alt="Single changes to the plan, with what each saves and costs",
+        columns=("change", "and sets", "it", "then", "saves", "step time", "GPU time per token"),
+    )
+    parts.small(
+        f"{len(found)} single changes; each line is the difference of two evaluations. Those that "
+        "fit come first, and of them those that train the same; the cheapest in GPU time per token "
+        "first."
+    )
+    parts.download("Levers (CSV)", rows, "memplan-levers.csv")
 
 
 def _row(lever: Lever) -> None:
     """One lever: what it is, what it saves, what it costs, whether it then fits, and its button."""
-    with st.container(key=f"lever_{lever.name}"):
-        name, saves, costs, fits, do = st.columns(WIDTHS, vertical_alignment="center")
-        with name:
-            st.markdown(_named(lever))
-        with saves:
-            why.link(tables.saved_text(lever), f"levers.{lever.name}.saved_bytes")
-        with costs:
-            _cost(lever)
-        with fits:
-            parts.small(VERDICTS[lever.verdict])
-        with do:
-            st.button(
-                "Apply",
-                key=f"apply_{lever.name}",
-                on_click=state.apply,
-                args=(lever,),
-                help=f"Sets {tables.changes_text(lever)}",
-                width="stretch",
-            )
+    row = st.container(
+        key=f"lever_{lever.name}", horizontal=True, vertical_alignment="center", gap="small"
+    )
+    with row:
+        st.markdown(_named(lever), width="stretch")
+        why.link(tables.saved_text(lever), f"levers.{lever.name}.saved_bytes", SAVES)
+        _cost(lever)
+        parts.small(VERDICTS[lever.verdict], THEN)
+        st.button(
+            "Apply",
+            key=f"apply_{lever.name}",
+            on_click=state.apply,
+            args=(lever,),
+            help=f"Sets {tables.changes_text(lever)}",
+            width=APPLY,
+        )
 
 
 def _named(lever: Lever) -> str:
@@ -79,10 +73,10 @@ def _named(lever: Lever) -> str:
 
 def _cost(lever: Lever) -> None:
     if lever.price is None:
-        parts.small(tables.cost_text(lever))
+        parts.small(tables.cost_text(lever), COSTS)
     else:
         field = "added_seconds" if lever.steps_compare else "price"
-        why.link(tables.cost_text(lever), f"levers.{lever.name}.{field}")
+        why.link(tables.cost_text(lever), f"levers.{lever.name}.{field}", COSTS)
 
 
 def _undo() -> None:

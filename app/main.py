@@ -39,10 +39,12 @@ ALIAS = st.Page("views/train.py", title="Train", url_path="train", visibility="h
 view = st.navigation([*VIEWS, ALIAS], position="hidden")
 
 state.begin(view.url_path)
-with st.sidebar:
-    sidebar.draw(view.title)
 state.publish()
+beside = st.sidebar.container()  # stands there from the start, so that nothing moves later
+why.style()
 parts.navigation(VIEWS)
 parts.header()
 view.run()
 why.drawer()
+with beside:
+    sidebar.draw(view.title)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -45,10 +45,8 @@ def header() -> None:
     _link_warnings()
     _problems()
     report, pinned = state.report(), state.pinned()
-    title, actions = st.columns([3, 2], vertical_alignment="center")
-    with title:
-        st.markdown(f"#### {plain(_title())}")
-    with actions, st.container(horizontal=True, horizontal_alignment="right"):
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"#### {plain(_title())}", width="stretch")
         _pin_button()
         _share(report)
     if report.memory:
@@ -327,9 +325,18 @@ def absent(what: str) -> None:
 # --- what views are made of ----------------------------------------------------------------------
 
 
-def small(text: str) -> None:
+def small(text: str, width: int | Literal["stretch"] = "stretch") -> None:
     """A line of small print, in the full text colour: Streamlit's caption grey is too faint."""
-    st.markdown(f":small[{text}]")
+    st.markdown(f":small[{text}]", width=width)
+
+
+def folded(title: str, content: Callable[..., None], *given: Any, unfolded: bool = False) -> None:
+    """A group under its title. What is in it is drawn while it is open: closed, it would cost
+    server and browser as much at every change of the plan."""
+    box = st.expander(title, expanded=unfolded, key=f"folded_{title}", on_change="rerun")
+    if box.open:
+        with box:
+            content(*given)
 
 
 def chart(figure: go.Figure, key: str, alt: str) -> None:
@@ -545,6 +552,16 @@ def table(
         column_config=COLUMNS | wide,
         on_select=(lambda: why.cell(key, paths, shown)) if any(paths) else "ignore",
         selection_mode="single-cell",
+    )
+
+
+def overheads(memory: Memory) -> None:
+    """What no shape determines, with where each figure is from."""
+    table(
+        tables.overheads(memory),
+        key="overheads",
+        alt="Memory that no shape determines",
+        columns=("overhead", "low", "high", "certainty", "source"),
     )
 
 

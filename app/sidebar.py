@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import state
+from app import parts, state
 from app.fields import Field, field
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
@@ -50,8 +50,8 @@ DEEPSPEED = (  # the first two of any stage, the others of the third
 
 
 def draw(page: str) -> None:
-    """Every widget of the plan: the six that matter most, the model, the hardware, the rest. What
-    belongs to the page is unfolded."""
+    """Every widget of the plan: the six that matter most, the model, the hardware, the rest in
+    groups. What belongs to the page is unfolded."""
     _examples()
     _size_slider()
     _steps("train.micro_batch", BATCHES)
@@ -61,70 +61,97 @@ def draw(page: str) -> None:
     _zero_slider()
     _model()
     _hardware()
-    with st.expander("Training details"):
-        if tower := state.plan().architecture.tower:
-            _fields("train.images" if tower.image else "train.target_len")
-        _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
-        if state.drafted("train.framework") == "deepspeed":
-            _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
-        _fields("train.kernels", "train.attention", "train.cross_entropy")
-        _fields("train.ema", "train.embedding_gradient", "train.frozen")
-        if state.drafted("train.frozen") == LOWER:
-            _fields("train.trained_layers")
-        _fields("train.checkpoint_every", "train.adapter")
-        if state.drafted("train.framework") == "megatron":
-            _fields("train.mtp_layers")
-        if state.drafted("train.adapter") != "none":
-            _fields("train.lora_targets", "train.lora_rank", "train.lora_dropout")
-            _fields("train.adapter_dtype")
-    with st.expander("Offload"):
-        _fields("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
-        if state.drafted("train.offload_optimizer") == "nvme":
-            _fields("train.offload_optimizer_buffers")
-        if state.drafted("train.offload_parameters") == "nvme":
-            _fields("train.offload_param_buffers", "train.offload_param_buffer_size")
-            _fields("train.offload_param_max_in_cpu")
-        _fields("train.loader_workers", "train.loader_prefetch", "train.loader_pin_memory")
-    with st.expander("Parallelism"):
-        for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
-            _steps(path, RANKS)
-        if state.plan().architecture.experts:
-            _steps("parallel.etp", RANKS)
-            _fields("train.imbalance")
-        _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
-        _fields("parallel.shard_group")
-    with st.expander("The whole run", expanded=page == "Time"):
-        _steps("run.tokens", TOKENS, count_text)
-        _list_prices()
-        _fields("run.price_per_gpu_hour", "run.watts_per_gpu", "run.pue")
-    with st.expander("Serving", expanded=page == "Serve"):
-        _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
-        if state.plan().architecture.recurrence:
-            _fields("serve.state_dtype")
-        _fields("serve.prompt_len", "serve.output_len")
-        if tower and tower.image:
-            _fields("serve.images")
-        _fields("serve.block_size")
-        _fields("serve.memory_utilization", "serve.max_batched_tokens")
-        _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
-        if state.drafted("serve.draft_tokens"):
-            _fields("serve.draft_model", "serve.draft_acceptance")
-        _fields("serve.offload_weights", "serve.offload_kv")
-    with st.expander("Request stream", expanded=page == "Serve"):
-        _fields("serve.arrivals")
-        if state.drafted("serve.arrivals") != "burst":
-            _fields("serve.arrival_rate")
-        _fields("serve.requests", "serve.lengths")
-        if state.drafted("serve.lengths") != "fixed":
-            _fields("serve.prompt_cv", "serve.output_cv")
-        _fields("serve.shared_prefix", "serve.max_seq_len", "serve.seed")
-    with st.expander("Train and serve together", expanded=page == "Together"):
-        _fields("together.kind")
-        if state.drafted("together.kind") != "none":
-            _steps("together.engine_tp", RANKS)
-            _fields("together.asleep", "together.trainer")
-        if state.drafted("together.kind") in ("grpo", "ppo"):
-            _fields("together.reference", "together.reward", "together.rollouts")
+    for title, (content, home) in GROUPS.items():
+        parts.folded(title, content, unfolded=page == home)
+
+
+def _training() -> None:
+    if tower := state.plan().architecture.tower:
+        _fields("train.images" if tower.image else "train.target_len")
+    _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
+    if state.drafted("train.framework") == "deepspeed":
+        _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
+    _fields("train.kernels", "train.attention", "train.cross_entropy")
+    _fields("train.ema", "train.embedding_gradient", "train.frozen")
+    if state.drafted("train.frozen") == LOWER:
+        _fields("train.trained_layers")
+    _fields("train.checkpoint_every", "train.early_stop", "train.adapter")
+    if state.drafted("train.framework") == "megatron":
+        _fields("train.mtp_layers")
+    if state.drafted("train.adapter") != "none":
+        _fields("train.lora_targets", "train.lora_rank", "train.lora_dropout")
+        _fields("train.adapter_dtype")
+
+
+def _offload() -> None:
+    _fields("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
+    if state.drafted("train.offload_optimizer") == "nvme":
+        _fields("train.offload_optimizer_buffers")
+    if state.drafted("train.offload_parameters") == "nvme":
+        _fields("train.offload_param_buffers", "train.offload_param_buffer_size")
+        _fields("train.offload_param_max_in_cpu")
+    _fields("train.loader_workers", "train.loader_prefetch", "train.loader_pin_memory")
+
+
+def _parallelism() -> None:
+    for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
+        _steps(path, RANKS)
+    if state.plan().architecture.experts:
+        _steps("parallel.etp", RANKS)
+        _fields("train.imbalance")
+    _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
+    _fields("parallel.shard_group")
+
+
+def _whole_run() -> None:
+    _steps("run.tokens", TOKENS, count_text)
+    _list_prices()
+    _fields("run.price_per_gpu_hour", "run.watts_per_gpu", "run.pue")
+
+
+def _serving() -> None:
+    _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
+    if state.plan().architecture.recurrence:
+        _fields("serve.state_dtype")
+    _fields("serve.prompt_len", "serve.output_len")
+    if (tower := state.plan().architecture.tower) and tower.image:
+        _fields("serve.images")
+    _fields("serve.block_size")
+    _fields("serve.memory_utilization", "serve.max_batched_tokens")
+    _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
+    if state.drafted("serve.draft_tokens"):
+        _fields("serve.draft_model", "serve.draft_acceptance")
+    _fields("serve.offload_weights", "serve.offload_kv")
+
+
+def _stream() -> None:
+    _fields("serve.arrivals")
+    if state.drafted("serve.arrivals") != "burst":
+        _fields("serve.arrival_rate")
+    _fields("serve.requests", "serve.lengths")
+    if state.drafted("serve.lengths") != "fixed":
+        _fields("serve.prompt_cv", "serve.output_cv")
+    _fields("serve.shared_prefix", "serve.max_seq_len", "serve.seed")
+
+
+def _together() -> None:
+    _fields("together.kind")
+    if state.drafted("together.kind") != "none":
+        _steps("together.engine_tp", RANKS)
+        _fields("together.asleep", "together.trainer")
+    if state.drafted("together.kind") in ("grpo", "ppo"):
+        _fields("together.reference", "together.reward", "together.rollouts")
+
+
+GROUPS: dict[str, tuple[Callable[[], None], str]] = {  # what is in each, and the page it is for
+    "Training details": (_training, ""),
+    "Offload": (_offload, ""),
+    "Parallelism": (_parallelism, ""),
+    "The whole run": (_whole_run, "Time"),
+    "Serving": (_serving, "Serve"),
+    "Request stream": (_stream, "Serve"),
+    "Train and serve together": (_together, "Together"),
+}
 
 
 # --- widgets by kind of field --------------------------------------------------------------------

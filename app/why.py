@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 
@@ -46,9 +46,9 @@ def figure(path: str, help: str) -> Any:
     return place
 
 
-def link(label: str, path: str) -> None:
+def link(label: str, path: str, width: int | Literal["content"] = "content") -> None:
     """A number in a line of small print that is its own button."""
-    st.button(label, key=f"why_{path}", on_click=opened, args=(path,), type="tertiary")
+    st.button(label, key=f"why_{path}", on_click=opened, args=(path,), type="tertiary", width=width)
 
 
 CLICKED = "clicked"
@@ -102,9 +102,13 @@ def mark(key: str) -> None:
 # --- the drawer ----------------------------------------------------------------------------------
 
 
+def style() -> None:
+    """How what can be clicked looks. Call before anything of it, or it would jump."""
+    st.html(STYLE)
+
+
 def drawer() -> None:
     """The drawer, in the run that a click caused. Call once, after the page."""
-    st.html(STYLE)
     if st.session_state.pop("why_opens", False):
         _drawer()
 

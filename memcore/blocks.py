@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from memcore import multi_token
@@ -37,6 +37,10 @@ class Blocks:
     embed: Tape
     layers: tuple[Tape, ...]
     head: Tape
+
+    def counted(self, counts: Iterable[int]) -> list[tuple[Tape, int]]:
+        """Every tape, and how often a model, or a stage that may lack the last kinds, has it."""
+        return [(self.embed, 1), *zip(self.layers, counts, strict=False), (self.head, 1)]
 
     @property
     def carries(self) -> bool:

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args)
         sys.stdout.flush()
     except PlanError as e:
-        status = _fail(*map(str, e.issues))
+        status = _fail(*(f"{_source(args)}{issue}" for issue in e.issues))
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
@@ -163,19 +163,10 @@ def _evaluate(args: argparse.Namespace) -> int:
 
     if args.plan == "-" and args.json:
         return _evaluate_lines(sys.stdin.buffer)
-    try:
-        plan = _plan_of(_read(args.plan))
-        report = evaluate(plan)
-        text = _json(report.to_dict(), indent=1) if args.json else _readable(plan, report)
-    except PlanError as e:
-        return _bad_plan(args.plan, e)
-    print(text)
+    plan = _plan(args)
+    report = evaluate(plan)
+    print(_json(report.to_dict(), indent=1) if args.json else _readable(plan, report))
     return 0
-
-
-def _bad_plan(path: str, error: PlanError) -> int:
-    name = "standard input" if path == "-" else shown(path)[1:-1]
-    return _fail(*(f"{name}: {issue}" for issue in error.issues))
 
 
 def _evaluate_lines(lines: IO[bytes]) -> int:
@@ -198,6 +189,19 @@ def _evaluate_lines(lines: IO[bytes]) -> int:
             answer = _json({"error": str(e), "line": number, "issues": issues})
         print(answer, flush=True)
     return status
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    """The plan that a command was given. Raises PlanError, which `main` prints with its source."""
+    return _plan_of(_read(args.plan))
+
+
+def _source(args: argparse.Namespace) -> str:
+    """Where a command's plan is from, before what is wrong with it; '' of one that takes none."""
+    path = getattr(args, "plan", None)
+    if path is None:
+        return ""
+    return f"{'standard input' if path == '-' else shown(path)[1:-1]}: "
 
 
 def _read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
@@ -361,10 +365,7 @@ def _solve(args: argparse.Namespace) -> int:
     from memcore import solve
     from memcore.serving import servable
 
-    try:
-        plan = _plan_of(_read(args.plan))
-    except PlanError as e:
-        return _bad_plan(args.plan, e)
+    plan = _plan(args)
     if not servable(plan.architecture):
         return _fail("this plan cannot be served: `memplan evaluate` says why")
     targets = solve.Targets(args.ttft, args.tpot)
@@ -407,16 +408,12 @@ def _simulate(args: argparse.Namespace) -> int:
     from memcore.stream import read_lengths, simulate
     from memcore.stream.lengths import MAX_BYTES
 
+    plan = _plan(args)
     try:
-        plan = _plan_of(_read(args.plan))
+        given = args.lengths is not None
+        lengths = read_lengths(_read(args.lengths, MAX_BYTES)) if given else None
     except PlanError as e:
-        return _bad_plan(args.plan, e)
-    lengths = None
-    if args.lengths is not None:
-        try:
-            lengths = read_lengths(_read(args.lengths, MAX_BYTES))
-        except PlanError as e:
-            return _fail(*(f"{shown(args.lengths)[1:-1]}: {i.message}" for i in e.issues))
+        return _fail(*(f"{shown(args.lengths)[1:-1]}: {i.message}" for i in e.issues))
     stream = simulate(plan, lengths)
     if stream is None:
         return _fail("no stream is simulated for this plan: `memplan evaluate` says why")
@@ -482,10 +479,7 @@ def _explain(args: argparse.Namespace) -> int:
     from memcore import evaluate
     from memcore.explain import Book, UnknownNumberError
 
-    try:
-        plan = _plan_of(_read(args.plan))
-    except PlanError as e:
-        return _bad_plan(args.plan, e)
+    plan = _plan(args)
     book = Book(plan, evaluate(plan))
     if args.number is None:
         rows = [(path, book.explain(path).text) for path in book.paths()]
@@ -528,14 +522,11 @@ def _levers(args: argparse.Namespace) -> int:
     from memcore import evaluate
     from memcore.levers import headline, levers
 
-    try:
-        plan = _plan_of(_read(args.plan))
-        report, found = evaluate(plan), levers(plan)
-        if args.json:
-            print(_json([lever.to_dict() for lever in found], indent=1))
-            return 0
-    except PlanError as e:
-        return _bad_plan(args.plan, e)
+    plan = _plan(args)
+    report, found = evaluate(plan), levers(plan)
+    if args.json:
+        print(_json([lever.to_dict() for lever in found], indent=1))
+        return 0
     if report.memory is None:
         print(_printable("\n".join(f"Note: {note}" for note in report.notes)))
         return 0

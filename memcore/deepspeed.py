@@ -60,7 +60,6 @@ from memcore.ledger import (
     Group,
     Template,
     gradients,
-    saved,
     tied_gradient,
     window,
 )
@@ -92,9 +91,7 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     LIVE: what is gathered at once. Prefetching goes on until more than stage3_max_live_parameters
     are, so that the last tensor may go over it; what is used again within the reuse distance stays.
     """
-    blocks = step.blocks
-    counted = zip(blocks.layers, step.layers.counts, strict=False)
-    tapes = [(blocks.embed, 1), *counted, (blocks.head, 1)]
+    tapes = step.blocks.counted(step.layers.counts)
     group: Number = 0
     largest: Number = 0
     persistent: Number = 0
@@ -296,7 +293,7 @@ def instants(step: Step) -> list[Instant]:
         Instant(
             "embedding-backward",
             "Backward of the embedding",
-            [*backward, *so_far(layers.counts), (saved(blocks.embed), 1), *waiting(step)],
+            [*backward, *so_far(layers.counts), *waiting(step)],
             window(blocks.embed, BACKWARD, merge),
         ),
     ]

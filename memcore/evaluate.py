@@ -30,8 +30,7 @@ def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
     derive(sizes)
     kinds, layers = layers_of(model)
     blocks = build(structure_of(model), kinds)
-    of_layers = zip(blocks.layers, layers.counts, strict=True)
-    return Amounts(sizes), [(blocks.embed, 1), *of_layers, (blocks.head, 1)]
+    return Amounts(sizes), blocks.counted(layers.counts)
 
 
 @functools.lru_cache(maxsize=256)
@@ -67,8 +66,7 @@ def predicting(plan: Plan) -> int:
 
 def trained(step: Step) -> list[tuple[Storage, int]]:
     """Each weight that a step trains, and how many layers have it."""
-    of_layers = zip(step.blocks.layers, step.layers.counts, strict=True)
-    tapes = [(step.blocks.embed, 1), *of_layers, (step.blocks.head, 1)]
+    tapes = step.blocks.counted(step.layers.counts)
     return [(p, times) for tape, times in tapes for p in tape.parameters if p.trained]
 
 

@@ -142,6 +142,7 @@ class Step:
     waiting: int = 0
     losses: int = 0
     average: str = "none"  # of the weights that is kept besides (policies.AVERAGES)
+    to_end: bool = False  # what is run again runs to its end (policies.EARLY_STOP)
     offload_parameters: str = "none"
     offload_activations: str = "none"
     schedule: Callable[[Step], list[Instant]] | None = None
@@ -510,7 +511,6 @@ def _whole(step: Step) -> list[Instant]:
                 [
                     *before,
                     *so_far(layers.counts),
-                    (saved(blocks.embed), 1),
                     *_left(step),
                     *waiting(step),
                 ],
@@ -686,7 +686,6 @@ def _sharded(step: Step) -> list[Instant]:
                     *reduced(layers.counts),
                     *root_grads(layers.counts),
                     *_left(step),
-                    (saved(blocks.embed), 1),
                     *waiting(step),
                 ],
                 window(blocks.embed, BACKWARD),

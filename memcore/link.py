@@ -84,6 +84,7 @@ KEYS = {
     "opt": Key("train.optimizer", "adamw"),
     "ckpt": Key("train.checkpointing", "full"),
     "ckptn": Key("train.checkpoint_every", 1),
+    "estop": Key("train.early_stop", "auto"),
     "grads": Key("train.gradients", "freed"),
     "kernels": Key("train.kernels", "hf"),
     "attn": Key("train.attention", "flash"),
@@ -218,10 +219,19 @@ def repair(document: Mapping[str, Any], given: Collection[str] = ()) -> tuple[Pl
             # One at a time: a mended field often settles the other issues. The number of GPUs comes
             # last, since what they are divided by may be at fault.
             issue = min(e.issues, key=lambda i: i.field == "cluster.gpus")
+            _complete(mended)
             what = _mend(mended, issue.field, issue.field in seen, given)
             seen.add(issue.field)
             issues.append(Issue(issue.field, f"{issue.message}. {what}"))
     return Plan(), [*issues, Issue("", "the default plan is shown instead")]
+
+
+def _complete(document: dict[str, Any]) -> None:
+    """What a document leaves out is its default, and what mends one field may read another."""
+    for name, default in _frozen_defaults().items():
+        given = document.setdefault(name, default)
+        if isinstance(default, dict) and isinstance(given, dict):
+            document[name] = default | given
 
 
 def _first(issues: list[Issue]) -> list[Issue]:

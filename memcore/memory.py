@@ -114,6 +114,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             waiting=pipeline.in_flight(plan, stage) - 1,
             losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
             average=t.ema,
+            to_end=t.early_stop == "off" or (t.early_stop == "auto" and t.framework == "megatron"),
         )
     )
 

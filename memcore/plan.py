@@ -259,6 +259,9 @@ class Train(_Part):
         ge=1,
         le=1_000,
     )
+    early_stop: _words(policies.EARLY_STOP) = _field(  # type: ignore[valid-type]
+        "auto", "Early stop", "Whether a checkpointed layer runs again only as far as it must."
+    )
     kernels: _words(policies.KERNELS) = _field(  # type: ignore[valid-type]
         "hf", "Kernels", "Whose layer code runs; it decides which tensors are saved."
     )

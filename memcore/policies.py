@@ -223,6 +223,21 @@ OVERLAP = {
 }
 
 
+EARLY_STOP = {
+    "auto": Word("As the framework does", "On, but off under Megatron."),
+    "on": Word(
+        "On",
+        "A checkpointed layer runs again until all that backward wants is there, "
+        "torch.utils.checkpoint's default since PyTorch 2.1: its last product is not run again.",
+    ),
+    "off": Word(
+        "Off",
+        "It runs again to its end, as under Megatron, in torchtitan since August 2025 and before "
+        "PyTorch 2.1. Compiled layers are taken to do so, whatever this says.",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """One tensor that an optimizer keeps for a parameter.
@@ -467,6 +482,7 @@ ADAPTER_DTYPES = {
 }
 
 CORE, OPERATIONS, LAYER = "core", "operations", "layer"
+TO_END = ", to its end"  # behind one of these: not early_stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from memcore.dims import (
 )
 from memcore.hardware import Accelerator
 from memcore.ledger import Amounts, Terms, kept_products
-from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS
+from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS, TO_END
 from memcore.report import OperationTime
 from memcore.tape import Send, Tape
 
@@ -81,15 +81,18 @@ def works(
     again   for each tape, what of it backward runs again (policies.Checkpointing)
     """
     found: dict[Work, list[int]] = {}
-    for i, (block, recompute) in enumerate(zip(tapes, again, strict=True)):
+    for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
+        recompute = word.removesuffix(TO_END)
         kept = {s.made_by for s in kept_products(block)} if recompute == OPERATIONS else set()
-        for w in block.work:
+        last = block.run_again if recompute == word else len(block.work)
+        for k, w in enumerate(block.work):
             kernel = _kernel(w)
             counted: dict[tuple[Shape, str], int] = {}
             for key in w.traffic:
                 counted[key] = counted.get(key, 0) + 1
             phases = [w.phase]
-            if w.phase == "forward" and recompute in (OPERATIONS, LAYER) and w.name not in kept:
+            again_here = w.phase == "forward" and recompute in (OPERATIONS, LAYER) and k < last
+            if again_here and w.name not in kept:
                 phases.append("recompute")
             for phase in phases:
                 work = Work(
@@ -115,11 +118,12 @@ def sends(
     keeps (torchtitan/distributed/activation_checkpoint.py: reduce_scatter_tensor).
     """
     found: dict[Send, list[int]] = {}
-    for i, (block, recompute) in enumerate(zip(tapes, again, strict=True)):
+    for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
         for s in block.sends:
             phases = [s.phase]
             reduces = s.kind in ("reduce-scatter", "all-reduce")
-            if s.phase == "forward" and recompute and not (recompute == OPERATIONS and reduces):
+            kept = word.removesuffix(TO_END) == OPERATIONS and reduces
+            if s.phase == "forward" and word and not kept:
                 phases.append("recompute")
             for phase in phases:
                 send = Send(s.what, s.kind, s.axis, s.shape, s.dtype, phase, s.behind, s.attention)

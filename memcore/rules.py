@@ -161,6 +161,9 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     if (t.kernels == "megatron") != (t.framework == "megatron"):
         other = "megatron" if t.framework == "megatron" else "hf, liger or compile"
         issues.append(Issue("train.kernels", f"{t.framework} does not run them; set it to {other}"))
+    if t.framework == "megatron" and t.early_stop == "on":
+        message = "Megatron runs a checkpointed layer again to its end; set it to auto or off"
+        issues.append(Issue("train.early_stop", message))
     issues += _eight_bit_issues(plan)
     issues += _adapter_issues(plan, model)
     issues += _frozen_issues(plan, model)

@@ -198,6 +198,7 @@ class Tape:
         self.clock = 0
         self.forward_end = 0
         self.last_packed = 0  # when forward began the last operation that saves something
+        self.run_again = 0  # operations that forward has run by then: what a checkpoint runs again
         self.first_unpacked = 0  # when backward began the first that reads something saved
         self.reduced = 0  # when the gradients of experts, a group of their own, are reduced
         self._begun = 0
@@ -365,6 +366,7 @@ class Tape:
         """End an operation: connect its outputs to the graph and keep what it saves."""
         # What has no kernel of its own is a view, which a compiler fuses too.
         fusible = self._current is None or self._current.fusible
+        running = int(self._current is not None)
         self._current = None  # `start` counted what is read; from here on only lifetimes matter
         self.use(*inputs)
         outputs = [out] if isinstance(out, Tensor) else list(out)
@@ -373,6 +375,9 @@ class Tape:
         full = self._named(name)
         if saved and not self.forward_end:
             self.last_packed = max(self._begun, *(t.storage.birth for t in saved))
+            # Inputs are packed before the operation computes, and nothing is run again after them.
+            computed = self.last_packed > self._begun
+            self.run_again = len(self.work) - (0 if computed else running)
         storages: list[Storage] = []
         for t in saved:
             if t.storage.kind not in WEIGHTS and t.storage not in storages:

@@ -28,7 +28,7 @@ from memcore.ledger import Amounts, Group
 from memcore.memory import layers_of
 from memcore.ops import HIDDEN, slides
 from memcore.plan import Plan
-from memcore.policies import CHECKPOINTING, DTYPE_BYTES, NO_LAYER
+from memcore.policies import CHECKPOINTING, DTYPE_BYTES, NO_LAYER, TO_END
 from memcore.report import OperationTime, StageTime, Time, Transfer
 from memcore.roofline import (
     ATTENTION,
@@ -257,7 +257,9 @@ def ends_of(step: Step) -> tuple[Tape, ...]:
 
 def _again(step: Step) -> tuple[str, ...]:
     """What of each kind of layer backward runs again."""
-    return tuple(step.recompute(k) for k in range(len(step.blocks.kinds)))
+    words = (step.recompute(k) for k in range(len(step.blocks.kinds)))
+    to_end = step.to_end or step.blocks.structure.kernels == "compile"
+    return tuple(word + TO_END if word and to_end else word for word in words)
 
 
 def updated(step: Step, amounts: Amounts) -> tuple[Number, Number]:

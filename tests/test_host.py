@@ -1,4 +1,5 @@
-"""What the host starts and takes: against PyTorch's dispatcher, and laws."""
+"""What a step starts and runs again: against PyTorch's dispatcher and its FLOP counter, and laws of
+the host that starts it."""
 
 from statistics import median
 
@@ -54,6 +55,23 @@ def test_starts_are_right_in_the_median():
     of = [(per_layer(row), row) for row in rows]
     assert median(abs(f / row["forward"] - 1) for (f, _), row in of) <= STARTED_MEDIAN
     assert median(row["backward"] / b for (_, b), row in of) == pytest.approx(IN_BACKWARD, abs=0.05)
+
+
+@pytest.mark.parametrize("row", asked.rows(TABLE, "recompute"))
+def test_a_checkpoint_runs_again_what_pytorchs_flop_counter_counts(row):
+    plan = Plan(
+        model=TABLE["configs"][row["model"]],
+        cluster={"gpus": 1},
+        train={"framework": "pytorch", "precision": "bf16-pure", "zero": 0, "micro_batch": 1,
+               "seq_len": 32, "checkpointing": "full", "attention": "eager"},
+    )  # fmt: skip
+    time = evaluate(plan).time
+    forward = sum(o.flops for o in time.operations if o.phase == "forward")
+    grouped = forward - row["forward"]  # the counter does not know grouped products
+    assert bool(grouped) == bool(plan.architecture.experts)
+    assert time.recompute_flops - grouped == row["again"]
+    whole = evaluate(plan.changed("train.early_stop", "off")).time.recompute_flops
+    assert time.recompute_flops <= whole < forward
 
 
 SMALL = {

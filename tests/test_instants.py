@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from memcore import evidence
+from memcore import Plan, evidence, ledger
 from memcore.ledger import AUTOGRAD, Amounts
 from memcore.memory import instant_bytes, rows_alive, step_of, training_sizes
 
@@ -81,3 +81,29 @@ def test_the_peak_is_before_or_after_the_gradients_exist(row):
     forward = peak.id in ("loss", "loss-backward", "forward-last-layer", "root-gather")
     had = detail.get("Gradient", 0) + detail.get("Sharded Grad", 0)
     assert forward == (had == 0), (peak.id, had)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"framework": "pytorch", "zero": 0, "precision": "bf16-pure"},
+        {"framework": "fsdp2", "zero": 3},
+        {"framework": "deepspeed", "zero": 3},
+    ],
+    ids=lambda t: t["framework"],
+)
+def test_what_the_embedding_saved_is_there_once_in_its_backward(train):
+    plan = Plan(model="gpt2", cluster={"gpus": 2}, train={"seq_len": 512, **train})
+    step, amounts = step_of(plan), Amounts(training_sizes(plan))
+    instant = next(i for i in step.instants if i.id == "embedding-backward")
+    saved = {row.name for row in ledger.saved(step.blocks.embed).rows}
+    assert saved
+    times = Counter()
+    for at in range(len(instant.window.alive)):
+        found = Counter()
+        for row, count, _ in rows_alive(instant, at, amounts):
+            if row.name in saved:
+                found[row.name] += count
+        times |= found
+    assert set(times) == saved
+    assert set(times.values()) == {1}

@@ -391,6 +391,28 @@ def test_repair_finds_a_valid_plan() -> None:
     assert issues[0].field == "train.seq_len"
 
 
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"model": "gpt2"}, "train.seq_len"),
+        ({"train": {"zero": 1}}, "train.zero"),
+        ({"train": {"framework": "megatron"}}, "train.zero"),
+        ({"cluster": {"gpus": 12}, "parallel": {"tp": 8}}, "cluster.gpus"),
+        ({"train": 3, "cluster": {"gpus": 0}}, "train"),
+        ({"cluster": {"gpus": 7}, "parallel": 5}, "parallel"),
+        ({"model": "bloom-560m", "train": {"attention": "flash"}}, "train.attention"),
+    ],
+    ids=str,
+)
+def test_repair_of_a_document_that_leaves_things_out(document: Any, field: str) -> None:
+    """What a hand-made document does not say is its default; what it says is kept if it can be."""
+    plan, issues = link.repair(document)
+    assert issues[0].field == field
+    assert Plan.of(plan.document()) == plan
+    if "model" in document:
+        assert plan.model == document["model"]
+
+
 def test_experts_on_tensor_parallel_ranks_get_sequence_parallelism() -> None:
     document = Plan(model="mixtral-8x7b", cluster={"gpus": 8}).document()
     document["parallel"] |= {"tp": 2, "ep": 8}

@@ -35,13 +35,7 @@ if report.memory:
         )
         parts.small("Every tensor, with its lifetime and source, is on the Ledger page.")
     later = st.container()
-    with st.expander("Overhead outside the allocator"):
-        parts.table(
-            tables.overheads(report.memory),
-            key="overheads",
-            alt="Memory that no shape determines",
-            columns=("overhead", "low", "high", "certainty", "source"),
-        )
+    parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
     # Last, so that what is above is on the page before all levers are evaluated.
     with later if report.memory.fits else urgent:
         levers.waterfall()

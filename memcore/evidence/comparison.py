@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
+
+from memcore.plan import Plan
 
 _ROOT = files("presets").joinpath("evidence")
 
@@ -66,6 +70,45 @@ class Comparison:
         if self.low < self.high:
             return relative(min(max(self.theirs, self.low), self.high), self.theirs)
         return relative(self.ours, self.theirs)
+
+
+def of_run(
+    run: Mapping[str, Any],
+    plan: Plan,
+    what: str,
+    theirs: float,
+    ours: float,
+    unit: str,
+    **more: Any,
+) -> Comparison:
+    """A measured run beside ours: what its table and its plan say of it, and `more`."""
+    return Comparison(
+        source=MEASURED,
+        model=plan.architecture.label,
+        what=what,
+        theirs=theirs,
+        ours=ours,
+        unit=unit,
+        family=plan.architecture.family,
+        gpus=plan.cluster.gpus,
+        used_for=run["used_for"],
+        run=run["run"],
+        confidence=run["confidence"],
+        remark=run.get("remark", ""),
+        **more,
+    )
+
+
+def of_training(plan: Plan) -> dict[str, Any]:
+    """The words of a Comparison that a training step has."""
+    t = plan.train
+    return {
+        "regime": f"{t.framework}, {t.precision}",
+        "attention": t.attention,
+        "checkpointing": t.checkpointing,
+        "batch": t.micro_batch,
+        "seq_len": t.seq_len,
+    }
 
 
 def relative(ours: float, theirs: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.evaluate import evaluate
-from memcore.evidence.comparison import MEASURED, OUT_OF_MEMORY, Comparison, text
+from memcore.evidence.comparison import OUT_OF_MEMORY, Comparison, of_run, of_training, text
 from memcore.plan import Plan
 from memcore.report import Memory
 
@@ -37,30 +37,11 @@ def compared_run(run: Mapping[str, Any]) -> Comparison:
     memory = evaluate(plan).memory
     assert memory, "runs are plans whose training is computed"
     low, high = _interval(run["counter"], memory)
-    t = plan.train
-    return Comparison(
-        source=MEASURED,
-        model=plan.architecture.label,
-        what=run["counter"],
-        theirs=run["value"],
-        ours=(low + high) // 2,
-        unit="bytes",
-        family=plan.architecture.family,
-        regime=f"{t.framework}, {t.precision}",
-        attention=t.attention,
-        checkpointing=t.checkpointing,
-        batch=t.micro_batch,
-        seq_len=t.seq_len,
-        layers=0,
-        gpus=plan.cluster.gpus,
-        tolerance=ALLOCATED_TOLERANCE,
-        used_for=run["used_for"],
-        run=run["run"],
-        low=low if low < high else 0,
-        high=high if low < high else 0,
-        confidence=run["confidence"],
-        remark=run.get("remark", ""),
-    )
+    ends = {"low": low, "high": high} if low < high else {}
+    return of_run(
+        run, plan, run["counter"], run["value"], (low + high) // 2, "bytes",
+        tolerance=ALLOCATED_TOLERANCE, **of_training(plan), **ends,
+    )  # fmt: skip
 
 
 def _interval(counter: str, memory: Memory) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.evaluate import evaluate
-from memcore.evidence.comparison import MEASURED, Comparison, text
+from memcore.evidence.comparison import Comparison, of_run, text
 from memcore.plan import Plan
 from memcore.report import Serve
 
@@ -70,21 +70,9 @@ def compared_serving(run: Mapping[str, Any]) -> Comparison:
     tolerance = TOLERANCES.get(what, WEIGHTS_TOLERANCE)
     if what == "weights" and plan.serve.weight_dtype not in WHOLE:
         tolerance = QUANTIZED_TOLERANCE
-    return Comparison(
-        source=MEASURED,
-        model=plan.architecture.label,
-        what=what,
-        theirs=run["value"],
-        ours=ours,
-        unit=UNITS.get(what, ""),
-        family=plan.architecture.family,
-        regime=f"{plan.serve.weight_dtype}, cache {plan.serve.kv_dtype}",
-        gpus=plan.cluster.gpus,
-        tolerance=tolerance,
-        used_for=run["used_for"],
-        run=run["run"],
-        confidence=run["confidence"],
-        remark=run.get("remark", ""),
+    regime = f"{plan.serve.weight_dtype}, cache {plan.serve.kv_dtype}"
+    return of_run(
+        run, plan, what, run["value"], ours, UNITS.get(what, ""), tolerance=tolerance, regime=regime
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.evaluate import evaluate
-from memcore.evidence.comparison import MEASURED, Comparison, text
+from memcore.evidence.comparison import Comparison, of_run, of_training, text
 from memcore.plan import Plan
 
 STEP_TIME = "step time"
@@ -34,24 +34,7 @@ def compared_time(run: Mapping[str, Any]) -> Comparison:
     plan = Plan.of(run["plan"])
     time = evaluate(plan).time
     assert time, "runs are plans whose training is computed"
-    t = plan.train
-    return Comparison(
-        source=MEASURED,
-        model=plan.architecture.label,
-        what=STEP_TIME,
-        theirs=run["seconds"],
-        ours=time.step_seconds,
-        unit="seconds",
-        family=plan.architecture.family,
-        regime=f"{t.framework}, {t.precision}",
-        attention=t.attention,
-        checkpointing=t.checkpointing,
-        batch=t.micro_batch,
-        seq_len=t.seq_len,
-        gpus=plan.cluster.gpus,
-        tolerance=TIME_TOLERANCE,
-        used_for=run["used_for"],
-        run=run["run"],
-        confidence=run["confidence"],
-        remark=run.get("remark", ""),
-    )
+    return of_run(
+        run, plan, STEP_TIME, run["seconds"], time.step_seconds, "seconds",
+        tolerance=TIME_TOLERANCE, **of_training(plan),
+    )  # fmt: skip

@@ -25,12 +25,15 @@ from memcore.explain.of_time import (
     DECLARED,
     FIELDS,
     LABELS,
+    PLACE,
     ROOFLINE,
     TILES,
     TOUCHED,
     flops,
+    place,
     reached,
     ring,
+    sides,
 )
 from memcore.explain.shapes import product_of, row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
@@ -653,19 +656,10 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
             if part.kind == SCAN:
                 formula = formula + _states_moved(book, part) / rate
         return about(f"HBM traffic of {o.name}", "seconds", formula, "If only HBM limited it.")
-    if field == "intensity":
-        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.hbm_bytes", "HBM traffic")
-        return about(f"Intensity of {o.name}", "FLOP per byte", formula, "On the roofline.")
-    if field == "rate":
-        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.seconds", "seconds")
-        return about(f"Rate of {o.name}", "FLOP/s", formula, "What it achieves.")
-    sides = {
-        "compute": book.at(f"{base}.compute_seconds", "compute"),
-        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
-    }
-    if field == "bound_by":
-        return about(f"What bounds {o.name}", "", whichever(sides), "", [ROOFLINE])
-    return about(o.name, "seconds", largest(*sides.values()), "In one step.", [ROOFLINE])
+    if field in PLACE:
+        return place(book, o.name, base, field)
+    longer = largest(*sides(book, base).values())
+    return about(o.name, "seconds", longer, "In one step.", [ROOFLINE])
 
 
 def _amounts(book: Book, part: Part) -> Amounts:

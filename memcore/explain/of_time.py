@@ -155,25 +155,36 @@ def operation(
         rate = book.at("hardware.memory_bandwidth") * constant(constants.HBM_EFFICIENCY)
         formula = book.at(f"{base}.hbm_bytes", "HBM traffic") / rate
         return about(f"HBM traffic of {phase}", "seconds", formula, "If only HBM limited it.")
-    if field == "intensity":
-        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.hbm_bytes", "HBM traffic")
-        return about(
-            f"Intensity of {phase}", "FLOP per byte", formula, "Its place on the roofline."
-        )
-    if field == "rate":
-        formula = book.at(f"{base}.flops", "FLOPs") / book.at(f"{base}.seconds", "seconds")
-        return about(f"Rate of {phase}", "FLOP/s", formula, "What it achieves.")
-    sides = {
-        "compute": book.at(f"{base}.compute_seconds", "compute"),
-        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
-    }
-    if field == "bound_by":
-        return about(f"What bounds {phase}", "", whichever(sides), "", [ROOFLINE])
-    longer = largest(*sides.values())
+    if field in PLACE:
+        return place(book, phase, base, field)
+    longer = largest(*sides(book, base).values())
     if base.startswith("time."):
         runs = known("runs", o.runs, note="of layers x micro-batches", source="the plan")
         longer = longer + runs * constant(constants.LAUNCH)
     return about(phase, "seconds", longer, "Per step, on one GPU.", [ROOFLINE])
+
+
+PLACE = ("intensity", "rate", "bound_by")
+
+
+def place(book: Book, name: str, base: str, field: str) -> Explanation:
+    """Where an operation at `base`, of training or serving, lies on the roofline."""
+    if field == "bound_by":
+        return about(f"What bounds {name}", "", whichever(sides(book, base)), "", [ROOFLINE])
+    work = book.at(f"{base}.flops", "FLOPs")
+    if field == "rate":
+        formula = work / book.at(f"{base}.seconds", "seconds")
+        return about(f"Rate of {name}", "FLOP/s", formula, "What it achieves.")
+    formula = work / book.at(f"{base}.hbm_bytes", "HBM traffic")
+    return about(f"Intensity of {name}", "FLOP per byte", formula, "Its place on the roofline.")
+
+
+def sides(book: Book, base: str) -> dict[str, Formula]:
+    """The times of an operation, of which the longer bounds it."""
+    return {
+        "compute": book.at(f"{base}.compute_seconds", "compute"),
+        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
+    }
 
 
 def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formula:
@@ -720,7 +731,7 @@ def _host_exposed(book: Book) -> Explanation:
     n = book.plan.train.grad_accumulation
     formula = first - alone
     if n > 1:
-        formula = ((batches - 1) * both + first) / batches - alone
+        formula = at_least_zero(((batches - 1) * both + first) / batches - alone)
     if book.time.starts[host.OPTIMIZER]:
         step = book.at(f"time.operations.{len(book.time.operations) - 1}.seconds", "optimizer step")
         formula = formula + at_least_zero(book.at("time.host.optimizer") - step)

@@ -1,9 +1,11 @@
-"""Ask PyTorch how many kernels a layer starts: `python tests/reference/ask_launches.py [--write]`.
+"""Ask PyTorch what a layer starts, and what it runs again: `ask_launches.py [--write]`.
 
 Of one model of each family, in bf16 with its own code from transformers: the operations that the
 dispatcher saw in a forward and a backward with twice the layers, less those with the layers that
 the model has, for each layer that came. What only looks at memory another way starts nothing and is
-not counted. Runs on a CPU with real tensors; needs torch and transformers.
+not counted. And under gradient checkpointing as transformers has it by default, the FLOPs that
+torch.utils.flop_counter counts in a backward beyond those without it. Runs on a CPU with real
+tensors; needs torch and transformers.
 """
 
 import json
@@ -15,6 +17,7 @@ from pathlib import Path
 import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 
 TABLE = Path(__file__).with_name("launches.json")
@@ -51,8 +54,8 @@ class Started(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def started(config, layers, attention):
-    """Kernels of a forward with its loss, and of its backward."""
+def built(config, layers, attention):
+    """A model of so many layers, and tokens for it."""
     words = dict(config)
     words["n_layer" if "n_layer" in config else "num_hidden_layers"] = layers
     if "layer_types" in words:
@@ -61,9 +64,14 @@ def started(config, layers, attention):
     model = transformers.AutoModelForCausalLM.from_config(
         made, attn_implementation=attention, dtype=torch.bfloat16
     )
-    ids = torch.randint(0, made.vocab_size, (1, TOKENS))
+    return model.train(), torch.randint(0, made.vocab_size, (1, TOKENS))
+
+
+def started(config, layers, attention):
+    """Kernels of a forward with its loss, and of its backward."""
+    model, ids = built(config, layers, attention)
     with Started() as forward:
-        loss = model.train()(input_ids=ids, labels=ids, use_cache=False).loss
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
     with Started() as backward:
         loss.backward()
     return forward.kernels, backward.kernels
@@ -73,6 +81,22 @@ def asked(config, attention):
     layers = config.get("num_hidden_layers") or config["n_layer"]
     more, fewer = (started(config, n, attention) for n in (2 * layers, layers))
     return [sum((a - b).values()) / layers for a, b in zip(more, fewer, strict=True)]
+
+
+def run_again(config):
+    """FLOPs of one forward with eager attention, and those that its backward runs again."""
+    flops = []
+    for checkpointing in (False, True):
+        model, ids = built(config, config.get("num_hidden_layers") or config["n_layer"], "eager")
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        with FlopCounterMode(display=False) as forward:
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        with FlopCounterMode(display=False) as backward:
+            loss.backward()
+        flops.append((forward.get_total_flops(), backward.get_total_flops()))
+    (forward, without), (_, again) = flops
+    return forward, again - without
 
 
 def main():
@@ -86,6 +110,9 @@ def main():
                  "backward": backward}
             )  # fmt: skip
             print(rows[-1], flush=True)
+        forward, again = run_again(configs[name])
+        rows.append({"kind": "recompute", "model": name, "forward": forward, "again": again})
+        print(rows[-1], flush=True)
     if "--write" in sys.argv:
         versions = {name: version(name) for name in ("torch", "transformers")}
         used = {name: configs[name] for name in MODELS}

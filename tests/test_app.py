@@ -143,6 +143,8 @@ EXTREMES = (
     {"model": "llava-1.5-7b", "imgs": "3"},
     {"model": "gemma-3-27b", "imgs": "16", "ckpt": "none", "attn": "eager"},
     {"model": "flan-t5-xxl", "tgt": "16777216", "attn": "eager", "seq": "512"},
+    {"model": "nemotron-3-nano-30b-a3b", "tp": "4", "state": "bf16", "draft": "3"},
+    {"model": "mamba2-780m", "kvcache": "dynamic", "prompt": "16777216", "conc": "100000"},
 )
 
 

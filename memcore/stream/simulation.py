@@ -151,7 +151,8 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
         for name, strategy in policies.STRATEGIES.items()
         if not strategy.shares or _shares(server)
     ]
-    table = min(s.concurrency, s.max_batched_tokens) * ceil_div(most, s.block_size) * TABLE_ENTRY
+    each = ceil_div(most, s.block_size) if server.caches.attends else 1  # its state's, then
+    table = min(s.concurrency, s.max_batched_tokens) * each * TABLE_ENTRY
     return Stream(
         requests.count,
         fmean(requests.prompts),

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app import palette, state, tables, why
+from app.fields import field as plan_field
 from app.fields import titles
 from app.text import plain as plain
 from memcore import link
@@ -449,18 +450,35 @@ def _serving_metrics(serve: Serve) -> None:
             st.metric(label, text)
 
 
-def latency_targets() -> tuple[float | None, float | None]:
-    """What a request may feel at most: seconds to the first token, milliseconds for each other."""
-    left, right = st.columns(2)
-    with left:
-        first = st.number_input(
-            "First token within (s)", min_value=0.001, value=None, placeholder="any", key="ttft"
-        )
-    with right:
-        each = st.number_input(
-            "Each token within (ms)", min_value=0.01, value=None, placeholder="any", key="tpot"
-        )
-    return first, each
+def latency_targets() -> None:
+    """What a request may feel at most, in the plan: seconds to the first token, and for each other,
+    which are shown in milliseconds."""
+    s = state.plan().serve
+    for column, (key, label, path, unit, least, value) in zip(
+        st.columns(2),
+        (
+            ("ttft", "First token within (s)", "serve.target_ttft", 1.0, 0.001, s.target_ttft),
+            ("tpot", "Each token within (ms)", "serve.target_tpot", 1e-3, 0.01, s.target_tpot),
+        ),
+        strict=True,
+    ):
+        st.session_state[key] = round(value / unit, 9) or None
+        with column:
+            st.number_input(
+                label,
+                min_value=least,
+                max_value=1e6 / unit,
+                value=None,
+                placeholder="any",
+                key=key,
+                help=plan_field(path).help,
+                on_change=_target_edited,
+                args=(key, path, unit),
+            )
+
+
+def _target_edited(key: str, path: str, unit: float) -> None:
+    state.change({path: (st.session_state[key] or 0.0) * unit})
 
 
 def use_answers(rows: tables.Rows, found: Sequence[Answer]) -> None:
@@ -476,11 +494,15 @@ def use_answers(rows: tables.Rows, found: Sequence[Answer]) -> None:
                 )
 
 
-def stream_metrics(found: Sequence[tuple[str, str, str]]) -> None:
-    """The main figures of a simulated stream in one row; no formula leads to them."""
-    for column, (label, value, about) in zip(st.columns(len(found)), found, strict=True):
-        with column:
-            st.metric(label, value, help=about)
+def stream_metrics(found: Sequence[tuple[str, str, str, str]]) -> None:
+    """The main figures of a simulated stream, four in a row; no formula leads to them."""
+    for first in range(0, len(found), 4):
+        for column, (label, value, below, about) in zip(
+            st.columns(4), found[first : first + 4], strict=False
+        ):
+            with column, st.container(gap=None):
+                st.metric(label, value, help=about)
+                small(plain(below))
 
 
 def lengths_upload() -> None:

@@ -23,7 +23,8 @@ from memcore.report import Report
 from memcore.serving import curve
 from memcore.serving_time import Point
 from memcore.solve import Answer
-from memcore.stream import Stream, read_lengths, simulate
+from memcore.stream import Load, Stream, read_lengths, simulate
+from memcore.stream import loads as simulated_loads
 from memcore.waterfall import Change
 from memcore.waterfall import waterfall as changes_between
 
@@ -166,13 +167,24 @@ def speeds() -> tuple[Point, ...]:
     return found
 
 
-def answers(ttft: float | None, tpot_ms: float | None) -> tuple[Answer, ...]:
-    """How far the plan can go within these times: its length, sequences, GPUs for its requests."""
+def loads() -> tuple[Load, ...]:
+    """The plan's stream at one arrival rate after another."""
     s, now = st.session_state, plan()
-    asked = (now.model, now.cluster, now.parallel, now.serve, ttft, tpot_ms)
+    asked = (now.model, now.cluster, now.parallel, now.serve, s.get("lengths"))
+    kept = s.get("kept_loads")
+    if kept is None or kept[0] != asked:
+        kept = s.kept_loads = (asked, simulated_loads(now, s.get("lengths")))
+    found: tuple[Load, ...] = kept[1]
+    return found
+
+
+def answers() -> tuple[Answer, ...]:
+    """How far the plan can go within its targets: its length, sequences, GPUs for its requests."""
+    s, now = st.session_state, plan()
+    asked = (now.model, now.cluster, now.parallel, now.serve)
     kept = s.get("kept_answers")
     if kept is None or kept[0] != asked:
-        within = solve.Targets(ttft, tpot_ms / 1e3 if tpot_ms else None)
+        within = solve.Targets(now.serve.target_ttft or None, now.serve.target_tpot or None)
         kept = s.kept_answers = (
             asked,
             (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from app.charts import figure
 from app.tables import Rows
 from memcore import Plan, policies
 from memcore.serving_time import Point
-from memcore.stream import Run, Spread, Stream
+from memcore.stream import Load, Run, Spread, Stream, sustained
+from memcore.stream.load import ENOUGH, own
 from memcore.units import bytes_text, count_text, seconds_text
 
 # What the memory of the cache holds: title, colour, and what it means.
@@ -41,10 +43,29 @@ QUANTITIES = {  # what the chart over time can show: title, of the axis, whether
 }
 
 
+LOADS = {  # what the chart against the arrival rate can show: title, scale, what follows it
+    "ttft": ("First token", 1.0, ""),
+    "tpot": ("Per token", 1.0, ""),
+    "latency": ("Whole request", 1.0, ""),
+    "attained": ("Within targets", 100.0, ", % of requests"),
+}
+QUANTILES = {"p50": "Median", "p95": "95th percentile", "p99": "99th percentile"}
+LOAD_LINES = ((COLOURS["paged"], "solid"), (COLOURS["pow2"], "dash"), (COLOURS["max"], "dot"))
+
+
+def load_choices(plan: Plan) -> tuple[str, ...]:
+    """What the chart against the arrival rate can show of this plan."""
+    s = plan.serve
+    return tuple(q for q in LOADS if q != "attained" or s.target_ttft or s.target_tpot)
+
+
+def load_title(quantity: str) -> str:
+    return LOADS[quantity][0]
+
+
 def of_plan(stream: Stream, plan: Plan) -> Run:
     """The run of the strategy that the plan's own cache has."""
-    wanted = "paged" if policies.KV_CACHES[plan.serve.kv_cache].pages else "max"
-    return next(r for r in stream.runs if r.strategy == wanted)
+    return next(r for r in stream.runs if r.strategy == own(plan))
 
 
 def asked(stream: Stream, plan: Plan, file: str) -> str:
@@ -62,62 +83,94 @@ def asked(stream: Stream, plan: Plan, file: str) -> str:
         else f"with {policies.LENGTHS[s.lengths].label.lower()} lengths"
     )
     prefix = f", {s.shared_prefix:,} tokens of every prompt the same" if s.shared_prefix else ""
+    read = {
+        "whole": "Prompts are read whole, and those that generate wait for them",
+        "chunked": f"Prompts are read in chunks, with a step of all that generate: at most "
+        f"{s.max_batched_tokens:,} tokens together",
+        "disaggregated": "Prompts are read on another replica, which sends the cache over",
+    }[s.prefill]
+    if s.draft_tokens:
+        read += f"; a draft guesses {s.draft_tokens:,} tokens a step"
     return (
         f"{stream.requests:,} requests come {come} to one replica, {lengths}: prompts of "
         f"{stream.prompt_tokens_mean:,.0f} tokens on average, outputs of "
         f"{stream.output_tokens_mean:,.0f}{prefix}, together at most {stream.longest_tokens:,} of "
-        f"{stream.longest_allowed:,}. At most {s.concurrency:,} run at once. Seed {s.seed:,}: the "
-        "same plan gives the same numbers. These are simulated, iteration by iteration, on this "
-        "page's roofline; a real scheduler's own time is not in them."
+        f"{stream.longest_allowed:,}. {read}. At most {s.concurrency:,} run at once. Seed "
+        f"{s.seed:,}: the same plan gives the same numbers. These are simulated, iteration by "
+        "iteration, on this page's roofline; a real scheduler's own time is not in them."
     )
 
 
-def metrics(run: Run, plan: Plan) -> Sequence[tuple[str, str, str]]:
-    """The main figures of one run: label, value, help."""
-    return (
-        (
-            "At once",
-            f"{run.concurrency_mean:,.1f}",
-            (
-                f"Sequences that run, on average over time; {run.concurrency_peak:,} at most, "
-                f"where {plan.serve.concurrency:,} are allowed."
-            ),
-        ),
-        (
-            "Cache in use",
-            f"{run.useful_share:.1%}",
-            "Keys and values over everything that was not free while nobody waited.",
-        ),
+def metrics(run: Run, plan: Plan) -> Sequence[tuple[str, str, str, str]]:
+    """The main figures of one run: label, value, what stands below it, help."""
+    s = plan.serve
+    found = [
         _spread("First token", run.ttft, "From a request's arrival, its wait included"),
         _spread("Per token", run.tpot, "Between two tokens of one request"),
+        _spread("Whole request", run.latency, "From a request's arrival to its last token"),
         (
             "Tokens per second",
             count_text(run.tokens_per_second),
+            f"{run.requests_per_second:,.3g} requests/s",
             (
                 f"Of outputs, by one replica, over {seconds_text(run.seconds)} from the first "
                 "request to the last token."
             ),
         ),
         (
-            "Put out",
-            f"{run.preemptions:,}",
+            "At once",
+            f"{run.concurrency_mean:,.1f}",
+            f"{run.concurrency_peak:,} at most, {s.concurrency:,} allowed",
+            "Sequences that run, on average over time.",
+        ),
+        (
+            "Cache in use",
+            f"{run.useful_share:.1%}",
+            f"{run.memory['free']:.0%} free, nobody waiting",
+            "Keys, values and states over everything that was not free while nobody waited.",
+        ),
+        (
+            "Reading prompts",
+            f"{run.reading_share:.0%}",
+            f"of the time; idle {run.idle_share:.0%}",
             (
-                f"Preemptions: a sequence that finds no block puts out the last that was let in. "
-                f"{run.recomputed_tokens:,} tokens were computed again."
+                "Iterations that read prompts: whole ones alone, in chunks together with a step of "
+                "all that generate. 0 where another replica reads them."
             ),
         ),
-    )
+        (
+            "Put out",
+            f"{run.preemptions:,}",
+            f"{run.recomputed_tokens:,} tokens again",
+            (
+                "Preemptions: a sequence that finds no block puts out the last that was let in, "
+                "whose tokens are computed again."
+            ),
+        ),
+    ]
+    if run.attained is not None:
+        found[-1] = (
+            "Within targets",
+            f"{run.attained:.1%}",
+            f"{run.goodput or 0:,.3g} requests/s",
+            (
+                f"Requests served within the targets above, and how many a second: the goodput. "
+                f"Put out for want of a block: {run.preemptions:,}."
+            ),
+        )
+    return found
 
 
-def _spread(label: str, spread: Spread | None, about: str) -> tuple[str, str, str]:
+def _spread(label: str, spread: Spread | None, about: str) -> tuple[str, str, str, str]:
     if spread is None:
-        return label, "none", "No request was served."
+        return label, "none", "", "No request was served."
     return (
         label,
         seconds_text(spread.p50),
+        f"99 of 100 within {seconds_text(spread.p99)}",
         (
-            f"{about}: the median. Nine in ten within {seconds_text(spread.p90)}, 99 of 100 within "
-            f"{seconds_text(spread.p99)}."
+            f"{about}: the median. Nine in ten within {seconds_text(spread.p90)}, 95 of 100 within "
+            f"{seconds_text(spread.p95)}."
         ),
     )
 
@@ -138,16 +191,21 @@ def rows(stream: Stream) -> Rows:
             "per token": _text(r.tpot),
             "put out": r.preemptions,
             "refused": r.refused,
+            "in targets": "" if r.attained is None else f"{r.attained:.1%}",
             **{name: value for name, value in r.row().items() if name not in ("strategy", "label")},
         }
         for r in stream.runs
     ]
 
 
-SHOWN = (
-    *("strategy", "at once", "put to use", "tokens/s", "wait", "first token", "per token"),
-    *("put out", "refused"),
-)
+def shown(stream: Stream) -> tuple[str, ...]:
+    """The columns that people see: those that say something of this stream."""
+    return (
+        *("strategy", "at once", "put to use", "tokens/s", "wait", "first token", "per token"),
+        "put out",
+        *(("refused",) if any(r.refused for r in stream.runs) else ()),
+        *(("in targets",) if any(r.attained is not None for r in stream.runs) else ()),
+    )
 
 
 def legend(stream: Stream) -> str:
@@ -160,10 +218,28 @@ def legend(stream: Stream) -> str:
 
 
 SPEED_LEGEND = (
-    "The line is decoding alone, at half of an output's length, from one sequence at once on; "
-    "where it turns back, matrix products need one more row of tiles. Fit: at full length. "
-    "The diamonds are the simulated strategies, which read prompts in between."
+    "Left: the line is decoding alone, at half of an output's length, from one sequence at once "
+    "on; where it turns back, matrix products need one more row of tiles. Fit: at full length. "
+    "The diamonds are the simulated strategies, which read prompts in between. Right: the plan's "
+    "cache alone, with requests from few to more than it can take; the dotted line is the plan's "
+    "own arrival rate."
 )
+
+
+def load_legend(found: Sequence[Load], plan: Plan) -> str:
+    """What the rates are, and up to which one the targets hold."""
+    if not found:
+        return ""
+    each = f"Right: {found[0].run.requests:,} requests at each of {len(found)} rates."
+    if found[0].run.attained is None:
+        return f"{each} With a target above, its share of requests is counted too."
+    best = sustained(found)
+    if best is None:
+        return f"{each} Not even the lowest rate keeps {ENOUGH:.0%} of requests within the targets."
+    return (
+        f"{each} {ENOUGH:.0%} of requests stay within the targets up to {best:,.3g} a second "
+        f"on one replica, of the rates that were tried."
+    )
 
 
 def title(quantity: str) -> str:
@@ -203,6 +279,11 @@ def speeds(points: Sequence[Point]) -> Rows:
         }
         for p in points
     ]
+
+
+def load_rows(found: Sequence[Load]) -> Rows:
+    """Every rate's figures."""
+    return [{n: v for n, v in load.row().items() if n != "label"} for load in found]
 
 
 # --- charts --------------------------------------------------------------------------------------
@@ -268,6 +349,75 @@ def shares(stream: Stream) -> go.Figure:
     )
 
 
+def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
+    """A latency, or the share of requests within the targets, against the arrival rate."""
+    name, scale, unit = LOADS[quantity]
+    s, share = plan.serve, quantity == "attained"
+    lines = {label: (quantity, q) for q, label in QUANTILES.items()}
+    if share:
+        lines = {name: ("", quantity)}
+    traces, values = [], []
+    for (label, (part, q)), (colour, dash) in zip(lines.items(), LOAD_LINES, strict=False):
+        of = [(each.rate, getattr(each.run, part) if part else each.run) for each in found]
+        points = [(x, scale * (getattr(v, q) or 0.0)) for x, v in of if v is not None]
+        values += [y for _, y in points]
+        traces.append(
+            go.Scatter(
+                name=label,
+                x=[x for x, _ in points],
+                y=[y for _, y in points],
+                mode="lines+markers",
+                line={"color": colour, "width": 2, "dash": dash},
+                marker={"size": 5},
+                customdata=[
+                    f"{x:,.3g} requests/s: {label.lower()} "
+                    + (f"{y:.1f} %" if share else seconds_text(y))
+                    for x, y in points
+                ],
+                hovertemplate="%{customdata}<extra></extra>",
+            )
+        )
+    target = {"ttft": s.target_ttft, "tpot": s.target_tpot}.get(quantity, 0.0)
+    marks = []
+    if s.arrivals != "burst" and found and s.arrival_rate <= found[-1].rate:
+        marks.append(_mark("x", s.arrival_rate, palette.OVERHEAD[1], "dot"))
+    if target:
+        marks.append(_mark("y", target, palette.CAPACITY, "dash"))
+    axis = {"range": [0, 104]} if share else _times(values, target)
+    return figure(
+        traces,
+        height=330,
+        margin={"l": 8, "r": 16, "t": 72, "b": 8},
+        shapes=marks,
+        xaxis={"title": "requests per second, one replica", "rangemode": "tozero"},
+        yaxis={"title": name + unit, **axis},
+    )
+
+
+def _mark(axis: str, at: float, colour: str, dash: str) -> dict[str, Any]:
+    """A line across the chart at a value of one axis."""
+    other = "y" if axis == "x" else "x"
+    line = {"color": colour, "dash": dash, "width": 1.5}
+    return {
+        "type": "line", f"{axis}0": at, f"{axis}1": at, f"{other}0": 0, f"{other}1": 1,
+        f"{other}ref": "paper", "line": line,
+    }  # fmt: skip
+
+
+def _times(values: Sequence[float], target: float) -> dict[str, Any]:
+    """A logarithmic axis of seconds whose ticks say their units."""
+    seen = [v for v in (*values, target) if v > 0] or [1.0]
+    low, high = math.log10(min(seen)), math.log10(max(seen))
+    steps = (1, 2, 5) if high - low < 2.5 else (1,)
+    ticks = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in steps]
+    return {
+        "type": "log",
+        "range": [low - 0.1, high + 0.1],
+        "tickvals": ticks,
+        "ticktext": [seconds_text(t) for t in ticks],
+    }
+
+
 def speed(points: Sequence[Point], stream: Stream) -> go.Figure:
     """Time per output token against throughput: decoding alone, and what the stream had of it."""
     fitting = [p for p in points if p.fits]
@@ -291,7 +441,7 @@ def speed(points: Sequence[Point], stream: Stream) -> go.Figure:
             hovertemplate="%{customdata}<extra></extra>",
         )
         for name, found, dash in (
-            ("Decoding alone, as many as fit", fitting, "solid"),
+            ("Decoding alone", fitting, "solid"),
             ("More than fit", beyond, "dot"),
         )
     ]

@@ -137,6 +137,8 @@ KEYS = {
     "prefix": Key("serve.shared_prefix", 0),
     "maxlen": Key("serve.max_seq_len", 0),
     "seed": Key("serve.seed", 0),
+    "slottft": Key("serve.target_ttft", 0.0),
+    "slotpot": Key("serve.target_tpot", 0.0),
 }
 MODEL, GPU, NODE = "llama-3-8b", "h100-sxm-80gb", None
 # A preset's name (with '~revision'), or an object compressed. `size` is a standard model.

@@ -440,6 +440,22 @@ class Serve(_Part):
         ge=0,
         le=16_777_216,
     )
+    target_ttft: float = _field(
+        0.0,
+        "First token within",
+        "What a request may wait for its first token at most; 0: as long as it takes.",
+        "s",
+        ge=0,
+        le=1_000_000,
+    )
+    target_tpot: float = _field(
+        0.0,
+        "Each token within",
+        "How long each next token of a request may take on average; 0: as long as it takes.",
+        "s",
+        ge=0,
+        le=1_000_000,
+    )
     seed: int = _field(0, "Seed", "The same seed is the same stream.", ge=0, le=2_147_483_647)
 
 

@@ -143,6 +143,8 @@ EXTREMES = (
     {"model": "llava-1.5-7b", "imgs": "3"},
     {"model": "gemma-3-27b", "imgs": "16", "ckpt": "none", "attn": "eager"},
     {"model": "flan-t5-xxl", "tgt": "16777216", "attn": "eager", "seq": "512"},
+    {"model": "nemotron-3-nano-30b-a3b", "tp": "4", "state": "bf16", "draft": "3"},
+    {"model": "mamba2-780m", "kvcache": "dynamic", "prompt": "16777216", "conc": "100000"},
 )
 
 
@@ -586,7 +588,9 @@ def test_an_answer_is_used_at_a_press() -> None:
     at = opened(view="serve")
     at.number_input(key="tpot").set_value(20.0).run()
     alive(at)
-    found = solve.largest_concurrency(Plan(), solve.Targets(tpot=0.02))
+    asked = Plan(serve={"target_tpot": 0.02})
+    assert shown_plan(at) == asked
+    found = solve.largest_concurrency(asked, solve.Targets(tpot=0.02))
     assert found.limit == "tpot"
     at.button(key="use_concurrency").click().run()
     alive(at)

@@ -12,7 +12,16 @@ from memcore import Plan, PlanError, evaluate, policies, solve
 from memcore.pages import Pages
 from memcore.serving import Server
 from memcore.serving_time import per_step, transfer_rate
-from memcore.stream import Clock, Requests, draw, read_lengths, run, simulate
+from memcore.stream import (
+    Clock,
+    Requests,
+    draw,
+    loads,
+    read_lengths,
+    run,
+    simulate,
+    sustained,
+)
 from memcore.stream.engine import Continuous
 from memcore.stream.lengths import MAX_ROWS
 from memcore.stream.pace import PERIOD, STEADY, Guessed
@@ -445,6 +454,68 @@ def test_prompts_that_are_read_whole_stop_the_others():
     )
     assert whole.tpot.p99 > parts.tpot.p99
     assert whole.ttft.p50 <= parts.ttft.p50 * (1 + SAMPLING)
+
+
+# ---- targets, and loads
+
+
+def test_goodput_counts_who_is_within_both_targets():
+    words = {"arrival_rate": 60.0, "max_batched_tokens": 512, "prefill": "chunked"}
+    free = run_of("paged", **words)
+    assert (free.attained, free.goodput) == (None, None)
+    assert "attained" not in simulate(plan_of(requests=5)).to_dict()["runs"][0]
+    first, each = free.ttft.p90, free.tpot.p90
+    one, other, both = (
+        run_of("paged", **words, **targets)
+        for targets in (
+            {"target_ttft": first},
+            {"target_tpot": each},
+            {"target_ttft": first, "target_tpot": each},
+        )
+    )
+    assert one.attained == pytest.approx(0.9, abs=0.01)
+    assert other.attained == pytest.approx(0.9, abs=0.01)
+    assert 0.8 <= both.attained <= min(one.attained, other.attained)
+    assert both.goodput == pytest.approx(both.attained * 300 / both.seconds)
+    assert run_of("paged", **words, target_ttft=1e-9).attained == 0
+    assert run_of("paged", **words, target_ttft=1e6, target_tpot=1e6).attained == 1
+
+
+def test_percentiles_are_in_order_and_are_requests_own():
+    found = run_of("paged", arrival_rate=60.0)
+    for spread in (found.wait, found.ttft, found.tpot, found.latency):
+        assert spread.p50 <= spread.p90 <= spread.p95 <= spread.p99
+
+
+def test_all_time_is_read_generated_or_idle():
+    lone = {"requests": 1, "lengths": "fixed", "arrivals": "burst"}
+    found = run_of("paged", **lone)
+    assert found.idle_share == 0
+    assert found.reading_share == pytest.approx(found.ttft.mean / found.seconds)
+    rare = run_of("paged", requests=50, arrival_rate=0.01)
+    assert rare.idle_share > 0.9
+    assert run_of("paged", prefill="disaggregated").reading_share == 0
+
+
+@pytest.mark.parametrize("prefill", policies.PREFILLS)
+def test_a_higher_rate_is_felt(prefill):
+    """Waiting grows with the load, and what a server takes in steady state is where it explodes."""
+    plan = plan_of(prefill=prefill, requests=600, concurrency=32, target_ttft=0.2)
+    found = loads(plan, shares=(0.3, 0.7, 1.0, 2.0))
+    means = [load.run.ttft.mean for load in found]
+    assert means == sorted(means)
+    assert found[1].run.attained > 0.9
+    assert found[-1].run.attained < 0.5
+    assert found[-1].run.ttft.p99 > 5 * found[1].run.ttft.p99
+    assert sustained(found) in (found[1].rate, found[2].rate)
+    assert loads(plan, shares=(0.3, 0.7, 1.0, 2.0)) == found
+    assert sustained(loads(plan_of(requests=20))) is None
+
+
+def test_loads_of_what_cannot_be_served():
+    assert loads(Plan.of({"model": "bert-base", "train": {"seq_len": 512}})) == ()
+    nothing = loads(Plan.of({"model": "llama-3.1-405b", "serve": {"requests": 20}}))
+    assert all(load.run.completed == 0 for load in nothing)
 
 
 # ---- files of lengths

@@ -29,6 +29,7 @@ if report.serve and not found:
     parts.absent("A stream of requests")
 if report.serve and found:
     st.markdown("##### A stream of requests, by how the cache is handed out")
+    parts.latency_targets()
     parts.small(parts.plain(stream.asked(found, plan, state.lengths_file())))
     for note in found.notes:
         parts.small(parts.plain(note))
@@ -61,7 +62,7 @@ if report.serve and found:
         compared,
         key="stream_table",
         alt="The figures of each strategy",
-        columns=stream.SHOWN,
+        columns=stream.shown(found),
     )
     parts.small(stream.legend(found))
     with st.container(horizontal=True):
@@ -70,17 +71,39 @@ if report.serve and found:
     parts.lengths_upload()
 
     st.markdown("##### Throughput and latency")
-    speeds = state.speeds()
-    parts.chart(
-        stream.speed(speeds, found),
-        key="stream_speed",
-        alt="Time per output token against output tokens per second",
-    )
+    speeds, loads = state.speeds(), state.loads()
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("**Against how many run at once**")
+        parts.chart(
+            stream.speed(speeds, found),
+            key="stream_speed",
+            alt="Time per output token against output tokens per second",
+        )
+    with right:
+        felt = st.segmented_control(
+            "Against the arrival rate",
+            stream.load_choices(plan),
+            format_func=stream.load_title,
+            default="ttft",
+            required=True,
+            key="stream_load",
+        )
+        parts.chart(
+            stream.load(loads, felt, plan),
+            key="stream_load_chart",
+            alt="Latency of the plan's own cache against the arrival rate",
+        )
     parts.small(stream.SPEED_LEGEND)
-    parts.download("Throughput and latency (CSV)", stream.speeds(speeds), "memplan-throughput.csv")
+    parts.small(stream.load_legend(loads, plan))
+    with st.container(horizontal=True):
+        parts.download(
+            "Throughput and latency (CSV)", stream.speeds(speeds), "memplan-throughput.csv"
+        )
+        parts.download("Arrival rates (CSV)", stream.load_rows(loads), "memplan-rates.csv")
 
     st.markdown("##### How far it can go")
-    answers = state.answers(*parts.latency_targets())
+    answers = state.answers()
     rows = tables.limits(answers, plan.serve.arrival_rate)
     parts.table(
         rows,
@@ -97,6 +120,7 @@ if report.serve and found:
     )
     parts.use_answers(rows, answers)
     parts.small(
-        "Each changes one field of the plan and leaves the others; GPUs: tensor parallelism within "
-        "a node and replicas, in steady state. Found by evaluating plans, step by step."
+        "Within the targets above. Each changes one field of the plan and leaves the others; GPUs: "
+        "tensor parallelism within a node and replicas, in steady state. Found by evaluating "
+        "plans, step by step."
     )

@@ -174,6 +174,11 @@ def kv_per_token(figure: Figure) -> float:
     return serve.kv_bytes_per_token
 
 
+def parameters(figure: Figure) -> float:
+    """All parameters of a model."""
+    return _report(figure).parameters
+
+
 def active_parameters(figure: Figure) -> float:
     """Parameters that one token meets."""
     return _report(figure).active_parameters
@@ -266,6 +271,7 @@ _QUANTITIES: dict[str, Callable[[Figure], float]] = {
         offload_efficiency,
         kv_cache,
         kv_per_token,
+        parameters,
         active_parameters,
         accelerator,
         quadratic_bytes,

@@ -780,10 +780,14 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
 
 
 def _reductions(book: Book, part: Part) -> Formula:
-    """Two all-reduces of the hidden state in every layer."""
+    """All-reduces of the hidden state: two in every layer, or one of each part that it has."""
     plan, o = book.plan, part.time
-    twice = known("after attention and after the MLP", 2, source="Megatron, Shoeybi et al. 2019")
-    layers = known("layers", plan.architecture.layers, source="config.json")
+    source = "Megatron, Shoeybi et al. 2019"
+    if plan.architecture.recurrence:
+        named = known("after attention, states and MLPs of all layers", o.runs, source=source)
+    else:
+        twice = known("after attention and after the MLP", 2, source=source)
+        named = twice * known("layers", plan.architecture.layers, source="config.json")
     both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
     width = known("hidden size", plan.architecture.hidden_size, source="config.json")
     tokens = known("new tokens", part.tokens, source="the plan, and what fits")
@@ -791,11 +795,11 @@ def _reductions(book: Book, part: Part) -> Formula:
     ring_of = both * ring(book, moved, o.bound_by, plan.parallel.tp)
     over = Links.of(plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node)
     if over.nodes > 1 or not plan.accelerator.peer_bandwidth:
-        return twice * layers * ring_of
+        return named * ring_of
     others = known("other ranks", over.ranks - 1, source="the plan: parallel.tp")
     rate = book.at("hardware.peer_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
     shot = constant(constants.ONE_SHOT) + moved * others / rate
-    return twice * layers * smallest(ring_of, shot)
+    return named * smallest(ring_of, shot)
 
 
 def _sum(book: Book, which: str) -> Formula:

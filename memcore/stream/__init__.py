@@ -7,18 +7,22 @@ scheduler that costs time of its own, or a client that goes away, is not in them
 
 from memcore.stream.clock import Clock
 from memcore.stream.lengths import Lengths, Requests, draw, longest, read_lengths
+from memcore.stream.load import Load, loads, sustained
 from memcore.stream.simulation import Run, Spread, Stream, run, simulate
 
 __all__ = [
     "Clock",
     "Lengths",
+    "Load",
     "Requests",
     "Run",
     "Spread",
     "Stream",
     "draw",
+    "loads",
     "longest",
     "read_lengths",
     "run",
     "simulate",
+    "sustained",
 ]

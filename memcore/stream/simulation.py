@@ -60,7 +60,7 @@ class Moment:
 class Run:
     """The stream under one strategy.
 
-    capacity_tokens         of the cache
+    capacity_tokens         of the cache: places of one token in a group of layers
     refused                 requests for which even the empty cache has no room
     unfinished              those that were not done when the simulation was cut short
     prompt_tokens, shared_tokens   computed, and found in the cache
@@ -68,8 +68,11 @@ class Run:
     memory                  shares of the cache, averaged over time; they add up to one. See
                             engine.Meter
     useful_share            used over everything but what was free while nobody waited
+    reading_share, idle_share   of the time, in iterations that read prompts, and in none
     wait, ttft, latency     from a request's arrival until it is let in, its first token, its last
     tpot                    between one token and the next of the same request
+    attained                share of all requests that are served within serve.target_ttft and
+                            serve.target_tpot; goodput: such requests per second; None without these
     """
 
     strategy: str
@@ -93,10 +96,14 @@ class Run:
     concurrency_peak: int
     memory: Mapping[str, float]
     useful_share: float
+    reading_share: float
+    idle_share: float
     wait: Spread | None
     ttft: Spread | None
     tpot: Spread | None
     latency: Spread | None
+    attained: float | None
+    goodput: float | None
     timeline: tuple[Moment, ...]
 
     def row(self) -> dict[str, Any]:
@@ -112,7 +119,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What the simulation says. block_table_bytes: of the table that maps positions to blocks."""
+    """What the simulation says. capacity_tokens: as serve.kv_capacity_tokens; block_table_bytes: of
+    the table that maps positions to blocks."""
 
     requests: int
     prompt_tokens_mean: float
@@ -143,14 +151,15 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
         for name, strategy in policies.STRATEGIES.items()
         if not strategy.shares or _shares(server)
     ]
-    table = min(s.concurrency, s.max_batched_tokens) * ceil_div(most, s.block_size) * TABLE_ENTRY
+    each = ceil_div(most, s.block_size) if server.caches.attends else 1  # its state's, then
+    table = min(s.concurrency, s.max_batched_tokens) * each * TABLE_ENTRY
     return Stream(
         requests.count,
         fmean(requests.prompts),
         fmean(requests.outputs),
         max(map(sum, zip(requests.prompts, requests.outputs, strict=True))),
         most,
-        slots,
+        report.serve.kv_capacity_tokens,
         table,
         tuple(runs),
         tuple(_notes(plan, slots, runs, lengths)),
@@ -246,6 +255,12 @@ def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace) -> Run:
     busy = 1 - shares["free"]
     unfinished = sum(not math.isnan(at) for at in trace.started) - len(done)
     tokens = sum(outputs[i] for i in done)
+    ttft = {i: trace.first[i] - arrivals[i] for i in done}
+    tpot = {i: (trace.done[i] - trace.first[i]) / (outputs[i] - 1) for i in done if outputs[i] > 1}
+    first, each = plan.serve.target_ttft or math.inf, plan.serve.target_tpot or math.inf
+    within = None
+    if min(first, each) < math.inf:
+        within = sum(ttft[i] <= first and tpot.get(i, 0.0) <= each for i in done)
     return Run(
         strategy=name,
         label=policies.STRATEGIES[name].label,
@@ -268,12 +283,14 @@ def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace) -> Run:
         concurrency_peak=max((p[3] for p in trace.meter.points), default=0),
         memory=shares,
         useful_share=shares["used"] / busy if busy > 0 else 0.0,
+        reading_share=trace.reading / span if span else 0.0,
+        idle_share=trace.idle / span if span else 0.0,
         wait=Spread.of([trace.started[i] - arrivals[i] for i in done]),
-        ttft=Spread.of([trace.first[i] - arrivals[i] for i in done]),
-        tpot=Spread.of(
-            [(trace.done[i] - trace.first[i]) / (outputs[i] - 1) for i in done if outputs[i] > 1]
-        ),
+        ttft=Spread.of(list(ttft.values())),
+        tpot=Spread.of(list(tpot.values())),
         latency=Spread.of([trace.done[i] - arrivals[i] for i in done]),
+        attained=None if within is None else within / requests.count,
+        goodput=None if within is None or not span else within / span,
         timeline=_timeline(trace),
     )
 
@@ -304,6 +321,12 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             "plan or its link."
         )
     server = Server.of(plan)
+    cut = serving.room(server, serving.one_forward(server))
+    if server.bounded:
+        notes.append(
+            "Layers keep different things of a sequence: the cache is counted in places of a token "
+            f"in a group of {cut.group:,} layers, of which it has {slots:,}."
+        )
     if s.shared_prefix and server.caches.recurrent:
         notes.append("No prefix is shared: layers with a state keep none after it.")
     if s.max_batched_tokens < s.concurrency:

@@ -439,13 +439,14 @@ def _serving_verdict(serve: Serve, concurrency: int) -> None:
 
 def _serving_metrics(serve: Serve) -> None:
     prefill, decode = map(palette.resource, (serve.prefill_bound_by, serve.decode_bound_by))
+    before = f" {seconds_text(serve.tower_seconds)} before the layers." * bool(serve.tower_seconds)
     figures = (
         ("max_concurrency", "Sequences", f"{serve.max_concurrency:,}",
          "That fit on a replica, each at its full prompt and output length."),
         ("kv_capacity_tokens", "Tokens", f"{serve.kv_capacity_tokens:,}",
          "That the cache of a replica holds."),
         ("ttft_seconds", "Time to first token", seconds_text(serve.ttft_seconds),
-         f"Bound by {prefill}."),
+         f"Bound by {prefill}.{before}"),
         ("tpot_seconds", "Time per output token", seconds_text(serve.tpot_seconds),
          f"Per output token and sequence. Bound by {decode}."),
         ("tokens_per_second", "Output tokens per second", count_text(serve.tokens_per_second),

@@ -489,6 +489,16 @@ def serving(serve: Serve, concurrency: int) -> Rows:
          "of it their states, without what pads their pages", "asked_state_bytes"),
     )  # fmt: skip
     held = states if serve.state_bytes_per_sequence else ()
+    heard = (
+        ("Cross-attention cache per sequence", serve.cross_bytes_per_sequence,
+         "of it keys and values of what the encoder read", "cross_bytes_per_sequence"),
+    ) if serve.cross_bytes_per_sequence else ()  # fmt: skip
+    tower = (
+        ("Tower", serve.tower_bytes, "of it, where that is most: what runs before the layers",
+         "tower_bytes"),
+        ("Results of the tower", serve.feature_bytes, "of it, while the layers run",
+         "feature_bytes"),
+    ) if serve.tower_bytes else ()  # fmt: skip
     lines = (
         ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
         ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
@@ -497,6 +507,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("KV cache per sequence", serve.sequence_bytes, "prompt and output, whole blocks",
          "sequence_bytes"),
         *held[:1],
+        *heard,
         ("KV cache of these sequences", kv, f"{concurrency:,} sequences at full length",
          "asked_bytes"),
         *held[1:],
@@ -505,6 +516,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("KV cache never used", waste,
          "the empty part of the last block or of the reservation", "wasted_bytes"),
         ("Activations", serve.activation_bytes, "the largest forward", "activation_bytes"),
+        *tower,
         ("Overhead", serve.overhead_bytes, "outside the server's control", "overhead_bytes"),
         ("Budget", serve.budget_bytes, "what the server may use of the GPU", "budget_bytes"),
         ("Room for KV cache", serve.kv_budget_bytes,

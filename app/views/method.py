@@ -38,6 +38,13 @@ ranks send each other is declared by the operation that waits for it, and takes 
 link that its group really has, and a latency; what hides it loses a share of that time. A pipeline
 takes its slowest stage for every micro-batch, and the others once: the bubble.
 
+**Streams.** Every iteration of a simulated stream is one forward on the roofline, of the sequences
+that run and the parts of prompts that it has room for; iterations between two events are done in
+one go. Blocks are handed out and let go of as vLLM does it, by groups of layers; reservations are
+those of the systems before it. Arrivals, lengths and a draft's luck come from the plan's seed.
+Sequences that run together share that luck: of each alone it is as it would be, but a batch's
+varies more.
+
 **Levers.** A lever is one change that somebody would really make, with what must follow it: fewer
 sequences at a time and as many more times, the smallest number of GPUs that is enough, a word of a
 policy. Its bytes and seconds are the difference of two evaluations. Those that fit come first, of

@@ -354,7 +354,7 @@ def _hardware() -> None:
         _fields("cluster.gpus")
     with right:
         _fields("cluster.gpus_per_node")
-    _preset(node, catalog.node_names(), _node_label, f"Usual: {plan.node.label}")
+    _preset(node, catalog.node_names(), _node_label, plan.node.label)
 
 
 def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwise: str) -> None:

@@ -27,8 +27,11 @@ TRAINING = (
     {"precision": ["bf16-mixed", "bf16-autocast"], "micro_batch": [1, 4]},
 )
 STREAMS = {
-    "paced": {"arrival_rate": 20.0},
-    "all at once": {"arrivals": "burst", "concurrency": 256, "shared_prefix": 256},
+    "paced": {"serve": {"arrival_rate": 20.0}},
+    "all at once": {"serve": {"arrivals": "burst", "concurrency": 256, "shared_prefix": 256}},
+    "with windows": {"model": "gemma-3-1b", "serve": {"arrival_rate": 20.0, "prefill": "chunked"}},
+    "with a draft": {"serve": {"arrival_rate": 20.0, "draft_tokens": 3}},
+    "read elsewhere": {"serve": {"arrival_rate": 20.0, "prefill": "disaggregated"}},
 }
 SLOTS = 50_000  # tokens of the cache, so that sequences put each other out
 ROUNDS = 3
@@ -120,8 +123,8 @@ def main() -> None:
         import_milliseconds("import memcore", IMPORTS),
         250,
     )
-    for name, serve in STREAMS.items():
-        plan = Plan.of({"serve": {"requests": 10_000, **serve}})
+    for name, words in STREAMS.items():
+        plan = Plan.of({**words, "serve": {"requests": 10_000, **words["serve"]}})
         requests, clock = draw(plan), Clock.of(plan)
         for strategy in policies.STRATEGIES:
             took = [

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memcore import Plan, Report
     from memcore.explain import Explanation
     from memcore.solve import Answer
-    from memcore.stream import Spread, Stream
+    from memcore.stream import Load, Spread, Stream
 
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
 BAD_INPUT = 2
@@ -86,14 +86,18 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--lengths", metavar="FILE.csv", help=about)
     form = sub.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, as JSON")
-    form.add_argument("--csv", action="store_true", help="one row for each strategy")
+    form.add_argument("--csv", action="store_true", help="one row for each strategy, or each rate")
+    about = "the plan's own cache at one arrival rate after another, to more than it can take"
+    sub.add_argument("--rates", action="store_true", help=about)
     about = "Find the longest context, the most sequences or the fewest GPUs that a plan can serve."
     sub = command("solve", _solve, about)
     sub.add_argument("question", choices=("context", "concurrency", "gpus"), help="what to find")
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     sub.add_argument("--rate", type=_positive, help="requests per second, which gpus needs")
-    sub.add_argument("--ttft", type=_positive, help="most seconds to the first token")
-    sub.add_argument("--tpot", type=_positive, help="most seconds for each token after it")
+    about = "most seconds to the first token; else the plan's serve.target_ttft"
+    sub.add_argument("--ttft", type=_positive, help=about)
+    about = "most seconds for each token after it; else the plan's serve.target_tpot"
+    sub.add_argument("--tpot", type=_positive, help=about)
     sub.add_argument("--json", action="store_true", help="the answer, its plan and what it serves")
     sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
@@ -368,7 +372,8 @@ def _solve(args: argparse.Namespace) -> int:
     plan = _plan(args)
     if not servable(plan.architecture):
         return _fail("this plan cannot be served: `memplan evaluate` says why")
-    targets = solve.Targets(args.ttft, args.tpot)
+    s = plan.serve
+    targets = solve.Targets(args.ttft or s.target_ttft or None, args.tpot or s.target_tpot or None)
     if args.question == "gpus":
         if args.rate is None:
             return _fail("how many requests per second? Say --rate")
@@ -403,9 +408,11 @@ def _solved(answer: Answer) -> str:
 
 # ---- simulate
 
+WAITS = ("wait", "ttft", "tpot", "latency")
+
 
 def _simulate(args: argparse.Namespace) -> int:
-    from memcore.stream import read_lengths, simulate
+    from memcore.stream import loads, read_lengths, simulate
     from memcore.stream.lengths import MAX_BYTES
 
     plan = _plan(args)
@@ -414,6 +421,8 @@ def _simulate(args: argparse.Namespace) -> int:
         lengths = read_lengths(_read(args.lengths, MAX_BYTES)) if given else None
     except PlanError as e:
         return _fail(*(f"{shown(args.lengths)[1:-1]}: {i.message}" for i in e.issues))
+    if args.rates:
+        return _rates(args, loads(plan, lengths))
     stream = simulate(plan, lengths)
     if stream is None:
         return _fail("no stream is simulated for this plan: `memplan evaluate` says why")
@@ -423,6 +432,30 @@ def _simulate(args: argparse.Namespace) -> int:
         _write_csv([run.row() for run in stream.runs])
     else:
         print(_printable("\n\n".join(filter(None, _streamed(plan, stream)))))
+    return 0
+
+
+def _rates(args: argparse.Namespace, found: Sequence[Load]) -> int:
+    if not found:
+        return _fail("no stream is simulated for this plan: `memplan evaluate` says why")
+    if args.json:
+        print(_json([load.row() for load in found], indent=1))
+    elif args.csv:
+        _write_csv([load.row() for load in found])
+    else:
+        head = ("Requests/s", "at once", "tokens/s", *WAITS, "in targets")
+        rows = [
+            (
+                f"{load.rate:,.3g}",
+                f"{load.run.concurrency_mean:,.1f}",
+                f"{load.run.tokens_per_second:,.0f}",
+                *(_spread(getattr(load.run, name)) for name in WAITS),
+                "-" if load.run.attained is None else f"{load.run.attained:.1%}",
+            )
+            for load in found
+        ]
+        print(_printable("\n".join(_table(head, rows))))
+        print("Times: median, 99th percentile.")
     return 0
 
 
@@ -460,11 +493,12 @@ def _streamed(plan: Plan, stream: Stream) -> Iterable[str]:
     kinds = list(runs[0].memory)
     shares = [(r.label, *(f"{r.memory[kind]:.1%}" for kind in kinds)) for r in runs]
     yield "\n".join(_table(("Share of the cache", *kinds), shares))
-    waits = ("wait", "ttft", "tpot", "latency")
     spreads = [
-        (r.label, *(_spread(getattr(r, name)) for name in waits)) for r in runs if r.completed
+        (r.label, *(_spread(getattr(r, name)) for name in WAITS)) for r in runs if r.completed
     ]
-    yield "\n".join(_table(("Median, 99th percentile", *waits), spreads))
+    yield "\n".join(_table(("Median, 99th percentile", *WAITS), spreads))
+    aimed = [(r.label, f"{r.attained:.1%}", f"{r.goodput:,.3g}") for r in runs if r.attained]
+    yield "\n".join(_table(("Within targets", "of requests", "a second"), aimed)) if aimed else ""
     yield "\n".join(f"Note: {note}" for note in stream.notes)
 
 

@@ -137,6 +137,7 @@ class Recurrence:
     kernel   tokens that the convolution sees
     chunk    tokens that a scan takes at once
     dtype    of the state as config.json asks for it, or ''
+    alone    a layer is a state, attention or an MLP, and nothing else
     """
 
     heads: int
@@ -146,6 +147,7 @@ class Recurrence:
     kernel: int
     chunk: int
     dtype: str = ""
+    alone: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:

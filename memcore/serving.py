@@ -32,7 +32,7 @@ from memcore.families import FAMILIES
 from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
-from memcore.model import CHUNKED, FULL, SLIDING, Model, attends, recurs
+from memcore.model import CHUNKED, SLIDING, Model, attends, recurs
 from memcore.pages import Pages
 from memcore.plan import Plan
 from memcore.recurrent import CONVOLUTION, SCAN, STATE
@@ -151,7 +151,7 @@ class Server:
         tower = Tower.of(plan.architecture, compute, fused, policies.KV_CACHES[s.kv_cache].pages)
         return cls(
             plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
-            *_caching(model, per_stage), tower,
+            *_caching(model.kinds, model.layers, per_stage), tower,
         )  # fmt: skip
 
     @property
@@ -178,6 +178,15 @@ class Server:
     def windowed(self) -> int:
         """How many layers of the fullest stage see a window only."""
         return self.caches.windowed
+
+    @property
+    def reductions(self) -> int:
+        """How often a forward sums what tensor-parallel ranks have: after each attention, state and
+        MLP, or experts with a shared one."""
+        layers, recurrence = self.plan.architecture.layers, self.plan.architecture.recurrence
+        if recurrence and recurrence.alone:
+            return layers
+        return layers + self.every.attends + self.every.recurrent
 
     @property
     def bounded(self) -> bool:
@@ -299,10 +308,12 @@ def _scans(e: Execution) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _caching(model: Model, per_stage: int) -> tuple[Caching, Caching]:
+@functools.lru_cache(maxsize=256)
+def _caching(kinds: tuple[str, ...], layers: int, per_stage: int) -> tuple[Caching, Caching]:
     """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
     the first of several."""
-    kinds = model.kinds or (FULL,) * model.layers
+    if not kinds:
+        return Caching(layers, 0, 0), Caching(per_stage, 0, 0)
     stages = (kinds[i : i + per_stage] for i in range(0, len(kinds), per_stage))
     found = [Caching.of(stage) for stage in stages]
     return Caching.of(kinds), max(found, key=lambda c: (c.full, c.windowed, c.recurrent))
@@ -540,7 +551,7 @@ def serve(plan: Plan) -> Serve:
         stall_seconds=time.stall,
         tokens_per_step=time.tokens_per_step,
         tokens_per_second=running / time.each,
-        prefill_bound_by=bound(time.prefill),
+        prefill_bound_by=bound([*time.tower, *time.prefill]),
         decode_bound_by=bound(time.decode),
         gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
         replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),

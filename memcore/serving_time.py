@@ -247,7 +247,7 @@ def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
     rest = []
     if plan.parallel.tp > 1:
         link, one = reduction(server, tokens)
-        runs = 2 * plan.architecture.layers
+        runs = server.reductions
         rest.append(Part(LINK, _only("tensor-parallel all-reduce", runs * one, link, runs),
                          tokens=tokens))  # fmt: skip
     if plan.serve.offload_kv == "cpu":

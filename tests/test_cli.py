@@ -435,6 +435,35 @@ def test_simulate_as_json_and_as_csv_says_the_same(memplan: Callable[..., Ran]) 
         assert float(row["memory.used"]) == run["memory"]["used"]
 
 
+def test_simulate_against_the_rate(memplan: Callable[..., Ran]) -> None:
+    given = '{"model": "llama-3.2-1b", "serve": {"requests": 40, "target_ttft": 0.2}}'
+    ran = memplan("simulate", "-", "--rates", given=given)
+    assert (ran.status, ran.err) == (0, "")
+    assert "in targets" in ran.out
+    document = json.loads(memplan("simulate", "-", "--rates", "--json", given=given).out)
+    ran = memplan("simulate", "-", "--rates", "--csv", given=given)
+    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    assert [float(r["rate"]) for r in rows] == [r["rate"] for r in document]
+    assert [float(r["attained"]) for r in rows] == [r["attained"] for r in document]
+    refused = memplan(
+        "simulate", "-", "--rates", given='{"train": {"seq_len": 512}, "model": "bert-base"}'
+    )
+    assert refused.status == 2
+    assert "Within targets" in memplan("simulate", "-", given=given).out
+
+
+def test_solve_keeps_to_the_plans_targets(memplan: Callable[..., Ran]) -> None:
+    plain, own, asked = (
+        memplan("solve", "concurrency", "-", *more, given=json.dumps({"serve": serve})).out
+        for serve, more in (
+            ({}, ()),
+            ({"target_tpot": 0.02}, ()),
+            ({}, ("--tpot", "0.02")),
+        )
+    )
+    assert own == asked != plain
+
+
 def test_simulate_takes_lengths_from_a_file(memplan: Callable[..., Ran], tmp_path: Path) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text("prompt,output\n300,7\n")

@@ -17,6 +17,7 @@ from memcore.model import attends, recurs
 from memcore.policies import DTYPE_BYTES, KV_CACHES, PREFILLS, RUNTIMES
 from memcore.serving import Server, one_forward, room
 from memcore.serving_time import SCAN, decoding, parts
+from memcore.solve import MOST_TOKENS, longest_context
 from memcore.units import GiB
 
 WHY = "asks PyTorch itself: pip install '.[oracle]'"
@@ -191,6 +192,13 @@ def test_the_dtype_of_states_is_a_word_of_the_plan(dtype, tokens):
     }
 
 
+def test_a_block_of_nemotron_s():
+    """672 tokens with states in 16 bits (https://github.com/vllm-project/vllm/issues/24280). Since
+    then vLLM takes fp32 where the config is silent (NemotronHForCausalLMConfig), as we do."""
+    assert served("nemotron-nano-9b-v2", state_dtype="bf16").block_tokens == 672
+    assert served("nemotron-nano-9b-v2").block_tokens == 1312
+
+
 def test_a_dtype_that_an_engine_has_not_is_named():
     with pytest.raises(PlanError, match=r"serve\.state_dtype.*serve\.kv_cache to paged"):
         plan_of("mamba2-780m", state_dtype="bf16", kv_cache="dynamic")
@@ -322,6 +330,27 @@ def test_a_chunked_scan_does_the_products_that_its_kernels_do():
     assert sum(p.time.flops for p in found) == 64 * 512 * flops
 
 
+def test_no_position_ends_what_has_none():
+    answer = longest_context(plan_of("mamba2-780m"))
+    assert answer.limit == "range"
+    assert answer.value == MOST_TOKENS + 256
+
+
+@pytest.mark.parametrize(
+    ("model", "times"),
+    [
+        ("qwen3-next-80b-a3b", 2 * 48),
+        ("falcon-h1-7b", 3 * 44),
+        ("nemotron-nano-9b-v2", 56),
+        ("mamba-codestral-7b", 64),
+        ("llama-3-8b", 2 * 32),
+    ],
+)
+def test_ranks_sum_after_each_part_of_a_layer(model, times):
+    (link,) = [p for p in decoding(Server.of(plan_of(model, 2)), 1) if p.kind == "link"]
+    assert link.time.runs == times
+
+
 def test_only_layers_that_attend_read_the_cache():
     server = Server.of(plan_of("qwen3-next-80b-a3b", 2))
     (attention,) = [p for p in decoding(server, 1) if p.kind == "attention"]
@@ -381,6 +410,12 @@ def test_a_bad_config_is_named(family, bad, field):
         from_config(config(family, **bad))
     assert f"model.{field}" in [issue.field for issue in caught.value.issues]
     assert all(isinstance(issue, Issue) and issue.message for issue in caught.value.issues)
+
+
+def test_a_text_model_inside_another_is_named():
+    whole = {"model_type": "qwen3_5", "text_config": config("qwen3_5_text"), "vision_config": {}}
+    with pytest.raises(PlanError, match="its text_config is, as qwen3_5_text"):
+        from_config(whole)
 
 
 def test_a_log_of_vllm_s():

@@ -9,9 +9,12 @@ from memcore import evidence
 
 compared = evidence.compare()
 
-st.markdown(tables.headline(compared))
+parts.prose(tables.headline(compared))
 parts.table(
-    tables.agreement(compared), key="agreement", alt="How far Memplan is from each source, by kind"
+    tables.agreement(compared),
+    key="agreement",
+    alt="How far Memplan is from each source, by kind",
+    widths={"compared": 240},
 )
 parts.small(
     f"This page is about Memplan, not about the plan above. {tables.tuning(compared)} Lowest and "

@@ -6,7 +6,7 @@ from app import parts, state, tables
 
 report, plan = state.report(), state.plan()
 
-st.markdown(
+parts.prose(
     """
 ##### How a number comes about
 
@@ -37,6 +37,13 @@ more tiles wait than there are multiprocessors; eager attention reads and writes
 ranks send each other is declared by the operation that waits for it, and takes its volume over the
 link that its group really has, and a latency; what hides it loses a share of that time. A pipeline
 takes its slowest stage for every micro-batch, and the others once: the bubble.
+
+**Streams.** Every iteration of a simulated stream is one forward on the roofline, of the sequences
+that run and the parts of prompts that it has room for; iterations between two events are done in
+one go. Blocks are handed out and let go of as vLLM does it, by groups of layers; reservations are
+those of the systems before it. Arrivals, lengths and a draft's luck come from the plan's seed.
+Sequences that run together share that luck: of each alone it is as it would be, but a batch's
+varies more.
 
 **Levers.** A lever is one change that somebody would really make, with what must follow it: fewer
 sequences at a time and as many more times, the smallest number of GPUs that is enough, a word of a
@@ -77,7 +84,7 @@ else:
     parts.absent("Training")
 
 st.markdown("##### Figures that can be checked by hand")
-st.markdown(
+parts.prose(
     """
 Adam in mixed precision keeps 16 bytes per parameter: 2 of bf16 weights, 2 of bf16 gradients, 4 of
 fp32 master copy and 8 of fp32 moments. The moments of 7 billion parameters are therefore 56 GB by

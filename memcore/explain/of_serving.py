@@ -780,10 +780,14 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
 
 
 def _reductions(book: Book, part: Part) -> Formula:
-    """Two all-reduces of the hidden state in every layer."""
+    """All-reduces of the hidden state: two in every layer, or one of each part that it has."""
     plan, o = book.plan, part.time
-    twice = known("after attention and after the MLP", 2, source="Megatron, Shoeybi et al. 2019")
-    layers = known("layers", plan.architecture.layers, source="config.json")
+    source = "Megatron, Shoeybi et al. 2019"
+    if plan.architecture.recurrence:
+        named = known("after attention, states and MLPs of all layers", o.runs, source=source)
+    else:
+        twice = known("after attention and after the MLP", 2, source=source)
+        named = twice * known("layers", plan.architecture.layers, source="config.json")
     both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
     width = known("hidden size", plan.architecture.hidden_size, source="config.json")
     tokens = known("new tokens", part.tokens, source="the plan, and what fits")
@@ -791,11 +795,11 @@ def _reductions(book: Book, part: Part) -> Formula:
     ring_of = both * ring(book, moved, o.bound_by, plan.parallel.tp)
     over = Links.of(plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node)
     if over.nodes > 1 or not plan.accelerator.peer_bandwidth:
-        return twice * layers * ring_of
+        return named * ring_of
     others = known("other ranks", over.ranks - 1, source="the plan: parallel.tp")
     rate = book.at("hardware.peer_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
     shot = constant(constants.ONE_SHOT) + moved * others / rate
-    return twice * layers * smallest(ring_of, shot)
+    return named * smallest(ring_of, shot)
 
 
 def _sum(book: Book, which: str) -> Formula:
@@ -886,11 +890,17 @@ def _latency(book: Book, field: str) -> Explanation:
     return about("Time per output token", "seconds", formula, meaning)
 
 
+def _with_tower(which: str) -> tuple[str, ...]:
+    """A prompt's step, and what runs once before it."""
+    return ("tower", which) if which == "prefill" else (which,)
+
+
 @rule("serve.prefill|decode.bound.*")
 def _bound(book: Book, which: str, name: str) -> Explanation:
     found = [
-        book.at(f"serve.{which}.{i}.seconds")
-        for i, p in enumerate(_parts(book, which))
+        book.at(f"serve.{of}.{i}.seconds")
+        for of in _with_tower(which)
+        for i, p in enumerate(_parts(book, of))
         if p.time.bound_by == name
     ]
     return about(f"Operations that {LABELS.get(name, name)} bounds", "seconds", total(found))
@@ -899,7 +909,8 @@ def _bound(book: Book, which: str, name: str) -> Explanation:
 @rule("serve.prefill_bound_by|decode_bound_by")
 def _bound_by(book: Book, field: str) -> Explanation:
     which = field.removesuffix("_bound_by")
-    names = dict.fromkeys(p.time.bound_by for p in _parts(book, which))
+    every_part = (p for of in _with_tower(which) for p in _parts(book, of))
+    names = dict.fromkeys(p.time.bound_by for p in every_part)
     every = {name: book.at(f"serve.{which}.bound.{name}") for name in names}
     return about(f"What bounds {which}", "", whichever(every), "Where most of its seconds go.")
 

@@ -67,6 +67,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": seed_oss.FAMILY,
     "starcoder2": starcoder2.FAMILY,
     "t5": t5.FAMILY,
+    "mt5": t5.FAMILY,
     "vit": vit.FAMILY,
 }
 
@@ -89,6 +90,12 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
             f"architecture {shown(kind)} is not known yet, and is not approximated; "
             f"known: {', '.join(sorted(FAMILIES))}"
         )
+        inner = config.get("text_config")
+        if isinstance(inner, Mapping) and inner.get("model_type") in FAMILIES:
+            message = (
+                f"architecture {shown(kind)} is not known yet, but its text_config is, as "
+                f"{inner['model_type']}: that alone, as a config.json, is its text model"
+            )
         raise PlanError([Issue("model.model_type", message)])
     keys = Keys(config)
     model = FAMILIES[kind].config(keys, label or f"Your {kind} model")

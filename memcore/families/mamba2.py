@@ -40,7 +40,7 @@ from memcore.recurrent import mamba2_mixer
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
-UNLIMITED = 1 << 20  # tokens: no position is told to the model, so that nothing limits it
+UNLIMITED = 1 << 25  # tokens: no position is told to the model, so none that a plan has is too many
 
 
 def heads_of_a_state(k: Keys, heads: int, width: int, by_key: str) -> int:
@@ -76,7 +76,7 @@ def _mamba2(k: Keys, label: str) -> Model:
         kinds=(RECURRENT,) * layers,
         recurrence=Recurrence(
             heads, dim, k.count("state_size", 128), groups, k.count("conv_kernel", 4, 1000),
-            k.count("chunk_size", 256),
+            k.count("chunk_size", 256), alone=True,
         ),
         traits=Traits(
             activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu"}),

@@ -79,7 +79,7 @@ def _config(k: Keys, label: str) -> Model:
         recurrence=Recurrence(
             heads, k.count("mamba_head_dim", 64, 10**6), k.count("ssm_state_size", 128), groups,
             k.count("conv_kernel", 4, 1000), k.count("chunk_size", 128),
-            state_dtype(k, "mamba_ssm_cache_dtype", "float32"),
+            state_dtype(k, "mamba_ssm_cache_dtype", "float32"), alone=True,
         ),
     )  # fmt: skip
     if EXPERTS_ALONE not in kinds:

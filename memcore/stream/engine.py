@@ -59,7 +59,7 @@ class Trace:
     """What happened to each request, and to the server.
 
     started, first, done   seconds: let in, first token, last token; nan where it never ran
-    events                 how many steps the simulation took; cut: they were too many
+    events                 how many steps the simulation took; cut: they were more than `most`
     computed, recomputed   tokens of prompts, and of preempted sequences once more
     reading, idle          of the seconds, those of iterations that read prompts, and of none
     meter.points           (seconds, tokens used, tokens held, running, waiting)
@@ -69,6 +69,7 @@ class Trace:
     started: list[float]
     first: list[float]
     done: list[float]
+    most: int
     iterations: int = 0
     events: int = 0
     preemptions: int = 0
@@ -82,13 +83,14 @@ class Trace:
 
     def too_long(self) -> bool:
         """Whether the simulation has taken so many steps that it is cut short."""
-        self.cut = self.events > EVENTS_EACH * (len(self.done) + EVENTS_EACH)
+        self.cut = self.events > self.most
         return self.cut
 
     @classmethod
     def of(cls, requests: Requests, capacity: int) -> Trace:
         never = [math.nan] * requests.count
-        return cls(Meter(capacity), never[:], never[:], never[:])
+        most = EVENTS_EACH * (requests.count + EVENTS_EACH)
+        return cls(Meter(capacity), never[:], never[:], never[:], most)
 
 
 class Continuous:
@@ -175,7 +177,8 @@ class Continuous:
 
     def _make_room(self) -> bool:
         """Room for the next step of each; whether somebody had to be put out for it."""
-        self._pass_marks()
+        if self.marks:
+            self._pass_marks()
         preempted, last = False, self.at + self.pace.guesses
         while self.generating and self.pool.cover(last) < last:
             self._preempt()
@@ -420,6 +423,8 @@ class Continuous:
 
     def _end(self) -> None:
         """Whoever has all of its tokens leaves."""
+        if not self.ends or self.ends[0][0] > self.at:
+            return
         while self.ends and self.ends[0][0] <= self.at:
             end, i, stay = heapq.heappop(self.ends)
             if self.stays[i] != stay:  # it was put out before
@@ -453,7 +458,7 @@ class Continuous:
             wait = self.requests.arrivals[self.next] - self.now
             steps = self._until(wait, line, steps)
         asked, held = self.pool.asked, self.pool.held
-        if steps > 1:
+        if steps > 1 and not self.pool.reserves:
             steps = self._cover(steps)
         seconds = self._seconds(line, steps)
         self._advance(seconds, steps, asked, held)
@@ -479,7 +484,10 @@ class Continuous:
     def _seconds(self, line: Line, steps: int) -> float:
         """Of so many steps from now on."""
         pace, step = self.pace, self.step
-        grown = pace.area(step + steps) - pace.area(step) - steps * self.at
+        if pace is STEADY:
+            grown = steps * (steps - 1) // 2
+        else:
+            grown = pace.area(step + steps) - pace.area(step) - steps * self.at
         return steps * line.first + line.slope * grown
 
     def _until(self, wait: float, line: Line, most: int) -> int:
@@ -511,14 +519,18 @@ class Continuous:
         """Iterations pass, with so many steps of each generating sequence. What is written in an
         iteration counts in it; asked, held: in the first of them."""
         pool, pace, n = self.pool, self.pace, self.generating
-        then = pace.tokens(self.step + steps)
-        grown, mean = then - self.at, 0.0
-        if steps:
+        if pace is STEADY:
+            then, mean = self.at + steps, self.slope * (steps + 1) / 2 if steps else 0.0
+        else:
+            then, mean = pace.tokens(self.step + steps), 0.0
+        grown = then - self.at
+        if steps and pace is not STEADY:
             area = pace.area(self.step + steps + 1) - pace.area(self.step + 1)
             mean = self.slope * (area / steps - self.at)
         future = self.future - (mean if pool.reserves else 0)
-        used = self.used + mean
-        self._measure(seconds, used, (asked + pool.asked) / 2, (held + pool.held) / 2, future)
+        used, holds = self.used + mean, pool.held
+        asks = pool.asked if pool.reserves else holds
+        self._measure(seconds, used, (asked + asks) / 2, (held + holds) / 2, future)
         self._use(self.slope * grown)
         self.context += n * grown
         self.seen += self.growing * grown

@@ -60,7 +60,7 @@ class Moment:
 class Run:
     """The stream under one strategy.
 
-    capacity_tokens         of the cache
+    capacity_tokens         of the cache: places of one token in a group of layers
     refused                 requests for which even the empty cache has no room
     unfinished              those that were not done when the simulation was cut short
     prompt_tokens, shared_tokens   computed, and found in the cache
@@ -119,7 +119,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What the simulation says. block_table_bytes: of the table that maps positions to blocks."""
+    """What the simulation says. capacity_tokens: as serve.kv_capacity_tokens; block_table_bytes: of
+    the table that maps positions to blocks."""
 
     requests: int
     prompt_tokens_mean: float
@@ -150,14 +151,15 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
         for name, strategy in policies.STRATEGIES.items()
         if not strategy.shares or _shares(server)
     ]
-    table = min(s.concurrency, s.max_batched_tokens) * ceil_div(most, s.block_size) * TABLE_ENTRY
+    each = ceil_div(most, s.block_size) if server.caches.attends else 1  # its state's, then
+    table = min(s.concurrency, s.max_batched_tokens) * each * TABLE_ENTRY
     return Stream(
         requests.count,
         fmean(requests.prompts),
         fmean(requests.outputs),
         max(map(sum, zip(requests.prompts, requests.outputs, strict=True))),
         most,
-        slots,
+        report.serve.kv_capacity_tokens,
         table,
         tuple(runs),
         tuple(_notes(plan, slots, runs, lengths)),
@@ -319,6 +321,12 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             "plan or its link."
         )
     server = Server.of(plan)
+    cut = serving.room(server, serving.one_forward(server))
+    if server.bounded:
+        notes.append(
+            "Layers keep different things of a sequence: the cache is counted in places of a token "
+            f"in a group of {cut.group:,} layers, of which it has {slots:,}."
+        )
     if s.shared_prefix and server.caches.recurrent:
         notes.append("No prefix is shared: layers with a state keep none after it.")
     if s.max_batched_tokens < s.concurrency:

@@ -215,11 +215,12 @@ def shown(stream: Stream) -> tuple[str, ...]:
 
 def legend(stream: Stream) -> str:
     """What the table's words mean, and what pages cost besides."""
-    refused = any(r.refused for r in stream.runs)
+    refused = ""
+    if any(r.refused for r in stream.runs):
+        refused = "Refused: longer than the empty cache. "
     return (
         "Times are medians and 99th percentiles. Put out: preempted for want of a block, and "
-        f"computed again. {'Refused: longer than the empty cache. ' if refused else ''}Pages need a "
-        "table from positions to blocks: "
+        f"computed again. {refused}Pages need a table from positions to blocks: "
         f"{bytes_text(stream.block_table_bytes)} for all sequences at their longest."
     )
 

@@ -552,7 +552,7 @@ def serve(plan: Plan) -> Serve:
         stall_seconds=time.stall,
         tokens_per_step=time.tokens_per_step,
         tokens_per_second=running / time.each,
-        prefill_bound_by=bound(time.prefill),
+        prefill_bound_by=bound([*time.tower, *time.prefill]),
         decode_bound_by=bound(time.decode),
         gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
         replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),

@@ -191,7 +191,9 @@ def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formu
     """FLOP/s that products, those in 8 bits, or attention, reach on this GPU."""
     gpu = book.plan.accelerator
     of = constants.efficiency(gpu.architecture)
-    attention = attention_efficiency(gpu, "" if serving else book.plan.train.kernels)
+    t = book.plan.train
+    words = () if serving else (t.kernels, t.attention)
+    attention = attention_efficiency(gpu, *(words or ("",)))
     which = {ATTENTION: attention, EIGHT_BIT: of.eight}.get(kernel, of.matmul)
     peak = "fp8" if kernel == EIGHT_BIT else dtype
     rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)

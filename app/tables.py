@@ -313,7 +313,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
         ),
         row(
             "peers",
-            f"Peers ({gpu.peer_link})",
+            f"Peers ({palette.link(gpu.peer_link)})",
             "per GPU",
             peers * hbm,
             gpu.peer_bandwidth,
@@ -342,7 +342,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
         ),
         row(
             "network",
-            f"Network ({node.network})",
+            f"Network ({palette.link(node.network)})",
             "per node",
             0,
             node.network_bandwidth,
@@ -489,6 +489,9 @@ def serving(serve: Serve, concurrency: int) -> Rows:
          "of it their states, without what pads their pages", "asked_state_bytes"),
     )  # fmt: skip
     held = states if serve.state_bytes_per_sequence else ()
+    empty = "the empty part of the last block or of the reservation"
+    if held:
+        empty = f"{empty}, and what pads the pages of states"
     heard = (
         ("Cross-attention cache per sequence", serve.cross_bytes_per_sequence,
          "of it keys and values of what the encoder read", "cross_bytes_per_sequence"),
@@ -514,7 +517,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs",
          "replica_bytes"),
         ("KV cache never used", waste,
-         "the empty part of the last block or of the reservation", "wasted_bytes"),
+         empty, "wasted_bytes"),
         ("Activations", serve.activation_bytes, "the largest forward", "activation_bytes"),
         *tower,
         ("Overhead", serve.overhead_bytes, "outside the server's control", "overhead_bytes"),
@@ -719,7 +722,7 @@ def headline(rows: Sequence[evidence.Comparison]) -> str:
     return (
         f"**{len(rows):,} figures of others beside Memplan's own.** Of the {len(counted):,} "
         f"parameter counts and sums of saved tensors, {equal:,} are equal to the byte "
-        f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.2%}; under autocast by up "
+        f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.3%}; under autocast by up "
         f"to {cast:.1%}, for a reason that is known. {measured(rows)}"
     )
 

@@ -489,6 +489,9 @@ def serving(serve: Serve, concurrency: int) -> Rows:
          "of it their states, without what pads their pages", "asked_state_bytes"),
     )  # fmt: skip
     held = states if serve.state_bytes_per_sequence else ()
+    empty = "the empty part of the last block or of the reservation"
+    if held:
+        empty = f"{empty}, and what pads the pages of states"
     heard = (
         ("Cross-attention cache per sequence", serve.cross_bytes_per_sequence,
          "of it keys and values of what the encoder read", "cross_bytes_per_sequence"),
@@ -514,7 +517,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs",
          "replica_bytes"),
         ("KV cache never used", waste,
-         "the empty part of the last block or of the reservation", "wasted_bytes"),
+         empty, "wasted_bytes"),
         ("Activations", serve.activation_bytes, "the largest forward", "activation_bytes"),
         *tower,
         ("Overhead", serve.overhead_bytes, "outside the server's control", "overhead_bytes"),

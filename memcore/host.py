@@ -129,7 +129,7 @@ def waited(host: tuple[float, float], gpu: tuple[float, float], batches: int) ->
     micro-batch to the next, but before the first nothing was started."""
     alone, both = sum(gpu), max(sum(gpu), sum(host))
     first = max(both, host[0] + gpu[1])
-    return max(0.0, ((batches - 1) * both + first) / batches - alone)
+    return ((batches - 1) * (both - alone) + (first - alone)) / batches
 
 
 def each_start(plan: Plan) -> float:

@@ -731,7 +731,7 @@ def _host_exposed(book: Book) -> Explanation:
     n = book.plan.train.grad_accumulation
     formula = first - alone
     if n > 1:
-        formula = at_least_zero(((batches - 1) * both + first) / batches - alone)
+        formula = ((batches - 1) * (both - alone) + formula) / batches
     if book.time.starts[host.OPTIMIZER]:
         step = book.at(f"time.operations.{len(book.time.operations) - 1}.seconds", "optimizer step")
         formula = formula + at_least_zero(book.at("time.host.optimizer") - step)

@@ -634,11 +634,11 @@ def _tier_text(row: dict[str, Any]) -> str:
     return f"{text}, <b>too much</b>" if used > size else text
 
 
-def _crossing(row: dict[str, Any], between: str = " at ") -> str:
-    """What crosses a link in a step, and how fast it is."""
-    if not row["traffic_bytes"]:
-        return f"nothing crosses{between}{row['bandwidth']}"
-    return f"{bytes_text(row['traffic_bytes'])} a step{between}{row['bandwidth']}"
+def _crossing(row: dict[str, Any], between: str = " ") -> str:
+    """What crosses a link in a step, and how fast the link is."""
+    traffic = row["traffic_bytes"]
+    crosses = f"{bytes_text(traffic)} a step" if traffic else "nothing crosses"
+    return f"{crosses}{between}({row['bandwidth']})"
 
 
 def serving(serve: Serve, concurrency: int) -> go.Figure:

@@ -14,7 +14,8 @@ from memcore.levers import SAME, Lever, headline
 from memcore.report import Memory
 
 SHOWN = 5
-SAVES, COSTS, THEN, APPLY = 115, 195, 90, 85  # pixels of a row's columns; its name takes the rest
+# Pixels of a row, at most, and of its columns; the name takes the rest. Wider, eyes would lose it.
+ROW, SAVES, COSTS, THEN, APPLY = 960, 115, 195, 90, 85
 VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 
 
@@ -47,7 +48,7 @@ def _all(found: Sequence[Lever]) -> None:
 def _row(lever: Lever) -> None:
     """One lever: what it is, what it saves, what it costs, whether it then fits, and its button."""
     row = st.container(
-        key=f"lever_{lever.name}", horizontal=True, vertical_alignment="center", gap="small"
+        key=f"lever_{lever.name}", horizontal=True, vertical_alignment="center", width=ROW
     )
     with row:
         st.markdown(_named(lever), width="stretch")

@@ -62,6 +62,17 @@ PHASE_COLOURS = {
     "host": "#9970AB",
     "bubble": "#8A8F98",
 }
+LINKS = {  # between GPUs and between nodes
+    "nvlink": "NVLink",
+    "infinity-fabric": "Infinity Fabric",
+    "ici": "ICI",
+    "neuronlink": "NeuronLink",
+    "pcie": "PCIe",
+    "infiniband-hdr": "InfiniBand HDR",
+    "infiniband-ndr": "InfiniBand NDR",
+    "roce": "RoCE",
+    "ethernet": "Ethernet",
+}
 WAITS = {
     "bubble": "Pipeline bubble",
     "host": "Waiting for the host",
@@ -71,6 +82,10 @@ WAITS = {
 def resource(name: str) -> str:
     """A resource's label; one that is not in the table keeps its own name."""
     return RESOURCES.get(name, (name, ""))[0]
+
+
+def link(name: str) -> str:
+    return LINKS.get(name, name)
 
 
 def consumer(name: str) -> str:

@@ -323,12 +323,20 @@ def absent(what: str) -> None:
     small(f"{what} is not computed for this plan: see the note above.")
 
 
+MEASURE = 860  # pixels of a line of prose: about a hundred letters
+
+
 # --- what views are made of ----------------------------------------------------------------------
 
 
 def small(text: str, width: int | Literal["stretch"] = "stretch") -> None:
     """A line of small print, in the full text colour: Streamlit's caption grey is too faint."""
     st.markdown(f":small[{text}]", width=width)
+
+
+def prose(text: str) -> None:
+    """Paragraphs, in lines no longer than eyes can follow."""
+    st.markdown(text, width=MEASURE)
 
 
 def folded(title: str, content: Callable[..., None], *given: Any, unfolded: bool = False) -> None:
@@ -365,7 +373,7 @@ def together_verdict(found: TogetherMemory) -> None:
     low, high = found.device_bytes
     fullest = next(phase.label for phase in found.phases if phase.id == found.peak)
     host = ""
-    if found.dram_bytes:
+    if found.dram_bytes >= WORTH_SAYING * found.dram_capacity_bytes:
         room = bytes_text(found.dram_capacity_bytes)
         host = f" Host DRAM of a node: {bytes_text(found.dram_bytes)} of {room}."
     with why.figure("together.fits", "Whether every phase fits."):
@@ -431,13 +439,14 @@ def _serving_verdict(serve: Serve, concurrency: int) -> None:
 
 def _serving_metrics(serve: Serve) -> None:
     prefill, decode = map(palette.resource, (serve.prefill_bound_by, serve.decode_bound_by))
+    before = f" {seconds_text(serve.tower_seconds)} before the layers." * bool(serve.tower_seconds)
     figures = (
         ("max_concurrency", "Sequences", f"{serve.max_concurrency:,}",
          "That fit on a replica, each at its full prompt and output length."),
         ("kv_capacity_tokens", "Tokens", f"{serve.kv_capacity_tokens:,}",
          "That the cache of a replica holds."),
         ("ttft_seconds", "Time to first token", seconds_text(serve.ttft_seconds),
-         f"Bound by {prefill}."),
+         f"Bound by {prefill}.{before}"),
         ("tpot_seconds", "Time per output token", seconds_text(serve.tpot_seconds),
          f"Per output token and sequence. Bound by {decode}."),
         ("tokens_per_second", "Output tokens per second", count_text(serve.tokens_per_second),
@@ -556,7 +565,8 @@ def table(
     columns: Sequence[str] | None = None,
     widths: Mapping[str, int] | None = None,
 ) -> None:
-    """A sortable, searchable table; its columns are the rows' keys, or those of them named.
+    """A sortable, searchable table; its columns are the rows' keys, or those of them named. It is
+    at most so high: more rows scroll.
 
     A click on a cell of a row that has a path says why the number there is what it is.
     """
@@ -569,7 +579,7 @@ def table(
         key=key,
         alt=alt,
         hide_index=True,
-        height=height or "auto",
+        height=min(height, why.height(len(rows))) if height else "auto",
         column_config=COLUMNS | wide,
         on_select=(lambda: why.cell(key, paths, shown)) if any(paths) else "ignore",
         selection_mode="single-cell",
@@ -605,6 +615,8 @@ COLUMNS: dict[str, Any] = {
     "percent": st.column_config.ProgressColumn("share", format="%d%%", min_value=0, max_value=100),
     "at once": st.column_config.NumberColumn(format="%.1f"),
     "put to use": st.column_config.NumberColumn(format="%.1f %%"),
+    "flops": st.column_config.NumberColumn("FLOPs", format="localized"),
+    "hbm_bytes": st.column_config.NumberColumn("HBM bytes", format="localized"),
     "tokens/s": st.column_config.NumberColumn(format="localized"),
     "more than Memplan %": st.column_config.NumberColumn(format="%.1f"),
     **{

@@ -75,7 +75,7 @@ def _training() -> None:
     _fields("train.ema", "train.embedding_gradient", "train.frozen")
     if state.drafted("train.frozen") == LOWER:
         _fields("train.trained_layers")
-    _fields("train.checkpoint_every", "train.early_stop", "train.adapter")
+    _fields("train.checkpoint_every", "train.early_stop", "train.adapter", "train.allocator")
     if state.drafted("train.framework") == "megatron":
         _fields("train.mtp_layers")
     if state.drafted("train.adapter") != "none":
@@ -354,7 +354,7 @@ def _hardware() -> None:
         _fields("cluster.gpus")
     with right:
         _fields("cluster.gpus_per_node")
-    _preset(node, catalog.node_names(), _node_label, f"Usual: {plan.node.label}")
+    _preset(node, catalog.node_names(), _node_label, plan.node.label)
 
 
 def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwise: str) -> None:

@@ -313,7 +313,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
         ),
         row(
             "peers",
-            f"Peers ({gpu.peer_link})",
+            f"Peers ({palette.link(gpu.peer_link)})",
             "per GPU",
             peers * hbm,
             gpu.peer_bandwidth,
@@ -342,7 +342,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
         ),
         row(
             "network",
-            f"Network ({node.network})",
+            f"Network ({palette.link(node.network)})",
             "per node",
             0,
             node.network_bandwidth,
@@ -489,6 +489,19 @@ def serving(serve: Serve, concurrency: int) -> Rows:
          "of it their states, without what pads their pages", "asked_state_bytes"),
     )  # fmt: skip
     held = states if serve.state_bytes_per_sequence else ()
+    empty = "the empty part of the last block or of the reservation"
+    if held:
+        empty = f"{empty}, and what pads the pages of states"
+    heard = (
+        ("Cross-attention cache per sequence", serve.cross_bytes_per_sequence,
+         "of it keys and values of what the encoder read", "cross_bytes_per_sequence"),
+    ) if serve.cross_bytes_per_sequence else ()  # fmt: skip
+    tower = (
+        ("Tower", serve.tower_bytes, "of it, where that is most: what runs before the layers",
+         "tower_bytes"),
+        ("Results of the tower", serve.feature_bytes, "of it, while the layers run",
+         "feature_bytes"),
+    ) if serve.tower_bytes else ()  # fmt: skip
     lines = (
         ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
         ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
@@ -497,14 +510,16 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("KV cache per sequence", serve.sequence_bytes, "prompt and output, whole blocks",
          "sequence_bytes"),
         *held[:1],
+        *heard,
         ("KV cache of these sequences", kv, f"{concurrency:,} sequences at full length",
          "asked_bytes"),
         *held[1:],
         ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs",
          "replica_bytes"),
         ("KV cache never used", waste,
-         "the empty part of the last block or of the reservation", "wasted_bytes"),
+         empty, "wasted_bytes"),
         ("Activations", serve.activation_bytes, "the largest forward", "activation_bytes"),
+        *tower,
         ("Overhead", serve.overhead_bytes, "outside the server's control", "overhead_bytes"),
         ("Budget", serve.budget_bytes, "what the server may use of the GPU", "budget_bytes"),
         ("Room for KV cache", serve.kv_budget_bytes,
@@ -707,7 +722,7 @@ def headline(rows: Sequence[evidence.Comparison]) -> str:
     return (
         f"**{len(rows):,} figures of others beside Memplan's own.** Of the {len(counted):,} "
         f"parameter counts and sums of saved tensors, {equal:,} are equal to the byte "
-        f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.2%}; under autocast by up "
+        f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.3%}; under autocast by up "
         f"to {cast:.1%}, for a reason that is known. {measured(rows)}"
     )
 

@@ -22,6 +22,11 @@ COLOURS = {"exact": "green", "datasheet": "blue", "measured": "violet", "assumed
 ROW, MOST = 33, 300  # heights of a table's row and of the table of parts, in pixels
 
 
+def height(rows: int) -> int:
+    """Pixels of a table that shows all its rows and their head."""
+    return ROW * (rows + 1) + 2
+
+
 # --- what can be clicked -------------------------------------------------------------------------
 
 
@@ -178,7 +183,7 @@ def _parts(book: Book, e: Explanation) -> None:
         key=key,
         alt=f"Parts of {e.what}",
         hide_index=True,
-        height=min(MOST, ROW * (len(rows) + 1) + 2),
+        height=min(MOST, height(len(rows))),
         on_select=lambda: _open_part(key, e.parts),
         selection_mode="single-cell",
         column_config={

@@ -66,6 +66,17 @@ ALLOCATOR_SLACK_ZERO_3 = Constant(
     "the same source: Llama 3.1 8B under ZeRO 3 with the optimizer on the host, 8,192 to 262,144 "
     "tokens, together with what the streams hold; chosen with all eight runs in view",
 )
+NATIVE_SEGMENTS = Constant(
+    "reserved by the native allocator / with expandable segments",
+    1.0,
+    1.51,
+    "ratio",
+    "assumed",
+    "no shape says it. Three pairs that were published for what they saved: 16.39 and 10.83 GiB "
+    "(torchtune issue 1185, QLoRA of Llama 3 8B on an A100), 126.97 and 96.61 GB (cosmos-rl pull "
+    "request 388, Qwen2.5 7B), 37 and 27 GB (axolotl pull request 2183); others save nothing. "
+    "STAlloc (arXiv 2507.16274) finds up to 43 % of memory lost in gaps",
+)
 STREAM_POOLS = Constant(
     "held by DeepSpeed's gather and reduce streams",
     1.34,
@@ -215,6 +226,11 @@ def efficiency(architecture: str) -> Efficiency:
     return next((e for name, e in EFFICIENCIES.items() if architecture.startswith(name)), OTHER)
 
 
+FLASH_3 = Constant(
+    "FlashAttention 3, Hopper, share of peak FLOP/s", 0.27, 0.75, "ratio", "assumed",
+    "Shah et al. 2024: 1.5 times as fast as FlashAttention 2 at least, whose share is above, and "
+    "up to 740 TFLOP/s (75 % of the peak) where sequences are long; the middle is used",
+)  # fmt: skip
 POWER_EXPONENT = Constant(
     "how the clock follows the power limit", 0.05, 0.05, "exponent", "measured", FIT,
 )  # fmt: skip
@@ -310,6 +326,7 @@ ALL = (
     ALLOCATOR_SLACK_FSDP2,
     ALLOCATOR_SLACK_DEEPSPEED,
     ALLOCATOR_SLACK_ZERO_3,
+    NATIVE_SEGMENTS,
     STREAM_POOLS,
     CUBLAS_WORKSPACE,
     CUBLAS_WORKSPACE_HOPPER,
@@ -336,6 +353,7 @@ ALL = (
         for e in (*EFFICIENCIES.values(), OTHER)
         for c in (e.matmul, e.eight, e.attention, e.own_attention)
     ),
+    FLASH_3,
     POWER_EXPONENT,
     LAUNCH,
     TILE_START,

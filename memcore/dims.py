@@ -153,6 +153,7 @@ TYPES = Dim("TYPES")  # rows of a table of token types
 HEIGHT, WIDTH = Dim("HEIGHT"), Dim("WIDTH")  # of an image, in pixels
 PATCH_H, PATCH_W = Dim("PATCH_H"), Dim("PATCH_W")  # of one of its patches
 CHANNELS = Dim("CHANNELS")  # of an image
+PATCH_VALUES = Dim("PATCH_VALUES")  # CHANNELS x PATCH_H x PATCH_W: what a token is made of
 PATCHES = Dim("PATCHES")  # of one image
 MERGED = Dim("MERGED")  # tokens of one image that a decoder reads
 GROUP = Dim("GROUP")  # parameters of one GPU before sharding, all together
@@ -304,6 +305,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["ROW_MAP"] = 2 * sizes["EXPERTS"] + 1
     sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
     sizes["ONE"] = 1
+    sizes["PATCH_VALUES"] = sizes["CHANNELS"] * sizes["PATCH_H"] * sizes["PATCH_W"]
     sizes["JOINED"] = 2 * sizes["D"]
     sizes["SINKED"] = s + 1
     sizes["EXPERT_FUSED"] = 2 * sizes["EXPERT_F"]

@@ -246,7 +246,9 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
             "shard_placement_fn, avoid it."
         )
     if model.encoder_decoder:
-        notes.append("Tokens of a step, of a second and of the whole run are those that are read.")
+        notes.append(
+            "Tokens of a step, of a second and of the whole run are those that the encoder reads."
+        )
     return notes
 
 

@@ -417,6 +417,7 @@ def _shorter(plan: Plan) -> Iterable[Way]:
 # training. Sources: transformers' guide to training on one GPU, torchtune's overview of memory
 # optimizations, DeepSpeed's and torchtitan's guides.
 TRIES: tuple[Try, ...] = (
+    switch("train.allocator", "expandable"),
     switch("train.gradients", "freed"),
     words("train.attention"),
     switch("parallel.sequence_parallel", True),

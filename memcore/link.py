@@ -84,6 +84,7 @@ KEYS = {
     "opt": Key("train.optimizer", "adamw"),
     "ckpt": Key("train.checkpointing", "full"),
     "ckptn": Key("train.checkpoint_every", 1),
+    "alloc": Key("train.allocator", "expandable"),
     "estop": Key("train.early_stop", "auto"),
     "grads": Key("train.gradients", "freed"),
     "kernels": Key("train.kernels", "hf"),

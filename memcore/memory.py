@@ -64,7 +64,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     parallel = "" if p.tp == 1 else SEQUENCE if p.sequence_parallel else TENSOR
     structure = structure_of(
         model,
-        t.attention,
+        policies.KEEPS_LIKE.get(t.attention, t.attention),
         t.kernels,
         t.cross_entropy,
         copies.compute,
@@ -448,10 +448,14 @@ def allocator_slack(plan: Plan) -> constants.Constant:
 def reserved_bytes(plan: Plan, allocated: int, overheads: tuple[Overhead, ...]) -> tuple[int, int]:
     """What PyTorch's allocator holds: allocated with its slack, and cuBLAS's workspace."""
     slack = allocator_slack(plan)
+    low, high = slack.low, slack.high
+    if plan.train.allocator == policies.NATIVE:
+        gaps = constants.NATIVE_SEGMENTS
+        low, high = low * gaps.low, high * gaps.high
     inside = [o for o in overheads if o.counter == "reserved"]
     return (
-        math.ceil(allocated * slack.low) + sum(o.low for o in inside),
-        math.ceil(allocated * slack.high) + sum(o.high for o in inside),
+        math.ceil(allocated * low) + sum(o.low for o in inside),
+        math.ceil(allocated * high) + sum(o.high for o in inside),
     )
 
 

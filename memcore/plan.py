@@ -259,6 +259,9 @@ class Train(_Part):
         ge=1,
         le=1_000,
     )
+    allocator: _words(policies.ALLOCATORS) = _field(  # type: ignore[valid-type]
+        "expandable", "Allocator", "How PyTorch's caching allocator takes memory from the GPU."
+    )
     early_stop: _words(policies.EARLY_STOP) = _field(  # type: ignore[valid-type]
         "auto", "Early stop", "Whether a checkpointed layer runs again only as far as it must."
     )

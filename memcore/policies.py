@@ -223,6 +223,20 @@ OVERLAP = {
 }
 
 
+EXPANDABLE, NATIVE = "expandable", "native"
+ALLOCATORS = {
+    EXPANDABLE: Word(
+        "Expandable segments",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, as torchtitan's launcher sets it: "
+        "reserved memory as published runs of the framework show it.",
+    ),
+    NATIVE: Word(
+        "Native",
+        "PyTorch's default, segments of fixed sizes, between which gaps remain: as much is "
+        "reserved as with expandable segments, or up to half as much again.",
+    ),
+}
+
 EARLY_STOP = {
     "auto": Word("As the framework does", "On, but off under Megatron."),
     "on": Word(
@@ -569,7 +583,14 @@ ATTENTION = {
     "flash": Word(
         "FlashAttention", "The flash_attn package: q, k, v, out and the log-sum-exp are kept."
     ),
+    "flash3": Word(
+        "FlashAttention 3",
+        "Its version for Hopper: the same tensors, about three times as fast (flash_attention_3 in "
+        "transformers).",
+    ),
 }
+FLASH_3 = "flash3"
+KEEPS_LIKE = {FLASH_3: "flash"}  # attention that keeps the same tensors as another
 
 CROSS_ENTROPY = {
     "eager": Word("Eager", "transformers' loss: the logits are copied to fp32."),

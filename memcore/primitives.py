@@ -10,7 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore import fused
-from memcore.dims import CHANNELS, CP, PATCH_H, PATCH_W, RANK, SEQ, TP, VOCAB, B, Factor, S, Shape
+from memcore.dims import (
+    CHANNELS,
+    CP,
+    PATCH_H,
+    PATCH_VALUES,
+    PATCH_W,
+    RANK,
+    SEQ,
+    TP,
+    VOCAB,
+    B,
+    Factor,
+    S,
+    Shape,
+)
 from memcore.policies import DENSE, DTYPE_BYTES, NF4_DOUBLE, SPARSE
 from memcore.quantized import blocks
 from memcore.structure import SEQUENCE
@@ -97,7 +111,7 @@ def patches(t: Tape, name: str, x: Tensor, shape: Shape, bias: bool) -> Tensor:
         biases = [t.parameter("bias", (shape[-1],))] if bias else []
         w_used, x = _weight(t, w), _matrix_input(t, x)
         biases = [_weight(t, b) for b in biases]
-        flops = (2.0, (*shape, CHANNELS, PATCH_H, PATCH_W))
+        flops = (2.0, (*shape[:-1], PATCH_VALUES, shape[-1]))
         t.start("convolution", x, w_used, *biases, flops=[flops])
         out = t.new("out", shape, x.dtype)
 

@@ -31,7 +31,7 @@ from memcore.dims import (
 )
 from memcore.hardware import Accelerator
 from memcore.ledger import Amounts, Terms, kept_products
-from memcore.policies import DTYPE_BYTES, LAYER, OPERATIONS, TO_END
+from memcore.policies import DTYPE_BYTES, FLASH_3, LAYER, OPERATIONS, TO_END
 from memcore.report import OperationTime
 from memcore.tape import Send, Tape
 
@@ -152,14 +152,21 @@ class Speed:
         return self.attention if kernel == ATTENTION else self.eight
 
     @classmethod
-    def of(cls, gpu: Accelerator, dtype: str, launch: float = 0.0, kernels: str = "") -> Speed:
-        """`kernels`: whose run (policies.KERNELS)."""
+    def of(
+        cls,
+        gpu: Accelerator,
+        dtype: str,
+        launch: float = 0.0,
+        kernels: str = "",
+        attention: str = "",
+    ) -> Speed:
+        """`kernels`, `attention`: whose run (policies.KERNELS, policies.ATTENTION)."""
         peak = gpu.peak_flops(dtype)
         reached = constants.efficiency(gpu.architecture)
         power = sustained(gpu, dtype)
         return cls(
             peak * reached.matmul.middle * power,
-            peak * attention_efficiency(gpu, kernels).middle * power,
+            peak * attention_efficiency(gpu, kernels, attention).middle * power,
             gpu.memory_bandwidth * constants.HBM_EFFICIENCY.middle,
             gpu.sms,
             launch,
@@ -168,7 +175,9 @@ class Speed:
         )
 
 
-def attention_efficiency(gpu: Accelerator, kernels: str) -> constants.Constant:
+def attention_efficiency(gpu: Accelerator, kernels: str, attention: str = "") -> constants.Constant:
+    if attention == FLASH_3:
+        return constants.FLASH_3
     reached = constants.efficiency(gpu.architecture)
     return reached.own_attention if kernels == "megatron" else reached.attention
 

@@ -178,7 +178,9 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     if model is None:
         return issues
     runs = FAMILIES[model.family].attentions
-    if t.attention not in runs:
+    if t.attention == policies.FLASH_3 and "flash" in runs:
+        issues += _flash_3_issues(plan)
+    elif t.attention not in runs:
         which = f"{t.attention} attention for {model.family}"
         why = f"{which} is not planned" if model.buckets else f"transformers has no {which}"
         issues.append(Issue("train.attention", f"{why}; set it to {' or '.join(runs)}"))
@@ -284,6 +286,17 @@ def _eight_bit_issues(plan: Plan) -> list[Issue]:
         ),
     ]
     return [Issue("train.precision", message) for broken, message in refused if broken]
+
+
+def _flash_3_issues(plan: Plan) -> list[Issue]:
+    """What FlashAttention 3 does not run on."""
+    if plan.train.framework == "megatron":
+        message = "Megatron runs Transformer Engine's attention; set it to flash"
+    elif not plan.accelerator.architecture.startswith("Hopper"):
+        message = "FlashAttention 3 runs on Hopper only; set it to flash, or take such a GPU"
+    else:
+        return []
+    return [Issue("train.attention", message)]
 
 
 def _adapter_issues(plan: Plan, model: Model | None) -> list[Issue]:

@@ -73,8 +73,10 @@ class _Traffic:
 
 
 def speed_of(plan: Plan, step: Step) -> Speed:
-    kernels = plan.train.kernels
-    return Speed.of(plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, kernels)
+    t = plan.train
+    return Speed.of(
+        plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, t.kernels, t.attention
+    )
 
 
 def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:

@@ -606,3 +606,68 @@ def test_what_the_stream_does_not_depend_on_does_not_simulate_it_again() -> None
     at.number_input(key="serve_seed").set_value(5).run()
     assert at.session_state["kept_stream"] is not before
     alive(at)
+
+
+# --- what is folded ------------------------------------------------------------------------------
+
+GROUPS = (
+    "Training details",
+    "Offload",
+    "Parallelism",
+    "The whole run",
+    "Serving",
+    "Request stream",
+    "Train and serve together",
+    "All changes",
+    "Overhead outside the allocator",
+)
+# Between them they show every widget that depends on another.
+UNFOLDED: tuple[dict[str, str], ...] = (
+    {},
+    {"fw": "deepspeed", "zero": "3", "offopt": "nvme", "offpar": "nvme"},
+    {"fw": "deepspeed", "zero": "1"},
+    {"model": "mixtral-8x7b", "fw": "megatron", "kernels": "megatron", "zero": "1"},
+    {"with": "grpo", "adapter": "lora", "fw": "pytorch", "zero": "0", "prec": "bf16-pure"},
+    {"model": "llava-1.5-7b"},
+    {"model": "flan-t5-xl", "seq": "512", "attn": "eager"},
+    {"model": "bamba-9b"},
+    {"arrive": "burst", "lengths": "fixed", "draft": "4", "frozen": "lower"},
+)
+
+
+def unfolded(query: dict[str, str]) -> AppTest:
+    at = opened(query)
+    for title in GROUPS:
+        at.session_state[f"folded_{title}"] = True
+    return at.run()
+
+
+def widgets(at: AppTest) -> dict[str, Any]:
+    kinds = ("selectbox", "number_input", "toggle", "slider", "select_slider")
+    return {w.key: w for kind in kinds for w in at.get(kind) if w.key}
+
+
+@pytest.mark.parametrize("query", UNFOLDED, ids=str)
+def test_every_group_unfolds(query: dict[str, str]) -> None:
+    """Folded, a group draws nothing; unfolded, its widgets show the plan."""
+    at = unfolded(query)
+    alive(at)
+    assert "could not be used" not in said(at)
+    found = widgets(at)
+    assert len(found) > len(widgets(opened(query))) + 40
+    document: Any = shown_plan(at).document()
+    for path in link.fields():
+        section, _, name = path.partition(".")
+        if (widget := found.get(f"{section}_{name}")) and isinstance(document[section], dict):
+            value = document[section][name]
+            assert widget.value == value or isinstance(value, dict), path
+    if evaluate(shown_plan(at)).memory:
+        assert "Memory that no shape determines" in [d.proto.alt for d in at.dataframe]
+
+
+def test_every_field_of_a_plan_has_a_widget() -> None:
+    shown = {key for query in UNFOLDED for key in widgets(unfolded(query))}
+    shown |= set(widgets(opened(view="serve")))  # a server's targets are beside its answers
+    keys = {"serve.target_ttft": "ttft", "serve.target_tpot": "tpot"}
+    missing = {p for p in link.fields() if keys.get(p, p.replace(".", "_")) not in shown}
+    assert not missing

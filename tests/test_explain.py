@@ -39,6 +39,8 @@ def varied(draw):
         "kernels": draw(st.sampled_from(sorted(KERNELS))),
         "cross_entropy": draw(st.sampled_from(sorted(CROSS_ENTROPY))),
         "checkpoint_every": draw(st.integers(1, 3)),
+        "early_stop": draw(st.sampled_from(["auto", "off"])),
+        "allocator": draw(st.sampled_from(["expandable", "native"])),
     }
     document = plan.document()
     fitted, _ = link.repair(document | {"train": document["train"] | train})

@@ -145,3 +145,21 @@ def test_a_smaller_micro_batch_is_the_largest_that_fits():
 def test_a_plan_that_is_not_computed_has_no_levers():
     plan = Plan.of(WORKED["deepseek-v3-serving-16xh200"])
     assert (evaluate(plan).memory is None) == (levers(plan) == ())
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "fsdp2", "deepspeed"])
+def test_expandable_segments_are_a_lever_of_reserved_memory(framework):
+    """What is allocated and how long a step takes stay; what they save at most is published pairs'
+    largest, and may be nothing."""
+    train = {"framework": framework, "zero": 0 if framework == "pytorch" else 3}
+    plan = Plan(model="llama-3.2-1b", cluster={"gpus": 2}, train={"allocator": "native", **train})
+    now = evaluate(plan)
+    lever = next(found for found in levers(plan) if found.name == "allocator-expandable")
+    then = evaluate(lever.plan)
+    assert lever.changes == {"train.allocator": "expandable"}
+    assert lever.saved_bytes == now.memory.allocated_bytes - then.memory.allocated_bytes == 0
+    assert lever.saved_device_bytes == now.memory.device_bytes[1] - then.memory.device_bytes[1] > 0
+    assert now.memory.reserved_bytes[0] == then.memory.reserved_bytes[0]
+    assert now.memory.reserved_bytes[1] < 1.6 * then.memory.reserved_bytes[1]
+    assert lever.added_seconds == 0
+    assert not any(found.name.startswith("allocator") for found in levers(lever.plan))

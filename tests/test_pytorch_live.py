@@ -152,17 +152,18 @@ def test_a_cache_after_a_prefill(family, tokens, window):
 
 
 @pytest.mark.parametrize(("prompt", "generated"), [(1, 1), (7, 1), (40, 3), (23, 12)])
-@pytest.mark.parametrize("tied", [True, False])
-def test_caches_of_an_encoder_decoder(prompt, generated, tied):
+@pytest.mark.parametrize(("family", "tied"), [("t5", True), ("t5", False), ("mt5", False)])
+def test_caches_of_an_encoder_decoder(prompt, generated, family, tied):
     """transformers' EncoderDecoderCache after `generate`: of every decoder layer keys and values of
     the encoder's tokens, and those of the decoder's: a start token, and all that are generated but
     the last, which nobody reads."""
     torch = pytest.importorskip("torch", reason=WHY)
     transformers = pytest.importorskip("transformers", reason=WHY)
-    small = next(c for c in TABLES["ask_pytorch"]["configs"].values() if c["model_type"] == "t5")
+    configs = TABLES["ask_pytorch"]["configs"].values()
+    small = next(c for c in configs if c["model_type"] == family)
     config = small | {"num_decoder_layers": 3, "tie_word_embeddings": tied}
     words = {k: v for k, v in config.items() if k != "model_type"}
-    model = model_of(transformers.T5Config(**words)).eval()
+    model = model_of(transformers.AutoConfig.for_model(family, **words)).eval()
     said = model.generate(
         torch.ones((2, prompt), dtype=torch.long), max_new_tokens=generated,
         min_new_tokens=generated, return_dict_in_generate=True, decoder_start_token_id=0,
@@ -238,7 +239,7 @@ def test_flops_of_frozen_weights(model, checkpointing, frozen, trained_layers, a
 # The products that layers of each end in, which torch.utils.checkpoint does not run again: behind
 # those of T5 comes a dropout, behind those of Gemma a norm, which save something.
 STACKS = {
-    "t5": (), "t5-gated": (), "llava": ("down_proj.matmul", "fc2.matmul"),
+    "t5": (), "t5-gated": (), "mt5": (), "llava": ("down_proj.matmul", "fc2.matmul"),
     "llava-last": ("down_proj.matmul", "fc2.matmul"), "gemma3-vision": ("fc2.matmul",),
 }  # fmt: skip
 

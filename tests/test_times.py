@@ -20,7 +20,7 @@ def kind(run):
         k
         for k, of in {
             "B200": "on 8 B200:", "torchtitan": "torchtitan", "foundry": "llm-foundry",
-            "A100": "Megatron-", "NeMo": "NeMo",
+            "A100": "Megatron-", "NeMo": "NeMo", "DeepSpeed": "DeepSpeed: ",
         }.items()
         if of in run
     )  # fmt: skip

@@ -9,9 +9,12 @@ from memcore import evidence
 
 compared = evidence.compare()
 
-st.markdown(tables.headline(compared))
+parts.prose(tables.headline(compared))
 parts.table(
-    tables.agreement(compared), key="agreement", alt="How far Memplan is from each source, by kind"
+    tables.agreement(compared),
+    key="agreement",
+    alt="How far Memplan is from each source, by kind",
+    widths={"compared": 240},
 )
 parts.small(
     f"This page is about Memplan, not about the plan above. {tables.tuning(compared)} Lowest and "
@@ -188,7 +191,7 @@ with right:
   from it.
 - **Times are less certain than bytes.** They follow from datasheet rates and from the shares
   below, which were fitted on the step times marked as tuned. A share is one number for all sizes
-  of an architecture; FlashAttention 3, and collectives that are cut into pieces of a product are
+  of an architecture; FlashAttention 4, and collectives that are cut into pieces of a product are
   not modelled. What the host takes to start a kernel is that of a common server. Rows of the step
   time say where that shows.
 """

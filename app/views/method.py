@@ -6,7 +6,7 @@ from app import parts, state, tables
 
 report, plan = state.report(), state.plan()
 
-st.markdown(
+parts.prose(
     """
 ##### How a number comes about
 
@@ -84,7 +84,7 @@ else:
     parts.absent("Training")
 
 st.markdown("##### Figures that can be checked by hand")
-st.markdown(
+parts.prose(
     """
 Adam in mixed precision keeps 16 bytes per parameter: 2 of bf16 weights, 2 of bf16 gradients, 4 of
 fp32 master copy and 8 of fp32 moments. The moments of 7 billion parameters are therefore 56 GB by

@@ -8,6 +8,8 @@ report, plan = state.report(), state.plan()
 
 rows = tables.tiers(plan, report)
 offload.draw()
+if not report.memory:
+    parts.absent("What training keeps in each tier")
 parts.chart(
     charts.tiers(rows, tables.in_tiers(report), report.memory),
     key="tiers",

@@ -23,17 +23,6 @@ if report.time and report.run:
             "pipeline bubble, in which the slowest stage waits for the others. Host: the CPU, "
             "which starts the kernels and runs ahead; solid where the GPU waits for it."
         )
-        st.markdown("##### Seconds of a step, by phase")
-        parts.chart(
-            charts.step_phases(report.time), key="step_phases", alt="Seconds of a step by phase"
-        )
-        phases = tables.phases(report.time)
-        parts.table(
-            phases,
-            key="phases",
-            alt="Seconds of a step by phase",
-            columns=("phase", "time", "percent"),
-        )
     with right:
         st.markdown("##### Roofline")
         parts.chart(
@@ -41,14 +30,28 @@ if report.time and report.run:
             key="roofline",
             alt="Operations by arithmetic intensity and achieved FLOP per second",
         )
-        if len(report.time.stages) > 1:
-            st.markdown("##### One micro-batch on each pipeline stage")
-            parts.chart(
-                charts.stages(report.time),
-                key="stages",
-                alt="Seconds of one micro-batch on each pipeline stage",
-            )
-            parts.small(f"All other figures are of the slowest: stage {report.time.stage}.")
+    st.markdown("##### Seconds of a step, by phase")
+    left, right = st.columns(2)
+    with left:
+        parts.chart(
+            charts.step_phases(report.time), key="step_phases", alt="Seconds of a step by phase"
+        )
+    with right:
+        phases = tables.phases(report.time)
+        parts.table(
+            phases,
+            key="phases",
+            alt="Seconds of a step by phase",
+            columns=("phase", "time", "percent"),
+        )
+    if len(report.time.stages) > 1:
+        st.markdown("##### One micro-batch on each pipeline stage")
+        parts.chart(
+            charts.stages(report.time),
+            key="stages",
+            alt="Seconds of one micro-batch on each pipeline stage",
+        )
+        parts.small(f"All other figures are of the slowest: stage {report.time.stage}.")
     st.markdown("##### What ranks send each other, and what is offloaded")
     transfers = tables.transfers(report.time)
     parts.table(

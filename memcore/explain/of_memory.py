@@ -376,10 +376,17 @@ def interval(book: Book, path: str, what: str, meaning: str) -> Explanation:
     return about(what, "bytes", both, meaning)
 
 
+def slack(book: Book, end: int) -> Formula:
+    """Reserved over allocated, at the low or the high end."""
+    found = constant(allocator_slack(book.plan), end)
+    if book.plan.train.allocator != policies.NATIVE:
+        return found
+    return found * constant(constants.NATIVE_SEGMENTS, end)
+
+
 @rule("memory.reserved_bytes.0|1")
 def _reserved_end(book: Book, end: str) -> Explanation:
-    slack = constant(allocator_slack(book.plan), int(end))
-    held = ceiling(book.at("memory.allocated_bytes") * slack)
+    held = ceiling(book.at("memory.allocated_bytes") * slack(book, int(end)))
     formula = total([held, *_counted_by(book, "reserved", end)])
     what = f"Reserved by PyTorch, {INTERVAL[int(end)]}"
     return about(what, "bytes", formula, _term("reserved"))

@@ -890,11 +890,17 @@ def _latency(book: Book, field: str) -> Explanation:
     return about("Time per output token", "seconds", formula, meaning)
 
 
+def _with_tower(which: str) -> tuple[str, ...]:
+    """A prompt's step, and what runs once before it."""
+    return ("tower", which) if which == "prefill" else (which,)
+
+
 @rule("serve.prefill|decode.bound.*")
 def _bound(book: Book, which: str, name: str) -> Explanation:
     found = [
-        book.at(f"serve.{which}.{i}.seconds")
-        for i, p in enumerate(_parts(book, which))
+        book.at(f"serve.{of}.{i}.seconds")
+        for of in _with_tower(which)
+        for i, p in enumerate(_parts(book, of))
         if p.time.bound_by == name
     ]
     return about(f"Operations that {LABELS.get(name, name)} bounds", "seconds", total(found))
@@ -903,7 +909,8 @@ def _bound(book: Book, which: str, name: str) -> Explanation:
 @rule("serve.prefill_bound_by|decode_bound_by")
 def _bound_by(book: Book, field: str) -> Explanation:
     which = field.removesuffix("_bound_by")
-    names = dict.fromkeys(p.time.bound_by for p in _parts(book, which))
+    every_part = (p for of in _with_tower(which) for p in _parts(book, of))
+    names = dict.fromkeys(p.time.bound_by for p in every_part)
     every = {name: book.at(f"serve.{which}.bound.{name}") for name in names}
     return about(f"What bounds {which}", "", whichever(every), "Where most of its seconds go.")
 

@@ -191,7 +191,9 @@ def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formu
     """FLOP/s that products, those in 8 bits, or attention, reach on this GPU."""
     gpu = book.plan.accelerator
     of = constants.efficiency(gpu.architecture)
-    attention = attention_efficiency(gpu, "" if serving else book.plan.train.kernels)
+    t = book.plan.train
+    words = () if serving else (t.kernels, t.attention)
+    attention = attention_efficiency(gpu, *(words or ("",)))
     which = {ATTENTION: attention, EIGHT_BIT: of.eight}.get(kernel, of.matmul)
     peak = "fp8" if kernel == EIGHT_BIT else dtype
     rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)
@@ -724,14 +726,11 @@ def _host_exposed(book: Book) -> Explanation:
     """As host.waited."""
     forward, backward = (book.at(f"time.host.{p}") for p in (host.FORWARD, host.BACKWARD))
     gpu_forward, gpu_backward = (book.at(f"time.gpu.{p}") for p in (host.FORWARD, host.BACKWARD))
-    alone = gpu_forward + gpu_backward
-    both = largest(alone, forward + backward)
-    first = largest(alone, forward + backward, forward + gpu_backward)
-    batches = book.at("plan.train.grad_accumulation", "micro-batches")
-    n = book.plan.train.grad_accumulation
-    formula = first - alone
-    if n > 1:
-        formula = at_least_zero(((batches - 1) * both + first) / batches - alone)
+    behind = at_least_zero(forward + backward - (gpu_forward + gpu_backward))
+    formula = largest(behind, forward - gpu_forward)
+    if book.plan.train.grad_accumulation > 1:
+        batches = book.at("plan.train.grad_accumulation", "micro-batches")
+        formula = ((batches - 1) * behind + formula) / batches
     if book.time.starts[host.OPTIMIZER]:
         step = book.at(f"time.operations.{len(book.time.operations) - 1}.seconds", "optimizer step")
         formula = formula + at_least_zero(book.at("time.host.optimizer") - step)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import Formula, ceiling, known, largest, total
-from memcore.explain.of_memory import INTERVAL, constant, interval
+from memcore.explain.of_memory import INTERVAL, interval, slack
 from memcore.explain.shapes import row, sum_of
 from memcore.instants import Instant
-from memcore.memory import allocator_slack, instant_bytes, listed, rows_alive
+from memcore.memory import instant_bytes, listed, rows_alive
 from memcore.report import LedgerRow, Phase
 from memcore.serving import serve
 from memcore.together import (
@@ -94,7 +94,7 @@ def _phase_device_end(book: Book, i: str, end: str) -> Explanation:
     trained = [f for p, f in parts.items() if p in TRAINERS]
     held = []
     if trained:
-        held = [ceiling(total(trained) * constant(allocator_slack(book.plan), int(end)))]
+        held = [ceiling(total(trained) * slack(book, int(end)))]
     engine = [f for p, f in parts.items() if p not in TRAINERS]
     overheads = [
         book.at(f"memory.overheads.{n}.{field}") for n in range(len(book.memory.overheads))

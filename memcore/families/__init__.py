@@ -67,6 +67,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": seed_oss.FAMILY,
     "starcoder2": starcoder2.FAMILY,
     "t5": t5.FAMILY,
+    "mt5": t5.FAMILY,
     "vit": vit.FAMILY,
 }
 

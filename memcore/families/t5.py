@@ -1,9 +1,10 @@
-"""T5: an encoder, and a decoder that reads the encoder's result in every layer.
+"""T5 and mT5: an encoder, and a decoder that reads the encoder's result in every layer.
 
-T5ForConditionalGeneration. Positions are a bias on the scores: the
+T5ForConditionalGeneration, MT5ForConditionalGeneration. Positions are a bias on the scores: the
 first layer of each stack looks it up, and all layers of the stack add it. One table of embeddings
 serves encoder, decoder and, in T5 1.0, head. Where config.json says that nothing is tied, as that
-of Flan-T5 does, the head is loaded by itself, and the factor before it goes.
+of Flan-T5 does, the head is loaded by itself, and the factor before it goes. So it is with mT5,
+whatever its config.json says.
 """
 
 from __future__ import annotations
@@ -64,6 +65,14 @@ ALIASES = {  # as T5Config.attribute_map has them
 }
 
 
+DEFAULTS = {  # of T5Config and MT5Config
+    "t5": {"num_layers": 6, "num_heads": 8, "d_ff": 2048, "vocab_size": 32_128,
+           "feed_forward_proj": "relu"},
+    "mt5": {"num_layers": 8, "num_heads": 6, "d_ff": 1024, "vocab_size": 250_112,
+            "feed_forward_proj": "gated-gelu"},
+}  # fmt: skip
+
+
 def _kinds(word: str, layers: int) -> tuple[str, ...]:
     if layers == 1:
         return (word + ALONE,)
@@ -71,19 +80,21 @@ def _kinds(word: str, layers: int) -> tuple[str, ...]:
 
 
 def _config(k: Keys, label: str) -> Model:
-    k.config = {ALIASES.get(key, key): value for key, value in k.config.items()}
+    family = str(k.config["model_type"])
+    given = {ALIASES.get(key, key): value for key, value in k.config.items()}
+    k.config = {**DEFAULTS[family], **given}
     layers = k.count("num_layers", 6, 100_000)
-    projection = k.config.get("feed_forward_proj", "relu")
+    projection = k.config["feed_forward_proj"]
     gated, _, word = str(projection).rpartition("-")
     if gated not in ("", "gated") or word not in ACTIVATIONS:
         k.fail("feed_forward_proj", f"{shown(projection)} is not known; use relu or gated-gelu")
         word = "relu"
     k.refuse("is_encoder_decoder", True)
     heads = k.count("num_heads", 8, 10**6)
-    tied = k.flag("tie_word_embeddings", True)
+    tied = k.flag("tie_word_embeddings", True) and family == "t5"
     dropped = k.dropout("dropout_rate", 0.1)
     decoder = Model(
-        family="t5",
+        family=family,
         label=label,
         layers=k.count_or("num_decoder_layers", layers, 100_000),
         hidden_size=k.count("d_model", 512),

@@ -213,11 +213,12 @@ def recompute(model, words=NOTING):
 
 
 def made(config, **words):
-    """The model as it comes from a checkpoint. Of T5 1.1 (Flan-T5), whose config.json says that
-    nothing is tied, head and embedding differ there, and from_pretrained leaves the head by itself
-    (modeling_utils.tie_weights: "we will NOT tie them"); from_config ties it all the same."""
+    """The model as it comes from a checkpoint. Of mT5 and of T5 1.1 (Flan-T5), whose config.json
+    says that nothing is tied, head and embedding differ there, and from_pretrained leaves the head
+    by itself (modeling_utils.tie_weights: "we will NOT tie them"); from_config ties it all the
+    same."""
     model = task(config.model_type).from_config(config, **words)
-    if not getattr(config, "scale_decoder_outputs", True):
+    if config.model_type == "mt5" or not getattr(config, "scale_decoder_outputs", True):
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     return model
 

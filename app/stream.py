@@ -68,6 +68,11 @@ def of_plan(stream: Stream, plan: Plan) -> Run:
     return next(r for r in stream.runs if r.strategy == own(plan))
 
 
+def served(stream: Stream) -> bool:
+    """Whether any strategy has served any request."""
+    return any(r.completed for r in stream.runs)
+
+
 def asked(stream: Stream, plan: Plan, file: str) -> str:
     """What was simulated, in a sentence or two."""
     s = plan.serve
@@ -210,10 +215,13 @@ def shown(stream: Stream) -> tuple[str, ...]:
 
 def legend(stream: Stream) -> str:
     """What the table's words mean, and what pages cost besides."""
+    refused = ""
+    if any(r.refused for r in stream.runs):
+        refused = "Refused: longer than the empty cache. "
     return (
         "Times are medians and 99th percentiles. Put out: preempted for want of a block, and "
-        "computed again. Refused: longer than the empty cache. Pages need a table from positions "
-        f"to blocks: {bytes_text(stream.block_table_bytes)} for all sequences at their longest."
+        f"computed again. {refused}Pages need a table from positions to blocks: "
+        f"{bytes_text(stream.block_table_bytes)} for all sequences at their longest."
     )
 
 

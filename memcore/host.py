@@ -127,9 +127,9 @@ def waited(host: tuple[float, float], gpu: tuple[float, float], batches: int) ->
     """Seconds that the GPU waits for the host in all micro-batches of a step together: host and gpu
     are what each takes for forward and for backward of all. The host runs ahead from one
     micro-batch to the next, but before the first nothing was started."""
-    longer = max(0.0, sum(host) - sum(gpu))
-    first = max(longer, host[0] - gpu[0])
-    return ((batches - 1) * longer + first) / batches
+    behind = max(0.0, sum(host) - sum(gpu))
+    first = max(behind, host[0] - gpu[0])
+    return ((batches - 1) * behind + first) / batches
 
 
 def each_start(plan: Plan) -> float:

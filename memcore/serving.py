@@ -72,7 +72,8 @@ KERNEL_BLOCK = 16  # tokens: of the blocks that attention kernels take the small
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 ROTARY_SOURCE = (
     "vLLM keeps cosines and sines of every position in the model's dtype "
-    "(vllm/model_executor/layers/rotary_embedding); two logged pairs differ by just that"
+    "(vllm/model_executor/layers/rotary_embedding), under linear scaling of its factor's times as "
+    "many; two logged pairs differ by just that"
 )
 ABSORBED: Shape = (EXPANDED / TP, KV_RANK)
 ABSORBED_SOURCE = (

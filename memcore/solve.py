@@ -129,13 +129,17 @@ def _largest(
 
 def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
     """The longest sequences, prompt and output together, of which as many run as the plan says.
-    The output keeps its length; no more than the positions that the model was made for."""
-    output = plan.serve.output_len
-    most = max(1, min(MOST_TOKENS, plan.architecture.max_positions - output))
-    capped = most == plan.architecture.max_positions - output
+    The output keeps its length; no more than the positions that the model was made for, of an
+    encoder-decoder those of its prompt."""
+    model, output = plan.architecture, plan.serve.output_len
+    positions = model.max_positions - (0 if model.encoder_decoder else output)
+    most = max(1, min(MOST_TOKENS, positions))
+    capped = most == positions
+    image = model.tower.image if model.tower else None
+    least = max(plan.serve.shared_prefix, plan.serve.images * image.prompted - 1 if image else 0)
     answer = _largest(
         "context", plan, "serve.prompt_len", most, "positions" if capped else "range", targets,
-        beyond=min(plan.serve.shared_prefix, most - 1),
+        beyond=max(0, min(least, most - 1)),
     )  # fmt: skip
     return replace(answer, value=answer.value + output if answer.value else 0)
 

@@ -80,3 +80,21 @@ def test_as_many_tokens_as_are_asked_for_are_generated():
     rate = 20 / (found.value / s.gpus_per_replica)
     reading = rate * s.ttft_seconds
     assert s.tokens_per_second * (1 - reading) >= rate * found.plan.serve.output_len * 0.999
+
+
+def test_an_encoder_s_positions_are_those_of_its_prompt():
+    """T5 was made for 512 tokens on either side."""
+    document = {"model": "t5-base", "train": {"attention": "eager"}, "cluster": {"gpus": 1}}
+    answer = longest_context(Plan.of(document | {"serve": {"concurrency": 8, "output_len": 300}}))
+    assert (answer.value, answer.limit) == (512 + 300, "positions")
+
+
+@pytest.mark.parametrize("images", [0, 1, 3])
+def test_a_prompt_has_room_for_its_images(images):
+    """No prompt is tried that is too short for them."""
+    document = {"model": "llava-1.5-7b", "train": {"seq_len": 1024}, "cluster": {"gpus": 1}}
+    plan = Plan.of(document | {"serve": {"images": images, "prompt_len": 2048, "concurrency": 8}})
+    answer = longest_context(plan)
+    assert (answer.value, answer.limit) == (4096, "positions")
+    assert largest_concurrency(plan).value > 8
+    assert fewest_gpus(plan, 1.0).value == 1

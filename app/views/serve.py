@@ -33,8 +33,9 @@ if report.serve and found:
     parts.small(parts.plain(stream.asked(found, plan, state.lengths_file())))
     for note in found.notes:
         parts.small(parts.plain(note))
-    own = stream.of_plan(found, plan)
-    parts.stream_metrics(stream.metrics(own, plan))
+    parts.lengths_upload()
+if report.serve and found and stream.served(found):
+    parts.stream_metrics(stream.metrics(stream.of_plan(found, plan), plan))
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("**What the cache was for**")
@@ -68,7 +69,6 @@ if report.serve and found:
     with st.container(horizontal=True):
         parts.download("Strategies (CSV)", compared, "memplan-stream.csv")
         parts.download("Over time (CSV)", stream.moments(found), "memplan-stream-timeline.csv")
-    parts.lengths_upload()
 
     st.markdown("##### Throughput and latency")
     speeds, loads = state.speeds(), state.loads()
@@ -102,7 +102,10 @@ if report.serve and found:
         )
         parts.download("Arrival rates (CSV)", stream.load_rows(loads), "memplan-rates.csv")
 
+if report.serve:
     st.markdown("##### How far it can go")
+    if not found:
+        parts.latency_targets()
     answers = state.answers()
     rows = tables.limits(answers, plan.serve.arrival_rate)
     parts.table(

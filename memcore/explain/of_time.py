@@ -726,13 +726,11 @@ def _host_exposed(book: Book) -> Explanation:
     """As host.waited."""
     forward, backward = (book.at(f"time.host.{p}") for p in (host.FORWARD, host.BACKWARD))
     gpu_forward, gpu_backward = (book.at(f"time.gpu.{p}") for p in (host.FORWARD, host.BACKWARD))
-    longer = at_least_zero(forward + backward - (gpu_forward + gpu_backward))
-    first = largest(longer, forward - gpu_forward)
-    n = book.plan.train.grad_accumulation
-    formula = first
-    if n > 1:
+    behind = at_least_zero(forward + backward - (gpu_forward + gpu_backward))
+    formula = largest(behind, forward - gpu_forward)
+    if book.plan.train.grad_accumulation > 1:
         batches = book.at("plan.train.grad_accumulation", "micro-batches")
-        formula = ((batches - 1) * longer + first) / batches
+        formula = ((batches - 1) * behind + formula) / batches
     if book.time.starts[host.OPTIMIZER]:
         step = book.at(f"time.operations.{len(book.time.operations) - 1}.seconds", "optimizer step")
         formula = formula + at_least_zero(book.at("time.host.optimizer") - step)

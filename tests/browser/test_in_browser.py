@@ -179,6 +179,32 @@ def test_back_and_forward(open_app: Open) -> None:
         expect(slider).to_have_attribute("aria-valuetext", str(batch))
 
 
+def test_a_group_unfolds_and_stays_open(open_app: Open) -> None:
+    """By the keyboard too; what is in it changes the plan, and other changes leave it open."""
+    page = open_app("/")
+    reading.agrees(page)
+    group = page.locator(".st-key-folded_Parallelism")
+    summary = group.locator("summary")
+    summary.focus()
+    page.keyboard.press("Enter")
+    inside = group.locator('.st-key-parallel_tp input[type="range"]').first
+    expect(inside).to_be_visible()
+    assert summary.evaluate("e => e === document.activeElement"), "the focus is lost"
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+    inside.press("ArrowRight")
+    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].parallel.tp == 2)
+    reading.agrees(page)
+    page.locator('.st-key-train_micro_batch input[type="range"]').first.press("ArrowRight")
+    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].train.micro_batch == 2)
+    reading.agrees(page)
+    expect(inside).to_be_visible()
+    expect(inside).to_have_attribute("aria-valuetext", "2")
+    summary.click()
+    expect(inside).to_have_count(0)
+    assert reading.addressed(page).parallel.tp == 2
+
+
 # ---- why
 
 

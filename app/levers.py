@@ -73,11 +73,8 @@ def _named(lever: Lever) -> str:
 
 
 def _cost(lever: Lever) -> None:
-    if lever.price is None:
-        parts.small(tables.cost_text(lever), COSTS)
-    else:
-        field = "added_seconds" if lever.steps_compare else "price"
-        why.link(tables.cost_text(lever), f"levers.{lever.name}.{field}", COSTS)
+    field = "added_seconds" if lever.steps_compare else "price"
+    why.link(tables.cost_text(lever), f"levers.{lever.name}.{field}", COSTS)
 
 
 def _undo() -> None:

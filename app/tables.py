@@ -383,8 +383,8 @@ def levers(found: Sequence[Lever]) -> Rows:
             "it": lever.kind_text,
             "then": lever.verdict,
             "saves": bytes_text(lever.saved_bytes),
-            "step time": "" if lever.added_seconds is None else signed_seconds(lever.added_seconds),
-            "GPU time per token": "" if lever.price is None else f"{lever.price:+.1%}",
+            "step time": signed_seconds(lever.added_seconds),
+            "GPU time per token": f"{lever.price:+.1%}",
             "saved_bytes": lever.saved_bytes,
             "saved_device_bytes": lever.saved_device_bytes,
             "added_seconds": lever.added_seconds,
@@ -410,8 +410,6 @@ def saved_text(lever: Lever) -> str:
 
 def cost_text(lever: Lever) -> str:
     """What a lever costs: seconds of a step, or where those say little GPU time per token."""
-    if lever.added_seconds is None or lever.price is None:
-        return "time not computed"
     if lever.steps_compare:
         return f"{signed_seconds(lever.added_seconds)} a step ({lever.price:+.1%})"
     return f"{lever.price:+.1%} GPU time per token"
@@ -424,8 +422,8 @@ def waterfall(changes: Sequence[Change]) -> Rows:
             "change": c.label,
             "memory": signed_bytes(c.bytes),
             "device memory": signed_bytes(c.device_bytes),
-            "step time": "" if c.seconds is None else signed_seconds(c.seconds),
-            "time per token": "" if c.per_token is None else signed_seconds(c.per_token),
+            "step time": signed_seconds(c.seconds),
+            "time per token": signed_seconds(c.per_token),
             "bytes": c.bytes,
             "device_bytes": c.device_bytes,
             "seconds": c.seconds,

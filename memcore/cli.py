@@ -571,8 +571,8 @@ def _levers(args: argparse.Namespace) -> int:
             lever.kind_text,
             lever.verdict,
             bytes_text(lever.saved_bytes),
-            "not computed" if lever.added_seconds is None else signed_seconds(lever.added_seconds),
-            "" if lever.price is None else f"{lever.price:+.1%}",
+            signed_seconds(lever.added_seconds),
+            f"{lever.price:+.1%}",
         )
         for lever in found
     ]

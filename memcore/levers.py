@@ -8,7 +8,6 @@ table has it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,9 +69,9 @@ class Lever:
     changes             every field that differs, those that had to follow included
     saved_bytes         of the allocated peak of one GPU; below 0: it needs more
     saved_device_bytes  of the device memory that may be needed at most
-    added_seconds       per step; None where one of the times is not computed
-    added_per_token     seconds per token, which say more where the batch differs; None likewise
-    price               GPU-seconds per token over those of the plan, less 1; None likewise
+    added_seconds       per step
+    added_per_token     seconds per token, which say more where the batch differs
+    price               GPU-seconds per token over those of the plan, less 1
     same_batch          whether a step has as many tokens as before
     """
 
@@ -82,9 +81,9 @@ class Lever:
     changes: Mapping[str, Any]
     saved_bytes: int
     saved_device_bytes: int
-    added_seconds: float | None
-    added_per_token: float | None
-    price: float | None
+    added_seconds: float
+    added_per_token: float
+    price: float
     same_batch: bool
     verdict: str
     plan: Plan
@@ -104,7 +103,7 @@ class Lever:
 
     @property
     def faster(self) -> bool:
-        return self.price is not None and self.price <= -FASTER
+        return self.price <= -FASTER
 
     @property
     def kind_text(self) -> str:
@@ -167,7 +166,7 @@ def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
     """The smallest first; of those that cost the same, in the order of TRIES. What has no time
     comes last of its kind."""
     kind = KINDS[lever.kind]
-    price = math.inf if lever.price is None else round(lever.price + kind.reluctance, DIGITS)
+    price = round(lever.price + kind.reluctance, DIGITS)
     if memory.fits:
         return (not (lever.fits and lever.faster), kind.rank, price, order)
     if lever.fits:
@@ -197,9 +196,7 @@ def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> tuple[Changes,
     return found
 
 
-def _lever(
-    now: Training, time: Time | None, kind: str, changes: Changes, then: Training
-) -> Lever | None:
+def _lever(now: Training, time: Time, kind: str, changes: Changes, then: Training) -> Lever | None:
     """The difference that a change makes, or None where it makes none that matters."""
     field, value = next(iter(changes.items()))
     plan, changed = now.plan, then.plan
@@ -208,15 +205,11 @@ def _lever(
     if not noticed and kind == OTHER:
         return None
     tokens, tokens_then = plan.tokens_per_step, changed.tokens_per_step
-    time_then = then.time() if time else None
-    added = per_token = price = None
-    if time and time_then:
-        before, after = time.step_seconds, time_then.step_seconds
-        added, per_token = after - before, after / tokens_then - before / tokens
-        gpus = changed.cluster.gpus / plan.cluster.gpus
-        price = (after / tokens_then) / (before / tokens) * gpus - 1
+    before, after = time.step_seconds, then.time().step_seconds
+    gpus = changed.cluster.gpus / plan.cluster.gpus
+    price = (after / tokens_then) / (before / tokens) * gpus - 1
     saved = now.memory.allocated_bytes - then.memory.allocated_bytes
-    if not noticed and (price is None or price > -FASTER):
+    if not noticed and price > -FASTER:
         return None
     return Lever(
         name=f"{field.rpartition('.')[2]}-{str(value).lower()}",
@@ -225,8 +218,8 @@ def _lever(
         changes=differences(plan, changed),
         saved_bytes=saved,
         saved_device_bytes=device,
-        added_seconds=added,
-        added_per_token=per_token,
+        added_seconds=after - before,
+        added_per_token=after / tokens_then - before / tokens,
         price=price,
         same_batch=tokens == tokens_then,
         verdict=then.memory.verdict,

@@ -19,15 +19,15 @@ class Change:
 
     bytes         of the allocated peak of one GPU
     device_bytes  of the device memory that may be needed at most
-    seconds       of a step, and per_token of a token; None where a time is not computed
+    seconds       of a step, and per_token of a token
     """
 
     label: str
     fields: Mapping[str, Any]
     bytes: int
     device_bytes: int
-    seconds: float | None
-    per_token: float | None
+    seconds: float
+    per_token: float
 
 
 def waterfall(before: Plan, after: Plan) -> tuple[Change, ...]:
@@ -70,19 +70,15 @@ def _next(plan: Plan, left: Mapping[str, Any], pool: Pool) -> tuple[dict[str, An
 
 
 def _change(
-    fields: Mapping[str, Any], before: Training, after: Training, was: Time | None, now: Time | None
+    fields: Mapping[str, Any], before: Training, after: Training, was: Time, now: Time
 ) -> Change:
     texts = [f"{title_of(path)}: {value_text(path, value)}" for path, value in fields.items()]
-    seconds = per_token = None
-    if was and now:
-        seconds = now.step_seconds - was.step_seconds
-        tokens, tokens_now = before.plan.tokens_per_step, after.plan.tokens_per_step
-        per_token = now.step_seconds / tokens_now - was.step_seconds / tokens
+    tokens, tokens_now = before.plan.tokens_per_step, after.plan.tokens_per_step
     return Change(
         label=", ".join(texts),
         fields=fields,
         bytes=after.memory.allocated_bytes - before.memory.allocated_bytes,
         device_bytes=after.memory.device_bytes[1] - before.memory.device_bytes[1],
-        seconds=seconds,
-        per_token=per_token,
+        seconds=now.step_seconds - was.step_seconds,
+        per_token=now.step_seconds / tokens_now - was.step_seconds / tokens,
     )

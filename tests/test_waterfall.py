@@ -43,8 +43,7 @@ def checked(before, after):
             put(document, path, value)
         then = evaluate(Plan.of(document))
         assert change.bytes == then.memory.allocated_bytes - at.memory.allocated_bytes
-        if change.seconds is not None:
-            assert change.seconds == then.time.step_seconds - at.time.step_seconds
+        assert change.seconds == then.time.step_seconds - at.time.step_seconds
         at = then
     assert document == after.document()
 

@@ -42,8 +42,6 @@ def _saved_device(book: Book, name: str) -> Explanation:
 @rule("levers.*.added_seconds")
 def _added(book: Book, name: str) -> Explanation:
     lever = _lever(book, name)
-    if lever.added_seconds is None:
-        raise LookupError
     now = book.at("time.step_seconds")
     then = _then(lever, "step time", now.value + lever.added_seconds, "seconds", now.certainty)
     meaning = "What the change adds to a step; below 0: the step is faster."
@@ -55,8 +53,6 @@ def _added(book: Book, name: str) -> Explanation:
 @rule("levers.*.price")
 def _price(book: Book, name: str) -> Explanation:
     lever = _lever(book, name)
-    if lever.price is None or lever.added_seconds is None:
-        raise LookupError
     step, tokens = book.at("time.step_seconds"), book.at("time.tokens")
     after, gpus = lever.plan, book.at("plan.cluster.gpus")
     seconds = step.value + lever.added_seconds

@@ -197,6 +197,9 @@ def collective(
     times: float,
     cover: float = 0.0,
     hidden_by: str = "nothing",
+    shapes: Sequence[tuple[Shape, str]] = (),
+    behind: tuple[float, Shape] | None = None,
+    kernel: str = "",
 ) -> Move:
     """One collective for each piece, or one for all of them if they are summed."""
     if kind == ALL_REDUCE:
@@ -204,4 +207,4 @@ def collective(
     else:
         each = [over.seconds(kind, n) for n in pieces.values()]
         spent = {link: sum(e[link] for e in each) for link in (each[0] if each else ())}
-    return Move(name, pieces, spent, times, cover, hidden_by, kind, axis)
+    return Move(name, pieces, spent, times, cover, hidden_by, kind, axis, shapes, behind, kernel)

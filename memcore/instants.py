@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memcore.blocks import Blocks
 from memcore.dims import HALF_ROTARY, Number
@@ -161,6 +161,16 @@ class Step:
         """What `saved_for_backward` lists."""
         return Holding.of(saved_for_backward(self))
 
+    @functools.cached_property
+    def alone(self) -> Step:
+        """The same step where no other forward waits."""
+        return interned(replace(self, waiting=0)) if self.waiting else self
+
+    @functools.cached_property
+    def one_waiting(self) -> Holding:
+        """What `one_waiting` lists."""
+        return Holding.of(one_waiting(self))
+
     def holding(self, state: str, ends: bool = True) -> Holding:
         """One kind of state of every block, or without `ends` of the layers alone."""
         found = self._holdings.get((state, ends))
@@ -264,6 +274,13 @@ class Step:
     def made(self, counts: list[int]) -> Alive:
         """Whole gradients of `counts` layers of each kind."""
         return [(gradients(self.blocks.layers[k]), n) for k, n in enumerate(counts)]
+
+
+@functools.lru_cache(maxsize=512)
+def interned(step: Step) -> Step:
+    """The first step that is equal to this one: what it has found out about its schedule, which no
+    size changes, serves every plan of the same words."""
+    return step
 
 
 BUFFERS = Group(
@@ -385,9 +402,13 @@ def waiting(step: Step) -> Alive:
     n = step.waiting
     if not n + step.losses:
         return []
-    one = [*step.at_first((saved(step.blocks.embed), 1)), *_kept(step, step.running.count)]
     heads = step.at_last((saved(step.blocks.head), step.losses))
-    return [*((group, times * n) for group, times in one), *heads]
+    return [*((group, times * n) for group, times in one_waiting(step)), *heads]
+
+
+def one_waiting(step: Step) -> Alive:
+    """What one of them has left, but for the head."""
+    return [*step.at_first((saved(step.blocks.embed), 1)), *_kept(step, step.running.count)]
 
 
 def _place(step: Step, i: int) -> str:

@@ -238,11 +238,11 @@ def with_changes(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
     """The plan with some fields changed and what must follow them, or None if that is no plan."""
     try:
         return plan.with_changes(changes)
-    except PlanError:
+    except PlanError as error:
         document = plan.document()
         for path, value in changes.items():
             put(document, path, value)
-        fitted, _ = link.repair(document, given=changes)
+        fitted, _ = link.repair(document, given=changes, error=error)
     others = differences(plan, fitted).keys() - changes.keys() - set(FOLLOWERS)
     kept = all(get(fitted, path) == value for path, value in changes.items())
     return fitted if kept and not others else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import json
 import math
 import re
@@ -207,21 +208,27 @@ def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
     return plan, _first([_in_link(issue) for issue in issues + mended])
 
 
-def repair(document: Mapping[str, Any], given: Collection[str] = ()) -> tuple[Plan, list[Issue]]:
+def repair(
+    document: Mapping[str, Any], given: Collection[str] = (), error: PlanError | None = None
+) -> tuple[Plan, list[Issue]]:
     """The nearest valid plan to a document of the right form, and what was changed to reach it.
 
-    `given` are the fields that somebody chose: where two fields conflict, those are kept.
+    `given` are the fields that somebody chose: where two fields conflict, those are kept. `error`:
+    what the document was refused with, where that is known.
     """
     issues: list[Issue] = []
     mended: dict[str, Any] = json.loads(json.dumps(document))
     seen: set[str] = set()
     for _ in range(2 * len(KNOWN)):
         try:
+            if error:
+                raise error
             return Plan.of(mended), issues
         except PlanError as e:
             # One at a time: a mended field often settles the other issues. The number of GPUs comes
             # last, since what they are divided by may be at fault.
             issue = min(e.issues, key=lambda i: i.field == "cluster.gpus")
+            error = None
             _complete(mended)
             what = _mend(mended, issue.field, issue.field in seen, given)
             seen.add(issue.field)
@@ -323,6 +330,12 @@ def _check_version(text: str, issues: list[Issue]) -> None:
 
 
 def _frozen_defaults() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_defaults_text())
+    return found
+
+
+@functools.cache
+def _defaults_text() -> str:
     document: dict[str, Any] = {
         "version": 1,
         "model": MODEL,
@@ -335,7 +348,7 @@ def _frozen_defaults() -> dict[str, Any]:
     }
     for key in KEYS.values():
         put(document, key.path, key.default)
-    return document
+    return json.dumps(document)
 
 
 def _read(name: str, text: str, issues: list[Issue]) -> tuple[str, Any]:

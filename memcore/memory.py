@@ -16,8 +16,8 @@ from memcore.instants import (
     Instant,
     Layers,
     Step,
+    interned,
     saved_for_backward,
-    waiting,
 )
 from memcore.ledger import Amounts, Holding, Template
 from memcore.model import FULL, Model
@@ -91,7 +91,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
     t, p = plan.train, plan.parallel
     layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
-    return _same(
+    return interned(
         Step(
             blocks=blocks,
             copies=policies.COPIES[t.framework, t.precision],
@@ -117,13 +117,6 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             to_end=t.early_stop == "off" or (t.early_stop == "auto" and t.framework == "megatron"),
         )
     )
-
-
-@functools.lru_cache(maxsize=512)
-def _same(step: Step) -> Step:
-    """The first step that is equal to this one: what it has found out about its schedule, which no
-    size changes, serves every plan of the same words."""
-    return step
 
 
 def _leads(structure: Structure) -> bool:
@@ -284,12 +277,8 @@ def by_rank(steps: Sequence[Step], amounts: Amounts) -> tuple[RankMemory, ...]:
     for stage, step in enumerate(steps):
         key = step.first, step.last, step.layers
         if key not in seen:
-            alone = _same(replace(step, waiting=0)) if step.waiting else step
-            moments = [(i, *instant_bytes(i, amounts)) for i in alone.instants]
-            seen[key] = (
-                moments,
-                _consumers(Holding.of(waiting(replace(alone, waiting=1, losses=0))), amounts),
-            )
+            moments = [(i, *instant_bytes(i, amounts)) for i in step.alone.instants]
+            seen[key] = moments, _consumers(step.one_waiting, amounts)
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
         top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))

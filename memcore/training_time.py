@@ -103,7 +103,7 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
         traffic.busy["compute"] += o.compute_seconds
         traffic.busy["hbm"] += o.hbm_seconds
         traffic.exposed[o.bound_by] += o.seconds
-    transfers = moves(plan, step, amounts, operations)
+    transfers = _moves(plan, step, amounts, operations, slowest.transfers)
     for move in transfers:
         traffic.add(move, plan.train.micro_batch)
     begun = _started(step, amounts, batches, transfers)
@@ -175,6 +175,7 @@ class Stage:
 
     step: Step
     operations: list[OperationTime]
+    transfers: list[Move]
     time: StageTime
 
 
@@ -216,7 +217,7 @@ def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) ->
     time = StageTime(
         rank, of["forward"], of["recompute"], of["backward"], waited, late, total, bubble
     )
-    return Stage(step, operations, time)
+    return Stage(step, operations, transfers, time)
 
 
 def weight_gradients(operations: Sequence[OperationTime]) -> float:
@@ -423,10 +424,19 @@ def undivided(plan: Plan, amounts: Amounts) -> Amounts:
 
 def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime]) -> list[Move]:
     """Every transfer of a step, in the order of `Time.transfers`, which has one for each link."""
-    every = [
-        *in_layers(plan, step, amounts, speed_of(plan, step)),
-        *_communication(plan, step, amounts, operations),
-    ]
+    within = in_layers(plan, step, amounts, speed_of(plan, step))
+    return _moves(plan, step, amounts, operations, within)
+
+
+def _moves(
+    plan: Plan,
+    step: Step,
+    amounts: Amounts,
+    operations: list[OperationTime],
+    within: Sequence[Move],
+) -> list[Move]:
+    """Those `within` a micro-batch, and all others."""
+    every = [*within, *_communication(plan, step, amounts, operations)]
     found = [m for m in every if m.seconds]
     of = by_phase(operations)
     backward = of["recompute"] + of["backward"]
@@ -470,21 +480,12 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
     p, batches = plan.parallel, plan.train.grad_accumulation
     if p.tp * p.cp * p.ep * p.etp * p.pp == 1:
         return []
-    found, counts = [], step.layers.counts
-    ends = ends_of(step)
-    every = [
-        *((s, len(where)) for s, where in sends(ends, ("",) * len(ends))),
-        *(
-            (s, sum(counts[k] for k in where if k < len(counts)))
-            for s, where in sends(step.blocks.layers, _again(step))
-        ),
-    ]
-    over = {axis: links(plan, axis) for axis in {s.axis for s, times in every if times}}
-    counted: dict[Send, int] = {}
+    found = []
+    every = _sent(ends_of(step), step.blocks.layers, tuple(step.layers.counts), _again(step))
+    over = {axis: links(plan, axis) for axis in {s.axis for s, _ in every}}
     for s, times in every:
-        if times and over[s.axis].ranks > 1:
-            counted[s] = counted.get(s, 0) + times
-    for s, times in counted.items():
+        if over[s.axis].ranks <= 1:
+            continue
         n = float(amounts.bytes(s.shape, s.dtype))
         cover, by, kernel = 0.0, NOTHING, ""
         if s.behind:
@@ -494,13 +495,32 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
             cover = flops / speed.of_kernel(kernel)
             by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
         name = f"{s.kind} {s.what}, {AXES[s.axis]}, {s.phase}"
-        move = collective(
-            name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, cover, by
-        )
-        found.append(replace(move, shapes=((s.shape, s.dtype),), behind=s.behind, kernel=kernel))
+        found.append(
+            collective(
+                name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, cover, by,
+                ((s.shape, s.dtype),), s.behind, kernel,
+            )
+        )  # fmt: skip
     if p.pp > 1:
         found.append(_between_stages(plan, step, amounts, speed))
     return found
+
+
+@functools.lru_cache(maxsize=512)
+def _sent(
+    ends: tuple[Tape, ...],
+    layers: tuple[Tape, ...],
+    counts: tuple[int, ...],
+    again: tuple[str, ...],
+) -> tuple[tuple[Send, int], ...]:
+    """The collectives of a stage's blocks, and how many a micro-batch has of each."""
+    counted: dict[Send, int] = {}
+    for s, where in sends(ends, ("",) * len(ends)):
+        counted[s] = counted.get(s, 0) + len(where)
+    for s, where in sends(layers, again):
+        if times := sum(counts[k] for k in where if k < len(counts)):
+            counted[s] = counted.get(s, 0) + times
+    return tuple(counted.items())
 
 
 def _between_stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> Move:

@@ -253,6 +253,8 @@ def differences(before: Plan, after: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for section in Plan.model_fields:
         was, now = getattr(before, section), getattr(after, section)
+        if was is now:
+            continue
         if section not in SECTIONS:
             if was != now:
                 found[section] = now

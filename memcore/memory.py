@@ -312,7 +312,13 @@ def count(
         peak = _moment(schedule[top], *sizes[top], amounts, rank)
         timeline = [peak]
     best = peak.bytes
-    host = _elsewhere(plan, step, amounts)
+    of = amounts.bytes
+    elsewhere = [
+        (r, int(of(r.template.shape, r.template.dtype))) for r in offload.resting(plan, step)
+    ]
+    if rows:
+        found = ((r.template, r.times, each, r.tier) for r, each in elsewhere if r.times * each)
+        ledger += tuple(_row(*row, amounts) for row in found)
     overheads = _overheads(plan, amounts)
     reserved = reserved_bytes(plan, best, overheads)
     device = (
@@ -322,7 +328,7 @@ def count(
     capacity = plan.accelerator.usable_bytes
     tiers = {"hbm": best}
     for tier in ("dram", "nvme"):
-        tiers[tier] = sum(r.bytes for r in host if r.tier == tier)
+        tiers[tier] = sum(r.times * each for r, each in elsewhere if r.tier == tier)
     room = {"hbm": capacity, "dram": plan.node.dram_bytes, "nvme": plan.node.nvme_bytes}
     fits = device[1] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
     possible = device[0] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
@@ -342,7 +348,7 @@ def count(
         timeline=tuple(timeline),
         overheads=overheads,
     )
-    return Counted(memory, ledger + tuple(host))
+    return Counted(memory, ledger)
 
 
 def rows_at(plan: Plan, instant: int, stage: int = 0) -> tuple[LedgerRow, ...]:
@@ -477,13 +483,3 @@ def streamed_bytes(plan: Plan, amounts: Amounts) -> int:
     """Weights of other ranks that DeepSpeed's ZeRO-3 holds at once, all on a stream of its own."""
     compute = policies.COPIES[plan.train.framework, plan.train.precision].compute
     return int(amounts.bytes((LIVE,), compute))
-
-
-def _elsewhere(plan: Plan, step: Step, amounts: Amounts) -> list[LedgerRow]:
-    """Rows in host DRAM and on NVMe, per node: those of every GPU in it."""
-    rows = []
-    for r in offload.resting(plan, step):
-        each = int(amounts.bytes(r.template.shape, r.template.dtype))
-        if each * r.times:
-            rows.append(_row(r.template, r.times, each, r.tier, amounts))
-    return rows

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from memcore.evaluate import parameters
 from memcore.plan import Plan
+from memcore.units import count_text
 
 _ROOT = files("presets").joinpath("evidence")
 
@@ -84,7 +86,7 @@ def of_run(
     """A measured run beside ours: what its table and its plan say of it, and `more`."""
     return Comparison(
         source=MEASURED,
-        model=plan.architecture.label,
+        model=_named(plan),
         what=what,
         theirs=theirs,
         ours=ours,
@@ -97,6 +99,14 @@ def of_run(
         remark=run.get("remark", ""),
         **more,
     )
+
+
+def _named(plan: Plan) -> str:
+    """The model of a run: a preset's label; of a config of its own its family and size."""
+    model = plan.architecture
+    if isinstance(plan.model, str):
+        return model.label
+    return f"{model.family}, {count_text(parameters(model))} parameters"
 
 
 def of_training(plan: Plan) -> dict[str, Any]:

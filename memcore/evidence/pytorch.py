@@ -22,8 +22,8 @@ REGIMES: Mapping[str, Mapping[str, Any]] = {
     "fsdp2-reshard": {"framework": "fsdp2", "precision": "bf16-mixed", "zero": 3},
     "fsdp2-no-reshard": {"framework": "fsdp2", "precision": "bf16-mixed", "zero": 2},
 }
-# What temporaries of a byte mask or a sum in flight leave open: 0.11 % at most today.
-PEAK_TOLERANCE = 0.002
+# What temporaries of a byte mask or a sum in flight leave open: 0.001 % at most today.
+PEAK_TOLERANCE = 0.0001
 # The reference's attention is not on the autocast list; a GPU's is (oracle/README.md).
 PEAK_TOLERANCES = {"autocast": 0.03}
 

@@ -252,6 +252,8 @@ def moves(
 ) -> list[Move]:
     """What offload moves in one step. Gradients of the `weights` that this GPU updates leave while
     the last backward runs and waits for its links: `cover` seconds."""
+    if {step.offload, step.offload_parameters, step.offload_activations} == {"none"}:
+        return []
     batches = plan.train.grad_accumulation
     rate = plan.accelerator.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
 

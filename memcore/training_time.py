@@ -99,10 +99,11 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
         late = max(0.0, each * starts[host.OPTIMIZER] - update.seconds)
 
     traffic = _Traffic()
+    traffic.busy["compute"] = sum([o.compute_seconds for o in operations])
+    traffic.busy["hbm"] = sum([o.hbm_seconds for o in operations])
+    exposed = traffic.exposed
     for o in operations:
-        traffic.busy["compute"] += o.compute_seconds
-        traffic.busy["hbm"] += o.hbm_seconds
-        traffic.exposed[o.bound_by] += o.seconds
+        exposed[o.bound_by] += o.seconds
     transfers = _moves(plan, step, amounts, operations, slowest.transfers)
     for move in transfers:
         traffic.add(move, plan.train.micro_batch)
@@ -117,8 +118,8 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     bubble = bubble_seconds(plan, every, slowest)
     total = sum(traffic.exposed.values()) + bubble
     tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
-    flops = sum(o.flops for o in operations)
-    recomputed = sum(o.flops for o in operations if o.phase == "recompute")
+    flops = sum([o.flops for o in operations])
+    recomputed = sum([o.flops for o in operations if o.phase == "recompute"])
     model_flops = batches * _convention_flops(plan, step, amounts)
     peak = gpu.peak_flops(peak_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])

@@ -98,6 +98,6 @@ def _operations(book: Book) -> tuple[evidence.Operation, ...]:
 
 @rule("evidence.dimensions.*")
 def _dimension(book: Book, name: str) -> Explanation:
-    factor = dimension(book, name, int(book.sizes[name])).terms[0]
+    factor = dimension(book, name, int(evidence.sizes(book.plan)[name])).terms[0]
     source = factor.source or f"the plan: {factor.path.removeprefix('plan.')}"
     return about(name, "", None, factor.note, [source], value=factor.value)

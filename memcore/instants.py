@@ -37,7 +37,7 @@ from memcore.ledger import (
     window,
 )
 from memcore.policies import AVERAGED, AVERAGED_FP32, LAYER, OPERATIONS, Optimizer, Precision
-from memcore.states import BlockStates, block_states, lookup_tables, megatron_buffers
+from memcore.states import BlockStates, block_states, lookup_tables
 from memcore.structure import BRIDGE, IDLE, MAIN, TOWER
 from memcore.tape import Tape
 
@@ -122,10 +122,14 @@ class Step:
     waiting    forwards through `running` layers, besides the present one, that wait for their
                backward; `losses`: of them, those that have been through the head too
     offload_parameters, offload_activations   where those live: 'none', 'cpu', 'nvme'
-    schedule   of a framework with one of its own (DeepSpeed), which also lays tensors out flat,
-               with its ZeRO stage and how many `buckets` gradients are reduced in
+    schedule   the framework's: every instant at which memory can peak, in order of time
+    buffers    what the framework keeps for good besides the states, of layers' tapes under a word
+               of parallelism; None where it keeps nothing
+    flat       whether states lie in flat buffers, as DeepSpeed has them, with its ZeRO stage and
+               how many `buckets` gradients are reduced in
     """
 
+    schedule: Callable[[Step], list[Instant]]
     blocks: Blocks
     copies: Precision
     optimizer: Optimizer
@@ -145,16 +149,15 @@ class Step:
     to_end: bool = False  # what is run again runs to its end (policies.EARLY_STOP)
     offload_parameters: str = "none"
     offload_activations: str = "none"
-    schedule: Callable[[Step], list[Instant]] | None = None
+    buffers: Callable[[tuple[Tape, ...], str], Group] | None = None
+    flat: bool = False
     zero: int = 0
     buckets: int = 0
 
     @functools.cached_property
     def instants(self) -> tuple[Instant, ...]:
         """Every instant at which memory can peak, in order of time."""
-        if self.schedule:
-            return tuple(self.schedule(self))
-        return tuple(_sharded(self) if self.sharded else _whole(self))
+        return tuple(self.schedule(self))
 
     @functools.cached_property
     def saved(self) -> Holding:
@@ -206,8 +209,7 @@ class Step:
         return tuple(self._states(tape, outer=kind.place == BRIDGE) for tape, kind in kinds)
 
     def _states(self, tape: Tape, outer: bool) -> BlockStates:
-        flattened = self.schedule is not None
-        return block_states(tape, self.copies, self.optimizer, self.sharded, outer, flattened)
+        return block_states(tape, self.copies, self.optimizer, self.sharded, outer, self.flat)
 
     def recompute(self, kind: int) -> str:
         """What of layers of this kind is run again whole (policies.Checkpointing), or ''."""
@@ -332,11 +334,12 @@ def resident(step: Step) -> Alive:
         alive += [*step.every("second"), (AVERAGES_TAKEN, 1)]
     if step.accumulated:
         alive += step.every("gradients")
+    if step.buffers:
         counted = zip(step.blocks.layers, step.layers.counts, strict=False)
         tapes = tuple(tape for tape, n in counted if n)
         if step.last and step.blocks.structure.depths:
             tapes += (step.blocks.head,)
-        alive.append((megatron_buffers(tapes, step.blocks.structure.parallel), 1))
+        alive.append((step.buffers(tapes, step.blocks.structure.parallel), 1))
     if step.replicas:
         alive += step.every("buckets")
     if step.copies.scaled:
@@ -464,7 +467,7 @@ def activations(step: Step, layers: int, forward: bool) -> Alive:
     return alive
 
 
-def _whole(step: Step) -> list[Instant]:
+def whole_model(step: Step) -> list[Instant]:
     """Every GPU has all parameters of its stage: PyTorch, DistributedDataParallel, Megatron."""
     blocks, layers = step.blocks, step.running
     n, merge = layers.count, step.keeps_gradients or step.accumulated
@@ -542,7 +545,7 @@ def _whole(step: Step) -> list[Instant]:
     return out
 
 
-def _sharded(step: Step) -> list[Instant]:
+def sharded_layers(step: Step) -> list[Instant]:
     """FSDP2: each layer is gathered before use and its gradient reduce-scattered after.
 
     Follows torch/distributed/fsdp/_fully_shard: in forward the buffer of the last all-gather stays

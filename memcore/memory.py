@@ -18,11 +18,14 @@ from memcore.instants import (
     Step,
     interned,
     saved_for_backward,
+    sharded_layers,
+    whole_model,
 )
 from memcore.ledger import Amounts, Holding, Template
 from memcore.model import FULL, Model
 from memcore.plan import Plan
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Overhead, Peak, RankMemory
+from memcore.states import megatron_buffers
 from memcore.structure import (
     BRIDGE,
     FIRST,
@@ -39,6 +42,12 @@ from memcore.structure import (
     Structure,
 )
 
+SCHEDULES = {
+    "pytorch": whole_model,
+    "megatron": whole_model,
+    "fsdp2": sharded_layers,
+    "deepspeed": deepspeed.instants,
+}
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
 
 
@@ -93,6 +102,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
     return interned(
         Step(
+            schedule=SCHEDULES[t.framework],
             blocks=blocks,
             copies=policies.COPIES[t.framework, t.precision],
             optimizer=policies.OPTIMIZERS[t.optimizer],
@@ -105,7 +115,8 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             offload=t.offload_optimizer,
             offload_parameters=t.offload_parameters,
             offload_activations=t.offload_activations,
-            schedule=deepspeed.instants if t.framework == "deepspeed" else None,
+            flat=t.framework == "deepspeed",
+            buffers=megatron_buffers if t.framework == "megatron" else None,
             zero=t.zero,
             buckets=deepspeed.buckets(t.overlap_comm, t.zero),
             running=running,

@@ -22,6 +22,7 @@ from memcore.units import (
     GiB,
     bytes_text,
     rate_text,
+    relative_text,
     seconds_text,
     signed_bytes,
     signed_seconds,
@@ -900,5 +901,5 @@ def _of_calculator(said: evidence.Said) -> str:
     by = said.calculator
     return (
         f"<b>{_literal(by.name)}</b>, {COUNTS[by.counts]}: {bytes_text(said.theirs)}<br>"
-        f"Memplan for the same: {bytes_text(said.ours)} ({said.excess:+.0%})"
+        f"Memplan for the same: {bytes_text(said.ours)} ({relative_text(said.excess, 0)})"
     )

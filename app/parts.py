@@ -618,7 +618,6 @@ COLUMNS: dict[str, Any] = {
     "flops": st.column_config.NumberColumn("FLOPs", format="localized"),
     "hbm_bytes": st.column_config.NumberColumn("HBM bytes", format="localized"),
     "tokens/s": st.column_config.NumberColumn(format="localized"),
-    "more than Memplan %": st.column_config.NumberColumn(format="%.1f"),
     **{
         name: st.column_config.NumberColumn(title, format="localized")
         for name, title in (("bytes", "bytes"), ("bytes_each", "bytes each"), ("count", "count"))

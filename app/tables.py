@@ -26,6 +26,7 @@ from memcore.units import (
     gib_text,
     money_text,
     rate_text,
+    relative_text,
     seconds_text,
     signed_bytes,
     signed_seconds,
@@ -384,7 +385,7 @@ def levers(found: Sequence[Lever]) -> Rows:
             "then": lever.verdict,
             "saves": bytes_text(lever.saved_bytes),
             "step time": signed_seconds(lever.added_seconds),
-            "GPU time per token": f"{lever.price:+.1%}",
+            "GPU time per token": relative_text(lever.price),
             "saved_bytes": lever.saved_bytes,
             "saved_device_bytes": lever.saved_device_bytes,
             "added_seconds": lever.added_seconds,
@@ -410,9 +411,10 @@ def saved_text(lever: Lever) -> str:
 
 def cost_text(lever: Lever) -> str:
     """What a lever costs: seconds of a step, or where those say little GPU time per token."""
+    price = relative_text(lever.price)
     if lever.steps_compare:
-        return f"{signed_seconds(lever.added_seconds)} a step ({lever.price:+.1%})"
-    return f"{lever.price:+.1%} GPU time per token"
+        return f"{signed_seconds(lever.added_seconds)} a step ({price})"
+    return f"{price}{' the' if lever.price >= 1 else ''} GPU time per token"
 
 
 def waterfall(changes: Sequence[Change]) -> Rows:
@@ -773,6 +775,7 @@ def calculators() -> Rows:
             "counts": COUNTS[s.calculator.counts],
             "says": bytes_text(s.theirs),
             "Memplan": bytes_text(s.ours),
+            "against Memplan": relative_text(s.excess),
             "more than Memplan %": 100 * s.excess,
             "PyTorch's tracker": bytes_text(w.tracker),
             "remark": s.remark,
@@ -799,6 +802,7 @@ def estimators() -> Rows:
             "counts": e.what,
             "says": bytes_text(e.theirs),
             "Memplan": bytes_text(e.ours),
+            "against Memplan": relative_text(evidence.relative(e.theirs, e.ours)),
             "more than Memplan %": 100 * evidence.relative(e.theirs, e.ours),
             "what makes the difference": "; ".join(
                 f"{p.tensors}: {_signed(p.bytes)}"

@@ -17,6 +17,7 @@ from memcore.units import (
     exact_text,
     money_text,
     rate_text,
+    relative_text,
     seconds_text,
     signed_seconds,
 )
@@ -572,7 +573,7 @@ def _levers(args: argparse.Namespace) -> int:
             lever.verdict,
             bytes_text(lever.saved_bytes),
             signed_seconds(lever.added_seconds),
-            f"{lever.price:+.1%}",
+            relative_text(lever.price),
         )
         for lever in found
     ]

@@ -61,6 +61,12 @@ def signed_bytes(n: float) -> str:
     return f"+{bytes_text(n)}" if n > 0 else bytes_text(n)
 
 
+def relative_text(share: float, decimals: int = 1) -> str:
+    """A relative difference, from twice as much on as a factor, which people read more easily:
+    0.152 -> '+15.2%', -0.2 -> '-20.0%', 15.95 -> '17.0 times'."""
+    return f"{_significant(1 + share)} times" if share >= 1 else f"{share:+.{decimals}%}"
+
+
 def energy_text(joules: float) -> str:
     """Joules, from a watt-hour on as Wh, kWh, MWh ...: 3.6e6 -> '1.00 kWh'."""
     hours = joules / 3600
@@ -122,8 +128,10 @@ def value_text(value: object, unit: str) -> str:
         return money_text(value)
     if unit == "share":
         return f"{value:.1%}"
+    if unit == "change":
+        return relative_text(value)
     if unit == "difference":
-        return f"{value:+.3%}" if value else "0"
+        return relative_text(value, 3) if value else "0"
     number = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
     if abs(value) >= 10_000 and isinstance(value, float):
         number = f"{value:,.0f}"

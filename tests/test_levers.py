@@ -3,12 +3,14 @@
 import itertools
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
 from test_laws import plans
 
-from memcore import Plan, PlanError, catalog, evaluate, evidence, link
+from app import tables
+from memcore import Plan, PlanError, catalog, cli, evaluate, evidence, link
 from memcore.explain import Book
 from memcore.levers import FOLLOWERS, KINDS, MACHINES, SAME, levers
 from memcore.plan import words_of
@@ -157,3 +159,19 @@ def test_expandable_segments_are_a_lever_of_reserved_memory(framework):
     assert now.memory.reserved_bytes[1] < 1.6 * then.memory.reserved_bytes[1]
     assert lever.added_seconds == 0
     assert not any(found.name.startswith("allocator") for found in levers(lever.plan))
+
+
+def test_a_price_of_twice_the_time_is_a_factor_on_page_and_command_line(capsys, tmp_path):
+    plan = Plan(model="llama-3-8b", train={"micro_batch": 8, "checkpointing": "none"})
+    dear = [lever for lever in levers(plan) if lever.price >= 1]
+    assert dear, "some change of this plan doubles the time per token"
+    for lever in dear:
+        assert "%" not in tables.cost_text(lever)
+        assert "times" in tables.cost_text(lever)
+    for row in tables.levers(levers(plan)):
+        assert (row["price"] >= 1) == row["GPU time per token"].endswith(" times")
+    (tmp_path / "plan.json").write_text(json.dumps(plan.document()))
+    cli.main(["levers", str(tmp_path / "plan.json")])
+    said = capsys.readouterr().out
+    assert f"{1 + dear[0].price:.3g} times" in said
+    assert not re.search(r"\+[0-9]{3,}\.[0-9]%", said)

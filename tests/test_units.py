@@ -2,7 +2,15 @@
 
 import pytest
 
-from memcore.units import bytes_text, count_text, gib_text, rate_text, seconds_text
+from memcore.units import (
+    bytes_text,
+    count_text,
+    gib_text,
+    rate_text,
+    relative_text,
+    seconds_text,
+    value_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,3 +37,14 @@ from memcore.units import bytes_text, count_text, gib_text, rate_text, seconds_t
 )
 def test_a_number_reads_well(text, value):
     assert text == value
+
+
+def test_more_than_twice_as_much_is_a_factor():
+    assert [relative_text(x) for x in (-0.2, 0.0, 0.152, 0.999)] == [
+        *("-20.0%", "+0.0%", "+15.2%", "+99.9%"),
+    ]
+    assert [relative_text(x) for x in (1.0, 15.951, 1234.0)] == [
+        *("2.00 times", "17.0 times", "1,235 times"),
+    ]
+    assert value_text(15.951, "change") == "17.0 times"
+    assert value_text(3.77, "difference") == "4.77 times"

@@ -61,4 +61,4 @@ def _price(book: Book, name: str) -> Explanation:
     then_gpus = _then(lever, "GPUs", after.cluster.gpus, "", "exact")
     formula = then * then_gpus / then_tokens / (step * gpus / tokens) - 1
     meaning = "GPU time per token, against the plan as it is."
-    return about(f"Price of {lever.label}", "share", formula, meaning)
+    return about(f"Price of {lever.label}", "change", formula, meaning)

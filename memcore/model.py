@@ -356,12 +356,37 @@ def check_depth(value: Any) -> None:
 class Keys:
     """Typed reads from a config that collect what is wrong instead of stopping at the first."""
 
-    def __init__(self, config: Mapping[str, Any]):
-        self.config = config
+    def __init__(self, config: Mapping[str, Any], aliases: Mapping[str, str]):
+        """aliases   other names of keys, and the key that each stands for (Family.aliases)"""
         self.issues: list[Issue] = []
+        self.written: dict[str, str] = {}  # key -> the other name that this file has for it
+        self.config: Mapping[str, Any] = self._by_own_names(config, aliases)
+
+    def _by_own_names(
+        self, config: Mapping[str, Any], aliases: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        """The config with each key under the name that its family reads. A null leaves the word to
+        the other name; two names with different values are an issue."""
+        own = {key: value for key, value in config.items() if key not in aliases}
+        for alias, key in aliases.items():
+            if alias not in config:
+                continue
+            value = config[alias]
+            if own.get(key) is None:
+                own[key], self.written[key] = value, alias
+            elif value is not None and value != own[key]:
+                known = self.written.get(key, key)
+                self.issues.append(
+                    Issue(
+                        f"model.{known}",
+                        f"{shown(own[key])}, but {alias}, another name of the same, is "
+                        f"{shown(value)}; keep the one that is so",
+                    )
+                )
+        return own
 
     def fail(self, key: str, message: str) -> None:
-        self.issues.append(Issue(f"model.{key}", message))
+        self.issues.append(Issue(f"model.{self.written.get(key, key)}", message))
 
     def count(self, key: str, default: int, most: int = 10**8) -> int:
         value = self.config.get(key, default)

@@ -12,6 +12,7 @@ import pytest
 from memcore import Plan, catalog, evaluate
 from memcore.evaluate import parameters
 from memcore.families import FAMILIES, from_config
+from memcore.model import parse_config
 from tests.test_families import plan_of
 
 SAVED_TOLERANCE = 0.001
@@ -108,6 +109,33 @@ def test_parameters_of_a_family_s_default(family):
         model = model_of(transformers.AutoConfig.for_model(family))
     ours = parameters(from_config({"model_type": family}))
     assert ours == sum(p.numel() for p in model.parameters())
+
+
+def saved_anew(config, folder):
+    """The config.json that transformers writes of one that it has read."""
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    words = {k: v for k, v in config.items() if k != "model_type"}
+    transformers.AutoConfig.for_model(config["model_type"], **words).save_pretrained(folder)
+    return parse_config((folder / "config.json").read_bytes())
+
+
+PRESETS = {name: catalog.model_entry(name)["config"] for name in catalog.model_names()}
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *TABLES["ask_pytorch"]["configs"]])
+def test_a_config_that_transformers_saved_is_the_same_model(name, tmp_path):
+    """Every preset, and small models of every family whose sizes are no defaults."""
+    config = PRESETS.get(name) or TABLES["ask_pytorch"]["configs"][name]
+    saved = from_config(saved_anew(config, tmp_path), "of one name")
+    assert saved == from_config(config, "of one name")
+    assert parameters(saved) == parameters(from_config(config))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_names_of_keys_are_those_of_transformers(family):
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    names = transformers.CONFIG_MAPPING[family].attribute_map
+    assert names.items() <= FAMILIES[family].aliases.items()
 
 
 def test_every_family_is_asked_at_three_shapes():

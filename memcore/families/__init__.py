@@ -97,7 +97,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
                 f"{inner['model_type']}: that alone, as a config.json, is its text model"
             )
         raise PlanError([Issue("model.model_type", message)])
-    keys = Keys(config)
+    keys = Keys(config, FAMILIES[kind].aliases)
     model = FAMILIES[kind].config(keys, label or f"Your {kind} model")
     if keys.issues:
         raise PlanError(keys.issues)

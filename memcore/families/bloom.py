@@ -34,17 +34,14 @@ from memcore.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str) -> Model:
-    def either(*names: str) -> str:  # published files use several spellings
-        return next((n for n in names if n in k.config), names[0])
-
-    hidden = k.count(either("n_embed", "hidden_size"), 64)
-    heads = k.count(either("n_head", "num_attention_heads"), 8, 10**6)
+    hidden = k.count("hidden_size", 64)
+    heads = k.count("n_head", 8, 10**6)
     k.divides("hidden_size", hidden, "n_head", heads)
     k.refuse("slow_but_exact", False, None)
     return Model(
         family="bloom",
         label=label,
-        layers=k.count(either("n_layer", "num_hidden_layers"), 2, 100_000),
+        layers=k.count("n_layer", 2, 100_000),
         hidden_size=hidden,
         intermediate_size=4 * hidden,
         heads=heads,
@@ -107,4 +104,11 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
 
 
-FAMILY = Family(_config, _embed, _layer, _head, attentions=("eager",))
+FAMILY = Family(
+    _config, _embed, _layer, _head, attentions=("eager",),
+    aliases={
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "n_embed": "hidden_size",  # renamed by its constructor, as Falcon's
+    },
+)  # fmt: skip

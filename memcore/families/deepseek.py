@@ -293,6 +293,15 @@ CACHE = (LATENT,)  # one for all heads: every tensor-parallel rank keeps it whol
 _layer = sparse_layer(_attention, _mixture)
 
 FAMILIES = {
-    "deepseek_v2": Family(_v2, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON),
-    "deepseek_v3": Family(_v3, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON),
-}
+    "deepseek_v2": Family(
+        _v2, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
+        aliases={"num_experts": "n_routed_experts"},
+    ),
+    "deepseek_v3": Family(
+        _v3, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
+        aliases={
+            "num_local_experts": "n_routed_experts",
+            "num_mtp_layers": "num_nextn_predict_layers",
+        },
+    ),
+}  # fmt: skip

@@ -28,9 +28,9 @@ from memcore.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str) -> Model:
-    hidden = k.count("hidden_size" if "n_embed" not in k.config else "n_embed", 4544)
-    layers = k.count("num_hidden_layers" if "n_layer" not in k.config else "n_layer", 32, 100_000)
-    heads = k.count("num_attention_heads" if "n_head" not in k.config else "n_head", 71, 10**6)
+    hidden = k.count("hidden_size", 4544)
+    layers = k.count("num_hidden_layers", 32, 100_000)
+    heads = k.count("num_attention_heads", 71, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
     grouped = k.flag("new_decoder_architecture", False)
     multi = k.flag("multi_query", True) and not grouped
@@ -128,4 +128,12 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
 
 
-FAMILY = Family(_config, _embed, _layer, _head)
+FAMILY = Family(
+    _config, _embed, _layer, _head,
+    # As its files had them before transformers knew it, and the first as they have it still.
+    aliases={
+        "n_embed": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+    },
+)  # fmt: skip

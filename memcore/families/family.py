@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memcore.dims import HEAD_DIM, KV_HEADS, TP, Shape
 from memcore.errors import shown
@@ -38,6 +38,8 @@ class Family:
     bridge             what leads from the tower's last layer to the first of the main stack
     carries            its layers read tensors together that need a gradient
     trained            what training it needs is known; else it is planned for serving alone
+    aliases            other names that transformers takes for a key, and the key that is read
+                       (attribute_map of its configuration class, or what its constructor renames)
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
@@ -57,6 +59,7 @@ class Family:
     before: Callable[[Tape, Structure], Tensor] | None = None
     bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
     carries: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:

@@ -36,7 +36,7 @@ def _config(k: Keys, label: str) -> Model:
     text = part(k, "text_config", TEXT, {TEXT: gemma.FAMILIES[TEXT]}, {})
     vision = part(k, "vision_config", TOWER, {TOWER: families.TOWERS[TOWER]}, {})
     tied = k.flag("tie_word_embeddings", True)
-    index = k.config.get("image_token_index", k.config.get("image_token_id", 262_144))
+    index = k.config.get("image_token_index", 262_144)
     if type(index) is not int or not 0 <= index < text.vocab_size:
         k.fail("image_token_index", f"must be one of the {text.vocab_size:,} tokens of the text")
     traits = replace(text.traits, tied_embeddings=tied, masked_images=True)
@@ -80,4 +80,9 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILY: Family = Family(
     _config, gemma.embed, gemma.layer, gemma.head, kernels=HF_ONLY, losses=("eager",), alone=True,
     before=_before, bridge=_bridge,
+    aliases={
+        "image_token_id": "image_token_index",
+        "boi_token_id": "boi_token_index",
+        "eoi_token_id": "eoi_token_index",
+    },
 )  # fmt: skip

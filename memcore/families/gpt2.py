@@ -21,19 +21,16 @@ from memcore.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str) -> Model:
-    def either(key: str, alias: str) -> str:  # GPT2Config.attribute_map accepts both spellings
-        return alias if alias in k.config and key not in k.config else key
-
-    hidden = k.count(either("n_embd", "hidden_size"), 768)
-    heads = k.count(either("n_head", "num_attention_heads"), 12, 10**6)
+    hidden = k.count("n_embd", 768)
+    heads = k.count("n_head", 12, 10**6)
     k.divides("n_embd", hidden, "n_head", heads)
     k.refuse("add_cross_attention", False, None)
     k.refuse("reorder_and_upcast_attn", False, None)
-    positions = k.count(either("n_positions", "max_position_embeddings"), 1024)
+    positions = k.count("n_positions", 1024)
     return Model(
         family="gpt2",
         label=label,
-        layers=k.count(either("n_layer", "num_hidden_layers"), 12, 100_000),
+        layers=k.count("n_layer", 12, 100_000),
         hidden_size=hidden,
         intermediate_size=k.count_or("n_inner", 4 * hidden),
         heads=heads,
@@ -86,4 +83,12 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
 
 
-FAMILY = Family(_config, _embed, _layer, _head, mask_is_argument=True, kernels=WITH_MEGATRON)
+FAMILY = Family(
+    _config, _embed, _layer, _head, mask_is_argument=True, kernels=WITH_MEGATRON,
+    aliases={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+)  # fmt: skip

@@ -209,4 +209,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 # Its sinks need a kernel that takes them: eager, or FlashAttention 3 and later.
-FAMILY = Family(_config, embed, _layer, _head, attentions=("eager", "flash"), kernels=HF_ONLY)
+FAMILY = Family(
+    _config, embed, _layer, _head, attentions=("eager", "flash"), kernels=HF_ONLY,
+    aliases={"num_experts": "num_local_experts"},
+)  # fmt: skip

@@ -32,7 +32,9 @@ def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[
     if word not in known:
         k.fail(f"{key}.model_type", f"{word!r} is not known here; known: {', '.join(known)}"[:200])
         word = kind
-    keys = Keys({**(defaults if word == kind else {}), **given, "model_type": word})
+    keys = Keys(
+        {**(defaults if word == kind else {}), **given, "model_type": word}, known[word].aliases
+    )
     model = known[word].config(keys, "")
     for issue in keys.issues:
         k.fail(f"{key}.{issue.field.removeprefix('model.')}", issue.message)
@@ -92,4 +94,5 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILY: Family = Family(
     _config, token_embedding, llama.layer, llama.head, kernels=HF_ONLY, losses=("eager",),
     alone=True, before=text_embedding, bridge=_bridge,
+    aliases={"image_token_id": "image_token_index"},
 )  # fmt: skip

@@ -265,11 +265,19 @@ def _falcon_h1_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, x, h, "residual")
 
 
+WORDS_OF_LAYERS = {"layer_types": "layers_block_type"}
+
 FAMILIES = {
     "mamba2": Family(_mamba2, embed, _mamba2_layer, head, kernels=HF_ONLY, trained=False),
-    "bamba": Family(_bamba, embed, _bamba_layer, head, kernels=HF_ONLY, trained=False),
-    "granitemoehybrid": Family(
-        _granite, embed, _granite_layer, head, kernels=HF_ONLY, trained=False
+    "bamba": Family(
+        _bamba, embed, _bamba_layer, head, kernels=HF_ONLY, trained=False, aliases=WORDS_OF_LAYERS,
     ),
-    "falcon_h1": Family(_falcon_h1, embed, _falcon_h1_layer, head, kernels=HF_ONLY, trained=False),
-}
+    "granitemoehybrid": Family(
+        _granite, embed, _granite_layer, head, kernels=HF_ONLY, trained=False,
+        aliases={"layers_block_type": "layer_types"},
+    ),
+    "falcon_h1": Family(
+        _falcon_h1, embed, _falcon_h1_layer, head, kernels=HF_ONLY, trained=False,
+        aliases=WORDS_OF_LAYERS,
+    ),
+}  # fmt: skip

@@ -120,7 +120,12 @@ def granite_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     "mixtral": Family(
-        _mixtral, embed, sparse_layer(attention, _mixtral_mixture), head, kernels=HF_OR_MEGATRON
+        _mixtral,
+        embed,
+        sparse_layer(attention, _mixtral_mixture),
+        head,
+        kernels=HF_OR_MEGATRON,
+        aliases={"num_experts": "num_local_experts"},
     ),
     "granitemoe": Family(
         _granite, embed, sparse_layer(attention, granite_mixture), head, kernels=HF_ONLY

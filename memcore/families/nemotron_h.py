@@ -41,18 +41,11 @@ KINDS = MIXERS | {"mlp": MLP_ALONE, "moe": EXPERTS_ALONE}
 LETTERS = {"M": RECURRENT, "*": FULL, "-": MLP_ALONE, "E": EXPERTS_ALONE}
 DEFAULT = ("linear_attention", "moe", "full_attention", "mlp")
 ACTS = ACTIVATIONS | {"relu2": "relu2"}
-OLD = {  # names that NemotronHConfig takes too
-    "mamba_n_groups": "n_groups",
-    "mamba_d_conv": "conv_kernel",
-    "mamba_conv_bias": "use_conv_bias",
-    "mamba_chunk_size": "chunk_size",
-}
 
 
 def _config(k: Keys, label: str) -> Model:
     kinds = _kinds(k)
-    k.config = {OLD.get(key, key): value for key, value in k.config.items()}
-    k.config.setdefault("num_hidden_layers", len(kinds))
+    k.config = {"num_hidden_layers": len(kinds), **k.config}
     model = llama_like(
         k, label, "nemotron_h", intermediate=21_504, kv_heads=8, head_dim=128, vocab=131_072,
         positions=4096, mlp_bias=k.flag("mlp_bias", False),
@@ -92,7 +85,7 @@ def _config(k: Keys, label: str) -> Model:
 
 def _kinds(k: Keys) -> tuple[str, ...]:
     """What each layer is: a list of words, or one letter for each."""
-    listed = k.config.get("layers_block_type", k.config.get("layer_types"))
+    listed = k.config.get("layers_block_type")
     pattern = k.config.get("hybrid_override_pattern")
     if listed is None and pattern is not None:
         if not isinstance(pattern, str) or not pattern or set(pattern) - set(LETTERS):
@@ -145,4 +138,15 @@ def _activated(t: Tape, s: Structure, x: Tensor) -> Tensor:
 UNGATED = Stacks(_activated, gated=False)
 _OTHERS = {MLP_ALONE: _mlp, EXPERTS_ALONE: _mixture}
 
-FAMILY = Family(_config, embed, _layer, head, kernels=HF_ONLY, trained=False)
+FAMILY = Family(
+    _config, embed, _layer, head, kernels=HF_ONLY, trained=False,
+    aliases={
+        "layer_types": "layers_block_type",
+        "num_local_experts": "n_routed_experts",
+        # renamed by its constructor
+        "mamba_n_groups": "n_groups",
+        "mamba_d_conv": "conv_kernel",
+        "mamba_conv_bias": "use_conv_bias",
+        "mamba_chunk_size": "chunk_size",
+    },
+)  # fmt: skip

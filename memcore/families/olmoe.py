@@ -69,4 +69,7 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return routed_experts(t, s, x, *softmax_router(t, s, x))
 
 
-FAMILY = Family(_config, embed, sparse_layer(_attention, _mixture), head, kernels=HF_ONLY)
+FAMILY = Family(
+    _config, embed, sparse_layer(_attention, _mixture), head, kernels=HF_ONLY,
+    aliases={"num_local_experts": "num_experts"},
+)  # fmt: skip

@@ -98,7 +98,7 @@ def _qwen3(k: Keys, label: str) -> Model:
         attention_bias=k.flag("attention_bias", False),
         router_normalised=k.flag("norm_topk_prob", False),
     )
-    routed = routing(k, "num_experts", 128, 8)
+    routed = routing(k, "num_local_experts", 128, 8)
     model = with_experts(model, routed, k.count("moe_intermediate_size", 768))
     model = all_sliding(k, model, k.flag("use_sliding_window", False))
     return sparse_kinds(model, sparse(k))
@@ -116,6 +116,11 @@ FAMILIES = {
         _qwen2, embed, sparse_layer(attention, shared_mixture), head, kernels=HF_OR_MEGATRON
     ),
     "qwen3_moe": Family(
-        _qwen3, embed, sparse_layer(attention, _qwen3_mixture), head, kernels=HF_OR_MEGATRON
+        _qwen3,
+        embed,
+        sparse_layer(attention, _qwen3_mixture),
+        head,
+        kernels=HF_OR_MEGATRON,
+        aliases={"num_experts": "num_local_experts"},
     ),
 }

@@ -57,7 +57,7 @@ HEARD: Shape = (HIDDEN[0], of_stack(ENCODER, HIDDEN[1]), D)
 BIAS, CROSS_BIAS = "position bias", "cross-attention bias"
 FIRST, ALONE = "-first", "-alone"  # layers that make the bias: for the others, or for themselves
 
-ALIASES = {  # as T5Config.attribute_map has them
+ALIASES = {
     "hidden_size": "d_model",
     "num_attention_heads": "num_heads",
     "num_hidden_layers": "num_layers",
@@ -81,8 +81,7 @@ def _kinds(word: str, layers: int) -> tuple[str, ...]:
 
 def _config(k: Keys, label: str) -> Model:
     family = str(k.config["model_type"])
-    given = {ALIASES.get(key, key): value for key, value in k.config.items()}
-    k.config = {**DEFAULTS[family], **given}
+    k.config = {**DEFAULTS[family], **k.config}
     layers = k.count("num_layers", 6, 100_000)
     projection = k.config["feed_forward_proj"]
     gated, _, word = str(projection).rpartition("-")
@@ -91,7 +90,10 @@ def _config(k: Keys, label: str) -> Model:
         word = "relu"
     k.refuse("is_encoder_decoder", True)
     heads = k.count("num_heads", 8, 10**6)
-    tied = k.flag("tie_word_embeddings", True) and family == "t5"
+    # transformers 5 writes that all is tied and keeps here whether it was: a head that was loaded
+    # by itself stays so.
+    tied = k.flag("tie_word_embeddings", True) and k.flag("scale_decoder_outputs", True)
+    tied = tied and family == "t5"
     dropped = k.dropout("dropout_rate", 0.1)
     decoder = Model(
         family=family,
@@ -297,5 +299,5 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)
 FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, losses=("eager",),
-    alone=True, bridge=_bridge, carries=True,
+    alone=True, bridge=_bridge, carries=True, aliases=ALIASES,
 )  # fmt: skip

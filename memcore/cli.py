@@ -100,9 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     about = "most seconds for each token after it; else the plan's serve.target_tpot"
     sub.add_argument("--tpot", type=_positive, help=about)
     sub.add_argument("--json", action="store_true", help="the answer, its plan and what it serves")
-    sub = command("app", _app, "Open the app in a browser. It serves this machine only.")
+    about = "Open the app in a browser. It serves this machine alone, unless --host says otherwise."
+    sub = command("app", _app, about)
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
     sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
+    about = "a name under which others reach it, where --host serves them; may be repeated"
+    sub.add_argument("--allow", metavar="NAME", action="append", default=[], help=about)
     sub.add_argument("--no-browser", action="store_true", help="only print the address")
     sub = command("models", _models, "List the model presets.")
     sub.add_argument("--json", action="store_true", help="as JSON")
@@ -663,9 +666,37 @@ def _app(args: argparse.Namespace) -> int:
         "browser.gatherUsageStats": "false",
         "logger.hideWelcomeMessage": "true",
     }
+    given = [f"--{k}={v}" for k, v in flags.items()]
+    given += [f"--server.allowedHosts={name}" for name in _names(args.host, args.allow)]
     script = Path(__file__).resolve().parents[1] / "app" / "main.py"
-    cli.main(["run", str(script), *(f"--{k}={v}" for k, v in flags.items())], prog_name="memplan")
+    cli.main(["run", str(script), *given], prog_name="memplan")
     return 0
+
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _names(host: str, allowed: Sequence[str]) -> list[str]:
+    """The names that the server answers to: this machine's own, and those that were allowed. Not
+    every name: a page on the internet can have one lead here."""
+    import socket
+
+    if host not in ("0.0.0.0", "::"):
+        return list(dict.fromkeys((*LOOPBACK, host, *allowed)))
+    machine = socket.gethostname()
+    return list(dict.fromkeys((*LOOPBACK, machine, f"{machine}.local", *_address(), *allowed)))
+
+
+def _address() -> Iterable[str]:
+    """This machine's address in its network, if it has one. Nothing is sent."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 1))  # an address that is nobody's (RFC 5737)
+        except OSError:
+            return
+        yield probe.getsockname()[0]
 
 
 def _free_port(host: str, wanted: int | None) -> int:

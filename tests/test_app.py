@@ -25,7 +25,7 @@ PLANS = sorted(catalog.plan_entries())
 
 
 def opened(query: dict[str, str] | None = None, view: str = "train") -> AppTest:
-    at = AppTest.from_file(str(APP / "main.py"), default_timeout=60)
+    at = AppTest.from_file(str(APP / "page.py"), default_timeout=60)
     for key, value in (query or {}).items():
         at.query_params[key] = value
     at.run()

@@ -1,0 +1,118 @@
+"""The server: whom it lets in, what it sends, what it says when Memplan itself goes wrong."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import served
+
+from memcore import cli
+
+PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+BROKEN = """
+import memcore
+
+evaluate = memcore.evaluate
+
+def broken(plan):
+    if plan.train.micro_batch == 13:
+        raise ZeroDivisionError("13 <b>on</b> purpose")
+    return evaluate(plan)
+
+memcore.evaluate = broken
+"""
+
+
+@pytest.fixture(scope="module", params=[served.STREAMLIT, served.MEMPLAN], ids=["streamlit", "cli"])
+def command(request: pytest.FixtureRequest) -> Sequence[str]:
+    """Both ways to start it."""
+    found: Sequence[str] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[bytes]]]:
+    with served.ear() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(
+    command: Sequence[str],
+    heard: tuple[str, list[bytes]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[served.Server]:
+    """Whatever it asks of the internet goes through `heard`, and `memcore.evaluate` fails at 13."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "sitecustomize.py").write_text(BROKEN, encoding="utf-8")
+    through = dict.fromkeys(PROXIES, heard[0]) | {"PYTHONPATH": str(folder)}
+    with served.serving(folder / "log.txt", command, cwd=folder, **through) as found:
+        yield found
+
+
+def test_a_foreign_page_is_refused_and_nobody_is_asked(
+    server: served.Server, heard: tuple[str, list[bytes]]
+) -> None:
+    """Before anybody has opened the app, and after."""
+    for _ in range(2):
+        assert not server.accepts(origin="http://evil.example")
+        assert not server.accepts(origin=f"http://evil.example:{server.port}")
+        assert not server.accepts(origin="null")
+        assert server.accepts()
+    assert heard[1] == []
+
+
+def test_a_rebound_name_is_refused(server: served.Server) -> None:
+    """Host and Origin are both the name that was made to lead here; nothing can be read under it.
+    A person who comes under another name reads what to do."""
+    name = f"evil.example:{server.port}"
+    assert not server.accepts(host=name, origin=f"http://{name}")
+    status, text = server.get("/", host=name)
+    assert status == 403
+    assert "--allow" in text
+    for own in ("localhost", "127.0.0.1", "[::1]"):
+        assert server.get("/_stcore/health", host=f"{own}:{server.port}")[0] == 200
+        assert server.accepts(host=f"{own}:{server.port}", origin=f"http://{own}:{server.port}")
+
+
+def test_only_this_machine_is_served(server: served.Server) -> None:
+    """The whole of 127.0.0.0/8 leads here, so a server of all interfaces would answer."""
+    with pytest.raises(ConnectionRefusedError):
+        server.get("/", at="127.0.0.2")
+
+
+def test_a_fault_of_memplan_leads_back_to_the_default_plan(server: served.Server) -> None:
+    with server.session("mb=13") as session:
+        assert "Memplan could not show this plan." in session.text
+        assert "ZeroDivisionError '13 <b>on</b> purpose'" in session.text
+        assert '<a href="./" id="way-back">Open the default plan</a>' in session.text
+        assert "Traceback" not in session.text
+        assert session.exceptions == []
+    with server.session() as session:
+        assert "Training fits" in session.text
+        assert "Memplan could not" not in session.text
+
+
+def test_serving_others_asks_nobody(heard: tuple[str, list[bytes]], tmp_path: Path) -> None:
+    """All interfaces, under the names that were allowed, and under no other."""
+    before = len(heard[1])
+    command = (*served.MEMPLAN, "--host", "0.0.0.0", "--allow", "gpu.example")
+    through = dict.fromkeys(PROXIES, heard[0])
+    with served.serving(tmp_path / "log.txt", command, **through) as server:
+        assert server.get("/_stcore/health", at="127.0.0.2", host="gpu.example")[0] == 200
+        assert server.get("/", at="127.0.0.2", host="evil.example")[0] == 403
+        assert server.accepts(host="gpu.example", origin="http://gpu.example")
+        assert not server.accepts(origin="http://evil.example")
+    assert heard[1][before:] == []
+
+
+def test_the_names_that_a_server_answers_to() -> None:
+    own = ["localhost", "127.0.0.1", "::1"]
+    assert cli._names("127.0.0.1", []) == own
+    assert cli._names("10.1.2.3", ["gpu.example"]) == [*own, "10.1.2.3", "gpu.example"]
+    every = cli._names("0.0.0.0", ["gpu.example"])
+    assert {*own, socket.gethostname(), "gpu.example"} <= set(every)
+    assert not {"*", "0.0.0.0"} & set(every)

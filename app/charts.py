@@ -385,7 +385,7 @@ STAGE_PARTS = ("forward", "recompute", "backward", "communication", "host")
 
 
 def stages(time: Time) -> go.Figure:
-    """One micro-batch on every pipeline stage; the slowest is what a step waits for."""
+    """One micro-batch on every pipeline stage."""
     labels = [f"Stage {s.rank}" for s in time.stages]
     traces = []
     for part in STAGE_PARTS:

@@ -155,7 +155,8 @@ class Transfer:
 class StageTime:
     """One pipeline stage, one micro-batch: arithmetic by phase, what its transfers and its host are
     waited for, and all of it. `bubble`: what of it every other stage waits for when a step begins
-    and ends."""
+    and ends. `step`: the whole optimizer step as this stage sees it, with its waits for the others,
+    its gradients and its optimizer."""
 
     rank: int
     forward: float
@@ -165,13 +166,14 @@ class StageTime:
     host: float
     seconds: float
     bubble: float
+    step: float
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Of the slowest pipeline stage: `stage` is its rank. step_seconds are what its resources are
-    waited for (`exposed`), and `bubble_seconds`, in which it waits for other stages. starts: the
-    operations that its host starts, by phase."""
+    """Of the pipeline stage whose step takes longest: `stage` is its rank. step_seconds are what
+    its resources are waited for (`exposed`), and `bubble_seconds`, in which it waits for other
+    stages. starts: the operations that its host starts, by phase."""
 
     step_seconds: float
     tokens_per_second: float

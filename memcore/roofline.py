@@ -278,10 +278,10 @@ def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: 
     inputs = rows / real * started(into) / filled(rows, max(1, width), sms)
     if count < 4:
         return inputs
-    return (inputs + rows / real * started(rows // max(1, experts))) / 2
+    return (inputs + rows / real * started(rows / max(1, experts))) / 2
 
 
-def started(summed: int) -> float:
+def started(summed: float) -> float:
     """How much longer a tile takes for its beginning and end, where it sums so many products."""
     return 1 + constants.TILE_START.middle / max(1, summed)
 

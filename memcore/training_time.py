@@ -1,7 +1,8 @@
 """Training time: what one optimizer step costs on one GPU, what hides behind what, and why.
 
 A pipeline takes the time of its slowest stage for every micro-batch, and that of the other stages
-once: until the first micro-batch arrives and after the last has left.
+once: until the first micro-batch arrives and after the last has left. Then each stage updates its
+own weights.
 """
 
 from __future__ import annotations
@@ -83,12 +84,68 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     """Time of one optimizer step. Assumes that transfers overlap as the framework schedules them:
     FSDP2 gathers the next layer while one runs, DDP reduces buckets during backward.
 
-    `steps`: of every pipeline stage. The slowest is found here."""
+    `steps`: of every pipeline stage. The one whose step takes longest is found here: besides its
+    micro-batches each updates weights of its own, so that the slowest of one may not be it."""
     gpu, batches = plan.accelerator, plan.train.grad_accumulation
     speed = speed_of(plan, steps[0])
     every = stages(plan, steps, amounts, speed)
-    slowest = max(every, key=lambda s: s.time.seconds)
-    step, operations = slowest.step, slowest.operations
+    like: dict[int, _Whole] = {}  # stages that run the same share their list of operations
+    wholes = [
+        like.get(key) or like.setdefault(key, _whole(plan, s, every, amounts, speed))
+        for s in every
+        for key in (id(s.operations),)
+    ]
+    rank = max(range(len(every)), key=lambda k: wholes[k].seconds)
+    slowest, step, whole = every[rank], every[rank].step, wholes[rank]
+    traffic, phases, operations = whole.traffic, by_phase(whole.operations), whole.operations
+
+    tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
+    flops = sum([o.flops for o in operations])
+    recomputed = sum([o.flops for o in operations if o.phase == "recompute"])
+    model_flops = batches * _convention_flops(plan, step, amounts)
+    peak = gpu.peak_flops(peak_dtype(step))
+    bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
+    phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
+    phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
+    phases["host"] = traffic.exposed["host"]
+    phases["bubble"] = whole.bubble
+    return Time(
+        step_seconds=whole.seconds,
+        tokens_per_second=tokens / whole.seconds,
+        tokens_per_second_per_gpu=tokens / whole.seconds / plan.cluster.gpus,
+        mfu=model_flops / whole.seconds / peak,
+        hfu=(model_flops + recomputed) / whole.seconds / peak,
+        bound_by=bound_by,
+        resources=traffic.busy,
+        exposed=traffic.exposed,
+        phases=phases,
+        model_flops=model_flops,
+        hardware_flops=flops,
+        recompute_flops=recomputed,
+        operations=tuple(operations),
+        transfers=tuple(traffic.transfers),
+        stage=slowest.time.rank,
+        bubble_seconds=whole.bubble,
+        stages=tuple(replace(s.time, step=w.seconds) for s, w in zip(every, wholes, strict=True)),
+        starts=whole.starts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """One stage's whole optimizer step, with what it waits for the others."""
+
+    operations: list[OperationTime]
+    traffic: _Traffic
+    starts: dict[str, float]
+    bubble: float
+    seconds: float
+
+
+def _whole(
+    plan: Plan, stage: Stage, every: Sequence[Stage], amounts: Amounts, speed: Speed
+) -> _Whole:
+    step, operations, batches = stage.step, stage.operations, plan.train.grad_accumulation
     starts = dict.fromkeys(host.PHASES, 0.0)
     each = host.each_start(plan)
     late = 0.0
@@ -104,49 +161,17 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     exposed = traffic.exposed
     for o in operations:
         exposed[o.bound_by] += o.seconds
-    transfers = _moves(plan, step, amounts, operations, slowest.transfers)
+    transfers = _moves(plan, step, amounts, operations, stage.transfers)
     for move in transfers:
         traffic.add(move, plan.train.micro_batch)
     begun = _started(step, amounts, batches, transfers)
     starts |= zip(host.PHASES, begun, strict=False)
     taken = each * begun[0], each * begun[1]
-    phases = by_phase(operations)
-    waits = host.waited(taken, host.on_gpu(phases, transfers), batches)
+    waits = host.waited(taken, host.on_gpu(by_phase(operations), transfers), batches)
     traffic.busy["host"] = each * sum(starts.values())
-    traffic.exposed["host"] = late + waits
-
-    bubble = bubble_seconds(plan, every, slowest)
-    total = sum(traffic.exposed.values()) + bubble
-    tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
-    flops = sum([o.flops for o in operations])
-    recomputed = sum([o.flops for o in operations if o.phase == "recompute"])
-    model_flops = batches * _convention_flops(plan, step, amounts)
-    peak = gpu.peak_flops(peak_dtype(step))
-    bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
-    phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
-    phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
-    phases["host"] = traffic.exposed["host"]
-    phases["bubble"] = bubble
-    return Time(
-        step_seconds=total,
-        tokens_per_second=tokens / total,
-        tokens_per_second_per_gpu=tokens / total / plan.cluster.gpus,
-        mfu=model_flops / total / peak,
-        hfu=(model_flops + recomputed) / total / peak,
-        bound_by=bound_by,
-        resources=traffic.busy,
-        exposed=traffic.exposed,
-        phases=phases,
-        model_flops=model_flops,
-        hardware_flops=flops,
-        recompute_flops=recomputed,
-        operations=tuple(operations),
-        transfers=tuple(traffic.transfers),
-        stage=slowest.time.rank,
-        bubble_seconds=bubble,
-        stages=tuple(s.time for s in every),
-        starts=starts,
-    )
+    exposed["host"] = late + waits
+    bubble = bubble_seconds(plan, every, stage)
+    return _Whole(operations, traffic, starts, bubble, sum(exposed.values()) + bubble)
 
 
 def _started(
@@ -216,7 +241,7 @@ def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) ->
         left = (taken[0], taken[1] - 2 * each * batches * weights), (gpu[0], gpu[1] - moved)
         bubble += (host.waited(*left, batches) - moved) / batches - late
     time = StageTime(
-        rank, of["forward"], of["recompute"], of["backward"], waited, late, total, bubble
+        rank, of["forward"], of["recompute"], of["backward"], waited, late, total, bubble, total
     )
     return Stage(step, operations, transfers, time)
 
@@ -228,11 +253,11 @@ def weight_gradients(operations: Sequence[OperationTime]) -> float:
     return sum(o.seconds for o in products) / 2
 
 
-def bubble_seconds(plan: Plan, every: Sequence[Stage], slowest: Stage) -> float:
-    """Seconds that the slowest stage waits for the others: each of them takes one micro-batch
+def bubble_seconds(plan: Plan, every: Sequence[Stage], one: Stage) -> float:
+    """Seconds that one stage waits for the others: each of them takes one micro-batch
     before the pipeline is full or after it is empty, one chunk of it where stages are virtual
     (Narayanan et al. 2021: (p - 1) / v of a micro-batch's forward and backward)."""
-    others = sum(s.time.bubble for s in every) - slowest.time.bubble
+    others = sum(s.time.bubble for s in every) - one.time.bubble
     return others / plan.parallel.virtual_stages
 
 

@@ -51,7 +51,9 @@ if report.time and report.run:
             key="stages",
             alt="Seconds of one micro-batch on each pipeline stage",
         )
-        parts.small(f"All other figures are of the slowest: stage {report.time.stage}.")
+        parts.small(
+            f"All other figures are of stage {report.time.stage}, whose whole step takes longest."
+        )
     st.markdown("##### What ranks send each other, and what is offloaded")
     transfers = tables.transfers(report.time)
     parts.table(

@@ -575,9 +575,21 @@ def _step(book: Book) -> Explanation:
 
 @rule("time.stage")
 def _stage(book: Book) -> Explanation:
-    seconds = {str(k): book.at(f"time.stages.{k}.seconds") for k in range(len(book.time.stages))}
-    formula = decided(book.time.stage, "the slowest of all stages", *seconds.values())
+    steps = [book.at(f"time.stages.{k}.step") for k in range(len(book.time.stages))]
+    formula = decided(book.time.stage, "the stage whose step takes longest", *steps)
     return about("Slowest pipeline stage", "", formula, "The one that a step waits for.")
+
+
+@rule("time.stages.*.step")
+def _stage_step(book: Book, k: str) -> Explanation:
+    stage = book.time.stages[int(k)]
+    meaning = "Its micro-batches, its waits for the other stages, its gradients and its optimizer."
+    if int(k) == book.time.stage:
+        formula = book.at("time.step_seconds")
+    else:
+        formula = known("step", stage.step, "seconds", certainty="measured",
+                        source="computed as that of the slowest stage is")  # fmt: skip
+    return about(f"Whole step, stage {k}", "seconds", formula, meaning)
 
 
 @rule("time.stages.*.rank")

@@ -348,7 +348,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             0,
             node.network_bandwidth,
             traffic=moved.get("network", 0.0),
-            what="other nodes" if plan.cluster.gpus > plan.cluster.gpus_per_node else "one node",
+            what="other nodes" if plan.cluster.gpus > plan.gpus_per_domain else "one node",
         ),
     ]
 

@@ -2,7 +2,7 @@
 
 Ranks are numbered as Megatron does: tensor-parallel ones are neighbours, then context-parallel,
 then data-parallel ones, and pipeline stages are furthest apart; ranks of experts are neighbours. So
-a group's stride says how many of its ranks share a node.
+a group's stride says how many of its ranks share a fast domain (memcore/topology.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memcore import constants
-from memcore.hardware import Accelerator, Node
+from memcore import constants, topology
 
 if TYPE_CHECKING:
     from memcore.dims import Shape
@@ -28,30 +27,42 @@ COPY = "copy"  # between a GPU and its host
 class Links:
     """How fast one GPU's share of a collective moves.
 
-    ranks        in the group, `per_node` of them in each of `nodes`
-    peer         one GPU to its peers in the node, B/s one way ('nvlink' in reports)
-    network      what this group has of a node's network, B/s one way: groups side by side share it
+    ranks        in the group, `inside` of them in each of `domains`
+    peer         one GPU to the others of the group in its fast domain, B/s one way ('nvlink' in
+                 reports)
+    next         to the next of them alone
+    wide         to all of them at once, each its own part
+    network      what this group has of the network of its part of a domain, B/s one way: groups
+                 side by side share it
+    direct       a GPU reads the memory of any other of the group
     """
 
     ranks: int
-    per_node: int
-    nodes: int
+    inside: int
+    domains: int
     peer: float
+    next: float
+    wide: float
     network: float
+    direct: bool
 
     @classmethod
-    def of(
-        cls, gpu: Accelerator, node: Node, ranks: int, gpus_per_node: int, stride: int = 1
-    ) -> Links:
+    def of(cls, plan: Plan, ranks: int, stride: int = 1) -> Links:
         """`stride`: how far apart neighbours of the group are numbered."""
-        per_node = max(1, min(ranks, gpus_per_node // stride))
+        gpu, node = plan.accelerator, plan.node
+        inside = max(1, min(ranks, plan.gpus_per_domain // stride))
         share = constants.COLLECTIVE_EFFICIENCY.middle
+        whole = fast_rate(plan) * share
+        joined = topology.inside(node, inside, stride, plan.cluster.gpus)
         return cls(
             ranks,
-            per_node,
-            -(-ranks // per_node),
-            (gpu.peer_bandwidth or gpu.pcie_bandwidth) * share,
-            node.network_bandwidth * share * per_node / gpus_per_node,
+            inside,
+            -(-ranks // inside),
+            whole * joined.share,
+            whole * joined.next / joined.links,
+            whole * joined.share * joined.spread,
+            plan.network_per_gpu * share * inside,
+            bool(gpu.peer_bandwidth) and gpu.peer_access and joined.direct,
         )
 
     def seconds(self, kind: str, total: float) -> dict[str, float]:
@@ -63,11 +74,12 @@ class Links:
     def gather(self, total: float) -> dict[str, float]:
         """All-gather or reduce-scatter of `total` bytes that the group has together.
 
-        A ring moves total x (n-1)/n through every GPU; between nodes that much passes the node's
-        network once. Each hop of log2(n) costs a latency.
+        A ring moves total x (n-1)/n through every GPU, and so does each sending its part to all
+        others at once; between domains that much passes the network once. Each hop of log2(n) costs
+        a latency.
         """
         moved = total * (self.ranks - 1) / self.ranks
-        return self._both(moved, moved)
+        return self._both(moved, moved, self.peer)
 
     def reduce(self, total: float) -> dict[str, float]:
         """All-reduce of `total` bytes: a reduce-scatter and an all-gather."""
@@ -76,21 +88,21 @@ class Links:
     def exchange(self, total: float) -> dict[str, float]:
         """All-to-all where every rank has `total` bytes, an equal part for each rank.
 
-        What is for ranks of the same node stays in it; the rest passes the network, together with
-        that of the other ranks in the node.
+        What is for ranks of the same domain stays in it; the rest passes the network, together with
+        that of the other ranks in the domain.
         """
-        inside = total * (self.per_node - 1) / self.ranks
-        outside = total * self.per_node * (self.ranks - self.per_node) / self.ranks
-        return self._both(inside, outside)
+        inside = total * (self.inside - 1) / self.ranks
+        outside = total * self.inside * (self.ranks - self.inside) / self.ranks
+        return self._both(inside, outside, self.wide)
 
-    def _both(self, inside: float, outside: float) -> dict[str, float]:
+    def _both(self, inside: float, outside: float, peer: float) -> dict[str, float]:
         if self.ranks <= 1:
             return {}
         latency = self.latency
         found = {}
-        if self.per_node > 1:
-            found["nvlink"] = inside / self.peer + latency if self.peer else math.inf
-        if self.nodes > 1:
+        if self.inside > 1:
+            found["nvlink"] = inside / peer + latency if peer else math.inf
+        if self.domains > 1:
             found["network"] = outside / self.network + latency if self.network else math.inf
         return found
 
@@ -99,13 +111,23 @@ class Links:
         return constants.COLLECTIVE_LATENCY.middle * math.log2(self.ranks)
 
     def send(self, total: float) -> dict[str, float]:
-        """One rank of the group to the next: the slowest such pair, which crosses a node's border
+        """One rank of the group to the next: the slowest such pair, which crosses a domain's border
         where there is one."""
         if self.ranks <= 1:
             return {}
-        link, rate = ("network", self.network) if self.nodes > 1 else ("nvlink", self.peer)
+        across = self.domains > 1
+        link, rate = ("network", self.network) if across else ("nvlink", self.next)
         latency = constants.COLLECTIVE_LATENCY.middle
         return {link: total / rate + latency if rate else math.inf}
+
+
+def fast_rate(plan: Plan) -> float:
+    """B/s one way of all fast links of one GPU: PCIe where it has no others, through the host's
+    memory where its driver lets no other GPU reach its own."""
+    gpu = plan.accelerator
+    if not gpu.peer_bandwidth:
+        return plan.node.pcie_bandwidth
+    return gpu.peer_bandwidth * (1.0 if gpu.peer_access else constants.THROUGH_HOST.middle)
 
 
 AXES = {  # how a report calls the ranks of an axis
@@ -139,7 +161,7 @@ def group(plan: Plan, axis: str) -> tuple[int, int]:
 def links(plan: Plan, axis: str) -> Links:
     """What the ranks of an axis are connected by."""
     ranks, stride = group(plan, axis)
-    return Links.of(plan.accelerator, plan.node, ranks, plan.gpus_in_node, stride)
+    return Links.of(plan, ranks, stride)
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,6 +264,16 @@ COLLECTIVE_EFFICIENCY = Constant(
     "measured",
     f"{FIT}. Bus bandwidth of large NCCL collectives over the nominal link rate",
 )
+THROUGH_HOST = Constant(
+    "GPUs without access to each other's memory, share of PCIe's bandwidth",
+    0.5,
+    0.5,
+    "ratio",
+    "measured",
+    "two RTX 5090 with eight lanes each: 30 GB/s both ways together through the host's memory, 56 "
+    "with a patched driver, https://www.wumeicn.com/nvidia-rtx-5090-p2p-support-enabled-by-patched-"
+    "driver/",
+)
 LINK_EFFICIENCY = Constant(
     "copies, share of the link's bandwidth",
     0.75,
@@ -360,6 +370,7 @@ ALL = (
     CONTENTION,
     HBM_EFFICIENCY,
     COLLECTIVE_EFFICIENCY,
+    THROUGH_HOST,
     LINK_EFFICIENCY,
     COLLECTIVE_LATENCY,
     HOST_ADAM_BYTES,

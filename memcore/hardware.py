@@ -28,7 +28,11 @@ class Accelerator(_Described):
     """One GPU (or TPU, NPU): its on-chip and device memory, its links and its peak rates.
 
     memory_bytes     as sold; usable_bytes: what a program can allocate, CUDA's total_memory
-    peer_bandwidth   to the other accelerators of the node, one way; 0: only over PCIe
+    peer_bandwidth   all its links to the others of its fast domain together, one way; 0: only over
+                     PCIe, and where memory is unified, only over the network
+    peer_access      whether it may read another's memory; if not, what they send each other goes
+                     through the host's memory (stock GeForce drivers)
+    pcie_bandwidth   to the host; the memory's own where it is unified
     shared_with_os   usable_bytes holds what the operating system and its programs take, too
     flops            dense peak by dtype
     node             the host node it usually sits in
@@ -46,6 +50,7 @@ class Accelerator(_Described):
     l2_bytes: Bytes
     peer_link: Name = "none"
     peer_bandwidth: Rate = 0.0
+    peer_access: bool = True
     pcie_bandwidth: Rate
     unified_memory: bool = False
     shared_with_os: bool = False
@@ -73,11 +78,25 @@ class Accelerator(_Described):
 _FALLBACK = {"bf16": ("fp16",), "fp16": ("bf16",), "fp8": ("bf16", "fp16")}
 
 
+SWITCH, MESH, CUBE, TORUS = "switch", "mesh", "cube", "torus"
+
+
 class Node(_Described):
-    """A host: DRAM, PCIe, NVMe and network that its accelerators share.
+    """A host, what its accelerators share, and how fast links join them with each other.
 
-    pcie_bandwidth is per accelerator; DRAM, NVMe and network are totals of the node.
+    pcie_bandwidth is per accelerator; DRAM, NVMe and network are totals of the node. Where memory
+    is unified, the accelerator's own figures count in place of dram_bandwidth and pcie_bandwidth.
 
+    gpus             of the host, which share its DRAM, NVMe and network
+    network_of_each  each accelerator has a part of the network of its own (1 / gpus of it), which
+                     it keeps alone; else all that run share the whole
+    domain           how many accelerators the fast links join: a rack, a slice; 0: the host's
+    wiring           what the accelerator's peer_bandwidth joins it by. 'switch': all of it to any
+                     one. 'mesh': an equal link to each of the others. 'cube': six links, as eight
+                     GPUs of a DGX-1 have. 'torus': two links along each of `axes`
+    axes             of a torus; 1 is a ring
+    wraps            an axis of a torus is a ring where its length is a multiple of this, and a line
+                     elsewhere; whole_cubes: only where that is so of every axis
     host_slowness    what its CPU takes to start a kernel, over what a common server's takes
     """
 
@@ -90,5 +109,11 @@ class Node(_Described):
     nvme_write_bandwidth: Rate
     network: Name
     network_bandwidth: Rate
+    network_of_each: bool = False
+    domain: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    wiring: Literal["switch", "mesh", "cube", "torus"] = "switch"
+    axes: Annotated[int, Field(ge=1, le=3)] = 1
+    wraps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    whole_cubes: bool = False
     host_slowness: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 1.0
     certainty: Literal["datasheet", "assumed"] = "assumed"

@@ -366,7 +366,7 @@ def _ranks(path: str) -> Try:
                 if plan.dp % more:
                     break
                 changes["train.grad_accumulation"] = plan.train.grad_accumulation * more
-            if path in ("parallel.tp", "parallel.ep") and here * more > plan.cluster.gpus_per_node:
+            if path in ("parallel.tp", "parallel.ep") and here * more > plan.gpus_per_domain:
                 break
             ladder.append(changes)
         yield Way(SAME, ladder)

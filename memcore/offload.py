@@ -255,7 +255,7 @@ def moves(
     if {step.offload, step.offload_parameters, step.offload_activations} == {"none"}:
         return []
     batches = plan.train.grad_accumulation
-    rate = plan.accelerator.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
+    rate = plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
 
     def copied(name: str, piece: str, times: float, hidden: float, by: str) -> Move:
         n = float(amounts.alive(moved[piece]))
@@ -297,7 +297,7 @@ def _optimizer_moves(
         return []
     share = constants.LINK_EFFICIENCY.middle
     node, gpus = plan.node, plan.gpus_in_node
-    pcie = plan.accelerator.pcie_bandwidth * share
+    pcie = plan.node.pcie_bandwidth * share
     down = weights * DTYPE_BYTES[step.copies.reduced]
     up = weights * DTYPE_BYTES[step.copies.resident]
     moved = weights * gpus * constants.HOST_ADAM_BYTES.middle

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.functional_validators import AfterValidator
 
-from memcore import catalog, policies
+from memcore import catalog, policies, topology
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.families import from_config
 from memcore.hardware import Accelerator, Node
@@ -59,7 +59,9 @@ class _Part(BaseModel):
 class Cluster(_Part):
     gpu: str | Accelerator = _field("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
     gpus: int = _field(8, "GPUs", "Accelerators in all.", ge=1, le=1_000_000)
-    gpus_per_node: int = _field(8, "GPUs per node", "Accelerators in one host.", ge=1, le=1_000)
+    gpus_per_node: int = _field(
+        0, "GPUs per node", "Accelerators in one host. 0: as many as the node has.", ge=0, le=1_000
+    )
     node: str | Node | None = _field(
         None, "Node", "Host preset: DRAM, PCIe, NVMe, network. Default: the GPU's usual host."
     )
@@ -561,8 +563,20 @@ class Plan(_Part):
 
     @functools.cached_property
     def node(self) -> Node:
-        node = self.cluster.node or self.accelerator.node
-        return catalog.node(node) if isinstance(node, str) else node
+        """The host, as its accelerators have it: unified memory is theirs, and a slot is no faster
+        than the card in it."""
+        gpu, name = self.accelerator, self.cluster.node or self.accelerator.node
+        node = catalog.node(name) if isinstance(name, str) else name
+        return node.model_copy(
+            update={
+                "dram_bandwidth": gpu.memory_bandwidth
+                if gpu.unified_memory
+                else node.dram_bandwidth,
+                "pcie_bandwidth": gpu.pcie_bandwidth
+                if gpu.unified_memory
+                else min(gpu.pcie_bandwidth, node.pcie_bandwidth),
+            }
+        )
 
     @property
     def dp(self) -> int:
@@ -577,9 +591,25 @@ class Plan(_Part):
         return t.micro_batch * t.seq_len * t.grad_accumulation * self.dp
 
     @property
+    def gpus_per_node(self) -> int:
+        """Accelerators in one host: as the plan says, or as the node has."""
+        return self.cluster.gpus_per_node or self.node.gpus
+
+    @property
     def gpus_in_node(self) -> int:
         """GPUs of this plan that share one host."""
-        return min(self.cluster.gpus_per_node, self.cluster.gpus)
+        return min(self.gpus_per_node, self.cluster.gpus)
+
+    @property
+    def gpus_per_domain(self) -> int:
+        """Accelerators that fast links join: of a rack, of a slice, of the host, or one alone."""
+        return topology.domain(self.accelerator, self.node, self.gpus_per_node)
+
+    @property
+    def network_per_gpu(self) -> float:
+        """B/s one way that one GPU has of its host's network, while all that run use it."""
+        node = self.node
+        return node.network_bandwidth / (node.gpus if node.network_of_each else self.gpus_in_node)
 
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""

@@ -767,11 +767,11 @@ def _host_issues(plan: Plan) -> list[Issue]:
         return []
     issues = []
     gpus = plan.cluster.gpus
-    if gpus > plan.cluster.gpus_per_node and not node.network_bandwidth:
+    if gpus > plan.gpus_per_domain and not node.network_bandwidth:
         issues.append(
             Issue(
                 "cluster.gpus",
-                f"{gpus:,} GPUs need several nodes of {plan.cluster.gpus_per_node:,}, but "
+                f"{gpus:,} GPUs need several nodes of {plan.gpus_per_domain:,}, but "
                 f"{node.label} has no network; use at most one node's, or another cluster.node",
             )
         )

@@ -292,11 +292,11 @@ def reduction(server: Server, tokens: int) -> tuple[str, float]:
     NVLink in one shot, where that is faster than a ring."""
     plan = server.plan
     ranks = plan.parallel.tp
-    over = Links.of(plan.accelerator, plan.node, ranks, plan.cluster.gpus_per_node)
+    over = Links.of(plan, ranks)
     moved = 2.0 * tokens * server.plan.architecture.hidden_size
     ring = over.reduce(moved)
     link = max(ring, key=lambda name: ring[name])
-    if over.nodes > 1 or not plan.accelerator.peer_bandwidth:
+    if over.domains > 1 or not over.direct:
         return link, ring[link]
     return link, min(ring[link], one_shot(over, moved))
 
@@ -308,9 +308,7 @@ def one_shot(over: Links, moved: float) -> float:
 
 def host_rate(plan: Plan) -> float:
     """B/s between one GPU and its host."""
-    return min(plan.accelerator.pcie_bandwidth, plan.node.pcie_bandwidth) * (
-        constants.LINK_EFFICIENCY.middle
-    )
+    return plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
 
 
 # -- what a request feels -------------------------------------------------------------------------
@@ -425,12 +423,11 @@ def sent(server: Server, tokens: int) -> int:
 
 def transfer_rate(plan: Plan) -> tuple[str, float]:
     """The link that a cache is sent over, and B/s that one GPU has of it."""
-    gpu, share = plan.accelerator, constants.LINK_EFFICIENCY.middle
-    if plan.cluster.gpus > plan.cluster.gpus_per_node:
-        return "network", plan.node.network_bandwidth / plan.gpus_in_node * share
-    return "peer" if gpu.peer_bandwidth else "pcie", (
-        gpu.peer_bandwidth or gpu.pcie_bandwidth
-    ) * share
+    share = constants.LINK_EFFICIENCY.middle
+    if plan.cluster.gpus > plan.gpus_per_domain:
+        return "network", plan.network_per_gpu * share
+    name = "peer" if plan.accelerator.peer_bandwidth else "pcie"
+    return name, Links.of(plan, 2).next / constants.COLLECTIVE_EFFICIENCY.middle * share
 
 
 # -- against concurrency --------------------------------------------------------------------------

@@ -156,13 +156,13 @@ def largest_concurrency(plan: Plan, targets: Targets = ANY) -> Answer:
 def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
     """The fewest GPUs that serve `rate` requests per second of the plan's lengths.
 
-    Tensor parallelism within a node is tried from one rank up; requests are shared out evenly,
-    and their steady state counts: of a second, what prompts take is left to nobody else.
+    Tensor parallelism within a fast domain is tried from one rank up; requests are shared out
+    evenly, and their steady state counts: of a second, what prompts take is left to nobody else.
     """
     best: Answer | None = None
     missed = "memory"
-    node = plan.cluster.gpus_per_node
-    for tp in [n for n in _divisors(plan.architecture.heads) if n <= node]:
+    most = plan.gpus_per_domain
+    for tp in [n for n in _divisors(plan.architecture.heads) if n <= most]:
         one = _replica(plan, tp)
         if one is None:
             continue

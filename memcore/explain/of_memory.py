@@ -64,11 +64,11 @@ OF_GPU = {
     "l1_bytes_per_sm": ("L1 and shared memory of one multiprocessor", "bytes"),
     "sms": ("multiprocessors", ""),
     "l2_bytes": ("L2 cache", "bytes"),
-    "peer_bandwidth": ("bandwidth to the peers in the node, one way", "B/s"),
-    "pcie_bandwidth": ("bandwidth to the host, one way", "B/s"),
+    "peer_bandwidth": ("bandwidth of all links to the peers, one way", "B/s"),
     "watts": ("power of one board", "W"),
 }
 OF_NODE = {
+    "pcie_bandwidth": ("bandwidth between one GPU and the host, one way", "B/s"),
     "dram_bytes": ("host DRAM of a node", "bytes"),
     "dram_bandwidth": ("bandwidth of host DRAM", "B/s"),
     "nvme_bytes": ("NVMe of a node", "bytes"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcore import allocator, constants, policies, stored, towers
+from memcore import allocator, constants, policies, stored, topology, towers
 from memcore.communication import Links
 from memcore.dims import HEADS, TP
 from memcore.explain.book import Book, Explanation, about, rule
@@ -29,11 +29,14 @@ from memcore.explain.of_time import (
     ROOFLINE,
     TILES,
     TOUCHED,
+    fast,
     flops,
+    network,
     place,
     reached,
     ring,
     sides,
+    whole_fast,
 )
 from memcore.explain.shapes import product_of, row, shape, sum_of, text_shape, width
 from memcore.ledger import INFERENCE, Amounts, window
@@ -757,11 +760,7 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
     busy = known("the rest of the step", seconds(of_layers), "seconds", source=ROOFLINE,
                  certainty="assumed")  # fmt: skip
     if part.kind == HOST:
-        node = plan.node
-        host = known("the host's PCIe", node.pcie_bandwidth, "B/s", source=node.label,
-                     certainty=node.certainty)  # fmt: skip
-        slower = smallest(book.at("hardware.pcie_bandwidth"), host)
-        rate = slower * constant(constants.LINK_EFFICIENCY)
+        rate = book.at("hardware.pcie_bandwidth") * constant(constants.LINK_EFFICIENCY)
         source = "as many as serve.offload_weights says, or the keys and values of all"
         moved = known("bytes", part.weights, "bytes", source=source) / rate
         return at_least_zero(moved - busy) if "cache" in o.name else moved
@@ -793,12 +792,11 @@ def _reductions(book: Book, part: Part) -> Formula:
     tokens = known("new tokens", part.tokens, source="the plan, and what fits")
     moved = known("bytes of a value", 2.0, "bytes", source="the dtype") * tokens * width
     ring_of = both * ring(book, moved, o.bound_by, plan.parallel.tp)
-    over = Links.of(plan.accelerator, plan.node, plan.parallel.tp, plan.cluster.gpus_per_node)
-    if over.nodes > 1 or not plan.accelerator.peer_bandwidth:
+    over = Links.of(plan, plan.parallel.tp)
+    if over.domains > 1 or not over.direct:
         return named * ring_of
     others = known("other ranks", over.ranks - 1, source="the plan: parallel.tp")
-    rate = book.at("hardware.peer_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
-    shot = constant(constants.ONE_SHOT) + moved * others / rate
+    shot = constant(constants.ONE_SHOT) + moved * others / fast(book, over.inside, 1)
     return named * smallest(ring_of, shot)
 
 
@@ -843,9 +841,14 @@ def _transfer(book: Book) -> Explanation:
     held = _server(book).caches.recurrent
     if held:
         moved = moved + known("layers with a state", held, source=SERVER) * _state_of_a_layer(book)
-    rate = book.at(f"hardware.{link}_bandwidth")
-    if link == "network":
-        rate = rate / known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
+    rate = network(book)
+    if link != "network":
+        rate = whole_fast(book)
+        joined = topology.inside(book.plan.node, 2, 1, book.plan.cluster.gpus)
+        if joined.next != joined.links:
+            links = known("links of one GPU, of which one is used", joined.links,
+                          source=book.plan.node.label)  # fmt: skip
+            rate = rate * joined.next / links
     return about(what, "seconds", moved / (rate * constant(constants.LINK_EFFICIENCY)), meaning)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from memcore import constants, host
+from memcore import constants, host, topology
 from memcore.communication import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND, Links, Move, group
 from memcore.dims import SWAPPED
 from memcore.explain.book import Book, Explanation, about, rule
@@ -494,15 +494,17 @@ def ring(
     book: Book, moved: Formula, link: str, group: int, stride: int = 1, kind: str = ALL_GATHER
 ) -> Formula:
     """Seconds of one collective over a group, as communication.Links has it."""
-    plan, gpu = book.plan, book.plan.accelerator
-    over = Links.of(gpu, plan.node, group, plan.gpus_in_node, stride)
+    plan = book.plan
+    over = Links.of(plan, group, stride)
     ranks = known("ranks", group, source="the plan: cluster.gpus", note="of the group")
     latency = constant(constants.COLLECTIVE_LATENCY)
-    name = "network" if link == "network" else "peer" if gpu.peer_bandwidth else "pcie"
-    rate = book.at(f"hardware.{name}_bandwidth") * constant(constants.COLLECTIVE_EFFICIENCY)
-    inside = known("of them in a node", over.per_node, source="how ranks are numbered")
-    if link == "network" and over.per_node != plan.gpus_in_node:
-        rate = rate * inside / known("GPUs in a node", plan.gpus_in_node, source="the plan")
+    inside = known("of them in a fast domain", over.inside, source="how ranks are numbered")
+    if link == "network":
+        rate = network(book) * constant(constants.COLLECTIVE_EFFICIENCY)
+        if over.inside > 1:
+            rate = rate * inside
+    else:
+        rate = fast(book, over.inside, stride, kind)
     if kind == SEND:
         return moved / rate + latency
     if kind == ALL_TO_ALL and link == "nvlink":
@@ -510,6 +512,42 @@ def ring(
     if kind == ALL_TO_ALL:
         return moved * inside * (ranks - inside) / ranks / rate + latency * log2(ranks)
     return moved * (ranks - 1) / ranks / rate + latency * log2(ranks)
+
+
+def fast(book: Book, inside: int, stride: int, kind: str = ALL_GATHER) -> Formula:
+    """B/s of one GPU to its group in a fast domain, as communication.Links has it."""
+    plan, gpu = book.plan, book.plan.accelerator
+    rate = whole_fast(book) * constant(constants.COLLECTIVE_EFFICIENCY)
+    joined = topology.inside(plan.node, inside, stride, plan.cluster.gpus)
+    used = joined.next if kind == SEND else joined.used
+    wired = f"{plan.node.label}: wiring {plan.node.wiring}"
+    if used != joined.links:
+        stay = known("links that stay in the group", used, source=wired)
+        rate = rate * stay / known("links of one GPU", joined.links, source=gpu.label)
+    if kind == ALL_TO_ALL and joined.spread != 1:
+        rate = rate * known("of them kept busy, as bytes take several hops", joined.spread,
+                            source="the longest axis of the group's part of the torus")  # fmt: skip
+    return rate
+
+
+def whole_fast(book: Book) -> Formula:
+    """B/s of all fast links of one GPU: communication.fast_rate."""
+    gpu = book.plan.accelerator
+    if not gpu.peer_bandwidth:
+        return book.at("hardware.pcie_bandwidth")
+    rate = book.at("hardware.peer_bandwidth")
+    return rate if gpu.peer_access else rate * constant(constants.THROUGH_HOST)
+
+
+def network(book: Book) -> Formula:
+    """B/s that one GPU has of its host's network: Plan.network_per_gpu."""
+    node = book.plan.node
+    gpus = node.gpus if node.network_of_each else book.plan.gpus_in_node
+    rate = book.at("hardware.network_bandwidth")
+    if gpus == 1:
+        return rate
+    source = node.label if node.network_of_each else "the plan"
+    return rate / known("GPUs of a node", gpus, source=source)
 
 
 def _cover(book: Book, move: Move) -> Formula:

@@ -187,7 +187,7 @@ def evaluate(plan: Plan) -> Report:
 
 def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[str]:
     """What a reader of the report should know besides its numbers."""
-    notes = []
+    notes = list(plan.architecture.notes)
     if training is None:
         notes.append(f"Training is not computed: {not_planned(plan)}")
     else:

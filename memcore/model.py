@@ -10,7 +10,7 @@ import bisect
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
@@ -189,6 +189,8 @@ class Model:
                        images, or the encoder before a decoder
     stack              of a tower: what it is, one of dims.STACKS
     idle               of a tower: layers behind those whose result is read
+    notes              what a reader should know of how its config.json was read; two models that
+                       differ in it are the same
     """
 
     family: str
@@ -222,6 +224,7 @@ class Model:
     tower: Model | None = None
     stack: str = ""
     idle: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def stack_before(self) -> str:

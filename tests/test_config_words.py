@@ -4,7 +4,7 @@ What PyTorch itself counts for them is asked in test_pytorch_live.py."""
 
 import pytest
 
-from memcore import PlanError, catalog
+from memcore import Plan, PlanError, catalog, evaluate
 from memcore.evaluate import parameters
 from memcore.families import from_config
 
@@ -44,3 +44,97 @@ def test_a_head_of_t5_that_was_loaded_by_itself_stays_so():
     config = catalog.model_entry("flan-t5-base")["config"]
     saved = config | {"tie_word_embeddings": True, "scale_decoder_outputs": False}
     assert parameters(from_config(saved)) == parameters(from_config(config)) == 247_577_856
+
+
+# -- wrappers, and families by other names --------------------------------------------------------
+
+QWEN_27B = {  # Qwen/Qwen3.5-27B
+    "model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {
+        "model_type": "qwen3_5_text", "hidden_size": 5120, "intermediate_size": 17_408,
+        "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4,
+        "head_dim": 256, "vocab_size": 248_320, "linear_num_value_heads": 48,
+    },
+    "vision_config": {"model_type": "qwen3_5", "depth": 27, "hidden_size": 1152,
+                      "intermediate_size": 4304, "out_hidden_size": 5120},
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_a_wrapper_is_opened_and_its_tower_noted():
+    """transformers counts 27,356,728,560 in Qwen3_5ForConditionalGeneration."""
+    model = from_config(QWEN_27B)
+    assert parameters(model) == 26_895_998_464
+    assert parameters(from_config(QWEN_27B["text_config"])) == 26_895_998_464
+    (note,) = model.notes
+    assert f"{27_356_728_560 - 26_895_998_464:,} parameters" in note
+    report = evaluate(Plan(model=QWEN_27B))
+    assert note in report.notes
+
+
+def test_a_wrapper_may_leave_out_what_its_class_has_by_default():
+    """Llama 4 Scout has no vision_config: 108,225,039,360 in Llama4ForConditionalGeneration."""
+    scout = {
+        "model_type": "llama4",
+        "text_config": {"num_local_experts": 16, "num_hidden_layers": 48, "hidden_size": 5120},
+    }
+    model = from_config(scout)
+    assert parameters(model) == 107_769_861_120
+    assert f"{108_225_039_360 - 107_769_861_120:,} parameters" in model.notes[0]
+
+
+def test_a_wrapper_of_a_known_family_that_is_not_known_itself():
+    inner = {"model_type": "qwen2", "hidden_size": 896, "num_attention_heads": 14,
+             "num_key_value_heads": 2, "num_hidden_layers": 24, "vocab_size": 151_936,
+             "intermediate_size": 4864}  # fmt: skip
+    model = from_config({"model_type": "internvl", "text_config": inner} | {"dtype": "bfloat16"})
+    assert parameters(model) == parameters(from_config(inner))
+    assert "its weights too" in model.notes[0]
+    tied = {"model_type": "internvl", "text_config": inner, "tie_word_embeddings": True}
+    assert parameters(model) - parameters(from_config(tied)) == 151_936 * 896
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (QWEN_27B | {"text_config": {"model_type": "gemma4_text"}}, "text_config.model_type"),
+        (QWEN_27B | {"text_config": {"model_type": ["llama"]}}, "text_config.model_type"),
+        (QWEN_27B | {"text_config": {"model_type": {"a": 1}}}, "text_config.model_type"),
+        (QWEN_27B | {"text_config": {"model_type": "bert"}}, "text_config.model_type"),
+        (QWEN_27B | {"text_config": {"model_type": "llava"}}, "text_config.model_type"),
+        (QWEN_27B | {"text_config": {"hidden_size": "x"}}, "text_config.hidden_size"),
+        (QWEN_27B | {"vision_config": {"depth": [27]}}, "vision_config.depth"),
+        (QWEN_27B | {"vision_config": 7}, "vision_config"),
+        (QWEN_27B | {"architectures": ["Qwen3_5ForImageClassification"]}, "architectures"),
+        ({"model_type": "llava", "text_config": {"model_type": ["llama"]}},
+         "text_config.model_type"),
+        ({"model_type": "llava", "text_config": {"model_type": {"llama": 1}}},
+         "text_config.model_type"),
+        ({"model_type": ["llama"]}, "model_type"),
+        ({"model_type": "gemma2", "layer_types": [[]]}, "layer_types"),
+        ({"model_type": "qwen3_5_text", "layer_types": [{}]}, "layer_types"),
+        ({"model_type": "smollm3", "no_rope_layers": [[]] * 36}, "no_rope_layers"),
+    ],
+)  # fmt: skip
+def test_what_is_of_the_wrong_kind_is_refused_by_name(config, field):
+    with pytest.raises(PlanError) as caught:
+        from_config(config)
+    assert f"model.{field}" in [issue.field for issue in caught.value.issues]
+
+
+def test_kimi_k2_is_deepseek_v3_by_another_name():
+    """moonshotai/Kimi-K2-Instruct: 1,026,408,209,408 parameters."""
+    kimi = {
+        "model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18_432,
+        "num_hidden_layers": 61, "num_attention_heads": 64, "num_key_value_heads": 64,
+        "n_routed_experts": 384, "n_shared_experts": 1, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163_840,
+    }  # fmt: skip
+    model = from_config(kimi)
+    assert parameters(model) == 1_026_408_209_408
+    assert (model.family, model.label) == ("deepseek_v3", "Your kimi_k2 model")
+    assert from_config({"model_type": "kimi_k25", "text_config": kimi}) == from_config(
+        kimi, "Your kimi_k25 model"
+    )

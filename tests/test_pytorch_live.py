@@ -11,7 +11,7 @@ import pytest
 
 from memcore import Plan, catalog, evaluate
 from memcore.evaluate import parameters
-from memcore.families import FAMILIES, from_config
+from memcore.families import FAMILIES, from_config, wrappers
 from memcore.model import parse_config
 from tests.test_families import plan_of
 
@@ -129,6 +129,42 @@ def test_a_config_that_transformers_saved_is_the_same_model(name, tmp_path):
     saved = from_config(saved_anew(config, tmp_path), "of one name")
     assert saved == from_config(config, "of one name")
     assert parameters(saved) == parameters(from_config(config))
+
+
+SMALL_TEXTS = {
+    "qwen3_5": {"num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96},
+    "qwen3_5_moe": {"num_hidden_layers": 4, "hidden_size": 64, "num_experts": 8},
+    "llama4": {"num_hidden_layers": 2, "hidden_size": 64, "num_local_experts": 2},
+    "kimi_k25": {"num_hidden_layers": 2, "hidden_size": 128, "n_routed_experts": 16},
+}
+SMALL_TOWERS = {  # no size is another's, and each appears in one of the products
+    "qwen3_5": {"depth": 3, "hidden_size": 96, "intermediate_size": 160, "num_heads": 4,
+                "patch_size": 8, "num_position_embeddings": 64, "out_hidden_size": 64},
+    "llama4": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
+               "image_size": 56, "projector_input_dim": 72, "projector_output_dim": 72,
+               "vision_output_dim": 72, "num_attention_heads": 4},
+    "kimi_k25": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
+                 "patch_size": 7, "pos_emb_height": 8, "pos_emb_width": 8,
+                 "num_attention_heads": 4},
+}  # fmt: skip
+SMALL_TOWERS["qwen3_5_moe"] = SMALL_TOWERS["qwen3_5"]
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("kind", wrappers.KNOWN)
+def test_parameters_of_a_tower_that_is_left_out(kind, small):
+    """The whole model as its class has it, less the language model inside."""
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    text = {"model_type": wrappers.KNOWN[kind].text, **SMALL_TEXTS[kind]}
+    config = {"text_config": text} | ({"vision_config": SMALL_TOWERS[kind]} if small else {})
+    words = {"projection_hidden_size": 96} if kind == "kimi_k25" and small else {}
+    made = transformers.AutoConfig.for_model(kind, **config, **words, tie_word_embeddings=False)
+    with torch.device("meta"):
+        whole = transformers.AutoModelForImageTextToText.from_config(made)
+    model = from_config({"model_type": kind, **config, "tie_word_embeddings": False})
+    left_out = sum(p.numel() for p in whole.parameters()) - parameters(model)
+    assert f" {left_out:,} parameters" in model.notes[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,6 +7,7 @@ transformers 5.23.0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
@@ -38,6 +39,7 @@ from memcore.families import (
     starcoder2,
     t5,
     vit,
+    wrappers,
 )
 from memcore.families.family import Family
 from memcore.model import Keys, Model
@@ -80,25 +82,50 @@ TOWERS: dict[str, Family] = {
 }
 
 
+# Other names of a family: the same code, and the same keys (vLLM's registry maps them so).
+SAME_AS = {"kimi_k2": "deepseek_v3"}
+
+
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise PlanError([Issue("model.model_type", "missing; a Hugging Face config.json has one")])
-    if kind not in FAMILIES:
+        message = f"must be a word, not {shown(kind)}" if kind is not None else "missing"
+        message += "; a Hugging Face config.json has one"
+        raise PlanError([Issue("model.model_type", message)])
+    label = label or f"Your {kind} model"
+    family = FAMILIES.get(SAME_AS.get(kind, kind))
+    if family is None:
+        if wrappers.is_wrapper(config):
+            return _wrapped(config, label)
         message = (
             f"architecture {shown(kind)} is not known yet, and is not approximated; "
             f"known: {', '.join(sorted(FAMILIES))}"
         )
-        inner = config.get("text_config")
-        if isinstance(inner, Mapping) and inner.get("model_type") in FAMILIES:
-            message = (
-                f"architecture {shown(kind)} is not known yet, but its text_config is, as "
-                f"{inner['model_type']}: that alone, as a config.json, is its text model"
-            )
         raise PlanError([Issue("model.model_type", message)])
-    keys = Keys(config, FAMILIES[kind].aliases)
-    model = FAMILIES[kind].config(keys, label or f"Your {kind} model")
+    keys = Keys({**config, "model_type": SAME_AS.get(kind, kind)}, family.aliases)
+    model = family.config(keys, label)
     if keys.issues:
         raise PlanError(keys.issues)
     return model
+
+
+def _wrapped(config: Mapping[str, Any], label: str) -> Model:
+    """The language model inside a wrapper, with a note about what is left out."""
+    kind, inner = config["model_type"], wrappers.opened(config)
+    inside = inner.get("model_type")
+    word = SAME_AS.get(inside, inside) if isinstance(inside, str) else None
+    if word not in FAMILIES or not FAMILIES[word].decoder or FAMILIES[word].bridge:
+        message = (
+            f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
+            f"{shown(inside)}; neither is approximated. Known: {', '.join(sorted(FAMILIES))}"
+        )
+        raise PlanError([Issue("model.text_config.model_type", message)])
+    try:
+        model = from_config(inner, label)
+    except PlanError as e:
+        raise PlanError(
+            Issue(f"model.text_config.{i.field.removeprefix('model.')}", i.message)
+            for i in e.issues
+        ) from None
+    return replace(model, notes=(*model.notes, wrappers.left_out(config, model.hidden_size)))

@@ -75,8 +75,10 @@ def layer_kinds(k: Keys, layers: int, default: Callable[[int], bool]) -> tuple[s
     given = k.config.get("layer_types")
     if given is None:
         kinds = tuple(SLIDING if default(i) else FULL for i in range(layers))
-    elif not isinstance(given, list) or any(g not in known for g in given):
-        k.fail("layer_types", f"must be a list of {' or '.join(known)}")
+    elif not isinstance(given, list) or any(
+        not isinstance(g, str) or g not in known for g in given
+    ):
+        k.fail("layer_types", f"must be a list of {' or '.join(known)}, not {shown(given)}")
         return ()
     elif len(given) < layers:
         k.fail("layer_types", f"names {len(given):,} layers, but there are {layers:,}; name each")

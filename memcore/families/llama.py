@@ -226,7 +226,9 @@ def _smollm3(k: Keys, label: str) -> Model:
     every = k.count("no_rope_layer_interval", 4)
     given = k.config.get("no_rope_layers")
     if given is not None and (
-        not isinstance(given, list) or len(given) < model.layers or set(given) - {0, 1}
+        not isinstance(given, list)
+        or len(given) < model.layers
+        or any(turns not in (0, 1) for turns in given)
     ):
         k.fail("no_rope_layers", "must be a list of 0 (no positions) and 1, one for each layer")
         return model

@@ -104,7 +104,7 @@ def _kinds(k: Keys, layers: int) -> tuple[str, ...]:
     words = k.config.get("layer_types")
     if words is None:
         words = ["chunked_attention" if r else "full_attention" for r in rotary]
-    if not isinstance(words, list) or any(w not in known for w in map(str, words)):
+    if not isinstance(words, list) or any(not isinstance(w, str) or w not in known for w in words):
         k.fail("layer_types", f"must be a list of {' or '.join(known)}")
     elif min(len(rotary), len(words)) < layers:
         short = "no_rope_layers" if len(rotary) < layers else "layer_types"

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from memcore import families
 from memcore.dims import MAIN, PATCHES, VOCAB, B, D, S, of_stack
+from memcore.errors import shown
 from memcore.families import llama
 from memcore.families.family import HF_ONLY, Family
 from memcore.model import Keys, Model
@@ -29,8 +30,9 @@ def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[
         k.fail(key, "must be a config.json of its own, in braces")
         given = {}
     word = given.get("model_type", kind)
-    if word not in known:
-        k.fail(f"{key}.model_type", f"{word!r} is not known here; known: {', '.join(known)}"[:200])
+    if not isinstance(word, str) or word not in known:
+        listed = ", ".join(known)
+        k.fail(f"{key}.model_type", f"{shown(word)} is not known here; known: {listed}")
         word = kind
     keys = Keys(
         {**(defaults if word == kind else {}), **given, "model_type": word}, known[word].aliases

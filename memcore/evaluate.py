@@ -11,17 +11,19 @@ from memcore.blocks import build, structure_of
 from memcore.dims import Number, Shape, ceil_div, derive
 from memcore.experts import active
 from memcore.families import FAMILIES
+from memcore.hardware import FP32_PASSES, Accelerator
 from memcore.instants import Step
 from memcore.ledger import Amounts
 from memcore.memory import Counted, by_rank, count, depths_of, layers_of, steps_of, training_sizes
 from memcore.model import Model
 from memcore.plan import Plan
-from memcore.policies import AVERAGED, DENSE, NO_LAYER
+from memcore.policies import AVERAGED, DENSE, NO_LAYER, WEIGHT_DTYPES
 from memcore.report import Memory, Report, Serve, Time, TogetherMemory
 from memcore.serving import servable, serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
-from memcore.training_time import training_time
+from memcore.training_time import peak_dtype, training_time
+from memcore.units import rate_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -200,13 +202,35 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
         )
     if training:
         notes += _model_notes(plan, training.step)
+        notes += lacking(plan.accelerator, "Training", peak_dtype(training.step))
     if served is not None:
+        words = WEIGHT_DTYPES[plan.serve.weight_dtype]
+        notes += lacking(plan.accelerator, "Serving", words.product or words.compute)
         return notes + serving_notes(plan, served)
     notes.append(
         f"Serving is not computed: {model.label} is an encoder, which generates nothing and has no "
         "KV cache."
     )
     return notes
+
+
+def lacking(gpu: Accelerator, what: str, dtype: str) -> list[str]:
+    """What products run as where the GPU has no units for their dtype."""
+    runs = gpu.runs_as(dtype)
+    if runs == dtype:
+        return []
+    rate = f"{rate_text(gpu.peak_flops(dtype), 'FLOP/s')} at most"
+    start = f"{what}: {gpu.label} has no units for {dtype}"
+    if dtype == "fp32":
+        one = f"JAX's default is one, with the precision of {runs}"
+        return [f"{start}: each product is {FP32_PASSES} of {runs}, {rate}. {one}."]
+    if dtype == "bf16" and runs == "fp32":
+        refused = ", and vLLM refuses it" if what == "Serving" else ""
+        note = f"{start}{refused}: products run in fp32, {rate}."
+        if fp16 := gpu.flops.get("fp16"):
+            note += f" fp16 reaches {rate_text(fp16, 'FLOP/s')}."
+        return [note]
+    return [f"{start}: values are widened and products run in {runs}, {rate}."]
 
 
 def _trained_notes(plan: Plan, trainable: int) -> list[str]:

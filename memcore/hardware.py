@@ -65,17 +65,41 @@ class Accelerator(_Described):
         cuda_runtime.cpp and common.cpp: nvte_is_non_tn_fp8_gemm_supported)."""
         return self.architecture.startswith("Blackwell") and self.memory_kind.startswith("HBM")
 
-    def peak_flops(self, dtype: str) -> float:
-        """Dense FLOP/s for matrix products in `dtype`, or in the nearest dtype the chip has."""
-        for name in (dtype, *_FALLBACK.get(dtype, ()), "fp32"):
+    def runs_as(self, dtype: str) -> str:
+        """The dtype whose units do a matrix product in `dtype`: its own where the chip has them."""
+        names: tuple[str, ...] = (dtype, *_INSTEAD.get(dtype, _WIDENED), *self.flops)
+        for name in names:
             if self.flops.get(name):
-                return self.flops[name]
-        return max(self.flops.values())
+                return name
+        return dtype
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense FLOP/s for matrix products in `dtype`, on the units that run it."""
+        name = self.runs_as(dtype)
+        passes = FP32_PASSES if dtype == "fp32" and name in ("bf16", "fp16") else 1
+        return self.flops.get(name, 0.0) / passes
+
+    @property
+    def tensor_flops(self) -> float:
+        """Dense FLOP/s of the fastest units for 16 bits, whatever else the chip lacks."""
+        wide = max(self.flops.get("bf16", 0.0), self.flops.get("fp16", 0.0))
+        return wide or max(self.flops.values())
 
 
-# Where a chip lacks a dtype, the product runs in the next of these (PyTorch allows TF32 on request
-# only, so fp32 stays fp32).
-_FALLBACK = {"bf16": ("fp16",), "fp16": ("bf16",), "fp8": ("bf16", "fp16")}
+# Where a chip lacks the units for a dtype, products run in the first of these that it has. PyTorch
+# allows TF32 on request only, so fp32 stays fp32; bf16 below compute capability 8.0 is widened to
+# fp32, whose units add no more slowly. Narrower values are widened to 16 bits before the product
+# (vLLM's Marlin kernels: fp8 and fp4 weights where the GPU has no units for them).
+_WIDENED = ("bf16", "fp16", "fp32")
+_INSTEAD = {
+    "bf16": ("fp32", "fp16"),
+    "fp16": ("bf16", "fp32"),
+    "tf32": ("fp32",),
+    "fp32": ("bf16", "fp16"),
+}
+# Products in bf16 that one in fp32 takes where there are no units for fp32: XLA's highest precision
+# (jax.lax.Precision.HIGHEST, https://docs.jax.dev/en/latest/jax.lax.html); three under HIGH.
+FP32_PASSES = 6
 
 
 SWITCH, MESH, CUBE, TORUS = "switch", "mesh", "cube", "torus"

@@ -186,7 +186,7 @@ def sustained(gpu: Accelerator, dtype: str) -> float:
     """Share of its reachable rate that a GPU keeps up under its power limit: boards that have fewer
     watts for each FLOP/s than the one whose efficiency was measured run at a lower clock."""
     reached = constants.efficiency(gpu.architecture)
-    peak = gpu.peak_flops("bf16")
+    peak = gpu.tensor_flops
     if not (gpu.watts and peak and reached.picojoules):
         return 1.0
     ratio = gpu.watts / (peak * reached.picojoules * 1e-12)

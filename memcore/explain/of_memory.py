@@ -12,6 +12,7 @@ from memcore.experts import active
 from memcore.explain.book import Book, Explanation, about, rule
 from memcore.explain.formula import Formula, ceiling, known, total, whichever
 from memcore.explain.shapes import row, shape, sum_of, text_shape, width
+from memcore.hardware import FP32_PASSES
 from memcore.ledger import AUTOGRAD
 from memcore.memory import allocator_slack, rows_at, step_of
 from memcore.plan import Plan
@@ -101,9 +102,19 @@ def _hardware(book: Book, name: str) -> Explanation:
 def _peak_flops(book: Book, dtype: str) -> Explanation:
     gpu = book.plan.accelerator
     source = gpu.sources.get("flops") or gpu.sources.get("datasheet", "as the plan describes it")
+    runs, meaning = gpu.runs_as(dtype), f"{gpu.label}. {gpu.note}".strip()
+    if runs == dtype:
+        formula, value = None, gpu.peak_flops(dtype)
+    else:
+        meaning = f"It has no units for {dtype}: products run in {runs}. {meaning}"
+        formula = known(f"dense {runs} peak", gpu.flops.get(runs, 0.0), "FLOP/s", source=source)
+        if formula.value != gpu.peak_flops(dtype):
+            formula = formula / known("bf16 products for one of fp32", FP32_PASSES,
+                                      source="XLA's highest precision")  # fmt: skip
+        value = formula.value
     return about(
-        f"dense {dtype} peak", "FLOP/s", None, f"{gpu.label}. {gpu.note}".strip(),
-        [f"{gpu.label}: {source}"], "datasheet", gpu.peak_flops(dtype),
+        f"dense {dtype} peak", "FLOP/s", formula, meaning,
+        [f"{gpu.label}: {source}"], "datasheet", value,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.text import plain
-from memcore.errors import shown
+from memcore.errors import fault
 
 # Another session under another address: nothing of what failed is left in it. Streamlit's own links
 # would open a new tab.
@@ -15,10 +15,9 @@ WAY_BACK = '<a href="./" id="way-back">Open the default plan</a>'
 def show(error: Exception) -> bool:
     """Say in a sentence what happened, and lead to the default plan; the traceback is in the
     server's log. Streamlit calls it for whatever a page or a callback raises."""
-    what = f"{type(error).__name__} {shown(str(error))}" if str(error) else type(error).__name__
     st.error(
-        f"**Memplan could not show this plan.** The fault is Memplan's ({plain(what)}). If you "
-        "report it, send the address of this page with it.",
+        "**Memplan could not show this plan.** The fault is Memplan's "
+        f"({plain(fault(error))}). If you report it, send the address of this page with it.",
         icon=":material/error:",
     )
     st.html(WAY_BACK)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
 from memcore.units import (
     bytes_text,
     count_text,
@@ -50,7 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = 1
     except KeyboardInterrupt:
         status = 130
+    except Exception as e:
+        status = _fail(f"{_source(args)}{FAILED} ({fault(e)})", status=1)
     return status
+
+
+FAILED = "Memplan failed at this, which is Memplan's fault; please report it"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -178,7 +183,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _evaluate_lines(lines: IO[bytes]) -> int:
-    """One Plan per line in, one Report per line out, in order; a bad line gives an `error`."""
+    """One Plan per line in, one Report per line out, in order; a line that is bad, or that Memplan
+    fails at, gives an `error`."""
     from memcore import evaluate
 
     status, number = 0, 0
@@ -195,6 +201,10 @@ def _evaluate_lines(lines: IO[bytes]) -> int:
             status = BAD_INPUT
             issues = [{"field": i.field, "message": i.message} for i in e.issues]
             answer = _json({"error": str(e), "line": number, "issues": issues})
+        except Exception as e:  # the lines that follow have their answers all the same
+            status = status or 1
+            error = f"{FAILED} ({fault(e)})"
+            answer = _json({"error": error, "line": number, "issues": []})
         print(answer, flush=True)
     return status
 

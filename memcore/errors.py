@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 SHOWN = 80  # characters of a user's own text that a message repeats
 
@@ -21,10 +22,13 @@ class Issue:
 
 
 class PlanError(ValueError):
-    """A plan, model or hardware description that cannot be used; `issues` lists every reason."""
+    """A plan, model or hardware description that cannot be used; `issues` lists every reason, of
+    which there is one at least. Raises ValueError without one: nobody could mend it."""
 
     def __init__(self, issues: Iterable[Issue]):
         self.issues = tuple(issues)
+        if not self.issues:
+            raise ValueError("a PlanError without an issue")
         super().__init__("\n".join(map(str, self.issues)))
 
 
@@ -33,6 +37,53 @@ def shown(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else "?" for c in text[: SHOWN + 1])
     return f"'{text[:SHOWN]}{'...' if len(text) > SHOWN else ''}'"
+
+
+def fault(error: BaseException) -> str:
+    """An error that is Memplan's own, in a few words for who is to mend it: what, and where."""
+    frame, where = error.__traceback__, ""
+    while frame is not None:
+        module = frame.tb_frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] in ("memcore", "app"):
+            where = f" in {module}, line {frame.tb_lineno}"
+        frame = frame.tb_next
+    said = f" {shown(str(error))}" if str(error) else ""
+    return f"{type(error).__name__}{said}{where}"
+
+
+def not_text(values: Mapping[str, Any]) -> list[Issue]:
+    """An issue for each key and word in a parsed JSON document that is no text: JSON can write half
+    of a character (a lone surrogate, such as "\\ud800"), which nothing can store or show.
+
+    Without recursion: the document is a stranger's.
+    """
+    found: list[Issue] = []
+    level: list[tuple[str, Any]] = [("", values)]
+    while level:
+        below: list[tuple[str, Any]] = []
+        for path, value in level:
+            field = shown(path)[1:-1]
+            if isinstance(value, str):
+                if not _is_text(value):
+                    found.append(Issue(field, f"{shown(value)} {HALF}"))
+            elif isinstance(value, Mapping):
+                for key, child in value.items():
+                    if isinstance(key, str) and not _is_text(key):
+                        found.append(Issue(field, f"its key {shown(key)} {HALF}"))
+                    elif isinstance(child, DEEPER):
+                        below.append((f"{path}.{key}" if path else str(key), child))
+            else:
+                below += [(f"{path}.{i}", v) for i, v in enumerate(value) if isinstance(v, DEEPER)]
+        level = below
+    return found
+
+
+DEEPER = (str, Mapping, list, tuple)
+HALF = "holds half of a character (a lone surrogate), so it is no text; write it anew"
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def did_you_mean(word: str, known: Iterable[str], listed: int = 12) -> str:

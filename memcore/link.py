@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from memcore import catalog, policies
-from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
 from memcore.families import FAMILIES
 from memcore.model import check_depth
 from memcore.plan import Plan, get, put, resolve_model
@@ -189,7 +189,18 @@ def decode_pin(text: str) -> tuple[Plan, list[Issue]]:
 
 
 def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
-    """The plan that a link describes, and what of the link was not used. Never raises."""
+    """The plan that a link describes, and what of the link was not used. Never raises: a link that
+    makes Memplan itself fail is said to, and the default plan is given."""
+    try:
+        return _decoded(query)
+    except Exception as e:
+        return Plan(), [Issue("", f"{FAILED} ({fault(e)}); the default plan is shown instead")]
+
+
+FAILED = "Memplan failed at this link, which is Memplan's fault"
+
+
+def _decoded(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
     issues: list[Issue] = []
     values = _single(query, issues)
     _check_version(values.pop("v", str(VERSION)), issues)

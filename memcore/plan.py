@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic.functional_validators import AfterValidator
 
 from memcore import catalog, policies, topology
-from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.errors import Issue, PlanError, did_you_mean, not_text, shown
 from memcore.families import from_config
 from memcore.hardware import Accelerator, Node
 from memcore.model import Model, check_depth, standard_config
@@ -525,11 +525,14 @@ class Plan(_Part):
     run: Run = Run()
 
     def __init__(self, **values: Any):
+        if issues := not_text(values):
+            raise PlanError(issues)
         try:
             super().__init__(**values)
         except ValidationError as e:
-            errors = [d for d in e.errors(include_url=False) if not _other_form(d)]
-            raise PlanError(map(_issue, errors)) from None
+            errors = e.errors(include_url=False)
+            meant = [d for d in errors if not _other_form(d)] or errors
+            raise PlanError(map(_issue, meant)) from None
         _check(self)
 
     @classmethod

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore import Plan, PlanError, catalog, cli, evaluate, policies
+import memcore
+from memcore import Plan, PlanError, Report, catalog, cli, evaluate, policies
 from memcore.units import bytes_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -146,6 +147,47 @@ def test_a_bad_line_is_answered_in_its_place(memplan: Callable[..., Ran]) -> Non
 def test_nothing_in_nothing_out(memplan: Callable[..., Ran]) -> None:
     ran = memplan("evaluate", "-", "--json", given="\n\n")
     assert (ran.status, ran.out, ran.err) == (0, "", "")
+
+
+def test_half_a_character_in_a_line_leaves_the_next_its_answer(
+    memplan: Callable[..., Ran],
+) -> None:
+    bad = (
+        '{"\\ud800": 1}',
+        '{"cluster": {"gpu": {"\\ud800": 1}}}',
+        '{"cluster": {"node": {"\\ud800": 1}}}',
+    )
+    ran = memplan("evaluate", "-", "--json", given="\n".join([*bad, "{}"]))
+    assert ran.status == 2
+    *refused, good = ran.lines
+    assert [line["issues"][0]["field"] for line in refused] == ["", "cluster.gpu", "cluster.node"]
+    assert all("half of a character" in line["error"] for line in refused)
+    assert "parameters" in good
+    assert "half of a character" in memplan("evaluate", "-", given=bad[0]).err
+
+
+def test_where_memplan_fails_at_a_line_the_next_is_answered(
+    memplan: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a single plan gives a sentence, not a traceback."""
+    real = memcore.evaluate
+
+    def broken(plan: Plan) -> Report:
+        if plan.train.micro_batch == 13:
+            raise TypeError("on purpose")
+        return real(plan)
+
+    monkeypatch.setattr(memcore, "evaluate", broken)
+    bad = '{"train": {"micro_batch": 13}}'
+    ran = memplan("evaluate", "-", "--json", given=f"{{}}\n{bad}\n{{}}")
+    assert ran.status == 1
+    assert ["error" in line for line in ran.lines] == [False, True, False]
+    assert ran.lines[1]["line"] == 2
+    assert "TypeError 'on purpose'" in ran.lines[1]["error"]
+    ran = memplan("evaluate", "-", given=bad)
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.startswith("memplan: standard input: Memplan failed at this")
+    assert "Traceback" not in ran.err
 
 
 def test_an_endless_line_does_not_fill_memory_nor_end_the_rest(memplan: Callable[..., Ran]) -> None:

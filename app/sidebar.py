@@ -116,7 +116,7 @@ def _serving() -> None:
     _fields("serve.prompt_len", "serve.output_len")
     if (tower := state.plan().architecture.tower) and tower.image:
         _fields("serve.images")
-    _fields("serve.block_size")
+    _fields("serve.block_size", "serve.max_seq_len")
     _fields("serve.memory_utilization", "serve.max_batched_tokens")
     _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
     if state.drafted("serve.draft_tokens"):
@@ -131,7 +131,7 @@ def _stream() -> None:
     _fields("serve.requests", "serve.lengths")
     if state.drafted("serve.lengths") != "fixed":
         _fields("serve.prompt_cv", "serve.output_cv")
-    _fields("serve.shared_prefix", "serve.max_seq_len", "serve.seed")
+    _fields("serve.shared_prefix", "serve.seed")
 
 
 def _together() -> None:

@@ -489,6 +489,11 @@ def serving(serve: Serve, concurrency: int) -> Rows:
          "of it their states, without what pads their pages", "asked_state_bytes"),
     )  # fmt: skip
     held = states if serve.state_bytes_per_sequence else ()
+    whole = "prompt and output"
+    if serve.reserved_tokens:
+        whole = f"reserved: {serve.reserved_tokens:,} tokens"
+    elif serve.blocks_per_sequence:
+        whole += ", whole blocks"
     empty = "the empty part of the last block or of the reservation"
     if held:
         empty = f"{empty}, and what pads the pages of states"
@@ -507,11 +512,11 @@ def serving(serve: Serve, concurrency: int) -> Rows:
         ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
         ("KV cache per token", serve.kv_bytes_per_token, "keys and values of all layers",
          "kv_bytes_per_token"),
-        ("KV cache per sequence", serve.sequence_bytes, "prompt and output, whole blocks",
+        ("KV cache per sequence", serve.sequence_bytes, whole,
          "sequence_bytes"),
         *held[:1],
         *heard,
-        ("KV cache of these sequences", kv, f"{concurrency:,} sequences at full length",
+        ("KV cache of these sequences", kv, f"{concurrency:,} sequences, each with all of it",
          "asked_bytes"),
         *held[1:],
         ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs",

@@ -439,8 +439,8 @@ class Serve(_Part):
     max_seq_len: int = _field(
         0,
         "Longest sequence",
-        "Prompt and output that the server lets in; what a reservation of the maximum takes. "
-        "0: the model's own limit.",
+        "Prompt and output that the server lets in; a contiguous cache reserves as much for each "
+        "sequence. 0: the model's own limit.",
         "tokens",
         ge=0,
         le=16_777_216,
@@ -613,6 +613,12 @@ class Plan(_Part):
         """B/s one way that one GPU has of its host's network, while all that run use it."""
         node = self.node
         return node.network_bandwidth / (node.gpus if node.network_of_each else self.gpus_in_node)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that the server lets in, prompt and output together."""
+        s = self.serve
+        return s.max_seq_len or max(self.architecture.max_positions, s.prompt_len + s.output_len)
 
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""

@@ -227,6 +227,8 @@ class Serve:
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
     block_tokens          of keys and values in one: what the plan says, or as a state wants
     state_bytes_per_sequence   of sequence_bytes, what layers keep however long it is
+    reserved_tokens       for which a sequence has memory from its start; 0 where none is reserved
+    wasted_bytes_per_sequence   of sequence_bytes, what is never used, averaged over its life
     offloaded_bytes       of the weights, in the host's memory
     prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
     stall_seconds         between two tokens of a sequence while another's prompt is read
@@ -254,6 +256,7 @@ class Serve:
     sequence_bytes: int
     cross_bytes_per_sequence: int
     state_bytes_per_sequence: int
+    reserved_tokens: int
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool

@@ -171,6 +171,22 @@ class Server:
         return self.plan.serve.prompt_len + self.plan.serve.output_len
 
     @property
+    def room_tokens(self) -> int:
+        """Tokens of a sequence that the cache holds room for: all that the server lets in, where it
+        is reserved from the start; else those at its end."""
+        return self.plan.longest_sequence if self.reserves else self.length
+
+    @property
+    def reserves(self) -> bool:
+        """Whether memory for keys and values is held for tokens that may never come."""
+        return self.manager.reserves and bool(self.caches.attends)
+
+    def layer_tokens(self, tokens: float) -> float:
+        """Tokens that the layers of the fullest stage keep of so many, added up."""
+        seen = min(kept_by_window(self) or tokens, tokens)
+        return self.caches.full * tokens + self.caches.windowed * seen
+
+    @property
     def cache(self) -> Shape:
         """What each layer keeps of a token."""
         return FAMILIES[self.plan.architecture.family].cache
@@ -503,16 +519,9 @@ def serve(plan: Plan) -> Serve:
         concurrent = left // sequence
     if server.bounded:  # what vLLM prints: a sequence's tokens, as often as it fits
         whole = blocks / pages.blocks if paged else left / sequence
-        tokens = int(whole * server.length)
+        tokens = int(whole * server.room_tokens)
     else:
         tokens = blocks * pages.tokens if paged else left // per_token
-    # Averaged over a sequence's life, half of what it will generate is not there yet. Contiguous
-    # memory is held for it; pages are not, and only the last page is half empty.
-    last = len(sequences(server)) * (pages.tokens - 1) / 2
-    idle = last if paged else s.output_len / 2 if server.manager.reserves else 0
-    wasted = round(idle * per_token)
-    if paged:
-        wasted += padding_bytes(server, pages)
     running = max(1, min(s.concurrency, concurrent))
     time = felt(server, running)
     held = min(s.concurrency, concurrent)
@@ -541,7 +550,8 @@ def serve(plan: Plan) -> Serve:
         sequence_bytes=sequence,
         cross_bytes_per_sequence=cross,
         state_bytes_per_sequence=state,
-        wasted_bytes_per_sequence=wasted,
+        reserved_tokens=server.room_tokens if server.reserves else 0,
+        wasted_bytes_per_sequence=_wasted_bytes(server, amounts, pages),
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
         prefill_steps=time.chunks,
@@ -740,13 +750,25 @@ def kept_by_window(server: Server) -> int:
 
 
 def _sequence_bytes(server: Server, amounts: Amounts) -> int:
-    """Cache of one sequence at its end, without pages: a window keeps no more than it sees."""
-    seen = min(kept_by_window(server) or server.length, server.length)
-    held = server.caches
-    tokens = held.full * server.length + held.windowed * seen
-    own = math.ceil(tokens * token_bytes(server, amounts))
-    own += held.recurrent * server.state_copies * server.state_bytes(amounts)
-    return own + (server.length * server.draft.kv_per_token if server.draft else 0)
+    """Cache of one sequence without pages: a window keeps no more than it sees."""
+    own = math.ceil(server.layer_tokens(server.room_tokens) * token_bytes(server, amounts))
+    own += server.caches.recurrent * server.state_copies * server.state_bytes(amounts)
+    return own + (server.room_tokens * server.draft.kv_per_token if server.draft else 0)
+
+
+def _wasted_bytes(server: Server, amounts: Amounts, pages: Room) -> int:
+    """Of one sequence's cache, what nothing is in, averaged over its life, in which it has half of
+    its output. Of pages only the last is half empty, and states do not fill theirs; a reservation
+    is there for the longest sequence from the start."""
+    if server.manager.pages:
+        last = len(sequences(server)) * (pages.tokens - 1) / 2
+        return round(last * server.kv_per_token) + padding_bytes(server, pages)
+    if not server.reserves:
+        return 0
+    half = server.length - server.plan.serve.output_len / 2
+    idle = server.layer_tokens(server.room_tokens) - server.layer_tokens(half)
+    of_draft = server.draft.kv_per_token if server.draft else 0
+    return round(idle * token_bytes(server, amounts) + (server.room_tokens - half) * of_draft)
 
 
 def padding_bytes(server: Server, pages: Room) -> int:
@@ -791,8 +813,11 @@ def _kv_rows(
             "while its sequence runs", "exact", source, why,
         )  # fmt: skip
 
-    *heard, own = sequences(server)
+    *heard, _ = sequences(server)
     why = "keys and values of one sequence at its end, for all that run at once"
+    if server.reserves:
+        why = "reserved for the longest sequence that the server lets in, for all that run at once"
+    own = server.room_tokens - sum(heard)
     rows = [row("kv cache", own, sequence - cross, KV_SOURCE, why)]
     for tokens in heard:
         why = "keys and values of the encoder's tokens in every decoder layer, made once"
@@ -855,9 +880,16 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
             "Serving: prompts have no images (serve.images); of what makes tokens of them the "
             "weights alone count."
         )
-    paged = policies.KV_CACHES[s.kv_cache].pages
-    server = Server.of(plan) if paged and plan.architecture.kinds else None
-    if server and server.windowed:
+    server = Server.of(plan)
+    if server.reserves:
+        own = "what serve.max_seq_len says" if s.max_seq_len else "the model's own limit"
+        spare = served.reserved_tokens - server.length
+        notes.append(
+            f"Serving: a contiguous cache reserves {served.reserved_tokens:,} tokens for each "
+            f"sequence from its start, {own}; a prompt and its output take {server.length:,} of "
+            "them." + " Lower serve.max_seq_len where no request is longer." * bool(spare)
+        )
+    if server.windowed and server.manager.pages:
         pages = room(server, one_forward(server))
         seen = min(plan.architecture.window, server.length)
         blocks = pages.full * ceil_div(server.length, pages.tokens)

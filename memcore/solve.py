@@ -7,7 +7,7 @@ is asked only gets harder as a number grows, so the last one that does is found 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -92,10 +92,13 @@ def last(most: int, ok: Callable[[int], bool]) -> int:
     return low
 
 
-def _changed(plan: Plan, path: str, value: int) -> Plan | None:
-    """The plan with one field changed, or None where its rules forbid that."""
+def _changed(
+    plan: Plan, path: str, value: int, follow: Callable[[int], Mapping[str, Any]]
+) -> Plan | None:
+    """The plan with one field changed, and what must follow it, or None where its rules forbid
+    that."""
     try:
-        return plan.changed(path, value)
+        return plan.with_changes({path: value, **follow(value)})
     except PlanError:
         return None
 
@@ -115,11 +118,12 @@ def _largest(
     most_is: str,
     targets: Targets,
     beyond: int = 0,
+    follow: Callable[[int], Mapping[str, Any]] = lambda _: {},
 ) -> Answer:
-    """The largest value of a field, of those beyond one, that does."""
+    """The largest value of a field, of those beyond one, that does; other fields may follow it."""
 
     def at(n: int) -> Plan | None:
-        return _changed(plan, path, beyond + n)
+        return _changed(plan, path, beyond + n, follow)
 
     found = last(most - beyond, lambda n: not _why_not(at(n), targets))
     limit = most_is if found == most - beyond else _why_not(at(found + 1), targets)
@@ -130,16 +134,21 @@ def _largest(
 def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
     """The longest sequences, prompt and output together, of which as many run as the plan says.
     The output keeps its length; no more than the positions that the model was made for, of an
-    encoder-decoder those of its prompt."""
+    encoder-decoder those of its prompt. What a contiguous cache reserves follows."""
     model, output = plan.architecture, plan.serve.output_len
     positions = model.max_positions - (0 if model.encoder_decoder else output)
     most = max(1, min(MOST_TOKENS, positions))
     capped = most == positions
     image = model.tower.image if model.tower else None
+
+    def reserved(prompt: int) -> Mapping[str, Any]:
+        follows = policies.KV_CACHES[plan.serve.kv_cache].reserves
+        return {"serve.max_seq_len": prompt + output} if follows else {}
+
     least = max(plan.serve.shared_prefix, plan.serve.images * image.prompted - 1 if image else 0)
     answer = _largest(
         "context", plan, "serve.prompt_len", most, "positions" if capped else "range", targets,
-        beyond=max(0, min(least, most - 1)),
+        beyond=max(0, min(least, most - 1)), follow=reserved,
     )  # fmt: skip
     return replace(answer, value=answer.value + output if answer.value else 0)
 

@@ -23,6 +23,7 @@ from memcore.model import attends
 from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
 from memcore.serving import Server, chosen, curve, servable
 from memcore.serving_time import compute_bound_from
+from memcore.stream import simulate
 from memcore.units import GiB
 
 RUNS = compared_served()
@@ -160,10 +161,74 @@ def test_whole_experts_are_shared_out():
 def test_a_window_keeps_no_more_than_it_sees():
     """Half of Gemma 2's layers see 4,096 tokens."""
     long, short = (
-        serve("gemma-2-9b", kv_cache="contiguous", prompt_len=n - 1, output_len=1).sequence_bytes
+        serve(
+            "gemma-2-9b", kv_cache="contiguous", prompt_len=n - 1, output_len=1, max_seq_len=n
+        ).sequence_bytes
         for n in (8192, 4096)
     )
     assert long == 1.5 * short
+
+
+def test_a_contiguous_cache_reserves_the_longest_sequence_that_is_let_in():
+    """Llama 2 7B keeps 512 KiB of a token: 57.5 GiB hold 115 sequences of 1,024 tokens, but 28 of
+    the model's 4,096. A page, and what grows, is taken for what is there."""
+
+    def found(cache, longest):
+        plan = Plan(
+            model="llama-2-7b",
+            cluster={"gpus": 1},
+            serve={"prompt_len": 512, "output_len": 512, "kv_cache": cache, "max_seq_len": longest},
+        )
+        return evaluate(plan).serve
+
+    for cache in ("paged", "dynamic"):
+        assert {found(cache, n).max_concurrency for n in (0, 1024, 4096)} == {115}
+        assert found(cache, 0).reserved_tokens == 0
+    fitting = {n: found("contiguous", n) for n in (0, 1024, 2048, 4096)}
+    assert [s.max_concurrency for s in fitting.values()] == [28, 115, 57, 28]
+    assert [s.reserved_tokens for s in fitting.values()] == [4096, 1024, 2048, 4096]
+    for s in fitting.values():
+        assert s.sequence_bytes == s.reserved_tokens * 512 * 1024
+        assert s.wasted_bytes_per_sequence == (s.reserved_tokens - 768) * 512 * 1024
+        assert s.kv_capacity_tokens == fitting[0].kv_capacity_tokens
+
+
+def test_a_report_says_what_is_reserved():
+    plan = Plan(model="llama-2-7b", cluster={"gpus": 1}, serve={"kv_cache": "contiguous"})
+    notes = " ".join(evaluate(plan).notes)
+    assert "reserves 4,096 tokens" in notes
+    assert "serve.max_seq_len" in notes
+    assert "reserves" not in " ".join(evaluate(plan.changed("serve.kv_cache", "paged")).notes)
+
+
+def test_a_simulated_stream_has_as_many_sequences_as_the_reservation_leaves():
+    plan = Plan(
+        model="llama-2-7b",
+        cluster={"gpus": 1},
+        serve={
+            "prompt_len": 512,
+            "output_len": 512,
+            "concurrency": 1000,
+            "arrivals": "burst",
+            "lengths": "fixed",
+            "requests": 200,
+            "kv_cache": "contiguous",
+            "max_seq_len": 2048,
+        },
+    )
+    runs = {r.strategy: r.concurrency_peak for r in simulate(plan).runs}
+    assert runs["max"] == evaluate(plan).serve.max_concurrency == 57
+    assert runs["paged"] >= evaluate(plan.changed("serve.kv_cache", "paged")).serve.max_concurrency
+
+
+def test_the_worked_serving_plan_shows_what_a_reservation_costs():
+    plan = Plan.of(catalog.plan_entries()["llama-2-70b-serving-128x2048"]["plan"])
+    paged, reserved = (
+        evaluate(plan.changed("serve.kv_cache", cache)).serve for cache in ("paged", "contiguous")
+    )
+    assert paged.fits
+    assert not reserved.fits
+    assert reserved.max_concurrency < 0.6 * paged.max_concurrency
 
 
 def test_a_report_says_what_a_window_lets_go_of_and_what_lies_beside_the_budget():
@@ -299,12 +364,13 @@ def on(gpu, model="llama-3.1-8b", **fields):
     plan = Plan(
         model=model, cluster={"gpu": gpu, "gpus": 1, "gpus_per_node": 1},
         serve={"concurrency": 1, "prompt_len": 1024, "output_len": 256, "runtime": "native",
-               "kv_cache": "contiguous", "max_batched_tokens": 512, **fields},
+               "kv_cache": "contiguous", "max_seq_len": 1280, "max_batched_tokens": 512, **fields},
     )  # fmt: skip
     return evaluate(plan).serve
 
 
 def test_what_a_practitioner_knows_of_small_machines():
+    """With a context of 1,280 tokens, as the model's own limit is beyond most of them."""
     assert not on("phone-8gb", weight_dtype="q4_k_m").fits  # 4.6 GiB in an app's 4 GiB
     assert on("phone-8gb", "llama-3.2-1b", weight_dtype="q4_k_m").fits
     assert not on("rtx-4060-laptop-8gb").fits  # 15 GiB in 8

@@ -32,8 +32,11 @@ def test_the_longest_context(targets, cache):
     found = longest_context(plan, targets)
     assert found.value == found.plan.serve.prompt_len + found.plan.serve.output_len
     assert does(found.plan, targets)
-    more = found.plan.changed("serve.prompt_len", found.plan.serve.prompt_len + 1)
-    assert not does(more, targets)
+    changes = {"serve.prompt_len": found.plan.serve.prompt_len + 1}
+    if cache == "contiguous":  # what it reserves is what is asked for
+        assert found.plan.serve.max_seq_len == found.value
+        changes["serve.max_seq_len"] = found.value + 1
+    assert not does(found.plan.with_changes(changes), targets)
     assert found.limit == ("ttft" if targets.ttft else "tpot" if targets.tpot else "memory")
 
 

@@ -243,7 +243,8 @@ def test_a_sweep_of_what_does_not_train_is_nan():
 @pytest.mark.parametrize("family", SMALL)
 def test_a_state_is_as_large_however_long_its_sequence(family, cache):
     short, long = (
-        served(config(family), kv_cache=cache, prompt_len=n, output_len=1) for n in (1, 4000)
+        served(config(family), kv_cache=cache, prompt_len=n, output_len=1, max_seq_len=n + 1)
+        for n in (1, 4000)
     )
     assert short.state_bytes_per_sequence == long.state_bytes_per_sequence > 0
     assert (long.sequence_bytes > short.sequence_bytes) == any(

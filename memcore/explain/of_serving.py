@@ -196,19 +196,19 @@ def _tables(book: Book) -> Explanation:
 
 @rule("serve.kv_bytes_per_token")
 def _per_token(book: Book) -> Explanation:
-    formula = ceiling(_stage_layers(book) * _of_token(book)) + _draft(book)
+    formula = ceiling(_stage_layers(book) * _of_token(book))
+    if _server(book).draft:
+        formula = formula + _draft(book)
     meaning = "What one more token adds on one GPU, while no window is full."
     return about("KV cache per token", "bytes", formula, meaning)
 
 
-def _draft(book: Book, times: int = 1) -> Formula | int:
+def _draft(book: Book) -> Formula:
     """What a token of a draft's model adds."""
     draft = _server(book).draft
-    if not draft:
-        return 0
+    assert draft
     source = f"config.json of {draft.plan.architecture.label}"
-    return known("the same of the draft's model", times * draft.kv_per_token, "bytes",
-                 source=source)  # fmt: skip
+    return known("the same of the draft's model", draft.kv_per_token, "bytes", source=source)
 
 
 def _stage_layers(book: Book) -> Formula:
@@ -409,7 +409,8 @@ def _block_bytes(book: Book) -> Explanation:
         return about("Bytes of a block", "bytes", None, meaning, [SERVER], value=0)
     group = known("layers of a group", r.group, source=PAGES_SOURCE)
     formula = group * _page(book)
-    formula = formula + _draft(book, r.tokens)
+    if _server(book).draft:
+        formula = formula + book.at("serve.block_tokens") * _draft(book)
     return about("Bytes of a block", "bytes", formula, meaning, [PAGES_SOURCE])
 
 
@@ -475,7 +476,7 @@ def _tokens(book: Book) -> Explanation:
             fit = book.at("serve.blocks") / book.at("serve.blocks_per_sequence")
         else:
             fit = book.at("serve.kv_budget_bytes") / book.at("serve.sequence_bytes")
-        tokens = whole(fit * book.at("serve.sequence_tokens"))
+        tokens = whole(fit * book.at("serve.room_tokens"))
     elif server.manager.pages:
         tokens = book.at("serve.blocks") * book.at("serve.block_tokens")
     else:
@@ -489,6 +490,40 @@ def _sequence_tokens(book: Book) -> Explanation:
     return about("Tokens of a sequence", "tokens", length, "At its end.")
 
 
+@rule("serve.reserved_tokens")
+def _reserved(book: Book) -> Explanation:
+    what, meaning = "Tokens reserved", "For which a sequence has memory from its start."
+    if not _server(book).reserves:
+        return about(what, "tokens", None, "Nothing is reserved.", [SERVER], value=0)
+    if book.plan.serve.max_seq_len:
+        return about(what, "tokens", _plan(book, "max_seq_len"), meaning)
+    config = f"config.json of {book.plan.architecture.label}"
+    limit = known("the model's limit", book.plan.architecture.max_positions, "tokens",
+                  source=config)  # fmt: skip
+    formula = largest(limit, book.at("serve.sequence_tokens"))
+    return about(what, "tokens", formula, f"{meaning} serve.max_seq_len sets another limit.")
+
+
+@rule("serve.room_tokens")
+def _room_tokens(book: Book) -> Explanation:
+    name = "reserved_tokens" if _server(book).reserves else "sequence_tokens"
+    meaning = "That the cache has room for, for each sequence."
+    return about("Tokens of a sequence's room", "tokens", book.at(f"serve.{name}"), meaning)
+
+
+def _layer_tokens(book: Book, tokens: Formula) -> Formula:
+    """Tokens that the layers keep of so many, added up: a window keeps no more than it sees."""
+    server = _server(book)
+    found = known("layers that see all", server.caches.full, source=SERVER) * tokens
+    if server.windowed:
+        window = known("window", book.plan.architecture.window, "tokens", source="config.json")
+        seen = (
+            smallest(window - server.manager.dropped, tokens) if kept_by_window(server) else tokens
+        )
+        found = found + known("with a window", server.windowed, source=SERVER) * seen
+    return found
+
+
 @rule("serve.sequence_bytes")
 def _sequence(book: Book) -> Explanation:
     server = _server(book)
@@ -496,15 +531,12 @@ def _sequence(book: Book) -> Explanation:
     if server.manager.pages:
         formula = book.at("serve.blocks_per_sequence") * book.at("serve.block_bytes")
         return about("KV cache per sequence", "bytes", formula, meaning)
-    layers = known("layers that see all", server.caches.full, source=SERVER)
-    tokens = layers * book.at("serve.sequence_tokens")
-    if server.windowed:
-        window = known("window", book.plan.architecture.window, "tokens", source="config.json")
-        seen = book.at("serve.sequence_tokens")
-        if kept_by_window(server):
-            seen = smallest(window - server.manager.dropped, seen)
-        tokens = tokens + known("with a window", server.windowed, source=SERVER) * seen
-    formula = ceiling(tokens * _of_token(book)) + _draft(book, server.length)
+    if server.reserves:
+        meaning = "Reserved for the longest sequence that the server lets in, on each GPU."
+    tokens = book.at("serve.room_tokens")
+    formula = ceiling(_layer_tokens(book, tokens) * _of_token(book))
+    if server.draft:
+        formula = formula + tokens * _draft(book)
     if book.serve.state_bytes_per_sequence:
         formula = formula + book.at("serve.state_bytes_per_sequence")
     return about("KV cache per sequence", "bytes", formula, meaning)
@@ -527,25 +559,29 @@ def _cross(book: Book) -> Explanation:
 
 @rule("serve.wasted_bytes_per_sequence")
 def _wasted(book: Book) -> Explanation:
-    if book.plan.serve.kv_cache == "paged":
-        idle = (book.at("serve.block_tokens") - 1) / 2
-        if book.plan.architecture.encoder_decoder:
-            idle = known("of the encoder's and of its own", 2, source=PAGES_SOURCE) * idle
-        meaning = "Of a sequence's last block half is empty on average."
-    elif not _server(book).manager.reserves:
-        meaning = "Nothing is reserved."
-        return about("KV cache never used, per sequence", "bytes", None, meaning, [SERVER], value=0)
-    else:
-        idle = _plan(book, "output_len") / 2
-        meaning = "Room for what a sequence will still say: half of its output on average."
+    server, what = _server(book), "KV cache never used, per sequence"
+    if server.reserves:
+        reserved = book.at("serve.reserved_tokens")
+        used = book.at("serve.sequence_tokens") - _plan(book, "output_len") / 2
+        idle = _layer_tokens(book, reserved) - _layer_tokens(book, used)
+        unused = idle * _of_token(book)
+        if server.draft:
+            unused = unused + (reserved - used) * _draft(book)
+        meaning = "Of what is reserved, all but a prompt and half of its output, on average."
+        return about(what, "bytes", nearest(unused), meaning)
+    if not _paged(book):
+        return about(what, "bytes", None, "Nothing is reserved.", [SERVER], value=0)
+    idle = (book.at("serve.block_tokens") - 1) / 2
+    if book.plan.architecture.encoder_decoder:
+        idle = known("of the encoder's and of its own", 2, source=PAGES_SOURCE) * idle
+    meaning = "Of a sequence's last block half is empty on average."
     formula = nearest(idle * book.at("serve.kv_bytes_per_token"))
-    server = _server(book)
-    if _paged(book) and server.caches.recurrent:
+    if server.caches.recurrent:
         layers = known("layers with a state", server.caches.recurrent, source=SERVER)
         unfilled = _page(book) - _state_of_a_layer(book)
         formula = formula + layers * _copies(book) * unfilled
         meaning += " A state does not fill its page."
-    return about("KV cache never used, per sequence", "bytes", formula, meaning)
+    return about(what, "bytes", formula, meaning)
 
 
 @rule("serve.asked_bytes|asked_state_bytes|asked_kv_bytes|replica_bytes|wasted_bytes")
@@ -576,7 +612,10 @@ def _concurrency(book: Book) -> Explanation:
         formula = whole(book.at("serve.blocks") / book.at("serve.blocks_per_sequence"))
     else:
         formula = whole(book.at("serve.kv_budget_bytes") / book.at("serve.sequence_bytes"))
-    return about("Sequences that fit", "sequences", formula, f"{REPLICA} Each at full length.")
+    meaning = f"{REPLICA} Each at full length."
+    if _server(book).reserves:
+        meaning = f"{REPLICA} Each with room for the longest that the server lets in."
+    return about("Sequences that fit", "sequences", formula, meaning)
 
 
 @rule("serve.fits")

@@ -6,7 +6,7 @@ scheduler that costs time of its own, or a client that goes away, is not in them
 """
 
 from memcore.stream.clock import Clock
-from memcore.stream.lengths import Lengths, Requests, draw, longest, read_lengths
+from memcore.stream.lengths import Lengths, Requests, draw, read_lengths
 from memcore.stream.load import Load, loads, sustained
 from memcore.stream.simulation import Run, Spread, Stream, run, simulate
 
@@ -20,7 +20,6 @@ __all__ = [
     "Stream",
     "draw",
     "loads",
-    "longest",
     "read_lengths",
     "run",
     "simulate",

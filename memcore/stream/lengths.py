@@ -54,15 +54,9 @@ class Requests:
         return Requests(self.arrivals, self.prompts, (1,) * self.count, self.shared)
 
 
-def longest(plan: Plan) -> int:
-    """The longest sequence that the server lets in, prompt and output together."""
-    s, model = plan.serve, plan.architecture
-    return s.max_seq_len or max(model.max_positions, s.prompt_len + s.output_len)
-
-
 def draw(plan: Plan, lengths: Lengths | None = None) -> Requests:
     """The plan's stream; with `lengths`, pairs from there at random in place of its own."""
-    s, most = plan.serve, longest(plan)
+    s, most = plan.serve, plan.longest_sequence
     random = Random(s.seed)
     arrivals = tuple(itertools.islice(_arrivals(s, random), s.requests))
     prompts, outputs = [], []

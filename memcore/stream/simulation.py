@@ -18,7 +18,7 @@ from memcore.serving import Server
 from memcore.serving_time import sent, transfer_rate
 from memcore.stream.clock import Clock
 from memcore.stream.engine import KINDS, Continuous, Static, Trace
-from memcore.stream.lengths import Lengths, Requests, draw, longest
+from memcore.stream.lengths import Lengths, Requests, draw
 from memcore.stream.pace import STEADY, Guessed, Pace
 from memcore.stream.pools import Batch, Contiguous, Paged, power_of_two
 
@@ -144,7 +144,7 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
     if report.serve is None or plan.architecture.encoder_decoder:
         return None
     s, slots = plan.serve, serving.places(plan, report.serve)
-    requests, clock, most = draw(plan, lengths), Clock.of(plan), longest(plan)
+    requests, clock, most = draw(plan, lengths), Clock.of(plan), plan.longest_sequence
     server = Server.of(plan)
     runs = [
         run(plan, name, requests, clock, slots)
@@ -175,7 +175,7 @@ def _shares(server: Server) -> bool:
 
 def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> Run:
     """One strategy, with a cache of `slots` places."""
-    s, most, strategy = plan.serve, longest(plan), policies.STRATEGIES[name]
+    s, most, strategy = plan.serve, plan.longest_sequence, policies.STRATEGIES[name]
     server = Server.of(plan)
     pages = serving.pages(server, serving.room(server, serving.one_forward(server)))
     pace: Pace = STEADY

@@ -78,7 +78,7 @@ def _problems() -> None:
     issues = state.problems()
     if state.adjusted():
         st.info(
-            "**The plan was fitted to this model.**\n" + _listed(state.adjusted()),
+            f"**The plan was fitted to {state.adjusted_to()}.**\n" + _listed(state.adjusted()),
             icon=":material/tune:",
         )
     if not issues:
@@ -99,8 +99,8 @@ def _problems() -> None:
         st.button(
             "Use the nearest valid plan",
             key="nearest",
-            on_click=state.replace,
-            args=(plan,),
+            on_click=state.use_nearest,
+            args=(plan, mended),
             help=_listed(mended),
             icon=":material/build:",
         )

@@ -18,6 +18,7 @@ from memcore.errors import Issue
 from memcore.explain import Book
 from memcore.levers import Lever
 from memcore.levers import levers as find_levers
+from memcore.plan import get, title_of, value_text
 from memcore.policies import COPIES
 from memcore.report import Report
 from memcore.serving import curve
@@ -88,6 +89,7 @@ def _decoded(query: Query) -> tuple[Plan, Plan | None]:
 def _accept(plan: Plan) -> None:
     s = st.session_state
     s.plan, s.draft, s.problems, s.adjusted = plan, plan.document(), (), []
+    s.asked = ()  # fields that were set since the draft was last a plan
 
 
 # --- what the page reads -------------------------------------------------------------------------
@@ -249,9 +251,14 @@ def problems() -> tuple[Issue, ...]:
 
 
 def adjusted() -> list[Issue]:
-    """What gave way to the model that was chosen last."""
+    """What gave way to the model, or to the setting, that was chosen last."""
     found: list[Issue] = st.session_state.adjusted
     return found
+
+
+def adjusted_to() -> str:
+    """What it gave way to."""
+    return str(st.session_state.adjusted_to)
 
 
 def is_unchanged() -> bool:
@@ -266,8 +273,9 @@ def link_issues() -> list[Issue]:
 
 
 def repaired() -> tuple[Plan, list[Issue]]:
-    """The nearest valid plan to the draft, and what it changes."""
-    return link.repair(st.session_state.draft)
+    """The nearest valid plan to the draft that keeps what was set last, and what it changes."""
+    s = st.session_state
+    return link.nearest(s.draft, s.asked)
 
 
 # --- what widgets call ---------------------------------------------------------------------------
@@ -289,6 +297,7 @@ def change(changes: Mapping[str, Any]) -> None:
         _accept(Plan.of(draft))
     except PlanError as e:
         s.problems = e.issues
+        s.asked = tuple(dict.fromkeys([*(p for p in s.asked if p not in changes), *changes]))
         if "model" in changes:
             _fit_to_model(draft)
 
@@ -299,7 +308,7 @@ def _fit_to_model(draft: Mapping[str, Any]) -> None:
     fitted, mended = link.repair(draft, given=("model",))
     if fitted.model == draft["model"]:
         _accept(fitted)
-        s.adjusted = mended
+        s.adjusted, s.adjusted_to = mended, "this model"
 
 
 def use_model(config: Mapping[str, Any] | PlanError) -> None:
@@ -334,6 +343,14 @@ def replace(plan: Plan) -> None:
     """Show another plan altogether."""
     st.session_state.edited, st.session_state.link_issues = True, []
     _accept(plan)
+
+
+def use_nearest(plan: Plan, mended: list[Issue]) -> None:
+    """Show the nearest valid plan to a draft, and say what it changed."""
+    s = st.session_state
+    asked = " and ".join(f"{title_of(p)} {value_text(p, get(plan, p))}" for p in s.asked)
+    replace(plan)
+    s.adjusted, s.adjusted_to = mended, asked
 
 
 def undo_draft() -> None:

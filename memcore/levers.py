@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from memcore import link
 from memcore.errors import PlanError
 from memcore.evaluate import Pool, Training
-from memcore.plan import Plan, get, put, title_of, words_of
+from memcore.plan import Plan, get, put, title_of, value_text, words_of
 from memcore.report import Memory, Time
 from memcore.units import bytes_text
 
@@ -269,16 +269,6 @@ def differences(before: Plan, after: Plan) -> dict[str, Any]:
 
 
 SECTIONS = tuple(n for n, i in Plan.model_fields.items() if hasattr(i.annotation, "model_fields"))
-
-
-def value_text(path: str, value: Any) -> str:
-    """A field's value for people: the label of a word."""
-    words = words_of(path)
-    if words and value in words:
-        return words[value].label
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 # --- what is tried --------------------------------------------------------------------------------

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import functools
+import heapq
+import itertools
 import json
 import math
 import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -25,7 +28,7 @@ from memcore import catalog, policies
 from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
 from memcore.families import FAMILIES
 from memcore.model import check_depth
-from memcore.plan import Plan, get, put, resolve_model
+from memcore.plan import Plan, get, put, resolve_model, value_text, words_of
 
 VERSION = 1
 MAX_KEYS = 256
@@ -217,6 +220,95 @@ def _decoded(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
             given.add(path)
     plan, mended = repair(document, given)
     return plan, _first([_in_link(issue) for issue in issues + mended])
+
+
+def nearest(document: Mapping[str, Any], asked: Sequence[str]) -> tuple[Plan, list[Issue]]:
+    """The nearest valid plan that keeps what was asked for, and what was changed to reach it.
+
+    asked: the fields that somebody just set, in that order. Where they cannot all be kept the last
+    is; where that cannot either, it gives way like any other (`repair`).
+    """
+    for kept in dict.fromkeys((tuple(asked), tuple(asked[-1:]))):
+        found = _keeping(document, kept) if kept else None
+        if found:
+            plan = Plan.of(found)
+            return plan, [
+                Issue(path, f"{value_text(path, now)} is used in place of {value_text(path, was)}")
+                for path in _FIELDS
+                if (now := get(found, path)) != (was := get(document, path))
+            ]
+    return repair(document, given=asked)
+
+
+MAX_TRIED = 400  # documents that are looked at for the sake of what was asked for
+
+
+def _keeping(document: Mapping[str, Any], asked: Sequence[str]) -> dict[str, Any] | None:
+    """The document made valid with some of its fields as they are, or None where that is not found.
+
+    An issue is settled by setting a field, which is kept then too: to what the issue's own text
+    advises, or else to anything that settles it. What has the fewest fields set and issues left is
+    looked into first."""
+    tried = itertools.count()
+    first = copy.deepcopy(dict(document))
+    waiting = [(0, next(tried), first, frozenset(asked), _issues(first))]
+    while waiting:
+        _, _, here, kept, issues = heapq.heappop(waiting)
+        if not issues:
+            return here
+        issue = next((i for i in issues if i.field in kept), issues[0])
+        ways = _settled(here, issue, kept)
+        for path, trial in ways:
+            left = _issues(trial)
+            number = next(tried)
+            if number > MAX_TRIED:
+                return None
+            if issue not in left:
+                cost = len(kept) - len(asked) + 1 + len(left)
+                heapq.heappush(waiting, (cost, number, trial, kept | {path}, left))
+    return None
+
+
+def _settled(
+    document: dict[str, Any], issue: Issue, kept: Collection[str]
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Documents in which an issue may be settled, each with the field that was set."""
+    trial = copy.deepcopy(document)
+    wise = _MENDERS.get(issue.field)
+    if issue.field not in kept and wise and wise(trial, kept):
+        yield issue.field, trial
+        return
+    every = [alternative for alternative in _alternatives(document) if alternative[0] not in kept]
+    advised = [(path, value) for path, value in every if _says(issue.message, value)]
+    for alternatives in (advised, every):
+        helped = False
+        for path, value in alternatives:
+            trial = copy.deepcopy(document)
+            put(trial, path, value)
+            yield path, trial
+            helped = helped or issue not in _issues(trial)
+        if helped:
+            return
+
+
+def _says(message: str, value: Any) -> bool:
+    return bool(re.search(rf"\b{re.escape(_text(value))}\b", message))
+
+
+def _alternatives(document: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Every other word, switch and default of a plan's fields."""
+    for path, name in _FIELDS.items():
+        here, default = get(document, path), KEYS[name].default
+        values = words_of(path) or ((True, False) if isinstance(default, bool) else (default,))
+        yield from ((path, value) for value in values if value != here)
+
+
+def _issues(document: Mapping[str, Any]) -> tuple[Issue, ...]:
+    try:
+        Plan.of(document)
+    except PlanError as e:
+        return e.issues
+    return ()
 
 
 def repair(

@@ -704,6 +704,16 @@ def title_of(path: str) -> str:
     return field_of(path).title or path
 
 
+def value_text(path: str, value: Any) -> str:
+    """A field's value for people: the label of a word."""
+    words = words_of(path)
+    if words and value in words:
+        return words[value].label
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def resolve_model(model: str | Mapping[str, Any]) -> Model:
     """The Model behind a plan's `model`. Raises PlanError."""
     if isinstance(model, str):

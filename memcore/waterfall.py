@@ -8,8 +8,8 @@ from typing import Any
 
 from memcore.errors import PlanError
 from memcore.evaluate import Pool, Training
-from memcore.levers import differences, value_text
-from memcore.plan import Plan, put, title_of
+from memcore.levers import differences
+from memcore.plan import Plan, put, title_of, value_text
 from memcore.report import Time
 
 

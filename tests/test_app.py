@@ -223,6 +223,30 @@ def test_an_impossible_combination_keeps_the_last_plan_and_offers_two_ways_out()
     assert shown_plan(at).train.seq_len == 1024
 
 
+def test_the_nearest_valid_plan_keeps_what_was_just_asked_for() -> None:
+    """QLoRA is planned with PyTorch: the framework gives way to it, and the page says what did."""
+    at = unfolded({"gpu": "rtx-4090-24gb", "gpus": "1"})
+    at.selectbox(key="train_adapter").set_value("qlora").run()
+    alive(at)
+    assert shown_plan(at).train.adapter == "none"
+    at.button(key="nearest").click().run()
+    alive(at)
+    t = shown_plan(at).train
+    assert (t.adapter, t.framework, t.precision) == ("qlora", "pytorch", "bf16-pure")
+    note = next(info.value for info in at.info if "fitted to Adapter QLoRA" in info.value)
+    for word in ("is used in place of PyTorch FSDP2", "1 is used in place of 3", "bf16 pure"):
+        assert word in note
+
+
+def test_what_was_asked_for_before_gives_way_to_what_is_asked_for_now() -> None:
+    at = unfolded({"gpu": "rtx-4090-24gb", "gpus": "1"})
+    at.selectbox(key="train_adapter").set_value("qlora").run()
+    at.selectbox(key="train_offload_optimizer").set_value("cpu").run()
+    at.button(key="nearest").click().run()
+    alive(at)
+    assert shown_plan(at).train.offload_optimizer == "cpu"
+
+
 def test_a_second_change_can_settle_the_first() -> None:
     at = opened({"model": "gpt2", "seq": "512"})
     at.select_slider(key="train_seq_len").set_value(4096).run()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from memcore import Issue, Plan, PlanError, catalog, link, policies
-from memcore.plan import get
+from memcore.plan import get, put
 
 INLINE = {
     "model_type": "llama",
@@ -493,3 +493,49 @@ def test_experts_on_tensor_parallel_ranks_get_sequence_parallelism() -> None:
     document["train"] |= {"framework": "megatron", "kernels": "megatron", "zero": 1}
     plan, _ = link.repair(document)
     assert (plan.parallel.tp, plan.parallel.ep, plan.parallel.sequence_parallel) == (2, 8, True)
+
+
+ASKED = {
+    ("train.adapter", "qlora"): {},
+    ("train.offload_parameters", "cpu"): {},
+    ("train.offload_optimizer", "cpu"): {"train.adapter": "lora"},
+    ("train.precision", "fp8-mixed"): {},
+    ("train.framework", "megatron"): {},
+    ("train.framework", "pytorch"): {},
+    ("train.kernels", "megatron"): {},
+    ("train.zero", 1): {},
+    ("parallel.tp", 4): {"cluster.gpus": 6},
+    ("cluster.gpus", 7): {"parallel.tp": 2},
+    ("parallel.virtual_stages", 2): {"parallel.pp": 8, "parallel.schedule": "gpipe"},
+    ("train.early_stop", "on"): {"train.framework": "megatron", "train.kernels": "megatron",
+                                 "train.zero": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), ASKED)
+def test_the_nearest_plan_keeps_what_was_asked_for(field, value):
+    """And says each field that gave way to it, with what it was and what it is."""
+    document = Plan.of({}).document()
+    for path, other in ASKED[field, value].items():
+        put(document, path, other)
+    Plan.of(document)
+    put(document, field, value)
+    with pytest.raises(PlanError):
+        Plan.of(document)
+    plan, said = link.nearest(document, [field])
+    assert get(plan, field) == value
+    differing = {p for p in link.fields() if get(plan, p) != get(document, p)}
+    assert {issue.field for issue in said} == differing
+    assert all("in place of" in issue.message for issue in said)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("parallel.tp", 3), ("parallel.tp", 7), ("train.precision", "mxfp8")]
+)
+def test_what_no_other_field_can_make_possible_gives_way(field, value):
+    """32 heads do not divide by 3, and an H100 has no MXFP8."""
+    document = Plan.of({}).document()
+    put(document, field, value)
+    plan, said = link.nearest(document, [field])
+    assert get(plan, field) != value
+    assert said[0].field == field

@@ -16,9 +16,10 @@ from memcore.instants import Step
 from memcore.ledger import Amounts
 from memcore.memory import Counted, by_rank, count, depths_of, layers_of, steps_of, training_sizes
 from memcore.model import Model
-from memcore.plan import Plan
+from memcore.plan import Plan, field_of
 from memcore.policies import AVERAGED, DENSE, NO_LAYER, WEIGHT_DTYPES
 from memcore.report import Memory, Report, Serve, Time, TogetherMemory
+from memcore.rules import attention_missing
 from memcore.serving import servable, serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
@@ -255,6 +256,10 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
 def _model_notes(plan: Plan, step: Step) -> list[str]:
     """What the model's architecture makes of this plan's training."""
     model, notes = plan.architecture, []
+    usual = field_of("train.attention").default
+    if usual not in FAMILIES[model.family].attentions:
+        why = attention_missing(model, usual)
+        notes.append(f"{why[0].upper()}{why[1:]}; {plan.train.attention} attention is taken.")
     if note := FAMILIES[model.family].note:
         notes.append(note)
     if model.experts and (eight_bit := step.copies.eight_bit):

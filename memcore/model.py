@@ -332,11 +332,35 @@ def parse_config(text: str | bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise PlanError([Issue("model", "a config.json is one JSON object, in braces")])
     check_depth(value)
-    return value
+    return in_json(value)
+
+
+# What Python writes into the config.json of every model with Mamba-2 layers as [0.0, Infinity],
+# which JSON has not, and transformers 5 as the second form.
+UNLIMITED = "time_step_limit"
+INFINITY = {"__float__": "Infinity"}
+
+
+def in_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with its UNLIMITED, its own or that of a config inside it, in JSON's words."""
+    return {key: _spelled(key, value) for key, value in config.items()}
+
+
+def _spelled(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _finite(v) if k == UNLIMITED else v for k, v in value.items()}
+    return _finite(value) if key == UNLIMITED else value
+
+
+def _finite(limits: Any) -> Any:
+    if not isinstance(limits, (list, tuple)):
+        return limits
+    return [INFINITY if x == math.inf else x for x in limits]
 
 
 def check_depth(value: Any) -> None:
-    """Refuse a value nested deeper than any config.json, or with a number that JSON has not.
+    """Refuse a value nested deeper than any config.json, or with a number that JSON has not, but
+    for the infinity of UNLIMITED.
 
     Without recursion: the value is a stranger's.
     """
@@ -346,7 +370,8 @@ def check_depth(value: Any) -> None:
         if depth > MAX_CONFIG_DEPTH:
             raise PlanError([Issue("model", "nested too deeply to be a config.json")])
         for path, v in level:
-            if isinstance(v, float) and not math.isfinite(v):
+            unlimited = v == math.inf and path.rpartition(".")[0].endswith(f".{UNLIMITED}")
+            if isinstance(v, float) and not math.isfinite(v) and not unlimited:
                 raise PlanError([Issue(shown(path)[1:-1], f"{v} is not a number that JSON has")])
         level = [
             (f"{path}.{key}", child)
@@ -362,6 +387,7 @@ class Keys:
     def __init__(self, config: Mapping[str, Any], aliases: Mapping[str, str]):
         """aliases   other names of keys, and the key that each stands for (Family.aliases)"""
         self.issues: list[Issue] = []
+        self.notes: list[str] = []  # for Model.notes
         self.written: dict[str, str] = {}  # key -> the other name that this file has for it
         self.config: Mapping[str, Any] = self._by_own_names(config, aliases)
 

@@ -17,9 +17,9 @@ from pydantic.functional_validators import AfterValidator
 
 from memcore import catalog, policies, topology
 from memcore.errors import Issue, PlanError, did_you_mean, not_text, shown
-from memcore.families import from_config
+from memcore.families import FAMILIES, from_config
 from memcore.hardware import Accelerator, Node
-from memcore.model import Model, check_depth, standard_config
+from memcore.model import Model, check_depth, in_json, standard_config
 from memcore.rules import broken_rules
 
 VERSION = 1
@@ -527,13 +527,29 @@ class Plan(_Part):
     def __init__(self, **values: Any):
         if issues := not_text(values):
             raise PlanError(issues)
+        if isinstance(values.get("model"), Mapping):
+            values["model"] = in_json(values["model"])
         try:
             super().__init__(**values)
         except ValidationError as e:
             errors = e.errors(include_url=False)
             meant = [d for d in errors if not _other_form(d)] or errors
             raise PlanError(map(_issue, meant)) from None
+        self._take_the_attention_there_is()
         _check(self)
+
+    def _take_the_attention_there_is(self) -> None:
+        """Where the plan names no attention and the model's code has not the default, the best that
+        it has (rules.attention_missing says so in a note)."""
+        if "attention" in self.train.model_fields_set:
+            return
+        try:
+            runs = FAMILIES[self.architecture.family].attentions
+        except PlanError:  # is said with all else that is wrong
+            return
+        if self.train.attention not in runs:
+            train = self.train.model_copy(update={"attention": runs[-1]})
+            object.__setattr__(self, "train", train)
 
     @classmethod
     def of(cls, document: Any) -> Plan:

@@ -181,8 +181,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     if t.attention == policies.FLASH_3 and "flash" in runs:
         issues += _flash_3_issues(plan)
     elif t.attention not in runs:
-        which = f"{t.attention} attention for {model.family}"
-        why = f"{which} is not planned" if model.buckets else f"transformers has no {which}"
+        why = attention_missing(model, t.attention)
         issues.append(Issue("train.attention", f"{why}; set it to {' or '.join(runs)}"))
     kernels = FAMILIES[model.family].kernels
     if t.kernels not in kernels:
@@ -257,6 +256,12 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
         )
     issues += [Issue(r.field, r.message(sizes)) for r in SIZE_RULES if not r.holds(sizes)]
     return issues
+
+
+def attention_missing(model: Model, word: str) -> str:
+    """Why a model cannot run with an attention that its family has not."""
+    which = f"{word} attention for {model.family}"
+    return f"{which} is not planned" if model.buckets else f"transformers has no {which}"
 
 
 def _eight_bit_issues(plan: Plan) -> list[Issue]:

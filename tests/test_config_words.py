@@ -2,11 +2,15 @@
 
 What PyTorch itself counts for them is asked in test_pytorch_live.py."""
 
+import json
+
 import pytest
 
 from memcore import Plan, PlanError, catalog, evaluate
 from memcore.evaluate import parameters
-from memcore.families import from_config
+from memcore.families import FAMILIES, from_config
+from memcore.link import decode, encode
+from memcore.model import parse_config
 
 CODER_480B = {  # Qwen/Qwen3-Coder-480B-A35B-Instruct, with num_experts as transformers 5 saves it
     "model_type": "qwen3_moe", "hidden_size": 6144, "num_hidden_layers": 62,
@@ -138,3 +142,68 @@ def test_kimi_k2_is_deepseek_v3_by_another_name():
     assert from_config({"model_type": "kimi_k25", "text_config": kimi}) == from_config(
         kimi, "Your kimi_k25 model"
     )
+
+
+# -- words of no account --------------------------------------------------------------------------
+
+NEMOTRON_H_56B = {  # nvidia/Nemotron-H-56B-Base-8K
+    "model_type": "nemotron_h", "hidden_size": 8192, "intermediate_size": 32_768,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131_072,
+    "mamba_num_heads": 256, "mamba_head_dim": 64, "ssm_state_size": 256, "n_groups": 8,
+    "num_hidden_layers": 118, "time_step_limit": [0.0, float("inf")],
+    "hybrid_override_pattern": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-",
+}  # fmt: skip
+
+
+def test_a_limit_without_end_is_read():
+    """Python writes Infinity into the config.json of every model with Mamba-2 layers."""
+    text = json.dumps(NEMOTRON_H_56B)
+    assert "Infinity" in text
+    parsed = parse_config(text)
+    assert parameters(from_config(parsed)) == 56_324_350_464  # as transformers counts them
+    plan = Plan(model=NEMOTRON_H_56B)
+    assert json.dumps(evaluate(plan).to_dict(), allow_nan=False)
+    assert Plan(model=parsed) == plan == Plan.of(json.loads(json.dumps(plan.document())))
+    wrapped = {"model_type": "nemotron_vl", "text_config": NEMOTRON_H_56B}
+    assert json.dumps(Plan(model=wrapped).document(), allow_nan=False)
+
+
+def test_a_limit_without_end_goes_into_a_link():
+    plan = Plan(model=NEMOTRON_H_56B)
+    read, issues = decode(encode(plan))
+    assert (read, issues) == (plan, [])
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+def test_other_numbers_that_json_has_not_are_refused(number):
+    text = '{"model_type": "mamba2", "time_step_limit": [0.0, ' + number + "]}"
+    with pytest.raises(PlanError, match=r"model\.time_step_limit\.1"):
+        parse_config(text)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "olmoe", "gpt_oss"])
+def test_a_loss_that_balances_experts_is_noted(family):
+    plain = from_config({"model_type": family})
+    model = from_config({"model_type": family, "output_router_logits": True})
+    assert model == plain
+    assert "output_router_logits" in model.notes[-1]
+    assert not plain.notes
+
+
+NO_FLASH = {"bloom": "eager", "t5": "eager", "mt5": "eager", "llama4_text": "sdpa"}
+
+
+def test_families_without_the_usual_attention():
+    assert {f for f in FAMILIES if "flash" not in FAMILIES[f].attentions} == set(NO_FLASH)
+
+
+@pytest.mark.parametrize("family", NO_FLASH)
+def test_the_attention_that_there_is_is_taken_and_said(family):
+    report = evaluate(Plan(model={"model_type": family}, train={"seq_len": 512}))
+    assert report.plan["train"]["attention"] == NO_FLASH[family]
+    (note,) = [n for n in report.notes if f"flash attention for {family}" in n.lower()]
+    assert note.endswith(f"; {NO_FLASH[family]} attention is taken.")
+    again = Plan.of(report.plan)
+    assert evaluate(again).notes == report.notes
+    with pytest.raises(PlanError, match=r"train\.attention: .* set it to eager"):
+        Plan(model={"model_type": family}, train={"seq_len": 512, "attention": "flash"})

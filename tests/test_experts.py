@@ -116,7 +116,7 @@ def test_one_generated_token_reads_only_its_experts():
         ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok"),
         ({"model_type": "mixtral", "num_local_experts": "8"}, "num_local_experts"),
         ({"model_type": "mixtral", "router_jitter_noise": 2}, "router_jitter_noise"),
-        ({"model_type": "olmoe", "output_router_logits": True}, "output_router_logits"),
+        ({"model_type": "olmoe", "output_router_logits": "yes"}, "output_router_logits"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": "0"}, "mlp_only_layers"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [True]}, "mlp_only_layers"),
         ({"model_type": "qwen3_moe", "decoder_sparse_step": 0}, "decoder_sparse_step"),

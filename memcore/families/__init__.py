@@ -107,7 +107,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     model = family.config(keys, label)
     if keys.issues:
         raise PlanError(keys.issues)
-    return model
+    return replace(model, notes=(*model.notes, *keys.notes))
 
 
 def _wrapped(config: Mapping[str, Any], label: str) -> Model:

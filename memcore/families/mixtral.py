@@ -15,6 +15,7 @@ from memcore.ops import HIDDEN, gated_mlp, rms_norm
 from memcore.primitives import add, cast, linear, multiply, softmax
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
+from memcore.units import bytes_text
 
 Attention = Callable[[Tape, Structure, Tensor, str], Tensor]
 Mixture = Callable[[Tape, Structure, Tensor], Tensor]
@@ -29,7 +30,12 @@ def routing(k: Keys, key: str, experts: int, most: int) -> tuple[int, int]:
     chosen = k.count("num_experts_per_tok", most, 100_000)
     if chosen > experts:
         k.fail("num_experts_per_tok", f"{chosen:,} of {experts:,} experts; use at most all of them")
-    k.refuse("output_router_logits", False, None)  # else the loss gets a load-balancing term
+    if k.flag("output_router_logits", False):
+        k.notes.append(
+            "The config.json asks for output_router_logits: transformers then adds a loss that "
+            "balances the experts, which is not planned. In bf16 it keeps about "
+            f"{bytes_text(2 * experts)} more for each token and each layer with experts."
+        )
     return experts, chosen
 
 

@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
 BAD_INPUT = 2
+CHECKED = {"fits": 0, "tight": 3, "over": 1}  # exit statuses of a check
+WORST = (0, 3, 1, BAD_INPUT)  # the best first
 FIRST_PORT = 8501
 PARTS = 12  # of an explanation that are printed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0, 1 (failed) or 2 (bad input)."""
+    """Run the command line and return its exit status: 0, 1 (failed) or 2 (bad input); of a check
+    those of CHECKED, or 2 where there is no answer."""
     args = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):  # a label may hold what this terminal cannot write
         if hasattr(stream, "reconfigure"):
@@ -47,12 +50,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _fail(*(f"{_source(args)}{issue}" for issue in e.issues))
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
+        status = _failed(args)
     except KeyboardInterrupt:
         status = 130
     except Exception as e:
-        status = _fail(f"{_source(args)}{FAILED} ({fault(e)})", status=1)
+        status = _fail(f"{_source(args)}{FAILED} ({fault(e)})", status=_failed(args))
     return status
+
+
+def _failed(args: argparse.Namespace) -> int:
+    """The status of a command that failed; where 1 says that a plan does not fit, it is 2."""
+    return BAD_INPUT if _checks(args) else 1
+
+
+def _checks(args: argparse.Namespace) -> bool:
+    return bool(getattr(args, "check", False) or getattr(args, "check_serving", False))
 
 
 FAILED = "Memplan failed at this, which is Memplan's fault; please report it"
@@ -76,6 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     about = "print the Report as JSON; with -, read one plan a line and print one Report a line"
     sub.add_argument("--json", action="store_true", help=about)
+    about = (
+        "say by the exit status whether training fits (serving, where training is not planned): 0 "
+        "it fits, 1 it does not, 3 it is tight (the range of what it needs goes beyond the "
+        "memory), 2 there is no answer; of several plans the worst: 2, then 1, then 3"
+    )
+    sub.add_argument("--check", action="store_true", help=about)
+    about = "the same of the sequences that serving is asked for; with --check, of both"
+    sub.add_argument("--check-serving", action="store_true", help=about)
     about = "Say why a number of a plan's report is what it is, down to its factors and sources."
     sub = command("explain", _explain, about)
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
@@ -175,14 +195,20 @@ def _evaluate(args: argparse.Namespace) -> int:
     from memcore import evaluate
 
     if args.plan == "-" and args.json:
-        return _evaluate_lines(sys.stdin.buffer)
+        return _evaluate_lines(sys.stdin.buffer, args)
     plan = _plan(args)
     report = evaluate(plan)
     print(_json(report.to_dict(), indent=1) if args.json else _readable(plan, report))
-    return 0
+    return _checked(args, report)
 
 
-def _evaluate_lines(lines: IO[bytes]) -> int:
+def _checked(args: argparse.Namespace, report: Report) -> int:
+    """The exit status of what was asked to be checked, the worst; 0 where nothing was."""
+    asked = [report.verdict] * args.check + [report.serving_verdict] * args.check_serving
+    return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
+
+
+def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace) -> int:
     """One Plan per line in, one Report per line out, in order; a line that is bad, or that Memplan
     fails at, gives an `error`."""
     from memcore import evaluate
@@ -196,13 +222,15 @@ def _evaluate_lines(lines: IO[bytes]) -> int:
         if not line.strip():
             continue
         try:
-            answer = _json(evaluate(_plan_of(line)).to_dict())
+            report = evaluate(_plan_of(line))
+            answer = _json(report.to_dict())
+            status = max(status, _checked(args, report), key=WORST.index)
         except PlanError as e:
             status = BAD_INPUT
             issues = [{"field": i.field, "message": i.message} for i in e.issues]
             answer = _json({"error": str(e), "line": number, "issues": issues})
         except Exception as e:  # the lines that follow have their answers all the same
-            status = status or 1
+            status = max(status, _failed(args), key=WORST.index)
             error = f"{FAILED} ({fault(e)})"
             answer = _json({"error": error, "line": number, "issues": []})
         print(answer, flush=True)

@@ -305,6 +305,9 @@ class TogetherMemory:
     verdict: str  # 'fits', 'tight' or 'over'
 
 
+VERDICTS = ("fits", "tight", "over")  # the best first
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """active_parameters: those that one token meets, of a layer's experts only its own"""
@@ -320,6 +323,20 @@ class Report:
     together: TogetherMemory | None
     ledger: tuple[LedgerRow, ...]
     notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The worse of training's verdict and, with an engine on the same GPUs, theirs together;
+        of a plan whose training is not computed, serving's. 'fits', 'tight' or 'over'."""
+        if self.memory is None:
+            return self.serving_verdict
+        found = [self.memory.verdict, *([self.together.verdict] if self.together else [])]
+        return max(found, key=VERDICTS.index)
+
+    @property
+    def serving_verdict(self) -> str:
+        """Whether the sequences that serving is asked for fit; what is not served does not."""
+        return "fits" if self.serve and self.serve.fits else "over"
 
     def to_dict(self) -> dict[str, Any]:
         """The Report as plain JSON types; parts that were not computed are left out."""

@@ -59,6 +59,111 @@ def memplan(
     return run
 
 
+# --- what a script asks ---------------------------------------------------------------------------
+
+
+def of_length(tokens: int, **serve: int) -> dict[str, Any]:
+    return {"train": {"seq_len": tokens, "checkpointing": "none"}, "serve": serve}
+
+
+SHORT, LONG = 4096, 10_240
+
+
+def verdicts() -> dict[str, dict[str, Any]]:
+    """A plan of each verdict, found by its length."""
+    found: dict[str, dict[str, Any]] = {}
+    for tokens in range(SHORT, LONG + 1, 1024):
+        plan = of_length(tokens)
+        memory = evaluate(Plan.of(plan)).memory
+        assert memory
+        found.setdefault(memory.verdict, plan)
+    assert set(found) == {"fits", "tight", "over"}
+    return found
+
+
+STATUSES = {"fits": 0, "over": 1, "tight": 3}
+
+
+@pytest.mark.parametrize("verdict", STATUSES)
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_check_says_by_its_status_whether_a_plan_fits(
+    memplan: Callable[..., Ran], tmp_path: Path, verdict: str, form: tuple[str, ...]
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(verdicts()[verdict]))
+    plain = memplan("evaluate", file, *form)
+    checked = memplan("evaluate", file, "--check", *form)
+    assert plain.status == 0
+    assert (checked.status, checked.out, checked.err) == (STATUSES[verdict], plain.out, "")
+
+
+def test_check_of_what_is_not_a_plan(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    assert memplan("evaluate", tmp_path / "none.json", "--check").status == 2
+    assert memplan("evaluate", "-", "--check", given="{").status == 2
+    assert memplan("evaluate", "-", "--check", "--json", given="{\n").status == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (["fits", "fits"], 0),
+        (["tight", "fits"], 3),
+        (["over", "tight", "fits"], 1),
+        (["fits", "no plan", "over"], 2),
+        ([], 0),
+    ],
+)
+def test_check_of_several_plans_is_that_of_the_worst(
+    memplan: Callable[..., Ran], lines: list[str], status: int
+) -> None:
+    plans = verdicts() | {"no plan": {"train": {"micro_batch": 0}}}
+    given = "".join(f"{json.dumps(plans[word])}\n" for word in lines)
+    ran = memplan("evaluate", "-", "--json", "--check", given=given)
+    assert ran.status == status
+    assert len(ran.lines) == len(lines)
+
+
+def test_check_of_serving(memplan: Callable[..., Ran]) -> None:
+    """Training fits and 100,000 sequences do not; the other way round; and neither is asked."""
+    crowded = json.dumps(of_length(SHORT, concurrency=100_000))
+    assert memplan("evaluate", "-", "--check", given=crowded).status == 0
+    assert memplan("evaluate", "-", "--check-serving", given=crowded).status == 1
+    assert memplan("evaluate", "-", "--check-serving", "--check", given=crowded).status == 1
+    alone = json.dumps(of_length(LONG, concurrency=1))
+    assert memplan("evaluate", "-", "--check-serving", given=alone).status == 0
+    assert memplan("evaluate", "-", "--check-serving", "--check", given=alone).status == 1
+
+
+def test_check_is_serving_where_training_is_not_planned(memplan: Callable[..., Ran]) -> None:
+    for concurrency, status in ((1, 0), (10**6, 1)):
+        plan = {"model": "mamba2-780m", "serve": {"concurrency": concurrency}}
+        assert evaluate(Plan.of(plan)).memory is None
+        assert memplan("evaluate", "-", "--check", given=json.dumps(plan)).status == status
+
+
+def test_check_of_an_engine_beside_the_trainer(memplan: Callable[..., Ran]) -> None:
+    """The worse of the two verdicts."""
+    found = set()
+    for model, gpus in (("llama-3.2-1b", 8), ("llama-3.2-1b", 64), ("llama-3-8b", 64)):
+        together = {"kind": "grpo", "asleep": "all" if gpus == 8 else "nothing"}
+        plan = Plan.of({"model": model, "cluster": {"gpus": gpus}, "together": together})
+        report = evaluate(plan)
+        assert report.memory
+        assert report.together
+        words = {report.memory.verdict, report.together.verdict}
+        worst = next(w for w in ("over", "tight", "fits") if w in words)
+        found.add(worst)
+        ran = memplan("evaluate", "-", "--check", given=json.dumps(plan.document()))
+        assert ran.status == STATUSES[worst]
+    assert found == {"fits", "tight", "over"}
+
+
+def test_the_statuses_of_a_check_are_in_the_help(memplan: Callable[..., Ran]) -> None:
+    said = " ".join(memplan("evaluate", "--help").out.split())
+    for words in ("0 it fits", "1 it does not", "3 it is tight", "2 there is no answer"):
+        assert words in said
+
+
 def in_a_process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "memcore.cli", *arguments],

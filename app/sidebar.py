@@ -110,6 +110,8 @@ def _whole_run() -> None:
 
 
 def _serving() -> None:
+    for axis in ("tp", "pp"):
+        _steps(f"serve.{axis}", (0, *RANKS), _or_training(state.drafted(f"parallel.{axis}")))
     _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
     if state.plan().architecture.recurrence:
         _fields("serve.state_dtype")
@@ -122,6 +124,11 @@ def _serving() -> None:
     if state.drafted("serve.draft_tokens"):
         _fields("serve.draft_model", "serve.draft_acceptance")
     _fields("serve.offload_weights", "serve.offload_kv")
+
+
+def _or_training(ranks: int) -> Callable[[int], str]:
+    """How many ranks, where none says as many as train."""
+    return lambda n: f"{n:,}" if n else f"{ranks:,}, as in training"
 
 
 def _stream() -> None:
@@ -137,7 +144,10 @@ def _stream() -> None:
 def _together() -> None:
     _fields("together.kind")
     if state.drafted("together.kind") != "none":
-        _steps("together.engine_tp", RANKS)
+        if state.drafted("serve.tp"):
+            parts.small(f"Engine tensor parallel: {state.drafted('serve.tp'):,}, as at Serving.")
+        else:
+            _steps("together.engine_tp", RANKS)
         _fields("together.asleep", "together.trainer")
     if state.drafted("together.kind") in ("grpo", "ppo"):
         _fields("together.reference", "together.reward", "together.rollouts")

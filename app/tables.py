@@ -557,7 +557,7 @@ def limits(found: Sequence[Answer], rate: float) -> Rows:
             "what forbids more": LIMITS[a.limit],
             "first token": seconds_text(a.served.ttft_seconds) if a.value else "",
             "per token": seconds_text(a.served.tpot_seconds) if a.value else "",
-            "tensor parallel": a.plan.parallel.tp,
+            "tensor parallel": a.plan.serving_tp,
             "value": a.value,
         }
         for a in found

@@ -436,7 +436,7 @@ def _solved(answer: Answer) -> str:
         "context": f"Longest context: {answer.value:,} tokens, {p.serve.output_len:,} of them "
         f"generated, for {p.serve.concurrency:,} sequences at once",
         "concurrency": f"Most sequences: {answer.value:,} at once",
-        "gpus": f"Fewest GPUs: {answer.value:,}, tensor parallel {p.parallel.tp:,}, with "
+        "gpus": f"Fewest GPUs: {answer.value:,}, tensor parallel {p.serving_tp:,}, with "
         f"{p.serve.concurrency:,} sequences at once on each replica",
     }[answer.question]
     if not answer.value:

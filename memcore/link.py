@@ -142,6 +142,8 @@ KEYS = {
     "prefix": Key("serve.shared_prefix", 0),
     "maxlen": Key("serve.max_seq_len", 0),
     "seed": Key("serve.seed", 0),
+    "stp": Key("serve.tp", 0),
+    "spp": Key("serve.pp", 0),
     "slottft": Key("serve.target_ttft", 0.0),
     "slotpot": Key("serve.target_tpot", 0.0),
 }

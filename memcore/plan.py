@@ -339,6 +339,20 @@ _DRAFTS = {"none": policies.Word("None", "Guessed from the text, by n-grams.")} 
 
 
 class Serve(_Part):
+    tp: int = _field(
+        0,
+        "Tensor parallel, serving",
+        "Ranks of a replica that share each layer. 0: as many as in training.",
+        ge=0,
+        le=1024,
+    )
+    pp: int = _field(
+        0,
+        "Pipeline parallel, serving",
+        "Stages of a replica that share the layers. 0: as many as in training.",
+        ge=0,
+        le=1024,
+    )
     weight_dtype: _words(policies.WEIGHT_DTYPES) = _field(  # type: ignore[valid-type]
         "bf16", "Weight dtype", "How weights are stored for inference."
     )
@@ -469,7 +483,11 @@ class Together(_Part):
         "none", "Together with training", "What else runs on the GPUs that train."
     )
     engine_tp: int = _field(
-        1, "Engine tensor parallel", "GPUs that share one replica of the engine.", ge=1, le=1024
+        1,
+        "Engine tensor parallel",
+        "GPUs that share one replica of the engine, where serve.tp does not say it.",
+        ge=1,
+        le=1024,
     )
     asleep: _words(policies.ASLEEP) = _field(  # type: ignore[valid-type]
         "all", "Engine asleep", "What the engine gives up while the trainer computes."
@@ -602,6 +620,26 @@ class Plan(_Part):
         """Data-parallel ranks: gpus / (tp x pp x cp)."""
         p = self.parallel
         return self.cluster.gpus // (p.tp * p.pp * p.cp)
+
+    @property
+    def serving_tp(self) -> int:
+        """Tensor-parallel ranks of one replica that serves."""
+        return self.serve.tp or self.parallel.tp
+
+    @property
+    def serving_pp(self) -> int:
+        """Pipeline stages of one replica that serves."""
+        return self.serve.pp or self.parallel.pp
+
+    @property
+    def engine_tp(self) -> int:
+        """Tensor-parallel ranks of one replica of the engine beside a trainer."""
+        return self.serve.tp or self.together.engine_tp
+
+    @property
+    def engine_pp(self) -> int:
+        """Pipeline stages of the same; as many as serve.pp says, and not the trainer's."""
+        return self.serve.pp or 1
 
     @property
     def tokens_per_step(self) -> int:

@@ -227,6 +227,7 @@ class Serve:
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
     block_tokens          of keys and values in one: what the plan says, or as a state wants
     state_bytes_per_sequence   of sequence_bytes, what layers keep however long it is
+    tp, pp                ranks and stages of one replica; gpus_per_replica: both
     reserved_tokens       for which a sequence has memory from its start; 0 where none is reserved
     wasted_bytes_per_sequence   of sequence_bytes, what is never used, averaged over its life
     offloaded_bytes       of the weights, in the host's memory
@@ -270,6 +271,8 @@ class Serve:
     tokens_per_second: float
     prefill_bound_by: str
     decode_bound_by: str
+    tp: int
+    pp: int
     gpus_per_replica: int
     replicas: int
     rows: tuple[LedgerRow, ...]

@@ -522,12 +522,13 @@ def _together_issues(plan: Plan, model: Model | None) -> list[Issue]:
     t, gpus = plan.together, plan.cluster.gpus
     if t.kind == "none":
         return []
-    reason = ""
-    if gpus % t.engine_tp:
-        reason = f"{gpus:,} GPUs do not divide by {t.engine_tp:,} for each engine"
-    elif model is not None and model.heads % t.engine_tp:
-        reason = f"{model.heads:,} attention heads do not divide by {t.engine_tp:,}"
-    return [Issue("together.engine_tp", f"{reason}; use a divisor of them")] if reason else []
+    ranks, reason = plan.engine_tp * plan.engine_pp, ""
+    if gpus % ranks:
+        reason = f"{gpus:,} GPUs do not divide by {ranks:,} for each engine"
+    elif model is not None and model.heads % plan.engine_tp:
+        reason = f"{model.heads:,} attention heads do not divide by {plan.engine_tp:,}"
+    field = "serve.tp" if plan.serve.tp else "together.engine_tp"
+    return [Issue(field, f"{reason}; use a divisor of them")] if reason else []
 
 
 def _deepspeed_issues(plan: Plan) -> list[Issue]:
@@ -619,10 +620,38 @@ def _prediction_issues(plan: Plan, model: Model | None) -> list[Issue]:
     return [Issue("train.mtp_layers", message) for broken, message in refused if broken]
 
 
+def _replica_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """How the ranks of a replica that are not training's share the model and the GPUs."""
+    s, gpus = plan.serve, plan.cluster.gpus
+    issues = []
+
+    def refuse(field: str, message: str) -> None:
+        issues.append(Issue(f"serve.{field}", f"{message}, or 0 for as many as in training"))
+
+    if model is not None and s.tp:
+        heads = {"attention heads": model.heads, "heads of a layer's state": _state_heads(model)}
+        for what, n in heads.items():
+            if n % s.tp:
+                refuse("tp", f"{n:,} {what} do not divide by {s.tp:,}; choose a divisor of {n:,}")
+    if model is not None and s.pp > model.layers:
+        refuse("pp", f"{s.pp:,} stages for {model.layers:,} layers; use at most one per layer")
+    ranks = plan.serving_tp * plan.serving_pp
+    if (s.tp or s.pp) and ranks > gpus:
+        field = "tp" if s.tp else "pp"
+        refuse(
+            field, f"a replica has {ranks:,} ranks, tp x pp, but there are {gpus:,} GPUs; use fewer"
+        )
+    return issues
+
+
+def _state_heads(model: Model) -> int:
+    return int(model.sizes.get("SSM_HEADS", 0))
+
+
 def _serving_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What a server cannot do."""
-    s, p, issues = plan.serve, plan.parallel, []
-    ranks = p.tp * p.pp
+    s, issues = plan.serve, _replica_issues(plan, model)
+    ranks = plan.serving_tp * plan.serving_pp
     if policies.PREFILLS[s.prefill].elsewhere and plan.cluster.gpus < 2 * ranks:
         issues.append(
             Issue(
@@ -646,12 +675,12 @@ def _serving_issues(plan: Plan, model: Model | None) -> list[Issue]:
                     "or none",
                 )
             )
-        elif heads % p.tp:
+        elif heads % plan.serving_tp:
             issues.append(
                 Issue(
                     "serve.draft_model",
-                    f"its {heads:,} attention heads do not divide by tp {p.tp:,}; choose another, "
-                    "or none",
+                    f"its {heads:,} attention heads do not divide by tp {plan.serving_tp:,}; "
+                    "choose another, or none",
                 )
             )
     if model is not None and model.recurrence and s.offload_kv != "none":

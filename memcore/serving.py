@@ -143,7 +143,7 @@ class Server:
         kinds, stack = layers_of(model)
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
-        per_stage = -(-model.layers // plan.parallel.pp)
+        per_stage = -(-model.layers // plan.serving_pp)
         timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)
         draft = None
         if s.draft_tokens and s.draft_model != "none":
@@ -274,6 +274,7 @@ class Server:
     def _amounts(self, batch: int, tokens: int, images: int) -> Amounts:
         sizes = self.plan.sizes()
         sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.caches.attends}
+        sizes |= {"TP": self.plan.serving_tp, "PP": self.plan.serving_pp}
         sizes["IMAGES"] = images
         if self.plan.architecture.encoder_decoder:
             sizes |= {"S": self.plan.serve.prompt_len, "TARGET": tokens}
@@ -351,7 +352,8 @@ def _drafting(plan: Plan) -> Plan:
     attention = FAMILIES[catalog.model(name).family].attentions[-1]
     document["model"] = name
     document["serve"] |= {"draft_tokens": 0, "draft_model": "none", "offload_weights": 0.0}
-    document["parallel"] = {"tp": plan.parallel.tp}
+    document["serve"] |= {"tp": plan.serving_tp, "pp": 1}
+    document["parallel"] = {}
     document["train"] = {"attention": attention, "seq_len": 1}
     return Plan.of(document)
 
@@ -564,8 +566,10 @@ def serve(plan: Plan) -> Serve:
         tokens_per_second=running / time.each,
         prefill_bound_by=bound([*time.tower, *time.prefill]),
         decode_bound_by=bound(time.decode),
-        gpus_per_replica=plan.parallel.tp * plan.parallel.pp,
-        replicas=max(1, plan.cluster.gpus // (plan.parallel.tp * plan.parallel.pp)),
+        tp=plan.serving_tp,
+        pp=plan.serving_pp,
+        gpus_per_replica=plan.serving_tp * plan.serving_pp,
+        replicas=max(1, plan.cluster.gpus // (plan.serving_tp * plan.serving_pp)),
         rows=(*weights, *tables, *kv, *states, activations),
     )
 
@@ -586,7 +590,7 @@ def one_forward(server: Server) -> Amounts:
 
 def overheads(plan: Plan) -> list[constants.Constant]:
     """What occupies a serving GPU within the budget, outside the server's control."""
-    alone = plan.parallel.tp * plan.parallel.pp == 1
+    alone = plan.serving_tp * plan.serving_pp == 1
     if policies.KV_CACHES[plan.serve.kv_cache].pages:
         found = [constants.NON_TORCH if alone else constants.NON_TORCH_GROUP]
     else:
@@ -604,7 +608,7 @@ def beside(plan: Plan) -> list[constants.Constant]:
 def outer(server: Server, amounts: Amounts) -> list[Storage]:
     """Weights besides the layers', on the GPU that has more of them."""
     first, last = list(server.embed.parameters), list(server.head.parameters)
-    if server.plan.parallel.pp == 1:
+    if server.plan.serving_pp == 1:
         return first + last
     tied = server.plan.architecture.traits.tied_embeddings
     ends = {"first": first, "last": last + (first[:1] if tied else [])}

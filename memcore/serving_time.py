@@ -245,13 +245,13 @@ def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
     """What a forward takes besides its operations: links, the host, launches."""
     plan = server.plan
     rest = []
-    if plan.parallel.tp > 1:
+    if plan.serving_tp > 1:
         link, one = reduction(server, tokens)
         runs = server.reductions
         rest.append(Part(LINK, _only("tensor-parallel all-reduce", runs * one, link, runs),
                          tokens=tokens))  # fmt: skip
     if plan.serve.offload_kv == "cpu":
-        read = sum(p.time.hbm_bytes for p in found if p.kind == ATTENTION) / plan.parallel.pp
+        read = sum(p.time.hbm_bytes for p in found if p.kind == ATTENTION) / plan.serving_pp
         hidden = sum(p.time.seconds for p in found)
         exposed = max(0.0, read / host_rate(plan) - hidden)
         rest.append(Part(HOST, _only("cache from the host", exposed, "pcie", 1), weights=read))
@@ -291,7 +291,7 @@ def reduction(server: Server, tokens: int) -> tuple[str, float]:
     """Seconds of one all-reduce of the hidden states, and the link that takes most of them: over
     NVLink in one shot, where that is faster than a ring."""
     plan = server.plan
-    ranks = plan.parallel.tp
+    ranks = plan.serving_tp
     over = Links.of(plan, ranks)
     moved = 2.0 * tokens * server.plan.architecture.hidden_size
     ring = over.reduce(moved)

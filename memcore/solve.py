@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from memcore import policies
+from memcore import link, policies
 from memcore.errors import PlanError
 from memcore.plan import Plan
 from memcore.report import Serve
@@ -206,7 +206,7 @@ class _Load:
 
     @property
     def ranks(self) -> int:
-        return self.server.plan.parallel.tp * self.server.plan.parallel.pp
+        return self.server.plan.serving_tp * self.server.plan.serving_pp
 
     def first(self, running: int) -> float:
         return felt(self.server, running).first
@@ -260,7 +260,7 @@ def _divisors(n: int) -> list[int]:
 
 def _replica(plan: Plan, tp: int) -> Plan | None:
     """One replica of the plan on so many tensor-parallel ranks, with one to read its prompts."""
-    each = tp * plan.parallel.pp
+    each = tp * plan.serving_pp
     apart = policies.PREFILLS[plan.serve.prefill].elsewhere
     return _spread(plan, 2 * each if apart else each, tp, plan.serve.concurrency)
 
@@ -268,11 +268,15 @@ def _replica(plan: Plan, tp: int) -> Plan | None:
 def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:
     """The plan on other GPUs, or None where its rules forbid that."""
     document = plan.document()
-    ranks = tp * plan.parallel.pp * plan.parallel.cp
-    document["cluster"]["gpus"] = -(-gpus // ranks) * ranks
-    document["parallel"]["tp"] = tp
-    document["serve"]["concurrency"] = concurrency
+    document["cluster"]["gpus"] = gpus
+    document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": concurrency}
+    p = plan.parallel
+    if gpus % (p.tp * p.pp * p.cp):  # training that cannot be on so many GPUs gives way
+        document["parallel"] |= {"tp": tp, "pp": plan.serving_pp, "cp": 1}
     try:
         return Plan.of(document)
-    except PlanError:
-        return None
+    except PlanError as e:
+        found, _ = link.repair(document, error=e)
+    asked = found.document()
+    same = all(asked[part] == document[part] for part in ("model", "cluster", "serve"))
+    return found if same and found.parallel.ep == p.ep else None

@@ -136,8 +136,9 @@ def _frozen(step: Step) -> Step:
 
 
 def engine_plan(plan: Plan) -> Plan:
-    """The engine alone: the plan's serving over its own tensor-parallel ranks."""
-    alone = {"parallel": Parallel(tp=plan.together.engine_tp), "together": TogetherWords()}
+    """The engine alone: the plan's serving over its own ranks."""
+    own = plan.serve.model_copy(update={"tp": plan.engine_tp, "pp": plan.engine_pp})
+    alone = {"serve": own, "parallel": Parallel(), "together": TogetherWords()}
     return plan.model_copy(update=alone)
 
 

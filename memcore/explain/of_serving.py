@@ -138,17 +138,17 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
     elif r.consumer == "rests":
         formula = _unused(book, r)
         if field == "bytes" and r.count > 1:
-            formula = formula * known("layers", r.count, source="the plan: parallel.pp")
+            formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     elif r.consumer == "tables":
         each = width(r.dtype)
         formula = text_shape(book, r.shape, serving=True) * each
         if field == "bytes" and r.count > 1:
-            formula = formula * known("layers", r.count, source="the plan: parallel.pp")
+            formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     else:
         bits = known(f"bits of {r.dtype}", stored.bits(r.dtype), source=STORED)
         formula = ceiling(text_shape(book, r.shape, serving=True) * bits / 8)
         if field == "bytes" and r.count > 1:
-            formula = formula * known("layers", r.count, source="the plan: parallel.pp")
+            formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     return about(r.name, "bytes", formula, meaning, [r.source], r.certainty)
 
 
@@ -630,9 +630,20 @@ def _fits(book: Book) -> Explanation:
     return about("Serving fits", "", formula, "Whether every sequence asked for has its room.")
 
 
+@rule("serve.tp|pp")
+def _ranks(book: Book, which: str) -> Explanation:
+    own, what = (
+        getattr(book.plan.serve, which),
+        {"tp": "Tensor parallel", "pp": "Pipeline parallel"},
+    )
+    meaning = "Of one replica." if own else f"As in training: serve.{which} sets another."
+    formula = book.at(f"plan.serve.{which}" if own else f"plan.parallel.{which}")
+    return about(f"{what[which]} of serving", "", formula, meaning)
+
+
 @rule("serve.gpus_per_replica")
 def _gpus(book: Book) -> Explanation:
-    formula = book.at("plan.parallel.tp") * book.at("plan.parallel.pp")
+    formula = book.at("serve.tp") * book.at("serve.pp")
     return about("GPUs of a replica", "GPUs", formula, "One copy of the model.")
 
 
@@ -830,11 +841,11 @@ def _reductions(book: Book, part: Part) -> Formula:
     width = known("hidden size", plan.architecture.hidden_size, source="config.json")
     tokens = known("new tokens", part.tokens, source="the plan, and what fits")
     moved = known("bytes of a value", 2.0, "bytes", source="the dtype") * tokens * width
-    ring_of = both * ring(book, moved, o.bound_by, plan.parallel.tp)
-    over = Links.of(plan, plan.parallel.tp)
+    ring_of = both * ring(book, moved, o.bound_by, plan.serving_tp)
+    over = Links.of(plan, plan.serving_tp)
     if over.domains > 1 or not over.direct:
         return named * ring_of
-    others = known("other ranks", over.ranks - 1, source="the plan: parallel.tp")
+    others = known("other ranks", over.ranks - 1, source="ranks of a replica: serve.tp")
     shot = constant(constants.ONE_SHOT) + moved * others / fast(book, over.inside, 1)
     return named * smallest(ring_of, shot)
 

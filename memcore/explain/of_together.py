@@ -19,7 +19,7 @@ from memcore.together import (
     engine_plan,
 )
 
-OF_ENGINE = "that plan's serving: memplan explain serve.{field} with parallel.tp {tp} says more"
+OF_ENGINE = "that plan's serving: memplan explain serve.{field} with serve.tp {tp} says more"
 
 
 def _scene(book: Book) -> Scene:
@@ -60,7 +60,7 @@ def _part(book: Book, i: str, part: str) -> Explanation:
     phase = _phase(book, i)
     size, of, what = phase.parts[part], _parts(book, i)[part], f"{PARTS[part]}, {phase.label}"
     if isinstance(of, str):
-        tp = book.plan.together.engine_tp
+        tp = book.plan.engine_tp
         source = OF_ENGINE.format(field=of, tp=tp)
         meaning = f"What the engine says of one of its {tp:,} GPUs for this plan."
         return about(what, "bytes", None, meaning, [source], "assumed", size)
@@ -150,7 +150,7 @@ def _host_row(book: Book, part: str, n: str) -> Explanation:
 
 @rule("together.kv_capacity_tokens")
 def _tokens(book: Book) -> Explanation:
-    tp = book.plan.together.engine_tp
+    tp = book.plan.engine_tp
     source = OF_ENGINE.format(field="kv_capacity_tokens", tp=tp)
     meaning = "Tokens that the cache of one engine holds while rollouts are generated."
     value = book.together.kv_capacity_tokens

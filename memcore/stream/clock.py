@@ -197,7 +197,7 @@ def _clock(server: Server) -> Clock:
     rows = min(s.concurrency, s.max_batched_tokens) * new + 1
     host = None
     if s.offload_kv == "cpu":
-        moved = step.hbm_bytes / plan.parallel.pp / host_rate(plan)
+        moved = step.hbm_bytes / plan.serving_pp / host_rate(plan)
         host = rate(moved, seen, min(seen, model.window))
     sizes = sizes_to(max(s.max_batched_tokens, rows))
     scan = scanned = None

@@ -343,7 +343,7 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             "Prompts are read on one other replica with a cache as large, and sent one after the "
             "other. Whoever is put out is read again where it generates."
         )
-    if plan.parallel.pp > 1:
+    if plan.serving_pp > 1:
         notes.append("One batch passes the pipeline's stages at a time: they do not overlap.")
     if all(r.refused == r.requests for r in runs):
         notes.append(f"Nothing is served: a cache of {slots:,} tokens has no room for any request.")

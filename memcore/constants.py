@@ -239,6 +239,10 @@ CONTENTION = Constant(
     0.78, 0.78, "ratio", "measured",
     f"{FIT}. NCCL's kernels take processors and memory bandwidth from what runs beside them",
 )  # fmt: skip
+MOST_GPUS = Constant(
+    "GPUs of the largest step that times were held against", 2800, 2800, "GPUs", "measured",
+    "presets/evidence/times.toml",
+)  # fmt: skip
 TILE_START = Constant(
     "what a tile of a matrix product takes to begin and end, as if its sum were so much longer",
     620, 620, "elements", "measured",
@@ -366,6 +370,7 @@ ALL = (
     FLASH_3,
     POWER_EXPONENT,
     LAUNCH,
+    MOST_GPUS,
     TILE_START,
     CONTENTION,
     HBM_EFFICIENCY,

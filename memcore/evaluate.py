@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from memcore.answers import answers
 from memcore.blocks import build, structure_of
+from memcore.constants import MOST_GPUS
 from memcore.dims import Number, Shape, ceil_div, derive
 from memcore.experts import active
 from memcore.families import FAMILIES
@@ -190,7 +191,7 @@ def evaluate(plan: Plan) -> Report:
 
 def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[str]:
     """What a reader of the report should know besides its numbers."""
-    notes = list(plan.architecture.notes)
+    notes = [*plan.architecture.notes, *_booking_notes(plan, training is not None)]
     if training is None:
         notes.append(f"Training is not computed: {not_planned(plan)}")
     else:
@@ -212,6 +213,31 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
         f"Serving is not computed: {model.label} is an encoder, which generates nothing and has no "
         "KV cache."
     )
+    return notes
+
+
+def _booking_notes(plan: Plan, trained: bool) -> list[str]:
+    """What nobody can book, or nobody has measured, of the GPUs as they are counted."""
+    gpus, here, node, notes = plan.cluster.gpus, plan.gpus_per_node, plan.node, []
+    if plan.gpus_in_node > node.gpus:
+        notes.append(
+            f"{plan.gpus_in_node:,} GPUs in a node are more than the {node.gpus:,} of "
+            f"{node.label}: they are planned with its DRAM, PCIe and network all the same. Set "
+            "cluster.gpus_per_node to 0, or cluster.node to a host that has as many."
+        )
+    nodes, rest = divmod(gpus, here)
+    if rest and (nodes or here % rest):
+        filled = f"{nodes:,} of them and {rest:,} of another" if nodes else f"{rest:,} of one"
+        notes.append(
+            f"{gpus:,} GPUs fill no whole number of nodes of {here:,}, but {filled}: "
+            f"{here - rest:,} would stand idle. {(nodes + 1) * here:,} fill {nodes + 1:,}."
+        )
+    most = int(MOST_GPUS.middle)
+    if trained and gpus > most:
+        notes.append(
+            f"{gpus:,} GPUs are more than the {most:,} of the largest step that Memplan's times "
+            "were held against: what they wait for each other is extrapolated."
+        )
     return notes
 
 

@@ -247,6 +247,12 @@ def test_what_was_asked_for_before_gives_way_to_what_is_asked_for_now() -> None:
     assert shown_plan(at).train.offload_optimizer == "cpu"
 
 
+def test_gpus_that_nobody_can_book_are_said_on_the_page() -> None:
+    at = opened({"gpus": "7"})
+    alive(at)
+    assert any("stand idle" in line.value for line in at.markdown)
+
+
 def test_a_second_change_can_settle_the_first() -> None:
     at = opened({"model": "gpt2", "seq": "512"})
     at.select_slider(key="train_seq_len").set_value(4096).run()

@@ -256,7 +256,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
     gpu, node = plan.accelerator, plan.node
     used = report.memory.tiers if report.memory else {}
     capacities = report.memory.tier_capacities if report.memory else {}
-    peers = plan.gpus_in_node - 1
+    peers = plan.gpus_in_domain - 1
     moved: dict[str, float] = {}
     for transfer in report.time.transfers if report.time else ():
         moved[transfer.link] = moved.get(transfer.link, 0.0) + transfer.bytes
@@ -319,14 +319,14 @@ def tiers(plan: Plan, report: Report) -> Rows:
             peers * hbm,
             gpu.peer_bandwidth,
             traffic=moved.get("nvlink", 0.0),
-            what=f"the memory of the {peers:,} other GPUs of the node" if peers else "no peer",
+            what=f"the memory of {peers:,} other GPUs, over fast links" if peers else "no peer",
         ),
         row(
             "dram",
             "Host DRAM",
             "per node",
             node.dram_bytes,
-            gpu.pcie_bandwidth,
+            node.pcie_bandwidth,
             used=used.get("dram", 0),
             traffic=moved.get("pcie", 0.0),
             what=_living(report, "dram") or "nothing is offloaded to it",

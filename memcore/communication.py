@@ -127,7 +127,8 @@ def fast_rate(plan: Plan) -> float:
     gpu = plan.accelerator
     if not gpu.peer_bandwidth:
         return plan.node.pcie_bandwidth
-    return gpu.peer_bandwidth * (1.0 if gpu.peer_access else constants.THROUGH_HOST.middle)
+    through = 1.0 if gpu.peer_access else constants.THROUGH_HOST.middle
+    return gpu.peer_bandwidth * gpu.peer_payload * through
 
 
 AXES = {  # how a report calls the ranks of an axis

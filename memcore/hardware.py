@@ -30,6 +30,7 @@ class Accelerator(_Described):
     memory_bytes     as sold; usable_bytes: what a program can allocate, CUDA's total_memory
     peer_bandwidth   all its links to the others of its fast domain together, one way; 0: only over
                      PCIe, and where memory is unified, only over the network
+    peer_payload     share of peer_bandwidth that the links' own protocol leaves
     peer_access      whether it may read another's memory; if not, what they send each other goes
                      through the host's memory (stock GeForce drivers)
     pcie_bandwidth   to the host; the memory's own where it is unified
@@ -50,6 +51,7 @@ class Accelerator(_Described):
     l2_bytes: Bytes
     peer_link: Name = "none"
     peer_bandwidth: Rate = 0.0
+    peer_payload: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     peer_access: bool = True
     pcie_bandwidth: Rate
     unified_memory: bool = False

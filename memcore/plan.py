@@ -663,6 +663,11 @@ class Plan(_Part):
         return topology.domain(self.accelerator, self.node, self.gpus_per_node)
 
     @property
+    def gpus_in_domain(self) -> int:
+        """GPUs of this plan that fast links join."""
+        return min(self.gpus_per_domain, self.cluster.gpus)
+
+    @property
     def network_per_gpu(self) -> float:
         """B/s one way that one GPU has of its host's network, while all that run use it."""
         node = self.node

@@ -32,6 +32,7 @@ def test_every_row_of_every_table_is_compared_once():
                 evidence.measured_table()["runs"],
                 evidence.times_table()["runs"],
                 evidence.served_table()["runs"],
+                evidence.links_table()["runs"],
                 evidence.published_table(),
             ),
         )

@@ -33,6 +33,7 @@ from memcore.evidence.comparison import (
     relative,
 )
 from memcore.evidence.estimators import Estimate, estimates, estimators_table
+from memcore.evidence.links import compared_links, links_table
 from memcore.evidence.measured import compared_runs, measured_table
 from memcore.evidence.papers import (
     Published,
@@ -84,6 +85,7 @@ __all__ = [
     "calculators_table",
     "compare",
     "compared",
+    "compared_links",
     "compared_presets",
     "compared_published",
     "compared_runs",
@@ -93,6 +95,7 @@ __all__ = [
     "estimates",
     "estimators_table",
     "first_fixes",
+    "links_table",
     "measured_table",
     "method",
     "operations",
@@ -121,5 +124,6 @@ def compare() -> tuple[Comparison, ...]:
         *compared_runs(),
         *compared_times(),
         *compared_served(),
+        *compared_links(),
         *compared_published(),
     )

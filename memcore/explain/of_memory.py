@@ -66,6 +66,7 @@ OF_GPU = {
     "sms": ("multiprocessors", ""),
     "l2_bytes": ("L2 cache", "bytes"),
     "peer_bandwidth": ("bandwidth of all links to the peers, one way", "B/s"),
+    "peer_payload": ("share of it that the links' protocol leaves", ""),
     "watts": ("power of one board", "W"),
 }
 OF_NODE = {
@@ -561,7 +562,8 @@ def _tier(book: Book, name: str, field: str = "") -> Explanation:
         formula = book.at("hardware.sms") * book.at("hardware.l1_bytes_per_sm")
         return about("L1 and shared memory", "bytes", formula, "Of one GPU, on the chip.")
     if name == PEERS:
-        others = known("other GPUs of the node", book.plan.gpus_in_node - 1, source="the plan")
+        others = known("other GPUs of the fast domain", book.plan.gpus_in_domain - 1,
+                       source=book.plan.node.label)  # fmt: skip
         formula = others * book.at("hardware.usable_bytes")
         return about("Memory of the peers", "bytes", formula, "Over the link between them.")
     return book.explain(f"hardware.{CAPACITY[name]}")

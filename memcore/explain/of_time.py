@@ -536,6 +536,8 @@ def whole_fast(book: Book) -> Formula:
     if not gpu.peer_bandwidth:
         return book.at("hardware.pcie_bandwidth")
     rate = book.at("hardware.peer_bandwidth")
+    if gpu.peer_payload != 1:
+        rate = rate * book.at("hardware.peer_payload")
     return rate if gpu.peer_access else rate * constant(constants.THROUGH_HOST)
 
 

@@ -1,0 +1,38 @@
+"""Bandwidths between accelerators that others measured (presets/evidence/links.toml)."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.communication import Links
+from memcore.evidence.comparison import Comparison, of_run, text
+from memcore.plan import Plan
+
+BUS, PAIR = "all-reduce", "one to the next"
+LINK_TOLERANCE = 0.1
+
+
+@functools.cache
+def links_table() -> Mapping[str, Any]:
+    """`runs`, as the file has them."""
+    return tomllib.loads(text("links.toml"))
+
+
+@functools.cache
+def compared_links() -> tuple[Comparison, ...]:
+    """Every measured bandwidth beside ours."""
+    return tuple(map(compared_link, links_table()["runs"]))
+
+
+def compared_link(run: Mapping[str, Any]) -> Comparison:
+    plan, moved = Plan.of(run["plan"]), run["moved"]
+    over = Links.of(plan, plan.parallel.tp)
+    if run["what"] == PAIR:
+        ours = moved / max(over.send(moved).values())
+    else:  # nccl-tests, doc/PERFORMANCE.md: an all-reduce moves 2 (n - 1) / n of its bytes
+        ours = 2 * moved * (over.ranks - 1) / over.ranks / max(over.reduce(moved).values())
+    what = f"{run['what']} bandwidth"
+    return of_run(run, plan, what, run["value"], ours, "B/s", tolerance=LINK_TOLERANCE)

@@ -9,6 +9,7 @@ import streamlit as st
 
 from app import parts, state
 from app.fields import Field, field
+from app.text import plain
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
 from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, LOWER, Word
@@ -305,6 +306,9 @@ def _model() -> None:
         help=field("model").full_help,
         on_change=_model_chosen,
     )
+    if preset is None:
+        for note in state.plan().architecture.notes:
+            parts.small(plain(note))
     with st.expander("Your own config.json"):
         st.file_uploader(
             "Drop a Hugging Face config.json",

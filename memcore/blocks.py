@@ -96,6 +96,8 @@ def structure_of(
         table,
         again,
         stack=model.stack,
+        head=model.head,
+        one_class=model.classes == 1,
     )
     if model.tower is None:
         return own

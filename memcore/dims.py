@@ -149,6 +149,7 @@ SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
 ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
 RANK = Dim("RANK")  # of a low-rank adapter
 BUCKETS = Dim("BUCKETS")  # of distances between tokens, each with a bias for every head
+CLASSES = Dim("CLASSES")  # that a classifier tells apart
 TYPES = Dim("TYPES")  # rows of a table of token types
 HEIGHT, WIDTH = Dim("HEIGHT"), Dim("WIDTH")  # of an image, in pixels
 PATCH_H, PATCH_W = Dim("PATCH_H"), Dim("PATCH_W")  # of one of its patches

@@ -16,7 +16,7 @@ from memcore.hardware import FP32_PASSES, Accelerator
 from memcore.instants import Step
 from memcore.ledger import Amounts
 from memcore.memory import Counted, by_rank, count, depths_of, layers_of, steps_of, training_sizes
-from memcore.model import Model
+from memcore.model import CLASSIFICATION, EMBEDDING, Model
 from memcore.plan import Plan, field_of
 from memcore.policies import AVERAGED, DENSE, NO_LAYER, WEIGHT_DTYPES
 from memcore.report import Memory, Report, Serve, Time, TogetherMemory
@@ -210,8 +210,8 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
         notes += lacking(plan.accelerator, "Serving", words.product or words.compute)
         return notes + serving_notes(plan, served)
     notes.append(
-        f"Serving is not computed: {model.label} is an encoder, which generates nothing and has no "
-        "KV cache."
+        f"Serving is not computed: {model.label} is {_what(model)}, which generates nothing and "
+        "has no KV cache."
     )
     return notes
 
@@ -258,6 +258,13 @@ def lacking(gpu: Accelerator, what: str, dtype: str) -> list[str]:
             note += f" fp16 reaches {rate_text(fp16, 'FLOP/s')}."
         return [note]
     return [f"{start}: values are widened and products run in {runs}, {rate}."]
+
+
+def _what(model: Model) -> str:
+    """What a model that does not generate is."""
+    if FAMILIES[model.family].decoder:
+        return {CLASSIFICATION: "a classifier", EMBEDDING: "an embedding model"}[model.head]
+    return "an encoder"
 
 
 def _trained_notes(plan: Plan, trainable: int) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,10 @@ from memcore.units import count_text, parse_count
 MAX_CONFIG_BYTES = 1_000_000  # the largest published config.json is far below
 MAX_CONFIG_DEPTH = 20
 SMALLEST_SIZE, LARGEST_SIZE = 10**8, 2 * 10**12
+
+
+CAUSAL, MASKED = "causal", "masked"  # a language model: of the next token, of those left out
+CLASSIFICATION, EMBEDDING = "classification", "embedding"  # of a whole sequence; no head at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,39 @@ class Recurrence:
         }
 
 
+NAMED = 8  # keys that a note names
+
+
+def _first(names: Iterable[str]) -> str:
+    """The first few of some names, and how many more there are."""
+    (*listed,) = map(str, names)
+    more = f" and {len(listed) - NAMED:,} more" if len(listed) > NAMED else ""
+    return ", ".join(shown(name)[1:-1] for name in listed[:NAMED]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a config.json left open, and what of it is not read.
+
+    assumed   keys that decide sizes and that it has not, each with the default that is taken
+    unread    its keys that mean nothing here
+    """
+
+    assumed: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The same in sentences."""
+        found = []
+        if self.assumed:
+            listed = _first(f"{key} ({text})" for key, text in self.assumed)
+            found.append(f"config.json does not have {listed}: transformers' defaults are taken.")
+        if self.unread:
+            found.append(f"Of config.json these keys are not read: {_first(self.unread)}.")
+        return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A transformer: its sizes, its traits, and the kinds of its layers in order.
@@ -191,6 +228,10 @@ class Model:
     idle               of a tower: layers behind those whose result is read
     notes              what a reader should know of how its config.json was read; two models that
                        differ in it are the same
+    head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION or EMBEDDING
+    classes            that a classifier tells apart; 1: it scores a sequence with a number
+    class_name         that its config.json names, in transformers
+    reading            how its config.json was read; two models that differ in it are the same
     """
 
     family: str
@@ -225,6 +266,10 @@ class Model:
     stack: str = ""
     idle: int = 0
     notes: tuple[str, ...] = field(default=(), compare=False)
+    head: str = CAUSAL
+    classes: int = 0
+    class_name: str = ""
+    reading: Reading = field(default=Reading(), compare=False)
 
     @property
     def stack_before(self) -> str:
@@ -264,6 +309,7 @@ class Model:
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
             "BUCKETS": self.buckets,
+            "CLASSES": self.classes,
             **(self.recurrence.sizes if self.recurrence else {}),
             **(self.image or NO_IMAGE).sizes,
             **(
@@ -381,15 +427,102 @@ def check_depth(value: Any) -> None:
         ]
 
 
+# Keys that decide no tensor's size and no operation: names, tokens, how weights begin, how text is
+# generated, epsilons and factors, and what every library that trains or serves adds for itself.
+_HARMLESS = """
+cache_implementation sliding_window_size predict_special_tokens output_past _num_labels ignore_index
+image_seq_length projection_dim mamba_hidden_act mamba_expand expand n_group topk_group
+partial_rotary_factor full_attn_mod interpolate_factor is_llama_config activation_function
+encoder_stride hidden_act
+_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path
+_sliding_window_pattern add_cross_attention architectures attention_multiplier
+attention_softmax_in_fp32 attn_implementation attn_implementation_autoset attn_logit_softcapping
+audio_token_id auto_map aux_loss_alpha aux_loss_coef bad_words_ids base_model_tp_plan
+begin_of_text_id begin_suppress_tokens bias_dropout_fusion boi_token_id boi_token_index bos_token
+bos_token_id chunk_size_feed_forward classifier_dropout cls_token_id cross_attention_hidden_size
+decoder_start_token_id default_theta dense_act_fn diversity_penalty do_sample dtype early_stopping
+embedding_initializer_range embedding_multiplier encoder_no_repeat_ngram_size eoi_token_id
+eoi_token_index eos_token eos_token_id ep_size experts_per_token exponential_decay_length_penalty
+final_logit_softcapping finetuning_task forced_bos_token_id forced_eos_token_id
+gradient_checkpointing hf_quant_config id2label im_end_id im_start_id image_token_id
+image_token_index init_method_std init_std initial_context_length initializer_cutoff_factor
+initializer_factor initializer_range initializer_std is_decoder is_encoder_decoder is_gated_act
+label2id layer_norm_eps layer_norm_epsilon layernorm_epsilon length_penalty logits_scaling
+mask_token_id masked_softmax_fusion max_length max_sequence_length max_window_layers min_length
+model_name model_type moe_router_topk_scaling_factor move_model_to_device n_ctx
+no_repeat_ngram_size norm_eps norm_epsilon norm_topk_prob num_beam_groups num_beams num_labels
+num_return_sequences offset_alibi onnx_config original_max_position_embeddings output_attentions
+output_hidden_states output_router_logits output_scores pad_token pad_token_id prefix
+pretraining_tp problem_type pruned_heads quantization_config query_pre_attn_scalar
+relative_attention_max_distance remove_invalid_values reorder_and_upcast_attn repetition_penalty
+rescale_layernorm rescale_prenorm_residual residual_in_fp32 residual_multiplier return_dict
+return_dict_in_generate rms_norm_eps rope_interleave rope_local_base_freq rope_parameters
+rope_scaling rope_theta rotary_base rotary_emb_base routed_scaling_factor router_aux_loss_coef
+router_dtype router_z_loss_coef scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx
+scale_attn_weights scoring_func selective_checkpoint_enabled sep_token_id seq_aux
+sequence_parallel_enabled skip_bias_add skip_bias_add_qkv slow_but_exact summary_activation
+summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
+swiglu_limit task_specific_params temperature tie_encoder_decoder time_step_floor time_step_limit
+time_step_max time_step_min time_step_rank tokenizer_class top_k top_p topk_method torch_dtype
+torchscript transformers_version transformers_weights typical_p unk_token_id unsloth_fixed
+unsloth_version use_cache use_flash_attention use_flash_attn use_mamba_kernels use_sliding_window
+video_token_id vision_end_token_id vision_start_token_id
+"""
+HARMLESS = frozenset(_HARMLESS.split())
+
+
+WEIGHTLESS = (
+    "max_position_embeddings",
+    "n_positions",
+    "num_channels",
+    "no_rope_layer_interval",
+    "sliding_window_pattern",
+)  # counts whose usual value makes no weight larger
+
+
+class _Watched(dict[str, Any]):
+    """A config that notes which keys it was asked for, there or not."""
+
+    def __init__(self, config: Mapping[str, Any], asked: set[str]):
+        super().__init__(config)
+        self.asked = asked
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def peek(self, key: str) -> Any:
+        return super().get(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(str(key))
+        return super().__contains__(key)
+
+
 class Keys:
-    """Typed reads from a config that collect what is wrong instead of stopping at the first."""
+    """Typed reads from a config that collect what is wrong instead of stopping at the first.
+
+    asked     every key that was looked for
+    assumed   of those that decide sizes and are not there, what was taken instead
+    inside    the keys of the configs inside this one
+    head      of the class that the config names
+    """
 
     def __init__(self, config: Mapping[str, Any], aliases: Mapping[str, str]):
         """aliases   other names of keys, and the key that each stands for (Family.aliases)"""
         self.issues: list[Issue] = []
         self.notes: list[str] = []  # for Model.notes
         self.written: dict[str, str] = {}  # key -> the other name that this file has for it
-        self.config: Mapping[str, Any] = self._by_own_names(config, aliases)
+        self.asked: set[str] = {"model_type", "architectures"}
+        self.assumed: dict[str, Any] = {}
+        self.inside: dict[str, Keys] = {}
+        self.head = CAUSAL
+        self._given = {k: aliases.get(k, k) for k in config if isinstance(k, str)}
+        self._config = _Watched(self._by_own_names(config, aliases), self.asked)
 
     def _by_own_names(
         self, config: Mapping[str, Any], aliases: Mapping[str, str]
@@ -414,10 +547,43 @@ class Keys:
                 )
         return own
 
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._config
+
+    @config.setter
+    def config(self, config: Mapping[str, Any]) -> None:
+        self._config = _Watched(config, self.asked)
+
+    def assume(self, key: str, default: Any) -> None:
+        """Note what is taken for a key that decides sizes, where it is not there."""
+        if key not in self.config and key not in WEIGHTLESS:
+            self.assumed[key] = default
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Keys that nobody asked for, as they are written; what is null, or off, says nothing."""
+        return tuple(
+            key
+            for key, name in self._given.items()
+            if name not in self.asked and self._config.peek(name)
+        )
+
+    def reading(self) -> Reading:
+        """What was assumed and what was not read, of the configs inside this one too."""
+        assumed = [(key, _text_of(value)) for key, value in self.assumed.items()]
+        unread = [key for key in self.unread if key not in HARMLESS]
+        for place, keys in self.inside.items():
+            own = keys.reading()
+            assumed += [(f"{place}.{key}", text) for key, text in own.assumed]
+            unread += [f"{place}.{key}" for key in own.unread]
+        return Reading(tuple(assumed), tuple(unread))
+
     def fail(self, key: str, message: str) -> None:
         self.issues.append(Issue(f"model.{self.written.get(key, key)}", message))
 
     def count(self, key: str, default: int, most: int = 10**8) -> int:
+        self.assume(key, default)
         value = self.config.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             self.fail(key, f"must be a whole number, not {shown(value)}")
@@ -429,6 +595,7 @@ class Keys:
 
     def pair(self, key: str, default: int, most: int = 100_000) -> tuple[int, int]:
         """Height and width: one number for both, or a list of two."""
+        self.assume(key, default)
         value = self.config.get(key, default)
         both = value if isinstance(value, list) else [value, value]
         if len(both) != 2 or any(type(n) is not int or not 1 <= n <= most for n in both):
@@ -508,6 +675,13 @@ class Keys:
             self.fail(
                 key, f"{value:,} does not divide by {by_key} {by:,}; choose a multiple of {by:,}"
             )
+
+
+def _text_of(value: Any) -> str:
+    """A default for people."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 # Spelling in a config -> the operation that runs (transformers' ACT2FN).

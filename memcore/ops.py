@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from memcore import fused
 from memcore.dims import (
     BIASED_KV,
+    CLASSES,
     CP,
     FUSED,
     HALF_ROTARY,
@@ -39,7 +40,7 @@ from memcore.dims import (
     S,
     Shape,
 )
-from memcore.model import CHUNKED, EVERY, SLIDING
+from memcore.model import CHUNKED, CLASSIFICATION, EMBEDDING, EVERY, SLIDING
 from memcore.primitives import (
     add,
     cast,
@@ -471,6 +472,10 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
     """Logits, their fp32 copy, log-softmax and loss, as transformers' ForCausalLMLoss runs them."""
     if s.cross_entropy == VALUE:
         return value_head(t, x, width)
+    if s.head == EMBEDDING:
+        return x
+    if s.head == CLASSIFICATION:
+        return sequence_classifier(t, s, x, width)
     tied = s.traits.tied_embeddings
     if s.cross_entropy == "chunked":
         with t.scope("loss"):
@@ -509,6 +514,40 @@ def labelled_loss(t: Tape, logits: Tensor) -> Tensor:
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
         loss = nll_loss(t, softmax(t, read, "log_softmax"), labels)
         t.use(read, logits)  # the model's output holds the logits until it returns
+        return loss
+
+
+def sequence_classifier(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:
+    """transformers' GenericForSequenceClassification: a number for each class and token, of which
+    those of each sequence's last token are kept."""
+    logits = linear(t, "score", x, width, CLASSES, bias=False)
+    t.start("of the last tokens", logits)
+    rows, last = t.new("sequences", (B,), "int64"), t.new("last tokens", (B,), "int64")
+    chosen = t.new("of the last tokens", (B, CLASSES), logits.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new("score grad", logits.shape, logits.dtype)]
+
+    t.finish("of the last tokens", [logits], chosen, [rows, last], backward)
+    return classes_loss(t, s, chosen)
+
+
+def classes_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
+    """transformers' ForSequenceClassificationLoss: of one class the squared error of its number."""
+    if not s.one_class:
+        return labelled_loss(t, logits)
+    with t.scope("loss"):
+        targets = t.new("labels", (B,), logits.dtype)
+        read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
+        if t.autocast:
+            targets = cast(t, targets, "fp32", "labels (fp32)")
+        t.start("squared error", read, targets)
+        loss = t.new("loss", (), read.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            return [t.new("logits grad", read.shape, read.dtype)]
+
+        t.finish("squared error", [read], loss, [read, targets], backward)
         return loss
 
 

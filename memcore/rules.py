@@ -13,7 +13,7 @@ from memcore import catalog, policies
 from memcore.dims import maximum
 from memcore.errors import Issue
 from memcore.families import FAMILIES
-from memcore.model import Model
+from memcore.model import CAUSAL, CLASSIFICATION, EMBEDDING, Model
 
 if TYPE_CHECKING:
     from memcore.plan import Plan
@@ -192,7 +192,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
                 f"{' or '.join(kernels)}",
             )
         )
-    losses = FAMILIES[model.family].losses
+    losses = ("eager",) if beheaded(model) else FAMILIES[model.family].losses
     if t.cross_entropy not in losses:
         issues.append(
             Issue(
@@ -371,7 +371,10 @@ def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What frozen weights, and averages of the weights, are not known to run with."""
     t, p = plan.train, plan.parallel
     decodes = model is None or (
-        FAMILIES[model.family].decoder and model.tower is None and not model.stack
+        FAMILIES[model.family].decoder
+        and model.head == CAUSAL
+        and model.tower is None
+        and not model.stack
     )
     frozen = [
         (not decodes, "planned for decoders only; set it to none"),
@@ -435,9 +438,14 @@ def _frozen_issues(plan: Plan, model: Model | None) -> list[Issue]:
     return issues
 
 
+def beheaded(model: Model) -> bool:
+    """Whether a class of a decoder is planned that has no language model's head."""
+    return FAMILIES[model.family].decoder and model.head in (CLASSIFICATION, EMBEDDING)
+
+
 def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
     """What families that are known with data parallelism only are not known to run with."""
-    if not FAMILIES[model.family].alone:
+    if not FAMILIES[model.family].alone and not beheaded(model):
         return []
     issues = [
         Issue(f"parallel.{axis}", f"{model.family} is planned with data parallelism; set it to 1")

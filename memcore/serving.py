@@ -32,7 +32,7 @@ from memcore.families import FAMILIES
 from memcore.instants import Layers
 from memcore.ledger import AUTOGRAD, INFERENCE, Amounts, window
 from memcore.memory import layers_of
-from memcore.model import CHUNKED, SLIDING, Model, attends, recurs
+from memcore.model import CAUSAL, CHUNKED, SLIDING, Model, attends, recurs
 from memcore.pages import Pages
 from memcore.plan import Plan
 from memcore.recurrent import CONVOLUTION, SCAN, STATE
@@ -491,7 +491,7 @@ def cross_bytes(server: Server, amounts: Amounts) -> int:
 
 def servable(model: Model) -> bool:
     """Whether it generates, token by token."""
-    return FAMILIES[model.family].decoder
+    return FAMILIES[model.family].decoder and model.head == CAUSAL
 
 
 def serve(plan: Plan) -> Serve:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memcore.model import Traits
+from memcore.model import CAUSAL, Traits
 from memcore.policies import EightBit
 
 TOWER, IDLE, BRIDGE, MAIN = "tower", "idle", "bridge", ""
@@ -80,6 +80,7 @@ class Structure:
     depths     multi-token prediction behind the last layer, if there is any
     stack      of a tower: whose dimensions it has (dims.STACKS)
     tower      the layers before these
+    head       what comes behind them, as in Model; one_class: a classifier's is one number
     """
 
     family: str
@@ -103,6 +104,8 @@ class Structure:
     again: bool = False
     stack: str = ""
     tower: Structure | None = None
+    head: str = CAUSAL
+    one_class: bool = False
 
 
 @dataclass(frozen=True, slots=True)

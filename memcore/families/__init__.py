@@ -6,6 +6,7 @@ transformers 5.23.0.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,8 +42,8 @@ from memcore.families import (
     vit,
     wrappers,
 )
-from memcore.families.family import Family
-from memcore.model import Keys, Model
+from memcore.families.family import Family, labels
+from memcore.model import CAUSAL, CLASSIFICATION, EMBEDDING, HARMLESS, MASKED, Keys, Model
 
 FAMILIES: dict[str, Family] = {
     **llama.FAMILIES,
@@ -53,6 +54,7 @@ FAMILIES: dict[str, Family] = {
     **deepseek.FAMILIES,
     **qwen_moe.FAMILIES,
     **qwen3_next.FAMILIES,
+    **t5.FAMILIES,
     "bloom": bloom.FAMILY,
     "falcon": falcon.FAMILY,
     "gemma3": gemma3.FAMILY,
@@ -68,8 +70,6 @@ FAMILIES: dict[str, Family] = {
     "phi3": phi3.FAMILY,
     "seed_oss": seed_oss.FAMILY,
     "starcoder2": starcoder2.FAMILY,
-    "t5": t5.FAMILY,
-    "mt5": t5.FAMILY,
     "vit": vit.FAMILY,
 }
 
@@ -104,10 +104,22 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         )
         raise PlanError([Issue("model.model_type", message)])
     keys = Keys({**config, "model_type": SAME_AS.get(kind, kind)}, family.aliases)
+    keys.head = _head(keys, kind, family)
     model = family.config(keys, label)
-    if keys.issues:
-        raise PlanError(keys.issues)
-    return replace(model, notes=(*model.notes, *keys.notes))
+    issues = keys.issues or _sizeless(keys)
+    if issues:
+        raise PlanError(issues)
+    model, reading = _with_head(keys, model), keys.reading()
+    notes = (*model.notes, *keys.notes, *reading.notes)
+    if model.head == EMBEDDING:
+        notes = (NO_HEAD, *notes)
+    return replace(model, reading=reading, notes=notes)
+
+
+NO_HEAD = (
+    "An embedding model has no head and no logits: what its loss makes of the last hidden states "
+    "is not counted."
+)
 
 
 def _wrapped(config: Mapping[str, Any], label: str) -> Model:
@@ -129,3 +141,76 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
             for i in e.issues
         ) from None
     return replace(model, notes=(*model.notes, wrappers.left_out(config, model.hidden_size)))
+
+
+def _with_head(keys: Keys, model: Model) -> Model:
+    """The model with the head of its class."""
+    named = _class(keys)[0] or ""
+    if keys.head in (CAUSAL, MASKED):
+        return replace(model, head=keys.head, class_name=named)
+    untied = replace(model.traits, tied_embeddings=False)
+    return replace(
+        model, head=keys.head, class_name=named, traits=untied,
+        classes=labels(keys) if keys.head == CLASSIFICATION else 0,
+    )  # fmt: skip
+
+
+def _head(keys: Keys, kind: str, family: Family) -> str:
+    """The head of the class that a config names: of one that is not known, an issue."""
+    named, key = _class(keys)
+    words = {name.lower(): word for name, word in family.classes.items()}
+    if named is None:
+        return next(iter(family.classes.values()))
+    if named.lower() not in words:
+        listed = ", ".join(f"{name} ({word})" for name, word in family.classes.items())
+        keys.fail(
+            key,
+            f"{shown(named)} is not planned, and a {kind} model is not taken for it; of {kind} "
+            f"these are: {listed}. If the file is one of them, say so in architectures; of a head "
+            "that drafts for another model, or one with a part of its own, take that model's "
+            "config.json",
+        )
+        return CAUSAL
+    return words[named.lower()]
+
+
+def _class(keys: Keys) -> tuple[str | None, str]:
+    """The class that a config is of, and the key that says so: code of its own where it has some
+    and names no class besides."""
+    given = keys.config.get("architectures")
+    if given:
+        first = given[0] if isinstance(given, list) else given
+        return (first if isinstance(first, str) else repr(first)), "architectures"
+    own = keys.config.get("auto_map")
+    for auto in ("AutoModelForCausalLM", "AutoModel"):
+        name = own.get(auto) if isinstance(own, Mapping) else None
+        if isinstance(name, str):
+            return name.rpartition(".")[2], f"auto_map.{auto}"
+    return None, ""
+
+
+WIDTHS = ("hidden_size", "d_model", "n_embd", "n_embed")
+DEPTHS = ("num_hidden_layers", "num_layers", "n_layer")
+NEAR = 0.5  # of difflib's ratio
+
+
+def _sizeless(keys: Keys) -> list[Issue]:
+    """What a config without a width or a depth is refused with: transformers would take its own
+    defaults for them, and make another model without a word."""
+    strange = [key for key in keys.unread if key not in HARMLESS]
+    issues = []
+    for name in (*WIDTHS, *DEPTHS):
+        if name not in keys.assumed:
+            continue
+        what = "hidden size" if name in WIDTHS else "number of layers"
+        near = difflib.get_close_matches(name, strange, n=2, cutoff=NEAR)
+        message = f"missing; a model without its {what} is not planned"
+        if near:
+            message += f". Is it {' or '.join(map(shown, near))}, which is not a key of this model?"
+        elif strange:
+            message += f"; not known: {', '.join(map(shown, strange[:MOST_SHOWN]))}"
+        issues.append(Issue(f"model.{name}", message))
+    return issues
+
+
+MOST_SHOWN = 6  # keys that a message repeats

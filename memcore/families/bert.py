@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memcore.dims import CP, POSITIONS, TP, TYPES, VOCAB, D, Q, S
 from memcore.families.family import encoder
-from memcore.model import ACTIVATIONS, EVERY, Keys, Model, Traits
+from memcore.model import ACTIVATIONS, EVERY, MASKED, Keys, Model, Traits
 from memcore.ops import (
     KEYS,
     QUERIES,
@@ -30,6 +30,7 @@ def _config(k: Keys, label: str, family: str, vocab: int, offset: int) -> Model:
     heads = k.count("num_attention_heads", 12, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
     k.refuse("is_decoder", False, None)
+    k.refuse("position_embedding_type", "absolute", None)
     k.refuse("add_cross_attention", False, None)
     layers = k.count("num_hidden_layers", 12, 100_000)
     rows = k.count("max_position_embeddings", 512)
@@ -114,6 +115,6 @@ def _roberta(k: Keys, label: str) -> Model:
 
 
 FAMILIES = {
-    "bert": encoder(_bert, _embed, _layer, _head),
-    "roberta": encoder(_roberta, _embed, _layer, _head),
+    "bert": encoder(_bert, _embed, _layer, _head, {"BertForMaskedLM": MASKED}),
+    "roberta": encoder(_roberta, _embed, _layer, _head, {"RobertaForMaskedLM": MASKED}),
 }

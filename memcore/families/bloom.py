@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.dims import HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
-from memcore.families.family import Family
+from memcore.families.family import Family, decoder_classes
 from memcore.model import Keys, Model, Traits
 from memcore.ops import (
     KEYS,
@@ -111,4 +111,5 @@ FAMILY = Family(
         "num_attention_heads": "n_head",
         "n_embed": "hidden_size",  # renamed by its constructor, as Falcon's
     },
+    classes=decoder_classes("Bloom"),
 )  # fmt: skip

@@ -33,7 +33,7 @@ from memcore.dims import (
     Shape,
 )
 from memcore.experts import normalised, routed_experts, top_k
-from memcore.families.family import HF_OR_MEGATRON, Family
+from memcore.families.family import HF_OR_MEGATRON, Family, decoder_classes
 from memcore.families.llama import embed, head, llama_like
 from memcore.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.model import Keys, Model
@@ -87,6 +87,7 @@ def _latent(
     compressed = k.config.get("q_lora_rank", 1536) is not None
     if model.kv_heads != model.heads:
         k.fail("num_key_value_heads", "must be num_attention_heads: each head expands its own")
+    k.refuse("moe_layer_freq", 1, None)
     first = k.count_or_zero("first_k_dense_replace", dense_first)
     model = replace(
         model,
@@ -295,10 +296,12 @@ _layer = sparse_layer(_attention, _mixture)
 FAMILIES = {
     "deepseek_v2": Family(
         _v2, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
+        classes=decoder_classes("DeepseekV2"),
         aliases={"num_experts": "n_routed_experts"},
     ),
     "deepseek_v3": Family(
         _v3, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
+        classes=decoder_classes("DeepseekV3"),
         aliases={
             "num_local_experts": "n_routed_experts",
             "num_mtp_layers": "num_nextn_predict_layers",

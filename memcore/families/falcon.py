@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.dims import HEAD_DIM, QKV, TP, D, Q
-from memcore.families.family import Family
+from memcore.families.family import Family, decoder_classes
 from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import (
     KEYS,
@@ -136,4 +136,5 @@ FAMILY = Family(
         "n_layer": "num_hidden_layers",
         "n_head": "num_attention_heads",
     },
+    classes=decoder_classes("Falcon"),
 )  # fmt: skip

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 from memcore.dims import HEAD_DIM, KV_HEADS, TP, Shape
 from memcore.errors import shown
-from memcore.model import FULL, RECURRENT, SLIDING, Keys, Model
+from memcore.model import (
+    CAUSAL,
+    CLASSIFICATION,
+    EMBEDDING,
+    FULL,
+    RECURRENT,
+    SLIDING,
+    Keys,
+    Model,
+)
 from memcore.structure import Structure
 from memcore.tape import Tape, Tensor
 
@@ -40,6 +49,8 @@ class Family:
     trained            what training it needs is known; else it is planned for serving alone
     aliases            other names that transformers takes for a key, and the key that is read
                        (attribute_map of its configuration class, or what its constructor renames)
+    classes            of transformers, each with its head (model.CAUSAL, ...); the first is taken
+                       where a config.json names none
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
@@ -60,6 +71,22 @@ class Family:
     bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
     carries: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str] = field(default_factory=dict)
+
+
+def decoder_classes(stem: str, base: str = "Model", classifier: bool = True) -> dict[str, str]:
+    """The classes of a decoder by what its names begin with: with a language model's head, with
+    none, and, where there is one, with a classifier's."""
+    found = {f"{stem}ForCausalLM": CAUSAL, f"{stem}{base}": EMBEDDING}
+    return found | ({f"{stem}ForSequenceClassification": CLASSIFICATION} if classifier else {})
+
+
+def labels(k: Keys) -> int:
+    """Classes of a classifier: as many as `id2label` names, else `num_labels`."""
+    named = k.config.get("id2label")
+    if isinstance(named, dict) and "num_labels" not in k.config:
+        return max(1, len(named))
+    return k.count_or("num_labels", 2)
 
 
 def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:
@@ -128,8 +155,10 @@ def encoder(
     embed: Callable[[Tape, Structure], Tensor],
     layer: Callable[[Tape, Structure, Tensor, str], Tensor],
     head: Callable[[Tape, Structure, Tensor], Tensor],
+    classes: Mapping[str, str],
 ) -> Family:
     """A family that reads whole sequences and generates nothing."""
     return Family(
-        config, embed, layer, head, kernels=HF_ONLY, losses=("eager",), decoder=False, alone=True
-    )
+        config, embed, layer, head, kernels=HF_ONLY, losses=("eager",), decoder=False, alone=True,
+        classes=classes,
+    )  # fmt: skip

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, TP, D, Q
-from memcore.families.family import WITH_LIGER, Family, layer_kinds
+from memcore.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.families.llama import windowed
-from memcore.model import ACTIVATIONS, Keys, Model, Traits
+from memcore.model import ACTIVATIONS, CAUSAL, CLASSIFICATION, EMBEDDING, Keys, Model, Traits
 from memcore.ops import (
     KEYS,
     QUERIES,
@@ -117,10 +117,22 @@ def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, rms_norm_plus_one(t, x, "norm"))
 
 
+CLASSES = {
+    "Gemma3ForCausalLM": CAUSAL,
+    "Gemma3TextModel": EMBEDDING,
+    "Gemma3TextForSequenceClassification": CLASSIFICATION,
+}
+
 FAMILIES = {
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
     "gemma2": Family(
-        _gemma2, embed, layer, head, attentions=("eager", "flash"), kernels=WITH_LIGER
+        _gemma2,
+        embed,
+        layer,
+        head,
+        attentions=("eager", "flash"),
+        kernels=WITH_LIGER,
+        classes=decoder_classes("Gemma2"),
     ),
-    "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER),
+    "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER, classes=CLASSES),
 }

@@ -14,7 +14,7 @@ from memcore.dims import MERGED, PATCHES, B, D, of_stack
 from memcore.families import gemma
 from memcore.families.family import HF_ONLY, Family
 from memcore.families.llava import VISION, part, text_embedding
-from memcore.model import Keys, Model
+from memcore.model import CAUSAL, Keys, Model
 from memcore.ops import HIDDEN, rms_norm_plus_one
 from memcore.primitives import (
     cast,
@@ -85,4 +85,5 @@ FAMILY: Family = Family(
         "boi_token_id": "boi_token_index",
         "eoi_token_id": "eoi_token_index",
     },
+    classes={"Gemma3ForConditionalGeneration": CAUSAL},
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcore.dims import CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.families.family import WITH_MEGATRON, Family
-from memcore.model import ACTIVATIONS, Keys, Model, Traits
+from memcore.model import ACTIVATIONS, CAUSAL, CLASSIFICATION, EMBEDDING, Keys, Model, Traits
 from memcore.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
 from memcore.primitives import (
     add,
@@ -90,5 +90,10 @@ FAMILY = Family(
         "max_position_embeddings": "n_positions",
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
+    },
+    classes={
+        "GPT2LMHeadModel": CAUSAL,
+        "GPT2Model": EMBEDDING,
+        "GPT2ForSequenceClassification": CLASSIFICATION,
     },
 )  # fmt: skip

@@ -21,7 +21,7 @@ from memcore.dims import (
     Shape,
 )
 from memcore.experts import Stacks, routed_experts, top_k
-from memcore.families.family import HF_ONLY, Family, layer_kinds
+from memcore.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
 from memcore.families.llama import embed, llama_like, windowed
 from memcore.families.mixtral import routing, with_experts
 from memcore.model import Keys, Model
@@ -212,4 +212,5 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILY = Family(
     _config, embed, _layer, _head, attentions=("eager", "flash"), kernels=HF_ONLY,
     aliases={"num_experts": "num_local_experts"},
+    classes=decoder_classes("GptOss"),
 )  # fmt: skip

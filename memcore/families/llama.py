@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from memcore.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
-from memcore.families.family import WITH_BOTH, Family, heads_of, layer_kinds
+from memcore.families.family import WITH_BOTH, Family, decoder_classes, heads_of, layer_kinds
 from memcore.model import (
     ACTIVATIONS,
     FULL,
@@ -65,6 +65,8 @@ def llama_like(
     heads = k.count("num_attention_heads", heads, 10**6)
     default_kv = heads if kv_heads is None else kv_heads
     absent = "num_key_value_heads" not in k.config
+    if default_kv != heads:
+        k.assume("num_key_value_heads", default_kv)
     kv = default_kv if absent else k.count_or("num_key_value_heads", heads, 10**6)
     if head_dim is None:
         heads_of(k, hidden, heads, kv)
@@ -157,7 +159,7 @@ def _mistral(k: Keys, label: str) -> Model:
 
 def _qwen(k: Keys, model: Model) -> Model:
     """Qwen's windows: off unless use_sliding_window, and then from max_window_layers on."""
-    uses = k.flag("use_sliding_window", False) and k.config.get("sliding_window", 4096) is not None
+    uses = k.config.get("sliding_window", 4096) is not None and k.flag("use_sliding_window", False)
     start = k.count_or_zero("max_window_layers", 28)
     kinds = layer_kinds(k, model.layers, lambda i: uses and i >= start)
     if not uses:
@@ -243,10 +245,27 @@ def _smollm3(k: Keys, label: str) -> Model:
 
 
 FAMILIES = {
-    "llama": Family(_llama, embed, layer, head, kernels=WITH_BOTH),
-    "mistral": Family(_mistral, embed, layer, head, kernels=WITH_BOTH),
-    "qwen2": Family(_qwen2, embed, layer, head, kernels=WITH_BOTH),
-    "qwen3": Family(_qwen3, embed, layer, head, kernels=WITH_BOTH),
-    "granite": Family(_granite, embed, layer, head, kernels=WITH_BOTH),
-    "smollm3": Family(_smollm3, embed, layer, head, kernels=WITH_BOTH),
+    "llama": Family(
+        _llama, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Llama")
+    ),
+    "mistral": Family(
+        _mistral, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Mistral")
+    ),
+    "qwen2": Family(
+        _qwen2, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Qwen2")
+    ),
+    "qwen3": Family(
+        _qwen3, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Qwen3")
+    ),
+    "granite": Family(
+        _granite,
+        embed,
+        layer,
+        head,
+        kernels=WITH_BOTH,
+        classes=decoder_classes("Granite", classifier=False),
+    ),
+    "smollm3": Family(
+        _smollm3, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("SmolLM3")
+    ),
 }

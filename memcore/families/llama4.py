@@ -24,7 +24,7 @@ from memcore.dims import (
     Shape,
 )
 from memcore.experts import SCORED, Stacks, added, gated, routed_experts, top_k
-from memcore.families.family import HF_ONLY, Family
+from memcore.families.family import HF_ONLY, Family, decoder_classes
 from memcore.families.llama import embed, head, llama_like
 from memcore.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.model import CHUNKED, FULL, Keys, Model, nope, turns
@@ -211,4 +211,5 @@ FAMILY = Family(
     kernels=HF_ONLY,
     note="transformers trains this model with every token in every expert, most with weight zero: "
     "activations and FLOPs are those of all experts, model FLOPs and MFU of the chosen ones.",
+    classes=decoder_classes("Llama4", "TextModel", classifier=False),
 )

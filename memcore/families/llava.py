@@ -13,7 +13,7 @@ from memcore.dims import MAIN, PATCHES, VOCAB, B, D, S, of_stack
 from memcore.errors import shown
 from memcore.families import llama
 from memcore.families.family import HF_ONLY, Family
-from memcore.model import Keys, Model
+from memcore.model import CAUSAL, Keys, Model
 from memcore.ops import HIDDEN, activation, token_embedding
 from memcore.primitives import contiguous, embedding, linear, scattered_into, split
 from memcore.structure import Structure
@@ -37,6 +37,7 @@ def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[
     keys = Keys(
         {**(defaults if word == kind else {}), **given, "model_type": word}, known[word].aliases
     )
+    k.inside[key] = keys
     model = known[word].config(keys, "")
     for issue in keys.issues:
         k.fail(f"{key}.{issue.field.removeprefix('model.')}", issue.message)
@@ -97,4 +98,5 @@ FAMILY: Family = Family(
     _config, token_embedding, llama.layer, llama.head, kernels=HF_ONLY, losses=("eager",),
     alone=True, before=text_embedding, bridge=_bridge,
     aliases={"image_token_id": "image_token_index"},
+    classes={"LlavaForConditionalGeneration": CAUSAL},
 )  # fmt: skip

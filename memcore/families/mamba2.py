@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from memcore.dims import FUSED, TP, D, F
 from memcore.errors import shown
-from memcore.families.family import HF_ONLY, Family, mixed_kinds
+from memcore.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
 from memcore.families.llama import attention, embed, head, llama_like, scaled
 from memcore.families.mixtral import granite_mixture, routing, with_experts
 from memcore.model import (
@@ -268,16 +268,21 @@ def _falcon_h1_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 WORDS_OF_LAYERS = {"layer_types": "layers_block_type"}
 
 FAMILIES = {
-    "mamba2": Family(_mamba2, embed, _mamba2_layer, head, kernels=HF_ONLY, trained=False),
+    "mamba2": Family(
+        _mamba2, embed, _mamba2_layer, head, kernels=HF_ONLY, trained=False,
+        classes=decoder_classes("Mamba2", classifier=False),
+    ),
     "bamba": Family(
         _bamba, embed, _bamba_layer, head, kernels=HF_ONLY, trained=False, aliases=WORDS_OF_LAYERS,
+        classes=decoder_classes("Bamba", classifier=False),
     ),
     "granitemoehybrid": Family(
         _granite, embed, _granite_layer, head, kernels=HF_ONLY, trained=False,
+        classes=decoder_classes("GraniteMoeHybrid", classifier=False),
         aliases={"layers_block_type": "layer_types"},
     ),
     "falcon_h1": Family(
         _falcon_h1, embed, _falcon_h1_layer, head, kernels=HF_ONLY, trained=False,
-        aliases=WORDS_OF_LAYERS,
+        aliases=WORDS_OF_LAYERS, classes=decoder_classes("FalconH1", classifier=False),
     ),
 }  # fmt: skip

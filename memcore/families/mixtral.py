@@ -8,7 +8,7 @@ from dataclasses import replace
 from memcore import megatron
 from memcore.dims import EXPERTS, D
 from memcore.experts import routed_experts, softmax_router, top_k
-from memcore.families.family import HF_ONLY, HF_OR_MEGATRON, Family
+from memcore.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
 from memcore.families.llama import attention, embed, head, llama_like, scaled, windowed
 from memcore.model import FULL, SLIDING, Keys, Model, dense, is_dense
 from memcore.ops import HIDDEN, gated_mlp, rms_norm
@@ -132,8 +132,14 @@ FAMILIES = {
         head,
         kernels=HF_OR_MEGATRON,
         aliases={"num_experts": "num_local_experts"},
+        classes=decoder_classes("Mixtral"),
     ),
     "granitemoe": Family(
-        _granite, embed, sparse_layer(attention, granite_mixture), head, kernels=HF_ONLY
+        _granite,
+        embed,
+        sparse_layer(attention, granite_mixture),
+        head,
+        kernels=HF_ONLY,
+        classes=decoder_classes("GraniteMoe", classifier=False),
     ),
 }

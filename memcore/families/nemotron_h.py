@@ -9,7 +9,14 @@ from memcore.dims import SHARED_F, TP, D, F, Factor, Q
 from memcore.errors import shown
 from memcore.experts import Stacks, routed_experts
 from memcore.families.deepseek import router
-from memcore.families.family import HF_ONLY, MIXERS, Family, mixed_kinds, state_dtype
+from memcore.families.family import (
+    HF_ONLY,
+    MIXERS,
+    Family,
+    decoder_classes,
+    mixed_kinds,
+    state_dtype,
+)
 from memcore.families.llama import embed, head, llama_like
 from memcore.families.mixtral import routing, with_experts
 from memcore.model import (
@@ -52,6 +59,7 @@ def _config(k: Keys, label: str) -> Model:
         router_normalised=k.flag("norm_topk_prob", True),
     )  # fmt: skip
     k.refuse("moe_latent_size", None)
+    k.refuse("n_shared_experts", 1, None)
     if model.layers != len(kinds):
         k.fail("num_hidden_layers", f"{model.layers:,} layers, but {len(kinds):,} are named")
     heads, groups = k.count("mamba_num_heads", 128, 10**6), k.count("n_groups", 8, 10**6)
@@ -94,6 +102,8 @@ def _kinds(k: Keys) -> tuple[str, ...]:
             k.fail("hybrid_override_pattern", message)
             return (RECURRENT,)
         return tuple(LETTERS[letter] for letter in pattern)
+    if listed is None:
+        k.assume("num_hidden_layers", len(DEFAULT))
     words = DEFAULT if listed is None else listed
     if not isinstance(words, (list, tuple)) or not words:
         k.fail("layers_block_type", f"must be a list of {', '.join(KINDS)}, not {shown(words)}")
@@ -149,4 +159,5 @@ FAMILY = Family(
         "mamba_conv_bias": "use_conv_bias",
         "mamba_chunk_size": "chunk_size",
     },
+    classes=decoder_classes("NemotronH", classifier=False),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcore.dims import KV, TP, D, Q
-from memcore.families.family import WITH_LIGER, Family
+from memcore.families.family import WITH_LIGER, Family, decoder_classes
 from memcore.families.llama import embed, llama_like
 from memcore.model import Keys, Model
 from memcore.ops import (
@@ -53,4 +53,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, rms_norm_fp32_weight(t, x, "norm"))
 
 
-FAMILY = Family(_config, embed, _layer, _head, kernels=WITH_LIGER)
+FAMILY = Family(_config, embed, _layer, _head, kernels=WITH_LIGER, classes=decoder_classes("Olmo2"))

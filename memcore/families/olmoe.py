@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcore.dims import KV, TP, D, Q
 from memcore.experts import routed_experts, softmax_router
-from memcore.families.family import HF_ONLY, Family
+from memcore.families.family import HF_ONLY, Family, decoder_classes
 from memcore.families.llama import embed, head, llama_like
 from memcore.families.mixtral import routing, sparse_layer, with_experts
 from memcore.model import Keys, Model
@@ -72,4 +72,5 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILY = Family(
     _config, embed, sparse_layer(_attention, _mixture), head, kernels=HF_ONLY,
     aliases={"num_local_experts": "num_experts"},
+    classes=decoder_classes("Olmoe", classifier=False),
 )  # fmt: skip

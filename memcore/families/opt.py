@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcore.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
-from memcore.families.family import Family
+from memcore.families.family import Family, decoder_classes
 from memcore.model import ACTIVATIONS, Keys, Model, Traits
 from memcore.ops import (
     KEYS,
@@ -115,4 +115,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, x)
 
 
-FAMILY = Family(_config, _embed, _layer, _head)
+FAMILY = Family(_config, _embed, _layer, _head, classes=decoder_classes("OPT"))

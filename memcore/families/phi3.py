@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.dims import KV, QKV, TP, D, Q
-from memcore.families.family import WITH_LIGER, Family
+from memcore.families.family import WITH_LIGER, Family, decoder_classes
 from memcore.families.llama import embed, head, llama_like, windowed
 from memcore.model import SLIDING, Keys, Model
 from memcore.ops import (
@@ -66,4 +66,4 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "o_proj", out, Q / TP, D, bias=False)
 
 
-FAMILY = Family(_config, embed, _layer, head, kernels=WITH_LIGER)
+FAMILY = Family(_config, embed, _layer, head, kernels=WITH_LIGER, classes=decoder_classes("Phi3"))

@@ -7,11 +7,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.dims import GATED_Q, HEAD_DIM, HEADS, KV, KV_HEADS, TP, D, Q
-from memcore.families.family import HF_ONLY, Family, mixed_kinds, state_dtype
+from memcore.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds, state_dtype
 from memcore.families.llama import embed, llama_like
 from memcore.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.families.qwen_moe import shared_mixture, sparse
-from memcore.model import Keys, Model, Recurrence, dense, is_dense, recurs
+from memcore.model import (
+    CAUSAL,
+    CLASSIFICATION,
+    EMBEDDING,
+    Keys,
+    Model,
+    Recurrence,
+    dense,
+    is_dense,
+    recurs,
+)
 from memcore.ops import (
     KEYS,
     QUERIES,
@@ -44,6 +54,7 @@ def _dense(k: Keys, label: str) -> Model:
 
 def _moe(k: Keys, label: str) -> Model:
     model = _like(k, label, "qwen3_5_moe_text", 512, 40, 16, 2, 248_320, normalised=True)
+    k.assumed.pop("intermediate_size", None)  # of dense layers, which it has not
     return _with_experts(k, model, 256, 8)
 
 
@@ -52,6 +63,7 @@ def _like(
     vocab: int, normalised: bool = False, hidden: int = 2048,
 ) -> Model:  # fmt: skip
     """What all have in common, with the defaults of one."""
+    k.refuse("attn_output_gate", True)
     model = llama_like(
         k,
         label,
@@ -124,7 +136,35 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "qwen3_next": Family(_next, embed, _layer, _head, kernels=HF_ONLY, trained=False),
-    "qwen3_5_text": Family(_dense, embed, _layer, _head, kernels=HF_ONLY, trained=False),
-    "qwen3_5_moe_text": Family(_moe, embed, _layer, _head, kernels=HF_ONLY, trained=False),
+    "qwen3_next": Family(
+        _next,
+        embed,
+        _layer,
+        _head,
+        kernels=HF_ONLY,
+        trained=False,
+        classes=decoder_classes("Qwen3Next"),
+    ),
+    "qwen3_5_text": Family(
+        _dense,
+        embed,
+        _layer,
+        _head,
+        kernels=HF_ONLY,
+        trained=False,
+        classes={
+            "Qwen3_5ForCausalLM": CAUSAL,
+            "Qwen3_5TextModel": EMBEDDING,
+            "Qwen3_5TextForSequenceClassification": CLASSIFICATION,
+        },
+    ),
+    "qwen3_5_moe_text": Family(
+        _moe,
+        embed,
+        _layer,
+        _head,
+        kernels=HF_ONLY,
+        trained=False,
+        classes=decoder_classes("Qwen3_5Moe", "TextModel", classifier=False),
+    ),
 }

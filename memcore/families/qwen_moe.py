@@ -8,7 +8,7 @@ from dataclasses import replace
 from memcore import megatron
 from memcore.dims import ONE, SHARED_F, TP, D
 from memcore.experts import routed_experts, softmax_router
-from memcore.families.family import HF_OR_MEGATRON, Family, layer_kinds
+from memcore.families.family import HF_OR_MEGATRON, Family, decoder_classes, layer_kinds
 from memcore.families.llama import attention, embed, head, llama_like, windowed
 from memcore.families.mixtral import (
     all_sliding,
@@ -53,7 +53,7 @@ def _qwen2(k: Keys, label: str) -> Model:
     routed = routing(k, "num_experts", 60, 4)
     model = with_experts(model, routed, k.count("moe_intermediate_size", 1408))
     model = replace(model, shared_size=k.count("shared_expert_intermediate_size", 5632))
-    uses = k.flag("use_sliding_window", False) and k.config.get("sliding_window", 4096) is not None
+    uses = k.config.get("sliding_window", 4096) is not None and k.flag("use_sliding_window", False)
     end = k.count_or_zero("max_window_layers", 28)
     kinds = layer_kinds(k, model.layers, lambda i: uses and i % 2 == 0 and i < end)
     if uses:
@@ -113,7 +113,12 @@ def _qwen3_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     "qwen2_moe": Family(
-        _qwen2, embed, sparse_layer(attention, shared_mixture), head, kernels=HF_OR_MEGATRON
+        _qwen2,
+        embed,
+        sparse_layer(attention, shared_mixture),
+        head,
+        kernels=HF_OR_MEGATRON,
+        classes=decoder_classes("Qwen2Moe"),
     ),
     "qwen3_moe": Family(
         _qwen3,
@@ -122,5 +127,6 @@ FAMILIES = {
         head,
         kernels=HF_OR_MEGATRON,
         aliases={"num_experts": "num_local_experts"},
+        classes=decoder_classes("Qwen3Moe"),
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcore.dims import TP, D, Q
-from memcore.families.family import HF_ONLY, Family
+from memcore.families.family import HF_ONLY, Family, decoder_classes
 from memcore.families.llama import embed, head, llama_like
 from memcore.model import Keys, Model
 from memcore.ops import (
@@ -63,4 +63,4 @@ def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
     return dropout(t, x, name) if s.traits.residual_dropout else x
 
 
-FAMILY = Family(_config, embed, _layer, head, kernels=HF_ONLY)
+FAMILY = Family(_config, embed, _layer, head, kernels=HF_ONLY, classes=decoder_classes("SeedOss"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcore.dims import TP, D, Q
-from memcore.families.family import WITH_MEGATRON, Family
+from memcore.families.family import WITH_MEGATRON, Family, decoder_classes
 from memcore.families.llama import llama_like, windowed
 from memcore.model import SLIDING, Keys, Model
 from memcore.ops import (
@@ -25,6 +25,8 @@ from memcore.tape import Tape, Tensor
 
 def _config(k: Keys, label: str) -> Model:
     bias = k.flag("use_bias", True)
+    k.refuse("mlp_type", "default", None)
+    k.refuse("norm_type", "layer_norm", None)
     model = llama_like(
         k,
         label,
@@ -79,4 +81,6 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, layer_norm(t, x, D, "norm"))
 
 
-FAMILY = Family(_config, _embed, _layer, _head, kernels=WITH_MEGATRON)
+FAMILY = Family(
+    _config, _embed, _layer, _head, kernels=WITH_MEGATRON, classes=decoder_classes("Starcoder2")
+)

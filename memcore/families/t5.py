@@ -29,7 +29,7 @@ from memcore.dims import (
 )
 from memcore.errors import shown
 from memcore.families.family import HF_ONLY, Family
-from memcore.model import ACTIVATIONS, EVERY, FULL, Keys, Model, Traits
+from memcore.model import ACTIVATIONS, CAUSAL, EVERY, FULL, Keys, Model, Traits
 from memcore.ops import HIDDEN, TOKENS, activation, labelled_loss, masked
 from memcore.primitives import (
     add,
@@ -81,6 +81,8 @@ def _kinds(word: str, layers: int) -> tuple[str, ...]:
 
 def _config(k: Keys, label: str) -> Model:
     family = str(k.config["model_type"])
+    for key, default in DEFAULTS[family].items():
+        k.assume(key, default)
     k.config = {**DEFAULTS[family], **k.config}
     layers = k.count("num_layers", 6, 100_000)
     projection = k.config["feed_forward_proj"]
@@ -297,7 +299,12 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)
-FAMILY = Family(
+_FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, losses=("eager",),
     alone=True, bridge=_bridge, carries=True, aliases=ALIASES,
+    classes={"T5ForConditionalGeneration": CAUSAL},
 )  # fmt: skip
+FAMILIES = {
+    "t5": _FAMILY,
+    "mt5": replace(_FAMILY, classes={"MT5ForConditionalGeneration": CAUSAL}),
+}

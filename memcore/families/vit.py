@@ -18,8 +18,8 @@ from memcore.dims import (
     D,
     Q,
 )
-from memcore.families.family import encoder
-from memcore.model import ACTIVATIONS, EVERY, Image, Keys, Model, Traits
+from memcore.families.family import encoder, labels
+from memcore.model import ACTIVATIONS, CLASSIFICATION, EVERY, Image, Keys, Model, Traits
 from memcore.ops import (
     HIDDEN,
     KEYS,
@@ -52,14 +52,6 @@ def image_of(k: Keys, size: int, patch: int, extra: int) -> Image:
         k.fail("patch_size", "must not be larger than image_size")
     channels = k.count("num_channels", 3, 1000)
     return Image(height, width, patch_height, patch_width, channels, extra)
-
-
-def _labels(k: Keys) -> int:
-    """Classes: as many as `id2label` names, else `num_labels`."""
-    named = k.config.get("id2label")
-    if isinstance(named, dict) and "num_labels" not in k.config:
-        return max(1, len(named))
-    return k.count_or("num_labels", 2)
 
 
 def of_images(
@@ -108,7 +100,7 @@ def _config(k: Keys, label: str) -> Model:
         attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
         residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
     )
-    return of_images(k, label, "vit", traits, patch=16, extra=1, classes=_labels(k))
+    return of_images(k, label, "vit", traits, patch=16, extra=1, classes=labels(k))
 
 
 def tower(k: Keys, label: str, family: str, activation: str, patch: int, extra: int) -> Model:
@@ -163,4 +155,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, linear(t, "classifier", first, D, VOCAB, bias=True))
 
 
-FAMILY = encoder(_config, _embed, _layer, _head)
+FAMILY = encoder(_config, _embed, _layer, _head, {"ViTForImageClassification": CLASSIFICATION})

@@ -191,12 +191,13 @@ def evaluate(plan: Plan) -> Report:
 
 def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[str]:
     """What a reader of the report should know besides its numbers."""
-    notes = [*plan.architecture.notes, *_booking_notes(plan, training is not None)]
+    notes = _booking_notes(plan, training is not None)
     if training is None:
         notes.append(f"Training is not computed: {not_planned(plan)}")
     else:
         notes += _trained_notes(plan, training.trainable_parameters)
     model = plan.architecture
+    notes += model.notes
     if plan.train.seq_len > model.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {model.max_positions:,} that "

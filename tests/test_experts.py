@@ -45,7 +45,10 @@ def test_model_flops_count_only_the_experts_that_a_token_meets():
 
 def test_rows_follow_the_tokens_and_not_the_number_of_experts():
     def saved(experts):
-        config = {"model_type": "mixtral", "num_local_experts": experts}
+        config = {
+            "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32,
+            "num_local_experts": experts,
+        }  # fmt: skip
         plan = Plan(model=config, cluster=ONE_GPU, train={"checkpointing": "none"})
         return evaluate(plan).memory.saved_for_backward_bytes
 

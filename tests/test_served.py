@@ -436,7 +436,9 @@ def test_there_is_nowhere_to_offload_to_from_one_memory(gpu):
 
 def test_a_window_of_one_token_drops_nothing():
     """transformers keeps [-window + 1:], which is [0:] then."""
-    config = {"model_type": "mistral", "sliding_window": 1}
+    config = {
+        "model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "sliding_window": 1,
+    }  # fmt: skip
     kept = [
         evaluate(Plan(model=model, serve={"kv_cache": "dynamic"})).serve.sequence_bytes
         for model in (config, config | {"sliding_window": None}, config | {"sliding_window": 2})

@@ -12,6 +12,7 @@ from typing import Any
 import streamlit as st
 
 from app import state
+from app.controls import Take
 from app.fields import field
 from app.sidebar import of_framework
 from memcore.policies import Word
@@ -23,19 +24,13 @@ def draw() -> None:
     """One switch for each of them; the plan, and so the address, follows."""
     for column, path in zip(st.columns(3), FIELDS, strict=True):
         f = field(path)
-        key = f"tiers_{path}"
-        drafted = state.drafted(path)
-        if st.session_state.get(key) != drafted:
-            st.session_state[key] = drafted
         words = f.words or {}
         column.segmented_control(
             f.title,
             list(words),
             format_func=_labels(words),
-            key=key,
+            key=state.control(f"tiers_{path}", state.drafted(path), _choosing(path)),
             help=f.full_help,
-            on_change=_chosen,
-            args=(path, key),
         )
 
 
@@ -43,11 +38,14 @@ def _labels(words: Mapping[str, Word]) -> Callable[[str], str]:
     return lambda word: "GPU" if word == "none" else words[word].label
 
 
-def _chosen(path: str, key: str) -> None:
+def _choosing(path: str) -> Take:
     """A place; chosen twice it is left as it is."""
-    place = st.session_state[key]
-    if place is not None:
-        state.change({path: place} | _with(path, place))
+
+    def take(place: str | None) -> None:
+        if place is not None:
+            state.change({path: place} | _with(path, place))
+
+    return take
 
 
 def _with(path: str, place: str) -> dict[str, Any]:

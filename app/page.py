@@ -41,3 +41,4 @@ view.run()
 why.drawer()
 with beside:
     sidebar.draw(view.title)
+state.drawn()

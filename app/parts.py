@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app import palette, state, tables, why
+from app.controls import Take
 from app.fields import field as plan_field
 from app.fields import titles
 from app.text import plain as plain
@@ -470,7 +471,6 @@ def latency_targets() -> None:
         ),
         strict=True,
     ):
-        st.session_state[key] = round(value / unit, 9) or None
         with column:
             st.number_input(
                 label,
@@ -478,15 +478,13 @@ def latency_targets() -> None:
                 max_value=1e6 / unit,
                 value=None,
                 placeholder="any",
-                key=key,
+                key=state.control(key, round(value / unit, 9) or None, _target(path, unit)),
                 help=plan_field(path).help,
-                on_change=_target_edited,
-                args=(key, path, unit),
             )
 
 
-def _target_edited(key: str, path: str, unit: float) -> None:
-    state.change({path: (st.session_state[key] or 0.0) * unit})
+def _target(path: str, unit: float) -> Take:
+    return lambda value: state.change({path: (value or 0.0) * unit})
 
 
 def use_answers(rows: tables.Rows, found: Sequence[Answer]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app import parts, state
+from app.controls import Take
 from app.fields import Field, field
 from app.text import plain
 from memcore import Plan, PlanError, catalog
@@ -168,26 +169,18 @@ GROUPS: dict[str, tuple[Callable[[], None], str]] = {  # what is in each, and th
 # --- widgets by kind of field --------------------------------------------------------------------
 
 
-def _show(key: str, value: Any) -> str:
-    """Let the widget with this key show `value`; a value it has already is not sent again."""
-    if key not in st.session_state or st.session_state[key] != value:
-        st.session_state[key] = value
-    return key
+def _setting(path: str) -> Take:
+    """A choice sets this field."""
+    return lambda value: state.change({path: value})
 
 
-def _edited(path: str, key: str) -> None:
-    state.change({path: st.session_state[key]})
-
-
-def _common(f: Field, change: Callable[..., None] = _edited) -> dict[str, Any]:
-    """What every widget of a field has: its key, which shows the draft, its help, its callback."""
+def _common(f: Field, take: Take | None = None) -> dict[str, Any]:
+    """What every widget of a field has: its key, which shows the draft, and its help."""
     key = f.path.replace(".", "_")
     return {
         "label": f.label,
-        "key": _show(key, state.drafted(f.path)),
+        "key": state.control(key, state.drafted(f.path), take or _setting(f.path)),
         "help": f.full_help,
-        "on_change": change,
-        "args": (f.path, key),
     }
 
 
@@ -199,8 +192,8 @@ def _fields(*paths: str) -> None:
             (word,) = f.words.values()
             st.markdown(f":small[{f.title}: {word.label}]", help=f.full_help)
         elif f.words:
-            change = _framework_edited if path == "train.framework" else _edited
-            st.selectbox(options=list(f.words), format_func=_labels(f.words), **_common(f, change))
+            take = _framework_chosen if path == "train.framework" else None
+            st.selectbox(options=list(f.words), format_func=_labels(f.words), **_common(f, take))
         elif f.kind is bool:
             st.toggle(**_common(f))
         elif f.kind is float and (f.high or 0) > 1:
@@ -236,21 +229,21 @@ def _zero_slider() -> None:
     st.select_slider(
         options=list(STAGES),
         format_func=STAGES.__getitem__,
-        **_common(field("train.zero"), _zero_edited),
+        **_common(field("train.zero"), _zero_chosen),
     )
 
 
-def _zero_edited(path: str, key: str) -> None:
+def _zero_chosen(stage: int) -> None:
     """A stage, and a framework that has it: the present one if it does."""
-    stage, framework = st.session_state[key], state.drafted("train.framework")
+    framework = state.drafted("train.framework")
     if stage not in FRAMEWORKS[framework].zero:
         framework = next(name for name, f in FRAMEWORKS.items() if stage in f.zero)
-    state.change(of_framework(framework) | {path: stage})
+    state.change(of_framework(framework) | {"train.zero": stage})
 
 
-def _framework_edited(path: str, key: str) -> None:
+def _framework_chosen(framework: str) -> None:
     """A framework, with a ZeRO stage, kernels and a precision that it has."""
-    state.change(of_framework(st.session_state[key]))
+    state.change(of_framework(framework))
 
 
 def of_framework(framework: str) -> dict[str, Any]:
@@ -279,14 +272,16 @@ def of_framework(framework: str) -> dict[str, Any]:
 
 def _size_slider() -> None:
     """Moves to a standard model of that size; stands at the size nearest to the present model."""
-    key = "model_size"
     st.select_slider(
         "Model size (parameters)",
         SIZES,
-        key=_show(key, _nearest(state.report().parameters)),
+        key=state.control(
+            "model_size",
+            _nearest(state.report().parameters),
+            lambda size: state.change({"model": {"size": size}}),
+        ),
         help="Switches to a standard Llama-shaped model of about this many parameters. It stands "
         "at the nearest size while another model is chosen below.",
-        on_change=lambda: state.change({"model": {"size": st.session_state[key]}}),
     )
 
 
@@ -301,10 +296,9 @@ def _model() -> None:
         "Model",
         catalog.model_names(),
         format_func=_model_label,
-        key=_show("model_preset", preset),
+        key=state.control("model_preset", preset, _named("model")),
         placeholder=state.plan().architecture.label,
         help=field("model").full_help,
-        on_change=_model_chosen,
     )
     if preset is None:
         for note in state.plan().architecture.notes:
@@ -331,10 +325,9 @@ def _model_label(name: str) -> str:
     return str(catalog.model_entry(name)["label"])
 
 
-def _model_chosen() -> None:
-    name = st.session_state.model_preset
-    if name:
-        state.change({"model": name})
+def _named(path: str) -> Take:
+    """A choice of a name sets this field; that nothing is chosen any more does not."""
+    return lambda name: state.change({path: name}) if name else None
 
 
 def _config_dropped() -> None:
@@ -373,17 +366,15 @@ def _hardware() -> None:
 
 def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwise: str) -> None:
     """A preset's name; `otherwise` is shown while none is chosen."""
-    key = f.path.replace(".", "_")
     drafted = state.drafted(f.path)
+    chosen = drafted if isinstance(drafted, str) else None
     st.selectbox(
         f.label,
         names,
         format_func=label,
-        key=_show(key, drafted if isinstance(drafted, str) else None),
+        key=state.control(f.path.replace(".", "_"), chosen, _named(f.path)),
         placeholder=otherwise,
         help=f.full_help,
-        on_change=_edited,
-        args=(f.path, key),
     )
 
 
@@ -393,17 +384,17 @@ def _list_prices() -> None:
     prices = catalog.prices(gpu) if isinstance(gpu, str) else {}
     if not prices:
         return
-    key, price = "list_price", state.drafted("run.price_per_gpu_hour")
+    price = state.drafted("run.price_per_gpu_hour")
+    here = next((c for c in prices if prices[c]["usd"] == price), None)
     st.selectbox(
         "List price",
         list(prices),
         format_func=lambda cloud: (
             f"${prices[cloud]['usd']:,.2f} {cloud} ({prices[cloud]['as_of']})"
         ),
-        key=_show(key, next((c for c in prices if prices[c]["usd"] == price), None)),
+        key=state.control("list_price", here, lambda cloud: _price_chosen(prices, cloud)),
         placeholder="of a cloud, on demand",
         help="\n".join(f"- **{cloud}**: {row['source']}" for cloud, row in prices.items()),
-        on_change=lambda: _price_chosen(prices, st.session_state[key]),
     )
 
 
@@ -423,16 +414,14 @@ def _node_label(name: str) -> str:
 def _examples() -> None:
     """Worked plans to start from; shows which one is on the page, if one is."""
     entries = catalog.plan_entries()
-    key = "example"
     here = next((name for name in entries if _example(name) == state.plan()), None)
     st.selectbox(
         "Start from",
         list(entries),
         format_func=lambda name: entries[name]["label"],
-        key=_show(key, here),
+        key=state.control("example", here, _example_chosen),
         placeholder="a worked example",
         help="\n".join(f"- **{e['label']}**: {e['question']}" for e in entries.values()),
-        on_change=lambda: _example_chosen(st.session_state[key]),
     )
 
 

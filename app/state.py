@@ -3,16 +3,24 @@
 The session holds a `draft` (what the widgets show) and the last valid `plan` (what the page shows);
 they differ only while `problems` says why. The address always decodes to the plan. It is written
 here and nowhere else, and a change of it that was not written here (a link, Back, Forward) is read.
+
+A browser that has not heard of the newest address sends an older one along with whatever it asks.
+So an address that this session has seen before is read again only where the browser says that
+somebody went Back or Forward to it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from app.controls import Controls, Take
 from memcore import Plan, PlanError, evaluate, link, solve
 from memcore.errors import Issue
 from memcore.explain import Book
@@ -30,54 +38,123 @@ from memcore.waterfall import Change
 from memcore.waterfall import waterfall as changes_between
 
 Query = dict[str, list[str]]
+MOST_ADDRESSES = 1000  # that a session remembers; a browser is behind by a few
+
+
+@dataclass
+class Session:
+    """All that a session knows of its plan.
+
+    One object, since at every use of `st.session_state` a run may be stopped for the next: it is
+    asked for first, and then changed, so that none finds half of a change.
+    """
+
+    plan: Plan
+    draft: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Issue, ...] = ()
+    asked: tuple[str, ...] = ()  # fields that were set since the draft was last a plan
+    adjusted: list[Issue] = field(default_factory=list)
+    adjusted_to: str = ""
+    pin: Plan | None = None
+    link_issues: list[Issue] = field(default_factory=list)
+    edited: bool = False  # by a callback, since the last run began
+    applied: list[tuple[Plan, Plan, str]] = field(default_factory=list)  # before, after, lever
+    page: str = ""
+    query: Query = field(default_factory=dict)  # the address that was read or written last
+    says: tuple[Plan, Plan | None] | None = None  # what it decodes to
+    behind: bool = False  # whether the browser showed another when it asked for this run
+    written: int = 0  # the run that wrote it
+    known: dict[int, None] = field(default_factory=dict)  # all addresses so far, the newest last
+    controls: Controls = field(default_factory=Controls)
+
+
+def session() -> Session:
+    """This session's; there is one from `begin` on."""
+    found: Session = st.session_state.memplan
+    return found
 
 
 def begin(page: str) -> None:
-    """Take the plan from the address when somebody else changed it. Call before any widget."""
-    s = st.session_state
+    """Take what was chosen, and the plan from the address when somebody else changed it. Call
+    before any widget."""
     query = {key: st.query_params.get_all(key) for key in st.query_params}
-    first = "plan" not in s
+    if "memplan" not in st.session_state:
+        s = Session(Plan(), page=page)
+        _load(s, query)
+        s.controls.run = 1
+        st.session_state.memplan = s
+    else:
+        _go_on(session(), page, query)
+
+
+def _go_on(s: Session, page: str, query: Query) -> None:
+    """One more run of a session that there is already."""
+    s.controls.run += 1
+    s.behind = query != s.query
+    # Who has not the address of a run has nothing else of it either.
+    seen = min(s.controls.seen(), s.written - 1) if s.behind else s.controls.seen()
+    edited = s.controls.chosen(seen) or s.edited
     # A click in the navigation drops the query: the plan of this session goes on.
-    moved = not first and page != s.page and not query
-    if first or (query != s.query and not s.edited and not moved):
-        _load(query)
-    if first or query != s.query:
-        s.address = _decoded(query)
-    s.query, s.page, s.edited = query, page, False
+    moved = page != s.page and not query
+    foreign = _named(query) not in s.known and not edited and not moved
+    if s.behind and (foreign or _went_back()):
+        _load(s, query)
+    s.page, s.edited = page, False
+
+
+def _went_back() -> bool:
+    """Whether Back or Forward led to the address of this run."""
+    context = get_script_run_ctx()
+    return bool(context and context.is_history_navigation)
 
 
 def publish() -> None:
-    """Write the plan into the address, if the address says something else."""
-    s = st.session_state
-    if s.address == (s.plan, s.pin):
+    """Write the plan into the address where the browser shows another, or soon will."""
+    s = session()
+    if not s.behind and s.says == (s.plan, s.pin):
         return
-    query = _written()
-    st.query_params.from_dict(query)
-    s.query = {key: [value] for key, value in query.items()}
-    s.address = (s.plan, s.pin)
+    if s.says != (s.plan, s.pin):
+        query = _written(s)
+        _at(s, {key: [value] for key, value in query.items()}, (s.plan, s.pin))
+        s.written = s.controls.run
+    # Also one that the browser has: an older one may be under way to it.
+    st.query_params.from_dict(s.query)
+    s.behind = False
 
 
 def query() -> dict[str, str]:
     """The plan as the query that every link to another view carries."""
-    s = st.session_state
-    return {key: values[-1] for key, values in s.query.items()}
+    return {key: values[-1] for key, values in session().query.items()}
 
 
-def _written() -> dict[str, str]:
-    s = st.session_state
+def _at(s: Session, query: Query, says: tuple[Plan, Plan | None]) -> None:
+    """The address is now this one."""
+    s.query, s.says = query, says
+    s.known.pop(_named(query), None)
+    s.known[_named(query)] = None
+    for oldest in list(s.known)[:-MOST_ADDRESSES]:
+        del s.known[oldest]
+
+
+def _named(query: Query) -> int:
+    """What an address is remembered by: with a config.json in it, it is long."""
+    return hash(urlencode(query, doseq=True))
+
+
+def _written(s: Session) -> dict[str, str]:
     query = link.encode(s.plan, short=True)
     if s.pin:
         query["pin"] = link.encode_pin(s.pin)
     return query
 
 
-def _load(query: Query) -> None:
-    s = st.session_state
+def _load(s: Session, query: Query) -> None:
     plan, s.link_issues = link.decode(query)
     _, s.pin = _decoded(query)
     if s.pin and link.decode_pin(query["pin"][0])[1]:
         s.link_issues = [*s.link_issues, Issue("pin", "the pinned plan in this link is damaged")]
-    _accept(plan)
+    _accept(s, plan)
+    _at(s, query, (s.plan, s.pin))
 
 
 def _decoded(query: Query) -> tuple[Plan, Plan | None]:
@@ -86,10 +163,9 @@ def _decoded(query: Query) -> tuple[Plan, Plan | None]:
     return link.decode(query)[0], link.decode_pin(pin)[0] if pin else None
 
 
-def _accept(plan: Plan) -> None:
-    s = st.session_state
-    s.plan, s.draft, s.problems, s.adjusted = plan, plan.document(), (), []
-    s.asked = ()  # fields that were set since the draft was last a plan
+def _accept(s: Session, plan: Plan) -> None:
+    s.plan, s.draft, s.problems = plan, plan.document(), ()
+    s.asked, s.adjusted = (), []
 
 
 # --- what the page reads -------------------------------------------------------------------------
@@ -97,8 +173,7 @@ def _accept(plan: Plan) -> None:
 
 def plan() -> Plan:
     """The last valid plan."""
-    current: Plan = st.session_state.plan
-    return current
+    return session().plan
 
 
 def compute_dtype() -> str:
@@ -117,7 +192,7 @@ def report() -> Report:
 
 def pinned() -> Report | None:
     """The report of the pinned plan, if one is pinned."""
-    pin = st.session_state.pin
+    pin = session().pin
     return _evaluated("pinned", pin) if pin else None
 
 
@@ -128,8 +203,8 @@ def book() -> Book:
 
 def pinned_book() -> Book | None:
     """The same of the pinned plan."""
-    pin, then = st.session_state.pin, pinned()
-    return _explained("pinned_book", pin, then) if then else None
+    pin, then = session().pin, pinned()
+    return _explained("pinned_book", pin, then) if pin and then else None
 
 
 def _explained(name: str, plan: Plan, report: Report) -> Book:
@@ -221,24 +296,24 @@ def levers() -> tuple[Lever, ...]:
 
 def waterfall() -> tuple[Change, ...]:
     """What lies between the pinned plan and this one, kept until one of them changes."""
-    ends = (st.session_state.pin, plan())
+    pin, now = session().pin, plan()
     kept = st.session_state.get("kept_waterfall")
-    if kept is None or kept[0] != ends:
-        found = changes_between(*ends) if ends[0] else ()
-        kept = st.session_state.kept_waterfall = (ends, found)
+    if kept is None or kept[0] != (pin, now):
+        found = changes_between(pin, now) if pin else ()
+        kept = st.session_state.kept_waterfall = ((pin, now), found)
     changes: tuple[Change, ...] = kept[1]
     return changes
 
 
 def applied() -> str:
     """The lever that was applied last, while the plan is what it made of it."""
-    done = st.session_state.get("applied_levers")
+    done = session().applied
     return done[-1][2] if done and done[-1][1] == plan() else ""
 
 
 def drafted(path: str) -> Any:
     """What the widget of a field shows."""
-    value: Any = st.session_state.draft
+    value: Any = session().draft
     for name in path.split("."):
         value = value[name]
     return value
@@ -246,44 +321,51 @@ def drafted(path: str) -> Any:
 
 def problems() -> tuple[Issue, ...]:
     """Why the draft is not a plan."""
-    found: tuple[Issue, ...] = st.session_state.problems
-    return found
+    return session().problems
 
 
 def adjusted() -> list[Issue]:
     """What gave way to the model, or to the setting, that was chosen last."""
-    found: list[Issue] = st.session_state.adjusted
-    return found
+    return session().adjusted
 
 
 def adjusted_to() -> str:
     """What it gave way to."""
-    return str(st.session_state.adjusted_to)
+    return session().adjusted_to
 
 
 def is_unchanged() -> bool:
     """Whether the draft is the plan: what was not valid did not enter it."""
-    return bool(st.session_state.draft == plan().document())
+    return session().draft == plan().document()
 
 
 def link_issues() -> list[Issue]:
     """What of the link that was opened could not be used."""
-    found: list[Issue] = st.session_state.link_issues
-    return found
+    return session().link_issues
 
 
 def repaired() -> tuple[Plan, list[Issue]]:
     """The nearest valid plan to the draft that keeps what was set last, and what it changes."""
-    s = st.session_state
+    s = session()
     return link.nearest(s.draft, s.asked)
 
 
 # --- what widgets call ---------------------------------------------------------------------------
 
 
+def control(key: str, value: Any, take: Take) -> str:
+    """Let the widget with this key show `value`; what is chosen in it, `take` takes."""
+    return session().controls.show(key, value, take)
+
+
+def drawn() -> None:
+    """The run has drawn all there is. Call it last."""
+    session().controls.drawn()
+
+
 def change(changes: Mapping[str, Any]) -> None:
     """Change fields of the draft; the plan follows when the draft is valid."""
-    s = st.session_state
+    s = session()
     s.edited, s.link_issues = True, []
     draft = copy.deepcopy(s.draft)
     for path, value in changes.items():
@@ -294,26 +376,25 @@ def change(changes: Mapping[str, Any]) -> None:
         part[last] = value
     s.draft = draft
     try:
-        _accept(Plan.of(draft))
+        _accept(s, Plan.of(draft))
     except PlanError as e:
         s.problems = e.issues
         s.asked = tuple(dict.fromkeys([*(p for p in s.asked if p not in changes), *changes]))
         if "model" in changes:
-            _fit_to_model(draft)
+            _fit_to_model(s, draft)
 
 
-def _fit_to_model(draft: Mapping[str, Any]) -> None:
+def _fit_to_model(s: Session, draft: Mapping[str, Any]) -> None:
     """A model that was just chosen brings its own limits: what it cannot have gives way to it."""
-    s = st.session_state
     fitted, mended = link.repair(draft, given=("model",))
     if fitted.model == draft["model"]:
-        _accept(fitted)
+        _accept(s, fitted)
         s.adjusted, s.adjusted_to = mended, "this model"
 
 
 def use_model(config: Mapping[str, Any] | PlanError) -> None:
     """Switch to a config.json that somebody gave; one that is no model leaves the draft alone."""
-    s = st.session_state
+    s = session()
     s.edited = True
     before = s.draft
     if isinstance(config, PlanError):
@@ -341,15 +422,19 @@ def drop_lengths() -> None:
 
 def replace(plan: Plan) -> None:
     """Show another plan altogether."""
-    st.session_state.edited, st.session_state.link_issues = True, []
-    _accept(plan)
+    _replace(session(), plan)
+
+
+def _replace(s: Session, plan: Plan) -> None:
+    s.edited, s.link_issues = True, []
+    _accept(s, plan)
 
 
 def use_nearest(plan: Plan, mended: list[Issue]) -> None:
     """Show the nearest valid plan to a draft, and say what it changed."""
-    s = st.session_state
+    s = session()
     asked = " and ".join(f"{title_of(p)} {value_text(p, get(plan, p))}" for p in s.asked)
-    replace(plan)
+    _replace(s, plan)
     s.adjusted, s.adjusted_to = mended, asked
 
 
@@ -360,21 +445,24 @@ def undo_draft() -> None:
 
 def apply(lever: Lever) -> None:
     """Change the plan as a lever says; `undo` takes it back."""
-    before = plan()
-    st.session_state.setdefault("applied_levers", []).append((before, lever.plan, lever.label))
-    replace(lever.plan)
+    s = session()
+    s.applied.append((s.plan, lever.plan, lever.label))
+    _replace(s, lever.plan)
 
 
 def undo() -> None:
     """Take back the lever that was applied last."""
-    if applied():
-        before, _, _ = st.session_state.applied_levers.pop()
-        replace(before)
+    label, s = applied(), session()
+    if label:
+        before, _, _ = s.applied.pop()
+        _replace(s, before)
 
 
 def pin() -> None:
-    st.session_state.edited, st.session_state.pin = True, plan()
+    s = session()
+    s.edited, s.pin = True, s.plan
 
 
 def unpin() -> None:
-    st.session_state.edited, st.session_state.pin = True, None
+    s = session()
+    s.edited, s.pin = True, None

@@ -40,7 +40,7 @@ def alive(at: AppTest) -> None:
 
 
 def shown_plan(at: AppTest) -> Plan:
-    plan: Plan = at.session_state["plan"]
+    plan: Plan = at.session_state["memplan"].plan
     return plan
 
 

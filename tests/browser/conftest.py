@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rig.Server]:
     log = tmp_path_factory.mktemp("server") / "log.txt"
     with rig.serving(rig.streamlit(rig.ROOT / "app" / "main.py"), log) as server:
         yield server

@@ -1,0 +1,79 @@
+"""Controls: widgets that show the plan, and whether somebody moved one.
+
+With every message a browser sends what all of its widgets show. It may not have heard yet what the
+server changed last, and then it repeats a value that nobody chose. Each message therefore carries
+back the number of the newest run that the browser has drawn to its end: a value that a control had
+before a later run changed it is a repetition, any other is somebody's choice.
+
+Choices are looked for at the start of every run, and not in callbacks: a run that is stopped for
+the next one would lose its callback, and a value that nobody took is still there in the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import streamlit as st
+
+Take = Callable[[Any], None]
+DRAWN = "drawn"  # the key of the widget that carries the number of the run
+
+
+@dataclass
+class Control:
+    """A widget: what it shows, what a choice does, and what it showed before, each with the run
+    that changed it."""
+
+    shown: Any
+    take: Take
+    before: list[tuple[Any, int]] = field(default_factory=list)
+
+
+@dataclass
+class Controls:
+    """The widgets of one session, by their keys; `run` is the number of this run."""
+
+    run: int = 0
+    all: dict[str, Control] = field(default_factory=dict)
+
+    def show(self, key: str, value: Any, take: Take) -> str:
+        """Let the widget with this key show `value`, and call `take` with what is chosen in it.
+
+        A value that it has already is not sent again. Returns the key.
+        """
+        if key not in st.session_state or st.session_state[key] != value:
+            st.session_state[key] = value
+        control = self.all.setdefault(key, Control(value, take))
+        if control.shown != value:
+            control.before.append((control.shown, self.run))
+        control.shown, control.take = value, take
+        return key
+
+    def chosen(self, seen: int) -> bool:
+        """Take what was chosen since the last run, by somebody who has seen the run `seen`; whether
+        anything was."""
+        found = False
+        for key, control in list(self.all.items()):
+            control.before = [(value, run) for value, run in control.before if run > seen]
+            if key not in st.session_state:  # not on the page any more
+                continue
+            value = st.session_state[key]
+            if value == control.shown or any(value == old for old, _ in control.before):
+                continue
+            control.take(value)  # where it is stopped, the next run finds the choice again
+            found, control.shown = True, value
+        return found
+
+    def seen(self) -> int:
+        """The newest run that the browser has drawn to its end."""
+        number = st.session_state.get(DRAWN) or ""
+        return int(number) if number.isascii() and number.isdecimal() and len(number) < 12 else 0
+
+    def drawn(self) -> None:
+        """Send the number of this run. Call it after everything else: what arrives with it, has
+        arrived."""
+        with st.container(key="hidden"):
+            st.session_state[DRAWN] = str(self.run)
+            st.text_input("Drawn", key=DRAWN, label_visibility="collapsed")

@@ -1,0 +1,122 @@
+"""A browser's side of Streamlit's protocol, and no more: what it shows, it sends back, and it hears
+what the server says only when a test lets it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.sync.client import connect
+
+import rig
+
+
+class Tab:
+    """One tab. It holds an address and the widgets' values, as they were when it last listened."""
+
+    def __init__(self, url: str, query: str) -> None:
+        address = url.replace("http", "ws", 1) + "/_stcore/stream"
+        self.opening = connect(address, subprotocols=["streamlit"], max_size=None, compression=None)
+        self.query = query
+        self.page = ""
+        self.ids: dict[str, str] = {}  # of widgets, by their labels
+        self.shown: dict[str, tuple[str, Any]] = {}  # by their ids: the kind of value, the value
+        self.said: list[str] = []  # headings, in the order in which they came
+
+    def __enter__(self) -> Self:
+        self.socket = self.opening.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.opening.__exit__(kind, error, at)
+
+    def send(self, went_back: bool = False) -> None:
+        """Ask for a run, with everything that the tab shows."""
+        message = BackMsg()
+        message.rerun_script.is_history_navigation = went_back
+        message.rerun_script.query_string = self.query
+        message.rerun_script.page_script_hash = self.page
+        for widget, (kind, value) in self.shown.items():
+            state = message.rerun_script.widget_states.widgets.add(id=widget)
+            if kind.endswith("array_value"):
+                getattr(state, kind).data.extend(value)
+            elif value is not None:
+                setattr(state, kind, value)
+        self.socket.send(message.SerializeToString())
+
+    def choose(self, label: str, value: Any) -> None:
+        """Change what a widget shows, as a hand would; `send` then tells the server."""
+        kind, _ = self.shown[self.ids[label]]
+        self.shown[self.ids[label]] = (kind, [value] if kind.endswith("array_value") else value)
+
+    def value(self, label: str) -> Any:
+        _, value = self.shown[self.ids[label]]
+        return value[0] if isinstance(value, list) else value
+
+    def listen(self, quiet: float = 1.0) -> None:
+        """Take in what the server says, until a run has ended and nothing more comes."""
+        end, finished = time.monotonic() + rig.SECONDS, False
+        while True:
+            try:
+                raw = self.socket.recv(timeout=quiet)
+            except TimeoutError:
+                if finished:
+                    return
+                assert time.monotonic() < end, "no run ends"
+                continue
+            message = ForwardMsg.FromString(raw)
+            kind = message.WhichOneof("type")
+            finished = finished or kind == "script_finished"
+            if kind == "new_session":
+                self.page, finished = message.new_session.page_script_hash, False
+            elif kind == "page_info_changed":
+                self.query = message.page_info_changed.query_string
+            elif kind == "delta" and message.delta.WhichOneof("type") == "new_element":
+                self._draw(message.delta.new_element)
+
+    def _draw(self, element: Any) -> None:
+        kind = element.WhichOneof("type")
+        drawn = getattr(element, kind)
+        if kind == "exception":
+            raise AssertionError(f"{drawn.type}: {drawn.message}")
+        if kind == "markdown" and drawn.body.startswith("####"):
+            self.said.append(re.sub(r"[\\\u200b#*]", "", drawn.body).strip())
+        if kind in READ and (drawn.set_value or drawn.id not in self.shown):
+            self.ids[drawn.label] = drawn.id
+            self.shown[drawn.id] = READ[kind](drawn)
+
+
+def _slider(drawn: Any) -> tuple[str, Any]:
+    if drawn.options:  # a select slider speaks its options' words
+        words = list(drawn.raw_value) if drawn.set_value else []
+        return "string_array_value", words or [drawn.options[int(i)] for i in drawn.default]
+    return "double_array_value", list(drawn.value if drawn.set_value else drawn.default)
+
+
+def _selectbox(drawn: Any) -> tuple[str, Any]:
+    if drawn.set_value:
+        return "string_value", drawn.raw_value if drawn.HasField("raw_value") else None
+    return "string_value", drawn.options[drawn.default] if drawn.HasField("default") else None
+
+
+def _plain(field: str) -> Callable[[Any], tuple[str, Any]]:
+    return lambda drawn: (field, drawn.value if drawn.set_value else drawn.default)
+
+
+READ: dict[str, Callable[[Any], tuple[str, Any]]] = {  # by the kind of element
+    "slider": _slider,
+    "selectbox": _selectbox,
+    "number_input": _plain("double_value"),
+    "text_input": _plain("string_value"),
+    "checkbox": _plain("bool_value"),
+}

@@ -196,6 +196,48 @@ def test_every_number_of_experts_under_megatron(model, parallel, words):
     checked(Book(plan, evaluate(plan)))
 
 
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "tp"),
+    [
+        ("mi300x-192gb", 16, 2),  # a mesh, and several of them
+        ("gaudi-3-128gb", 8, 4),
+        ("v100-sxm-32gb", 8, 2),
+        ("tpu-v5p-95gb", 64, 4),  # a torus
+        ("tpu-v5e-16gb", 512, 8),
+        ("gb200-186gb", 144, 8),  # racks
+        ("rtx-4090-24gb", 4, 2),  # through the host
+        ("dgx-spark-gb10-128gb", 2, 2),
+        ("m3-ultra-512gb", 2, 2),
+        ("t4-16gb", 4, 4),  # no bf16
+    ],
+)
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "qwen3-30b-a3b"])
+def test_every_number_of_every_wiring(gpu, gpus, tp, model):
+    moe = model != "llama-3.2-1b"
+    plan = Plan(
+        model=model,
+        cluster={"gpu": gpu, "gpus": gpus},
+        parallel={"tp": tp, "pp": 2 if gpus > tp else 1, "sequence_parallel": moe}
+        | ({"ep": gpus // tp // 2} if moe and gpus // tp in (4, 16) else {}),
+        train={"framework": "megatron", "kernels": "megatron", "zero": 1, "seq_len": 256}
+        | {"checkpointing": "none", "grad_accumulation": 2},
+        serve={"prefill": "disaggregated"} if gpus >= 4 * tp else {"offload_weights": 0.0},
+    )
+    checked(Book(plan, evaluate(plan)))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp32"])
+@pytest.mark.parametrize("gpu", ["v100-sxm-32gb", "tpu-v5p-95gb"])
+def test_every_number_without_units_for_a_dtype(gpu, precision):
+    plan = Plan(
+        model="llama-3.2-1b",
+        cluster={"gpu": gpu, "gpus": 1},
+        train={"precision": precision, "seq_len": 256},
+        serve={"weight_dtype": "nvfp4"},
+    )
+    checked(Book(plan, evaluate(plan)))
+
+
 def test_every_number_of_experts_under_fsdp2():
     plan = Plan(model="qwen3-30b-a3b", cluster={"gpus": 16}, parallel={"ep": 4})
     checked(Book(plan, evaluate(plan)))

@@ -12,6 +12,7 @@ import pandas as pd
 
 from app import palette
 from memcore import Plan, constants, evidence
+from memcore.communication import AXES, placement
 from memcore.explain import Book, Explanation, Term
 from memcore.levers import Lever
 from memcore.levers import levers as find_levers
@@ -257,6 +258,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
     used = report.memory.tiers if report.memory else {}
     capacities = report.memory.tier_capacities if report.memory else {}
     peers = plan.gpus_in_domain - 1
+    inside, across = placement(plan)
     moved: dict[str, float] = {}
     for transfer in report.time.transfers if report.time else ():
         moved[transfer.link] = moved.get(transfer.link, 0.0) + transfer.bytes
@@ -319,7 +321,7 @@ def tiers(plan: Plan, report: Report) -> Rows:
             peers * hbm,
             gpu.peer_bandwidth,
             traffic=moved.get("nvlink", 0.0),
-            what=f"the memory of {peers:,} other GPUs, over fast links" if peers else "no peer",
+            what=f"the memory of {peers:,} other GPUs{_axes(inside)}" if peers else "no peer",
         ),
         row(
             "dram",
@@ -348,9 +350,16 @@ def tiers(plan: Plan, report: Report) -> Rows:
             0,
             node.network_bandwidth,
             traffic=moved.get("network", 0.0),
-            what="other nodes" if plan.cluster.gpus > plan.gpus_per_domain else "one node",
+            what=f"GPUs that fast links do not reach{_axes(across)}"
+            if plan.cluster.gpus > plan.gpus_per_domain
+            else "nothing: fast links join all GPUs",
         ),
     ]
+
+
+def _axes(names: Sequence[str]) -> str:
+    """Which kinds of parallelism talk there."""
+    return f": {', '.join(AXES[name] for name in names)}" if names else ""
 
 
 def in_tiers(report: Report) -> Rows:

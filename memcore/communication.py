@@ -165,6 +165,14 @@ def links(plan: Plan, axis: str) -> Links:
     return Links.of(plan, ranks, stride)
 
 
+def placement(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Axes of a plan whose ranks share a fast domain, and those that cross its border."""
+    shared_out = plan.parallel.ep * plan.parallel.etp > 1
+    axes = [a for a in AXES if group(plan, a)[0] > 1 and (a != "EDP" or shared_out)]
+    across = tuple(a for a in axes if links(plan, a).domains > 1)
+    return tuple(a for a in axes if a not in across), across
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """One kind of transfer of a step.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcore import Plan, catalog, evaluate, link
-from memcore.communication import Links, links
+from memcore.communication import Links, links, placement
 from memcore.constants import COLLECTIVE_EFFICIENCY, THROUGH_HOST
 from memcore.evidence import compared_links
 from memcore.topology import axis_lengths, inside
@@ -270,3 +270,17 @@ def test_tensor_parallel_ranks_are_inside_and_replicas_cross():
     job = Plan(model="llama-3-8b", cluster={"gpu": "gb200-186gb", "gpus": 144}, parallel={"tp": 8})
     assert links(job, "TP").domains == 1
     assert links(job, "DP").domains == 2
+    assert placement(job) == (("TP",), ("DP",))
+
+
+def test_the_tiers_page_says_what_crosses():
+    from app.tables import tiers
+
+    job = Plan(model="llama-3-8b", cluster={"gpu": "gb200-186gb", "gpus": 144}, parallel={"tp": 8})
+    said = {r["tier"]: r["what lives there"] for r in tiers(job, evaluate(job))}
+    peers = next(w for t, w in said.items() if t.startswith("Peers"))
+    network = next(w for t, w in said.items() if t.startswith("Network"))
+    assert peers == "the memory of 71 other GPUs: tensor parallel"
+    assert network == "GPUs that fast links do not reach: data parallel"
+    one = job.with_changes({"cluster.gpus": 8, "cluster.gpu": "h100-sxm-80gb"})
+    assert tiers(one, evaluate(one))[-1]["what lives there"].startswith("nothing")

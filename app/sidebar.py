@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -355,13 +356,40 @@ def _use_config(text: str | bytes) -> None:
 def _hardware() -> None:
     plan = state.plan()
     gpu, node = field("cluster.gpu"), field("cluster.node")
-    _preset(gpu, catalog.gpu_names(), _gpu_label, plan.accelerator.label)
+    _gpu(gpu)
     left, right = st.columns(2)
     with left:
         _fields("cluster.gpus")
     with right:
         _fields("cluster.gpus_per_node")
     _preset(node, catalog.node_names(), _node_label, plan.node.label)
+
+
+def _gpu(f: Field) -> None:
+    """A chip, and where it is sold with several sizes of memory, which one: each is a preset."""
+    drafted = state.drafted(f.path)
+    name = drafted if isinstance(drafted, str) and drafted in catalog.gpu_names() else None
+    chips = list(dict.fromkeys(map(catalog.chip_of, catalog.gpu_names())))
+    chip = catalog.chip_of(name) if name else None
+    gpu = state.plan().accelerator
+    st.selectbox(
+        f.label,
+        chips,
+        format_func=_chip_label,
+        key=state.control("cluster_gpu", chip, _named(f.path)),
+        placeholder=gpu.label,
+        help=f.full_help,
+    )
+    if name and len(catalog.sizes(name)) > 1:
+        st.segmented_control(
+            "Memory",
+            catalog.sizes(name),
+            format_func=_memory_label,
+            key=state.control("cluster_gpu_memory", name, _named(f.path)),
+            help="Sizes that this chip is sold with. A smaller one may have fewer units, too.",
+        )
+    if gpu.caveat:
+        parts.small(f"{gpu.label} is {gpu.caveat}.")
 
 
 def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwise: str) -> None:
@@ -403,8 +431,18 @@ def _price_chosen(prices: Mapping[str, Any], cloud: str | None) -> None:
         state.change({"run.price_per_gpu_hour": prices[cloud]["usd"]})
 
 
-def _gpu_label(name: str) -> str:
-    return catalog.accelerator(name).label
+def _chip_label(name: str) -> str:
+    """A chip's name: without its memory where that is a choice, and with what is not yet sold."""
+    gpu = catalog.accelerator(name)
+    one_size = len(catalog.sizes(name)) == 1
+    label = gpu.label if one_size else gpu.label.replace(f" {_memory_label(name)}", "")
+    return label if gpu.status == "shipping" else f"{label}, {gpu.status}"
+
+
+def _memory_label(name: str) -> str:
+    """As the label has it: '36 GB'."""
+    found: list[str] = re.findall(r"[0-9]+ GB", catalog.accelerator(name).label)
+    return found[-1]
 
 
 def _node_label(name: str) -> str:

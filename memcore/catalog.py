@@ -33,8 +33,33 @@ def _accelerator_tables() -> dict[str, dict[str, Any]]:
     return found
 
 
+def _spelled_out(name: str) -> dict[str, Any]:
+    """A preset's whole table: one `of` another is that one with what it says differently."""
+    own = dict(_accelerator_tables()[name])
+    if chip := own.pop("of", None):
+        whole = _spelled_out(chip)
+        for key, value in own.items():
+            whole[key] = whole[key] | value if isinstance(value, dict) else value
+        return whole
+    return own
+
+
 def gpu_names() -> tuple[str, ...]:
     return tuple(_accelerator_tables())
+
+
+def chip_of(gpu: str) -> str:
+    """The preset that stands for all sizes of this one's memory."""
+    chip: str = _accelerator_tables()[gpu].get("of", gpu)
+    return chip
+
+
+@functools.cache
+def sizes(gpu: str) -> tuple[str, ...]:
+    """The presets of the same chip, itself included, from the smallest memory to the largest: one
+    name for each size that it is sold with."""
+    same = [name for name in gpu_names() if chip_of(name) == chip_of(gpu)]
+    return tuple(sorted(same, key=lambda name: accelerator(name).memory_bytes))
 
 
 def node_names() -> tuple[str, ...]:
@@ -43,7 +68,7 @@ def node_names() -> tuple[str, ...]:
 
 @functools.cache
 def accelerator(name: str) -> Accelerator:
-    return Accelerator.model_validate(_accelerator_tables()[name])
+    return Accelerator.model_validate(_spelled_out(name))
 
 
 @functools.cache

@@ -649,12 +649,13 @@ def _gpus(args: argparse.Namespace) -> int:
         gpu = catalog.accelerator(name)
         bf16 = gpu.flops.get("bf16")
         row = {"name": name, "label": gpu.label, "memory_bytes": gpu.memory_bytes}
-        row |= {"memory_bandwidth": gpu.memory_bandwidth}
+        row |= {"memory_bandwidth": gpu.memory_bandwidth, "status": gpu.status}
         rows.append(row | ({"bf16_flops": bf16} if bf16 else {}))
         flops = f"{bf16 / 1e12:,.0f}" if bf16 else "-"
         bandwidth = rate_text(gpu.memory_bandwidth, "B/s")
-        texts.append((name, gpu.label, bytes_text(gpu.memory_bytes), bandwidth, flops))
-    head = ("name", "label", "memory", "bandwidth", "bf16 TFLOP/s")
+        status = "" if gpu.status == "shipping" else gpu.status
+        texts.append((name, gpu.label, bytes_text(gpu.memory_bytes), bandwidth, flops, status))
+    head = ("name", "label", "memory", "bandwidth", "bf16 TFLOP/s", "")
     return _listing(rows, _table(head, texts, left=2), args.json)
 
 

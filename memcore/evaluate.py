@@ -192,6 +192,8 @@ def evaluate(plan: Plan) -> Report:
 def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[str]:
     """What a reader of the report should know besides its numbers."""
     notes = _booking_notes(plan, training is not None)
+    if plan.accelerator.caveat:
+        notes.append(f"{plan.accelerator.label} is {plan.accelerator.caveat}.")
     if training is None:
         notes.append(f"Training is not computed: {not_planned(plan)}")
     else:

@@ -37,8 +37,11 @@ class Accelerator(_Described):
     shared_with_os   usable_bytes holds what the operating system and its programs take, too
     flops            dense peak by dtype
     node             the host node it usually sits in
+    status           announced: the maker has named it, nobody can have it yet; preliminary: figures
+                     of launch material, or of a chip whose maker publishes none
     """
 
+    status: Literal["shipping", "preliminary", "announced"] = "shipping"
     vendor: Name
     architecture: Name
     memory_kind: Name
@@ -61,11 +64,18 @@ class Accelerator(_Described):
     flops: Annotated[dict[Name, Rate], Field(min_length=1, max_length=20)]
 
     @property
+    def caveat(self) -> str:
+        """How far this chip's figures can be trusted; empty: as its maker's data sheet."""
+        return _CAVEATS.get(self.status, "")
+
+    @property
     def any_layout_fp8(self) -> bool:
         """Whether fp8 products take operands along rows or columns, and scales for each 32 values:
-        compute capability 10, the data-centre Blackwells (transformer_engine/common/util/
+        compute capability 10 and its successors (transformer_engine/common/util/
         cuda_runtime.cpp and common.cpp: nvte_is_non_tn_fp8_gemm_supported)."""
-        return self.architecture.startswith("Blackwell") and self.memory_kind.startswith("HBM")
+        return self.architecture.startswith(("Blackwell", "Rubin")) and self.memory_kind.startswith(
+            "HBM"
+        )
 
     def runs_as(self, dtype: str) -> str:
         """The dtype whose units do a matrix product in `dtype`: its own where the chip has them."""
@@ -102,6 +112,11 @@ _INSTEAD = {
 # Products in bf16 that one in fp32 takes where there are no units for fp32: XLA's highest precision
 # (jax.lax.Precision.HIGHEST, https://docs.jax.dev/en/latest/jax.lax.html); three under HIGH.
 FP32_PASSES = 6
+
+_CAVEATS = {
+    "announced": "announced, and nobody can have it yet: its figures are its maker's plans",
+    "preliminary": "described by preliminary figures: a data sheet may say otherwise",
+}
 
 
 SWITCH, MESH, CUBE, TORUS = "switch", "mesh", "cube", "torus"

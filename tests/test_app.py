@@ -124,8 +124,10 @@ def test_the_six_sliders_come_first_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("view", ["train", "time", "tiers", "serve"])
-def test_every_gpu_has_its_charts(view: str) -> None:
-    for gpu in catalog.gpu_names():
+def test_every_architecture_has_its_charts(view: str) -> None:
+    """One GPU of each; every preset is evaluated in test_hardware.py."""
+    one = {catalog.accelerator(name).architecture: name for name in catalog.gpu_names()}
+    for gpu in one.values():
         alive(opened({"gpu": gpu}, view))
 
 
@@ -598,6 +600,29 @@ def test_a_pinned_plan_has_a_waterfall_whose_changes_add_up() -> None:
     assert then
     assert table["bytes"].sum() == now.allocated_bytes - then.allocated_bytes
     assert list(table["change"]) == ["Micro-batch: 4", "Checkpointing: None"]
+
+
+def test_a_chip_is_chosen_once_and_its_memory_beside_it() -> None:
+    at = opened()
+    chips = at.selectbox(key="cluster_gpu")
+    assert "Apple M3 Ultra" in chips.options
+    assert "AMD Instinct MI455X 432 GB (Helios), announced" in chips.options
+    assert "cluster_gpu_memory" not in at.session_state  # an H100 SXM has 80 GB
+    chips.set_value("m3-ultra-512gb").run()
+    alive(at)
+    assert shown_plan(at).cluster.gpu == "m3-ultra-512gb"
+    sizes = at.segmented_control(key="cluster_gpu_memory")
+    assert sizes.options == ["96 GB", "256 GB", "512 GB"]
+    sizes.set_value("m3-ultra-96gb").run()
+    alive(at)
+    assert shown_plan(at).cluster.gpu == "m3-ultra-96gb"
+    assert at.selectbox(key="cluster_gpu").value == "m3-ultra-512gb"
+
+
+def test_a_chip_that_is_not_yet_sold_says_so_where_it_is_chosen() -> None:
+    at = opened({"gpu": "tpu-8t-216gb"})
+    assert any("nobody can have it yet" in m.value for m in at.sidebar.markdown)
+    assert not any("nobody can have it yet" in m.value for m in opened().sidebar.markdown)
 
 
 def test_a_list_price_gives_the_run_its_cost() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from importlib.resources import files
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memcore import catalog
+from memcore import Plan, catalog, evaluate, link
 
 FACTS = tomllib.loads(files("presets").joinpath("architectures.toml").read_text(encoding="utf-8"))
 CORES, CHIPS = FACTS["core"], FACTS["chip"]
@@ -106,3 +107,79 @@ def test_a_slip_of_the_pen_in_a_preset_is_seen(name: str) -> None:
     for wrong in misread(gpu["usable_bytes"]):
         if not 0.6 < wrong / gpu["usable_bytes"] < 1.4:  # a Mac's share is not known closer
             assert faults(name, gpu | {"usable_bytes": wrong}), wrong
+
+
+# --- every chip can be planned -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", catalog.gpu_names())
+def test_every_chip_trains_and_serves_a_small_plan(name: str) -> None:
+    network = catalog.node(catalog.accelerator(name).node).network_bandwidth
+    for gpus in (1, 2) if network else (1,):
+        document = {
+            "model": "gpt2",
+            "cluster": {"gpu": name, "gpus": gpus},
+            "train": {"seq_len": 512},
+            "serve": {"prompt_len": 512, "output_len": 64, "concurrency": 1},
+        }
+        report = evaluate(Plan.of(document))
+        assert report.time is not None
+        assert report.serve is not None
+        assert 0 < report.time.step_seconds < 600
+        assert report.serve.tpot_seconds > 0
+        assert json.dumps(report.to_dict())
+
+
+# --- what a preset says of itself ----------------------------------------------------------------
+
+
+def test_a_size_of_memory_is_a_preset_of_the_same_chip() -> None:
+    found = [name for name in catalog.gpu_names() if len(catalog.sizes(name)) > 1]
+    assert catalog.sizes("m3-ultra-512gb") == ("m3-ultra-96gb", "m3-ultra-256gb", "m3-ultra-512gb")
+    assert {"h20-141gb", "m4-max-36gb", "strix-halo-64gb", "rtx-5060-ti-8gb"} <= set(found)
+    for name in found:
+        same = catalog.sizes(name)
+        assert name in same
+        assert catalog.chip_of(name) in same
+        memory = [catalog.accelerator(n).memory_bytes for n in same]
+        assert len(set(memory)) == len(memory)
+        assert {catalog.accelerator(n).architecture for n in same} == {
+            catalog.accelerator(name).architecture
+        }
+
+
+def test_a_size_changes_what_depends_on_it_and_keeps_the_rest() -> None:
+    small, large = map(catalog.accelerator, ("m4-max-36gb", "m4-max-128gb"))
+    assert small.memory_bandwidth == 410e9  # with 32 GPU cores of 40
+    assert small.sms == 32
+    assert small.sources.keys() == large.sources.keys()
+    assert small.node == large.node
+    h20, h20e = map(catalog.accelerator, ("h20-96gb", "h20-141gb"))
+    assert h20.flops == h20e.flops
+    assert h20e.memory_bandwidth == 4.8e12
+
+
+ANNOUNCED = {"mi455x-432gb", "mi440x-432gb", "tpu-8t-216gb", "tpu-8i-288gb"}
+
+
+def test_chips_that_nobody_can_have_yet_are_marked() -> None:
+    by = {name: catalog.accelerator(name).status for name in catalog.gpu_names()}
+    assert {name for name, status in by.items() if status == "announced"} == ANNOUNCED
+    assert by["vr200-288gb"] == "preliminary"
+    assert by["h100-sxm-80gb"] == "shipping"
+    assert all(len(catalog.accelerator(n).sources.get("usable_bytes", "")) > 5 for n in by)
+
+
+@pytest.mark.parametrize("name", sorted(ANNOUNCED | {"vr200-288gb", "h100-sxm-80gb"}))
+def test_a_report_says_that_a_chip_is_not_yet_sold(name: str) -> None:
+    gpu = catalog.accelerator(name)
+    said = [note for note in evaluate(Plan(cluster={"gpu": name})).notes if gpu.label in note]
+    assert bool(said) == (name != "h100-sxm-80gb")
+    assert all("nobody can have it yet" in note or "preliminary" in note for note in said)
+
+
+def test_a_link_carries_a_size_of_memory_by_name() -> None:
+    plan = Plan(cluster={"gpu": "m3-ultra-256gb"})
+    query = link.encode(plan)
+    assert query["gpu"] == "m3-ultra-256gb~2"  # the revision of the chip's own preset
+    assert link.decode(query) == (plan, [])

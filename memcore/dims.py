@@ -117,6 +117,7 @@ FUSED = Dim("FUSED")  # 2 F: gate and up side by side
 MASKED = Dim("MASKED")  # S where a sliding window is shorter than the sequence, else 0
 BIASED_KV = Dim("BIASED_KV")  # heads of K and V that SDPA gets under a mask: repeated
 MASKED_KV = Dim("MASKED_KV")  # heads of K and V that SDPA gets then: repeated under a mask
+BESIDE_V = Dim("BESIDE_V")  # heads of Q and K beside V in a joint tensor, where SDPA keeps it whole
 REACH = Dim("REACH")  # twice the keys that a token sees on average within its window
 REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
 SINKED = Dim("SINKED")  # S + 1: every key and the attention sink
@@ -287,16 +288,22 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     heads = ceil_div(sizes["HEADS"], sizes["TP"])
     sizes["BIASED_KV"] = where(local != 1, heads, local)
     sizes["MASKED_KV"] = where(s >= window, sizes["BIASED_KV"], local)
+    # V that is not repeated stays a view of a joint projection, which is kept whole for it.
+    view = (s < window) | (local == 1) | (local == heads)
+    sizes["BESIDE_V"] = where(view, heads + local, 0 * s)
     sizes["REACH"] = where(s > window, 2 * window - window * window // s, s)
     # Shifting the labels pads them by one. For one sequence `.contiguous()` is then a view of the
     # padded tensor (S + 1 elements); for more it is a copy of B x S.
-    # The values of latent attention are a part of what was expanded: of one sequence a view.
+    # The values of latent attention are a part of what was expanded: of one sequence, or of one
+    # token, a view.
     b, heads = sizes["B"], sizes["HEADS"]
     sizes["NOPE"] = sizes["HEAD_DIM"] - sizes["ROTARY"]
     sizes["VALUES"] = heads * sizes["V_DIM"]
     sizes["LATENT"] = sizes["KV_RANK"] + sizes["ROTARY"]
     sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
-    sizes["KEPT_V"] = ceil_div(where(b == 1, sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"])
+    sizes["KEPT_V"] = ceil_div(
+        where((b == 1) | (s == 1), sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"]
+    )
     own = ceil_div(ceil_div(s, sizes["CP"]), sizes["SEQ"])
     sizes["ROUTED"] = b * own * sizes["TOP_K"]
     # No rank can get more than all rows, which are EP times the mean.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from memcore import fused
 from memcore.dims import (
+    BESIDE_V,
     BIASED_KV,
     CLASSES,
     CP,
@@ -248,7 +249,7 @@ def attention_core(
         q, k, v = heads
         if s.attention == "eager":
             return _eager_core(t, s, q, k, v, kind, softmax_fp32, joint_v)
-        return _fused_core(t, s, q, k, v, kind, always_masked)
+        return _fused_core(t, s, q, k, v, kind, always_masked, joint_v)
 
     return core(t, run, q, k, v)
 
@@ -281,11 +282,18 @@ def _passed_around(t: Tape, k: Tensor, v: Tensor) -> None:
 
 
 def _fused_core(
-    t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor, kind: str, always_masked: bool
+    t: Tape,
+    s: Structure,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kind: str,
+    always_masked: bool,
+    joint_v: bool,
 ) -> Tensor:
     """One kernel; no scores in HBM."""
     lse = (B, HEADS / TP, S / CP)
-    product, bias = (WINDOWED if slides(kind) else PRODUCT), None
+    product, kept = (WINDOWED if slides(kind) else PRODUCT), []
     if kind == EVERY:
         product = UNMASKED
     by_sequence = s.traits.masked_images and kind != EVERY
@@ -293,13 +301,16 @@ def _fused_core(
         reach = S if always_masked or by_sequence else MASKED
         sequences = B if by_sequence else 1  # else a view for every sequence
         t.use(t.shared(mask_of(kind), (sequences, 1, S / CP, reach), "bool"))
-        bias = t.new("mask as bias", (B, 1, S / CP, reach), v.dtype)
+        kept.append(t.new("mask as bias", (B, 1, S / CP, reach), v.dtype))
         product = PRODUCT
         if slides(kind) or by_sequence:
             heads = BIASED_KV if by_sequence else MASKED_KV
             k, v = (contiguous(t, x, (B, heads, S / CP, HEAD_DIM), f"{n}, repeated")
                     for x, n in ((k, "k"), (v, "v")))  # fmt: skip
-    out = flash_attention(t, q, k, v, lse, product, s.attention, bias)
+            if joint_v:
+                beside = (B, BESIDE_V, S / CP, HEAD_DIM)
+                kept.append(t.new("q and k beside v, as projected", beside, v.dtype))
+    out = flash_attention(t, q, k, v, lse, product, s.attention, kept)
     return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
 
 

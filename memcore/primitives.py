@@ -597,14 +597,14 @@ def flash_attention(
     lse: Shape,
     flops: Shape,
     name: str,
-    bias: Tensor | None = None,
+    besides: Sequence[Tensor] = (),
 ) -> Tensor:
     """FlashAttention: saves q, k, v, out and the fp32 log-sum-exp; no scores in HBM.
 
     `flops` is the shape of one causal-free product (B x heads x S x S x head_dim); the causal mask
     skips half of it. Forward does two products, backward five (it recomputes the scores). Where v
-    has another width, one of the two and two of the five have that. `bias`: a mask as PyTorch's
-    SDPA takes it, which is kept too.
+    has another width, one of the two and two of the five have that. `besides`: what is kept
+    too, such as a mask as PyTorch's SDPA takes it.
     """
     if t.autocast:
         q, k, v = (cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v")))
@@ -620,7 +620,7 @@ def flash_attention(
     def backward(g: Gradients) -> Gradients:
         return [t.new(f"{n} grad", x.shape, x.dtype) for x, n in ((q, "q"), (k, "k"), (v, "v"))]
 
-    kept = [q, k, v, out, stats, *([bias] if bias else [])]
+    kept = [q, k, v, out, stats, *besides]
     t.finish(name, [q, k, v], out, kept, backward, flops=again)
     return out
 

@@ -210,3 +210,12 @@ def test_the_attention_that_there_is_is_taken_and_said(family):
     assert evaluate(again).notes == report.notes
     with pytest.raises(PlanError, match=r"train\.attention: .* set it to eager"):
         Plan(model={"model_type": family} | SIZES, train={"seq_len": 512, "attention": "flash"})
+
+
+def test_a_head_s_width_of_olmoe_that_does_not_run_is_refused():
+    """transformers' norm of queries is as wide as the hidden size, whatever the heads are."""
+    with pytest.raises(PlanError, match=r"model\.head_dim: 16 heads of 96 are not"):
+        from_config({"model_type": "olmoe", "head_dim": 96} | SIZES)
+    assert from_config({"model_type": "olmoe", "head_dim": 40} | SIZES) == from_config(
+        {"model_type": "olmoe"} | SIZES
+    )

@@ -38,6 +38,12 @@ def _config(k: Keys, label: str) -> Model:
         attention_clipped=k.config.get("clip_qkv") is not None,
         router_normalised=k.flag("norm_topk_prob", False),
     )
+    if model.heads * model.head_dim != model.hidden_size:
+        k.fail(
+            "head_dim",
+            f"{model.heads:,} heads of {model.head_dim:,} are not the hidden size, "
+            f"{model.hidden_size:,}, as which transformers makes the norm of all queries",
+        )
     return with_experts(model, routing(k, "num_experts", 64, 8), model.intermediate_size)
 
 

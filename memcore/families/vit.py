@@ -5,6 +5,8 @@ ViTForImageClassification: no pooler; the class token's last state is classified
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memcore.dims import (
     CHANNELS,
     HEIGHT,
@@ -100,7 +102,8 @@ def _config(k: Keys, label: str) -> Model:
         attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
         residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
     )
-    return of_images(k, label, "vit", traits, patch=16, extra=1, classes=labels(k))
+    model = of_images(k, label, "vit", traits, patch=16, extra=1, classes=labels(k))
+    return replace(model, head_dim=k.count_or("head_dim", model.head_dim, 10**6))
 
 
 def tower(k: Keys, label: str, family: str, activation: str, patch: int, extra: int) -> Model:

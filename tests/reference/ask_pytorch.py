@@ -1,6 +1,7 @@
-"""Ask PyTorch what it keeps: `python tests/reference/ask_pytorch.py [N] [--write]`.
+"""Ask PyTorch what it keeps: `python tests/reference/ask_pytorch.py [N] [--new] [--write]`.
 
-Asks each N-th row of families.json anew and compares; --write keeps what PyTorch said. Needs torch
+Asks each N-th row of families.json anew and compares; --new: only those that it was never asked;
+--write keeps what PyTorch said. Needs torch
 and transformers (`pip install '.[oracle]'`), no GPU: models are real, autograd is real, FSDP2 is
 real, only the storage is fake. Nothing here knows a formula.
 
@@ -382,11 +383,13 @@ def peak(config, words, build=build):
 
 
 def main(path, ask, packages=("torch", "transformers")):
-    """Ask each N-th row of a table anew and print it; --write puts what was said into the table."""
+    """Ask each N-th row of a table anew and print it; --new: only rows without an answer; --write
+    puts what was said into the table."""
     install_stand_ins()
     table = json.loads(path.read_text())
     every = next((int(a) for a in sys.argv[1:] if a.isdigit()), 1)
-    for row in table["rows"][::every]:
+    never = [row for row in table["rows"] if "bytes" not in row]
+    for row in (never if "--new" in sys.argv else table["rows"])[::every]:
         said, stood = ask(table["configs"].get(row.get("model")), row), row.get("bytes", 0)
         words = " ".join(str(v) for k, v in row.items() if k not in said)
         same = said["bytes"] == stood

@@ -289,9 +289,14 @@ def _pin_button() -> None:
 
 def _address() -> str:
     """The address of this page with every setting of the plan in it."""
-    page = (st.context.url or "").partition("?")[0]
+    return _addressing(st.context.url or "")()
+
+
+def _addressing(url: str) -> Callable[[], str]:
+    """What makes that address, as long as the plan is this one; also when no page is drawn."""
+    query, page = state.written(), url.partition("?")[0]
     slash = "" if page.count("/") > 2 else "/"
-    return f"{page}{slash}?{link.query_text(link.encode(state.plan()))}"
+    return lambda: f"{page}{slash}?{link.query_text(query())}"
 
 
 def _share(report: Report) -> None:
@@ -594,11 +599,13 @@ def overheads(memory: Memory) -> None:
     )
 
 
-def download(label: str, rows: tables.Rows, name: str) -> None:
-    """A button that builds the CSV when it is pressed."""
+def download(label: str, rows: tables.Rows, name: str, of_plan: bool = True) -> None:
+    """A button that builds the CSV when it is pressed. It says which plan the figures are of, or,
+    where they are about Memplan itself, only which Memplan."""
+    plan, address = state.plan() if of_plan else None, _addressing(st.context.url or "")
     st.download_button(
         label,
-        lambda: tables.csv(rows),
+        lambda: tables.csv(rows, tables.context(plan, address() if plan else "")),
         name,
         "text/csv",
         key=f"download_{name}",

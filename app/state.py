@@ -12,7 +12,7 @@ somebody went Back or Forward to it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -114,7 +114,7 @@ def publish() -> None:
     if not s.behind and s.says == (s.plan, s.pin):
         return
     if s.says != (s.plan, s.pin):
-        query = _written(s)
+        query = _written(s.plan, s.pin, short=True)
         _at(s, {key: [value] for key, value in query.items()}, (s.plan, s.pin))
         s.written = s.controls.run
     # Also one that the browser has: an older one may be under way to it.
@@ -141,10 +141,17 @@ def _named(query: Query) -> int:
     return hash(urlencode(query, doseq=True))
 
 
-def _written(s: Session) -> dict[str, str]:
-    query = link.encode(s.plan, short=True)
-    if s.pin:
-        query["pin"] = link.encode_pin(s.pin)
+def written() -> Callable[[], dict[str, str]]:
+    """What writes the plan and the pinned plan, every setting of it, as the query of an address."""
+    s = session()
+    plan, pin = s.plan, s.pin
+    return lambda: _written(plan, pin, short=False)
+
+
+def _written(plan: Plan, pin: Plan | None, short: bool) -> dict[str, str]:
+    query = link.encode(plan, short)
+    if pin:
+        query["pin"] = link.encode_pin(pin)
     return query
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -32,6 +32,7 @@ from memcore.units import (
     signed_bytes,
     signed_seconds,
 )
+from memcore.version import version
 from memcore.waterfall import Change
 
 Rows = list[dict[str, Any]]
@@ -65,10 +66,23 @@ FIELDS = {  # what a column shows of the number at a row's path
 }
 
 
-def csv(rows: Rows) -> bytes:
-    """Rows as CSV in UTF-8, with no cell that a spreadsheet would run as a formula."""
-    safe = [{name: _safe(value) for name, value in row.items()} for row in rows]
-    return pd.DataFrame(safe).to_csv(index=False, lineterminator="\n").encode()
+def csv(rows: Rows, context: Mapping[str, Any] | None = None) -> bytes:
+    """Rows as CSV in UTF-8, each with its context, with no cell that a spreadsheet would run as a
+    formula. Whole numbers stay whole, also in a column where some rows have none."""
+    safe = [{n: _safe(v) for n, v in {**row, **(context or {})}.items()} for row in rows]
+    return pd.DataFrame(safe, dtype=object).to_csv(index=False, lineterminator="\n").encode()
+
+
+def context(plan: Plan | None, link: str) -> dict[str, Any]:
+    """What a file of figures says of itself: the plan that they are of, if they are of one, a link
+    to it, and which Memplan they are from."""
+    of_plan = {
+        "plan model": plan.architecture.label,
+        "plan GPU": plan.accelerator.label,
+        "plan GPUs": plan.cluster.gpus,
+        "plan link": link,
+    } if plan else {}  # fmt: skip
+    return {**of_plan, "Memplan version": version()}
 
 
 def displayed(rows: Rows) -> Rows:
@@ -101,6 +115,41 @@ def consumers(memory: Memory) -> Rows:
             PATH: f"memory.consumers.{name}",
         }
         for name, size in memory.consumers.items()
+    ]
+
+
+def breakdown(memory: Memory) -> Rows:
+    """From the consumers up to the capacity of a GPU, for a file: every row has the ends of its
+    interval, and in `bytes` what is one number."""
+    m = memory
+    consumers = [
+        (palette.consumer(name), "consumer", (size, size), f"consumers.{name}")
+        for name, size in m.consumers.items()
+    ]
+    overheads = [
+        (o.name, "overhead", (o.low, o.high), f"overheads.{i}") for i, o in enumerate(m.overheads)
+    ]
+    allocated, capacity = ((n, n) for n in (m.allocated_bytes, m.capacity_bytes))
+    lines = [
+        *consumers,
+        ("Allocated at the peak", "total", allocated, "allocated_bytes"),
+        *overheads,
+        ("Reserved by PyTorch", "interval", m.reserved_bytes, "reserved_bytes"),
+        ("Device memory", "interval", m.device_bytes, "device_bytes"),
+        ("Capacity of one GPU", "capacity", capacity, "capacity_bytes"),
+    ]
+    return [
+        {
+            "part": part,
+            "kind": kind,
+            "size": " to ".join(dict.fromkeys(map(bytes_text, ends))),
+            "bytes": ends[0] if ends[0] == ends[1] else None,
+            "low_bytes": ends[0],
+            "high_bytes": ends[1],
+            "share_of_capacity": ends[1] / m.capacity_bytes,
+            PATH: f"memory.{path}",
+        }
+        for part, kind, ends, path in lines
     ]
 
 

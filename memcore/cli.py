@@ -147,13 +147,9 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib import metadata
+        from memcore.version import version
 
-        try:
-            version = metadata.version("memplan")
-        except metadata.PackageNotFoundError:
-            version = "(a checkout that is not installed)"
-        print(f"memplan {version}")
+        print(f"memplan {version()}")
         parser.exit()
 
 

@@ -425,6 +425,54 @@ def test_no_cell_runs_as_a_formula() -> None:
     assert read["bytes"].sum() == -6
 
 
+def test_the_breakdown_goes_from_the_consumers_to_the_capacity() -> None:
+    from app import tables
+
+    for name in PLANS:
+        plan = Plan.of(catalog.plan_entries()[name]["plan"])
+        memory = evaluate(plan).memory
+        if memory is None:
+            continue
+        about = tables.context(plan, "http://127.0.0.1/?v=1")
+        read = pd.read_csv(io.BytesIO(tables.csv(tables.breakdown(memory), about)))
+        kinds = read.groupby("kind")
+        sizes = {kind: kinds.get_group(kind) for kind in kinds.groups}
+        assert sizes["consumer"]["bytes"].sum() == memory.allocated_bytes
+        assert list(sizes["total"]["bytes"]) == [memory.allocated_bytes]
+        assert list(sizes["capacity"]["bytes"]) == [memory.capacity_bytes]
+        for end, column in enumerate(("low_bytes", "high_bytes")):
+            assert read[column].dtype == "int64"
+            overheads = [(o.low, o.high)[end] for o in memory.overheads]
+            assert list(sizes["overhead"][column]) == overheads
+            of = sizes["interval"].set_index("part")[column]
+            assert of["Device memory"] == memory.device_bytes[end]
+            assert of["Reserved by PyTorch"] == memory.reserved_bytes[end]
+        assert set(read["plan model"]) == {plan.architecture.label}
+        assert set(read["plan GPU"]) == {plan.accelerator.label}
+        assert set(read["plan GPUs"]) == {plan.cluster.gpus}
+        assert set(read["plan link"]) == {"http://127.0.0.1/?v=1"}
+
+
+def test_what_a_file_says_of_its_plan_is_no_formula() -> None:
+    from app import tables
+
+    config = {**catalog.model_entry("gpt2")["config"], "_name_or_path": "=1+1"}
+    gpu = {**catalog.accelerator("h100-sxm-80gb").model_dump(), "label": "=HYPERLINK(1)"}
+    plan = Plan.of({"model": config, "cluster": {"gpu": gpu}, "train": {"seq_len": 512}})
+    read = pd.read_csv(io.BytesIO(tables.csv([{"bytes": 2**60}], tables.context(plan, "@x"))))
+    texts = read.select_dtypes(exclude="number").iloc[0]
+    assert "'=HYPERLINK(1)" in set(texts)
+    assert not any(str(text).startswith(tuple("=+-@")) for text in texts)
+    assert read["bytes"][0] == 2**60
+
+
+def test_whole_numbers_stay_whole_where_some_rows_have_none() -> None:
+    from app import tables
+
+    rows = [{"n": 2**53 + 1, "x": 0.1}, {"n": None, "x": None}]
+    assert tables.csv(rows).decode().splitlines()[1:] == ["9007199254740993,0.1", ","]
+
+
 def test_every_view_offers_its_csv() -> None:
     for view in VIEWS:
         at = opened({"with": "grpo"}, view)

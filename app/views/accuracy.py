@@ -72,7 +72,7 @@ parts.table(
         "used for",
     ),
 )
-parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv")
+parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv", of_plan=False)
 
 with st.expander("Measured runs that no plan can say yet"):
     st.markdown(tables.markdown(tables.not_compared(), ("what", "runs", "why"), parts.plain))
@@ -114,7 +114,7 @@ parts.table(
         "source",
     ),
 )
-parts.download("Other calculators (CSV)", calculators, "memplan-calculators.csv")
+parts.download("Other calculators (CSV)", calculators, "memplan-calculators.csv", of_plan=False)
 with st.expander("Why each of them differs"):
     st.markdown(
         tables.markdown(
@@ -145,7 +145,7 @@ parts.table(
         "source",
     ),
 )
-parts.download("Frameworks' estimators (CSV)", estimators, "memplan-estimators.csv")
+parts.download("Frameworks' estimators (CSV)", estimators, "memplan-estimators.csv", of_plan=False)
 
 left, right = st.columns(2, gap="large")
 with left:

@@ -100,7 +100,7 @@ st.markdown(
         parts.plain,
     )
 )
-parts.download("Published figures (CSV)", published, "memplan-published.csv")
+parts.download("Published figures (CSV)", published, "memplan-published.csv", of_plan=False)
 
 st.markdown("##### What to change first: plans that are known to run out of memory")
 first = tables.first_fixes()
@@ -109,7 +109,7 @@ st.markdown(
         first, ("plan", "Memplan's first lever", "what others would do, and why"), parts.plain
     )
 )
-parts.download("First fixes (CSV)", first, "memplan-first-fixes.csv")
+parts.download("First fixes (CSV)", first, "memplan-first-fixes.csv", of_plan=False)
 
 st.markdown("##### Names in shapes")
 parts.table(

@@ -23,7 +23,7 @@ if report.memory:
             alt="Memory at the peak by consumer",
             columns=("consumer", "size", "percent"),
         )
-        parts.download("Breakdown (CSV)", consumers, "memplan-breakdown.csv")
+        parts.download("Breakdown (CSV)", tables.breakdown(report.memory), "memplan-breakdown.csv")
     with right:
         st.markdown("##### The largest tensors")
         parts.table(

@@ -20,6 +20,7 @@ from memcore import Plan, catalog, evaluate, evidence, link
 from memcore.levers import levers
 from memcore.stream import loads, simulate
 from memcore.units import bytes_text
+from memcore.version import version
 
 Open = Callable[..., Page]
 SCHEMES = ("light", "dark")
@@ -389,6 +390,19 @@ def test_the_copied_link_says_everything(open_app: Open, server: rig.Server) -> 
     assert reading.addressed(theirs) == plan
 
 
+def test_the_copied_link_has_the_pinned_plan(open_app: Open, server: rig.Server) -> None:
+    plan = Plan.of(ELSEWHERE)
+    page = open_app(f"{address(plan)}&{urlencode({'pin': link.encode_pin(Plan())})}")
+    page.get_by_role("button", name="Share").click()
+    shown = page.locator('[data-testid="stCode"] code').first
+    expect(shown).to_contain_text("pin=")
+    theirs = open_app(shown.inner_text().strip().removeprefix(server.url), fresh=True)
+    reading.agrees(theirs)
+    assert reading.addressed(theirs) == plan
+    assert link.decode_pin(rig.query(theirs.url)["pin"][0]) == (Plan(), [])
+    expect(theirs.get_by_role("button", name="Unpin")).to_be_visible()
+
+
 # ---- download
 
 
@@ -411,9 +425,17 @@ def test_every_download(open_app: Open) -> None:
         tested.add(key)
         page.locator(f".st-key-{key}").wait_for()  # the end of a page comes last
         offered.update(page.evaluate(reading.DOWNLOADS))
-        return pd.read_csv(reading.download(page, key))
+        found = pd.read_csv(reading.download(page, key))
+        assert set(found["Memplan version"]) == {version()}
+        if "plan link" in found:
+            (plan_link,) = set(found["plan link"])
+            assert link.decode(rig.query(plan_link)) == (plan, [])
+        else:
+            assert view in ("accuracy", "method"), "figures of a plan, and not of which"
+        return found
 
     table = csv("train", "memplan-breakdown.csv")
+    table = table[table["kind"] == "consumer"]
     assert table["bytes"].sum() == memory.allocated_bytes
     assert list(table["bytes"]) == list(memory.consumers.values())
 

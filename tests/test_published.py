@@ -45,7 +45,8 @@ def test_offloads_of_zero_infinity_grow_with_batch_or_width():
 
 def test_zero_3_divides_states_by_1024():
     """A model whose dimensions all divide by 1,024, so that nothing is padded but the norms."""
-    sizes = {"hidden_size": 4096, "intermediate_size": 11_264, "vocab_size": 32_768}
+    widths = {"hidden_size": 4096, "intermediate_size": 11_264, "vocab_size": 32_768}
+    sizes = widths | {"num_hidden_layers": 32}
 
     def states(gpus):
         cluster = {"gpus": gpus, "gpus_per_node": 8}

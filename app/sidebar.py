@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import streamlit as st
@@ -417,13 +418,16 @@ def _list_prices() -> None:
     st.selectbox(
         "List price",
         list(prices),
-        format_func=lambda cloud: (
-            f"${prices[cloud]['usd']:,.2f} {cloud} ({prices[cloud]['as_of']})"
-        ),
+        format_func=lambda cloud: _price_label(prices[cloud], date.today()),
         key=state.control("list_price", here, lambda cloud: _price_chosen(prices, cloud)),
         placeholder="of a cloud, on demand",
         help="\n".join(f"- **{cloud}**: {row['source']}" for cloud, row in prices.items()),
     )
+
+
+def _price_label(row: Mapping[str, Any], today: date) -> str:
+    old = ", may be over a year old" if catalog.outdated(row["as_of"], today) else ""
+    return f"${row['usd']:,.2f} {row['cloud']} ({row['as_of']}{old})"
 
 
 def _price_chosen(prices: Mapping[str, Any], cloud: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import tomllib
+from datetime import date
 from importlib.resources import files
 from typing import Any
 
@@ -79,8 +80,26 @@ def node(name: str) -> Node:
 @functools.cache
 def prices(gpu: str) -> dict[str, dict[str, Any]]:
     """What clouds ask for a GPU for one hour: {'usd', 'as_of', 'source'} by cloud."""
-    rows = tomllib.loads(_ROOT.joinpath("prices.toml").read_text(encoding="utf-8"))["price"]
-    return {row["cloud"]: row for row in rows if row["gpu"] == gpu}
+    return {row["cloud"]: row for row in _price_rows() if row["gpu"] == gpu}
+
+
+@functools.cache
+def _price_rows() -> list[dict[str, Any]]:
+    text = _ROOT.joinpath("prices.toml").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = tomllib.loads(text)["price"]
+    return rows
+
+
+def priced_gpus() -> tuple[str, ...]:
+    """The accelerator presets that some cloud's price is known of."""
+    return tuple(name for name in gpu_names() if prices(name))
+
+
+def outdated(as_of: str, today: date) -> bool:
+    """Whether a date ('2026', '2026-03' or '2026-03-17') may be more than a year ago: of a year or
+    a month alone, its first day counts."""
+    year, month, day = (*map(int, as_of.split("-")), 1, 1)[:3]
+    return (year + 1, month, day) < (today.year, today.month, today.day)
 
 
 @functools.cache

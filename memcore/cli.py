@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from typing import IO, TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
@@ -135,6 +136,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("models", _models, "List the model presets.")
     sub.add_argument("--json", action="store_true", help="as JSON")
     sub = command("gpus", _gpus, "List the accelerator presets.")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    about = "List what clouds ask for one GPU for one hour, with date and source."
+    sub = command("prices", _prices, about)
+    sub.add_argument("gpu", nargs="?", metavar="GPU", help="of this accelerator preset only")
     sub.add_argument("--json", action="store_true", help="as JSON")
     sub = command("plans", _plans, "List the worked plans, or print one as JSON.")
     sub.add_argument("name", nargs="?", help="print this plan")
@@ -653,6 +658,29 @@ def _gpus(args: argparse.Namespace) -> int:
         texts.append((name, gpu.label, bytes_text(gpu.memory_bytes), bandwidth, flops, status))
     head = ("name", "label", "memory", "bandwidth", "bf16 TFLOP/s", "")
     return _listing(rows, _table(head, texts, left=2), args.json)
+
+
+def _prices(args: argparse.Namespace, today: date | None = None) -> int:
+    from memcore import catalog
+
+    if args.gpu is not None and args.gpu not in catalog.gpu_names():
+        hint = did_you_mean(args.gpu, catalog.gpu_names())
+        return _fail(f"no GPU preset {shown(args.gpu)}; {hint}")
+    today = today or date.today()
+    rows = []
+    texts = []
+    for name in catalog.priced_gpus() if args.gpu is None else (args.gpu,):
+        for cloud, row in catalog.prices(name).items():
+            old = catalog.outdated(row["as_of"], today)
+            rows.append({**row, "outdated": old})
+            dated = f"{row['as_of']}, may be over a year old" if old else row["as_of"]
+            texts.append((name, cloud, money_text(row["usd"]), dated))
+    if not rows and not args.json:
+        print(f"No list price of {args.gpu} is known; set run.price_per_gpu_hour yourself.")
+        return 0
+    return _listing(
+        rows, _table(("gpu", "cloud", "USD an hour", "as of"), texts, left=2), args.json
+    )
 
 
 def _plans(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from datetime import date
 from importlib.resources import files
 
 import pytest
@@ -83,3 +84,28 @@ def test_list_prices_are_of_known_gpus_dated_and_sourced():
         assert row["as_of"][:4] in ("2025", "2026")
         assert row["source"]
         assert catalog.prices(row["gpu"])[row["cloud"]] == row
+
+
+@pytest.mark.parametrize(
+    ("as_of", "old"),
+    [
+        ("2025", True),  # perhaps of its first day
+        ("2025-10", True),
+        ("2025-11-21", True),
+        ("2025-11-22", False),
+        ("2025-12", False),
+        ("2026", False),
+    ],
+)
+def test_a_price_of_more_than_a_year_ago_is_outdated(as_of, old):
+    assert catalog.outdated(as_of, date(2026, 11, 22)) == old
+
+
+def test_clouds_and_chips_of_all_kinds_have_a_price():
+    """What a planner is asked to book: each vendor's newest, and the cards that people rent."""
+    priced = catalog.priced_gpus()
+    wanted = ("b300-sxm-288gb", "gb200-186gb", "tpu-v5p-95gb", "tpu-v6e-32gb", "trainium-1-32gb")
+    cards = ("l4-24gb", "t4-16gb", "a10g-24gb", "a100-sxm-80gb", "rtx-4090-24gb", "rtx-5090-32gb")
+    assert {*wanted, *cards, "mi300x-192gb", "rtx-pro-6000-server-96gb"} <= set(priced)
+    clouds = {cloud.split()[0].strip(",") for gpu in priced for cloud in catalog.prices(gpu)}
+    assert clouds >= {"AWS", "CoreWeave", "Google", "Lambda", "Nebius", "Oracle", "RunPod", "Vast"}

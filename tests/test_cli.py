@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import csv
 import io
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -426,6 +428,27 @@ def test_gpus(memplan: Callable[..., Ran]) -> None:
     line = next(line for line in table.splitlines() if line.startswith("h100-sxm-80gb"))
     assert "3.35 TB/s" in line
     assert line.endswith(" 989")
+
+
+def test_gpus_says_what_is_not_yet_sold(memplan: Callable[..., Ran]) -> None:
+    lines = {line.split()[0]: line for line in memplan("gpus").out.splitlines()}
+    assert lines["mi455x-432gb"].endswith("announced")
+    assert lines["vr200-288gb"].endswith("preliminary")
+    rows = {row["name"]: row for row in json.loads(memplan("gpus", "--json").out)}
+    assert rows["h100-sxm-80gb"]["status"] == "shipping"
+
+
+def test_prices(memplan: Callable[..., Ran], capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(memplan("prices", "h100-sxm-80gb", "--json").out)
+    assert {"AWS p5.48xlarge", "Nebius", "CoreWeave"} <= {row["cloud"] for row in rows}
+    assert all(row["source"] for row in rows)
+    args = argparse.Namespace(gpu="h100-sxm-80gb", json=False)
+    assert cli._prices(args, date(2026, 11, 22)) == 0
+    lines = {line.split("  ")[1].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert lines["Nebius"].endswith("2025, may be over a year old")
+    assert lines["AWS p5.48xlarge"].endswith("2026-03")
+    assert "no GPU preset" in memplan("prices", "h100").err
+    assert "set run.price_per_gpu_hour yourself" in memplan("prices", "phone-8gb").out
 
 
 def test_plans(memplan: Callable[..., Ran]) -> None:

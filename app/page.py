@@ -36,7 +36,7 @@ state.publish()
 beside = st.sidebar.container()  # stands there from the start, so that nothing moves later
 why.style()
 parts.navigation(VIEWS)
-parts.header()
+parts.header(serves=view.url_path == "serve")
 view.run()
 why.drawer()
 with beside:

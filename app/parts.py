@@ -17,6 +17,7 @@ from app.text import plain as plain
 from memcore import link
 from memcore.errors import Issue
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
+from memcore.serving import serving_notes, verdict
 from memcore.solve import Answer
 from memcore.units import (
     bytes_text,
@@ -34,6 +35,12 @@ VERDICTS = {
 }
 
 
+SERVING_VERDICTS = {
+    True: (st.success, "Serving fits", ":material/check_circle:"),
+    False: (st.error, "Serving does not fit", ":material/cancel:"),
+}
+
+
 def navigation(views: Sequence[Any]) -> None:
     """Links to the views. Each holds the plan, so that Back and a new tab keep it."""
     query = state.query()
@@ -42,15 +49,20 @@ def navigation(views: Sequence[Any]) -> None:
             st.page_link(view, query_params=query)
 
 
-def header() -> None:
-    """On top of every page: what of the input was not used, the verdict and the main figures."""
+def header(serves: bool) -> None:
+    """On top of every page: what of the input was not used, the verdict and the main figures. A
+    page that `serves` is about the server alone."""
     _link_warnings()
     _problems()
     report, pinned = state.report(), state.pinned()
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"#### {plain(_title())}", width="stretch")
+        of = report.serve if serves else None
+        st.markdown(f"#### {plain(_title(of))}", width="stretch")
         _pin_button()
         _share(report)
+    if of:
+        serving_header(of, pinned.serve if pinned else None)
+        return
     if report.memory:
         _verdict(report.memory, pinned.memory if pinned else None)
     _figures(report, pinned)
@@ -60,8 +72,12 @@ def header() -> None:
             st.info(plain(note), icon=":material/info:")
 
 
-def _title() -> str:
+def _title(serve: Serve | None) -> str:
     plan = state.plan()
+    if serve:
+        n, gpus = serve.replicas, f"{serve.gpus_per_replica:,} × {plan.accelerator.label}"
+        replicas = "one replica" if n == 1 else f"{n:,} replicas"
+        return f"{plan.architecture.label}, served by {replicas} of {gpus}"
     return f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
 
 
@@ -410,58 +426,55 @@ def run_figures(run: Run) -> None:
             small("Set a price per GPU-hour in the sidebar, under *The whole run*, for the cost.")
 
 
-def serving_figures(serve: Serve, concurrency: int) -> None:
-    """Whether the sequences fit, and what a user of the server feels."""
+def serving_header(serve: Serve, pinned: Serve | None) -> None:
+    """On top of the Serve page: whether the sequences fit, what a user of the server feels, and
+    what a reader should know of both."""
+    plan = state.plan()
+    show, word, icon = SERVING_VERDICTS[serve.fits]
+    replica = f"{serve.gpus_per_replica:,} GPU" + "s" * (serve.gpus_per_replica > 1)
     with why.figure("serve.fits", "Whether the sequences fit."):
-        _serving_verdict(serve, concurrency)
-    _serving_metrics(serve)
+        said = plain(verdict(serve, plan.serve.concurrency))
+        show(f"**{word}**: {said}. One replica is {replica}.", icon=icon)
+    _serving_metrics(serve, pinned)
+    with st.container(horizontal=True, gap="small", key="small_print"):
+        why.link(f"{state.report().parameters:,} parameters", "parameters")
+        for note in serving_notes(plan, serve):
+            if said not in plain(note):  # what the verdict says already
+                small(plain(note))
 
 
-def _serving_verdict(serve: Serve, concurrency: int) -> None:
-    asked, room = serve.sequence_bytes * concurrency, serve.kv_budget_bytes
-    replica = f"{serve.gpus_per_replica:,} GPU" + ("s" if serve.gpus_per_replica > 1 else "")
-    whole = bytes_text(asked * serve.gpus_per_replica)
-    if serve.fits:
-        st.success(
-            f"**Serving fits**: {concurrency:,} sequences need {bytes_text(asked)} of the "
-            f"{bytes_text(room)} left for the KV cache on each GPU; {whole} on the {replica} of a "
-            "replica.",
-            icon=":material/check_circle:",
-        )
-    elif room <= 0:
-        st.error(
-            f"**Serving does not fit**: weights take {bytes_text(serve.weights_bytes)} of each "
-            f"GPU's budget of {bytes_text(serve.budget_bytes)}. One replica is {replica}; "
-            "more tensor parallel ranks or a smaller dtype would help.",
-            icon=":material/cancel:",
-        )
-    else:
-        st.error(
-            f"**Serving does not fit**: {concurrency:,} sequences need {bytes_text(asked)} of KV "
-            f"cache on each GPU, and {bytes_text(room)} are left. One replica is {replica}.",
-            icon=":material/cancel:",
-        )
-
-
-def _serving_metrics(serve: Serve) -> None:
-    prefill, decode = map(palette.resource, (serve.prefill_bound_by, serve.decode_bound_by))
-    before = f" {seconds_text(serve.tower_seconds)} before the layers." * bool(serve.tower_seconds)
-    figures = (
-        ("max_concurrency", "Sequences", f"{serve.max_concurrency:,}",
-         "That fit on a replica, each at its full prompt and output length."),
-        ("kv_capacity_tokens", "Tokens", f"{serve.kv_capacity_tokens:,}",
-         "That the cache of a replica holds."),
-        ("ttft_seconds", "Time to first token", seconds_text(serve.ttft_seconds),
-         f"Bound by {prefill}.{before}"),
-        ("tpot_seconds", "Time per output token", seconds_text(serve.tpot_seconds),
-         f"Per output token and sequence. Bound by {decode}."),
-        ("tokens_per_second", "Output tokens per second", count_text(serve.tokens_per_second),
-         f"Of one replica; {serve.replicas:,} fit on the GPUs."),
+def _serving_metrics(serve: Serve, pinned: Serve | None) -> None:
+    room = "That fit on a replica, each at its full prompt and output length."
+    if serve.reserved_tokens:
+        room = f"That fit on a replica, each with {serve.reserved_tokens:,} tokens reserved."
+    of = f"Of {serve.running:,} that generate at once."
+    before = ""
+    if serve.tower_seconds:
+        before = f" {seconds_text(serve.tower_seconds)} before the layers."
+    figures: tuple[tuple[str, str, Callable[[float], str], str, bool], ...] = (
+        ("max_concurrency", "Sequences", "{:,.0f}".format, room, False),
+        ("kv_capacity_tokens", "Tokens", "{:,.0f}".format, "That the cache of a replica holds.",
+         False),
+        ("ttft_seconds", "Time to first token", seconds_text,
+         f"{_bound_by(serve.prefill_bound_by)}{before} {of}", True),
+        ("tpot_seconds", "Time per output token", seconds_text,
+         f"Per output token and sequence. {_bound_by(serve.decode_bound_by)} {of}", True),
+        ("tokens_per_second", "Output tokens per second", count_text,
+         f"Of one replica; {serve.replicas:,} fit on the GPUs. {of}", False),
     )  # fmt: skip
+    why_none = plain(verdict(serve, state.plan().serve.concurrency))
     columns = st.columns([1.0, 1.15, 1.2, 1.35, 1.45])
-    for column, (field, label, text, about) in zip(columns, figures, strict=True):
-        with column, why.figure(f"serve.{field}", about):
-            st.metric(label, text)
+    for column, (field, label, text, about, less) in zip(columns, figures, strict=True):
+        now, then = getattr(serve, field), getattr(pinned, field) if pinned else None
+        if now is None:
+            with column:
+                st.metric(label, "not served", help=why_none)
+        else:
+            _metric(column, f"serve.{field}", label, now, then, text, about, less_is_better=less)
+
+
+def _bound_by(resource: str | None) -> str:
+    return f"Bound by {palette.resource(resource)}." if resource else ""
 
 
 def latency_targets() -> None:

@@ -536,6 +536,11 @@ def together(found: TogetherMemory) -> Rows:
     return rows
 
 
+def _felt(seconds: float | None) -> str:
+    """Of a request; '' where none is served."""
+    return "" if seconds is None else seconds_text(seconds)
+
+
 def serving(serve: Serve, concurrency: int) -> Rows:
     """The memory of one serving GPU, line by line."""
     kv = serve.sequence_bytes * concurrency
@@ -613,8 +618,8 @@ def limits(found: Sequence[Answer], rate: float) -> Rows:
             "question": titles[a.question][0],
             "answer": titles[a.question][1].format(a.value) if a.value else "not possible",
             "what forbids more": LIMITS[a.limit],
-            "first token": seconds_text(a.served.ttft_seconds) if a.value else "",
-            "per token": seconds_text(a.served.tpot_seconds) if a.value else "",
+            "first token": _felt(a.served.ttft_seconds if a.value else None),
+            "per token": _felt(a.served.tpot_seconds if a.value else None),
             "tensor parallel": a.plan.serving_tp,
             "value": a.value,
         }

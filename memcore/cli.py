@@ -394,15 +394,24 @@ def _serve(report: Report) -> Iterable[str]:
     serve = report.serve
     if serve is None:
         return
-    state = serve.state_bytes_per_sequence
+    from memcore.serving import verdict
+
+    state, concurrency = serve.state_bytes_per_sequence, report.plan["serve"]["concurrency"]
     states = f" and {bytes_text(state)} a sequence" if state else ""
-    yield (
+    word = "FITS" if serve.fits else "DOES NOT FIT"
+    said = (
+        f"Serving {word}: {verdict(serve, concurrency)}\n"
         f"Serving, per GPU: weights {bytes_text(serve.weights_bytes)}, KV cache "
         f"{bytes_text(serve.kv_bytes_per_token)} a token{states}; room for "
-        f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences\n"
-        f"First token after {seconds_text(serve.ttft_seconds)}, then one every "
-        f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
+        f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences on the "
+        f"{serve.gpus_per_replica:,} GPU{'s' * (serve.gpus_per_replica > 1)} of a replica"
     )
+    if serve.ttft_seconds and serve.tpot_seconds and serve.tokens_per_second:
+        said += (
+            f"\nFirst token after {seconds_text(serve.ttft_seconds)}, then one every "
+            f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
+        )
+    yield said
 
 
 # ---- solve
@@ -443,9 +452,12 @@ def _solved(answer: Answer) -> str:
     if not answer.value:
         return f"Not possible: {LIMITS[answer.limit]} forbids it."
     less = "fewer" if answer.question == "gpus" else "more"
+    found = f"{what}; {LIMITS[answer.limit]} forbids {less}."
+    if s.ttft_seconds is None or s.tpot_seconds is None:
+        return found
     return (
-        f"{what}; {LIMITS[answer.limit]} forbids {less}.\nFirst token after "
-        f"{seconds_text(s.ttft_seconds)}, then one every {seconds_text(s.tpot_seconds)}"
+        f"{found}\nFirst token after {seconds_text(s.ttft_seconds)}, then one every "
+        f"{seconds_text(s.tpot_seconds)}"
     )
 
 

@@ -215,7 +215,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """On the fullest GPU of one replica.
+    """On the fullest GPU of one replica. Where not even one sequence fits there are no speeds: the
+    steps and seconds of a request and what bounds them are None (serving.nothing_fits says why).
 
     table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks
     tower_bytes           the most that an encoder or a vision tower needs at once; feature_bytes:
@@ -231,6 +232,8 @@ class Serve:
     reserved_tokens       for which a sequence has memory from its start; 0 where none is reserved
     wasted_bytes_per_sequence   of sequence_bytes, what is never used, averaged over its life
     offloaded_bytes       of the weights, in the host's memory
+    step_sequences        that can generate at once in steps of max_batched_tokens
+    running               sequences that the speeds are of: asked for, with room, and in one step
     prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
     stall_seconds         between two tokens of a sequence while another's prompt is read
     tokens_per_step       of one sequence: more than one where a draft guesses
@@ -261,16 +264,18 @@ class Serve:
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool
-    prefill_steps: int
-    transfer_seconds: float
-    tower_seconds: float
-    ttft_seconds: float
-    tpot_seconds: float
-    stall_seconds: float
+    step_sequences: int
+    running: int
+    prefill_steps: int | None
+    transfer_seconds: float | None
+    tower_seconds: float | None
+    ttft_seconds: float | None
+    tpot_seconds: float | None
+    stall_seconds: float | None
     tokens_per_step: float
-    tokens_per_second: float
-    prefill_bound_by: str
-    decode_bound_by: str
+    tokens_per_second: float | None
+    prefill_bound_by: str | None
+    decode_bound_by: str | None
     tp: int
     pp: int
     gpus_per_replica: int

@@ -39,7 +39,7 @@ from memcore.recurrent import CONVOLUTION, SCAN, STATE
 from memcore.report import LedgerRow, Serve
 from memcore.roofline import Execution, executions
 from memcore.serving_time import CACHE_READ as CACHE_READ
-from memcore.serving_time import Point, as_read, bound, felt, points
+from memcore.serving_time import Point, as_read, at_once, bound, felt, per_step, points
 from memcore.serving_time import forward as forward
 from memcore.tape import Storage, Tape
 from memcore.towers import Tower
@@ -85,6 +85,9 @@ STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
 STATES = "states"  # what consumes the memory of states, in a row
 LOGITS: Shape = (VOCAB,)
 KNOWN = 16  # forwards of different sizes: evaluating a plan has five
+REMEDY = (
+    "More ranks (serve.tp, serve.pp), a smaller dtype or shorter sequences need less of each GPU"
+)
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
 
 
@@ -524,9 +527,10 @@ def serve(plan: Plan) -> Serve:
         tokens = int(whole * server.room_tokens)
     else:
         tokens = blocks * pages.tokens if paged else left // per_token
-    running = max(1, min(s.concurrency, concurrent))
-    time = felt(server, running)
-    held = min(s.concurrency, concurrent)
+    held, steps = min(s.concurrency, concurrent), at_once(server)
+    running = min(held, steps)
+    time = felt(server, running) if running else None
+    per_second = running / time.each if time else None
     states = _state_rows(server, amounts, held)
     state, cross = sum(r.bytes_each for r in states), cross_bytes(server, amounts)
     kv = _kv_rows(server, amounts, sequence - state, cross, held)
@@ -556,16 +560,18 @@ def serve(plan: Plan) -> Serve:
         wasted_bytes_per_sequence=_wasted_bytes(server, amounts, pages),
         max_concurrency=concurrent,
         fits=concurrent >= s.concurrency,
-        prefill_steps=time.chunks,
-        transfer_seconds=time.transfer,
-        tower_seconds=time.once,
-        ttft_seconds=time.first,
-        tpot_seconds=time.each,
-        stall_seconds=time.stall,
-        tokens_per_step=time.tokens_per_step,
-        tokens_per_second=running / time.each,
-        prefill_bound_by=bound([*time.tower, *time.prefill]),
-        decode_bound_by=bound(time.decode),
+        step_sequences=steps,
+        running=running,
+        prefill_steps=time.chunks if time else None,
+        transfer_seconds=time.transfer if time else None,
+        tower_seconds=time.once if time else None,
+        ttft_seconds=time.first if time else None,
+        tpot_seconds=time.each if time else None,
+        stall_seconds=time.stall if time else None,
+        tokens_per_step=per_step(plan),
+        tokens_per_second=per_second,
+        prefill_bound_by=bound([*time.tower, *time.prefill]) if time else None,
+        decode_bound_by=bound(time.decode) if time else None,
         tp=plan.serving_tp,
         pp=plan.serving_pp,
         gpus_per_replica=plan.serving_tp * plan.serving_pp,
@@ -861,6 +867,36 @@ def logit_copies(server: Server) -> float:
     return constants.SAMPLER_LOGITS.middle if server.manager.pages else LOGITS_COPIES
 
 
+def verdict(served: Serve, concurrency: int) -> str:
+    """Whether so many sequences fit, on each GPU of a replica, and by how much."""
+    asked, left = served.sequence_bytes * concurrency, served.kv_budget_bytes
+    if reason := nothing_fits(served):
+        return f"{reason}. {REMEDY}"
+    need = f"{concurrency:,} sequences need {bytes_text(asked)} of KV cache on each GPU"
+    if served.fits:
+        return f"{need}, of {bytes_text(left)} left for it; {bytes_text(left - asked)} to spare"
+    return f"{need}, and {bytes_text(left)} are left; {served.max_concurrency:,} fit"
+
+
+def nothing_fits(served: Serve) -> str:
+    """Why not even one sequence fits, so that no speeds are known; '' where one does."""
+    if served.max_concurrency:
+        return ""
+    taken = served.weights_bytes - served.offloaded_bytes + served.table_bytes
+    taken += served.activation_bytes + served.overhead_bytes
+    if served.kv_budget_bytes:
+        left = bytes_text(served.kv_budget_bytes)
+        what = f"one sequence needs {bytes_text(served.sequence_bytes)} of KV cache on each GPU"
+        if served.reserved_tokens:
+            what += f", reserved for {served.reserved_tokens:,} tokens"
+        return f"{what}, and {left} are left, so that no speeds are known"
+    return (
+        f"weights ({bytes_text(served.weights_bytes)}), one forward and overhead take "
+        f"{bytes_text(taken)} of each GPU's budget of {bytes_text(served.budget_bytes)}, so that "
+        "nothing is left for the KV cache, and no speeds are known"
+    )
+
+
 def curve(plan: Plan) -> tuple[Point, ...]:
     """Throughput and latency of one replica against how many sequences run."""
     server, s = Server.of(plan), serve(plan)
@@ -876,6 +912,10 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
+    if reason := nothing_fits(served):
+        notes.append(f"Serving: {reason}. {REMEDY}.")
+    elif served.running < s.concurrency:
+        notes.append(_of_fewer(plan, served))
     model = plan.architecture
     if model.encoder_decoder:
         notes.append(ENCODER_NOTE)
@@ -912,6 +952,19 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
             "not counted."
         )
     return notes
+
+
+def _of_fewer(plan: Plan, served: Serve) -> str:
+    """Why fewer sequences than asked for generate at once; the speeds are of those."""
+    s = plan.serve
+    said = f"Serving: speeds are of {served.running:,} sequences that generate at once, not of "
+    said += f"{s.concurrency:,}; the others wait. "
+    if served.running == served.max_concurrency:
+        return f"{said}The KV cache has room for no more."
+    said += f"A step has {s.max_batched_tokens:,} tokens (serve.max_batched_tokens), "
+    if policies.PREFILLS[s.prefill].chunked:
+        return f"{said}and in the long run prompts take their share of them."
+    return f"{said}at least one for each; vLLM refuses more sequences (max_num_seqs) than that."
 
 
 def _of_states(plan: Plan, served: Serve) -> str:

@@ -361,8 +361,28 @@ def felt(server: Server, running: int) -> Felt:
     return Felt(tower, prefill, chunks, transfer(server), decode, step, stall)
 
 
+def at_once(server: Server) -> int:
+    """Sequences that generate at once in steps of max_batched_tokens, as memory alone would not
+    say. Each takes a token of every step, and its draft's guesses, so that vLLM refuses more
+    sequences than tokens (SchedulerConfig.verify_max_model_len in vllm/config/scheduler.py). Where
+    chunks of prompts are read in the same steps, those that end make room for others: for each
+    token that comes out as many of prompts go in as a request has for one of its output."""
+    s = server.plan.serve
+    each = float(1 + s.draft_tokens)
+    if policies.PREFILLS[s.prefill].chunked and not server.plan.architecture.encoder_decoder:
+        each += prompts_beside(server, 1)
+    return max(1, int(s.max_batched_tokens / each))
+
+
+def prompts_beside(server: Server, running: int) -> float:
+    """Tokens of prompts that a step reads on average, where as many come as `running` end."""
+    s = server.plan.serve
+    return running * s.prompt_len / (s.output_len / per_step(server.plan))
+
+
 def prompt(server: Server, running: int) -> tuple[int, list[Part]]:
-    """In how many steps a prompt is read, and the parts of the middle one."""
+    """In how many steps a prompt is read, and the parts of the middle one: with its own part, or
+    as much of all prompts as such a step reads on average, whichever is more."""
     s = server.plan.serve
     n = s.prompt_len
     if server.plan.architecture.encoder_decoder:  # the first token, with the whole prompt in reach
@@ -371,13 +391,19 @@ def prompt(server: Server, running: int) -> tuple[int, list[Part]]:
         return 1, parts(server, 1, n, n, 1)
     chunks = chunks_of(server, running)
     chunk = -(-n // chunks)
-    return chunks, mixed(server, running, context_of(server), chunk, (n - chunk) / 2)
+    step = min(left_of_step(server, running), max(chunk, round(prompts_beside(server, running))))
+    return chunks, mixed(server, running, context_of(server), step, (n - chunk) / 2)
+
+
+def left_of_step(server: Server, running: int) -> int:
+    """Tokens of prompts that a step has room for beside those of `running` sequences."""
+    s = server.plan.serve
+    return max(1, s.max_batched_tokens - running * (1 + s.draft_tokens))
 
 
 def chunks_of(server: Server, running: int) -> int:
     """Steps that a prompt takes, of which each has room for what `running` sequences leave."""
-    s = server.plan.serve
-    return -(-s.prompt_len // max(1, s.max_batched_tokens - running))
+    return -(-server.plan.serve.prompt_len // left_of_step(server, running))
 
 
 def context_of(server: Server) -> int:

@@ -16,7 +16,7 @@ from memcore.errors import PlanError
 from memcore.plan import Plan
 from memcore.report import Serve
 from memcore.serving import Server, serve
-from memcore.serving_time import decoding, felt, per_step, seconds
+from memcore.serving_time import at_once, decoding, felt, per_step, seconds
 
 MOST_TOKENS = 1 << 24  # of a prompt, as a plan allows
 MOST_SEQUENCES = 1_000_000
@@ -28,6 +28,7 @@ LIMITS = {  # what forbids more, in words
     "ttft": "the time to the first token",
     "tpot": "the time per token",
     "positions": "the model's number of positions",
+    "step": "the tokens of one step (serve.max_batched_tokens)",
     "load": "the number of requests",
     "rule": "another field of the plan",
     "range": "nothing that was tried",
@@ -58,7 +59,7 @@ class Answer:
     plan       that has it, or the one asked about where there is none
     served     of that plan
     limit      what forbids one more (for GPUs: one fewer): 'memory', 'ttft', 'tpot', 'positions'
-               (the model was made for no more), 'load', 'rule'
+               (the model was made for no more), 'step' (of max_batched_tokens), 'load', 'rule'
                (another field of the plan), or 'range' (nothing up to the largest that a plan says)
     """
 
@@ -107,7 +108,9 @@ def _why_not(plan: Plan | None, targets: Targets) -> str:
     if plan is None:
         return "rule"
     s = serve(plan)
-    return "memory" if not s.fits else targets.missed(s.ttft_seconds, s.tpot_seconds)
+    if not s.fits or s.ttft_seconds is None or s.tpot_seconds is None:
+        return "memory"
+    return targets.missed(s.ttft_seconds, s.tpot_seconds)
 
 
 def _largest(
@@ -157,9 +160,9 @@ def largest_concurrency(plan: Plan, targets: Targets = ANY) -> Answer:
     """The most sequences of the plan's length that run at once on one replica.
 
     max_batched_tokens and what a sampler holds follow the number of sequences, as in a plan."""
-    return _largest(
-        "concurrency", plan, "serve.concurrency", MOST_SEQUENCES, "range", targets
-    )  # fmt: skip
+    most = min(MOST_SEQUENCES, at_once(Server.of(plan)))
+    limit = "range" if most == MOST_SEQUENCES else "step"
+    return _largest("concurrency", plan, "serve.concurrency", most, limit, targets)
 
 
 def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
@@ -175,7 +178,8 @@ def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
         one = _replica(plan, tp)
         if one is None:
             continue
-        server, room = Server.of(one), serve(one).max_concurrency
+        server = Server.of(one)
+        room = min(serve(one).max_concurrency, at_once(server))
         if not room:
             continue
         fits = _Load(server, room, rate, targets)

@@ -98,7 +98,44 @@ def test_the_accuracy_page_of_one_source_and_one_family() -> None:
 def test_every_view_without_training_memory(view: str) -> None:
     at = opened({"ep": "2"}, view)
     alive(at)
-    assert evaluate(shown_plan(at)).notes == () or at.info
+    assert evaluate(shown_plan(at)).notes == () or at.info or view == "serve"
+
+
+def test_the_server_has_its_own_verdict_and_nothing_of_training() -> None:
+    """Whether training fits is another question, for another page."""
+    for query, verdict in (
+        ({"model": "llama-3-8b"}, "**Serving fits**"),
+        ({"model": "llama-3-8b", "conc": "10000"}, "**Serving does not fit**"),
+        ({"model": "llama-3-70b", "gpus": "4", "stp": "4"}, "**Serving fits**"),
+    ):
+        at = opened(query, "serve")
+        alive(at)
+        messages = [m.value for m in [*at.success, *at.warning, *at.error]]
+        assert len(messages) == 1
+        assert messages[0].startswith(verdict)
+        assert list(metrics(at))[:2] == ["Sequences", "Tokens"]
+        assert not {"Step time", "MFU", "Allocated at the peak"} & set(metrics(at))
+
+
+def test_where_nothing_fits_the_page_says_why_and_claims_no_speed() -> None:
+    at = opened({"model": "llama-3-70b", "gpus": "1"}, "serve")
+    alive(at)
+    assert "no speeds are known" in said(at)
+    speeds = ("Time to first token", "Time per output token", "Output tokens per second")
+    assert {metrics(at)[label] for label in speeds} == {"not served"}
+
+
+def test_a_server_s_figures_change_against_the_pinned_plan() -> None:
+    at = opened({"model": "llama-3-8b"}, "serve")
+    at.button(key="pin_button").click().run()
+    at.select_slider(key="serve_tp").set_value(8).run()
+    alive(at)
+    before, now = (evaluate(Plan(serve={"tp": n})).serve for n in (0, 8))
+    assert before
+    assert now
+    deltas = {m.label: m.delta for m in at.metric}
+    assert deltas["Sequences"] == f"+{now.max_concurrency - before.max_concurrency:,}"
+    assert shown_plan(at).parallel.tp == 1
 
 
 def test_the_first_view_is_a_real_plan_with_a_verdict_and_a_chart() -> None:

@@ -684,3 +684,18 @@ def test_solve_refuses_what_it_cannot_answer(memplan: Callable[..., Ran]) -> Non
     ran = memplan("solve", "context", "-", given=BERT)
     assert ran.status == 2
     assert "cannot be served" in ran.err
+
+
+def test_evaluate_says_whether_the_server_fits(memplan: Callable[..., Ran]) -> None:
+    """Its verdict is its own; where nothing fits no speed is printed, and none is in the Report."""
+    small = memplan("evaluate", "-", given="{}")
+    assert "Serving FITS: 64 sequences need 10.0 GiB" in small.out
+    assert "First token after" in small.out
+    crowded = memplan("evaluate", "-", given='{"serve": {"concurrency": 10000}}')
+    assert "Serving DOES NOT FIT: 10,000 sequences need" in crowded.out
+    large = '{"model": "llama-3-70b", "cluster": {"gpus": 1}}'
+    printed = memplan("evaluate", "-", given=large)
+    assert "Serving DOES NOT FIT: weights" in printed.out
+    assert "First token after" not in printed.out
+    (report,) = memplan("evaluate", "-", "--json", given=large).lines
+    assert "ttft_seconds" not in report["serve"]

@@ -18,10 +18,11 @@ from memcore.evidence.served import (
     SPEED_TOLERANCE,
     TOLERANCES,
 )
+from memcore.explain import Book
 from memcore.families import FAMILIES
 from memcore.model import attends
 from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
-from memcore.serving import Server, chosen, curve, servable
+from memcore.serving import Server, chosen, curve, servable, verdict
 from memcore.serving_time import compute_bound_from
 from memcore.stream import simulate
 from memcore.units import GiB
@@ -322,9 +323,14 @@ def bound(plan):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("weights", WEIGHT_DTYPES)
 def test_bandwidth_is_never_beaten(weights, runtime):
-    for gpu in ("a100-sxm-80gb", "h200-sxm-141gb", "t4-16gb"):
+    models = {
+        "a100-sxm-80gb": "llama-3-8b",
+        "h200-sxm-141gb": "llama-3-8b",
+        "t4-16gb": "llama-3.2-1b",
+    }
+    for gpu, model in models.items():
         plan = Plan(
-            model="llama-3-8b", cluster={"gpu": gpu, "gpus": 1},
+            model=model, cluster={"gpu": gpu, "gpus": 1},
             serve={"weight_dtype": weights, "runtime": runtime, "concurrency": 1},
         )  # fmt: skip
         assert evaluate(plan).serve.tpot_seconds >= bound(plan)
@@ -444,3 +450,89 @@ def test_a_window_of_one_token_drops_nothing():
         for model in (config, config | {"sliding_window": None}, config | {"sliding_window": 2})
     ]
     assert kept[0] == kept[1] > kept[2]
+
+
+# -- how many generate at once, and when nothing fits ---------------------------------------------
+
+LOAD = {"prefill": "chunked", "runtime": "graphs", "output_len": 256}
+NODE = {"gpu": "b200-sxm-180gb", "gpus": 8}
+
+
+def felt_by(concurrency=64, prompt=1024, **fields):
+    serve = {**LOAD, "concurrency": concurrency, "prompt_len": prompt, "tp": 8, **fields}
+    return evaluate(Plan(model="yi-6b", cluster=NODE, serve=serve)).serve
+
+
+@pytest.mark.parametrize("prefill", ["whole", "chunked"])
+def test_the_first_token_comes_no_earlier_with_more_sequences_or_a_longer_prompt(prefill):
+    many = [*(1, 64, 500, 1000, 1500, 1638, 1639, 2000), *(4000, 8191, 8192, 8193, 10_000)]
+    seen = [felt_by(n, prefill=prefill).ttft_seconds for n in many]
+    assert all(b >= a for a, b in pairwise(seen))
+    assert seen[-1] == seen[-2]  # beyond what a step has room for they wait
+    for n in (64, 1000, 10_000):
+        lengths = (1, 100, 1024, 2048, 4096, 8192)
+        found = [felt_by(n, prompt=p, prefill=prefill) for p in lengths]
+        assert all(b.ttft_seconds >= a.ttft_seconds for a, b in pairwise(found))
+
+
+def test_no_more_sequences_generate_at_once_than_a_step_has_tokens():
+    """vLLM refuses more (SchedulerConfig: max_num_batched_tokens >= max_num_seqs); and of 8,192
+    tokens a step, prompts of 1,024 for outputs of 256 take four fifths."""
+    assert felt_by(200, prefill="whole", max_batched_tokens=64).running == 64
+    assert felt_by(200, prefill="whole", max_batched_tokens=64, draft_tokens=3).running == 16
+    assert felt_by(10_000).running == 8192 // 5
+    assert felt_by(64).running == 64
+    plan = Plan(model="yi-6b", cluster=NODE, serve={**LOAD, "tp": 8, "concurrency": 10_000})
+    notes = " ".join(evaluate(plan).notes)
+    assert "speeds are of 1,638 sequences" in notes
+    assert "serve.max_batched_tokens" in notes
+    assert "speeds are of" not in " ".join(evaluate(plan.changed("serve.concurrency", 64)).notes)
+
+
+def test_a_simulated_stream_generates_as_many_at_once_as_a_step_leaves():
+    """In steady state of chunked prefill: 64 tokens a step, prompts of 30 for outputs of 30."""
+    lengths = {"prompt_len": 30, "output_len": 30, "lengths": "fixed", "arrivals": "burst"}
+    serve = {**LOAD, **lengths, "concurrency": 64, "max_batched_tokens": 64, "requests": 2000}
+    plan = Plan(model="llama-3.2-1b", cluster={"gpus": 1}, serve=serve)
+    assert evaluate(plan).serve.running == 32
+    run = next(r for r in simulate(plan).runs if r.strategy == "paged")
+    steps = 2000 * 30 / run.iterations  # tokens that come out of one
+    assert steps == pytest.approx(32, rel=0.05)
+
+
+SPEEDS = (
+    *("prefill_steps", "transfer_seconds", "tower_seconds", "ttft_seconds", "tpot_seconds"),
+    *("stall_seconds", "tokens_per_second", "prefill_bound_by", "decode_bound_by"),
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"cluster": {"gpus": 1}}, "nothing is left for the KV cache"),
+        (
+            {"cluster": {"gpus": 4}, "serve": {"tp": 4, "prompt_len": 1_000_000}},
+            "one sequence needs",
+        ),
+    ],
+)
+def test_where_nothing_fits_no_speeds_are_claimed(fields, why):
+    plan = Plan(model="llama-3.3-70b", **fields)
+    report = evaluate(plan)
+    assert report.serve.max_concurrency == report.serve.running == 0
+    assert [getattr(report.serve, name) for name in SPEEDS] == [None] * len(SPEEDS)
+    assert not set(SPEEDS) & set(report.to_dict()["serve"])
+    assert why in " ".join(report.notes)
+    book = Book(plan, report)
+    assert not [name for name in SPEEDS if book.found(f"serve.{name}")]
+    assert book.explain("serve.running").value == 0
+    assert why in verdict(report.serve, plan.serve.concurrency)
+
+
+def test_what_fits_in_part_says_whose_speeds_are_given():
+    report = evaluate(Plan(model="llama-3-8b", serve={"concurrency": 10_000}))
+    s = report.serve
+    assert 0 < s.max_concurrency == s.running < 10_000
+    assert not s.fits
+    assert f"speeds are of {s.running:,} sequences" in " ".join(report.notes)
+    assert f"{s.max_concurrency:,} fit" in verdict(s, 10_000)

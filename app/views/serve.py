@@ -8,7 +8,6 @@ report, plan = state.report(), state.plan()
 
 if report.serve:
     concurrency = plan.serve.concurrency
-    parts.serving_figures(report.serve, concurrency)
     parts.chart(
         charts.serving(report.serve, concurrency),
         key="serving",

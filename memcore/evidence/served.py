@@ -93,6 +93,8 @@ def _ours(what: str, s: Serve, run: Mapping[str, Any]) -> float:
         return s.kv_budget_bytes
     if what == GENERATING:
         return sum(r.bytes for r in s.rows)
+    if s.ttft_seconds is None or s.tpot_seconds is None:
+        raise ValueError(f"{run['id']}: the run fitted its GPUs, and the plan does not")
     if what == FIRST:
         return s.ttft_seconds
     if what in (SPEED, REQUEST):

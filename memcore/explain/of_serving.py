@@ -95,6 +95,10 @@ from memcore.units import GiB
 SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
 STORED = "the type of what is stored, its share of scales included (policies.STORED_BITS)"
 REPLICA = "Of one replica."
+SCHEDULER = (
+    "vLLM has no more sequences than tokens in a step (SchedulerConfig.verify_max_model_len), and "
+    "gives generating ones theirs first (vllm/v1/core/sched/scheduler.py)"
+)
 
 
 def _server(book: Book) -> Server:
@@ -658,6 +662,8 @@ def _replicas(book: Book) -> Explanation:
 
 def _felt(book: Book) -> Felt:
     running = int(book.explain("serve.running").value)
+    if not running:
+        raise LookupError("nothing fits, so there are no speeds")
     return book.once("felt", lambda: felt(_server(book), running))
 
 
@@ -668,8 +674,25 @@ def _parts(book: Book, which: str) -> list[Part]:
 
 @rule("serve.running")
 def _running(book: Book) -> Explanation:
-    formula = largest(1, smallest(_plan(book, "concurrency"), book.at("serve.max_concurrency")))
-    return about("Sequences that run at once", "sequences", formula, REPLICA)
+    held = smallest(_plan(book, "concurrency"), book.at("serve.max_concurrency"))
+    formula = smallest(held, book.at("serve.step_sequences"))
+    meaning = "Asked for, with room, and in one step. The speeds are of these."
+    return about("Sequences that run at once", "sequences", formula, meaning)
+
+
+@rule("serve.step_sequences")
+def _at_once(book: Book) -> Explanation:
+    s = book.plan.serve
+    each: Formula = known("token of a sequence in a step", 1, "tokens", source=SCHEDULER)
+    if s.draft_tokens:
+        each = each + _plan(book, "draft_tokens")
+    meaning = "Each takes a token of every step, and with a draft its guesses."
+    if policies.PREFILLS[s.prefill].chunked and not book.plan.architecture.encoder_decoder:
+        out = _plan(book, "output_len") / book.at("serve.tokens_per_step")
+        each = each + _plan(book, "prompt_len") / out
+        meaning += " In the long run prompts take as many for each as a request has of them."
+    formula = largest(1, whole(_plan(book, "max_batched_tokens") / each))
+    return about("Sequences of one step", "sequences", formula, meaning, [SCHEDULER])
 
 
 @rule("serve.prefill|decode|tower.*", f"serve.prefill|decode|tower.*.{FIELDS}")
@@ -865,10 +888,15 @@ def _step(book: Book, which: str) -> Explanation:
 
 @rule("serve.prefill_steps")
 def _chunks(book: Book) -> Explanation:
+    _felt(book)
     meaning = "In which a prompt is read."
     if not policies.PREFILLS[book.plan.serve.prefill].chunked:
         return about("Steps of a prompt", "", None, meaning, [SERVER], value=1)
-    room = largest(1, _plan(book, "max_batched_tokens") - book.at("serve.running"))
+    theirs = book.at("serve.running")
+    if book.plan.serve.draft_tokens:
+        own = known("token of a step", 1, source=SCHEDULER)
+        theirs = theirs * (own + _plan(book, "draft_tokens"))
+    room = largest(1, _plan(book, "max_batched_tokens") - theirs)
     return about("Steps of a prompt", "", ceiling(_plan(book, "prompt_len") / room), meaning)
 
 
@@ -883,6 +911,7 @@ def _once(book: Book) -> Explanation:
 
 @rule("serve.transfer_seconds")
 def _transfer(book: Book) -> Explanation:
+    _felt(book)
     what, meaning = "Sending the cache over", "Of one prompt, to the GPUs that generate."
     if not policies.PREFILLS[book.plan.serve.prefill].elsewhere:
         return about(what, "seconds", None, "It stays where it is.", [SERVER], value=0.0)

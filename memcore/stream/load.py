@@ -52,6 +52,8 @@ def loads(plan: Plan, lengths: Lengths | None = None, shares: Sequence[float] = 
         return run(asked, own(plan), draw(asked, lengths), clock, slots)
 
     most = taken(plan, report.serve)
+    if not most:
+        return ()
     arrivals = plan.serve.arrivals if plan.serve.arrivals != "burst" else "poisson"
     rates = [most * share for share in shares]
     return tuple(Load(r, streamed(arrivals=arrivals, arrival_rate=r)) for r in rates)
@@ -59,11 +61,13 @@ def loads(plan: Plan, lengths: Lengths | None = None, shares: Sequence[float] = 
 
 def taken(plan: Plan, served: Serve) -> float:
     """Requests per second in steady state, of the plan's own lengths: each takes the time of its
-    prompt, and of every step its share; where prompts are read elsewhere, the longer of both."""
+    prompt, and of every step its share; where prompts are read elsewhere, the longer of both. 0
+    where nothing is served."""
     s = plan.serve
-    running = max(1, min(s.concurrency, served.max_concurrency))
+    if not (served.ttft_seconds and served.tpot_seconds) or served.transfer_seconds is None:
+        return 0.0
     prompt = served.ttft_seconds - served.transfer_seconds
-    tokens = s.output_len * served.tpot_seconds / running
+    tokens = s.output_len * served.tpot_seconds / served.running
     if policies.PREFILLS[s.prefill].elsewhere:
         return 1 / max(prompt, served.transfer_seconds, tokens)
     return 1 / (prompt + tokens)

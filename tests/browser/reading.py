@@ -78,6 +78,9 @@ def serving(report: Report) -> list[str]:
     """The figures of Serve, in order."""
     serve = report.serve
     assert serve
+    assert serve.ttft_seconds is not None
+    assert serve.tpot_seconds is not None
+    assert serve.tokens_per_second is not None
     return [
         f"{serve.max_concurrency:,}",
         f"{serve.kv_capacity_tokens:,}",
@@ -103,19 +106,26 @@ def whole_run(report: Report) -> list[str]:
 def wrong(page: Page) -> str:
     """Where the page differs from `evaluate` of the plan in its address; '' when nowhere."""
     report, said = evaluate(addressed(page)), read(page)
-    memory = report.memory
+    memory, serve = report.memory, report.serve
     assert memory
-    more = {"serve": serving, "time": whole_run}.get(view(page))
-    figures = [*header(report), *(more(report) if more else ())]
+    assert serve
+    alone = view(page) == "serve"  # the server has a header of its own
+    figures = serving(report) if alone else header(report)
+    if view(page) == "time":
+        figures += whole_run(report)
     shown = [value for _, value in said["figures"]]
     if shown[: len(figures)] != figures:  # what a page has besides comes after
         return f"the page says {said['figures']}, evaluate {figures}"
     low, high = map(gib_text, memory.device_bytes)
-    verdict = (VERDICTS[memory.verdict], low, high, gib_text(memory.capacity_bytes))
+    verdict: tuple[str, ...] = (VERDICTS[memory.verdict], low, high)
+    verdict += (gib_text(memory.capacity_bytes),)
+    if alone:
+        concurrency = addressed(page).serve.concurrency
+        verdict = (VERDICTS["fits" if serve.fits else "over"], f"{concurrency:,} sequences need")
     if not any(all(part in alert for part in verdict) for alert in said["alerts"]):
         return f"no verdict with {verdict} among {said['alerts']}"
     peak = next(i.label for i in memory.timeline if i.bytes == memory.allocated_bytes)
-    for text in (f"{report.parameters:,} parameters", peak):
+    for text in (f"{report.parameters:,} parameters", *([] if alone else [peak])):
         if text not in said["text"]:
             return f"{text!r} is not on the page"
     if view(page) == "train" and (series := stacked(said)) != parts(report):

@@ -34,13 +34,14 @@ def _all(found: Sequence[Lever]) -> None:
     parts.table(
         rows,
         key="levers",
-        alt="Single changes to the plan, with what each saves and costs",
+        alt="Changes to the plan, with what each saves and costs",
         columns=("change", "and sets", "it", "then", "saves", "step time", "GPU time per token"),
     )
     parts.small(
-        f"{len(found)} single changes; each line is the difference of two evaluations. Those that "
-        "fit come first, and of them those that train the same; the cheapest in GPU time per token "
-        "first."
+        f"{len(found)} changes; each line is the difference of two evaluations. Those that fit "
+        "come first, and of them those that train the same; the cheapest in GPU time per token "
+        "first. Two at once are tried where no single one on the same GPUs fits and trains the "
+        "same."
     )
     parts.download("Levers (CSV)", rows, "memplan-levers.csv")
 
@@ -69,7 +70,7 @@ def _named(lever: Lever) -> str:
     said = f"**{plain(lever.label)}**"
     if lever.followers:
         said += f" :small[with {plain(', '.join(lever.followers))}]"
-    return said if lever.kind == SAME else f"{said} :small[({plain(lever.kind_text)})]"
+    return said if lever.trains == SAME else f"{said} :small[({plain(lever.trains_text)})]"
 
 
 def _cost(lever: Lever) -> None:

@@ -439,7 +439,7 @@ def levers(found: Sequence[Lever]) -> Rows:
         {
             "change": lever.label,
             "and sets": ", ".join(lever.followers),
-            "it": lever.kind_text,
+            "it": lever.trains_text,
             "then": lever.verdict,
             "saves": bytes_text(lever.saved_bytes),
             "step time": signed_seconds(lever.added_seconds),

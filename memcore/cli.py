@@ -102,7 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     about = "where the number is in the Report: memory.allocated_bytes; without it, all are listed"
     sub.add_argument("number", nargs="?", metavar="NUMBER", help=about)
-    about = "List the single changes that make a plan fit or faster, each with its price."
+    about = (
+        "List the changes that make a plan fit or faster, each with its price: single ones, and "
+        "two at once where no single one on the same GPUs fits and trains the same."
+    )
     sub = command("levers", _levers, about)
     sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
     sub.add_argument("--json", action="store_true", help="as JSON")
@@ -623,7 +626,7 @@ def _levers(args: argparse.Namespace) -> int:
         (
             lever.label,
             ", ".join(lever.followers),
-            lever.kind_text,
+            lever.trains_text,
             lever.verdict,
             bytes_text(lever.saved_bytes),
             signed_seconds(lever.added_seconds),

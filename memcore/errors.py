@@ -62,14 +62,13 @@ def not_text(values: Mapping[str, Any]) -> list[Issue]:
     while level:
         below: list[tuple[str, Any]] = []
         for path, value in level:
-            field = shown(path)[1:-1]
             if isinstance(value, str):
                 if not _is_text(value):
-                    found.append(Issue(field, f"{shown(value)} {HALF}"))
+                    found.append(Issue(shown(path)[1:-1], f"{shown(value)} {HALF}"))
             elif isinstance(value, Mapping):
                 for key, child in value.items():
                     if isinstance(key, str) and not _is_text(key):
-                        found.append(Issue(field, f"its key {shown(key)} {HALF}"))
+                        found.append(Issue(shown(path)[1:-1], f"its key {shown(key)} {HALF}"))
                     elif isinstance(child, DEEPER):
                         below.append((f"{path}.{key}" if path else str(key), child))
             else:

@@ -3,11 +3,13 @@
 A lever changes a few fields; what must follow them is mended by the rules. Its bytes and seconds
 are the difference of two evaluations and nothing else. What is tried, and in which order a
 practitioner would, is the table TRIES: a new word of a policy is a lever as soon as the policy's
-table has it.
+table has it. Two at once are tried where no single one makes a plan fit and trains the same.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,29 +23,34 @@ from memcore.plan import Plan, get, put, title_of, value_text, words_of
 from memcore.report import Memory, Time
 from memcore.units import bytes_text
 
+SAME, ROUNDED, MACHINES, OTHER = "same", "rounded", "machines", "other"
+FROZEN = "frozen"
+# What a change makes of the training itself: the same numbers but for their rounding, optimizer
+# states in fewer bits, or another training.
+TRAINS = {SAME: "trains the same", ROUNDED: "rounds states", OTHER: "changes the training"}
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a change leaves as it was. `rank`: kinds in the order in which they are thought of;
-    `reluctance`: what more of a step's time people would rather pay than do it."""
+    """What a change leaves as it was. `trains`: a word of TRAINS; `rank`: kinds in the order in
+    which they are thought of; `reluctance`: what more of a step's time people would rather pay
+    than do it."""
 
-    text: str
+    trains: str
     rank: int
     reluctance: float = 0.0
 
 
-SAME, ROUNDED, MACHINES, OTHER = "same", "rounded", "machines", "other"
-FROZEN = "frozen"
 KINDS = {
-    SAME: Kind("trains the same", 0),
+    SAME: Kind(SAME, 0),
     # Adam's states in 8 bits train as well (Dettmers et al. 2022), but not bit by bit the same; the
     # tenth is assumed.
-    ROUNDED: Kind("rounds optimizer states", 0, 0.1),
-    MACHINES: Kind("takes more GPUs", 1),
-    OTHER: Kind("changes the training itself", 2),
+    ROUNDED: Kind(ROUNDED, 0, 0.1),
+    MACHINES: Kind(SAME, 1),  # where the batch is the same
+    OTHER: Kind(OTHER, 2),
     # Cheap, as backward ends early, but tried after adapters, which learn more with fewer trained
     # parameters than the last layers do (Hu et al. 2021, LoRA, table 3: FT-Top2).
-    FROZEN: Kind("freezes weights", 3),
+    FROZEN: Kind(OTHER, 3),
 }
 
 Changes = dict[str, Any]
@@ -52,10 +59,13 @@ Changes = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Way:
     """One thing to try: changes in the order in which they cost more. The first that fits is taken,
-    or else the last. What is named is the first field of each."""
+    or else the last. What is named is the first field of each. `looked_at`: of a long ladder, the
+    indices that are tried first; between them it is searched by halving, as each of its changes
+    needs less memory than the one before, nearly."""
 
     kind: str
     ladder: Sequence[Changes]
+    looked_at: Sequence[int] = ()
 
 
 Try = Callable[[Plan], Iterable[Way]]
@@ -65,7 +75,9 @@ Try = Callable[[Plan], Iterable[Way]]
 class Lever:
     """One change of a plan, against the plan as it is.
 
-    name                stable: 'checkpointing-full'
+    name                stable: 'checkpointing-full'; of two at once both, with '-and-' between
+    fields              those that the label names: one, or one of each of two at once
+    trains              what becomes of the training, a word of TRAINS
     changes             every field that differs, those that had to follow included
     saved_bytes         of the allocated peak of one GPU; below 0: it needs more
     saved_device_bytes  of the device memory that may be needed at most
@@ -77,7 +89,9 @@ class Lever:
 
     name: str
     label: str
+    fields: tuple[str, ...]
     kind: str
+    trains: str
     changes: Mapping[str, Any]
     saved_bytes: int
     saved_device_bytes: int
@@ -106,15 +120,20 @@ class Lever:
         return self.price <= -FASTER
 
     @property
-    def kind_text(self) -> str:
-        return KINDS[self.kind].text
+    def single(self) -> bool:
+        return len(self.fields) == 1
+
+    @property
+    def trains_text(self) -> str:
+        """What becomes of the training; where a step has another number of tokens, how many."""
+        text = TRAINS[self.trains]
+        return text if self.same_batch else f"{text}: {self.plan.tokens_per_step:,} tokens a step"
 
     @property
     def followers(self) -> list[str]:
         """What else is set than what the label says: 'Framework PyTorch FSDP2'."""
-        named = self.label.partition(":")[0]
-        texts = {path: value_text(path, value) for path, value in self.changes.items()}
-        return [f"{title_of(p)} {t}" for p, t in texts.items() if title_of(p) != named]
+        others = ((p, v) for p, v in self.changes.items() if p not in self.fields)
+        return [f"{title_of(path)} {value_text(path, value)}" for path, value in others]
 
     def to_dict(self) -> dict[str, Any]:
         """The lever as plain JSON types."""
@@ -133,21 +152,42 @@ def levers(plan: Plan) -> tuple[Lever, ...]:
     now = Training.of(plan, rows=False, pool=pool)
     if now is None:
         return ()
-    time, memory, found = now.time(), now.memory, []
+    time, memory = now.time(), now.memory
+    found: list[Lever] = []
+    tried: list[_Tried] = []
     for attempt in TRIES:
         for way in attempt(plan):
             chosen = _climbed(plan, way, memory, pool)
-            lever = chosen and _lever(now, time, way.kind, *chosen)
+            if chosen is None:
+                continue
+            tried.append(chosen)
+            lever = _lever(now, time, chosen)
             if lever:
                 found.append(lever)
+    if not memory.fits and not any(lever.fits and lever.kind == SAME for lever in found):
+        found += _pairs(now, time, pool, [t for t in tried if t.kind in (SAME, ROUNDED)])
+        if not any(lever.fits for lever in found):
+            found += _pairs(now, time, pool, [t for t in tried if t.kind != MACHINES])
     order = sorted(range(len(found)), key=lambda i: _rank(found[i], memory, i))
     return tuple(found[i] for i in order)
 
 
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Changes that were tried; `parts`: one, or those of two at once. `then`: training with them,
+    or None where the rules forbid them."""
+
+    kind: str
+    parts: tuple[Changes, ...]
+    then: Training | None
+
+    @property
+    def changes(self) -> Changes:
+        return {path: value for part in self.parts for path, value in part.items()}
+
+
 def headline(memory: Memory, found: Sequence[Lever]) -> str:
     """What the levers come to, in a sentence: '3.2 GiB too much: 5 changes fix it'."""
-    fixes = sum(lever.fits for lever in found)
-    changes = f"{fixes} single {'change makes' if fixes == 1 else 'changes make'}"
     if memory.fits:
         faster = sum(lever.faster and lever.fits for lever in found)
         return f"It fits. {faster} of {len(found)} single changes are faster and fit too"
@@ -157,21 +197,30 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     )
     if not max(low, high) > 0:
         over = "host memory or NVMe is too small"
+    fixes = [lever for lever in found if lever.fits]
     if not fixes:
-        return f"Not sure to fit, {over}: no single change fixes it; these help, the most first"
-    return f"{over[:1].upper()}{over[1:]}: {changes} it fit, the cheapest in time first"
+        return f"Not sure to fit, {over}: no change fixes it; these help, the most first"
+    single = sum(lever.single for lever in fixes)
+    counts = (
+        (single, "single change", "single changes"),
+        (len(fixes) - single, "pair of changes", "pairs of changes"),
+    )
+    named = " and ".join(f"{n:,} {one if n == 1 else more}" for n, one, more in counts if n)
+    changes = f"{named} {'makes' if len(fixes) == 1 else 'make'} it fit"
+    return f"{over[:1].upper()}{over[1:]}: {changes}, the cheapest in time first"
 
 
 def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
-    """The smallest first; of those that cost the same, in the order of TRIES. What has no time
-    comes last of its kind."""
+    """The smallest first; of those that cost the same, in the order of TRIES. Two changes at once
+    are thought of where more GPUs are, not before."""
     kind = KINDS[lever.kind]
+    rank = kind.rank if lever.single else max(kind.rank, KINDS[MACHINES].rank)
     price = round(lever.price + kind.reluctance, DIGITS)
     if memory.fits:
-        return (not (lever.fits and lever.faster), kind.rank, price, order)
+        return (not (lever.fits and lever.faster), rank, price, order)
     if lever.fits:
-        return (0, kind.rank, price, order)
-    return (1, lever.verdict == "over", kind.rank, -lever.saved_device_bytes, order)
+        return (0, rank, price, list(TRAINS).index(lever.trains), order)
+    return (1, lever.verdict == "over", rank, -lever.saved_device_bytes, order)
 
 
 DIGITS = 2  # digits of a price: what differs by less than a per cent is as cheap
@@ -179,26 +228,105 @@ NOTICED = 0.001  # of a GPU's memory: what saves less is no lever
 FASTER = 0.005  # of a step: what saves less time is none either
 
 
-def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> tuple[Changes, Training] | None:
-    """The change of a ladder that is taken, and training with it; None where the rules forbid each,
-    or where none saves memory or fits."""
+def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> _Tried | None:
+    """The change of a ladder that is taken; None where none saves memory or fits."""
+    ladder, allowed = way.ladder, False
+    if not ladder:
+        return None
+    tried: dict[int, Training | None] = {}
+
+    def then(i: int) -> Training | None:
+        if i not in tried:
+            changed = with_changes(plan, ladder[i])
+            tried[i] = Training.of(changed, rows=False, pool=pool) if changed else None
+        return tried[i]
+
+    def fits(i: int) -> bool:
+        found = then(i)
+        return found is not None and found.memory.fits
+
     found = None
-    for changes in way.ladder:
-        changed = with_changes(plan, changes)
-        then = changed and Training.of(changed, rows=False, pool=pool)
-        if not then:
+    for i in way.looked_at or range(len(ladder)):
+        here = then(i)
+        if not here:
             continue
-        fits = then.memory.fits
-        if then.memory.device_bytes[1] < memory.device_bytes[1] or (memory.fits and fits):
-            found = changes, then
-            if fits:
+        allowed = True
+        if here.memory.device_bytes[1] < memory.device_bytes[1] or (memory.fits and fits(i)):
+            found = i
+            if fits(i):
                 break
-    return found
+    if found is None:
+        return None if allowed else _Tried(way.kind, (ladder[0],), None)
+    if way.looked_at and fits(found):
+        found = _first(found, max([i for i in way.looked_at if i < found], default=-1) + 1, fits)
+    return _Tried(way.kind, (ladder[found],), then(found))
 
 
-def _lever(now: Training, time: Time, kind: str, changes: Changes, then: Training) -> Lever | None:
+BELOW = 16  # smaller counts that are looked at beside those that halving comes by
+
+
+def _first(top: int, low: int, fits: Callable[[int], bool]) -> int:
+    """The first of a ladder that fits; `top` does, and below `low` nothing did. Found by halving,
+    and then downwards: a count that pads experts less may fit below one that does not."""
+    while low < top:
+        middle = (low + top) // 2
+        low, top = (low, middle) if fits(middle) else (middle + 1, top)
+    for i in range(top - 1, max(-1, top - 1 - BELOW), -1):
+        if fits(i):
+            top = i
+    return top
+
+
+PAIRS = 24  # that are evaluated
+PARTNERS = 3  # of those that save most, which are tried with what is forbidden by itself
+BEST = 3  # pairs that are listed
+
+
+def _pairs(now: Training, time: Time, pool: Pool, tried: Sequence[_Tried]) -> list[Lever]:
+    """Two changes at once that make a plan fit, the best few. Neither does by itself; the one may
+    even be forbidden without the other."""
+    plan, before = now.plan, now.memory.device_bytes[1]
+    saved = {i: before - t.then.memory.device_bytes[1] for i, t in enumerate(tried) if t.then}
+    helping = sorted((i for i, n in saved.items() if n > 0), key=lambda i: -saved[i])
+    together = [(saved[i] + saved[k], i, k) for i, k in itertools.combinations(helping, 2)]
+    together.sort(key=lambda t: -t[0])
+    forbidden = [i for i, t in enumerate(tried) if t.then is None and t.kind == SAME]
+    first = [(0, i, k) for k in forbidden for i in helping[:PARTNERS]]
+    found, evaluated = [], 0
+    for _, i, k in [*first, *together]:
+        if evaluated >= PAIRS:
+            break
+        a, b = sorted((tried[i], tried[k]), key=lambda t: list(KINDS).index(t.kind))
+        if a.changes.keys() & b.changes.keys():
+            continue
+        changes = a.changes | b.changes
+        changed = _allowed(plan, changes)
+        if b.then is not None and a.then is not None:
+            changed = changed or with_changes(plan, changes)
+        then = changed and Training.of(changed, rows=False, pool=pool)
+        evaluated += then is not None
+        if then and then.memory.fits:
+            pair = _Tried(b.kind, (*a.parts, *b.parts), then)
+            if lever := _lever(now, time, pair):
+                found.append(lever)
+    order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i))
+    return [found[i] for i in order[:BEST]]
+
+
+def _allowed(plan: Plan, changes: Changes) -> Plan | None:
+    """The plan with nothing else changed, where that is one."""
+    try:
+        return plan.with_changes(changes)
+    except PlanError:
+        return None
+
+
+def _lever(now: Training, time: Time, tried: _Tried) -> Lever | None:
     """The difference that a change makes, or None where it makes none that matters."""
-    field, value = next(iter(changes.items()))
+    kind, then = tried.kind, tried.then
+    if then is None:
+        return None
+    named = [next(iter(part.items())) for part in tried.parts]
     plan, changed = now.plan, then.plan
     device = now.memory.device_bytes[1] - then.memory.device_bytes[1]
     noticed = device >= NOTICED * now.memory.capacity_bytes
@@ -211,17 +339,20 @@ def _lever(now: Training, time: Time, kind: str, changes: Changes, then: Trainin
     saved = now.memory.allocated_bytes - then.memory.allocated_bytes
     if not noticed and price > -FASTER:
         return None
+    same_batch = tokens == tokens_then
     return Lever(
-        name=f"{field.rpartition('.')[2]}-{str(value).lower()}",
-        label=f"{title_of(field)}: {value_text(field, value)}",
+        name="-and-".join(f"{p.rpartition('.')[2]}-{str(v).lower()}" for p, v in named),
+        label=" + ".join(f"{title_of(path)}: {value_text(path, value)}" for path, value in named),
+        fields=tuple(path for path, _ in named),
         kind=kind,
+        trains=KINDS[kind].trains if same_batch else OTHER,
         changes=differences(plan, changed),
         saved_bytes=saved,
         saved_device_bytes=device,
         added_seconds=after - before,
         added_per_token=after / tokens_then - before / tokens,
         price=price,
-        same_batch=tokens == tokens_then,
+        same_batch=same_batch,
         verdict=then.memory.verdict,
         plan=changed,
     )
@@ -364,17 +495,56 @@ def _ranks(path: str) -> Try:
     return ways
 
 
+MORE = 16  # times the GPUs, or the nodes, of a plan: no lever takes more
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts(Sequence[Changes]):
+    """Changes to more and more GPUs, with the batch as it was where it can be divided by them."""
+
+    plan: Plan
+    counts: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, i: Any) -> Any:
+        return {"cluster.gpus": self.counts[i], **self.divided(self.counts[i])}
+
+    def divided(self, gpus: int) -> Changes:
+        here, t = self.plan.cluster.gpus, self.plan.train
+        if t.grad_accumulation * here % gpus == 0:
+            return {"train.grad_accumulation": t.grad_accumulation * here // gpus}
+        if t.micro_batch * here % gpus == 0:
+            return {"train.micro_batch": t.micro_batch * here // gpus}
+        return {}
+
+    def looked_at(self) -> list[int]:
+        """Twice as many and twice again, and each that divides the batch, which needs less than a
+        greater one that does not."""
+        last = len(self) - 1
+        doubled = {2**n - 1 for n in range(last.bit_length() + 1)}
+        times = (self.plan.cluster.gpus * k for k in range(2, MORE + 1))
+        near = {*self.counts[: 2 * MORE], *(n for n in times if n in self.counts)}
+        found = {self.counts.index(n) for n in near if self.divided(n)}
+        return sorted(i for i in found | doubled | {last} if 0 <= i <= last)
+
+
+def whole_nodes(plan: Plan) -> Sequence[int]:
+    """Numbers of GPUs above a plan's that can be booked for it, the fewest first: an even part of a
+    node, and whole nodes."""
+    here, each, p = plan.cluster.gpus, plan.gpus_per_node, plan.parallel
+    ranks = p.tp * p.pp * p.cp
+    step = math.lcm(each, ranks)
+    nodes = range((here // step + 1) * step, MORE * -(-here // each) * each + 1, step)
+    parts = [n for n in range(here + 1, each) if each % n == 0 and n % ranks == 0]
+    return [*parts, *nodes] if parts else nodes
+
+
 def _gpus(plan: Plan) -> Iterable[Way]:
-    """More GPUs, with the batch as it was where it can be divided by them."""
-    t, ladder = plan.train, []
-    for more in (2, 4, 8, 16):
-        changes: Changes = {"cluster.gpus": plan.cluster.gpus * more}
-        if t.grad_accumulation % more == 0:
-            changes["train.grad_accumulation"] = t.grad_accumulation // more
-        elif t.micro_batch % more == 0:
-            changes["train.micro_batch"] = t.micro_batch // more
-        ladder.append(changes)
-    yield Way(MACHINES, ladder)
+    """More GPUs: the fewest that fit and that can be booked."""
+    counts = _Counts(plan, whole_nodes(plan))
+    yield Way(MACHINES, counts, counts.looked_at())
 
 
 def _adapters(plan: Plan) -> Iterable[Way]:

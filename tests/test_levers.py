@@ -11,12 +11,25 @@ from test_laws import plans
 
 from app import tables
 from memcore import Plan, PlanError, catalog, cli, evaluate, evidence, link
+from memcore.evaluate import Training
 from memcore.explain import Book
-from memcore.levers import FOLLOWERS, KINDS, MACHINES, SAME, levers
+from memcore.levers import (
+    FOLLOWERS,
+    KINDS,
+    MACHINES,
+    OTHER,
+    ROUNDED,
+    SAME,
+    TRAINS,
+    headline,
+    levers,
+    whole_nodes,
+)
 from memcore.plan import words_of
 
 FIRST = {row["name"]: row for row in evidence.first_fixes()}
 WORKED = {name: entry["plan"] for name, entry in catalog.plan_entries().items()}
+TRAINED = (SAME, ROUNDED, MACHINES)  # kinds that leave the training as it is, but for rounding
 AS_CHEAP = 0.011  # prices are compared to the per cent
 ALL = {**WORKED, **{name: row["plan"] for name, row in FIRST.items()}}
 
@@ -33,8 +46,12 @@ def checked(plan):
         assert (lever.saved_bytes, lever.saved_device_bytes) == (saved, device)
         assert lever.verdict == then.memory.verdict
         assert lever.kind in KINDS
+        assert lever.trains in TRAINS
+        assert (lever.trains == OTHER) == (lever.kind not in TRAINED or not lever.same_batch)
         if lever.kind == SAME:
             assert lever.same_batch
+        assert set(lever.fields) <= set(lever.changes)
+        assert lever.single == (len(lever.fields) == 1)
         if lever.kind != MACHINES:
             assert lever.plan.cluster == plan.cluster
         document = plan.document()
@@ -122,9 +139,9 @@ def test_only_what_must_follow_follows():
     for name in ALL:
         plan = Plan.of(ALL[name])
         for lever in levers(plan):
-            others = list(lever.changes)[1:]
+            others = lever.changes.keys() - set(lever.fields)
             if lever.kind == SAME and "grad_accumulation" not in str(lever.changes):
-                assert set(others) <= {*FOLLOWERS, "train.checkpoint_every"}, lever.name
+                assert others <= {*FOLLOWERS, "train.checkpoint_every"}, lever.name
 
 
 def test_a_smaller_micro_batch_is_the_largest_that_fits():
@@ -136,6 +153,158 @@ def test_a_smaller_micro_batch_is_the_largest_that_fits():
     for d in larger:
         train = {**lever.plan.document()["train"], "micro_batch": d, "grad_accumulation": 12 // d}
         assert not evaluate(Plan(train=train)).memory.fits
+
+
+LLAMA_70B = {"model": "llama-3-70b", "cluster": {"gpus": 8}}
+
+
+def test_a_70b_is_told_the_fewest_whole_nodes():
+    """Three of them fit, and two do not: not twice and twice again, which would be four."""
+    found = {lever.name: lever for lever in levers(Plan.of(LLAMA_70B))}
+    assert [name for name in found if name.startswith("gpus")] == ["gpus-24"]
+    assert found["gpus-24"].fits
+    verdicts = {n: evaluate(Plan.of(LLAMA_70B | {"cluster": {"gpus": n}})).memory.verdict
+                for n in (16, 24)}  # fmt: skip
+    assert verdicts == {16: "over", 24: "fits"}
+
+
+def test_a_70b_fits_eight_gpus_with_optimizer_and_parameters_on_the_host():
+    """Which trains the same, as no single change that makes it fit does."""
+    found = levers(Plan.of(LLAMA_70B))
+    assert not [lever for lever in found if lever.fits and lever.single and lever.trains == SAME]
+    first = next(lever for lever in found if lever.trains == SAME)
+    assert found[0].name == "gpus-24"  # for 3 % more GPU time, where this takes 71 % more
+    assert found[1] == first
+    assert first.fields == ("train.offload_optimizer", "train.offload_parameters")
+    assert dict(first.changes) == dict.fromkeys(first.fields, "cpu")
+    assert (first.trains, first.fits, first.plan.cluster.gpus) == (SAME, True, 8)
+    assert "5 single changes and 1 pair of changes make it fit" in headline(
+        evaluate(Plan.of(LLAMA_70B)).memory, found
+    )
+
+
+FEW_NODES = {
+    "70b": LLAMA_70B,
+    "70b-accumulated": LLAMA_70B | {"train": {"grad_accumulation": 6, "micro_batch": 2}},
+    "one-gpu": {"model": "llama-3-8b", "cluster": {"gpus": 1}},
+    "two-of-four": {"model": "llama-2-13b", "cluster": {"gpu": "t4-16gb", "gpus": 2}},
+    "divided-batch": {
+        "model": "llama-3-8b",
+        "cluster": {"gpus": 8},
+        "train": {"micro_batch": 16, "checkpointing": "none"},
+    },
+    "divided-by-four": {
+        "model": "llama-3-8b",
+        "cluster": {"gpus": 8},
+        "train": {"micro_batch": 8, "checkpointing": "none"},
+    },
+    "padded-experts": {"model": "qwen3-30b-a3b", "cluster": {"gpus": 8}},
+    "padded-experts-40": {"model": "qwen3-235b-a22b", "cluster": {"gpus": 40}},
+    "tensor-parallel": {"model": "llama-3-70b", "cluster": {"gpus": 8}, "parallel": {"tp": 4}},
+    "three-ranks": {"model": "llama-3-70b", "cluster": {"gpus": 12}, "parallel": {"pp": 3}},
+    "7-of-8": {"model": "llama-3-70b", "cluster": {"gpus": 7}},
+    "too-large": {"model": "deepseek-v3", "cluster": {"gpus": 8}},
+}
+
+
+def memory_of(document):
+    return Training.of(Plan.of(document), rows=False).memory
+
+
+@pytest.mark.parametrize("name", FEW_NODES)
+def test_gpus_are_the_fewest_that_fit_of_those_that_can_be_booked(name):
+    """Against every number of them, one after the other."""
+    plan = Plan.of(FEW_NODES[name])
+    each, now = plan.gpus_per_node, plan.cluster.gpus
+    ranks = plan.parallel.tp * plan.parallel.pp * plan.parallel.cp
+    assert not memory_of(FEW_NODES[name]).fits
+    for gpus in whole_nodes(plan):
+        assert gpus > now
+        assert gpus % ranks == 0
+        assert gpus % each == 0 or (gpus < each and each % gpus == 0)
+
+    def fits(gpus):
+        train = dict(FEW_NODES[name].get("train", {}))
+        for field in ("grad_accumulation", "micro_batch"):
+            sequences = train.get(field, 1) * now
+            if sequences % gpus == 0:
+                train[field] = sequences // gpus
+                break
+        cluster = FEW_NODES[name]["cluster"] | {"gpus": gpus}
+        return memory_of(FEW_NODES[name] | {"cluster": cluster, "train": train}).fits
+
+    fewest = next((n for n in whole_nodes(plan) if fits(n)), None)
+    found = [lever for lever in levers(plan) if lever.kind == MACHINES]
+    assert [lever.plan.cluster.gpus for lever in found if lever.fits] == [fewest] * bool(fewest)
+
+
+PAIRED = {
+    "70b": LLAMA_70B,
+    "405b": {"model": "llama-3.1-405b", "cluster": {"gpus": 64}},
+    "13b-a100": {"model": "llama-2-13b", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 2}},
+    "8b-4090": {"model": "llama-3-8b", "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1}},
+}
+
+
+@pytest.mark.parametrize("name", ["13b-a100", "8b-4090"])  # and the 70B among ALL
+def test_a_pair_is_the_difference_of_two_evaluations(name):
+    checked(Plan.of(PAIRED[name]))
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_pairs_are_tried_only_where_no_single_change_trains_the_same(name):
+    """Both are needed, and both are ones that are tried by themselves."""
+    plan = Plan.of(PAIRED[name])
+    memory, found = memory_of(PAIRED[name]), levers(plan)
+    pairs = [lever for lever in found if not lever.single]
+    single = [lever for lever in found if lever.single and lever.fits and lever.kind == SAME]
+    assert not pairs or not (memory.fits or single)
+    assert len(pairs) <= 6
+    for pair in pairs:
+        assert pair.fits
+        assert len(pair.fields) == 2
+        for field in pair.fields:
+            document = plan.document()
+            section, _, leaf = field.partition(".")
+            document[section][leaf] = pair.changes[field]
+            try:
+                alone = memory_of(document)
+            except PlanError:  # forbidden by itself
+                continue
+            assert not alone.fits
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_of_fixes_that_cost_the_same_those_that_train_the_same_come_first(name):
+    found = [lever for lever in levers(Plan.of(PAIRED[name])) if lever.fits]
+    words = list(TRAINS)
+    for a, b in itertools.pairwise(found):
+        one_kind = a.kind == b.kind and a.single == b.single
+        if one_kind and round(a.price, 2) == round(b.price, 2):
+            assert words.index(a.trains) <= words.index(b.trains)
+    singles = [KINDS[lever.kind].rank for lever in found if lever.single]
+    assert singles == sorted(singles)
+
+
+def test_a_lever_says_what_becomes_of_the_training():
+    found = {lever.name: lever for lever in levers(Plan.of(LLAMA_70B))}
+    assert found["optimizer-adam8bit"].trains_text == "rounds states"
+    assert found["offload_optimizer-cpu"].trains_text == "trains the same"
+    assert found["adapter-lora"].trains_text == "changes the training"
+    assert found["gpus-24"].trains_text == "changes the training: 98,304 tokens a step"
+    accumulated = LLAMA_70B | {"train": {"grad_accumulation": 3}}
+    found = {lever.name: lever for lever in levers(Plan.of(accumulated))}
+    assert found["gpus-24"].trains_text == "trains the same"
+
+
+def test_pairs_cost_few_evaluations(monkeypatch):
+    """A page waits for this list: at most 24 pairs beside the single changes."""
+    asked, whole = [], Training.of.__func__
+    counting = classmethod(lambda cls, *a, **k: asked.append(a) or whole(cls, *a, **k))
+    monkeypatch.setattr(Training, "of", counting)
+    found = levers(Plan.of(LLAMA_70B))
+    assert any(not lever.single for lever in found)
+    assert len(asked) < 110
 
 
 def test_a_plan_that_is_not_computed_has_no_levers():

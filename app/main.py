@@ -14,11 +14,12 @@ if ROOT not in sys.path:  # `streamlit run app/main.py` knows only this file's f
 import streamlit as st  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 
-from app import failed, guard  # noqa: E402
+from app import failed, front, guard  # noqa: E402
 
 guard.ask_nobody()
 server = st.App(
     Path(__file__).with_name("page.py"),
-    middleware=[Middleware(guard.KnownHosts)],
+    lifespan=front.lifespan,
+    middleware=[Middleware(guard.KnownHosts), Middleware(front.Base)],
     on_script_error=failed.show,
 )

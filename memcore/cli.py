@@ -726,20 +726,19 @@ def _app(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     try:
-        port = _free_port(args.host, args.port)
+        _check_address(args.host, args.port)
     except OSError as e:
         at = f"{args.host} port {args.port}" if args.port else args.host
         return _fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(args.host, args.host)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     browser = not args.no_browser and _has_display()
-    threading.Thread(target=_announce, args=(url, browser), daemon=True).start()
+    threading.Thread(target=_announce, args=(args.host, browser), daemon=True).start()
 
     from streamlit.web import cli
 
     flags = {
         "server.address": args.host,
-        "server.port": port,
+        # Without one Streamlit takes the first free port from FIRST_PORT on.
+        **({"server.port": args.port} if args.port else {}),
         "server.headless": "true",  # no question about an e-mail address; we open the browser
         "browser.gatherUsageStats": "false",
         "logger.hideWelcomeMessage": "true",
@@ -777,19 +776,12 @@ def _address() -> Iterable[str]:
         yield probe.getsockname()[0]
 
 
-def _free_port(host: str, wanted: int | None) -> int:
-    """`wanted` if it is free, else, when nothing was wanted, the next free port. Raises OSError."""
+def _check_address(host: str, port: int | None) -> None:
+    """Raises OSError where nothing can be served on this host, or on this port of it."""
     import socket
 
     family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
-    for port in [wanted] if wanted else [*range(FIRST_PORT, FIRST_PORT + 100), 0]:
-        try:
-            with socket.create_server((host, port), family=family) as probe:
-                return int(probe.getsockname()[1])
-        except OSError:
-            if wanted or port == 0:
-                raise
-    raise AssertionError
+    socket.create_server((host, port or 0), family=family).close()
 
 
 def _has_display() -> bool:
@@ -798,11 +790,15 @@ def _has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _announce(url: str, open_browser: bool) -> None:
+def _announce(host: str, open_browser: bool) -> None:
     """Print the address, and open it, as soon as the server answers."""
     import time
     import urllib.request
 
+    from app import front
+
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    url = f"http://{f'[{here}]' if ':' in here else here}:{front.port()}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:

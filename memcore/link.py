@@ -365,7 +365,7 @@ def _encode_model(plan: Plan) -> dict[str, str]:
     if isinstance(model, str):
         return {"model": f"{model}~{catalog.model_entry(model).get('revision', 1)}"}
     if set(model) == {"size"}:
-        return {"size": model["size"].strip()}
+        return {"size": model["size"]}
     return {"config": _pack(model)}
 
 

@@ -546,7 +546,7 @@ class Plan(_Part):
         if issues := not_text(values):
             raise PlanError(issues)
         if isinstance(values.get("model"), Mapping):
-            values["model"] = in_json(values["model"])
+            values["model"] = _model_of(in_json(values["model"]))
         try:
             super().__init__(**values)
         except ValidationError as e:
@@ -771,6 +771,12 @@ def value_text(path: str, value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _model_of(model: dict[str, Any]) -> dict[str, Any]:
+    """A model by size without the blanks around it, as a link writes it; any other as it is."""
+    size = model.get("size")
+    return {"size": size.strip()} if set(model) == {"size"} and isinstance(size, str) else model
 
 
 def resolve_model(model: str | Mapping[str, Any]) -> Model:

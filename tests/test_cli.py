@@ -490,13 +490,6 @@ def test_a_host_that_is_none(memplan: Callable[..., Ran]) -> None:
     assert "cannot serve on no.such.host.invalid" in ran.err
 
 
-def test_the_next_free_port_when_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(cli, "FIRST_PORT", port)
-        assert cli._free_port("127.0.0.1", None) != port
-
-
 def test_evaluate_imports_neither_pandas_nor_streamlit() -> None:
     code = (
         "import sys; from memcore import cli; cli.main(['evaluate', '-']); "

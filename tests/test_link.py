@@ -539,3 +539,11 @@ def test_what_no_other_field_can_make_possible_gives_way(field, value):
     plan, said = link.nearest(document, [field])
     assert get(plan, field) != value
     assert said[0].field == field
+
+
+@pytest.mark.parametrize("size", ["7b ", " 7B", "\t7 b\n", "1.5T\u00a0"])
+def test_blanks_around_a_size_are_no_other_plan(size: str) -> None:
+    plan = Plan.of({"model": {"size": size}})
+    assert plan == Plan.of({"model": {"size": size.strip()}})
+    text = link.query_text(link.encode(plan))
+    assert link.decode(parse_qs(text)) == (plan, [])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import socket
+import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -107,6 +111,43 @@ def test_serving_others_asks_nobody(heard: tuple[str, list[bytes]], tmp_path: Pa
         assert server.accepts(host="gpu.example", origin="http://gpu.example")
         assert not server.accepts(origin="http://evil.example")
     assert heard[1][before:] == []
+
+
+def test_two_that_start_at_once_print_each_its_own_address(tmp_path: Path) -> None:
+    """Neither is asked for a port. The address that each prints is that of its own process."""
+    logs = [tmp_path / f"{i}.txt" for i in range(2)]
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for log in logs:
+            out = stack.enter_context(log.open("w"))
+            process = subprocess.Popen(served.MEMPLAN, stdout=out, stderr=out, cwd=served.ROOT)
+            stack.callback(process.wait, served.SECONDS)
+            stack.callback(process.terminate)
+            processes.append(process)
+        end = time.monotonic() + served.SECONDS
+        while not all("Memplan is at" in log.read_text() for log in logs):
+            assert time.monotonic() < end, [log.read_text() for log in logs]
+            assert all(process.poll() is None for process in processes)
+            time.sleep(0.1)
+        found = [re.findall(r"is at http://127.0.0.1:(\d+) ", log.read_text()) for log in logs]
+        (first,), (second,) = found
+        assert first != second
+        for port, process in ((first, processes[0]), (second, processes[1])):
+            assert served.Server(int(port), tmp_path).get("/_stcore/health")[0] == 200
+            process.terminate()
+            process.wait(served.SECONDS)
+            with pytest.raises(ConnectionRefusedError):
+                served.Server(int(port), tmp_path).get("/_stcore/health")
+
+
+def test_every_view_has_a_front_and_no_other_path_has(server: served.Server) -> None:
+    for view in ("timeline", "serve", "method"):
+        status, text = server.get(f"/{view}?mb=2")
+        assert status == 200
+        assert "BACKEND_BASE_URL" in text
+        assert server.get(f"/{view}/_stcore/health")[0] == 404
+    for path in ("/", "/_stcore/health", "/_stcore/timeline", "/nosuchview"):
+        assert "BACKEND_BASE_URL" not in server.get(path)[1]
 
 
 def test_the_names_that_a_server_answers_to() -> None:

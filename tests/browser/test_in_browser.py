@@ -668,6 +668,21 @@ def test_a_view_that_does_not_exist(open_app: Open) -> None:
     assert reading.addressed(page).train.micro_batch == 2
 
 
+def test_no_view_asks_for_what_is_not_there(open_app: Open, server: rig.Server) -> None:
+    """From its own address, with and without a slash, nothing that is asked for is refused."""
+    page = open_app("/")
+    refused: list[str] = []
+    asked: list[str] = []
+    page.on("response", lambda r: refused.append(r.url) if r.status >= 400 else None)
+    page.on("response", lambda r: asked.append(r.url))
+    for path in (*reading.VIEWS, "timeline/"):
+        page.goto(f"{server.url}/{path}?mb=2")
+        reading.agrees(page)
+        assert reading.addressed(page).train.micro_batch == 2
+    assert refused == []
+    assert f"{server.url}/_stcore/health" in asked
+
+
 # ---- look
 
 

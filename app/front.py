@@ -1,0 +1,58 @@
+"""Front: what a browser gets first, and where it finds the server."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from streamlit import config, file_util
+
+VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
+# The page's own scripts are beside it, and so is the server. Not told so, the page looks for the
+# server below each view's own address first, and is answered twice that there is none.
+BESIDE = (
+    "<script>window.__streamlit = "
+    "{BACKEND_BASE_URL: new URL('./', window.location.origin + window.location.pathname).href};"
+    "</script>"
+)
+bound = threading.Event()
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: Any) -> AsyncIterator[None]:
+    """Says that the server has its port; it starts to answer now."""
+    bound.set()
+    yield
+
+
+def port() -> int:
+    """The port that this server has; waits until it has one."""
+    bound.wait()
+    return int(config.get_option("server.port"))
+
+
+class Base:
+    """Serves the page of every view with the place of the server in it."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+        page = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
+        self.page = page.replace("<head>", f"<head>{BESIDE}", 1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and _is_view(scope):
+            page = HTMLResponse(self.page, headers={"Cache-Control": "no-cache"})
+            await page(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+def _is_view(scope: Scope) -> bool:
+    *folders, name = str(scope["path"]).split("/")
+    base = config.get_option("server.baseUrlPath").strip("/")
+    return name in VIEWS and "/".join(folders).strip("/") == base

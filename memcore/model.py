@@ -580,7 +580,9 @@ class Keys:
         return Reading(tuple(assumed), tuple(unread))
 
     def fail(self, key: str, message: str) -> None:
-        self.issues.append(Issue(f"model.{self.written.get(key, key)}", message))
+        issue = Issue(f"model.{self.written.get(key, key)}", message)
+        if issue not in self.issues:  # some keys are read more than once
+            self.issues.append(issue)
 
     def count(self, key: str, default: int, most: int = 10**8) -> int:
         self.assume(key, default)
@@ -612,11 +614,10 @@ class Keys:
 
     def rope(self, key: str, default: float, alias: str = "") -> float:
         """A share from `rope_parameters` (or `rope_scaling`), or from the key or its old name."""
-        places = [self.config.get("rope_parameters"), self.config.get("rope_scaling"), self.config]
-        for place in places:
+        for place in ("rope_parameters", "rope_scaling", ""):
             for name in (key, alias):
-                if isinstance(place, Mapping) and isinstance(place.get(name), (int, float)):
-                    value = float(place[name])
+                value = self._rotary(place, name)
+                if value is not None:
                     if not 0 <= value <= 1:
                         self.fail(name, f"must lie between 0 and 1, not {shown(value)}")
                         return default
@@ -627,16 +628,34 @@ class Keys:
     def stretch(self) -> float:
         """Positions of a rotary table over those that the model was trained with: the factor of
         linear scaling, which an engine's table is longer by."""
-        parameters = self.config.get("rope_parameters")
-        if isinstance(parameters, Mapping) and "full_attention" in parameters:
-            parameters = parameters["full_attention"]
-        for place in (parameters, self.config.get("rope_scaling")):
-            if isinstance(place, Mapping):
-                factor = place.get("factor")
-                linear = "linear" in (place.get("rope_type"), place.get("type"))
-                if linear and isinstance(factor, (int, float)):
-                    return min(max(1.0, float(factor)), 1e6)
+        for place in ("rope_parameters", "rope_scaling"):
+            given = self._rotary_words(place)
+            if "linear" in (given.get("rope_type"), given.get("type")):
+                factor = self._rotary(place, "factor")
+                if factor is not None:
+                    return min(max(1.0, factor), 1e6)
         return 1.0
+
+    def _rotary_words(self, place: str) -> Mapping[str, Any]:
+        """What one of the keys about rotary positions says, for the layers that see all tokens."""
+        given = self.config.get(place) if place else self.config
+        if isinstance(given, Mapping) and place and "full_attention" in given:
+            place, given = f"{place}.full_attention", given["full_attention"]
+        if given is None or isinstance(given, Mapping):
+            return given or {}
+        self.fail(place, f"must be an object, in braces, not {shown(given)}")
+        return {}
+
+    def _rotary(self, place: str, name: str) -> float | None:
+        """A number about rotary positions, or None where there is none."""
+        value = self._rotary_words(place).get(name) if name else None
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300:
+            field = f"{place}.{name}" if place else name
+            self.fail(field, f"must be a number, not {shown(value)}")
+            return None
+        return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.config.get(key, default)

@@ -118,6 +118,13 @@ def test_a_wrapper_of_a_known_family_that_is_not_known_itself():
         ({"model_type": "gemma2", "layer_types": [[]]}, "layer_types"),
         ({"model_type": "qwen3_5_text", "layer_types": [{}]}, "layer_types"),
         ({"model_type": "smollm3", "no_rope_layers": [[]] * 36}, "no_rope_layers"),
+        ({"model_type": "gpt_neox", "rotary_pct": 10**400}, "rotary_pct"),
+        ({"model_type": "phi3", "partial_rotary_factor": []}, "partial_rotary_factor"),
+        ({"model_type": "phi3", "rope_parameters": {"partial_rotary_factor": "half"}},
+         "rope_parameters.partial_rotary_factor"),
+        ({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": "x"}},
+         "rope_scaling.factor"),
+        ({"model_type": "llama", "rope_scaling": 8}, "rope_scaling"),
     ],
 )  # fmt: skip
 def test_what_is_of_the_wrong_kind_is_refused_by_name(config, field):

@@ -51,7 +51,10 @@ def _read(k: Keys, rows: int, columns: int) -> int:
     """Tokens of one image that the decoder reads: averages of square windows of patches."""
     side = math.isqrt(k.count("mm_tokens_per_image", 256, 10**6))
     if rows != columns:
-        k.fail("vision_config.image_size", "images must be as high as wide, in patches")
+        k.fail(
+            "vision_config.image_size",
+            "images must be as high as wide, counted in patches of patch_size",
+        )
     if side > rows:
         most = rows * rows
         k.fail("mm_tokens_per_image", f"must be at most the {most:,} patches of an image")

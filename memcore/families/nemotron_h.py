@@ -61,7 +61,9 @@ def _config(k: Keys, label: str) -> Model:
     k.refuse("moe_latent_size", None)
     k.refuse("n_shared_experts", 1, None)
     if model.layers != len(kinds):
-        k.fail("num_hidden_layers", f"{model.layers:,} layers, but {len(kinds):,} are named")
+        k.fail(
+            "num_hidden_layers", f"{model.layers:,} layers, but {_words(k)} names {len(kinds):,}"
+        )
     heads, groups = k.count("mamba_num_heads", 128, 10**6), k.count("n_groups", 8, 10**6)
     k.divides("mamba_num_heads", heads, "n_groups", groups)
     bias = k.flag("use_bias", False)
@@ -89,6 +91,17 @@ def _config(k: Keys, label: str) -> Model:
         model, routing(k, "n_routed_experts", 8, 2), k.count("moe_intermediate_size", 7688)
     )
     return replace(model, shared_size=k.count("moe_shared_expert_intermediate_size", 7688))
+
+
+def _words(k: Keys) -> str:
+    """The key that says what the layers are, as the file has it."""
+    listed = k.config.get("layers_block_type") is not None
+    by_letters = not listed and k.config.get("hybrid_override_pattern") is not None
+    return (
+        "hybrid_override_pattern"
+        if by_letters
+        else k.written.get("layers_block_type", "layers_block_type")
+    )
 
 
 def _kinds(k: Keys) -> tuple[str, ...]:

@@ -36,12 +36,17 @@ class Wrapper:
 
 
 def is_wrapper(config: Mapping[str, Any]) -> bool:
-    return isinstance(config.get(TEXT), Mapping)
+    return TEXT in config or config["model_type"] in KNOWN
 
 
 def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of the language model inside, by itself. Raises PlanError."""
-    kind, text = config["model_type"], config[TEXT]
+    kind, text = config["model_type"], config.get(TEXT)
+    if text is None:
+        text = {}
+    if not isinstance(text, Mapping):
+        message = f"must be a config.json of its own, in braces, not {shown(text)}"
+        raise PlanError([Issue(f"model.{TEXT}", message)])
     classes = config.get("architectures")
     for name in classes if isinstance(classes, list) else []:
         if not isinstance(name, str) or not name.endswith(SUFFIXES):
@@ -53,6 +58,8 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in OF_THE_WHOLE:
         if key in config:
             inner.setdefault(key, config[key])
+    if classes:  # the whole has a head, whatever the part in it is called
+        inner.pop("architectures", None)
     tied = config.get("tie_word_embeddings")
     if tied is not None and not inner.get("tie_word_embeddings"):
         inner["tie_word_embeddings"] = tied  # of the two, the one that ties

@@ -15,7 +15,7 @@ from app.fields import Field, field
 from app.text import plain
 from memcore import Plan, PlanError, catalog
 from memcore.model import parse_config
-from memcore.policies import COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, LOWER, Word
+from memcore.policies import AS_PUBLISHED, COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, LOWER, Word
 from memcore.units import count_text, parse_count
 
 SIZES = (
@@ -116,7 +116,10 @@ def _whole_run() -> None:
 def _serving() -> None:
     for axis in ("tp", "pp"):
         _steps(f"serve.{axis}", (0, *RANKS), _or_training(state.drafted(f"parallel.{axis}")))
-    _fields("serve.weight_dtype", "serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
+    _fields("serve.weight_dtype")
+    if state.plan().serve.weight_dtype == AS_PUBLISHED:
+        parts.small(plain(f"Stored as {state.plan().weights.label}."))
+    _fields("serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
     if state.plan().architecture.recurrence:
         _fields("serve.state_dtype")
     _fields("serve.prompt_len", "serve.output_len")

@@ -156,7 +156,7 @@ def _written(plan: Plan, pin: Plan | None, short: bool) -> dict[str, str]:
 
 
 def _load(s: Session, query: Query) -> None:
-    plan, s.link_issues = link.decode(query)
+    plan, s.link_issues = link.decode(query) if query else (Plan(), [])
     _, s.pin = _decoded(query)
     if s.pin and link.decode_pin(query["pin"][0])[1]:
         s.link_issues = [*s.link_issues, Issue("pin", "the pinned plan in this link is damaged")]
@@ -167,6 +167,8 @@ def _load(s: Session, query: Query) -> None:
 def _decoded(query: Query) -> tuple[Plan, Plan | None]:
     """The plan and the pinned plan that an address holds."""
     pin = query.get("pin", [""])[0]
+    if not query:
+        return Plan(), None
     return link.decode(query)[0], link.decode_pin(pin)[0] if pin else None
 
 

@@ -312,7 +312,7 @@ def _readable(plan: Plan, report: Report) -> str:
         *_memory(report),
         *_time(report),
         *_run(plan, report),
-        *_serve(report),
+        *_serve(plan, report),
     ]
     blocks.append("\n".join(f"Note: {note}" for note in report.notes))
     text = "\n\n".join(filter(None, blocks))
@@ -393,7 +393,7 @@ def _run(plan: Plan, report: Report) -> Iterable[str]:
     )
 
 
-def _serve(report: Report) -> Iterable[str]:
+def _serve(plan: Plan, report: Report) -> Iterable[str]:
     serve = report.serve
     if serve is None:
         return
@@ -404,8 +404,8 @@ def _serve(report: Report) -> Iterable[str]:
     word = "FITS" if serve.fits else "DOES NOT FIT"
     said = (
         f"Serving {word}: {verdict(serve, concurrency)}\n"
-        f"Serving, per GPU: weights {bytes_text(serve.weights_bytes)}, KV cache "
-        f"{bytes_text(serve.kv_bytes_per_token)} a token{states}; room for "
+        f"Serving, per GPU: weights {bytes_text(serve.weights_bytes)} ({plan.weights.label}), KV "
+        f"cache {bytes_text(serve.kv_bytes_per_token)} a token{states}; room for "
         f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences on the "
         f"{serve.gpus_per_replica:,} GPU{'s' * (serve.gpus_per_replica > 1)} of a replica"
     )

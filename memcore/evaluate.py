@@ -10,6 +10,7 @@ from memcore.answers import answers
 from memcore.blocks import build, structure_of
 from memcore.constants import MOST_GPUS
 from memcore.dims import Number, Shape, ceil_div, derive
+from memcore.errors import shown
 from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.hardware import FP32_PASSES, Accelerator
@@ -18,7 +19,7 @@ from memcore.ledger import Amounts
 from memcore.memory import Counted, by_rank, count, depths_of, layers_of, steps_of, training_sizes
 from memcore.model import CLASSIFICATION, EMBEDDING, Model
 from memcore.plan import Plan, field_of
-from memcore.policies import AVERAGED, DENSE, NO_LAYER, WEIGHT_DTYPES
+from memcore.policies import AS_PUBLISHED, AVERAGED, DENSE, NO_LAYER, WEIGHT_DTYPES
 from memcore.report import Memory, Report, Serve, Time, TogetherMemory
 from memcore.rules import attention_missing
 from memcore.serving import servable, serve, serving_notes
@@ -200,6 +201,7 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
         notes += _trained_notes(plan, training.trainable_parameters)
     model = plan.architecture
     notes += model.notes
+    notes += _stored_notes(plan, training is not None, served is not None)
     if plan.train.seq_len > model.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {model.max_positions:,} that "
@@ -209,7 +211,7 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
         notes += _model_notes(plan, training.step)
         notes += lacking(plan.accelerator, "Training", peak_dtype(training.step))
     if served is not None:
-        words = WEIGHT_DTYPES[plan.serve.weight_dtype]
+        words = plan.weights
         notes += lacking(plan.accelerator, "Serving", words.product or words.compute)
         return notes + serving_notes(plan, served)
     notes.append(
@@ -261,6 +263,35 @@ def lacking(gpu: Accelerator, what: str, dtype: str) -> list[str]:
             note += f" fp16 reaches {rate_text(fp16, 'FLOP/s')}."
         return [note]
     return [f"{start}: values are widened and products run in {runs}, {rate}."]
+
+
+def _stored_notes(plan: Plan, trained: bool, served: bool) -> list[str]:
+    """What is made of weights that config.json says are stored in fewer bits."""
+    said, serve = plan.architecture.quantization, plan.serve
+    if said is None:
+        return []
+    name, planned = shown(said.method)[1:-1], WEIGHT_DTYPES[plan.weight_dtype].label
+    notes = []
+    if trained:
+        notes.append(
+            f"config.json has its weights as {name}: training is planned with them widened to the "
+            f"training's own precision ({plan.train.precision}) before it begins."
+        )
+    if served and serve.weight_dtype == AS_PUBLISHED:
+        notes.append(f"Serving: weights are {planned}, as config.json has them ({name}).")
+        if said.notes:
+            notes.append(f"Serving: of that, {'; '.join(said.notes)}.")
+    elif served and serve.weight_dtype != said.word:
+        notes.append(
+            f"Serving: config.json has its weights as {name}; the plan's word, {planned}, is kept. "
+            "Set serve.weight_dtype to auto to plan them as published."
+        )
+    if served and said.cache and said.cache != serve.kv_dtype:
+        notes.append(
+            f"Serving: config.json asks for a cache in {said.cache}; that of the plan is in "
+            f"{serve.kv_dtype} (serve.kv_dtype)."
+        )
+    return notes
 
 
 def _what(model: Model) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.quantization import Quantization
 from memcore.units import count_text, parse_count
 
 MAX_CONFIG_BYTES = 1_000_000  # the largest published config.json is far below
@@ -231,6 +232,7 @@ class Model:
     head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION or EMBEDDING
     classes            that a classifier tells apart; 1: it scores a sequence with a number
     class_name         that its config.json names, in transformers
+    quantization       how its config.json says that its weights are stored, if it does
     reading            how its config.json was read; two models that differ in it are the same
     """
 
@@ -269,6 +271,7 @@ class Model:
     head: str = CAUSAL
     classes: int = 0
     class_name: str = ""
+    quantization: Quantization | None = None
     reading: Reading = field(default=Reading(), compare=False)
 
     @property

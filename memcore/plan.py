@@ -353,8 +353,8 @@ class Serve(_Part):
         ge=0,
         le=1024,
     )
-    weight_dtype: _words(policies.WEIGHT_DTYPES) = _field(  # type: ignore[valid-type]
-        "bf16", "Weight dtype", "How weights are stored for inference."
+    weight_dtype: _words(policies.SERVED_DTYPES) = _field(  # type: ignore[valid-type]
+        "auto", "Weight dtype", "How weights are stored for inference."
     )
     kv_dtype: _words(policies.KV_DTYPES) = _field(  # type: ignore[valid-type]
         "bf16", "KV dtype", "How keys and values are cached."
@@ -592,6 +592,23 @@ class Plan(_Part):
     @functools.cached_property
     def architecture(self) -> Model:
         return resolve_model(self.model)
+
+    @functools.cached_property
+    def weights(self) -> policies.WeightDtype:
+        """How a server stores the weights: as the plan says, or the model's own config.json."""
+        word, said = self.serve.weight_dtype, self.architecture.quantization
+        if word == policies.AS_PUBLISHED:
+            return said.dtype if said else policies.WEIGHT_DTYPES["bf16"]
+        return policies.WEIGHT_DTYPES[word]
+
+    @property
+    def weight_dtype(self) -> str:
+        """The word for it, of WEIGHT_DTYPES."""
+        word: str = self.serve.weight_dtype
+        said = self.architecture.quantization
+        if word == policies.AS_PUBLISHED:
+            return (said.word if said else "") or "bf16"
+        return word
 
     @functools.cached_property
     def accelerator(self) -> Accelerator:

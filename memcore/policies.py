@@ -667,6 +667,7 @@ class WeightDtype(Word):
     head       the head alone, '' as outer
     rest       norms, biases, routers, positions; '' in compute
     recipe     how the type of a matrix depends on what it is and on its layer: stored.RECIPES
+    modules    by name, how some are stored: quantization.Quantization
     """
 
     matrices: str
@@ -677,6 +678,7 @@ class WeightDtype(Word):
     head: str = ""
     rest: str = ""
     recipe: str = ""
+    modules: tuple[tuple[str, str], ...] = ()
 
 
 def _gguf(name: str, matrices: str, about: str) -> WeightDtype:
@@ -763,6 +765,15 @@ WEIGHT_DTYPES = {
     "iq4_xs": _gguf("IQ4_XS", "IQ4_XS", "llama.cpp: 4.25 bits from a table of values."),
     "q3_k_m": _gguf("Q3_K_M", "Q3_K", "llama.cpp: 3.44 bits, 4.5 or 5.5 for values and MLPs."),
     "q2_k": _gguf("Q2_K", "Q2_K", "llama.cpp: 2.63 bits, more for values, outputs and MLPs."),
+}
+
+AS_PUBLISHED = "auto"
+SERVED_DTYPES: dict[str, Word] = {
+    AS_PUBLISHED: Word(
+        "As published",
+        "As the model's config.json says (quantization_config); in bf16 where it says nothing.",
+    ),
+    **WEIGHT_DTYPES,
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from memcore import catalog, policies
 from memcore.dims import maximum
-from memcore.errors import Issue
+from memcore.errors import Issue, shown
 from memcore.families import FAMILIES
 from memcore.model import CAUSAL, CLASSIFICATION, EMBEDDING, Model
 
@@ -468,7 +468,7 @@ def _alone_issues(plan: Plan, model: Model) -> list[Issue]:
         if getattr(plan.train, f"offload_{what}") != "none":
             message = f"that of {model.family} is not planned; set it to none"
             issues.append(Issue(f"train.offload_{what}", message))
-    weights = plan.serve.weight_dtype
+    weights = plan.weight_dtype
     if model.tower and policies.WEIGHT_DTYPES[weights].compute != weights:
         message = f"{model.family} is served in 16 or 32 bits, its tower with it; set it to bf16"
         issues.append(Issue("serve.weight_dtype", message))
@@ -656,9 +656,22 @@ def _state_heads(model: Model) -> int:
     return int(model.sizes.get("SSM_HEADS", 0))
 
 
+def _stored_issues(plan: Plan, model: Model | None) -> list[Issue]:
+    """A way to store weights that a config.json names and that is not planned."""
+    said = model.quantization if model else None
+    if plan.serve.weight_dtype != policies.AS_PUBLISHED or said is None or said.word:
+        return []
+    why = f" ({'; '.join(said.notes)})" if said.notes else ""
+    message = (
+        f"config.json has its weights as {shown(said.method)}{why}, which is not planned; choose "
+        "how they are stored: int4 or fp8, say, or bf16"
+    )
+    return [Issue("serve.weight_dtype", message)]
+
+
 def _serving_issues(plan: Plan, model: Model | None) -> list[Issue]:
     """What a server cannot do."""
-    s, issues = plan.serve, _replica_issues(plan, model)
+    s, issues = plan.serve, [*_replica_issues(plan, model), *_stored_issues(plan, model)]
     ranks = plan.serving_tp * plan.serving_pp
     if policies.PREFILLS[s.prefill].elsewhere and plan.cluster.gpus < 2 * ranks:
         issues.append(

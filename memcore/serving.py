@@ -141,7 +141,7 @@ class Server:
     @classmethod
     def of(cls, plan: Plan) -> Server:
         s, model = plan.serve, replace(plan.architecture, tower=None)
-        compute = policies.WEIGHT_DTYPES[s.weight_dtype].compute
+        compute = plan.weights.compute
         fused = "hf" if policies.RUNTIMES[s.runtime].launches else "compile"
         kinds, stack = layers_of(model)
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
@@ -151,7 +151,7 @@ class Server:
         draft = None
         if s.draft_tokens and s.draft_model != "none":
             draft = cls.of(_drafting(plan))
-        bits = _read_bits(model, s.weight_dtype, blocks, stack)
+        bits = _read_bits(model, plan.weights, blocks, stack)
         tower = Tower.of(plan.architecture, compute, fused, policies.KV_CACHES[s.kv_cache].pages)
         return cls(
             plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
@@ -165,7 +165,7 @@ class Server:
     @property
     def compute(self) -> str:
         """The dtype that operations have."""
-        return policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
+        return self.plan.weights.compute
 
     @property
     def length(self) -> int:
@@ -248,7 +248,7 @@ class Server:
         recurrence = self.plan.architecture.recurrence
         if not recurrence:
             return ()
-        weights = policies.WEIGHT_DTYPES[self.plan.serve.weight_dtype].compute
+        weights = self.plan.weights.compute
         chosen = self.plan.serve.state_dtype
         asked = recurrence.dtype or weights if chosen == "auto" else chosen
         state = self.manager.state or asked
@@ -362,12 +362,13 @@ def _drafting(plan: Plan) -> Plan:
 
 
 @functools.lru_cache(maxsize=256)
-def _read_bits(model: Model, word: str, blocks: Blocks, stack: Layers) -> Mapping[Shape, float]:
+def _read_bits(
+    model: Model, dtype: policies.WeightDtype, blocks: Blocks, stack: Layers
+) -> Mapping[Shape, float]:
     """Bits of a weight's values, by the shape that products read it in; where layers have it in
     several types, in the mean."""
     sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
     derive(sizes)
-    dtype = policies.WEIGHT_DTYPES[word]
     of_kind = [
         [i for i in range(stack.count) if stack.kind(i) == k] for k in range(len(blocks.layers))
     ]
@@ -642,7 +643,7 @@ def _held(server: Server, amounts: Amounts) -> list[list[Held]]:
             if p.name.rpartition(".embed.")[2] not in of_text
             and (p.trained or not server.manager.pages)  # nobody reads what it makes: Tower.of
         )
-        found.append([(p, server.plan.serve.weight_dtype, n) for p in own])
+        found.append([(p, server.plan.weight_dtype, n) for p in own])
     return found
 
 
@@ -673,7 +674,7 @@ def _types(server: Server, amounts: Amounts, p: Storage, layers: Sequence[int]) 
     """In which types a weight is stored, and in how many of these layers."""
     model = server.plan.architecture
     row = size(stored.width(p, model), amounts.sizes)
-    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    dtype = server.plan.weights
     return {k: n for k, n in stored.types(dtype, model, p, layers, row).items() if n}
 
 
@@ -694,7 +695,7 @@ def _tables(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) ->
     """What vLLM keeps besides weights: cosines and sines of the model's positions; of latent
     attention what multiplies with the latents themselves."""
     model = server.plan.architecture
-    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype].compute
+    dtype = server.plan.weights.compute
     rows = []
     if model.kv_rank and server.manager.pages:
         n, layers = int(amounts.bytes(ABSORBED, dtype)), server.stage_layers
@@ -854,7 +855,7 @@ def _activations(server: Server, amounts: Amounts) -> LedgerRow:
 def widened(server: Server, amounts: Amounts) -> tuple[int, str]:
     """Bytes of the largest matrix as bitsandbytes widens it for a product of several tokens, and
     its shape."""
-    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    dtype = server.plan.weights
     if dtype.matrices not in policies.QUANTIZED:
         return 0, ""
     shapes = {p.shape for tape, _ in server.layers for p in tape.parameters if len(p.shape) == 2}

@@ -82,7 +82,7 @@ def mixed(server: Server, running: int, context: float, chunk: int, start: float
 
 
 def speed_of(server: Server) -> Speed:
-    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    dtype = server.plan.weights
     return Speed.of(server.plan.accelerator, dtype.product or dtype.compute)
 
 
@@ -93,7 +93,7 @@ def bandwidth(plan: Plan) -> float:
 
 def widening(server: Server) -> constants.Constant:
     """The share of that which a product reaches whose weights are widened first."""
-    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    dtype = server.plan.weights
     bits = policies.STORED_BITS[dtype.matrices]
     native = dtype.product and server.plan.accelerator.flops.get(dtype.product)
     if bits >= 16 or native:
@@ -281,7 +281,7 @@ def launches(server: Server, found: Sequence[Part]) -> float:
     """Kernels that the host starts in a forward, where it starts each: one for an operation, and
     more where weights are widened by a kernel of their own."""
     n = float(sum(p.time.runs for p in found))
-    dtype = policies.WEIGHT_DTYPES[server.plan.serve.weight_dtype]
+    dtype = server.plan.weights
     products = sum(p.time.runs for p in found if p.kind == LAYERS and p.weights and p.time.flops)
     more = constants.NF4_LAUNCHES.get(dtype.matrices)
     return n + (products * more.middle if more else 0)

@@ -10,11 +10,13 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from memcore.dims import VOCAB, Cut, Factor
 from memcore.experts import is_matrix
 from memcore.model import Model
 from memcore.policies import STORED_BITS, WeightDtype
+from memcore.quantization import stored_as
 from memcore.tape import Storage
 
 REST, EMBEDDING, HEAD, EXPERTS, MLP = "rest", "embedding", "head", "experts", "mlp"
@@ -68,6 +70,8 @@ def types(
     what = role(p)
     if what == REST:
         return {dtype.rest or dtype.compute: sum(1 for _ in layers)}
+    if dtype.modules:
+        return _by_name(dtype, model, p, tuple(layers), row)
     tied = model.traits.tied_embeddings
     if dtype.recipe in RECIPES:
         if what == HEAD or (what == EMBEDDING and tied):
@@ -89,6 +93,21 @@ def types(
         found = (dtype.matrices if inner and i not in ends else dtype.compute for i in layers)
         return dict(Counter(found))
     return {(what == EXPERTS and dtype.experts) or dtype.matrices: sum(1 for _ in layers)}
+
+
+def _by_name(
+    dtype: WeightDtype, model: Model, p: Storage, layers: tuple[int, ...], row: int
+) -> dict[str, int]:
+    """The same where a file says of some modules how they are stored."""
+    others = replace(dtype, modules=())
+    found: Counter[str] = Counter()
+    for i in layers:
+        kind = stored_as(dtype.modules, p.name, i)
+        if kind is None:
+            found.update(types(others, model, p, (i,), row))
+        else:
+            found[kind or dtype.compute] += 1
+    return dict(found)
 
 
 # -- llama.cpp's mixtures -------------------------------------------------------------------------

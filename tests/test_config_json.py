@@ -4,9 +4,11 @@ Counts are transformers' (5.23.0, on the meta device).
 """
 
 import pytest
+from test_explain import checked
 
-from memcore import Plan, PlanError, evaluate
+from memcore import Plan, PlanError, evaluate, link
 from memcore.evaluate import parameters
+from memcore.explain import Book
 from memcore.families import FAMILIES, from_config
 from memcore.model import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED
 
@@ -186,3 +188,164 @@ def test_of_many_keys_a_few_are_named():
 
 def test_a_whole_config_leaves_nothing_to_say():
     assert from_config(LLAMA).notes == ()
+
+
+# -- quantization_config --------------------------------------------------------------------------
+
+NVFP4 = {"num_bits": 4, "type": "float", "group_size": 16}
+FP8 = {"num_bits": 8, "type": "float"}
+W4 = {"num_bits": 4, "type": "int", "group_size": 64}
+
+
+def packed(weights, **more):
+    group = {"targets": ["Linear"], "weights": weights}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}} | more
+
+
+SCHEMES = [  # as published -> the word, and bits of a value in the layers' matrices
+    ({"quant_method": "fp8"}, "fp8", 8),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8-block", 8 + 32 / 128**2),
+    ({"quant_method": "fbgemm_fp8"}, "fp8", 8),
+    ({"quant_method": "mxfp4"}, "mxfp4", 4.25),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4", 4 + 20 / 128),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "int4-g32", 4 + 20 / 32),
+    ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8", 8),
+    ({"quant_method": "awq", "bits": 4, "group_size": 64}, "int4-g64", 4 + 20 / 64),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", 8),
+    ({"load_in_4bit": True}, "nf4", 4.5),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+     "nf4-double", 4 + (8 + 32 / 256) / 64),
+    (packed(FP8), "fp8", 8),
+    (packed(NVFP4), "nvfp4", 4.5),
+    (packed(W4), "int4-g64", 4 + 20 / 64),
+    (packed(NVFP4 | {"group_size": 32}), "mxfp4", 4.25),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 4.5),
+    ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8", 8),
+    ({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}, "nvfp4", 4.5),
+]  # fmt: skip
+MATRICES = 2 * (256 * 256 * 2 + 256 * 128 * 2 + 3 * 256 * 512)  # of LLAMA's two layers
+
+
+def quantized(scheme, **serve):
+    return Plan(model=LLAMA | {"quantization_config": scheme}, serve=serve)
+
+
+@pytest.mark.parametrize(("scheme", "word", "bits"), SCHEMES)
+def test_weights_are_served_as_config_json_stores_them(scheme, word, bits):
+    plan = quantized(scheme)
+    assert (plan.serve.weight_dtype, plan.weight_dtype) == ("auto", word)
+    narrow = evaluate(plan).serve.weights_bytes
+    wide = evaluate(plan.changed("serve.weight_dtype", "bf16")).serve.weights_bytes
+    assert wide - narrow == pytest.approx(MATRICES * (16 - bits) / 8, rel=1e-3)
+
+
+def test_without_a_word_weights_have_16_bits():
+    assert Plan(model=LLAMA).weight_dtype == "bf16"
+
+
+def test_a_plan_s_own_word_is_kept_and_the_file_s_is_said():
+    plan = quantized(packed(NVFP4), weight_dtype="int8")
+    assert plan.weight_dtype == "int8"
+    (note,) = (n for n in evaluate(plan).notes if n.startswith("Serving: config.json has"))
+    assert "compressed-tensors" in note
+    assert "int8" in note
+
+
+def test_a_link_without_a_word_means_what_it_meant():
+    """bf16, for ever; a plan that says auto carries the word."""
+    old, _ = link.decode({"v": "1", "model": "gpt-oss-120b~1"})
+    assert old.weight_dtype == "bf16"
+    new = Plan(model="gpt-oss-120b")
+    assert link.encode(new, short=True)["wdtype"] == "auto"
+    assert link.decode(link.encode(new, short=True))[0].weight_dtype == "mxfp4"
+
+
+# GB of the published files: 65.25 for gpt-oss-120b (its model card), and 13.76. DeepSeek-V3 is
+# published with a further layer of 11.5 B parameters that predicts a second token: 688.6 with it.
+@pytest.mark.parametrize(
+    ("preset", "gigabytes"), [("gpt-oss-120b", 65.25), ("gpt-oss-20b", 13.76), ("deepseek-v3", 673)]
+)
+def test_presets_are_served_as_published(preset, gigabytes):
+    report = evaluate(Plan(model=preset, cluster={"gpus": 8}))
+    assert report.serve.weights_bytes == pytest.approx(gigabytes * 1e9, rel=1e-3)
+    assert any("as config.json has them" in note for note in report.notes)
+    assert any("training is planned with them widened" in note for note in report.notes)
+
+
+STRANGE = [
+    ({"quant_method": "hqq", "quant_config": {}}, "hqq"),
+    ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "3"),
+    (packed({"num_bits": 2, "type": "int"}), "2"),
+    (packed({"num_bits": 6, "type": "float"}), "6 bits"),
+    ({"quant_method": "modelopt", "quant_algo": "MXFP8"}, "MXFP8"),
+    ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
+    ({"bits": 4}, "not named"),
+    ({"quant_method": 7}, "not named"),
+    ("int4", "int4"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "says"), STRANGE)
+def test_a_scheme_that_is_not_planned_is_refused_by_name(scheme, says):
+    with pytest.raises(PlanError, match=rf"serve\.weight_dtype: config\.json .*{says}"):
+        quantized(scheme)
+    report = evaluate(quantized(scheme, weight_dtype="bf16"))
+    assert any(n.startswith("Serving: config.json has its weights as") for n in report.notes)
+
+
+# What is left wide: of LLAMA's two layers in fp8, in values.
+WIDE = [
+    ({"modules_to_not_convert": ["lm_head", "model.layers.0.input_layernorm"]}, 0),
+    ({"modules_to_not_convert": ["model.layers.1.mlp"]}, 3 * 256 * 512),
+    ({"modules_to_not_convert": ["o_proj"]}, 2 * 256 * 256),
+    ({"modules_to_not_convert": ["mlp.gate"]}, 0),
+    ({"modules_to_not_convert": ["model.layers.*.self_attn"]}, 2 * (2 * 256 * 256 + 2 * 256 * 128)),
+    ({"ignore": ["re:.*self_attn.(q|o)_proj"]}, 2 * 2 * 256 * 256),
+    ({"ignore": ["model.language_model.layers.0*"]}, MATRICES // 2),
+    ({"ignore": ["model.layers.1.self_attn*"]}, 2 * 256 * 256 + 2 * 256 * 128),
+]
+
+
+@pytest.mark.parametrize(("names", "values"), WIDE)
+def test_modules_that_are_named_stay_in_16_bits(names, values):
+    whole = evaluate(quantized({"quant_method": "fp8"})).serve.weights_bytes
+    part = evaluate(quantized({"quant_method": "fp8"} | names)).serve.weights_bytes
+    assert part - whole == values
+
+
+def test_a_stranger_s_expression_is_not_run():
+    scheme = {"quant_method": "fp8", "ignore": ["re:(a+)+$", "re:((x)*)*y", "re:" + "(a|b)" * 99]}
+    report = evaluate(quantized(scheme))
+    assert any("patterns of names are not read" in note for note in report.notes)
+
+
+def test_several_schemes_in_one_file():
+    """Each module as it is named; what nobody names stays wide."""
+    layers = {
+        "model.layers.0.self_attn.q_proj": {"quant_algo": "FP8"},
+        "model.layers.1.mlp.up_proj": {"quant_algo": "NVFP4", "group_size": 16},
+        "lm_head": {"quant_algo": "NVFP4"},
+    }
+    scheme = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    wide = evaluate(quantized(scheme, weight_dtype="bf16")).serve.weights_bytes
+    saved_bits = 256 * 256 * 8 + 256 * 512 * 11.5 + 256 * 1024 * 11.5  # the vocabulary is padded
+    assert wide - evaluate(quantized(scheme)).serve.weights_bytes == saved_bits / 8
+
+
+@pytest.mark.parametrize(
+    ("words", "dtype"),
+    [
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
+        ({"kv_cache_quant_algo": "FP8"}, "fp8"),
+    ],
+)
+def test_a_cache_that_the_file_asks_for_is_noted(words, dtype):
+    scheme = {"quant_method": "modelopt", "quant_algo": "FP8"} | words
+    note = f"asks for a cache in {dtype}"
+    assert any(note in n for n in evaluate(quantized(scheme)).notes)
+    assert not any(note in n for n in evaluate(quantized(scheme, kv_dtype=dtype)).notes)
+
+
+def test_every_number_of_a_file_s_own_dtype_is_explained():
+    plan = quantized({"quant_method": "fp8", "modules_to_not_convert": ["o_proj"]})
+    checked(Book(plan, evaluate(plan)))

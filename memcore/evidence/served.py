@@ -68,9 +68,9 @@ def compared_serving(run: Mapping[str, Any]) -> Comparison:
     assert s, "every plan can be served"
     ours = _ours(what, s, run)
     tolerance = TOLERANCES.get(what, WEIGHTS_TOLERANCE)
-    if what == "weights" and plan.serve.weight_dtype not in WHOLE:
+    if what == "weights" and plan.weight_dtype not in WHOLE:
         tolerance = QUANTIZED_TOLERANCE
-    regime = f"{plan.serve.weight_dtype}, cache {plan.serve.kv_dtype}"
+    regime = f"{plan.weight_dtype}, cache {plan.serve.kv_dtype}"
     return of_run(
         run, plan, what, run["value"], ours, UNITS.get(what, ""), tolerance=tolerance, regime=regime
     )

@@ -266,7 +266,7 @@ def _layer(book: Book) -> Explanation:
     server = _server(book)
     _, matrix = widened(server, one_forward(server))
     if matrix:
-        dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype].compute
+        dtype = book.plan.weights.compute
         formula = formula + width(dtype) * text_shape(book, matrix, serving=True)
     return about("Temporaries of the largest layer", "bytes", formula, "At its fullest.")
 
@@ -713,7 +713,7 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
             moved = moved + _states_moved(book, part)
         return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
     if field == "compute_seconds":
-        dtype = policies.WEIGHT_DTYPES[book.plan.serve.weight_dtype]
+        dtype = book.plan.weights
         kernel = ATTENDS if attends else part.execution.work.kernel if part.execution else PRODUCT
         rate = reached(book, dtype.product or dtype.compute, kernel, serving=True)
         formula = book.at(f"{base}.flops", "FLOPs") / rate

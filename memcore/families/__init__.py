@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from memcore import quantization
 from memcore.errors import Issue, PlanError, shown
 from memcore.families import (
     bert,
@@ -113,7 +114,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     notes = (*model.notes, *keys.notes, *reading.notes)
     if model.head == EMBEDDING:
         notes = (NO_HEAD, *notes)
-    return replace(model, reading=reading, notes=notes)
+    return replace(model, reading=reading, notes=notes, quantization=quantization.read(config))
 
 
 NO_HEAD = (

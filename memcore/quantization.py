@@ -302,16 +302,25 @@ def _alternatives(name: str) -> list[str]:
     return [f"{pattern}*" if not pattern.endswith("*") else pattern for pattern in found]
 
 
+_OURS = re.compile(r"^(\*?(model|language_model|text_model|transformer|backbone)\.)*(?=.*layers\.)")
+OUTSIDE = (".lm_head", ".embed_tokens")
+
+
 @functools.lru_cache(maxsize=16)
 def _index(modules: tuple[tuple[str, str], ...]) -> tuple[dict[str, str], dict[str, list[Any]]]:
     """Names as they are, and patterns by the layer that they are of ('' for any)."""
     exact: dict[str, str] = {}
     patterns: dict[str, list[Any]] = {}
     for name, kind in modules:
-        inner = name[name.rfind("layers.") :] if "layers." in name else name
+        inner = _OURS.sub("", name)
+        if "layers." in inner and not inner.startswith(("layers.", "*")):
+            continue  # of a tower, or of layers behind the last one
+        if inner.endswith(OUTSIDE):  # of the layers, wherever the model has them
+            inner = inner.rpartition(".")[2]
         if not any(c in inner for c in "*?["):
             exact.setdefault(inner if inner.startswith("layers.") else f"*.{inner}", kind)
             continue
+        inner = re.sub(r"^\*\.?layers\.", "layers.", inner)
         if not inner.startswith(("layers.", "*")):
             inner = f"*.{inner}"
         number = re.match(r"layers\.(\d+)\.", inner)
@@ -320,13 +329,34 @@ def _index(modules: tuple[tuple[str, str], ...]) -> tuple[dict[str, str], dict[s
     return exact, patterns
 
 
+# What a tape has as one matrix, and files as several, by the first of them.
+PARTS = {
+    "experts.gate_up_proj": "experts.0.gate_proj",
+    "experts.down_proj": "experts.0.down_proj",
+    "in_proj_qkvz": "in_proj_qkv",
+    "in_proj_ba": "in_proj_b",
+    "qkv_proj": "q_proj",
+    "gate_up_proj": "gate_proj",
+}
+
+
 def stored_as(modules: tuple[tuple[str, str], ...], name: str, layer: int) -> str | None:
     """How a file says that a parameter of a layer is stored; None where it does not.
 
     name   as on a tape: 'layers.self_attn.q_proj.weight', 'head.lm_head.weight'
     """
-    exact, patterns = _index(modules)
     block, _, rest = name.removesuffix(".weight").partition(".")
+    found = _stored_as(modules, block, rest, layer)
+    joint = next((part for part in PARTS if rest.endswith(part)), None)
+    if found is None and joint:
+        found = _stored_as(modules, block, rest.removesuffix(joint) + PARTS[joint], layer)
+    return found
+
+
+def _stored_as(
+    modules: tuple[tuple[str, str], ...], block: str, rest: str, layer: int
+) -> str | None:
+    exact, patterns = _index(modules)
     parts = rest.split(".")
     start = f"layers.{layer}" if block == "layers" else "model"
     own = patterns.get(str(layer), []) + patterns.get("", [])

@@ -11,6 +11,7 @@ from memcore.evaluate import parameters
 from memcore.explain import Book
 from memcore.families import FAMILIES, from_config
 from memcore.model import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED
+from memcore.quantization import stored_as
 
 LLAMA = {
     "model_type": "llama",
@@ -330,6 +331,28 @@ def test_several_schemes_in_one_file():
     wide = evaluate(quantized(scheme, weight_dtype="bf16")).serve.weights_bytes
     saved_bits = 256 * 256 * 8 + 256 * 512 * 11.5 + 256 * 1024 * 11.5  # the vocabulary is padded
     assert wide - evaluate(quantized(scheme)).serve.weights_bytes == saved_bits / 8
+
+
+def test_layers_of_another_stack_are_not_the_model_s():
+    for name in ("mtp.layers.0*", "mtp.layers.0.mlp", "visual.layers.0.mlp", "mtp*"):
+        assert stored_as(((name, ""),), "layers.mlp.up_proj.weight", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("model.layers.3.linear_attn.in_proj_qkv", "layers.linear_attn.in_proj_qkvz.weight"),
+        ("model.layers.3.mlp.experts.0.gate_proj", "layers.mlp.experts.gate_up_proj"),
+        ("model.layers.3.mlp.experts.0.down_proj", "layers.mlp.experts.down_proj"),
+        ("model.layers.3.mlp.experts", "layers.mlp.experts.down_proj"),
+        ("language_model.lm_head", "head.lm_head.weight"),
+        ("lm_head", "head.lm_head.weight"),
+    ],
+)
+def test_a_module_is_known_by_the_name_of_its_file(written, name):
+    assert stored_as(((written, "fp8"),), name, 3) == "fp8"
+    if "layers" in written:
+        assert stored_as(((written, "fp8"),), name, 2) is None
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,19 @@ def test_a_wrapper_of_a_known_family_that_is_not_known_itself():
     assert parameters(model) - parameters(from_config(tied)) == 151_936 * 896
 
 
+def test_how_a_wrapper_s_weights_are_stored_is_so_of_the_model_in_it():
+    stored = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    outside = evaluate(Plan(model=QWEN_27B | stored)).serve.weights_bytes
+    inside = evaluate(Plan(model=QWEN_27B["text_config"] | stored)).serve.weights_bytes
+    assert outside == inside < 0.6 * evaluate(Plan(model=QWEN_27B)).serve.weights_bytes
+
+
+def test_the_class_of_the_whole_counts_not_that_of_the_part_in_it():
+    """Some name the part's class as one without a head."""
+    inner = QWEN_27B["text_config"] | {"architectures": ["Qwen3_5TextModel"]}
+    assert parameters(from_config(QWEN_27B | {"text_config": inner})) == 26_895_998_464
+
+
 @pytest.mark.parametrize(
     ("config", "field"),
     [

@@ -16,7 +16,13 @@ from memcore.units import bytes_text
 
 TEXT, VISION = "text_config", "vision_config"
 # What a wrapper says for its whole checkpoint, and its text_config does not say again.
-OF_THE_WHOLE = ("quantization_config", "hf_quant_config", "dtype", "torch_dtype")
+OF_THE_WHOLE = (
+    "quantization_config",
+    "hf_quant_config",
+    "compression_config",
+    "dtype",
+    "torch_dtype",
+)
 SUFFIXES = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")  # classes that write text
 
 

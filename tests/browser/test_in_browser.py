@@ -242,7 +242,23 @@ def press_cell(page: Page, key: str, row: int, x: int) -> None:
     page.mouse.click(place["x"] + x, y)
 
 
-@pytest.mark.parametrize("view", reading.VIEWS)
+def test_one_click_on_a_number_of_serving_says_why(open_app: Open) -> None:
+    """Serve has a header of its own."""
+    plan = Plan.of(ELSEWHERE)
+    serve = evaluate(plan).serve
+    assert serve
+    page = open_app(address(plan, "serve"))
+    reading.agrees(page)
+    place = box(page)
+    page.locator(".st-key-figure_serve-max_concurrency").click()
+    said = opened_by(page, f"{serve.max_concurrency:,}")
+    assert f"{serve.blocks:,}" in said
+    assert "memplan explain plan.json serve.max_concurrency" in said
+    assert place == box(page), "the chart jumped"
+    assert reading.addressed(page) == plan
+
+
+@pytest.mark.parametrize("view", [view for view in reading.VIEWS if view != "serve"])
 def test_one_click_on_a_number_says_why(open_app: Open, view: str) -> None:
     """A figure in the header on every view: its factors and a source; nothing on the page moves."""
     plan = Plan.of(ELSEWHERE)

@@ -228,6 +228,8 @@ def _word_slider(path: str) -> None:
     f = field(path)
     words = f.words or {}
     st.select_slider(options=list(words), format_func=_labels(words), **_common(f))
+    if remark := state.report().remarks.get(path):
+        parts.small(plain(remark))
 
 
 def _zero_slider() -> None:

@@ -314,7 +314,9 @@ def _readable(plan: Plan, report: Report) -> str:
         *_run(plan, report),
         *_serve(plan, report),
     ]
-    blocks.append("\n".join(f"Note: {note}" for note in report.notes))
+    notes = [f"Note: {note}" for note in report.notes]
+    notes += [f"Note on {path}: {remark}" for path, remark in report.remarks.items()]
+    blocks.append("\n".join(notes))
     text = "\n\n".join(filter(None, blocks))
     return _printable(text)
 

@@ -10,7 +10,7 @@ from memcore.answers import answers
 from memcore.blocks import build, structure_of
 from memcore.constants import MOST_GPUS
 from memcore.dims import Number, Shape, ceil_div, derive
-from memcore.errors import shown
+from memcore.errors import PlanError, shown
 from memcore.experts import active
 from memcore.families import FAMILIES
 from memcore.hardware import FP32_PASSES, Accelerator
@@ -19,14 +19,24 @@ from memcore.ledger import Amounts
 from memcore.memory import Counted, by_rank, count, depths_of, layers_of, steps_of, training_sizes
 from memcore.model import CLASSIFICATION, EMBEDDING, Model
 from memcore.plan import Plan, field_of
-from memcore.policies import AS_PUBLISHED, AVERAGED, DENSE, NO_LAYER, WEIGHT_DTYPES
+from memcore.policies import (
+    AS_PUBLISHED,
+    ATTENTION,
+    AVERAGED,
+    CHECKPOINTING,
+    CORE,
+    DENSE,
+    NO_LAYER,
+    PRECISIONS,
+    WEIGHT_DTYPES,
+)
 from memcore.report import Memory, Report, Serve, Time, TogetherMemory
 from memcore.rules import attention_missing
 from memcore.serving import servable, serve, serving_notes
 from memcore.tape import Storage, Tape
 from memcore.together import together
 from memcore.training_time import peak_dtype, training_time
-from memcore.units import rate_text
+from memcore.units import bytes_text, rate_text
 
 
 def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
@@ -187,7 +197,62 @@ def evaluate(plan: Plan) -> Report:
         together=training.together() if training else None,
         ledger=training.counted.ledger if training else (),
         notes=tuple(_notes(plan, training, served)),
+        remarks=_remarks(plan, training, time) if training and time else {},
     )
+
+
+WIDER = "bf16-mixed"  # what precisions in 8 bits are held against
+HARDLY = 0.01  # of the allocated peak: a word that is chosen to save memory saves more
+
+
+def _remarks(plan: Plan, training: Training, time: Time) -> dict[str, str]:
+    """What a word does in this plan that is not what people choose it for, by the word's field:
+    found by evaluating the plan without it, not by a rule of what words do."""
+    t, found = plan.train, {}
+    recompute = CHECKPOINTING[t.checkpointing].recompute
+    if recompute == CORE and (without := _without(plan, "train.checkpointing", "none")):
+        saved = without.memory.allocated_bytes - training.memory.allocated_bytes
+        added = time.step_seconds / without.time().step_seconds - 1
+        if saved < HARDLY * without.memory.allocated_bytes:
+            why = ""
+            if not ATTENTION[t.attention].scores:
+                label = ATTENTION[t.attention].label
+                why = f" {label} keeps no scores that are quadratic in the sequence."
+            found["train.checkpointing"] = (
+                f"This saves {bytes_text(max(0, saved))} of the allocated peak of "
+                f"{bytes_text(without.memory.allocated_bytes)}, and makes a step "
+                f"{_longer(added)}.{why}"
+            )
+    eight_bit = training.step.copies.eight_bit
+    if eight_bit and (without := _without(plan, "train.precision", WIDER)):
+        added_bytes = training.memory.allocated_bytes - without.memory.allocated_bytes
+        if added_bytes > 0:
+            now, then = training.memory.consumers, without.memory.consumers
+            copies = now["parameters"] - then["parameters"]
+            why = (
+                f": {bytes_text(copies)} are copies of the layers' matrices in 8 bits, which are "
+                "cached beside the 16-bit ones"
+                if copies > 0
+                else ""
+            )
+            found["train.precision"] = (
+                f"This needs {bytes_text(added_bytes)} more of the allocated peak than "
+                f"{PRECISIONS[WIDER].label}{why}. A step is "
+                f"{_longer(time.step_seconds / without.time().step_seconds - 1)}."
+            )
+    return found
+
+
+def _longer(share: float) -> str:
+    return f"{abs(share):.1%} {'longer' if share > 0 else 'shorter'}"
+
+
+def _without(plan: Plan, path: str, word: str) -> Training | None:
+    """Training with another word; None where the rules forbid it."""
+    try:
+        return Training.of(plan.changed(path, word), rows=False)
+    except PlanError:
+        return None
 
 
 def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[str]:

@@ -86,7 +86,8 @@ _AUTOCAST = (
 _FP32 = "Everything in fp32: 16 bytes per parameter with AdamW."
 _FP8 = (
     "Transformer Engine's products read fp8, one scale for each tensor, found as it goes: bf16 "
-    "weights with a cached fp8 copy; attention, norms, embedding and head in bf16."
+    "weights with cached fp8 copies beside them, which take memory to save time; attention, norms, "
+    "embedding and head in bf16."
 )
 _FP8_DELAYED = "The same with scales from a history of largest values: Megatron's default recipe."
 _FP8_PARAMS = (
@@ -522,8 +523,9 @@ CHECKPOINTING = {
     "none": Checkpointing("None", "Keep every tensor that backward needs.", ""),
     "selective": Checkpointing(
         "Selective (attention core)",
-        "Run attention again in backward, from queries, keys and values to its output: what is "
-        "quadratic in the sequence is not kept, for a few per cent more compute.",
+        "Run attention again in backward, from queries, keys and values to its output, for a few "
+        "per cent more compute. With eager attention what is quadratic in the sequence is not "
+        "kept; SDPA and FlashAttention keep nothing of the kind, so that it saves next to nothing.",
         CORE,
     ),
     "selective-op": Checkpointing(
@@ -573,17 +575,27 @@ KERNELS = {
     ),
 }
 
+
+@dataclass(frozen=True, slots=True)
+class Attention(Word):
+    """`scores`: whether scores and probabilities exist as tensors, which backward keeps."""
+
+    scores: bool = False
+
+
 ATTENTION = {
-    "eager": Word(
-        "Eager", "Scores and probabilities exist as tensors, quadratic in the sequence length."
+    "eager": Attention(
+        "Eager",
+        "Scores and probabilities exist as tensors, quadratic in the sequence length.",
+        scores=True,
     ),
-    "sdpa": Word(
+    "sdpa": Attention(
         "SDPA", "torch's scaled_dot_product_attention, which runs FlashAttention: no scores in HBM."
     ),
-    "flash": Word(
+    "flash": Attention(
         "FlashAttention", "The flash_attn package: q, k, v, out and the log-sum-exp are kept."
     ),
-    "flash3": Word(
+    "flash3": Attention(
         "FlashAttention 3",
         "Its version for Hopper: the same tensors, about three times as fast (flash_attention_3 in "
         "transformers).",

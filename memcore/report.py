@@ -318,7 +318,8 @@ VERDICTS = ("fits", "tight", "over")  # the best first
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """active_parameters: those that one token meets, of a layer's experts only its own"""
+    """active_parameters: those that one token meets, of a layer's experts only its own; remarks:
+    by a field of the plan, what its word does here that it is not chosen for"""
 
     plan: Mapping[str, Any]
     parameters: int
@@ -331,6 +332,7 @@ class Report:
     together: TogetherMemory | None
     ledger: tuple[LedgerRow, ...]
     notes: tuple[str, ...]
+    remarks: Mapping[str, str]
 
     @property
     def verdict(self) -> str:

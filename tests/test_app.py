@@ -286,6 +286,14 @@ def test_what_was_asked_for_before_gives_way_to_what_is_asked_for_now() -> None:
     assert shown_plan(at).train.offload_optimizer == "cpu"
 
 
+def test_a_word_that_does_not_do_what_it_is_chosen_for_says_so_beside_it() -> None:
+    at = opened({"model": "llama-2-7b", "ckpt": "selective"})
+    alive(at)
+    assert any("of the allocated peak of" in line.value for line in at.sidebar.markdown)
+    at = opened({"model": "llama-2-7b", "ckpt": "full"})
+    assert not any("of the allocated peak of" in line.value for line in at.sidebar.markdown)
+
+
 def test_gpus_that_nobody_can_book_are_said_on_the_page() -> None:
     at = opened({"gpus": "7"})
     alive(at)

@@ -86,6 +86,32 @@ def _bar(
     )
 
 
+def _phase_bar(
+    part: str,
+    values: Sequence[float | None],
+    labels: Sequence[str],
+    texts: Sequence[str],
+    paths: Sequence[str],
+) -> go.Bar:
+    """A part of a step, in its colour and its pattern."""
+    pattern = {
+        "shape": palette.PHASE_PATTERNS[part],
+        "fillmode": "overlay",
+        "fgcolor": "rgba(255, 255, 255, 0.6)",
+        "size": 7,
+        "solidity": 0.2,
+    }
+    return _bar(
+        palette.phase(part),
+        palette.PHASE_COLOURS[part],
+        values,
+        labels,
+        texts,
+        paths,
+        marker={"pattern": pattern},
+    )
+
+
 def _capacity(bytes_: int, label: str = "Capacity") -> dict[str, Any]:
     """The line at a memory's size, for a horizontal bar chart."""
     return {
@@ -330,6 +356,11 @@ def step_time(time: Time) -> go.Figure:
                 ["Step", title],
                 [said, said],
                 [f"time.exposed.{name}"] * 2,
+                text=[title, ""],
+                textposition="inside",
+                textangle=0,
+                insidetextfont={"color": palette.text_on(colour)},
+                insidetextanchor="middle",
             )
         )
         traces.append(
@@ -346,13 +377,12 @@ def step_time(time: Time) -> go.Figure:
     if time.bubble_seconds:
         said = f"{palette.phase('bubble')}: {seconds_text(time.bubble_seconds)}"
         path = "time.bubble_seconds"
-        colour = palette.PHASE_COLOURS["bubble"]
-        traces.append(_bar("Pipeline bubble", colour, [time.bubble_seconds], ["Step"], [said],
-                           [path], marker={"pattern": {"shape": "/"}}))  # fmt: skip
+        traces.append(_phase_bar("bubble", [time.bubble_seconds], ["Step"], [said], [path]))
     return figure(
         traces,
         height=80 + 34 * len(rows),
         showlegend=False,  # each row is named
+        uniformtext={"mode": "hide", "minsize": 11},  # no name where it has no room
         margin={"l": 8, "r": 16, "t": 8, "b": 8},
         xaxis={"title": "seconds per step", "rangemode": "tozero"},
         yaxis={"categoryorder": "array", "categoryarray": rows[::-1]},
@@ -362,9 +392,8 @@ def step_time(time: Time) -> go.Figure:
 def step_phases(time: Time) -> go.Figure:
     """The step as one bar: what it does, what it waits for, and the bubble."""
     traces = [
-        _bar(
-            palette.phase(name),
-            palette.PHASE_COLOURS[name],
+        _phase_bar(
+            name,
             [seconds],
             ["Step"],
             [f"{palette.phase(name)}: {seconds_text(seconds)}"],
@@ -396,9 +425,7 @@ def stages(time: Time) -> go.Figure:
                 for label, value in zip(labels, values, strict=True)
             ]
             paths = [f"time.stages.{s.rank}.{part}" for s in time.stages]
-            traces.append(
-                _bar(palette.phase(part), palette.PHASE_COLOURS[part], values, labels, said, paths)
-            )
+            traces.append(_phase_bar(part, values, labels, said, paths))
     return figure(
         traces,
         height=min(640, 150 + 26 * len(labels)),

@@ -1,8 +1,10 @@
 """Palette: one colour per thing, the same on every page.
 
-Okabe and Ito's colours for the consumers of memory, Tol's bright scheme for the resources of time:
-both stay distinct without colour vision and keep a contrast of 3:1 or nearly so on white and on
-near-black. Neutral parts (free, overhead) are grey.
+Okabe and Ito's colours for the consumers of memory. Time is shown by resource and by phase side by
+side, so these two have no colour in common: resources are blue, violet and orange, phases green and
+pink. All of them stay apart without colour vision and have a contrast of 3:1 on white and on the
+dark page; phases have a pattern or a symbol too, and resources their names beside them. Neutral
+parts (free, overhead) are grey.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ TOGETHER = {  # parts of a phase that trains or serves
 MORE, LESS = ("#D55E00", 1), ("#0072B2", -1)  # what a change adds and takes, with its sign
 CAPACITY = "#E5484D"
 OURS = CONSUMERS["parameters"][1]  # Memplan's own figure beside those of others
-# Sources of evidence, in the order of evidence.SOURCES: Tol's bright scheme, as for resources.
+# Sources of evidence, in the order of evidence.SOURCES: Tol's bright scheme.
 SOURCE_COLOURS = ("#228833", "#4477AA", "#EE6677", "#AA3377", "#CCBB44", "#66CCEE", "#999933")
 
 RESOURCES = {
-    "compute": ("Compute", "#4477AA"),
-    "hbm": ("HBM", "#EE6677"),
-    "nvlink": ("NVLink", "#228833"),
-    "network": ("Network", "#CCBB44"),
-    "pcie": ("PCIe", "#66CCEE"),
-    "dram": ("Host DRAM", "#999933"),
-    "nvme": ("NVMe", "#AA3377"),
-    "host": ("Host", "#9970AB"),
+    "compute": ("Compute", "#4C5ACB"),
+    "hbm": ("HBM", "#DB7812"),
+    "nvlink": ("NVLink", "#9A8BC1"),
+    "network": ("Network", "#BE5108"),
+    "pcie": ("PCIe", "#7B6BA6"),
+    "dram": ("Host DRAM", "#A97275"),
+    "nvme": ("NVMe", "#8F575E"),
+    "host": ("Host", "#6678E8"),
 }
 CONSUMER_LABELS = {name: label for name, (label, _) in CONSUMERS.items()}
 CONSUMER_LABELS["kv_cache"] = KV_CACHE[0]
@@ -53,14 +55,24 @@ PHASES = {
     "optimizer": ("Optimizer", "triangle-up"),
 }
 PHASE_COLOURS = {
-    "forward": "#4477AA",
-    "recompute": "#AA3377",
-    "backward": "#228833",
-    "optimizer": "#EE6677",
-    "communication": "#CCBB44",
-    "offload": "#66CCEE",
-    "host": "#9970AB",
-    "bubble": "#8A8F98",
+    "forward": "#03A3AF",
+    "recompute": "#EA6695",
+    "backward": "#21725C",
+    "optimizer": "#B44295",
+    "communication": "#789E17",
+    "offload": "#1F9064",
+    "host": "#6D8305",
+    "bubble": OVERHEAD[1],
+}
+PHASE_PATTERNS = {  # of bars, by which phases are told apart without any colour
+    "forward": "",
+    "recompute": "x",
+    "backward": "\\",
+    "optimizer": "-",
+    "communication": ".",
+    "offload": "+",
+    "host": "|",
+    "bubble": "/",
 }
 LINKS = {  # between GPUs and between nodes
     "nvlink": "NVLink",
@@ -77,6 +89,15 @@ WAITS = {
     "bubble": "Pipeline bubble",
     "host": "Waiting for the host",
 }  # parts of a step in which no operation runs
+
+
+def text_on(colour: str) -> str:
+    """Black or white, whichever is read better on a colour: a luminance of 0.18 has the same
+    contrast with both."""
+    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    shares = (0.2126, 0.7152, 0.0722)
+    light = sum(s * c**2.2 for s, c in zip(shares, channels, strict=True))
+    return "#000000" if light > 0.18 else "#ffffff"
 
 
 def resource(name: str) -> str:

@@ -781,6 +781,17 @@ def test_every_view_is_drawn(
         keep_screenshot(page, f"{view}-{scheme}")
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_page_has_the_background_that_colours_were_chosen_for(
+    open_app: Open, scheme: str
+) -> None:
+    page = open_app("/method", color_scheme=scheme)
+    shown = page.locator('[data-testid="stApp"]').evaluate(
+        "e => getComputedStyle(e).backgroundColor"
+    )
+    assert shown == {"light": "rgb(255, 255, 255)", "dark": "rgb(23, 22, 20)"}[scheme]
+
+
 # ---- keep up
 
 

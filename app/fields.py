@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore import Plan
-from memcore.plan import field_of, title_of, words_of
-from memcore.policies import Word
+from memcore.plan.plan import Plan, field_of, title_of, words_of
+from memcore.words.word import Word
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from app import state
 from app.controls import Take
 from app.fields import field
 from app.sidebar import of_framework
-from memcore.policies import Word
+from memcore.words.word import Word
 
 FIELDS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
 

@@ -14,11 +14,12 @@ from app.controls import Take
 from app.fields import field as plan_field
 from app.fields import titles
 from app.text import plain as plain
-from memcore import link
 from memcore.errors import Issue
+from memcore.plan.link import query_text
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
-from memcore.serving import serving_notes, verdict
-from memcore.solve import Answer
+from memcore.search.solve import Answer
+from memcore.serving.notes import serving_notes
+from memcore.serving.serve import verdict
 from memcore.units import (
     bytes_text,
     count_text,
@@ -312,7 +313,7 @@ def _addressing(url: str) -> Callable[[], str]:
     """What makes that address, as long as the plan is this one; also when no page is drawn."""
     query, page = state.written(), url.partition("?")[0]
     slash = "" if page.count("/") > 2 else "/"
-    return lambda: f"{page}{slash}?{link.query_text(query())}"
+    return lambda: f"{page}{slash}?{query_text(query())}"
 
 
 def _share(report: Report) -> None:

@@ -13,10 +13,16 @@ from app import parts, state
 from app.controls import Take
 from app.fields import Field, field
 from app.text import plain
-from memcore import Plan, PlanError, catalog
-from memcore.model import parse_config
-from memcore.policies import AS_PUBLISHED, COPIES, DEEPSPEED_OPTIMIZERS, FRAMEWORKS, LOWER, Word
+from memcore import PlanError
+from memcore.models import catalog
+from memcore.models.config import parse_config
+from memcore.plan.plan import Plan
 from memcore.units import count_text, parse_count
+from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS
+from memcore.words.precision import COPIES
+from memcore.words.stored import AS_PUBLISHED
+from memcore.words.training import FRAMEWORKS, LOWER
+from memcore.words.word import Word
 
 SIZES = (
     *("100M", "125M", "160M", "250M", "350M", "500M", "750M", "1B", "1.3B", "1.5B", "2B", "2.7B"),

@@ -21,21 +21,25 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from app.controls import Controls, Take
-from memcore import Plan, PlanError, evaluate, link, solve
+from memcore import PlanError
 from memcore.errors import Issue
-from memcore.explain import Book
-from memcore.levers import Lever
-from memcore.levers import levers as find_levers
-from memcore.plan import get, title_of, value_text
-from memcore.policies import COPIES
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.plan.link import decode, decode_pin, encode, encode_pin, nearest
+from memcore.plan.plan import Plan, get, title_of, value_text
+from memcore.plan.repair import repair
 from memcore.report import Report
-from memcore.serving import curve
-from memcore.serving_time import Point
-from memcore.solve import Answer
+from memcore.search import solve
+from memcore.search.levers import Lever
+from memcore.search.levers import levers as find_levers
+from memcore.search.solve import Answer
+from memcore.search.waterfall import Change
+from memcore.search.waterfall import waterfall as changes_between
+from memcore.serving.serve import curve
+from memcore.serving.time import Point
 from memcore.stream import Load, Stream, read_lengths, simulate
 from memcore.stream import loads as simulated_loads
-from memcore.waterfall import Change
-from memcore.waterfall import waterfall as changes_between
+from memcore.words.precision import COPIES
 
 Query = dict[str, list[str]]
 MOST_ADDRESSES = 1000  # that a session remembers; a browser is behind by a few
@@ -149,16 +153,16 @@ def written() -> Callable[[], dict[str, str]]:
 
 
 def _written(plan: Plan, pin: Plan | None, short: bool) -> dict[str, str]:
-    query = link.encode(plan, short)
+    query = encode(plan, short)
     if pin:
-        query["pin"] = link.encode_pin(pin)
+        query["pin"] = encode_pin(pin)
     return query
 
 
 def _load(s: Session, query: Query) -> None:
-    plan, s.link_issues = link.decode(query) if query else (Plan(), [])
+    plan, s.link_issues = decode(query) if query else (Plan(), [])
     _, s.pin = _decoded(query)
-    if s.pin and link.decode_pin(query["pin"][0])[1]:
+    if s.pin and decode_pin(query["pin"][0])[1]:
         s.link_issues = [*s.link_issues, Issue("pin", "the pinned plan in this link is damaged")]
     _accept(s, plan)
     _at(s, query, (s.plan, s.pin))
@@ -169,7 +173,7 @@ def _decoded(query: Query) -> tuple[Plan, Plan | None]:
     pin = query.get("pin", [""])[0]
     if not query:
         return Plan(), None
-    return link.decode(query)[0], link.decode_pin(pin)[0] if pin else None
+    return decode(query)[0], decode_pin(pin)[0] if pin else None
 
 
 def _accept(s: Session, plan: Plan) -> None:
@@ -356,7 +360,7 @@ def link_issues() -> list[Issue]:
 def repaired() -> tuple[Plan, list[Issue]]:
     """The nearest valid plan to the draft that keeps what was set last, and what it changes."""
     s = session()
-    return link.nearest(s.draft, s.asked)
+    return nearest(s.draft, s.asked)
 
 
 # --- what widgets call ---------------------------------------------------------------------------
@@ -395,7 +399,7 @@ def change(changes: Mapping[str, Any]) -> None:
 
 def _fit_to_model(s: Session, draft: Mapping[str, Any]) -> None:
     """A model that was just chosen brings its own limits: what it cannot have gives way to it."""
-    fitted, mended = link.repair(draft, given=("model",))
+    fitted, mended = repair(draft, given=("model",))
     if fitted.model == draft["model"]:
         _accept(s, fitted)
         s.adjusted, s.adjusted_to = mended, "this model"

@@ -9,13 +9,14 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app import palette
-from app.charts import figure
-from app.tables import Rows
-from memcore import Plan, policies
-from memcore.serving_time import Point
+from app.charts.base import figure
+from app.tables.base import Rows
+from memcore.plan.plan import Plan
+from memcore.serving.time import Point
 from memcore.stream import Load, Run, Spread, Stream, sustained
 from memcore.stream.load import ENOUGH, own
 from memcore.units import bytes_text, count_text, seconds_text
+from memcore.words.serving import LENGTHS
 
 # What the memory of the cache holds: title, colour, and what it means.
 KINDS = {
@@ -85,7 +86,7 @@ def asked(stream: Stream, plan: Plan, file: str) -> str:
     lengths = (
         f"with lengths drawn from {file}"
         if file
-        else f"with {policies.LENGTHS[s.lengths].label.lower()} lengths"
+        else f"with {LENGTHS[s.lengths].label.lower()} lengths"
     )
     prefix = f", {s.shared_prefix:,} tokens of every prompt the same" if s.shared_prefix else ""
     read = {

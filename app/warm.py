@@ -8,7 +8,8 @@ import pandas  # noqa: F401
 import plotly.graph_objects as go
 import streamlit as st
 
-from memcore import Plan, evaluate
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
 
 
 @st.cache_resource(show_spinner=False)

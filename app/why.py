@@ -14,7 +14,9 @@ import streamlit as st
 
 from app import state, tables
 from app.text import plain
-from memcore.explain import Book, Explanation, Term
+from memcore.explain.book import Book
+from memcore.quantity.formula import Term
+from memcore.quantity.quantity import Explanation
 from memcore.units import exact_text
 
 STYLE = Path(__file__).with_name("why.css")

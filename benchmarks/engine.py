@@ -16,9 +16,12 @@ import sys
 import tempfile
 import time
 
-from memcore import Plan, PlanError, evaluate, policies
-from memcore.levers import levers
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+from memcore.search.levers import levers
 from memcore.stream import Clock, draw, run
+from memcore.words.serving import STRATEGIES
 
 MODELS = ("llama-3-8b", "llama-2-70b", "llama-3.2-1b", "gpt2-xl", {"size": "7B"}, {"size": "1T"})
 TRAINING = (
@@ -126,7 +129,7 @@ def main() -> None:
     for name, words in STREAMS.items():
         plan = Plan.of({**words, "serve": {"requests": 10_000, **words["serve"]}})
         requests, clock = draw(plan), Clock.of(plan)
-        for strategy in policies.STRATEGIES:
+        for strategy in STRATEGIES:
             took = [
                 milliseconds(lambda s: run(plan, s, requests, clock, SLOTS), strategy)  # noqa: B023
                 for _ in range(ROUNDS)

@@ -2,9 +2,9 @@
 
 from memcore.errors import Issue, PlanError
 from memcore.evaluate import evaluate
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
 from memcore.report import Report
-from memcore.sweep import sweep
+from memcore.search.sweep import sweep
 
 __all__ = ["Issue", "Plan", "PlanError", "Report", "evaluate", "sweep"]
 __version__ = "0.1.0"

@@ -24,9 +24,10 @@ from memcore.units import (
 )
 
 if TYPE_CHECKING:
-    from memcore import Plan, Report
-    from memcore.explain import Explanation
-    from memcore.solve import Answer
+    from memcore import Report
+    from memcore.plan.plan import Plan
+    from memcore.quantity.quantity import Explanation
+    from memcore.search.solve import Answer
     from memcore.stream import Load, Spread, Stream
 
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
@@ -196,7 +197,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from memcore import evaluate
+    from memcore.evaluate import evaluate
 
     if args.plan == "-" and args.json:
         return _evaluate_lines(sys.stdin.buffer, args)
@@ -215,7 +216,7 @@ def _checked(args: argparse.Namespace, report: Report) -> int:
 def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace) -> int:
     """One Plan per line in, one Report per line out, in order; a line that is bad, or that Memplan
     fails at, gives an `error`."""
-    from memcore import evaluate
+    from memcore.evaluate import evaluate
 
     status, number = 0, 0
     while line := lines.readline(MAX_PLAN_BYTES + 1):
@@ -269,7 +270,7 @@ def _read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
 
 def _plan_of(data: bytes) -> Plan:
     """The plan that JSON text describes. Raises PlanError, whatever the bytes are."""
-    from memcore import Plan
+    from memcore.plan.plan import Plan
 
     if len(data) > MAX_PLAN_BYTES:
         raise PlanError([Issue("", f"more than {MAX_PLAN_BYTES:,} bytes, so not a plan")])
@@ -399,7 +400,7 @@ def _serve(plan: Plan, report: Report) -> Iterable[str]:
     serve = report.serve
     if serve is None:
         return
-    from memcore.serving import verdict
+    from memcore.serving.serve import verdict
 
     state, concurrency = serve.state_bytes_per_sequence, report.plan["serve"]["concurrency"]
     states = f" and {bytes_text(state)} a sequence" if state else ""
@@ -423,8 +424,8 @@ def _serve(plan: Plan, report: Report) -> Iterable[str]:
 
 
 def _solve(args: argparse.Namespace) -> int:
-    from memcore import solve
-    from memcore.serving import servable
+    from memcore.search import solve
+    from memcore.serving.serve import servable
 
     plan = _plan(args)
     if not servable(plan.architecture):
@@ -444,7 +445,7 @@ def _solve(args: argparse.Namespace) -> int:
 
 def _solved(answer: Answer) -> str:
     """An answer for a terminal."""
-    from memcore.solve import LIMITS
+    from memcore.search.solve import LIMITS
 
     s, p = answer.served, answer.plan
     what = {
@@ -570,8 +571,9 @@ def _spread(spread: Spread | None) -> str:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from memcore import evaluate
-    from memcore.explain import Book, UnknownNumberError
+    from memcore.evaluate import evaluate
+    from memcore.explain.book import Book
+    from memcore.quantity.quantity import UnknownNumberError
 
     plan = _plan(args)
     book = Book(plan, evaluate(plan))
@@ -613,8 +615,8 @@ def _printable(text: str) -> str:
 
 
 def _levers(args: argparse.Namespace) -> int:
-    from memcore import evaluate
-    from memcore.levers import headline, levers
+    from memcore.evaluate import evaluate
+    from memcore.search.levers import headline, levers
 
     plan = _plan(args)
     report, found = evaluate(plan), levers(plan)
@@ -647,8 +649,8 @@ def _levers(args: argparse.Namespace) -> int:
 
 
 def _models(args: argparse.Namespace) -> int:
-    from memcore import catalog
-    from memcore.evaluate import parameters
+    from memcore.models import catalog
+    from memcore.models.counts import parameters
 
     rows: list[dict[str, Any]] = []
     for name in catalog.model_names():
@@ -659,7 +661,7 @@ def _models(args: argparse.Namespace) -> int:
 
 
 def _gpus(args: argparse.Namespace) -> int:
-    from memcore import catalog
+    from memcore.models import catalog
 
     rows = []
     texts = []
@@ -678,7 +680,7 @@ def _gpus(args: argparse.Namespace) -> int:
 
 
 def _prices(args: argparse.Namespace, today: date | None = None) -> int:
-    from memcore import catalog
+    from memcore.models import catalog
 
     if args.gpu is not None and args.gpu not in catalog.gpu_names():
         hint = did_you_mean(args.gpu, catalog.gpu_names())
@@ -701,7 +703,7 @@ def _prices(args: argparse.Namespace, today: date | None = None) -> int:
 
 
 def _plans(args: argparse.Namespace) -> int:
-    from memcore import catalog
+    from memcore.models import catalog
 
     entries = catalog.plan_entries()
     if args.name is not None:

@@ -2,182 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-
-from memcore.answers import answers
-from memcore.blocks import build, structure_of
-from memcore.constants import MOST_GPUS
-from memcore.dims import Number, Shape, ceil_div, derive
 from memcore.errors import PlanError, shown
-from memcore.experts import active
-from memcore.families import FAMILIES
-from memcore.hardware import FP32_PASSES, Accelerator
-from memcore.instants import Step
-from memcore.ledger import Amounts
-from memcore.memory import Counted, by_rank, count, depths_of, layers_of, steps_of, training_sizes
-from memcore.model import CLASSIFICATION, EMBEDDING, Model
-from memcore.plan import Plan, field_of
-from memcore.policies import (
-    AS_PUBLISHED,
-    ATTENTION,
-    AVERAGED,
-    CHECKPOINTING,
-    CORE,
-    DENSE,
-    NO_LAYER,
-    PRECISIONS,
-    WEIGHT_DTYPES,
-)
-from memcore.report import Memory, Report, Serve, Time, TogetherMemory
-from memcore.rules import attention_missing
-from memcore.serving import servable, serve, serving_notes
-from memcore.tape import Storage, Tape
+from memcore.hardware.accelerator import FP32_PASSES, Accelerator
+from memcore.hardware.constants import MOST_GPUS
+from memcore.models.counts import active_parameters, parameters
+from memcore.models.families import FAMILIES
+from memcore.models.model import Model
+from memcore.plan.plan import Plan, field_of
+from memcore.plan.rules import attention_missing
+from memcore.report import Report, Serve, Time
+from memcore.serving.notes import serving_notes
+from memcore.serving.serve import servable, serve
+from memcore.step.step import Step
+from memcore.tape.dims import ceil_div
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING
 from memcore.together import together
-from memcore.training_time import peak_dtype, training_time
+from memcore.training.executions import peak_dtype
+from memcore.training.run import answers
+from memcore.training.training import Training, not_planned, predicting
 from memcore.units import bytes_text, rate_text
-
-
-def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
-    """The tapes that own a model's weights, and how often the model has each."""
-    sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
-    derive(sizes)
-    kinds, layers = layers_of(model)
-    blocks = build(structure_of(model), kinds)
-    return Amounts(sizes), blocks.counted(layers.counts)
-
-
-@functools.lru_cache(maxsize=256)
-def parameters(model: Model) -> int:
-    """Parameters of a model, counted from its operations' weights."""
-    return _counted(model, lambda shape: shape)
-
-
-@functools.lru_cache(maxsize=256)
-def active_parameters(model: Model) -> int:
-    """Parameters that one token meets: of a layer's experts only those that it is sent to."""
-    return _counted(model, active)
-
-
-def _counted(model: Model, of: Callable[[Shape], Shape]) -> int:
-    amounts, tapes = weights(model)
-    n: Number = 0
-    for tape, times in tapes:
-        n += times * sum(amounts.elements(of(p.shape)) for p in tape.parameters)
-    return int(n)
-
-
-def predicting(plan: Plan) -> int:
-    """Parameters of a plan's multi-token prediction, besides embedding and head."""
-    model = plan.architecture
-    kinds, _ = layers_of(model)
-    head = build(
-        replace(structure_of(model, kernels="megatron"), depths=depths_of(plan)), kinds
-    ).head
-    amounts, _ = weights(model)
-    return int(sum(amounts.elements(p.shape) for p in head.parameters if ".mtp." in p.name))
-
-
-def trained(step: Step) -> list[tuple[Storage, int]]:
-    """Each weight that a step trains, and how many layers have it."""
-    tapes = step.blocks.counted(step.layers.counts)
-    return [(p, times) for tape, times in tapes for p in tape.parameters if p.trained]
-
-
-def not_planned(plan: Plan) -> str:
-    """Why training cannot be planned for this combination, or ''. Serving may still be."""
-    p = plan.parallel
-    own = plan.train.framework == "megatron"
-    if not FAMILIES[plan.architecture.family].trained:
-        return (
-            f"what layers with a state keep for backward is not known yet, and "
-            f"{plan.architecture.label} has some; it is planned for serving alone. Set model to "
-            "another to train."
-        )
-    if p.etp > 1 and not (own and plan.architecture.experts):
-        return (
-            "expert tensor parallelism is that of Megatron's mixtures of experts; set parallel.etp "
-            "to 1."
-        )
-    if p.ep > 1 and not plan.architecture.experts:
-        return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
-    if p.ep > 1 and not own:
-        if plan.train.framework != "fsdp2" or plan.train.zero != 3:
-            return (
-                "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
-                "transformers runs it; set train.framework to one of them, or parallel.ep to 1."
-            )
-        t = plan.train
-        moved = {t.offload_optimizer, t.offload_parameters, t.offload_activations} - {"none"}
-        if p.shard_group or moved:
-            return (
-                "expert parallelism under FSDP2 is not planned with hybrid sharding or offload; "
-                "set parallel.shard_group to 0 and offload to none, or parallel.ep to 1."
-            )
-        if p.tp * p.pp * p.cp > 1 or plan.architecture.family == "llama4_text":
-            return (
-                "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "
-                "Llama 4; set parallel.tp, pp and cp to 1, or parallel.ep to 1."
-            )
-    if p.tp > 1 and plan.architecture.experts and not own:
-        return (
-            "tensor parallelism of mixtures of experts is planned for Megatron only; set "
-            "train.framework to megatron, or parallel.tp to 1."
-        )
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """One training step of a plan: its memory, and its time for those who ask."""
-
-    plan: Plan
-    steps: Sequence[Step]  # of every pipeline stage
-    amounts: Amounts
-    counted: Counted
-
-    @classmethod
-    def of(cls, plan: Plan, rows: bool = True, pool: Pool | None = None) -> Training | None:
-        """None where it is not planned. Of a long list of plans, the peak alone is enough (`rows`
-        false), and those that have the same sizes share their amounts in a `pool`."""
-        if not_planned(plan):
-            return None
-        sizes = training_sizes(plan)
-        amounts = Amounts(sizes)
-        if pool is not None:
-            amounts = pool.setdefault(tuple(sizes.items()), amounts)
-        steps = steps_of(plan)
-        ranks = by_rank(steps, amounts) if len(steps) > 1 else ()
-        fullest = steps[max(ranks, key=lambda r: r.allocated_bytes).rank] if ranks else steps[0]
-        return cls(plan, steps, amounts, count(plan, fullest, amounts, ranks, rows))
-
-    @property
-    def step(self) -> Step:
-        """Of the stage that needs the most memory."""
-        return self.steps[self.memory.peak.rank]
-
-    @property
-    def memory(self) -> Memory:
-        return self.counted.memory
-
-    @property
-    def trainable_parameters(self) -> int:
-        t = self.plan.train
-        if t.frozen == NO_LAYER and t.adapter == "none":
-            return parameters(self.plan.architecture)
-        of = self.amounts.elements
-        return sum(int(of(p.shape)) * n for p, n in trained(self.step))
-
-    def together(self) -> TogetherMemory | None:
-        """With an engine on the same GPUs; None where there is none."""
-        return together(self.plan, self.step, self.amounts, self.memory)
-
-    def time(self) -> Time:
-        return training_time(self.plan, self.steps, self.amounts)
-
-
-Pool = dict[tuple[tuple[str, Number], ...], Amounts]
+from memcore.words.precision import PRECISIONS
+from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
+from memcore.words.training import ATTENTION, AVERAGED, CHECKPOINTING, CORE, DENSE, NO_LAYER
 
 
 def evaluate(plan: Plan) -> Report:
@@ -194,7 +40,9 @@ def evaluate(plan: Plan) -> Report:
         time=time,
         run=answers(plan, time) if time else None,
         serve=served,
-        together=training.together() if training else None,
+        together=together(plan, training.step, training.amounts, training.memory)
+        if training
+        else None,
         ledger=training.counted.ledger if training else (),
         notes=tuple(_notes(plan, training, served)),
         remarks=_remarks(plan, training, time) if training and time else {},

@@ -13,17 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memcore.blocks import build
-from memcore.dims import Dim, S
-from memcore.instants import Alive, Instant, Step
-from memcore.instants import resident as living
-from memcore.ledger import INFERENCE, Amounts, Group, Template, window
-from memcore.memory import instant_bytes, reserved_bytes
-from memcore.ops import VALUE
-from memcore.plan import Parallel, Plan
-from memcore.plan import Together as TogetherWords
+from memcore.layers.ops import VALUE
+from memcore.models.blocks import build
+from memcore.plan.plan import Parallel, Plan
+from memcore.plan.plan import Together as TogetherWords
 from memcore.report import Memory, Phase, Serve, TogetherMemory
-from memcore.serving import serve
+from memcore.serving.serve import serve
+from memcore.step.step import Alive, Instant, Step
+from memcore.step.step import resident as living
+from memcore.tape.dims import Dim, S
+from memcore.tape.ledger import INFERENCE, Amounts, Group, Template, window
+from memcore.training.memory import instant_bytes
+from memcore.training.overheads import reserved_bytes
 
 PARTS = {
     "policy": "Policy",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memcore import Plan
 from memcore.evidence import REGIMES
+from memcore.plan.plan import Plan
 
 RANKS = 4  # of the FSDP2 rows
 UNNAMED = ("kind", "bytes", "at", "detail")  # of a row: what its test's name leaves out

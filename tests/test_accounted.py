@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from memcore import catalog, evidence
-from memcore.evaluate import parameters
-from memcore.families import from_config
+from memcore import evidence
+from memcore.models import catalog
+from memcore.models.counts import parameters
+from memcore.models.families import from_config
 
 LIST = Path(__file__).resolve().parents[2] / "shared" / "measured" / "measured.csv"
 TABLES = (evidence.measured_table(), evidence.served_table(), evidence.times_table())

@@ -7,8 +7,10 @@ import asked
 import pytest
 from test_explain import checked
 
-from memcore import Plan, PlanError, evaluate
-from memcore.explain import Book
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.plan.plan import Plan
 
 TABLE = asked.table("adapters")
 PEAK_TOLERANCE = 0.01

@@ -3,9 +3,11 @@
 
 import pytest
 
-from memcore import Plan, allocator, evaluate, stored
+from memcore.evaluate import evaluate
 from memcore.evidence import compared_served, served_table
 from memcore.evidence.served import planned
+from memcore.plan.plan import Plan
+from memcore.serving import allocator, stored
 from memcore.units import GiB, MiB
 
 PRINTED = GiB * 0.00005  # logs have four decimals of a GiB

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcore import Plan, catalog, evaluate, link
-from memcore.explain import Book
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.models import catalog
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
 
 # Touvron et al. 2023, LLaMA, table 15: A100-80GB at 400 W, power usage effectiveness 1.1.
 LLAMA = {"7B": (82_432, 36), "13B": (135_168, 59), "33B": (530_432, 233), "65B": (1_022_362, 449)}
@@ -59,8 +62,8 @@ def test_answers_follow_from_each_other(tokens, price, watts, pue, gpus):
         assert found.cost == found.gpu_hours * price
     assert math.isclose(found.energy_joules, found.watts * found.seconds)
     assert math.isclose(found.joules_per_token * tokens, found.energy_joules)
-    assert link.decode(link.encode(plan)) == (plan, [])
-    assert link.decode(link.encode(plan, short=True)) == (plan, [])
+    assert decode(encode(plan)) == (plan, [])
+    assert decode(encode(plan, short=True)) == (plan, [])
     book = Book(plan, report)
     for name, value in report.to_dict()["run"].items():
         assert math.isclose(book.explain(f"run.{name}").formula.value, value)

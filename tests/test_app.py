@@ -14,9 +14,12 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from memcore import Plan, catalog, evaluate, link
-from memcore.levers import levers
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.link import decode, fields
+from memcore.plan.plan import Plan
 from memcore.report import CONSUMERS
+from memcore.search.levers import levers
 from memcore.units import bytes_text
 
 APP = Path(importlib.import_module("app").__file__ or "").parent
@@ -60,10 +63,10 @@ def said(at: AppTest) -> str:
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", PLANS)
 def test_every_view_of_every_worked_example(view: str, name: str) -> None:
-    from memcore import link
+    from memcore.plan.link import encode
 
     plan = Plan.of(catalog.plan_entries()[name]["plan"])
-    at = opened(link.encode(plan), view)
+    at = opened(encode(plan), view)
     alive(at)
     assert shown_plan(at) == plan
     assert not at.warning or evaluate(plan).memory is not None
@@ -373,13 +376,13 @@ def test_a_hostile_link_opens_with_a_message(view: str, query: dict[str, str]) -
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_an_inline_gpu_s_words_are_shown_as_they_are(view: str) -> None:
-    from memcore import link
+    from memcore.plan.link import encode
 
     gpu = catalog.accelerator("h100-sxm-80gb").model_dump(mode="json") | {
         "label": "<b>[x](http://a.b)</b> :red[x]",
         "memory_kind": "<a href='http://a.b'>HBM</a>" * 2,
     }
-    at = opened(link.encode(Plan.of({"cluster": {"gpu": gpu}})), view)
+    at = opened(encode(Plan.of({"cluster": {"gpu": gpu}})), view)
     alive(at)
     title = next(m.value for m in at.markdown if m.value.startswith("####"))
     assert not re.search(r"(?<!\\)[<\[\]]", title)
@@ -552,7 +555,7 @@ SERVED = ("fits", "max_concurrency", "kv_capacity_tokens", "ttft_seconds", "tpot
 @pytest.mark.parametrize("view", VIEWS)
 def test_one_click_on_a_figure_says_why(view: str) -> None:
     """Its formula, with the value that the report has; its parts; where it comes from."""
-    from memcore.explain import Book
+    from memcore.explain.book import Book
 
     at = opened({"mb": "2", "ckpt": "none"}, view)
     book = Book(shown_plan(at), evaluate(shown_plan(at)))
@@ -612,7 +615,7 @@ def every_table(plan: Plan) -> list[Any]:
 @pytest.mark.parametrize("name", PLANS)
 def test_every_row_of_every_table_is_explained(name: str) -> None:
     from app import tables
-    from memcore.explain import Book
+    from memcore.explain.book import Book
 
     plan = Plan.of(catalog.plan_entries()[name]["plan"])
     book = Book(plan, evaluate(plan))
@@ -626,7 +629,7 @@ def test_every_row_of_every_table_is_explained(name: str) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("query", [{}, {"offopt": "nvme", "gpus": "16"}, {"tp": "2"}])
 def test_every_mark_of_every_chart_is_explained(view: str, query: dict[str, str]) -> None:
-    from memcore.explain import Book
+    from memcore.explain.book import Book
 
     at = opened(query, view)
     book = Book(shown_plan(at), evaluate(shown_plan(at)))
@@ -667,11 +670,11 @@ def test_a_lever_is_applied_and_taken_back() -> None:
     at.button(key=f"apply_{lever.name}").click().run()
     alive(at)
     assert shown_plan(at) == lever.plan
-    assert link.decode(at.query_params)[0] == lever.plan
+    assert decode(at.query_params)[0] == lever.plan
     at.button(key="undo_lever").click().run()
     alive(at)
     assert shown_plan(at) == before
-    assert link.decode(at.query_params)[0] == before
+    assert decode(at.query_params)[0] == before
 
 
 def test_undo_is_not_offered_for_what_was_changed_since() -> None:
@@ -731,7 +734,7 @@ def test_a_list_price_gives_the_run_its_cost() -> None:
 
 
 def test_an_answer_is_used_at_a_press() -> None:
-    from memcore import solve
+    from memcore.search import solve
 
     at = opened(view="serve")
     at.number_input(key="tpot").set_value(20.0).run()
@@ -804,7 +807,7 @@ def test_every_group_unfolds(query: dict[str, str]) -> None:
     found = widgets(at)
     assert len(found) > len(widgets(opened(query))) + 40
     document: Any = shown_plan(at).document()
-    for path in link.fields():
+    for path in fields():
         section, _, name = path.partition(".")
         if (widget := found.get(f"{section}_{name}")) and isinstance(document[section], dict):
             value = document[section][name]
@@ -817,5 +820,5 @@ def test_every_field_of_a_plan_has_a_widget() -> None:
     shown = {key for query in UNFOLDED for key in widgets(unfolded(query))}
     shown |= set(widgets(opened(view="serve")))  # a server's targets are beside its answers
     keys = {"serve.target_ttft": "ttft", "serve.target_tpot": "tpot"}
-    missing = {p for p in link.fields() if keys.get(p, p.replace(".", "_")) not in shown}
+    missing = {p for p in fields() if keys.get(p, p.replace(".", "_")) not in shown}
     assert not missing

@@ -2,8 +2,11 @@
 
 import pytest
 
-from memcore import Plan, catalog, cli, evaluate, evidence
-from memcore.constants import MOST_GPUS
+from memcore import cli, evidence
+from memcore.evaluate import evaluate
+from memcore.hardware.constants import MOST_GPUS
+from memcore.models import catalog
+from memcore.plan.plan import Plan
 
 IDLE, MORE, FAR = "stand idle", "are more than the", "extrapolated"
 

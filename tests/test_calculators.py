@@ -6,7 +6,9 @@ import io
 import pytest
 
 from app import charts, tables
-from memcore import Plan, evaluate, evidence
+from memcore import evidence
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
 
 TABLE = evidence.calculators_table()
 SAID = {(s.calculator.name, w.name): s for w in evidence.worked() for s in w.said}

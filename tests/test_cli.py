@@ -21,8 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memcore
-from memcore import Plan, PlanError, Report, catalog, cli, evaluate, policies
+from memcore import PlanError, Report, cli
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.plan import Plan
 from memcore.units import bytes_text
+from memcore.words.serving import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSUMERS = ("parameters", "gradients", "optimizer states", "activations", "workspace")
@@ -584,7 +588,7 @@ STREAM = '{"model": "llama-3.2-1b", "serve": {"requests": 40, "shared_prefix": 6
 def test_simulate_prints_a_line_for_each_strategy(memplan: Callable[..., Ran]) -> None:
     ran = memplan("simulate", "-", given=STREAM)
     assert (ran.status, ran.err) == (0, "")
-    for strategy in policies.STRATEGIES.values():
+    for strategy in STRATEGIES.values():
         assert ran.out.count(f"{strategy.label}  ") == 3
 
 
@@ -592,7 +596,7 @@ def test_simulate_as_json_and_as_csv_says_the_same(memplan: Callable[..., Ran]) 
     document = json.loads(memplan("simulate", "-", "--json", given=STREAM).out)
     ran = memplan("simulate", "-", "--csv", given=STREAM)
     rows = list(csv.DictReader(io.StringIO(ran.out)))
-    assert [r["strategy"] for r in rows] == list(policies.STRATEGIES)
+    assert [r["strategy"] for r in rows] == list(STRATEGIES)
     for row, run in zip(rows, document["runs"], strict=True):
         assert float(row["ttft.p90"]) == run["ttft"]["p90"]
         assert float(row["memory.used"]) == run["memory"]["used"]

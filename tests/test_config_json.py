@@ -6,12 +6,15 @@ Counts are transformers' (5.23.0, on the meta device).
 import pytest
 from test_explain import checked
 
-from memcore import Plan, PlanError, evaluate, link
-from memcore.evaluate import parameters
-from memcore.explain import Book
-from memcore.families import FAMILIES, from_config
-from memcore.model import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED
-from memcore.quantization import stored_as
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.models.counts import parameters
+from memcore.models.families import FAMILIES, from_config
+from memcore.models.quantization import stored_as
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED
 
 LLAMA = {
     "model_type": "llama",
@@ -254,11 +257,11 @@ def test_a_plan_s_own_word_is_kept_and_the_file_s_is_said():
 
 def test_a_link_without_a_word_means_what_it_meant():
     """bf16, for ever; a plan that says auto carries the word."""
-    old, _ = link.decode({"v": "1", "model": "gpt-oss-120b~1"})
+    old, _ = decode({"v": "1", "model": "gpt-oss-120b~1"})
     assert old.weight_dtype == "bf16"
     new = Plan(model="gpt-oss-120b")
-    assert link.encode(new, short=True)["wdtype"] == "auto"
-    assert link.decode(link.encode(new, short=True))[0].weight_dtype == "mxfp4"
+    assert encode(new, short=True)["wdtype"] == "auto"
+    assert decode(encode(new, short=True))[0].weight_dtype == "mxfp4"
 
 
 # GB of the published files: 65.25 for gpt-oss-120b (its model card), and 13.76. DeepSeek-V3 is

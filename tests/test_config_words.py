@@ -6,11 +6,14 @@ import json
 
 import pytest
 
-from memcore import Plan, PlanError, catalog, evaluate
-from memcore.evaluate import parameters
-from memcore.families import FAMILIES, from_config
-from memcore.link import decode, encode
-from memcore.model import parse_config
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.models.config import parse_config
+from memcore.models.counts import parameters
+from memcore.models.families import FAMILIES, from_config
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
 
 CODER_480B = {  # Qwen/Qwen3-Coder-480B-A35B-Instruct, with num_experts as transformers 5 saves it
     "model_type": "qwen3_moe", "hidden_size": 6144, "num_hidden_layers": 62,

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from memcore import Plan, evaluate
-from memcore.ledger import Amounts
-from memcore.memory import rows_at, step_of, training_sizes
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+from memcore.tape.ledger import Amounts
+from memcore.training.memory import rows_at
+from memcore.training.steps import step_of, training_sizes
 
 ASKED = json.loads((Path(__file__).parent / "reference" / "deepspeed.json").read_text())
 ROUNDING = 32  # elements: each tensor's part is rounded up for itself

@@ -6,9 +6,11 @@ import io
 import pytest
 
 from app import tables
-from memcore import Plan, evaluate, evidence
+from memcore import evidence
+from memcore.evaluate import evaluate
 from memcore.evidence import estimators
-from memcore.explain import Book
+from memcore.explain.book import Book
+from memcore.plan.plan import Plan
 
 ESTIMATES = evidence.estimates()
 ALL = evidence.estimators_table()["plans"]

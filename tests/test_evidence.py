@@ -8,10 +8,15 @@ from importlib.resources import files
 import pytest
 
 from app import charts, tables
-from memcore import Plan, catalog, constants, dims, evaluate, evidence
-from memcore.families import FAMILIES
-from memcore.ledger import Amounts, saved
-from memcore.memory import step_of, training_sizes
+from memcore import evidence
+from memcore.evaluate import evaluate
+from memcore.hardware import constants
+from memcore.models import catalog
+from memcore.models.families import FAMILIES
+from memcore.plan.plan import Plan
+from memcore.tape import dims
+from memcore.tape.ledger import Amounts, saved
+from memcore.training.steps import step_of, training_sizes
 
 PLANS = [Plan.of(e["plan"]) for e in catalog.plan_entries().values()]
 GEMMA = Plan(model="gemma-2-9b", train={"grad_accumulation": 3, "checkpointing": "none"})

@@ -2,9 +2,12 @@
 
 import pytest
 
-from memcore import Plan, PlanError, catalog, evaluate
-from memcore.evaluate import active_parameters, parameters
-from memcore.families import from_config
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.models.counts import active_parameters, parameters
+from memcore.models.families import from_config
+from memcore.plan.plan import Plan
 
 ONE_GPU = {"gpus": 1}
 

@@ -7,19 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_laws import plans
 
-from memcore import Plan, catalog, evaluate, link
-from memcore.explain import Book, UnknownNumberError
-from memcore.explain.formula import CERTAINTIES, ceiling, known, largest, total, whole
-from memcore.policies import (
-    CROSS_ENTROPY,
-    KERNELS,
-    KV_CACHES,
-    KV_DTYPES,
-    OPTIMIZERS,
-    PREFILLS,
-    RUNTIMES,
-    WEIGHT_DTYPES,
-)
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+from memcore.plan.repair import repair
+from memcore.quantity.formula import CERTAINTIES, ceiling, known, largest, total, whole
+from memcore.quantity.quantity import UnknownNumberError
+from memcore.words.optimizers import OPTIMIZERS
+from memcore.words.serving import KV_CACHES, PREFILLS, RUNTIMES
+from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
+from memcore.words.training import CROSS_ENTROPY, KERNELS
 
 ROUNDING = 1e-9  # of floating-point sums in another order
 VIRTUAL = (  # what pages compute from the report
@@ -43,7 +41,7 @@ def varied(draw):
         "allocator": draw(st.sampled_from(["expandable", "native"])),
     }
     document = plan.document()
-    fitted, _ = link.repair(document | {"train": document["train"] | train})
+    fitted, _ = repair(document | {"train": document["train"] | train})
     return fitted
 
 
@@ -73,7 +71,7 @@ def served(draw):
     tp, pp = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (4, 1), (1, 2), (2, 2)]))
     document["parallel"] |= {"tp": tp, "pp": pp}
     document["cluster"] |= {"gpus": draw(st.integers(1, 3)) * tp * pp}
-    fitted, _ = link.repair(document, given=("parallel.tp", "parallel.pp"))
+    fitted, _ = repair(document, given=("parallel.tp", "parallel.pp"))
     return fitted
 
 

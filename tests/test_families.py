@@ -8,8 +8,8 @@ from collections import Counter
 import asked
 import pytest
 
-from memcore import evaluate
-from memcore.families import FAMILIES
+from memcore.evaluate import evaluate
+from memcore.models.families import FAMILIES
 
 TABLE = asked.table("families")
 

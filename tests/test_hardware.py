@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from memcore import Plan, catalog, evaluate, link
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
 
 FACTS = tomllib.loads(files("presets").joinpath("architectures.toml").read_text(encoding="utf-8"))
 CORES, CHIPS = FACTS["core"], FACTS["chip"]
@@ -180,6 +183,6 @@ def test_a_report_says_that_a_chip_is_not_yet_sold(name: str) -> None:
 
 def test_a_link_carries_a_size_of_memory_by_name() -> None:
     plan = Plan(cluster={"gpu": "m3-ultra-256gb"})
-    query = link.encode(plan)
+    query = encode(plan)
     assert query["gpu"] == "m3-ultra-256gb~2"  # the revision of the chip's own preset
-    assert link.decode(query) == (plan, [])
+    assert decode(query) == (plan, [])

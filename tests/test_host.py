@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_time_laws import ROUNDING, divided
 
-from memcore import Plan, evaluate
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
 
 TABLE = asked.table("launches")
 # Kernels that a layer's forward starts: some are declared as one, such as what turns queries.

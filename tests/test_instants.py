@@ -9,9 +9,12 @@ from collections import Counter
 
 import pytest
 
-from memcore import Plan, evidence, ledger
-from memcore.ledger import AUTOGRAD, Amounts
-from memcore.memory import instant_bytes, rows_alive, step_of, training_sizes
+from memcore import evidence
+from memcore.plan.plan import Plan
+from memcore.tape import ledger
+from memcore.tape.ledger import AUTOGRAD, Amounts
+from memcore.training.memory import instant_bytes, rows_alive
+from memcore.training.steps import step_of, training_sizes
 
 # As a share of the whole peak; under autocast the reference keeps wider activations than a GPU.
 TOLERANCE, TOLERANCE_AUTOCAST = 0.01, 0.03

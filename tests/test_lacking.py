@@ -2,7 +2,9 @@
 
 import pytest
 
-from memcore import Plan, catalog, evaluate
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.plan import Plan
 
 
 def plan(gpu, precision="bf16-mixed", weights="bf16"):

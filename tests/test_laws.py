@@ -8,19 +8,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from memcore import Plan, PlanError, evaluate, link, sweep
-from memcore.families import FAMILIES, from_config
-from memcore.policies import (
-    CHECKPOINTING,
-    COPIES,
-    FRAMEWORKS,
-    GRADIENTS,
-    OPTIMIZERS,
-    OVERLAP,
-    PRECISIONS,
-    eight_bit,
-)
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.models.families import FAMILIES, from_config
+from memcore.plan.plan import Plan
+from memcore.plan.repair import repair
 from memcore.report import CONSUMERS
+from memcore.search.sweep import sweep
+from memcore.words.optimizers import OPTIMIZERS
+from memcore.words.precision import COPIES, PRECISIONS, eight_bit
+from memcore.words.training import CHECKPOINTING, FRAMEWORKS, GRADIENTS, OVERLAP
 
 ROUNDING = 1e-9  # of floating-point sums
 
@@ -122,7 +119,7 @@ def plans(draw):
     if framework == "deepspeed":
         document["train"] |= {size: draw(st.sampled_from([1000, 10**6, 10**9])) for size in sizes}
         document["train"] |= {"overlap_comm": draw(st.sampled_from(sorted(OVERLAP)))}
-    fitted, _ = link.repair(document, given=("train.framework",))  # not everything goes together
+    fitted, _ = repair(document, given=("train.framework",))  # not everything goes together
     assert fitted.train.framework == framework
     return fitted
 

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from test_laws import plans
 
 from app import tables
-from memcore import Plan, PlanError, catalog, cli, evaluate, evidence, link
-from memcore.evaluate import Training
-from memcore.explain import Book
-from memcore.levers import (
+from memcore import PlanError, cli, evidence
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.models import catalog
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan, words_of
+from memcore.search.levers import (
     FOLLOWERS,
     KINDS,
     MACHINES,
@@ -25,7 +28,7 @@ from memcore.levers import (
     levers,
     whole_nodes,
 )
-from memcore.plan import words_of
+from memcore.training.training import Training
 
 FIRST = {row["name"]: row for row in evidence.first_fixes()}
 WORKED = {name: entry["plan"] for name, entry in catalog.plan_entries().items()}
@@ -62,7 +65,7 @@ def checked(plan):
                 part = part[name]
             part[last] = value
         assert Plan.of(document) == lever.plan
-        assert link.decode(link.encode(lever.plan)) == (lever.plan, [])
+        assert decode(encode(lever.plan)) == (lever.plan, [])
         json.dumps(lever.to_dict(), allow_nan=False)
         assert lever.added_seconds == then.time.step_seconds - now.time.step_seconds
         tokens = [p.tokens_per_step for p in (plan, lever.plan)]

@@ -13,8 +13,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from memcore import Issue, Plan, PlanError, catalog, link, policies
-from memcore.plan import get, put
+from memcore import Issue, PlanError
+from memcore.models import catalog
+from memcore.plan import link
+from memcore.plan.keys import KNOWN
+from memcore.plan.link import (
+    FAILED,
+    MAX_ISSUES,
+    MAX_KEYS,
+    decode,
+    decode_pin,
+    encode,
+    encode_pin,
+    fields,
+    nearest,
+    query_text,
+)
+from memcore.plan.plan import Plan, get, put
+from memcore.plan.repair import repair
+from memcore.words.precision import PRECISIONS
+from memcore.words.serving import KV_CACHES
+from memcore.words.training import CHECKPOINTING, FRAMEWORKS, OFFLOAD
 
 INLINE = {
     "model_type": "llama",
@@ -27,7 +46,7 @@ INLINE = {
 
 
 def read(text: str) -> tuple[Plan, list[str]]:
-    plan, issues = link.decode(parse_qs(text, keep_blank_values=True))
+    plan, issues = decode(parse_qs(text, keep_blank_values=True))
     return plan, [str(issue) for issue in issues]
 
 
@@ -152,13 +171,13 @@ def test_an_old_link_means_what_it_meant(text: str) -> None:
 def test_every_field_of_a_plan_has_a_key() -> None:
     """A field added to the Plan needs a key here, or links would lose it."""
     objects = {"version", "model", "cluster.gpu", "cluster.node"}
-    assert leaves(Plan().document()) - objects == set(link.fields())
-    assert {path for path in V1 if path in link.fields()} <= set(link.fields())
+    assert leaves(Plan().document()) - objects == set(fields())
+    assert {path for path in V1 if path in fields()} <= set(fields())
 
 
 def test_keys_are_short_and_few() -> None:
-    assert all(len(key) <= 8 for key in link.KNOWN)
-    assert len(link.KNOWN) <= link.MAX_KEYS
+    assert all(len(key) <= 8 for key in KNOWN)
+    assert len(KNOWN) <= MAX_KEYS
 
 
 # --- there and back ------------------------------------------------------------------------------
@@ -170,7 +189,7 @@ def words(table: Any) -> some.SearchStrategy[str]:
 
 @some.composite
 def plans(draw: some.DrawFn) -> Plan:
-    framework = draw(words(policies.FRAMEWORKS))
+    framework = draw(words(FRAMEWORKS))
     gpu: Any = draw(some.sampled_from(catalog.gpu_names()))
     node: Any = draw(some.none() | some.sampled_from(catalog.node_names()))
     if draw(some.booleans()):
@@ -182,7 +201,7 @@ def plans(draw: some.DrawFn) -> Plan:
         | some.sampled_from([{"size": "7B"}, {"size": "1.5T"}, {"size": "350m"}])
         | some.just(INLINE)
     )
-    plan, _ = link.repair(
+    plan, _ = repair(
         {
             "model": model,
             "cluster": {"gpu": gpu, "gpus": 8 * draw(some.integers(1, 10**4)), "node": node},
@@ -191,14 +210,14 @@ def plans(draw: some.DrawFn) -> Plan:
                 "micro_batch": draw(some.integers(1, 65_536)),
                 "seq_len": draw(some.integers(2, 1024)),
                 "framework": framework,
-                "zero": draw(some.sampled_from(policies.FRAMEWORKS[framework].zero)),
-                "precision": draw(words(policies.PRECISIONS)),
-                "checkpointing": draw(words(policies.CHECKPOINTING)),
-                "offload_optimizer": draw(words(policies.OFFLOAD)),
+                "zero": draw(some.sampled_from(FRAMEWORKS[framework].zero)),
+                "precision": draw(words(PRECISIONS)),
+                "checkpointing": draw(words(CHECKPOINTING)),
+                "offload_optimizer": draw(words(OFFLOAD)),
             },
             "serve": {
                 "memory_utilization": draw(some.floats(0.0001, 1)),
-                "kv_cache": draw(words(policies.KV_CACHES)),
+                "kv_cache": draw(words(KV_CACHES)),
                 "block_size": draw(some.integers(1, 65_536)),
             },
         }
@@ -212,18 +231,18 @@ labels = some.text(some.characters(codec="utf-8"), min_size=1, max_size=80)
 @settings(deadline=None, max_examples=60)
 @given(plan=plans(), short=some.booleans())
 def test_a_plan_survives_the_trip(plan: Plan, short: bool) -> None:
-    query = link.encode(plan, short=short)
-    assert len(query) <= link.MAX_KEYS
-    text = link.query_text(query)
-    assert link.decode(parse_qs(text)) == (plan, [])
-    assert link.decode_pin(link.encode_pin(plan)) == (plan, [])
+    query = encode(plan, short=short)
+    assert len(query) <= MAX_KEYS
+    text = query_text(query)
+    assert decode(parse_qs(text)) == (plan, [])
+    assert decode_pin(encode_pin(plan)) == (plan, [])
 
 
 def test_a_link_by_presets_fits_every_proxy_and_chat() -> None:
     for entry in catalog.plan_entries().values():
         plan = Plan.of(entry["plan"])
-        assert len(link.query_text(link.encode(plan))) < 2000  # what old browsers and proxies take
-        assert len(link.query_text(link.encode(plan, short=True))) < 200
+        assert len(query_text(encode(plan))) < 2000  # what old browsers and proxies take
+        assert len(query_text(encode(plan, short=True))) < 200
 
 
 def test_a_corrected_preset_says_so() -> None:
@@ -317,7 +336,7 @@ def test_a_damaged_link_names_the_field_and_keeps_the_rest(text: str) -> None:
     assert any(HOSTILE[text] in issue for issue in issues), issues
     assert plan.train.grad_accumulation == 5
     assert plan.serve.concurrency == 77
-    assert len(issues) <= link.MAX_ISSUES + 1
+    assert len(issues) <= MAX_ISSUES + 1
     assert all(len(issue) < 700 for issue in issues)
     assert Plan.of(plan.document()) == plan
 
@@ -332,8 +351,8 @@ def test_where_fields_conflict_the_chosen_ones_are_kept() -> None:
 
 def test_too_many_keys() -> None:
     plan, issues = read("&".join(f"k{i}=1" for i in range(900)) + "&mb=2")
-    assert f"at most {link.MAX_KEYS}" in issues[0]
-    assert len(issues) <= link.MAX_ISSUES + 1
+    assert f"at most {MAX_KEYS}" in issues[0]
+    assert len(issues) <= MAX_ISSUES + 1
     assert isinstance(plan, Plan)
 
 
@@ -346,7 +365,7 @@ def test_a_hostile_link_is_read_quickly() -> None:
 
 def failed(issues: list[Issue]) -> bool:
     """Whether Memplan itself did, which `decode` survives."""
-    return any(link.FAILED in issue.message for issue in issues)
+    return any(FAILED in issue.message for issue in issues)
 
 
 HALF = "\ud800"  # a lone surrogate
@@ -380,13 +399,13 @@ def test_half_a_character_is_refused_by_name(
     assert [(i.field, "half of a character" in i.message) for i in refused.value.issues] == [
         (field, True)
     ]
-    mended, issues = link.repair(document)
-    assert mended == link.decode({})[0]
+    mended, issues = repair(document)
+    assert mended == decode({})[0]
     assert issues[0].field == field
     if key:
         value = document["model"] if key == "config" else document["cluster"][key[:-3]]
-        plan, issues = link.decode({"mb": "2", key: packed(value)})
-        assert plan == link.decode({"mb": "2"})[0]
+        plan, issues = decode({"mb": "2", key: packed(value)})
+        assert plan == decode({"mb": "2"})[0]
         assert "half of a character" in str(issues)
 
 
@@ -408,21 +427,21 @@ def test_where_memplan_fails_at_a_link_the_default_plan_is_shown(
         raise TypeError("on purpose")
 
     monkeypatch.setattr(link, "repair", broken)
-    plan, issues = link.decode({"mb": "2"})
+    plan, issues = decode({"mb": "2"})
     assert plan == Plan()
     assert failed(issues)
     assert "TypeError 'on purpose' in memcore.link, line " in str(issues[0])
 
 
 any_text = some.text(max_size=60)
-any_key = any_text | some.sampled_from(link.KNOWN)
+any_key = any_text | some.sampled_from(KNOWN)
 any_value = any_text | some.integers().map(str) | some.floats().map(str) | some.just(packed(INLINE))
 
 
 @settings(deadline=None, max_examples=150)
 @given(some.dictionaries(any_key, any_value | some.lists(any_value, max_size=3), max_size=12))
 def test_nothing_makes_decode_raise(query: dict[str, Any]) -> None:
-    plan, issues = link.decode(query)
+    plan, issues = decode(query)
     assert Plan.of(plan.document()) == plan
     assert not failed(issues)
     for issue in issues:
@@ -434,7 +453,7 @@ def test_nothing_makes_decode_raise(query: dict[str, Any]) -> None:
 def test_no_payload_makes_decode_raise(payload: bytes) -> None:
     text = base64.urlsafe_b64encode(payload).decode().rstrip("=")
     for key in ("config", "gpudef", "nodedef"):
-        plan, issues = link.decode({key: text, "mb": "2"})
+        plan, issues = decode({key: text, "mb": "2"})
         assert plan.train.micro_batch == 2
         assert issues or not text
         assert not failed(issues)
@@ -451,7 +470,7 @@ json_values = some.recursive(
 @settings(deadline=None, max_examples=100)
 @given(some.sampled_from(sorted(INLINE)), json_values)
 def test_no_inline_model_makes_decode_raise(key: str, value: Any) -> None:
-    plan, issues = link.decode({"config": packed({**INLINE, key: value})})
+    plan, issues = decode({"config": packed({**INLINE, key: value})})
     assert Plan.of(plan.document()) == plan
     assert not failed(issues)
 
@@ -460,7 +479,7 @@ def test_repair_finds_a_valid_plan() -> None:
     broken = Plan().document() | {"model": "gpt2"}
     with pytest.raises(PlanError):
         Plan.of(broken)
-    plan, issues = link.repair(broken)
+    plan, issues = repair(broken)
     assert (plan.model, plan.train.seq_len) == ("gpt2", 1024)
     assert issues[0].field == "train.seq_len"
 
@@ -480,7 +499,7 @@ def test_repair_finds_a_valid_plan() -> None:
 )
 def test_repair_of_a_document_that_leaves_things_out(document: Any, field: str) -> None:
     """What a hand-made document does not say is its default; what it says is kept if it can be."""
-    plan, issues = link.repair(document)
+    plan, issues = repair(document)
     assert issues[0].field == field
     assert Plan.of(plan.document()) == plan
     if "model" in document:
@@ -491,7 +510,7 @@ def test_experts_on_tensor_parallel_ranks_get_sequence_parallelism() -> None:
     document = Plan(model="mixtral-8x7b", cluster={"gpus": 8}).document()
     document["parallel"] |= {"tp": 2, "ep": 8}
     document["train"] |= {"framework": "megatron", "kernels": "megatron", "zero": 1}
-    plan, _ = link.repair(document)
+    plan, _ = repair(document)
     assert (plan.parallel.tp, plan.parallel.ep, plan.parallel.sequence_parallel) == (2, 8, True)
 
 
@@ -522,9 +541,9 @@ def test_the_nearest_plan_keeps_what_was_asked_for(field, value):
     put(document, field, value)
     with pytest.raises(PlanError):
         Plan.of(document)
-    plan, said = link.nearest(document, [field])
+    plan, said = nearest(document, [field])
     assert get(plan, field) == value
-    differing = {p for p in link.fields() if get(plan, p) != get(document, p)}
+    differing = {p for p in fields() if get(plan, p) != get(document, p)}
     assert {issue.field for issue in said} == differing
     assert all("in place of" in issue.message for issue in said)
 
@@ -536,7 +555,7 @@ def test_what_no_other_field_can_make_possible_gives_way(field, value):
     """32 heads do not divide by 3, and an H100 has no MXFP8."""
     document = Plan.of({}).document()
     put(document, field, value)
-    plan, said = link.nearest(document, [field])
+    plan, said = nearest(document, [field])
     assert get(plan, field) != value
     assert said[0].field == field
 
@@ -545,5 +564,5 @@ def test_what_no_other_field_can_make_possible_gives_way(field, value):
 def test_blanks_around_a_size_are_no_other_plan(size: str) -> None:
     plan = Plan.of({"model": {"size": size}})
     assert plan == Plan.of({"model": {"size": size.strip()}})
-    text = link.query_text(link.encode(plan))
-    assert link.decode(parse_qs(text)) == (plan, [])
+    text = query_text(encode(plan))
+    assert decode(parse_qs(text)) == (plan, [])

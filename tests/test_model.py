@@ -3,9 +3,10 @@
 import pytest
 
 from memcore import PlanError
-from memcore.evaluate import parameters
-from memcore.families import FAMILIES, from_config
-from memcore.model import Keys, parse_config, standard_config
+from memcore.models.config import Keys, parse_config
+from memcore.models.counts import parameters
+from memcore.models.families import FAMILIES, from_config
+from memcore.models.standard import standard_config
 from memcore.units import count_text, parse_count
 
 SIZE_TOLERANCE = 0.015  # of a standard model's parameters, against the size asked for

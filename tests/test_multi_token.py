@@ -3,10 +3,15 @@
 import pytest
 from test_parallel import LATENT, MEGATRON
 
-from memcore import Plan, PlanError, evaluate, link, sweep
-from memcore.evaluate import predicting
-from memcore.ledger import Amounts
-from memcore.memory import rows_at, saved_rows, step_of, training_sizes
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+from memcore.plan.repair import repair
+from memcore.search.sweep import sweep
+from memcore.tape.ledger import Amounts
+from memcore.training.memory import rows_at, saved_rows
+from memcore.training.steps import step_of, training_sizes
+from memcore.training.training import predicting
 
 DENSE = {
     "model_type": "llama",
@@ -123,6 +128,6 @@ def test_where_nobody_trains_them_they_are_refused(model, train):
     assert "train.mtp_layers" in {issue.field for issue in e.value.issues}
     document = plan().document()
     document["train"] |= {"framework": "fsdp2", "kernels": "hf", "zero": 3}
-    mended, issues = link.repair(document)
+    mended, issues = repair(document)
     assert mended.train.mtp_layers == 0
     assert any(issue.field == "train.mtp_layers" for issue in issues)

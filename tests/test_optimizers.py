@@ -2,8 +2,10 @@
 
 import pytest
 
-from memcore import Plan, evaluate
-from memcore.policies import DTYPE_BYTES, OPTIMIZERS
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+from memcore.words.optimizers import OPTIMIZERS
+from memcore.words.word import DTYPE_BYTES
 
 ROWS, COLUMNS = 96, 64  # intermediate and hidden size of the model below
 # name -> (of a ROWS x COLUMNS matrix, of a vector of COLUMNS): what `optimizer.state[p]` holds

@@ -3,8 +3,9 @@ are; memcore/evidence/pytorch.py makes the plans)."""
 
 import pytest
 
-from memcore import catalog, evidence
-from memcore.evaluate import parameters
+from memcore import evidence
+from memcore.models import catalog
+from memcore.models.counts import parameters
 
 
 def kind(name):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from app import charts, palette
-from memcore import Plan, evaluate
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
 
 RESOURCES = {name: colour for name, (_, colour) in palette.RESOURCES.items()}
 BACKGROUNDS = {

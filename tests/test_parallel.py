@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore import Plan, PlanError, evaluate, pipeline, sweep
-from memcore.ledger import Amounts
-from memcore.memory import saved_rows, step_of, training_sizes
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+from memcore.search.sweep import sweep
+from memcore.step import pipeline
+from memcore.tape.ledger import Amounts
+from memcore.training.memory import saved_rows
+from memcore.training.steps import step_of, training_sizes
 
 MEGATRON = {"framework": "megatron", "kernels": "megatron", "zero": 1, "checkpointing": "none"}
 FSDP2 = {"framework": "fsdp2", "zero": 3}

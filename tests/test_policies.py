@@ -8,8 +8,10 @@ from collections import Counter
 import asked
 import pytest
 
-from memcore import Plan, evaluate, policies
+from memcore.evaluate import evaluate
 from memcore.evidence import REGIMES
+from memcore.plan.plan import Plan
+from memcore.words.training import CHECKPOINTING, CROSS_ENTROPY, KERNELS
 
 TABLE = asked.table("policies")
 
@@ -51,9 +53,9 @@ def test_8_bit_states_are_equal(row):
 def test_every_word_is_asked():
     steps = [r for r in TABLE["rows"] if r["kind"] in ("saved", "peak")]
     for word, table in (
-        ("checkpointing", policies.CHECKPOINTING),
-        ("kernels", set(policies.KERNELS) - {"megatron"}),  # Transformer Engine needs a GPU
-        ("cross_entropy", policies.CROSS_ENTROPY),
+        ("checkpointing", CHECKPOINTING),
+        ("kernels", set(KERNELS) - {"megatron"}),  # Transformer Engine needs a GPU
+        ("cross_entropy", CROSS_ENTROPY),
     ):
         counts = Counter(r[word] for r in steps)
         assert set(counts) == set(table)

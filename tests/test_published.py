@@ -2,7 +2,9 @@
 
 import pytest
 
-from memcore import Plan, evaluate, evidence
+from memcore import evidence
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
 
 NORM_SHARE = 0.001  # norms and step counters, which the bytes-per-parameter figures leave out
 LOOSEST = 0.03  # published sizes are nominal: "7B" is a model of about that many parameters

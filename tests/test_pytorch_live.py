@@ -9,10 +9,12 @@ from pathlib import Path
 import asked
 import pytest
 
-from memcore import Plan, catalog, evaluate
-from memcore.evaluate import parameters
-from memcore.families import FAMILIES, from_config, wrappers
-from memcore.model import Keys, parse_config
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.models.config import Keys, parse_config
+from memcore.models.counts import parameters
+from memcore.models.families import FAMILIES, from_config, wrappers
+from memcore.plan.plan import Plan
 from tests.test_families import plan_of
 
 SAVED_TOLERANCE = 0.001

@@ -4,8 +4,12 @@ import re
 
 import pytest
 
-from memcore import Plan, catalog, cli, evaluate, policies
+from memcore import cli
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.plan import Plan
 from memcore.units import bytes_text
+from memcore.words.training import ATTENTION
 
 SEVEN = "llama-2-7b"
 MEGATRON = {"framework": "megatron", "kernels": "megatron", "zero": 1}
@@ -27,7 +31,7 @@ def test_selective_checkpointing_says_that_it_saves_next_to_nothing(attention):
     assert f"saves {bytes_text(saved)} of the allocated peak of" in said
     longer = selective.time.step_seconds / none.time.step_seconds - 1
     assert f"{longer:.1%} longer" in said
-    assert policies.ATTENTION[attention].label in said
+    assert ATTENTION[attention].label in said
 
 
 def test_selective_checkpointing_that_saves_has_no_remark():
@@ -38,7 +42,7 @@ def test_selective_checkpointing_that_saves_has_no_remark():
 
 
 def test_attention_that_keeps_scores_is_the_one_whose_core_is_worth_running_again():
-    for word, attention in policies.ATTENTION.items():
+    for word, attention in ATTENTION.items():
         found = remarks(checkpointing="selective", attention=word)
         assert bool(found) != attention.scores
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from memcore import Plan, evaluate
-from memcore.roofline import flash_accesses, flash_tile
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+from memcore.timing.roofline import flash_accesses, flash_tile
 
 B, S, D, Q, KV, F, VOCAB, LAYERS = 2, 1024, 4096, 4096, 1024, 14_336, 128_256, 32
 HEADS = 32

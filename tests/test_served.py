@@ -5,8 +5,8 @@ from statistics import median
 
 import pytest
 
-from memcore import Plan, catalog, evaluate, link
 from memcore.errors import PlanError
+from memcore.evaluate import evaluate
 from memcore.evidence import compared_served
 from memcore.evidence.served import (
     FIRST,
@@ -18,14 +18,19 @@ from memcore.evidence.served import (
     SPEED_TOLERANCE,
     TOLERANCES,
 )
-from memcore.explain import Book
-from memcore.families import FAMILIES
-from memcore.model import attends
-from memcore.policies import KV_DTYPES, RUNTIMES, WEIGHT_DTYPES
-from memcore.serving import Server, chosen, curve, servable, verdict
-from memcore.serving_time import compute_bound_from
+from memcore.explain.book import Book
+from memcore.models import catalog
+from memcore.models.families import FAMILIES
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
+from memcore.serving.serve import curve, servable, verdict
+from memcore.serving.server import Server, chosen
+from memcore.serving.time import compute_bound_from
 from memcore.stream import simulate
+from memcore.tape.kinds import attends
 from memcore.units import GiB
+from memcore.words.serving import RUNTIMES
+from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
 
 RUNS = compared_served()
 HIGH = [c for c in RUNS if c.confidence == "high"]
@@ -231,9 +236,9 @@ def test_ranks_that_cannot_share_a_model_are_refused_by_name(fields, field):
 
 def test_the_link_carries_the_server_s_ranks():
     plan = Plan(serve={"tp": 4, "pp": 2})
-    assert {"stp": "4", "spp": "2"}.items() <= link.encode(plan, short=True).items()
-    assert link.decode(link.encode(plan))[0] == plan
-    assert link.decode({"tp": "4"})[0].serving_tp == 4  # a link that knows none means training's
+    assert {"stp": "4", "spp": "2"}.items() <= encode(plan, short=True).items()
+    assert decode(encode(plan))[0] == plan
+    assert decode({"tp": "4"})[0].serving_tp == 4  # a link that knows none means training's
 
 
 def test_a_report_says_what_is_reserved():

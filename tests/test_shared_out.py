@@ -6,10 +6,11 @@ import asked
 import pytest
 from test_parallel import MIXTURE, of_experts
 
-from memcore import Plan, evaluate
-from memcore.families import FAMILIES
-from memcore.memory import saved_rows
-from memcore.model import Keys
+from memcore.evaluate import evaluate
+from memcore.models.config import Keys
+from memcore.models.families import FAMILIES
+from memcore.plan.plan import Plan
+from memcore.training.memory import saved_rows
 
 TABLE = asked.table("experts")
 WORDS = ("attention", "checkpointing")

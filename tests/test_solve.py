@@ -2,9 +2,9 @@
 
 import pytest
 
-from memcore import Plan
-from memcore.serving import serve
-from memcore.solve import Targets, fewest_gpus, largest_concurrency, last, longest_context
+from memcore.plan.plan import Plan
+from memcore.search.solve import Targets, fewest_gpus, largest_concurrency, last, longest_context
+from memcore.serving.serve import serve
 
 LONG = Plan(model="llama-3.1-8b")
 BIG = Plan(model="llama-3-70b")

@@ -3,9 +3,11 @@
 import pytest
 from test_explain import checked
 
-from memcore import Plan, PlanError, evaluate
-from memcore.explain import Book
-from memcore.policies import STORED_BITS
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.plan.plan import Plan
+from memcore.words.stored import STORED_BITS
 
 VOCAB, WIDTH, TOKENS = 32_000, 4096, 2 * 1024
 TABLE = "embed.embed_tokens.weight"

@@ -5,13 +5,20 @@ import numpy as np
 import pytest
 from test_explain import checked
 
-from memcore import Plan, PlanError, catalog, evaluate, link, sweep
-from memcore.dims import MAIN, B, D, F, S, of_stack
+from memcore import PlanError
+from memcore.evaluate import evaluate
 from memcore.explain.book import Book
-from memcore.memory import rows_at, training_sizes
-from memcore.serving import Server
-from memcore.serving_time import felt, of_tower
+from memcore.models import catalog
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
+from memcore.plan.repair import repair
+from memcore.search.sweep import sweep
+from memcore.serving.server import Server
+from memcore.serving.time import felt, of_tower
 from memcore.stream import simulate
+from memcore.tape.dims import MAIN, B, D, F, S, of_stack
+from memcore.training.memory import rows_at
+from memcore.training.steps import training_sizes
 
 LLAVA = {"model": "llava-1.5-7b", "cluster": {"gpus": 8}}
 
@@ -74,7 +81,7 @@ def test_every_number_is_explained(of):
 def test_images_must_fit_into_the_sequence():
     with pytest.raises(PlanError, match=r"train\.images: 4 of 576 tokens each do not fit"):
         plan(images=4)
-    mended, issues = link.repair(LLAVA | {"train": {"seq_len": 2048, "images": 4}})
+    mended, issues = repair(LLAVA | {"train": {"seq_len": 2048, "images": 4}})
     assert mended.train.images == 1
     assert [i.field for i in issues] == ["train.images"]
 
@@ -87,7 +94,7 @@ def test_what_is_not_known_is_refused_or_said():
         Plan.of({"model": config})
     with pytest.raises(PlanError, match=r"serve\.weight_dtype: llava is served in 16 or 32 bits"):
         Plan.of(LLAVA | {"serve": {"weight_dtype": "fp8"}})
-    mended, _ = link.repair(LLAVA | {"serve": {"weight_dtype": "fp8"}})
+    mended, _ = repair(LLAVA | {"serve": {"weight_dtype": "fp8"}})
     assert mended.serve.weight_dtype == "bf16"
 
 
@@ -160,7 +167,7 @@ def test_a_cache_is_its_text_model_s(size):
 
 
 def test_the_link_carries_the_images():
-    assert link.decode(link.encode(plan(images=3)))[0].train.images == 3
+    assert decode(encode(plan(images=3)))[0].train.images == 3
 
 
 def translating(**train):
@@ -243,12 +250,12 @@ def test_what_is_not_known_of_an_encoder_decoder_is_refused(path, word):
     document[part][field] = word
     with pytest.raises(PlanError, match=path.replace(".", r"\.")):
         Plan.of(document)
-    mended, _ = link.repair(document)
+    mended, _ = repair(document)
     assert evaluate(mended).memory
 
 
 def test_the_link_carries_the_target_s_length():
-    assert link.decode(link.encode(translating(target_len=77)))[0].train.target_len == 77
+    assert decode(encode(translating(target_len=77)))[0].train.target_len == 77
 
 
 # -- served ---------------------------------------------------------------------------------------
@@ -363,7 +370,7 @@ def test_what_an_encoder_cannot_do_is_refused():
             served(**{field: word})
         document = served().document()
         document["serve"][field] = word
-        mended, issues = link.repair(document)
+        mended, issues = repair(document)
         assert evaluate(mended).serve
         assert [i.field for i in issues] == [f"serve.{field}"]
     assert simulate(served()) is None
@@ -375,7 +382,7 @@ def test_a_prompt_too_short_for_an_image_has_none():
         served(LLAVA, prompt_len=100)
     document = served(LLAVA).document()
     document["serve"]["prompt_len"] = 100
-    mended, issues = link.repair(document)
+    mended, issues = repair(document)
     assert (mended.serve.images, mended.serve.prompt_len) == (0, 100)
     assert [i.field for i in issues] == ["serve.images"]
     assert any("no images" in note for note in evaluate(mended).notes)

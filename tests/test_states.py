@@ -9,16 +9,23 @@ import math
 import pytest
 from test_explain import checked
 
-from memcore import Plan, PlanError, catalog, evaluate, link, sweep
+from memcore import PlanError
 from memcore.errors import Issue
-from memcore.explain import Book
-from memcore.families import FAMILIES, from_config
-from memcore.model import attends, recurs
-from memcore.policies import DTYPE_BYTES, KV_CACHES, PREFILLS, RUNTIMES
-from memcore.serving import Server, one_forward, room
-from memcore.serving_time import SCAN, decoding, parts
-from memcore.solve import MOST_TOKENS, longest_context
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.models import catalog
+from memcore.models.families import FAMILIES, from_config
+from memcore.plan.plan import Plan
+from memcore.plan.repair import repair
+from memcore.search.solve import MOST_TOKENS, longest_context
+from memcore.search.sweep import sweep
+from memcore.serving.cache import room
+from memcore.serving.server import Server, one_forward
+from memcore.serving.time import SCAN, decoding, parts
+from memcore.tape.kinds import attends, recurs
 from memcore.units import GiB
+from memcore.words.serving import KV_CACHES, PREFILLS, RUNTIMES
+from memcore.words.word import DTYPE_BYTES
 
 WHY = "asks PyTorch itself: pip install '.[oracle]'"
 HYBRID = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
@@ -94,7 +101,7 @@ def test_parameters_of_small_models(family, transformers):
     """With flags that presets and defaults have not: biases, a norm behind the state, an MLP."""
     import torch
 
-    from memcore.evaluate import parameters
+    from memcore.models.counts import parameters
 
     made = transformers.AutoConfig.for_model(family, **SMALL[family])
     with torch.device("meta"):
@@ -219,7 +226,7 @@ def test_what_is_not_planned_with_states_is_named(words, field):
     assert field in [issue.field for issue in caught.value.issues]
     document = plan_of("granite-4.0-h-tiny").document()
     document["serve"] |= words
-    fitted, issues = link.repair(document)
+    fitted, issues = repair(document)
     assert issues
     assert evaluate(fitted).serve
 

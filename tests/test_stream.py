@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcore import Plan, PlanError, evaluate, policies, solve
-from memcore.pages import Pages
-from memcore.serving import Server
-from memcore.serving_time import per_step, transfer_rate
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+from memcore.search import solve
+from memcore.serving.pages import Pages
+from memcore.serving.server import Server
+from memcore.serving.time import per_step, transfer_rate
 from memcore.stream import (
     Clock,
     Requests,
@@ -26,9 +29,10 @@ from memcore.stream.engine import Continuous
 from memcore.stream.lengths import MAX_ROWS
 from memcore.stream.pace import PERIOD, STEADY, Guessed
 from memcore.stream.pools import Buddy, Paged, power_of_two
+from memcore.words.serving import PREFILLS, STRATEGIES
 
-EVERY = tuple(policies.STRATEGIES)
-CONTINUOUS = tuple(name for name, s in policies.STRATEGIES.items() if not s.static)
+EVERY = tuple(STRATEGIES)
+CONTINUOUS = tuple(name for name, s in STRATEGIES.items() if not s.static)
 SLOTS = 20_000
 MIDPOINT = 1e-3  # share of the memory by which a jump's average misses that of its iterations
 SAMPLING = 0.05  # of an average over so many random requests
@@ -67,7 +71,7 @@ def test_tokens_in_are_tokens_out(strategy, serve):
     assert found.prompt_tokens + found.shared_tokens == sum(requests.prompts)
     assert found.shared_tokens == 0 or strategy == "shared"
     assert found.recomputed_tokens == 0 or found.preemptions > 0
-    assert found.preemptions == 0 or not policies.STRATEGIES[strategy].reserve
+    assert found.preemptions == 0 or not STRATEGIES[strategy].reserve
 
 
 @pytest.mark.parametrize("serve", STREAMS)
@@ -312,7 +316,7 @@ def test_the_work_grows_with_requests_and_not_with_tokens(strategy):
 STEADY_STATE = 0.02  # a closed form is at half of an output, the stream goes through all of it
 
 
-@pytest.mark.parametrize("prefill", policies.PREFILLS)
+@pytest.mark.parametrize("prefill", PREFILLS)
 @pytest.mark.parametrize(
     "serve",
     [
@@ -329,7 +333,7 @@ STEADY_STATE = 0.02  # a closed form is at half of an output, the stream goes th
 def test_a_steady_stream_takes_as_long_as_serving_says(serve, prefill):
     """Requests that are all alike and there from the start, their prompts read in one go; one
     alone where its prompt comes from elsewhere, since caches come one after the other."""
-    n = 1 if policies.PREFILLS[prefill].elsewhere else 64
+    n = 1 if PREFILLS[prefill].elsewhere else 64
     plan = plan_of(
         lengths="fixed", arrivals="burst", requests=n, concurrency=n, prompt_len=1000,
         output_len=400, max_seq_len=2048, max_batched_tokens=64_000, prefill=prefill, **serve,
@@ -497,7 +501,7 @@ def test_all_time_is_read_generated_or_idle():
     assert run_of("paged", prefill="disaggregated").reading_share == 0
 
 
-@pytest.mark.parametrize("prefill", policies.PREFILLS)
+@pytest.mark.parametrize("prefill", PREFILLS)
 def test_a_higher_rate_is_felt(prefill):
     """Waiting grows with the load, and what a server takes in steady state is where it explodes."""
     plan = plan_of(prefill=prefill, requests=600, concurrency=32, target_ttft=0.2)

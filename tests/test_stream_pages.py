@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcore import Plan, policies, serving
 from memcore.evidence.served import planned, served_table
-from memcore.pages import Pages
-from memcore.serving import Server
+from memcore.plan.plan import Plan
+from memcore.serving.cache import growing_pages, room
+from memcore.serving.pages import Pages
+from memcore.serving.server import Server, one_forward
 from memcore.stream import Clock, Requests, draw, run, simulate
 from memcore.stream.engine import Continuous
 from memcore.stream.pace import STEADY, Guessed
 from memcore.stream.pools import Contiguous, Paged
+from memcore.words.serving import PREFILLS, STRATEGIES
 
 NULL = None
 
@@ -234,10 +236,10 @@ def test_gemmas_blocks_and_concurrency_come_out_of_the_streams_own_pool():
     logged = {r["id"]: r for r in served_table()["runs"]}
     plan = planned(logged["gemma-sequence"])
     server = Server.of(plan)
-    cut = serving.room(server, serving.one_forward(server))
+    cut = room(server, one_forward(server))
     blocks = logged["gemma-sequence"]["cache"] // cut.block_bytes
     pool = Paged(
-        blocks * 16, 16, pages=serving.pages(server, cut), longest=plan.serve.prompt_len + 1
+        blocks * 16, 16, pages=growing_pages(server, cut), longest=plan.serve.prompt_len + 1
     )
     assert pool.blocks == pytest.approx(logged["gemma-blocks"]["value"], rel=5e-4)
     assert pool.pages.most(4096) == logged["gemma-sequence"]["value"] == 1798
@@ -270,8 +272,8 @@ def test_a_window_that_nothing_fills_is_none(chunked, pairs, block, places):
 
 
 @pytest.mark.parametrize("model", ["gemma-3-1b", "gpt-oss-20b"])
-@pytest.mark.parametrize("strategy", policies.STRATEGIES)
-@pytest.mark.parametrize("prefill", policies.PREFILLS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("prefill", PREFILLS)
 def test_the_memory_of_a_hybrid_model_adds_up(model, strategy, prefill):
     plan = Plan.of({"model": model, "serve": {
         "requests": 200, "prompt_len": 700, "output_len": 300, "arrivals": "burst",
@@ -294,7 +296,7 @@ def test_windows_let_more_run_at_once():
     plan = Plan.of({"model": "gemma-3-1b", "serve": words})
     requests, clock = draw(plan), Clock.constant(0.01)
     server = Server.of(plan)
-    pages = serving.pages(server, serving.room(server, serving.one_forward(server)))
+    pages = growing_pages(server, room(server, one_forward(server)))
     reached = []
     for shape in (pages, dataclasses.replace(pages, window=10**6)):
         trace = Continuous(requests, Paged(200_000, 16, pages=shape), clock, 200, 8192).run()

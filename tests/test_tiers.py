@@ -7,7 +7,8 @@ import pytest
 from test_app import alive, opened, said, shown_plan
 
 from app import charts, tables
-from memcore import Plan, evaluate
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
 
 FULL = {"offload_optimizer": "nvme", "offload_parameters": "nvme", "offload_activations": "cpu"}
 PLANS = [

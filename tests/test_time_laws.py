@@ -8,7 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_laws import plans
 
-from memcore import Plan, PlanError, catalog, evaluate, link
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+from memcore.plan.repair import repair
 
 ROUNDING = 1e-9
 PALM = 0.01  # FLOPs per token against the formula, which leaves out nothing but norms
@@ -26,7 +30,7 @@ def divided(draw):
     document["train"]["offload_optimizer"] = "none"
     ranks = axes["tp"] * axes["pp"] * axes["cp"]
     document["cluster"] |= {"gpus": ranks * draw(st.sampled_from([1, 2, 8])), "gpus_per_node": 8}
-    fitted, _ = link.repair(document)
+    fitted, _ = repair(document)
     return fitted
 
 
@@ -194,7 +198,7 @@ def test_two_sequences_take_no_less_than_one_where_experts_have_few_rows(model, 
 def test_an_axis_of_one_rank_changes_nothing(alone):
     train = {"framework": "megatron", "kernels": "megatron", "zero": 1}
     plain = Plan(model="llama-3-8b", train=train)
-    fitted, _ = link.repair(plain.document() | {"parallel": plain.document()["parallel"] | alone})
+    fitted, _ = repair(plain.document() | {"parallel": plain.document()["parallel"] | alone})
     ours, theirs = evaluate(fitted).time, evaluate(plain).time
     assert ours.step_seconds == theirs.step_seconds
     assert ours.bubble_seconds == 0

@@ -4,9 +4,10 @@ from statistics import median
 
 import pytest
 
-from memcore import Plan, evaluate
+from memcore.evaluate import evaluate
 from memcore.evidence import TUNED, compared_times, times_table
 from memcore.evidence.times import TIME_INSIDE, TIME_MEDIAN, TIME_TOLERANCE
+from memcore.plan.plan import Plan
 
 TABLE_5 = 0.08  # of Korthikanti et al.
 RECOMPUTE_OVERHEAD = 0.025  # of a layer's time, absolute

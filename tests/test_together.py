@@ -6,12 +6,16 @@ from hypothesis import strategies as st
 from test_explain import checked
 from test_laws import plans
 
-from memcore import Plan, PlanError, evaluate, link, policies
-from memcore.explain import Book
-from memcore.instants import saved_for_backward
-from memcore.ledger import Amounts
-from memcore.memory import step_of, training_sizes
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.plan.plan import Plan
+from memcore.plan.repair import repair
+from memcore.step.step import saved_for_backward
+from memcore.tape.ledger import Amounts
 from memcore.together import TRAINERS, Scene, engine_plan
+from memcore.training.steps import step_of, training_sizes
+from memcore.words.together import ASLEEP, FROZEN, TRAINER
 
 FEW = settings(max_examples=60, deadline=None)
 
@@ -37,13 +41,13 @@ def both(draw):
     document["together"] = {
         "kind": draw(st.sampled_from(["evaluation", "grpo", "ppo"])),
         "engine_tp": draw(st.sampled_from([1, 2, 4])),
-        "asleep": draw(st.sampled_from(sorted(policies.ASLEEP))),
-        "trainer": draw(st.sampled_from(sorted(policies.TRAINER))),
-        "reference": draw(st.sampled_from(sorted(policies.FROZEN))),
-        "reward": draw(st.sampled_from(sorted(policies.FROZEN))),
+        "asleep": draw(st.sampled_from(sorted(ASLEEP))),
+        "trainer": draw(st.sampled_from(sorted(TRAINER))),
+        "reference": draw(st.sampled_from(sorted(FROZEN))),
+        "reward": draw(st.sampled_from(sorted(FROZEN))),
         "rollouts": draw(st.integers(1, 4096)),
     }
-    return link.repair(document)[0]
+    return repair(document)[0]
 
 
 def test_nothing_together_by_default():

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcore import Plan, catalog, evaluate, link
-from memcore.communication import Links, links, placement
-from memcore.constants import COLLECTIVE_EFFICIENCY, THROUGH_HOST
+from memcore.evaluate import evaluate
 from memcore.evidence import compared_links
-from memcore.topology import axis_lengths, inside
+from memcore.hardware.constants import COLLECTIVE_EFFICIENCY, THROUGH_HOST
+from memcore.hardware.topology import axis_lengths, inside
+from memcore.models import catalog
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
+from memcore.timing.communication import Links, links, placement
 
 SHARE = COLLECTIVE_EFFICIENCY.middle
 
@@ -177,12 +180,12 @@ def test_gpus_per_node_follow_the_node():
 
 def test_an_old_link_still_says_eight():
     """Version 1 left out what was 8; a plan that leaves it to the node says 0."""
-    old, issues = link.decode({"v": "1", "gpu": "h100-sxm-80gb~1"})
+    old, issues = decode({"v": "1", "gpu": "h100-sxm-80gb~1"})
     assert old.cluster.gpus_per_node == 8
     assert not issues
     new = plan("gb200-186gb", 8)
-    assert link.encode(new, short=True)["pernode"] == "0"
-    assert link.decode(link.encode(new, short=True))[0] == new
+    assert encode(new, short=True)["pernode"] == "0"
+    assert decode(encode(new, short=True))[0] == new
 
 
 def test_the_network_of_each_gpu_is_its_own_where_the_node_says_so():
@@ -275,7 +278,7 @@ def test_tensor_parallel_ranks_are_inside_and_replicas_cross():
 
 
 def test_the_tiers_page_says_what_crosses():
-    from app.tables import tiers
+    from app.tables.tiers import tiers
 
     job = Plan(model="llama-3-8b", cluster={"gpu": "gb200-186gb", "gpus": 144}, parallel={"tp": 8})
     said = {r["tier"]: r["what lives there"] for r in tiers(job, evaluate(job))}

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from test_laws import plans
 
-from memcore import Plan, catalog, evaluate
-from memcore.levers import differences
-from memcore.plan import put
-from memcore.waterfall import waterfall
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.plan import Plan, put
+from memcore.search.levers import differences
+from memcore.search.waterfall import waterfall
 
 ROUNDING = 1e-9
 WORKED = [Plan.of(entry["plan"]) for entry in catalog.plan_entries().values()]

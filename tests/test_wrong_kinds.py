@@ -7,8 +7,11 @@ import random
 import asked
 import pytest
 
-from memcore import Plan, PlanError, catalog, evaluate
-from memcore.families import FAMILIES, from_config, wrappers
+from memcore import PlanError
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.models.families import FAMILIES, from_config, wrappers
+from memcore.plan.plan import Plan
 
 WRONG = [
     None, True, 1.5, 1e300, "", "x", "7", [], {}, [1, 2], [1, "a", None], [[]], [None], [{}],

@@ -55,7 +55,8 @@ from memcore.evidence.pytorch import (
 )
 from memcore.evidence.served import compared_served, served_table
 from memcore.evidence.times import STEP_TIME, TIME_TOLERANCE, compared_times, times_table
-from memcore.evidence.workings import Operation, first_fixes, method, operations, sizes
+from memcore.evidence.workings import Operation, first_fixes, operations, sizes
+from memcore.quantity.glossary import method
 
 __all__ = [
     "AUTOGRAD",

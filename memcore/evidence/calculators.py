@@ -16,7 +16,7 @@ from memcore.evaluate import evaluate
 from memcore.evidence.comparison import TRACKER, Comparison, relative, text
 from memcore.evidence.papers import resident
 from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, peak_before_step
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
 
 STATES, STEP, DEVICE = COUNTS = ("states", "step", "device")
 

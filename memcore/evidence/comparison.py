@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from memcore.evaluate import parameters
-from memcore.plan import Plan
+from memcore.models.counts import parameters
+from memcore.plan.plan import Plan
 from memcore.units import count_text
 
 _ROOT = files("presets").joinpath("evidence")

@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore import pipeline
-from memcore.evaluate import parameters
 from memcore.evidence.comparison import text
-from memcore.memory import rows_at, saved_rows, training_sizes
-from memcore.plan import Plan
+from memcore.models.counts import parameters
+from memcore.plan.plan import Plan
 from memcore.report import LedgerRow
+from memcore.step import pipeline
+from memcore.training.memory import rows_at, saved_rows
+from memcore.training.steps import training_sizes
 
 KINDS = ("states", "activations")
 OF_STATES = ("parameters", "gradients", "optimizer_states")

@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.communication import Links
 from memcore.evidence.comparison import Comparison, of_run, text
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
+from memcore.timing.communication import Links
 
 BUS, PAIR = "all-reduce", "one to the next"
 LINK_TOLERANCE = 0.1

@@ -9,7 +9,7 @@ from typing import Any
 
 from memcore.evaluate import evaluate
 from memcore.evidence.comparison import OUT_OF_MEMORY, Comparison, of_run, of_training, text
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
 from memcore.report import Memory
 
 # What the issue of accuracy asks of runs of high confidence.

@@ -11,7 +11,7 @@ from typing import Any
 
 from memcore.evaluate import evaluate
 from memcore.evidence.comparison import PUBLISHED, Comparison, relative, text
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
 from memcore.report import Memory, Report
 from memcore.stream import Clock, Run, draw, run
 

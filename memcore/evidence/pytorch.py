@@ -8,11 +8,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from memcore import catalog
-from memcore.evaluate import evaluate, parameters
+from memcore.evaluate import evaluate
 from memcore.evidence.comparison import AUTOGRAD, COUNTED, TRACKER, Comparison, text
-from memcore.families import FAMILIES
-from memcore.plan import Plan
+from memcore.models import catalog
+from memcore.models.counts import parameters
+from memcore.models.families import FAMILIES
+from memcore.plan.plan import Plan
 from memcore.report import Memory
 
 # The reference's words for a framework, its precision and its ZeRO stage.

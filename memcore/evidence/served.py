@@ -9,7 +9,7 @@ from typing import Any
 
 from memcore.evaluate import evaluate
 from memcore.evidence.comparison import Comparison, of_run, text
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
 from memcore.report import Serve
 
 WEIGHTS_TOLERANCE, QUANTIZED_TOLERANCE = 0.005, 0.02

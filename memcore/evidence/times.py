@@ -9,7 +9,7 @@ from typing import Any
 
 from memcore.evaluate import evaluate
 from memcore.evidence.comparison import Comparison, of_run, of_training, text
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
 
 STEP_TIME = "step time"
 # What the issue of time asks of runs of high confidence.

@@ -9,16 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.evidence.comparison import text
-from memcore.ledger import SAVED_KINDS, Amounts
-from memcore.memory import step_of, training_sizes
-from memcore.plan import Plan
-from memcore.tape import Tape
-
-
-@functools.cache
-def method() -> Mapping[str, Any]:
-    """The words of the Method page: terms, axes, dimensions, left_out."""
-    return tomllib.loads(text("method.toml"))
+from memcore.plan.plan import Plan
+from memcore.quantity.glossary import method
+from memcore.tape.ledger import SAVED_KINDS, Amounts
+from memcore.tape.tape import Tape
+from memcore.training.steps import step_of, training_sizes
 
 
 @functools.cache

@@ -1,22 +1,22 @@
 """Explain: why a number of a report is what it is, down to its factors and their sources.
 
-Rules for the parts of a report are in the modules of_memory, of_time, of_run, of_serving and
-of_together; of_levers has what levers change.
+The rules for the parts of a report stand in the rooms that compute them, in modules called numbers.
 What an explanation computes is held by tests to what the report says.
 """
 
 from __future__ import annotations
 
-from memcore.explain import (  # noqa: F401  (they register their rules)
-    of_evidence,
-    of_levers,
-    of_memory,
-    of_run,
-    of_serving,
-    of_time,
-    of_together,
+from memcore import numbers_of_together  # noqa: F401  (its rules)
+from memcore.evidence import numbers as numbers_of_evidence  # noqa: F401  (its rules)
+from memcore.explain.book import Book
+from memcore.quantity.formula import Formula, Term
+from memcore.quantity.quantity import Explanation, UnknownNumberError
+from memcore.search import numbers_of_levers  # noqa: F401  (its rules)
+from memcore.serving import numbers as numbers_of_serving  # noqa: F401  (its rules)
+from memcore.training import (
+    numbers_of_memory,  # noqa: F401  (its rules)
+    numbers_of_run,  # noqa: F401  (its rules)
+    numbers_of_time,  # noqa: F401  (its rules)
 )
-from memcore.explain.book import Book, Explanation, UnknownNumberError
-from memcore.explain.formula import Formula, Term
 
 __all__ = ["Book", "Explanation", "Formula", "Term", "UnknownNumberError"]

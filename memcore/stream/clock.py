@@ -11,9 +11,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from memcore.plan import Plan
-from memcore.serving import Server
-from memcore.serving_time import (
+from memcore.plan.plan import Plan
+from memcore.serving.server import Server
+from memcore.serving.time import (
     HOST,
     LAUNCH,
     LAYERS,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 
 from memcore.errors import Issue, PlanError, shown
-from memcore.plan import Plan, Serve
+from memcore.plan.plan import Plan, Serve
 
 MAX_BYTES = 4_000_000  # of an uploaded file
 MAX_ROWS = 100_000

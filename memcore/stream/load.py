@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memcore import policies, serving
 from memcore.evaluate import evaluate
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
 from memcore.report import Serve
+from memcore.serving.cache import places
 from memcore.stream.clock import Clock
 from memcore.stream.lengths import Lengths, draw
 from memcore.stream.simulation import Run, run
+from memcore.words.serving import KV_CACHES, PREFILLS
 
 REQUESTS = 400  # of each rate, or as many as the plan's stream has
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)  # of what it can take
@@ -32,7 +33,7 @@ class Load:
 
 def own(plan: Plan) -> str:
     """The strategy of the plan's own cache."""
-    return "paged" if policies.KV_CACHES[plan.serve.kv_cache].pages else "max"
+    return "paged" if KV_CACHES[plan.serve.kv_cache].pages else "max"
 
 
 def loads(plan: Plan, lengths: Lengths | None = None, shares: Sequence[float] = SHARES) -> tuple[
@@ -44,7 +45,7 @@ def loads(plan: Plan, lengths: Lengths | None = None, shares: Sequence[float] = 
     if report.serve is None or plan.architecture.encoder_decoder:
         return ()
     count = min(plan.serve.requests, REQUESTS)
-    slots, clock = serving.places(plan, report.serve), Clock.of(plan)
+    slots, clock = places(plan, report.serve), Clock.of(plan)
 
     def streamed(**words: Any) -> Run:
         serve = plan.serve.model_copy(update={"requests": count, **words})
@@ -68,7 +69,7 @@ def taken(plan: Plan, served: Serve) -> float:
         return 0.0
     prompt = served.ttft_seconds - served.transfer_seconds
     tokens = s.output_len * served.tpot_seconds / served.running
-    if policies.PREFILLS[s.prefill].elsewhere:
+    if PREFILLS[s.prefill].elsewhere:
         return 1 / max(prompt, served.transfer_seconds, tokens)
     return 1 / (prompt + tokens)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from memcore.pages import Pages, ceil_div
+from memcore.serving.pages import Pages, ceil_div
 
 TOKENS = Pages(1)  # every layer keeps every token
 

@@ -9,18 +9,19 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from memcore import policies, serving
 from memcore.evaluate import evaluate
-from memcore.pages import ceil_div
-from memcore.plan import Plan
+from memcore.plan.plan import Plan
 from memcore.report import plain
-from memcore.serving import Server
-from memcore.serving_time import sent, transfer_rate
+from memcore.serving.cache import growing_pages, places, room
+from memcore.serving.pages import ceil_div
+from memcore.serving.server import Server, one_forward
+from memcore.serving.time import sent, transfer_rate
 from memcore.stream.clock import Clock
 from memcore.stream.engine import KINDS, Continuous, Static, Trace
 from memcore.stream.lengths import Lengths, Requests, draw
 from memcore.stream.pace import STEADY, Guessed, Pace
 from memcore.stream.pools import Batch, Contiguous, Paged, power_of_two
+from memcore.words.serving import PREFILLS, STRATEGIES
 
 POINTS = 120  # of a timeline
 TABLE_ENTRY = 4  # bytes of a block table's entry: int32 (vllm/v1/worker/block_table.py)
@@ -143,12 +144,12 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
     report = evaluate(plan)
     if report.serve is None or plan.architecture.encoder_decoder:
         return None
-    s, slots = plan.serve, serving.places(plan, report.serve)
+    s, slots = plan.serve, places(plan, report.serve)
     requests, clock, most = draw(plan, lengths), Clock.of(plan), plan.longest_sequence
     server = Server.of(plan)
     runs = [
         run(plan, name, requests, clock, slots)
-        for name, strategy in policies.STRATEGIES.items()
+        for name, strategy in STRATEGIES.items()
         if not strategy.shares or _shares(server)
     ]
     each = ceil_div(most, s.block_size) if server.caches.attends else 1  # its state's, then
@@ -169,15 +170,15 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
 def _shares(server: Server) -> bool:
     """Whether sequences have blocks in common: whole ones of a prefix, and no state after it, which
     vLLM does not keep unless asked to."""
-    cut = serving.room(server, serving.one_forward(server))
+    cut = room(server, one_forward(server))
     return server.plan.serve.shared_prefix >= cut.tokens and not server.caches.recurrent
 
 
 def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> Run:
     """One strategy, with a cache of `slots` places."""
-    s, most, strategy = plan.serve, plan.longest_sequence, policies.STRATEGIES[name]
+    s, most, strategy = plan.serve, plan.longest_sequence, STRATEGIES[name]
     server = Server.of(plan)
-    pages = serving.pages(server, serving.room(server, serving.one_forward(server)))
+    pages = growing_pages(server, room(server, one_forward(server)))
     pace: Pace = STEADY
     if s.draft_tokens:
         pace = Guessed.of(s.draft_tokens, s.draft_acceptance, s.seed)
@@ -187,7 +188,7 @@ def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> 
         ahead = replace(pages, ahead=pages.ahead if lag else 0)
         return Paged(slots, pages.block, prefix, ahead, most, lag)
 
-    limits, words = (s.concurrency, s.max_batched_tokens), policies.PREFILLS[s.prefill]
+    limits, words = (s.concurrency, s.max_batched_tokens), PREFILLS[s.prefill]
     read = None
     asked = requests
     if words.elsewhere:
@@ -263,7 +264,7 @@ def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace) -> Run:
         within = sum(ttft[i] <= first and tpot.get(i, 0.0) <= each for i in done)
     return Run(
         strategy=name,
-        label=policies.STRATEGIES[name].label,
+        label=STRATEGIES[name].label,
         capacity_tokens=trace.meter.capacity,
         requests=requests.count,
         completed=len(done),
@@ -321,7 +322,7 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             "plan or its link."
         )
     server = Server.of(plan)
-    cut = serving.room(server, serving.one_forward(server))
+    cut = room(server, one_forward(server))
     if server.bounded:
         notes.append(
             "Layers keep different things of a sequence: the cache is counted in places of a token "
@@ -338,7 +339,7 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
         notes.append("What a draft's model takes to read prompts is not in these times.")
         if s.offload_kv != "none":
             notes.append("Nor is what its own cache takes to come from the host.")
-    if policies.PREFILLS[s.prefill].elsewhere:
+    if PREFILLS[s.prefill].elsewhere:
         notes.append(
             "Prompts are read on one other replica with a cache as large, and sent one after the "
             "other. Whoever is put out is read again where it generates."

@@ -12,7 +12,10 @@ from playwright.sync_api import Page
 
 import rig
 from app import palette
-from memcore import Plan, Report, evaluate, link
+from memcore import Report
+from memcore.evaluate import evaluate
+from memcore.plan.link import decode
+from memcore.plan.plan import Plan
 from memcore.units import (
     GiB,
     bytes_text,
@@ -53,7 +56,7 @@ def read(page: Page) -> dict[str, Any]:
 
 def addressed(page: Page) -> Plan:
     """The plan in the address bar."""
-    return link.decode(rig.query(page.url))[0]
+    return decode(rig.query(page.url))[0]
 
 
 def view(page: Page) -> str:

@@ -16,8 +16,13 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 import rig
-from memcore import Plan, catalog, evaluate, evidence, link
-from memcore.levers import levers
+from memcore import evidence
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.keys import KEYS
+from memcore.plan.link import decode, decode_pin, encode, encode_pin
+from memcore.plan.plan import Plan
+from memcore.search.levers import levers
 from memcore.stream import loads, simulate
 from memcore.units import bytes_text
 from memcore.version import version
@@ -44,7 +49,7 @@ ELSEWHERE = {
 
 def address(plan: Plan, view: str = "train") -> str:
     path = "" if view == reading.VIEWS[0] else view
-    return f"/{path}?{urlencode(link.encode(plan, short=True))}"
+    return f"/{path}?{urlencode(encode(plan, short=True))}"
 
 
 def field(plan: Plan, path: str) -> Any:
@@ -99,7 +104,7 @@ def test_the_fix_button_applies_the_change_and_undo_returns(open_app: Open, sche
 def test_levers_and_waterfall_as_csv(open_app: Open) -> None:
     """Their columns in numbers are what the engine says, and those of a waterfall add up."""
     over = Plan(train={"micro_batch": 4, "checkpointing": "none"})
-    page = open_app(f"{address(over)}&{urlencode({'pin': link.encode_pin(Plan())})}")
+    page = open_app(f"{address(over)}&{urlencode({'pin': encode_pin(Plan())})}")
     for name in ("All changes", "Change by change"):
         page.get_by_text(name).click()
     rig.settled(page)
@@ -135,7 +140,7 @@ def test_each_slider_moves_the_plan_and_the_page(
     reading.agrees(page)
     before, place = reading.read(page)["figures"], box(page)
     page.locator(f'.st-key-{key} input[type="range"]').first.press(press)
-    page.wait_for_url(lambda url: link.decode(rig.query(url))[0] != Plan())
+    page.wait_for_url(lambda url: decode(rig.query(url))[0] != Plan())
     reading.agrees(page)
     assert field(reading.addressed(page), path) == value
     assert reading.read(page)["figures"] != before
@@ -152,7 +157,7 @@ def test_dragging_a_slider(open_app: Open) -> None:
     page.mouse.down()
     page.mouse.move(x + 90, y, steps=8)
     page.mouse.up()
-    page.wait_for_url(lambda url: link.decode(rig.query(url))[0] != Plan())
+    page.wait_for_url(lambda url: decode(rig.query(url))[0] != Plan())
     reading.agrees(page)
     assert reading.addressed(page).train.micro_batch > 1
 
@@ -162,7 +167,7 @@ def test_many_quick_presses_end_at_the_last(open_app: Open) -> None:
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
     for _ in range(6):
         slider.press("ArrowRight", delay=20)
-    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].train.micro_batch == 7)
+    page.wait_for_url(lambda url: decode(rig.query(url))[0].train.micro_batch == 7)
     reading.agrees(page)
 
 
@@ -171,7 +176,7 @@ def test_back_and_forward(open_app: Open) -> None:
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
     for batch in (2, 3):
         slider.press("ArrowRight")
-        page.wait_for_url(lambda u, b=batch: link.decode(rig.query(u))[0].train.micro_batch == b)
+        page.wait_for_url(lambda u, b=batch: decode(rig.query(u))[0].train.micro_batch == b)
         reading.agrees(page)
     for step, batch in ((page.go_back, 2), (page.go_back, 1), (page.go_forward, 2)):
         step()
@@ -194,10 +199,10 @@ def test_a_group_unfolds_and_stays_open(open_app: Open) -> None:
     found = Axe().run(page)
     assert not found.violations_count, found.generate_report()
     inside.press("ArrowRight")
-    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].parallel.tp == 2)
+    page.wait_for_url(lambda url: decode(rig.query(url))[0].parallel.tp == 2)
     reading.agrees(page)
     page.locator('.st-key-train_micro_batch input[type="range"]').first.press("ArrowRight")
-    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].train.micro_batch == 2)
+    page.wait_for_url(lambda url: decode(rig.query(url))[0].train.micro_batch == 2)
     reading.agrees(page)
     expect(inside).to_be_visible()
     expect(inside).to_have_attribute("aria-valuetext", "2")
@@ -301,7 +306,7 @@ def test_one_click_on_a_cell_says_why(open_app: Open, view: str) -> None:
         page.wait_for_timeout(500)  # the focus goes back to the table
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
     slider.press("ArrowRight")
-    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].train.micro_batch == 3)
+    page.wait_for_url(lambda url: decode(rig.query(url))[0].train.micro_batch == 3)
     reading.agrees(page)
     expect(drawer(page)).to_have_count(0)
 
@@ -400,7 +405,7 @@ def test_the_copied_link_says_everything(open_app: Open, server: rig.Server) -> 
     shown = page.locator('[data-testid="stCode"] code').first
     expect(shown).to_contain_text("v=1")
     copied = shown.inner_text().strip()
-    assert rig.query(copied).keys() >= set(link.KEYS)
+    assert rig.query(copied).keys() >= set(KEYS)
     theirs = open_app(copied.removeprefix(server.url), fresh=True)
     reading.agrees(theirs)
     assert reading.addressed(theirs) == plan
@@ -408,14 +413,14 @@ def test_the_copied_link_says_everything(open_app: Open, server: rig.Server) -> 
 
 def test_the_copied_link_has_the_pinned_plan(open_app: Open, server: rig.Server) -> None:
     plan = Plan.of(ELSEWHERE)
-    page = open_app(f"{address(plan)}&{urlencode({'pin': link.encode_pin(Plan())})}")
+    page = open_app(f"{address(plan)}&{urlencode({'pin': encode_pin(Plan())})}")
     page.get_by_role("button", name="Share").click()
     shown = page.locator('[data-testid="stCode"] code').first
     expect(shown).to_contain_text("pin=")
     theirs = open_app(shown.inner_text().strip().removeprefix(server.url), fresh=True)
     reading.agrees(theirs)
     assert reading.addressed(theirs) == plan
-    assert link.decode_pin(rig.query(theirs.url)["pin"][0]) == (Plan(), [])
+    assert decode_pin(rig.query(theirs.url)["pin"][0]) == (Plan(), [])
     expect(theirs.get_by_role("button", name="Unpin")).to_be_visible()
 
 
@@ -445,7 +450,7 @@ def test_every_download(open_app: Open) -> None:
         assert set(found["Memplan version"]) == {version()}
         if "plan link" in found:
             (plan_link,) = set(found["plan link"])
-            assert link.decode(rig.query(plan_link)) == (plan, [])
+            assert decode(rig.query(plan_link)) == (plan, [])
         else:
             assert view in ("accuracy", "method"), "figures of a plan, and not of which"
         return found
@@ -586,7 +591,7 @@ def test_dropping_what_is_no_config(open_app: Open, content: str, says: str) -> 
     assert reading.addressed(page) == Plan(train={"micro_batch": 2})
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
     slider.press("ArrowRight")
-    page.wait_for_url(lambda url: link.decode(rig.query(url))[0].train.micro_batch == 3)
+    page.wait_for_url(lambda url: decode(rig.query(url))[0].train.micro_batch == 3)
     reading.agrees(page)
     assert page.evaluate("typeof pwned") == "undefined"
 
@@ -802,7 +807,7 @@ def test_presses_are_answered_at_once(open_app: Open) -> None:
     stamps = [time.monotonic()]
     for batch in (2, 3, 4, 5):
         slider.press("ArrowRight")
-        page.wait_for_url(lambda u, b=batch: link.decode(rig.query(u))[0].train.micro_batch == b)
+        page.wait_for_url(lambda u, b=batch: decode(rig.query(u))[0].train.micro_batch == b)
         reading.agrees(page)
         stamps.append(time.monotonic())
     assert min(b - a for a, b in pairwise(stamps)) < 3

@@ -15,7 +15,9 @@ from playwright.sync_api import Locator, Page, expect
 from protocol import Tab
 
 import rig
-from memcore import Plan, catalog, link
+from memcore.models import catalog
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
 
 Open = Callable[..., Page]
 GAPS = (0, 60, 150, 400)  # milliseconds
@@ -32,11 +34,11 @@ def example() -> tuple[str, Plan]:
 
 
 def query(plan: Plan) -> str:
-    return urlencode(link.encode(plan, short=True))
+    return urlencode(encode(plan, short=True))
 
 
 def decoded(query: str) -> Plan:
-    return link.decode(parse_qs(query, keep_blank_values=True))[0]
+    return decode(parse_qs(query, keep_blank_values=True))[0]
 
 
 def with_batch(plan: Plan, batch: int) -> Plan:

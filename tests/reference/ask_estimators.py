@@ -19,9 +19,9 @@ import tomllib
 import types
 from pathlib import Path
 
-from memcore import Plan
-from memcore.evaluate import parameters
-from memcore.memory import training_sizes
+from memcore.models.counts import parameters
+from memcore.plan.plan import Plan
+from memcore.training.steps import training_sizes
 
 TABLE = Path(__file__).parents[2] / "presets" / "evidence" / "estimators.toml"
 FILE = "megatron/training/theoretical_memory_usage.py"

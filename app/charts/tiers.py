@@ -1,0 +1,151 @@
+"""The picture of tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from app import palette
+from app.charts.base import bar, figure
+from app.charts.time import literal
+from app.tables.base import PATH
+from memcore.report import Memory
+from memcore.units import bytes_text
+
+# The picture of the hierarchy: from the fastest tier at the top to the slowest at the bottom, with
+# what is beside them at the right. Each box is as wide as what its tier can hold.
+BOXES = ("l2", "hbm", "dram", "nvme")  # l2 stands for all that is on the chip
+BESIDE = {"peers": "hbm", "network": "dram"}
+BETWEEN = (("l2", "hbm", "hbm"), ("hbm", "dram", "dram"), ("dram", "nvme", "nvme"))
+BOX = 0.46  # height of a box
+FURTHER = 1.35  # left end of the boxes beside, in widths of a box
+DOWN = 0.7  # where links run down
+
+
+def tiers(
+    rows: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]], memory: Memory | None
+) -> go.Figure:
+    """What lives in each tier, as a share of what it can hold, and what crosses each link in a
+    step. `rows` of tables.tiers, `held` of tables.in_tiers."""
+    by_name = {row[PATH].removeprefix("tiers."): row for row in rows}
+    heights = {name: len(BOXES) - i for i, name in enumerate(BOXES)}
+    full: dict[str, float] = dict.fromkeys(("hbm", "dram", "nvme"), 0.0)
+    for h in held:
+        full[h["tier"]] += h["share"]
+    overhead = memory.device_bytes[0] - memory.allocated_bytes if memory else 0
+    more = overhead / memory.capacity_bytes if memory else 0.0
+    full["hbm"] += more
+    # A box is as wide as what its tier can hold; of one that is too full, a line says how much.
+    widths = {name: max(1.0, share) for name, share in full.items()}
+    traces: list[Any] = [
+        bar(
+            title,
+            colour,
+            [h["share"] / widths[h["tier"]] for h in mine],
+            [heights[h["tier"]] for h in mine],  # type: ignore[misc]
+            [f"{title}: {h['size']} ({h['share']:.1%})" for h in mine],
+            [h[PATH] for h in mine],
+            width=BOX,
+        )
+        for name, (title, colour) in palette.CONSUMERS.items()
+        if (mine := [h for h in held if h["consumer"] == name])
+    ]
+    if memory:
+        title, colour = palette.OVERHEAD
+        text = f"{title} {bytes_text(overhead)}"
+        at = [heights["hbm"]]
+        more_path = ["memory.overhead_bytes.0"]
+        traces.append(bar(title, colour, [more / widths["hbm"]], at, [text], more_path, width=BOX))  # type: ignore[arg-type]
+    shapes, notes, links = [], [], []
+    for name, y in heights.items():
+        shapes.append(_box(0, 1, y))
+        if widths.get(name, 1.0) > 1:
+            end = 1 / widths[name]
+            shapes.append(_line(end, end, y - 0.6 * BOX, y + BOX / 2, palette.CAPACITY))
+            notes.append(_note("capacity", end, y - 0.6 * BOX, "center", "top", palette.CAPACITY))
+        text = _on_chip(by_name) if name == "l2" else _tier_text(by_name[name])
+        notes.append(_note(text, 0, y + BOX / 2, "left", "bottom"))
+    for name, near in BESIDE.items():
+        y, row = heights[near], by_name[name]
+        shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1, FURTHER, y, y)]
+        notes.append(_note(_tier_text(row), FURTHER, y + BOX / 2, "left", "bottom"))
+        middle = (1 + FURTHER) / 2
+        notes.append(_note(_crossing(row, "<br>"), middle, y + 0.02, "center", "bottom"))
+        links.append((middle, float(y), row))
+    for upper, lower, of in BETWEEN:
+        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2
+        shapes.append(_line(DOWN, DOWN, top, bottom))
+        middle = (top + bottom) / 2
+        notes.append(_note(_crossing(by_name[of]), DOWN + 0.015, middle, "left", "middle"))
+        links.append((DOWN, middle, by_name[of]))
+    traces.append(_links(links))
+    return figure(
+        traces,
+        height=500,
+        xaxis={"range": [-0.01, FURTHER + 0.42], "visible": False},
+        yaxis={"range": [0.6, len(BOXES) + 0.65], "visible": False},
+        shapes=shapes,
+        annotations=notes,
+    )
+
+
+def _links(links: Sequence[tuple[float, float, dict[str, Any]]]) -> go.Scatter:
+    """A mark on each link, which a click explains: its traffic, or its rate where nothing goes."""
+    ends = [f"{r[PATH]}.{'traffic' if r['traffic_bytes'] else 'bandwidth'}" for *_, r in links]
+    return go.Scatter(
+        name="Traffic in a step",
+        x=[x for x, *_ in links],
+        y=[y for _, y, _ in links],
+        mode="markers",
+        marker={"symbol": "diamond", "size": 11, "color": palette.OVERHEAD[1], "opacity": 1},
+        customdata=list(zip([_crossing(r) for *_, r in links], ends, strict=True)),
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        unselected={"marker": {"opacity": 1}},
+    )
+
+
+def _box(x0: float, x1: float, y: float) -> dict[str, Any]:
+    """The outline of a tier."""
+    line = {"color": palette.OVERHEAD[1], "width": 1.5}
+    return {"type": "rect", "line": line, "x0": x0, "x1": x1, "y0": y - BOX / 2, "y1": y + BOX / 2}
+
+
+def _line(
+    x0: float, x1: float, y0: float, y1: float, colour: str = palette.OVERHEAD[1]
+) -> dict[str, Any]:
+    line = {"color": colour, "width": 2}
+    return {"type": "line", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "line": line}
+
+
+def _note(
+    text: str, x: float, y: float, xanchor: str, yanchor: str, colour: str = ""
+) -> dict[str, Any]:
+    place = {"x": x, "y": y, "xanchor": xanchor, "yanchor": yanchor}
+    font = {"size": 13, **({"color": colour} if colour else {})}
+    return {"text": text, "showarrow": False, "align": "left", "font": font, **place}
+
+
+def _on_chip(rows: dict[str, dict[str, Any]]) -> str:
+    return f"<b>On the chip</b>  L1 {rows['l1']['capacity']}, L2 {rows['l2']['capacity']} per GPU"
+
+
+def _tier_text(row: dict[str, Any]) -> str:
+    """A tier's name and what of it is used."""
+    name = f"<b>{literal(row['tier'])}</b>"
+    size, used = row["capacity_bytes"], row["used_bytes"]
+    if not size:
+        return name
+    if not used:
+        return f"{name}  {bytes_text(size)}"
+    share = f"{used / size:.0%}" if used > size / 100 else "under 1%"
+    text = f"{name}  {bytes_text(used)}, {share} of {bytes_text(size)} {row['per']}"
+    return f"{text}, <b>too much</b>" if used > size else text
+
+
+def _crossing(row: dict[str, Any], between: str = " ") -> str:
+    """What crosses a link in a step, and how fast the link is."""
+    traffic = row["traffic_bytes"]
+    crosses = f"{bytes_text(traffic)} a step" if traffic else "nothing crosses"
+    return f"{crosses}{between}({row['bandwidth']})"

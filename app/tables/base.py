@@ -1,0 +1,127 @@
+"""Tables: pure functions from a Report to rows. Raw bytes and seconds, for people and for CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from app import palette
+from memcore.plan.plan import Plan
+from memcore.report import Memory
+from memcore.timing.communication import AXES
+from memcore.units import bytes_text, seconds_text
+from memcore.version import version
+
+Rows = list[dict[str, Any]]
+
+PATH = "path"  # the key of a row under which stands where its number is in the Report
+FIELDS = {  # what a column shows of the number at a row's path
+    "size": "bytes",
+    "bytes": "bytes",
+    "bytes_each": "bytes_each",
+    "count": "count",
+    "low": "low",
+    "high": "high",
+    "time": "seconds",
+    "flops": "flops",
+    "hbm_bytes": "hbm_bytes",
+    "bound_by": "bound_by",
+    "exposed": "exposed_seconds",
+    "hidden behind": "cover",
+    "hides at": "hides_at_bandwidth",
+    "or at micro-batch": "hides_at_micro_batch",
+    "capacity": "capacity",
+    "bandwidth": "bandwidth",
+    "holds": "holds",
+    "traffic per step": "traffic",
+    "HBM, forward": "forward_hbm_bytes",
+    "HBM, backward": "backward_hbm_bytes",
+    "adds to saved": "saved_bytes",
+    "saves": "saved_bytes",
+    "step time": "added_seconds",
+    "GPU time per token": "price",
+}
+
+
+def csv(rows: Rows, context: Mapping[str, Any] | None = None) -> bytes:
+    """Rows as CSV in UTF-8, each with its context, with no cell that a spreadsheet would run as a
+    formula. Whole numbers stay whole, also in a column where some rows have none."""
+    safe = [{n: _safe(v) for n, v in {**row, **(context or {})}.items()} for row in rows]
+    return pd.DataFrame(safe, dtype=object).to_csv(index=False, lineterminator="\n").encode()
+
+
+def context(plan: Plan | None, link: str) -> dict[str, Any]:
+    """What a file of figures says of itself: the plan that they are of, if they are of one, a link
+    to it, and which Memplan they are from."""
+    of_plan = {
+        "plan model": plan.architecture.label,
+        "plan GPU": plan.accelerator.label,
+        "plan GPUs": plan.cluster.gpus,
+        "plan link": link,
+    } if plan else {}  # fmt: skip
+    return {**of_plan, "Memplan version": version()}
+
+
+def displayed(rows: Rows) -> Rows:
+    """Rows for a table on a page, whose columns hold 64 bits: a larger integer becomes a float."""
+    return [
+        {
+            k: float(v) if isinstance(v, int) and abs(v) >= 2**63 else v
+            for k, v in row.items()
+            if k != PATH
+        }
+        for row in rows
+    ]
+
+
+def _safe(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
+
+
+def breakdown(memory: Memory) -> Rows:
+    """From the consumers up to the capacity of a GPU, for a file: every row has the ends of its
+    interval, and in `bytes` what is one number."""
+    m = memory
+    consumers = [
+        (palette.consumer(name), "consumer", (size, size), f"consumers.{name}")
+        for name, size in m.consumers.items()
+    ]
+    overheads = [
+        (o.name, "overhead", (o.low, o.high), f"overheads.{i}") for i, o in enumerate(m.overheads)
+    ]
+    allocated, capacity = ((n, n) for n in (m.allocated_bytes, m.capacity_bytes))
+    lines = [
+        *consumers,
+        ("Allocated at the peak", "total", allocated, "allocated_bytes"),
+        *overheads,
+        ("Reserved by PyTorch", "interval", m.reserved_bytes, "reserved_bytes"),
+        ("Device memory", "interval", m.device_bytes, "device_bytes"),
+        ("Capacity of one GPU", "capacity", capacity, "capacity_bytes"),
+    ]
+    return [
+        {
+            "part": part,
+            "kind": kind,
+            "size": " to ".join(dict.fromkeys(map(bytes_text, ends))),
+            "bytes": ends[0] if ends[0] == ends[1] else None,
+            "low_bytes": ends[0],
+            "high_bytes": ends[1],
+            "share_of_capacity": ends[1] / m.capacity_bytes,
+            PATH: f"memory.{path}",
+        }
+        for part, kind, ends, path in lines
+    ]
+
+
+def axes(names: Sequence[str]) -> str:
+    """Which kinds of parallelism talk there."""
+    return f": {', '.join(AXES[name] for name in names)}" if names else ""
+
+
+def felt(seconds: float | None) -> str:
+    """Of a request; '' where none is served."""
+    return "" if seconds is None else seconds_text(seconds)

@@ -1,0 +1,71 @@
+"""Tables of levers and waterfalls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.tables.base import PATH, Rows
+from memcore.search.levers import Lever
+from memcore.search.waterfall import Change
+from memcore.units import bytes_text, relative_text, signed_bytes, signed_seconds
+
+
+def levers(found: Sequence[Lever]) -> Rows:
+    """Every lever, the best first."""
+    return [
+        {
+            "change": lever.label,
+            "and sets": ", ".join(lever.followers),
+            "it": lever.trains_text,
+            "then": lever.verdict,
+            "saves": bytes_text(lever.saved_bytes),
+            "step time": signed_seconds(lever.added_seconds),
+            "GPU time per token": relative_text(lever.price),
+            "saved_bytes": lever.saved_bytes,
+            "saved_device_bytes": lever.saved_device_bytes,
+            "added_seconds": lever.added_seconds,
+            "added_seconds_per_token": lever.added_per_token,
+            "price": lever.price,
+            "sets": changes_text(lever),
+            PATH: f"levers.{lever.name}",
+        }
+        for lever in found
+    ]
+
+
+def changes_text(lever: Lever) -> str:
+    """The fields that a lever sets: 'train.checkpointing = full'."""
+    return ", ".join(f"{path} = {value}" for path, value in lever.changes.items())
+
+
+def saved_text(lever: Lever) -> str:
+    if not lever.saved_bytes:
+        return "as much memory"
+    return f"{'saves' if lever.saved_bytes > 0 else 'adds'} {bytes_text(abs(lever.saved_bytes))}"
+
+
+def cost_text(lever: Lever) -> str:
+    """What a lever costs: seconds of a step, or where those say little GPU time per token."""
+    price = relative_text(lever.price)
+    if lever.steps_compare:
+        return f"{signed_seconds(lever.added_seconds)} a step ({price})"
+    return f"{price}{' the' if lever.price >= 1 else ''} GPU time per token"
+
+
+def waterfall(changes: Sequence[Change]) -> Rows:
+    """What each change between two plans moved; the columns in numbers add up."""
+    return [
+        {
+            "change": c.label,
+            "memory": signed_bytes(c.bytes),
+            "device memory": signed_bytes(c.device_bytes),
+            "step time": signed_seconds(c.seconds),
+            "time per token": signed_seconds(c.per_token),
+            "bytes": c.bytes,
+            "device_bytes": c.device_bytes,
+            "seconds": c.seconds,
+            "seconds_per_token": c.per_token,
+            "sets": ", ".join(f"{path} = {value}" for path, value in c.fields.items()),
+        }
+        for c in changes
+    ]

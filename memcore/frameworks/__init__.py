@@ -1,0 +1,1 @@
+"""Frameworks: what each one keeps, when, and what it sends."""

@@ -1,0 +1,94 @@
+"""Every GPU has all parameters of its stage: PyTorch, DistributedDataParallel, Megatron."""
+
+from __future__ import annotations
+
+from memcore.step.step import (
+    Alive,
+    Instant,
+    Step,
+    activations,
+    crossing,
+    left_until_end,
+    resident,
+    stepping,
+    waiting,
+)
+from memcore.tape.ledger import BACKWARD, FORWARD, gradients, tied_gradient, window
+
+
+def whole_model(step: Step) -> list[Instant]:
+    """Every GPU has all parameters of its stage: PyTorch, DistributedDataParallel, Megatron."""
+    blocks, layers = step.blocks, step.running
+    n, merge = layers.count, step.keeps_gradients or step.accumulated
+    base = resident(step)
+    made: Alive = [
+        *step.at_first((gradients(blocks.embed), 1)),
+        *step.made(step.layers.counts),
+        *step.at_last((gradients(blocks.head), 1)),
+    ]
+    if step.accumulated:
+        made = []  # there is a buffer for them, which `resident` counts
+    before = base + (made if merge else [])
+
+    def so_far(counts: list[int]) -> Alive:
+        """Gradients made when these layers have run backward, beside those that were there."""
+        if merge:
+            again = [
+                (tied_gradient(tape), n) for tape, n in zip(blocks.layers, counts, strict=False)
+            ]
+            return [*step.at_last((tied_gradient(blocks.head), 1)), *again]
+        return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
+
+    out = [
+        Instant(
+            "forward-last-layer",
+            "Forward, last layer",
+            before + activations(step, n - 1, forward=True),
+            step.forward(n - 1),
+        )
+    ]
+    if step.last:
+        out += [
+            Instant(
+                "loss",
+                "Loss",
+                before + activations(step, n, forward=True),
+                window(blocks.head, FORWARD),
+            ),
+            Instant(
+                "loss-backward",
+                "Backward of the loss",
+                before + activations(step, n, forward=False),
+                window(blocks.head, BACKWARD, merge),
+            ),
+        ]
+    for name, label, i in step.ends:
+        out.append(
+            Instant(
+                name,
+                label,
+                [
+                    *before,
+                    *so_far(layers.after(i)),
+                    *activations(step, i, forward=False),
+                    *crossing(step, i),
+                ],
+                step.backward(i, merge),
+            )
+        )
+    if step.first:
+        out.append(
+            Instant(
+                "embedding-backward",
+                "Backward of the embedding",
+                [
+                    *before,
+                    *so_far(layers.counts),
+                    *left_until_end(step),
+                    *waiting(step),
+                ],
+                window(blocks.embed, BACKWARD, merge),
+            )
+        )
+    out.append(Instant("optimizer-step", "Optimizer step", base + made + stepping(step)))
+    return out

@@ -1,0 +1,389 @@
+"""DeepSpeed: ZeRO 0 to 3 as deepspeed.initialize runs them, with their buffers and instants.
+
+Follows DeepSpeed 0.19.2: runtime/zero/stage_1_and_2.py, stage3.py, partition_parameters.py,
+partitioned_param_coordinator.py, and runtime/fp16/fused_optimizer.py for stage 0. Gradients are
+contiguous (contiguous_gradients), reduce_scatter is on, and gradients are summed in their own
+dtype, which are its defaults; allgather_bucket_size decides no memory, since the weights of stages
+1 and 2 are gathered in place.
+
+A flat group is padded once to the ranks; here each tensor's part is rounded up for itself, which is
+less than one element a tensor more. Which tensors' gradients a rank of stages 1 and 2 keeps whole
+at the edges of its partition depends on the rank: the partition itself is counted.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from memcore.plan.plan import Plan
+from memcore.step.states import DEEPSPEED
+from memcore.step.step import (
+    BUFFERS,
+    Alive,
+    Instant,
+    Step,
+    activations,
+    crossing,
+    optimizer_states,
+    state_bytes,
+    stepping,
+    tables_of,
+    waiting,
+)
+from memcore.tape.dims import (
+    ALLREDUCED,
+    BUCKET,
+    BUCKETED,
+    GROUP,
+    HOSTED,
+    LARGEST,
+    LIVE,
+    PARAMETER_BUFFER,
+    PERSISTENT,
+    PREFETCH,
+    SLICE,
+    STATE,
+    SUBGROUP,
+    SWAPPED,
+    UNREDUCED,
+    Dim,
+    Factor,
+    Number,
+    ceil_div,
+    elements,
+    flat,
+    maximum,
+    minimum,
+    where,
+)
+from memcore.tape.ledger import (
+    BACKWARD,
+    FORWARD,
+    Amounts,
+    Group,
+    Template,
+    gradients,
+    tied_gradient,
+    window,
+)
+from memcore.tape.tape import Tape
+from memcore.timing.communication import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    NOTHING,
+    ONE_BACKWARD,
+    REDUCE_SCATTER,
+    Move,
+    collective,
+    links,
+)
+
+if TYPE_CHECKING:
+    from memcore.plan.plan import Train
+
+PLAIN_BUCKET = 500_000_000  # elements; engine.py: MEMORY_OPT_ALLREDUCE_SIZE, of stage 0
+NORM_CHUNK = 250_000_000  # elements; stage3.py: _constant_buffered_norm2
+
+DIMENSIONS = (
+    *(GROUP, LARGEST, PERSISTENT, LIVE, PREFETCH, BUCKETED, UNREDUCED, ALLREDUCED, SUBGROUP, SLICE),
+    *(HOSTED, SWAPPED, PARAMETER_BUFFER),
+)
+
+
+def buckets(overlap: str, zero: int) -> int:
+    """Buffers that gradients are reduced in: two where reduction overlaps backward below stage 3
+    (setup_buckets). By default it does under stage 3 alone."""
+    return 2 if overlap == "on" and zero < 3 else 1
+
+
+def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
+    """Add the dimensions that DeepSpeed's buffers have.
+
+    LIVE: what is gathered at once. Prefetching goes on until more than stage3_max_live_parameters
+    are, so that the last tensor may go over it; what is used again within the reuse distance stays.
+    """
+    tapes = step.blocks.counted(step.layers.counts)
+    group: Number = 0
+    largest: Number = 0
+    persistent: Number = 0
+    for tape, times in tapes:
+        for p in tape.parameters:
+            n = elements(p.shape, sizes)
+            group = group + n * times
+            largest = maximum(largest, n)
+            stays = n <= train.stage3_param_persistence_threshold
+            persistent = persistent + where(stays, n, 0 * n) * times
+    ahead = max(train.stage3_max_live_parameters, train.stage3_max_reuse_distance)
+    share = ceil_div(group, sizes["STATE"])
+    whole = ceil_div(largest, sizes["SHARD"])
+    # One rank alone gathers nothing: its part is the tensor (NoGatherHandle), unless on the host.
+    copies = True if train.offload_parameters != "none" else sizes["SHARD"] > 1
+    live = minimum(group - persistent, ahead + largest)
+    prefetched = minimum(group, train.stage3_prefetch_bucket_size + 0 * group)
+    sizes["GROUP"], sizes["LARGEST"] = group, largest
+    sizes["PERSISTENT"] = where(copies, persistent, 0 * persistent)
+    sizes["LIVE"] = where(copies, live, 0 * live)
+    sizes["PREFETCH"] = where(copies, prefetched, 0 * prefetched)
+    sizes["BUCKETED"] = minimum(group, train.reduce_bucket_size + 0 * group)
+    sizes["UNREDUCED"] = group - sizes["BUCKETED"]
+    sizes["ALLREDUCED"] = minimum(group, PLAIN_BUCKET + 0 * group)
+    sizes["SUBGROUP"] = minimum(share, train.sub_group_size + 0 * share)
+    of_stage_3 = minimum(whole, NORM_CHUNK + 0 * whole)
+    swapping = train.offload_parameters == "nvme"
+    held = minimum(share, train.offload_param_max_in_cpu + 0 * share) if swapping else 0 * share
+    sizes["HOSTED"], sizes["SWAPPED"] = held, share - held if swapping else 0 * share
+    sizes["PARAMETER_BUFFER"] = train.offload_param_buffer_size if swapping else 0
+    sizes["SLICE"] = of_stage_3 if step.zero == 3 else minimum(largest, share)
+
+
+@functools.lru_cache(maxsize=256)
+def buffer(
+    name: str, size: Factor, dtype: str, lifetime: str, why: str, consumer: str = "workspace"
+) -> Group:
+    """One flat buffer."""
+    return Group((Template(name, consumer, (size,), dtype, lifetime, why, DEEPSPEED),))
+
+
+@functools.lru_cache(maxsize=256)
+def _parts(tape: Tape, dtype: str, lifetime: str, why: str) -> Group:
+    """This GPU's part of the gradient of each of a block's parameters."""
+    return Group.of(
+        Template(
+            f"{p.name}.grad (partition)", "gradients", (flat(p.shape, STATE),), dtype, lifetime,
+            why, DEEPSPEED,
+        )
+        for p in tape.parameters
+        if p.trained
+    )  # fmt: skip
+
+
+def partition(step: Step, lifetime: str, why: str) -> Alive:
+    """This GPU's part of all gradients."""
+    dtype, blocks = step.copies.reduced, step.blocks
+    of_layers = zip(blocks.layers, step.layers.counts, strict=False)
+    return [
+        *step.at_first((_parts(blocks.embed, dtype, lifetime, why), 1)),
+        *((_parts(tape, dtype, lifetime, why), n) for tape, n in of_layers),
+        *step.at_last((_parts(blocks.head, dtype, lifetime, why), 1)),
+    ]
+
+
+def always(step: Step) -> Alive:
+    """What lives on the GPU from step to step."""
+    hosted = step.offload_parameters != "none"
+    alive = [] if hosted else step.every("resident")
+    half = step.copies.compute
+    if step.offload == "none":
+        alive += optimizer_states(step)
+    if step.zero == 3:
+        why = "tensors below stage3_param_persistence_threshold, never released"
+        kept = buffer("small weights (gathered)", PERSISTENT, half, "always", why, "parameters")
+        why = "where gradients lie side by side until they are reduce-scattered"
+        alive += [(kept, 1), (buffer("gradient bucket", BUCKET, half, "always", why), 1)]
+        if step.offload == "none":
+            alive += partition(step, "always", "grad_partitions_flat_buffer")
+    elif step.zero and step.offload != "none":
+        why = "temp_grad_buffer_for_gpu_offload"
+        alive.append((buffer("gradient on its way to the host", LARGEST, half, "always", why), 1))
+    return [*alive, (BUFFERS, tables_of(step))]
+
+
+def gathered(step: Step) -> Alive:
+    """What stage 3 holds of other ranks' weights while layers run."""
+    if step.zero < 3:
+        return []
+    half = step.copies.compute
+    live = buffer(
+        "weights (gathered)", LIVE, half, "forward and backward",
+        "weights in use, fetched ahead, or soon to be used again",
+    )  # fmt: skip
+    flying = buffer(
+        "weights, coalesced", PREFETCH, half, "one all-gather",
+        "the buffer of an all-gather of several tensors, copied out of when it has arrived",
+    )  # fmt: skip
+    if step.offload_parameters == "none":
+        return [(live, 1), (flying, 1)]
+    why = "this rank's part of a tensor, copied from the host before it is gathered"
+    part = buffer("weights from the host", flat((LARGEST,), STATE), half, "one all-gather", why)
+    return [(live, 1), (flying, 1), (part, 1)]
+
+
+def bucket(step: Step) -> Alive:
+    """Stages 1 and 2 make the buffers of reduction when the first gradient is there."""
+    why = "where gradients lie side by side until they are reduced"
+    one = buffer("gradient bucket", BUCKET, step.copies.gradient, "backward", why)
+    return [(one, step.buckets)] if step.zero in (1, 2) else []
+
+
+def reducing(step: Step) -> Alive:
+    """What reduction holds while a layer's backward runs, besides what is always there."""
+    half = step.copies.gradient
+    if not step.zero:
+        return []
+    why = "what the reduction sends: the bucket's contents in the order of ranks"
+    sent = [(buffer("gradient bucket, flattened", BUCKETED, half, "one reduction", why), 1)]
+    why = "the norm of a part that leaves for the host is taken in double precision"
+    norm: Alive = []
+    if step.offload != "none":
+        norm = [(buffer("gradient (fp64)", SLICE, "fp64", "one reduction", why), 1)]
+    if step.zero == 1:
+        return bucket(step)
+    if step.zero == 3:
+        return [*sent, *norm]
+    own = partition(step, "backward to optimizer step", "grads_in_partition")
+    return [*bucket(step), *sent, *(norm or own)]
+
+
+def instants(step: Step) -> list[Instant]:
+    """Every instant of a step at which memory can peak, in order of time.
+
+    Stages 0 and 1 keep whole gradients until backward is over; 2 and 3 copy each into the bucket as
+    soon as it is there, so that it is gone then.
+    """
+    blocks, layers = step.blocks, step.running
+    n, whole = layers.count, step.zero < 2
+    merge = step.keeps_gradients or not whole
+    base = always(step)
+    made: Alive = [
+        *step.at_first((gradients(blocks.embed), 1)),
+        *step.made(step.layers.counts),
+        *step.at_last((gradients(blocks.head), 1)),
+    ]
+    before = list(base)
+    if step.keeps_gradients and whole:
+        before += made
+    elif step.keeps_gradients and step.zero == 2 and step.offload == "none":
+        before += partition(step, "until the optimizer step", "all_grad_tensors, summed up so far")
+    running = [*before, *gathered(step)]
+    backward = [*running, *reducing(step)]
+
+    def so_far(counts: list[int]) -> Alive:
+        if merge:
+            return step.at_last((tied_gradient(blocks.head), 1))
+        return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
+
+    out = [
+        Instant(
+            "forward-last-layer",
+            "Forward, last layer",
+            [*running, *activations(step, n - 1, forward=True)],
+            step.forward(n - 1),
+        ),
+        Instant(
+            "loss",
+            "Loss",
+            [*running, *activations(step, n, forward=True)],
+            window(blocks.head, FORWARD),
+        ),
+        Instant(
+            "loss-backward",
+            "Backward of the loss",
+            [*running, *bucket(step), *activations(step, n, forward=False)],
+            window(blocks.head, BACKWARD, merge),
+        ),
+        *(
+            Instant(
+                name,
+                label,
+                [
+                    *backward,
+                    *so_far(layers.after(i)),
+                    *activations(step, i, forward=False),
+                    *crossing(step, i),
+                ],
+                step.backward(i, merge),
+            )
+            for name, label, i in step.ends
+        ),
+        Instant(
+            "embedding-backward",
+            "Backward of the embedding",
+            [*backward, *so_far(layers.counts), *waiting(step)],
+            window(blocks.embed, BACKWARD, merge),
+        ),
+    ]
+    return [*out, *_ending(step, base, made)]
+
+
+def _ending(step: Step, base: Alive, made: Alive) -> list[Instant]:
+    """What comes after backward: the rest of reduction, the norm, the step."""
+    half, offloaded = step.copies.gradient, step.offload != "none"
+
+    def cast(size: Dim, name: str, times: int = 1) -> Alive:
+        why = "gradients in fp32, which the optimizer reads"
+        return [(buffer(name, size, "fp32", "optimizer step", why), times)]
+
+    def norm() -> Alive:
+        why = "the norm of each gradient is taken in double precision"
+        return [(buffer("gradient (fp64)", SLICE, "fp64", "gradient norm", why), 1)]
+
+    done = Instant("optimizer-step", "Optimizer step", [*base, *stepping(step)])
+    if step.zero == 0:
+        why = "gradients of one all-reduce, flattened"
+        sent = buffer("gradients, flattened", ALLREDUCED, half, "one reduction", why)
+        both = cast(GROUP, "gradients (fp32), flat")
+        return [
+            Instant("reduce-gradients", "Gradient reduction", [*base, *made, (sent, 1)]),
+            Instant(
+                "gradient-cast", "Gradients to fp32",
+                [*base, *made, *cast(GROUP, "gradients (fp32)"), *both],
+            ),
+            Instant(done.id, done.label, [*done.alive, *both]),
+        ]  # fmt: skip
+    if step.zero == 3:
+        if offloaded:
+            return [done]
+        taken = buffer("gradients, flattened", SUBGROUP, half, "optimizer step", "of a sub-group")
+        wide = cast(SUBGROUP, "gradients (fp32), flat")
+        return [
+            Instant("gradient-norm", "Gradient norm", [*base, *norm()]),
+            Instant("gradient-cast", "Gradients to fp32", [*base, (taken, 1), *wide]),
+            Instant(done.id, done.label, [*done.alive, *wide]),
+        ]
+    out = []
+    kept = partition(step, "backward to optimizer step", "grads_in_partition")
+    if step.zero == 1:
+        left = buffer(
+            "gradients not reduced yet", UNREDUCED, half, "backward to reduction",
+            "whole gradients, as backward made them", "gradients",
+        )  # fmt: skip
+        why = "what the reduction sends: the bucket's contents in the order of ranks"
+        sent = buffer("gradient bucket, flattened", BUCKETED, half, "one reduction", why)
+        first = [*base, *reducing(step), (left, 1)]
+        out.append(Instant("reduce-gradients", "Gradient reduction", [*first, (sent, 1)]))
+        if not offloaded:
+            out.append(Instant("keep-gradients", "Gradients kept", [*first, *kept]))
+    if offloaded:
+        return [*out, done]
+    why = "this GPU's part, made one tensor"
+    taken = buffer("gradients, flattened", flat((GROUP,), STATE), half, "optimizer step", why)
+    why = "gradients in fp32, which the optimizer reads"
+    wide_part = buffer(
+        "gradients (fp32), flat", flat((GROUP,), STATE), "fp32", "optimizer step", why
+    )
+    return [
+        *out,
+        Instant("gradient-norm", "Gradient norm", [*base, *kept, *norm()]),
+        Instant("gradient-cast", "Gradients to fp32", [*base, *kept, (taken, 1), (wide_part, 1)]),
+        Instant(done.id, done.label, [*done.alive, (wide_part, 1)]),
+    ]
+
+
+def deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> list[Move]:
+    """DeepSpeed with whole weights on every GPU: ZeRO 0 sums gradients, ZeRO 1 reduces them to
+    their owners at the last micro-batch and ZeRO 2 at each; owners send the updated weights. With
+    overlap_comm a reduction runs behind backward (deepspeed/runtime/zero/stage_1_and_2.py)."""
+    t, over = plan.train, links(plan, "DP")
+    pieces = {"gradients in buckets": float(state_bytes(step, "buckets", amounts))}
+    cover, by = (backward, ONE_BACKWARD) if t.overlap_comm == "on" else (0.0, NOTHING)
+    if t.zero == 0:
+        return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, cover, by)]
+    times = t.grad_accumulation if t.zero == 2 else 1
+    weights = {"updated weights": float(state_bytes(step, "resident", amounts))}
+    return [
+        collective(
+            "reduce-scatter gradients", REDUCE_SCATTER, "DP", over, pieces, times, cover, by
+        ),
+        collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1),
+    ]

@@ -1,0 +1,207 @@
+"""FSDP2: each layer is gathered before use, its gradient reduce-scattered after."""
+
+from __future__ import annotations
+
+from memcore.step.step import (
+    Alive,
+    Instant,
+    Step,
+    activations,
+    crossing,
+    left_until_end,
+    resident,
+    stepping,
+    waiting,
+)
+from memcore.tape.ledger import BACKWARD, FORWARD, gradients, saved, window
+from memcore.tape.structure import BRIDGE, IDLE
+
+
+def sharded_layers(step: Step) -> list[Instant]:
+    """FSDP2: each layer is gathered before use and its gradient reduce-scattered after.
+
+    Follows torch/distributed/fsdp/_fully_shard: in forward the buffer of the last all-gather stays
+    until the next; in backward the next layer is gathered while one runs, and the buffer of a
+    reduce-scatter stays until the next one. Embedding, final norm and head are the root's group:
+    their gradients stay whole until all layers are done.
+    """
+    blocks, layers = step.blocks, step.running
+    n = layers.count
+    base = resident(step)
+    hosted = step.offload_parameters != "none"  # and with them gradients and states
+    there = step.keeps_gradients and not hosted
+    before = base + (step.every("gradients") if there else [])
+    bridges = [k for k, kind in enumerate(blocks.kinds) if kind.place == BRIDGE]
+    root = [
+        *step.at_first((step.embed.gathered, 1)),
+        *((step.layer(k).gathered, 1) for k in bridges),
+        *step.at_last((step.head.gathered, 1)),
+    ]
+
+    def root_grads(counts: list[int]) -> Alive:
+        """Of the root's gradients those that are there when these layers have run backward."""
+        made = [(gradients(blocks.layers[k]), counts[k]) for k in bridges]
+        return [*step.at_last((gradients(blocks.head), 1)), *made]
+
+    def proper(counts: list[int]) -> list[int]:
+        """How many of these are layers, with a group of weights of their own."""
+        return [0 if k in bridges else count for k, count in enumerate(counts)]
+
+    def trains(i: int, towards: int) -> int:
+        """Layer `i`, or the next one that is a layer and is run backward."""
+        while 0 <= i < n and blocks.kinds[layers.kind(i)].place in (BRIDGE, IDLE):
+            i += towards
+        return i
+
+    def whole(i: int) -> Alive:
+        """The gathered weights of layer `i`, if there is one."""
+        return [(step.layer(layers.kind(i)).gathered, 1)] if 0 <= i < n else []
+
+    def unsharded(count: int) -> Alive:
+        """Whole weights of the first `count` layers, when they are not resharded."""
+        return [] if step.reshards else step.of_layers("gathered", proper(layers.first(count)))
+
+    def gathering(i: int) -> Alive:
+        """The all-gather buffer of layer `i`, which is fetched ahead when layers are resharded."""
+        return [*whole(i), *arriving(i)] if step.reshards else []
+
+    def arriving(i: int) -> Alive:
+        """The shard of layer `i` on its way from the host, if shards live there."""
+        return [(step.layer(layers.kind(i)).resident, 1)] if hosted and 0 <= i < n else []
+
+    def leaving(i: int) -> Alive:
+        """The reduced gradients of layer `i` on their way to the host."""
+        return [(step.layer(layers.kind(i)).gradients, 1)] if hosted and 0 <= i < n else []
+
+    def reducing(i: int) -> Alive:
+        """The reduce-scatter buffer of layer `i`, if there is one."""
+        return [(step.layer(layers.kind(i)).reduction, 1)] if 0 <= i < n else []
+
+    def reduced(counts: list[int]) -> Alive:
+        """Reduced gradients of these layers, if they were not there before."""
+        gone = step.keeps_gradients or hosted
+        return [] if gone else step.of_layers("gradients", proper(counts))
+
+    out = [
+        Instant(
+            "forward-last-layer",
+            "Forward, last layer",
+            [
+                *before,
+                *root,
+                *unsharded(n),
+                *whole(n - 1),
+                *gathering(n - 1),
+                *activations(step, n - 1, forward=True),
+            ],
+            step.forward(n - 1),
+        ),
+    ]
+    if step.last:
+        out.append(
+            Instant(
+                "loss",
+                "Loss",
+                [
+                    *before,
+                    *root,
+                    *unsharded(n),
+                    *whole(n - 1),
+                    *activations(step, n, forward=True),
+                ],
+                window(blocks.head, FORWARD),
+            )
+        )
+    if step.reshards:
+        out.append(
+            Instant(
+                "root-gather",
+                "Gathering the root's weights for backward",
+                [
+                    *before,
+                    *root,
+                    *root,
+                    *activations(step, n, forward=False),
+                    *step.at_last((saved(blocks.head), 1)),
+                ],
+            )
+        )
+    if step.last:
+        out.append(
+            Instant(
+                "loss-backward",
+                "Backward of the loss",
+                [
+                    *before,
+                    *root,
+                    *unsharded(n),
+                    *gathering(n - 1),
+                    *activations(step, n, forward=False),
+                ],
+                window(blocks.head, BACKWARD),
+            )
+        )
+    for name, label, i in step.ends:
+        tape = blocks.layers[layers.kind(i)]
+        common = [
+            *before,
+            *root,
+            *gathering(trains(i - 1, -1)),
+            *reduced(layers.after(i)),
+            *root_grads(layers.after(i)),
+            *activations(step, i, forward=False),
+            *crossing(step, i),
+        ]
+        own = [] if layers.kind(i) in bridges else gathering(i)
+        running, behind = [*common, *unsharded(i + 1), *own], reducing(trains(i + 1, 1))
+        if tape.reduced:  # that reduction waits for the one before, and lets its buffer go
+            before_that = [*running, *behind]
+            out.append(Instant(name, label, before_that, step.backward(i, reduced=False)))
+            name, label = f"{name}-reduced", f"{label}, its experts' gradients reduced"
+            out.append(Instant(name, label, running, step.backward(i, reduced=True)))
+        else:
+            out.append(Instant(name, label, [*running, *behind], step.backward(i)))
+        if layers.kind(i) in bridges:
+            continue
+        out.append(
+            Instant(
+                name.replace("backward", "reduce"),
+                label.replace("Backward", "Gradient reduction"),
+                [*common, *unsharded(i), *reducing(i), *leaving(i), (gradients(tape), 1)],
+            )
+        )
+    if step.first:
+        out.append(
+            Instant(
+                "embedding-backward",
+                "Backward of the embedding",
+                [
+                    *before,
+                    *root,
+                    *reducing(0),
+                    *reduced(layers.counts),
+                    *root_grads(layers.counts),
+                    *left_until_end(step),
+                    *waiting(step),
+                ],
+                window(blocks.embed, BACKWARD),
+            )
+        )
+    out.append(
+        Instant(
+            "reduce-root",
+            "Gradient reduction, embedding and head",
+            [
+                *before,
+                *reduced(layers.counts),
+                *root_grads(layers.counts),
+                *((step.layer(k).reduction, 1) for k in bridges),
+                *step.at_first((gradients(blocks.embed), 1), (step.embed.reduction, 1)),
+                *step.at_last((step.head.reduction, 1)),
+                *waiting(step),
+            ],
+        )
+    )
+    last = [*base, *([] if hosted else step.every("gradients")), *stepping(step)]
+    out.append(Instant("optimizer-step", "Optimizer step", last))
+    return out

@@ -1,0 +1,1 @@
+"""Hardware: accelerators, their links, and measured constants."""

@@ -1,0 +1,1 @@
+"""Layers: the operations that models are made of, on the tape."""

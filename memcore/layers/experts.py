@@ -1,0 +1,402 @@
+"""Experts: routers, and the experts that they send tokens to, as transformers 5.23.0 runs them.
+
+Its default for experts, `grouped_mm` (transformers/integrations/moe.py), sorts the rows by expert
+and multiplies them all in one kernel. What exists then depends on how many rows there are, and
+that is tokens x top_k: nothing is dropped and nothing padded. Which expert gets how many rows
+decides no tensor on one GPU, so these bytes hold for balanced routing as for any other.
+
+Weights of all experts are stacked in one parameter, experts first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memcore.layers.ops import HIDDEN, TOKENS, activation
+from memcore.tape.dims import (
+    ARRIVED,
+    CHOSEN,
+    EDP,
+    EP,
+    EXPERT_F,
+    EXPERT_FUSED,
+    EXPERTS,
+    ROUTED,
+    TOP_K,
+    TP,
+    D,
+    Factor,
+    Shape,
+)
+from memcore.tape.primitives import cast, linear, multiply, softmax, split
+from memcore.tape.sharding import fsdp_cut
+from memcore.tape.structure import Structure
+from memcore.tape.tape import ALWAYS, Gradients, Storage, Tape, Tensor
+
+SCORED: Shape = (*TOKENS, EXPERTS)
+TOP: Shape = (*TOKENS, TOP_K)
+ROWS: Shape = (ROUTED, D)
+
+
+def active(shape: Shape) -> Shape:
+    """A parameter's shape as one token meets it: of a stack of experts, TOP_K."""
+    stacked = len(shape) == 3 and shape[0] in (EXPERTS, EXPERTS / EP)
+    return (TOP_K, *shape[1:]) if stacked else shape
+
+
+def is_matrix(parameter: Storage) -> bool:
+    """Whether inputs are multiplied with it; the biases of experts are stacked, yet biases."""
+    return len(parameter.shape) > 1 and not parameter.name.endswith("bias")
+
+
+def top_k(t: Tape, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """The TOP_K largest of the last dimension, and where they are. Saves the indices."""
+    t.start(name, x)
+    shape = (*x.shape[:-1], TOP_K)
+    values, index = t.new(name, shape, x.dtype), t.new(f"{name}, indices", shape, "int64")
+    t.finish(name, [x], values, [index], lambda g: [_scattered(t, x, name)])
+    return values, index
+
+
+def _scattered(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x's gradient where some of it was taken: zeros, and a copy with what came put in.
+
+    Fake tensors need the copy; a GPU writes into the zeros.
+    """
+    zeros = t.new(f"{name} grad, zeros", x.shape, x.dtype)
+    grad = t.new(f"{name} grad", x.shape, x.dtype)
+    t.free(zeros)
+    return grad
+
+
+def normalised(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x /= x.sum(-1), in place. Saves a copy of x and the sum."""
+    t.start(name, x)
+    total = t.new(f"{name}, sum", (*x.shape[:-1], 1), x.dtype)
+    copy = t.new(f"{name}, before", x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        direct, through_sum = (t.new(f"{name} grad, {n}", x.shape, x.dtype) for n in ("x", "sum"))
+        grad = t.new(f"{name} grad", x.shape, x.dtype)
+        t.free(direct, through_sum)
+        return [grad]
+
+    out = Tensor(x.storage, x.shape, x.dtype, False)
+    t.finish(name, [x], out, [copy, total], backward)
+    return out
+
+
+def softmax_router(
+    t: Tape, s: Structure, x: Tensor, cast_back: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The TOP_K largest of softmax(x W) in fp32: weights and indices, (batch, sequence, TOP_K).
+
+    cast_back   the weights are cast to the dtype of the logits
+    """
+    with t.scope("gate"):
+        logits = linear(t, "logits", x, D, EXPERTS, bias=False)
+        scores = softmax(t, cast(t, logits, "fp32", "logits (fp32)"), "softmax")
+        weights, index = top_k(t, scores, "top_k")
+        if s.traits.router_normalised:
+            weights = normalised(t, weights, "weights, normalised")
+        return (cast(t, weights, logits.dtype, "weights, cast") if cast_back else weights), index
+
+
+def taken(t: Tape, x: Tensor, index: Tensor, shape: Shape, name: str) -> Tensor:
+    """x[index]: a copy, row by row. Saves the index."""
+    t.start(name, x, index)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [index], lambda g: [_scattered(t, x, name)])
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """How a family stacks its experts: weights (EXPERTS, in, out) if `transposed`, else
+    (EXPERTS, out, in), with biases or without, and how gate and up become one. `gated`: there is
+    a gate beside what goes up."""
+
+    gate: Callable[[Tape, Structure, Tensor], Tensor]
+    transposed: bool = False
+    biases: bool = False
+    gated: bool = True
+
+    @property
+    def wide(self) -> Factor:
+        return (EXPERT_FUSED if self.gated else EXPERT_F) / TP
+
+    @property
+    def up(self) -> str:
+        return NAMES[0] if self.gated else "up_proj"
+
+
+def grouped_linear(
+    t: Tape, name: str, x: Tensor, offsets: Tensor, w: Tensor, width: Factor, into: Factor
+) -> Tensor:
+    """Each row times the weight of its expert: (rows, width) to (rows, into). Saves x where the
+    weights are trained.
+
+    torch.nn.functional.grouped_mm is not on autocast's list, so x takes the weight's dtype.
+    """
+    used = Tensor(w.storage, (CHOSEN, *w.shape[1:]), w.dtype, w.needs_grad)  # what is read of it
+    x = cast(t, x, w.dtype, f"{name} input")
+    rows = x.shape[0]
+    flops = (2.0, (rows, width, into))
+    t.start(f"{name} grouped_mm", x, used, offsets, flops=[flops])
+    out = t.new(f"{name} out", (rows, into), x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        dw = t.new("weight grad", w.shape, w.dtype) if w.needs_grad else None
+        dx = t.new(f"{name} input grad", x.shape, x.dtype) if x.needs_grad else None
+        return [dx, dw]
+
+    saved = [of for of, other in ((x, w), (used, x)) if other.needs_grad]
+    again = [(2.0 * (w.needs_grad + x.needs_grad), flops[1])]
+    t.finish(f"{name} grouped_mm", [x, w], out, [*saved, offsets], backward, flops=again)
+    return out
+
+
+def gated(t: Tape, s: Structure, both: Tensor) -> Tensor:
+    """act(gate) * up, of two halves side by side."""
+    kind = s.traits.activation
+    gate, up = split(t, both, [(both.shape[0], EXPERT_F / TP)] * 2)
+    return multiply(t, activation(t, gate, kind), up, f"{kind}(gate) x up")
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of a rank's experts, stacked: of both products, and their biases if any."""
+
+    up: Tensor
+    down: Tensor
+    up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+
+    @property
+    def every(self) -> list[Tensor]:
+        return [w for w in (self.up, self.down, self.up_bias, self.down_bias) if w is not None]
+
+
+def _weights(t: Tape, stacks: Stacks, stack: Factor) -> Weights:
+    def parameter(name: str, *shape: Factor) -> Tensor:
+        return t.parameter(name, (stack, *shape))
+
+    wide, width = stacks.wide, EXPERT_F / TP
+    flip = stacks.transposed
+    up = parameter(stacks.up, *((D, wide) if flip else (wide, D)))
+    down = parameter(NAMES[1], *((width, D) if flip else (D, width)))
+    if not stacks.biases:
+        return Weights(up, down)
+    return Weights(up, down, parameter(f"{NAMES[0]}_bias", wide), parameter(f"{NAMES[1]}_bias", D))
+
+
+NAMES = ("gate_up_proj", "down_proj")
+
+
+def added(t: Tape, x: Tensor, bias: Tensor, name: str) -> Tensor:
+    """x.add_(bias), in place. Saves nothing."""
+    t.start(name, x, bias)
+    out = Tensor(x.storage, x.shape, x.dtype, False)
+    t.finish(name, [x, bias], out, [], lambda g: [g[0], g[0]])
+    return out
+
+
+GATED = Stacks(gated)
+
+
+def routed_experts(
+    t: Tape, s: Structure, x: Tensor, weights: Tensor, index: Tensor, stacks: Stacks = GATED
+) -> Tensor:
+    """Each token through its TOP_K experts, whose results are weighted and summed: HIDDEN."""
+    with t.scope("experts"):
+        if s.exchanges:
+            return _all_to_all(t, s, x, weights, index, stacks)
+        return _grouped(
+            t, s, x, weights, index, stacks, _weights(t, stacks, EXPERTS), ROUTED, HIDDEN
+        )
+
+
+def _grouped(
+    t: Tape,
+    s: Structure,
+    x: Tensor,
+    weights: Tensor,
+    index: Tensor,
+    stacks: Stacks,
+    w: Weights,
+    count: Factor,
+    result: Shape,
+) -> Tensor:
+    """grouped_mm_experts_forward: `count` rows of x through their experts, weighted and summed.
+
+    Every name in the original's function lives until it returns, whether needed or not. Where
+    experts are shared out, rows that belong to none of this rank's are masked, though none comes.
+    """
+    t.start("sort by expert", index)
+    ids, order = (t.new(n, (count,), "int64") for n in ("experts, sorted", "order"))
+    tokens = t.new("tokens, sorted", (count,), "int64")
+    rows = taken(t, x, tokens, (count, D), "rows by expert")
+    of_rows = taken(t, weights, order, (count, 1), "weights by expert")
+    t.start("count", ids)
+    stack = w.up.shape[0]
+    ids32, counts = t.new("ids", (count,), "int32"), t.new("rows", (stack,), "int32")
+    offsets = t.new("offsets", (stack,), "int32")
+    mask = t.new("mask", (count, 1), "bool") if s.exchanges else None
+    up_bias = _by_row(t, w.up_bias, ids, count)
+    if mask:
+        rows = masked_rows(t, rows, mask, "rows by expert, masked", in_place=True)
+    both = grouped_linear(t, stacks.up, rows, offsets, w.up, D, stacks.wide)
+    if up_bias:
+        both = added(t, both, up_bias, "gate_up_proj, biased")
+    if mask:
+        both = masked_rows(t, both, mask, "gate_up_proj, masked")
+    product = stacks.gate(t, s, both)
+    bias = _by_row(t, w.down_bias, ids, count)
+    t.use(*filter(None, [up_bias]))
+    out = grouped_linear(t, NAMES[1], product, offsets, w.down, EXPERT_F / TP, D)
+    if bias:
+        out = added(t, out, bias, "down_proj, biased")
+    if mask:
+        out = masked_rows(t, out, mask, "down_proj, masked")
+    weighted = multiply(t, out, of_rows, "weighted")
+    t.start("undo sort", order)
+    back = t.new("order, inverted", (count,), "int64")
+    unsorted = taken(t, weighted, back, (count, D), "rows by token")
+    summed = cast(t, _summed(t, unsorted, result), x.dtype, "output")
+    t.use(index, ids, order, rows, of_rows, ids32, counts, offsets, out, unsorted)
+    t.use(*filter(None, [bias, mask]))
+    return summed
+
+
+def _by_row(t: Tape, bias: Tensor | None, ids: Tensor, count: Factor) -> Tensor | None:
+    """Each row's bias, that of its expert."""
+    if bias is None:
+        return None
+    name = bias.storage.name.rpartition(".")[2]
+    return taken(t, bias, ids, (count, bias.shape[-1]), f"{name}, by row")
+
+
+def masked_rows(t: Tape, x: Tensor, mask: Tensor, name: str, in_place: bool = False) -> Tensor:
+    """x.masked_fill(mask, 0). Saves the mask."""
+    t.start(name, x, mask)
+    out = Tensor(x.storage, x.shape, x.dtype, False) if in_place else t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [mask], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def _all_to_all(
+    t: Tape, s: Structure, x: Tensor, weights: Tensor, index: Tensor, stacks: Stacks
+) -> Tensor:
+    """Rows to the ranks of their experts, through these, and back: (batch, sequence, D)."""
+    w = _weights(t, stacks, EXPERTS / EP)
+    t.start("sort by rank", index)
+    order, tokens = (t.new(n, (ROUTED,), "int64") for n in ("order", "tokens, sorted"))
+    sent = taken(t, x, tokens, ROWS, "rows to send")
+    arrived = _sent(t, sent, ARRIVED, "rows received")
+    t.use(order, tokens, sent)
+    t.start("experts of rows", arrived)
+    ids = t.new("experts of rows", (ARRIVED, 1), "int64")
+    ones = t.new("ones", (ARRIVED, 1), x.dtype)
+    inside, gathered = _gathered(t, s, arrived, w)
+    result = _grouped(t, s, inside, ones, ids, stacks, w, ARRIVED, (ARRIVED, D))
+    result = _regathered(t, s, result, w, gathered)
+    back = _sent(t, result, ROUTED, "results received")
+    t.use(arrived, ids, ones, result)
+    t.start("by token", back, order)
+    every = t.new("results by token", ROWS, x.dtype)
+    name = "results by token grad"
+    t.finish("by token", [back], every, [order], lambda g: [t.new(name, ROWS, x.dtype)])
+    weighted = multiply(t, every, weights, "weighted")
+    t.use(back, every)
+    out = _summed(t, weighted, HIDDEN)
+    t.use(index, order, weights)
+    return out
+
+
+def _sent(t: Tape, x: Tensor, rows: Factor, name: str) -> Tensor:
+    """An all-to-all by which so many rows come. Saves nothing."""
+    t.start(name, x)
+    out = t.new(name, (rows, *x.shape[1:]), x.dtype)
+    most = x if x.shape[0] is ARRIVED else out  # what the fullest rank sends, or receives
+    t.send("rows of experts", "all-to-all", EP, most.shape, x.dtype)
+    t.send("gradients of rows", "all-to-all", EP, most.shape, x.dtype, backward=True)
+    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def _whole(t: Tape, w: Weights, name: str, dtype: str = "") -> list[Tensor]:
+    """A tensor as large as each of these weights, padded as FSDP2 pads them."""
+    return [
+        t.new(
+            f"{x.storage.name.rpartition('.')[2]} ({name})",
+            fsdp_cut(x.shape, "gathered", True),
+            dtype or x.dtype,
+        )
+        for x in w.every
+    ]
+
+
+def _gathered(t: Tape, s: Structure, x: Tensor, w: Weights) -> tuple[Tensor, list[Tensor]]:
+    """x, when FSDP2 has gathered the weights for the experts' forward; and what is gathered.
+
+    In backward this is where it frees them again and reduces their gradients: the buffer that the
+    reduction sends stays until the next one.
+    """
+    if not s.regathers:
+        return x, []
+    t.start("gather experts", x)
+    gathered = [*_whole(t, w, "all-gather"), *_whole(t, w, "gathered")]
+    names = {p.storage.name for p in w.every}
+    for p in w.every:
+        whole = fsdp_cut(p.shape, "gathered", True)
+        t.send("weights of experts", "all-gather", EDP, whole, p.dtype)
+        t.send("weights of experts", "all-gather", EDP, whole, p.dtype, backward=True)
+        t.send("gradients of experts", "reduce-scatter", EDP, whole, s.regathers, backward=True)
+
+    def backward(g: Gradients) -> Gradients:
+        held = [m for m in t.storages if m.death == ALWAYS and m.made_by.endswith(REGATHERED)]
+        for m in held:
+            m.death = t.clock + 1
+        t.reduced = t.clock + 1
+        buffers = _whole(t, w, "reduce-scatter input", s.regathers)
+        for m in t.storages:
+            if m.gradient_of in names:
+                m.kind, m.gradient_of, m.death = "temporary", "", t.clock + 1
+        for b in buffers:
+            b.storage.death = ALWAYS
+        for p in w.every:
+            shard = t.new("reduced gradient", fsdp_cut(p.shape, "resident", True), s.regathers)
+            shard.storage.death = ALWAYS
+        return [g[0]]
+
+    out = Tensor(x.storage, x.shape, x.dtype, False)
+    t.finish("gather experts", [x], out, [], backward)
+    return out, gathered
+
+
+REGATHERED = "reshard experts"
+
+
+def _regathered(t: Tape, s: Structure, x: Tensor, w: Weights, gathered: list[Tensor]) -> Tensor:
+    """x, when FSDP2 has freed the experts' weights; in backward it gathers them here."""
+    if not s.regathers:
+        return x
+    t.use(*gathered)
+
+    def backward(g: Gradients) -> Gradients:
+        for m in _whole(t, w, "gathered again"):
+            m.storage.death = ALWAYS
+        return [g[0]]
+
+    out = Tensor(x.storage, x.shape, x.dtype, False)
+    t.finish(REGATHERED, [x], out, [], backward)
+    return out
+
+
+def _summed(t: Tape, x: Tensor, result: Shape) -> Tensor:
+    """The rows of each token, summed. Backward copies the sum's gradient to each."""
+    t.start("sum over experts", x)
+    out = t.new("sum over experts", result, x.dtype)
+    t.finish("sum over experts", [x], out, [], lambda g: [t.new("rows grad", x.shape, x.dtype)])
+    return out

@@ -1,0 +1,313 @@
+"""Megatron: Megatron-Core's mixtures of experts and latent attention, with TE's kernels.
+
+Follows megatron/core/transformer (moe/*.py, multi_latent_attention.py) at 23e00ed (October 2025)
+and transformer_engine/pytorch 2.11 (module/grouped_linear.py, permutation.py), with permutation and
+rotary embedding fused. Nothing is dropped. Where routing is balanced, a rank's experts together get
+as many rows as its own tokens need, tokens x TOP_K; else the fullest rank's get more (ARRIVED).
+Ranks that share each expert (ETP) gather the rows of all of them, and compute a part of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memcore.layers.experts import ROWS, normalised, top_k
+from memcore.layers.ops import QUERIES, rms_norm
+from memcore.tape import fused
+from memcore.tape.dims import (
+    ARRIVED,
+    COMPUTED,
+    CP,
+    EP,
+    ETP,
+    EXPANDED,
+    EXPERT_F,
+    EXPERT_FUSED,
+    EXPERTS,
+    HEADS,
+    KV_RANK,
+    LATENT,
+    Q_RANK,
+    ROTARY,
+    ROUTED,
+    ROW_MAP,
+    SEQ,
+    TOP_K,
+    TP,
+    V_DIM,
+    B,
+    D,
+    Factor,
+    Q,
+    S,
+    Shape,
+)
+from memcore.tape.primitives import (
+    add,
+    cast,
+    gather,
+    heads_first,
+    keeps_result,
+    linear,
+    softmax,
+    split,
+)
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Gradients, Tape, Tensor
+
+OWN: Shape = (B, S / CP / SEQ)  # the tokens that this rank routes
+RESULTS: Shape = (B, HEADS / TP, S / CP, V_DIM)
+EXPERT_STACK = EXPERTS / EP  # the experts of one rank
+
+Shared = Callable[[Tape, Structure, Tensor], Tensor]
+
+
+def mixture(
+    t: Tape, s: Structure, x: Tensor, score: str = "softmax", shared: Shared | None = None
+) -> Tensor:
+    """MoELayer with MoEAlltoAllTokenDispatcher and TEGroupedMLP: (batch, sequence, D) to the same.
+
+    Kept for backward: x (by the router and the shared experts), the rows that fc1 reads, those that
+    fc2 reads, fc1's result and each row's weight (by the weighted SwiGLU), and maps of rows. Four
+    more tensors of ROWS have names until the layer's forward returns.
+
+    score    'softmax' or 'sigmoid', of the router's logits
+    shared   experts that every token passes, run while rows are under way
+    """
+    sent, here = ROUTED, ARRIVED if s.exchanges else ROUTED
+    weights = router(t, s, x, score)
+    dispatched, row_map = _permuted(t, x, weights)
+    arrived = [_exchanged(t, s, rows, "dispatch", here) for rows in dispatched]
+    beside = shared(t, s, x) if shared else None
+    collected = [_collected(t, s, rows) for rows in arrived]
+    rows, weight = _sorted(t, collected, "sort by expert")
+    with t.scope("experts"):
+        both = grouped_linear(t, "linear_fc1", rows, D, EXPERT_FUSED / ETP)
+        product = weighted_swiglu(t, both, weight, s.traits.activation)
+        result = grouped_linear(t, "linear_fc2", product, EXPERT_F / ETP, D)
+    (sorted_back,) = _sorted(t, [result], "sort by rank")
+    t.use(result)
+    back = _shared_out(t, s, sorted_back, here)
+    out = _unpermuted(t, _exchanged(t, s, back, "combine", sent), row_map)
+    if beside:
+        out = add(t, out, beside, "routed and shared")
+    t.use(dispatched[0], arrived[0], back)
+    return out
+
+
+def router(t: Tape, s: Structure, x: Tensor, score: str) -> Tensor:
+    """TopKRouter: each token's weight for every expert, zero where it is not sent, (OWN, EXPERTS).
+
+    Logits have the dtype of x, scores are taken in fp32 (moe_router_dtype is not set). Weights that
+    are to add up to one come from a softmax of the TOP_K largest logits.
+    """
+    shape = (*OWN, EXPERTS)
+    with t.scope("router"):
+        logits = _gating(t, x)
+        if score == "softmax" and s.traits.router_normalised:
+            largest, index = top_k(t, logits, "top_k")
+            chosen = softmax(t, cast(t, largest, "fp32", "largest (fp32)"), "softmax")
+            chosen = cast(t, chosen, x.dtype, "weights, cast")
+        else:
+            taken = softmax if score == "softmax" else keeps_result
+            scores = taken(t, cast(t, logits, "fp32", "logits (fp32)"), score)
+            chosen, index = top_k(t, cast(t, scores, x.dtype, "scores, cast"), "top_k")
+            if s.traits.router_normalised:
+                chosen = normalised(t, chosen, "weights, normalised")
+        t.start("scatter", chosen, index)
+        out = t.new("weights of all experts", shape, x.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            return [t.new("weights grad", (*OWN, TOP_K), x.dtype)]
+
+        t.finish("scatter", [chosen], out, [index], backward)
+        return out
+
+
+def _gating(t: Tape, x: Tensor) -> Tensor:
+    """RouterGatingLinearFunction: x W. Saves x; unlike Transformer Engine's linears it returns the
+    weight's gradient, which is added to the fp32 buffer then."""
+    w = t.parameter("weight", (EXPERTS, D))
+    flops = (2.0, (*OWN, D, EXPERTS))
+    t.start("gating", x, w, flops=[flops], product="mm")
+    out = t.new("logits", (*OWN, EXPERTS), x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new("input grad", x.shape, x.dtype), t.new("weight grad", w.shape, w.dtype)]
+
+    t.finish("gating", [x, w], out, [x], backward, flops=[(4.0, flops[1])])
+    return out
+
+
+def _permuted(t: Tape, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor]:
+    """moe_permute_with_probs: a copy of each token for each of its experts, and its weight there.
+
+    Saves where rows go (int32, 2 EXPERTS + 1 for each token). The dispatcher holds the weights and
+    the routing map (bool) as its attributes.
+    """
+    t.start("permute", x, weights)
+    routing = t.new("routing map", weights.shape, "bool")
+    row_map = t.new("row map", (*OWN, ROW_MAP), "int32")
+    outs = [t.new("rows to send", ROWS, x.dtype), t.new("weights to send", (ROUTED,), x.dtype)]
+
+    def backward(g: Gradients) -> Gradients:
+        return [
+            t.new(f"{n} grad", of.shape, of.dtype) for n, of in (("x", x), ("weights", weights))
+        ]
+
+    t.finish("permute", [x, weights], outs, [row_map, routing, weights], backward)
+    return outs, row_map
+
+
+def _unpermuted(t: Tape, rows: Tensor, row_map: Tensor) -> Tensor:
+    """moe_unpermute: the rows of each token, which are weighted already, summed. Saves the map."""
+    t.start("unpermute", rows, row_map)
+    out = t.new("summed rows", (*OWN, D), rows.dtype)
+    t.finish("unpermute", [rows], out, [row_map], lambda g: [t.new("rows grad", ROWS, rows.dtype)])
+    return out
+
+
+def _exchanged(t: Tape, s: Structure, x: Tensor, name: str, rows: Factor) -> Tensor:
+    """An all-to-all between expert-parallel ranks, by which so many rows come. Saves nothing;
+    without such ranks it is x."""
+    if not s.exchanges:
+        return x
+    t.start(name, x)
+    out = t.new(f"{name}, received", (rows, *x.shape[1:]), x.dtype)
+    most = x if x.shape[0] is ARRIVED else out  # what the fullest rank sends, or receives
+    t.send("rows of experts", "all-to-all", EP, most.shape, x.dtype)
+    t.send("gradients of rows", "all-to-all", EP, most.shape, x.dtype, backward=True)
+    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def _collected(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """An all-gather of rows between the ranks that share each expert, which is summed and cut in
+    backward. Saves nothing; without such ranks it is x."""
+    if not s.gathers:
+        return x
+    t.start("gather", x)
+    out = t.new("rows of every rank", (COMPUTED, *x.shape[1:]), x.dtype)
+    t.send("rows of experts", "all-gather", ETP, out.shape, x.dtype)
+    t.send("gradients of rows", "reduce-scatter", ETP, out.shape, x.dtype, backward=True)
+    t.finish("gather", [x], out, [], lambda g: [t.new("gather grad", x.shape, x.dtype)])
+    return out
+
+
+def _shared_out(t: Tape, s: Structure, x: Tensor, rows: Factor) -> Tensor:
+    """A reduce-scatter of the partial results of the ranks that share each expert: this rank's
+    rows, summed. Backward gathers. Saves nothing; without such ranks it is x."""
+    if not s.gathers:
+        return x
+    t.start("reduce-scatter", x)
+    out = t.new("rows of this rank", (rows, *x.shape[1:]), x.dtype)
+    t.send("results of experts", "reduce-scatter", ETP, x.shape, x.dtype)
+    t.send("gradients of results", "all-gather", ETP, x.shape, x.dtype, backward=True)
+    t.finish("reduce-scatter", [x], out, [], lambda g: [t.new("rows grad", x.shape, x.dtype)])
+    return out
+
+
+def _sorted(t: Tape, rows: list[Tensor], name: str) -> list[Tensor]:
+    """moe_sort_chunks_by_index: rows and what comes with them in another order. Saves its map."""
+    t.start(name, *rows)
+    row_map = t.new(f"{name}, row map", rows[0].shape[:1], "int32")
+    outs = [t.new(f"{name}, result", of.shape, of.dtype) for of in rows]
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{name} grad", of.shape, of.dtype) for of in rows]
+
+    t.finish(name, rows, outs, [row_map], backward)
+    return outs
+
+
+def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -> Tensor:
+    """TEGroupedLinear: each row times the weight of its expert. Saves x, or its copy in 8 bits.
+
+    Experts have a parameter each; they are stacked here, experts first.
+    """
+    w = t.parameter(f"{name}.weight", (EXPERT_STACK, into, width), narrow=t.narrow)
+    rows = x.shape[0]
+    flops = (2.0, (rows, width, into))
+    t.start(f"{name} grouped gemm", x, w, flops=[flops])
+    read, kept = [x], [x]
+    if t.narrow:
+        with t.scope(name):
+            read, kept = fused.narrowed(t, x, t.narrow, reused=False)
+    out = t.new(f"{name} out", (rows, into), x.dtype)
+    t.use(*read)
+
+    def backward(g: Gradients) -> Gradients:  # the weight's goes into the fp32 buffer
+        if t.narrow:
+            t.free(*fused.twice(t, t.narrow, out.shape, f"{name} output grad"))
+        t.read_and_write(w.storage, w.shape, "fp32")
+        return [t.new(f"{name} input grad", x.shape, x.dtype), None]
+
+    t.finish(f"{name} grouped gemm", [x, w], out, kept, backward, flops=[(4.0, flops[1])])
+    return out
+
+
+def weighted_swiglu(t: Tape, both: Tensor, weight: Tensor, kind: str) -> Tensor:
+    """WeightedSwiGLUFunction: act(gate) * up * weight in one kernel. Saves what it reads."""
+    t.start(f"weighted {kind}(gate) x up", both, weight)
+    out = t.new("weighted product", (both.shape[0], EXPERT_F / ETP), both.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [
+            t.new(f"{n} grad", of.shape, of.dtype)
+            for n, of in (("gate and up", both), ("weights", weight))
+        ]
+
+    t.finish(f"weighted {kind}(gate) x up", [both, weight], out, [both, weight], backward)
+    return out
+
+
+def latent_heads(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """MLASelfAttention up to its core: queries, keys (HEAD_DIM wide) and values (V_DIM wide).
+
+    Kept for backward: x, the compressed queries and latents before and after their norms (by the
+    norms and by the products that expand them). Queries turn where they are; keys and values are
+    written into tensors of their own, and what they were expanded to is freed.
+    """
+    bias = s.traits.attention_bias
+    if s.traits.compressed_queries:
+        q = linear(t, "linear_q_down_proj", x, D, Q_RANK, bias)
+        q = rms_norm(t, q, "q_layernorm", Q_RANK)
+        q = linear(t, "linear_q_up_proj", q, Q_RANK, Q / TP, bias=False)
+    else:
+        q = linear(t, "linear_q_proj", x, D, Q / TP, bias=False)
+    latent = linear(t, "linear_kv_down_proj", x, D, LATENT, bias)
+    kv, key = split(t, latent, [(*OWN, KV_RANK), (*OWN, ROTARY)])
+    key = gather(t, key)
+    kv = rms_norm(t, kv, "kv_layernorm", KV_RANK)
+    both = linear(t, "linear_kv_up_proj", kv, KV_RANK, EXPANDED / TP, bias=False)
+    q = _turned_queries(t, q)
+    k, v = _turned_keys(t, both, key)
+    return q, k, v
+
+
+def _angles(t: Tape) -> list[Tensor]:
+    return [t.shared(f"rotary {n}", (S / CP, ROTARY), t.parameter_dtype) for n in ("cos", "sin")]
+
+
+def _turned_queries(t: Tape, q: Tensor) -> Tensor:
+    """ApplyMLARotaryEmbQ: writes over the queries, and over their gradient. Saves the angles."""
+    tables = _angles(t)
+    q = heads_first(t, q, QUERIES, copies_grad=False)
+    t.start("q_rotary", q, *tables)
+    out = fused.over(q)
+    t.finish("q_rotary", [q], out, tables, lambda g: g)
+    return out
+
+
+def _turned_keys(t: Tape, both: Tensor, key: Tensor) -> list[Tensor]:
+    """ApplyMLARotaryEmbKV: keys of every head, with the one turned key at their end, and values.
+    Saves the angles."""
+    tables = _angles(t)
+    t.start("kv_rotary", both, key, *tables)
+    outs = [t.new("keys", QUERIES, both.dtype), t.new("values", RESULTS, both.dtype)]
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{n} grad", of.shape, of.dtype) for n, of in (("kv", both), ("key", key))]
+
+    t.finish("kv_rotary", [both, key], outs, tables, backward)
+    return outs

@@ -1,0 +1,570 @@
+"""Ops: the parts that decoder layers are built from, written in primitives.
+
+One function per part. Shapes are (batch, sequence, width) unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from memcore.tape import fused
+from memcore.tape.dims import (
+    BESIDE_V,
+    BIASED_KV,
+    CLASSES,
+    CP,
+    FUSED,
+    HALF_ROTARY,
+    HEAD_DIM,
+    HEADS,
+    KEPT,
+    KV,
+    KV_HEADS,
+    LABELS,
+    MASKED,
+    MASKED_KV,
+    ONE,
+    QKV,
+    REACH,
+    REPEATED,
+    ROTARY,
+    SEQ,
+    SHARED_F,
+    SHARED_FUSED,
+    TP,
+    VOCAB,
+    B,
+    D,
+    F,
+    Factor,
+    Q,
+    S,
+    Shape,
+)
+from memcore.tape.kinds import CHUNKED, EVERY, SLIDING
+from memcore.tape.primitives import (
+    add,
+    cast,
+    contiguous,
+    dropout,
+    embedding,
+    flash_attention,
+    heads_first,
+    keeps_input,
+    keeps_result,
+    linear,
+    log_softmax,
+    matmul,
+    mean,
+    multiply,
+    nll_loss,
+    power,
+    rotate,
+    scale,
+    shift,
+    softmax,
+    split,
+    wanted,
+)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, FIRST, Structure
+from memcore.tape.tape import Gradients, Tape, Tensor
+
+FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
+TOKENS: Shape = (B, S / CP)
+HIDDEN: Shape = (B, S / CP / SEQ, D)  # the residual stream
+QUERIES: Shape = (B, HEADS / TP, S / CP, HEAD_DIM)
+KEYS: Shape = (B, KV_HEADS / TP, S / CP, HEAD_DIM)
+REPEATED_KEYS: Shape = (B, REPEATED, S / CP, HEAD_DIM)
+SCORES: Shape = (B, HEADS / TP, S / CP, S)
+PRODUCT: Shape = (*SCORES, HEAD_DIM)
+UNMASKED: Shape = (2, *PRODUCT)  # of a product that no causal mask halves
+WINDOWED: Shape = (B, HEADS / TP, S / CP, REACH, HEAD_DIM)
+
+
+def slides(kind: str) -> bool:
+    """Whether a layer of this kind sees a window of tokens, or those of its chunk."""
+    return kind.startswith((SLIDING, CHUNKED))
+
+
+def mask_of(kind: str) -> str:
+    """The name of the mask that a layer of this kind is given."""
+    limit = next((word for word in (SLIDING, CHUNKED) if kind.startswith(word)), "causal")
+    return f"{limit} mask"
+
+
+def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
+    """transformers' usual RMSNorm: normalised in fp32, cast back, times the weight."""
+    with t.scope(name):
+        if t.kernels == "megatron":
+            return fused.norm(t, x, width, mean=False)
+        if t.kernels == "liger":
+            return fused.rms_norm(t, x, width, in_place=True)
+        w = t.parameter("weight", (width,))
+        return multiply(t, cast(t, _normalised(t, x), x.dtype, "normalised, cast"), w, "weighted")
+
+
+def rms_norm_fp32_weight(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
+    """OLMo 2's RMSNorm: the weight multiplies in fp32, the product is cast back."""
+    with t.scope(name):
+        if t.kernels == "liger":
+            return fused.rms_norm(t, x, width, in_place=False)
+        w = t.parameter("weight", (width,))
+        return cast(t, multiply(t, _normalised(t, x), w, "weighted"), x.dtype, "cast")
+
+
+def rms_norm_plus_one(
+    t: Tape, x: Tensor, name: str, width: Factor = D, contiguous: bool = True
+) -> Tensor:
+    """Gemma's RMSNorm: in fp32 throughout, times 1 + weight, cast back."""
+    with t.scope(name):
+        if t.kernels == "liger":
+            return fused.rms_norm(t, x, width, in_place=False, contiguous=contiguous)
+        w = t.parameter("weight", (width,))
+        normal = _normalised(t, x)
+        factor = shift(t, cast(t, w, "fp32", "weight (fp32)"), "1 + weight")
+        return cast(t, multiply(t, normal, factor, "weighted"), x.dtype, "cast")
+
+
+def l2_norm(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Llama 4's norm of queries and keys: no weight."""
+    with t.scope(name):
+        return cast(t, _normalised(t, x), x.dtype, "normalised, cast")
+
+
+def _normalised(t: Tape, x: Tensor) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) in fp32."""
+    x32 = cast(t, x, "fp32", "x (fp32)")
+    square = power(t, x32, "square")
+    rstd = keeps_result(t, shift(t, mean(t, square, "variance"), "variance + eps"), "rsqrt")
+    return multiply(t, x32, rstd, "normalised")
+
+
+def activation(t: Tape, x: Tensor, kind: str) -> Tensor:
+    """The MLP's nonlinearity; composed ones keep every step."""
+    if kind == "relu":
+        return keeps_result(t, x, "relu")
+    if kind in ("silu", "gelu"):
+        return keeps_input(t, x, kind)
+    with t.scope(kind):
+        if kind == "relu2":
+            return power(t, keeps_result(t, x, "relu"), "square")
+        if kind == "quick_gelu":  # x sigmoid(a x)
+            return multiply(t, x, keeps_result(t, scale(t, x, "a x"), "sigmoid"), "product")
+        half = scale(t, x, "x / 2")
+        if kind == "gelu_new":  # x/2 (1 + tanh(a (x + b x^3)))
+            inner = add(t, x, scale(t, power(t, x, "cube"), "cube scaled"), "x + cube")
+            inner = scale(t, inner, "inner")
+        else:  # gelu_fast: x/2 (1 + tanh(a x (1 + b x x)))
+            square = multiply(t, scale(t, x, "b x"), x, "b x x")
+            inner = multiply(t, scale(t, x, "a x"), shift(t, square, "1 + b x x"), "inner")
+        tanh = keeps_result(t, inner, "tanh")
+        return multiply(t, half, shift(t, tanh, "1 + tanh"), "product")
+
+
+def gated_mlp(
+    t: Tape, s: Structure, x: Tensor, width: Factor = F / TP, name: str = "mlp"
+) -> Tensor:
+    """down(act(gate(x)) * up(x)): four tensors of that width are kept."""
+    kind, bias = s.traits.activation, s.traits.mlp_bias
+    if t.kernels == "megatron":
+        return fused_gated_mlp(t, s, x, width, name)
+    with t.scope(name):
+        gate = linear(t, "gate_proj", x, D, width, bias)
+        if t.kernels == "liger" and kind in FUSED_GATES:
+            up = linear(t, "up_proj", x, D, width, bias)
+            product = fused.gated(t, gate, up, f"{kind}(gate) x up")
+        else:
+            gate = activation(t, gate, kind)
+            up = linear(t, "up_proj", x, D, width, bias)
+            product = multiply(t, gate, up, f"{kind}(gate) x up")
+        out = linear(t, "down_proj", product, width, D, bias)
+        t.use(x)  # has a name until the MLP returns
+        return out
+
+
+# The width of gate and up side by side, by that of one.
+BOTH: dict[Factor, Factor] = {F / TP: FUSED / TP, SHARED_F / TP: SHARED_FUSED / TP}
+
+
+def fused_gated_mlp(
+    t: Tape, s: Structure, x: Tensor, width: Factor = F / TP, name: str = "mlp"
+) -> Tensor:
+    """Phi-3's: gate and up come from one product of twice the width."""
+    kind, bias = s.traits.activation, s.traits.mlp_bias
+    with t.scope(name):
+        both = linear(t, "gate_up_proj", x, D, BOTH[width], bias)
+        if t.kernels == "megatron":
+            product = fused.activated(t, both, (*both.shape[:-1], width), f"{kind}(gate) x up")
+            return linear(t, "down_proj", product, width, D, bias)
+        gate, up = split(t, both, [(*TOKENS, F / TP)] * 2)
+        if t.kernels == "liger" and kind in FUSED_GATES:
+            gate, up = (contiguous(t, x, x.shape, "contiguous") for x in (gate, up))
+            product = fused.gated(t, gate, up, f"{kind}(gate) x up")
+            t.use(both)  # its halves have names until the MLP returns
+        else:
+            product = multiply(t, up, activation(t, gate, kind), f"up x {kind}(gate)")
+        out = linear(t, "down_proj", product, F / TP, D, bias=False)
+        t.use(x)
+        return out
+
+
+def plain_mlp(
+    t: Tape, x: Tensor, kind: str, bias: bool, names: tuple[str, str], transposed: bool = False
+) -> Tensor:
+    """project(act(expand(x)))."""
+    h = linear(t, names[0], x, D, F / TP, bias, transposed)
+    if t.kernels == "megatron":
+        return linear(t, names[1], fused.activated(t, h, h.shape, kind), F / TP, D, bias)
+    return linear(t, names[1], activation(t, h, kind), F / TP, D, bias, transposed)
+
+
+def attention_core(
+    t: Tape,
+    s: Structure,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kind: str,
+    softmax_fp32: bool = True,
+    always_masked: bool = False,
+    joint_v: bool = False,
+) -> Tensor:
+    """From heads to their joined outputs, (batch, sequence, Q). Causal, within the kind's window,
+    or every token to every other.
+
+    always_masked   the model passes SDPA a mask even where its causal flag would do
+    joint_v         v is a part of a joint projection, beside rotated copies of q and k
+    """
+
+    def run(heads: Sequence[Tensor]) -> Tensor:
+        q, k, v = heads
+        if s.attention == "eager":
+            return _eager_core(t, s, q, k, v, kind, softmax_fp32, joint_v)
+        return _fused_core(t, s, q, k, v, kind, always_masked, joint_v)
+
+    return core(t, run, q, k, v)
+
+
+def core(t: Tape, run: Callable[[Sequence[Tensor]], Tensor], *heads: Tensor) -> Tensor:
+    """Attention from its heads to their joined outputs, run again in backward where a plan says so.
+
+    Only this is what Megatron and Korthikanti et al. (2022) recompute selectively.
+    """
+
+    def shared(heads: Sequence[Tensor]) -> Tensor:
+        _passed_around(t, *heads[1:3])
+        return run(heads)
+
+    with t.scope("core"):
+        return t.checkpoint("checkpoint", shared, heads) if t.core else shared(heads)
+
+
+def _passed_around(t: Tape, k: Tensor, v: Tensor) -> None:
+    """What context-parallel ranks send each other: keys and values pass through all of them while
+    each attends to those that it has, and in backward their gradients too. As many bytes as to
+    gather them all (Liu et al., Ring Attention)."""
+    one, again = (1.0, PRODUCT), (1.25, PRODUCT)  # attention's FLOPs, a share for each transfer
+    for of, name in ((k, "keys"), (v, "values")):
+        whole = tuple(S if f is S / CP else f for f in of.shape)
+        t.send(name, "all-gather", CP, whole, of.dtype, behind=one, attention=True)
+        if of.needs_grad:
+            for what, kind in ((name, "all-gather"), (f"gradients of {name}", "reduce-scatter")):
+                t.send(what, kind, CP, whole, of.dtype, True, again, attention=True)
+
+
+def _fused_core(
+    t: Tape,
+    s: Structure,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kind: str,
+    always_masked: bool,
+    joint_v: bool,
+) -> Tensor:
+    """One kernel; no scores in HBM."""
+    lse = (B, HEADS / TP, S / CP)
+    product, kept = (WINDOWED if slides(kind) else PRODUCT), []
+    if kind == EVERY:
+        product = UNMASKED
+    by_sequence = s.traits.masked_images and kind != EVERY
+    if s.attention == "sdpa" and (slides(kind) or always_masked or by_sequence):
+        reach = S if always_masked or by_sequence else MASKED
+        sequences = B if by_sequence else 1  # else a view for every sequence
+        t.use(t.shared(mask_of(kind), (sequences, 1, S / CP, reach), "bool"))
+        kept.append(t.new("mask as bias", (B, 1, S / CP, reach), v.dtype))
+        product = PRODUCT
+        if slides(kind) or by_sequence:
+            heads = BIASED_KV if by_sequence else MASKED_KV
+            k, v = (contiguous(t, x, (B, heads, S / CP, HEAD_DIM), f"{n}, repeated")
+                    for x, n in ((k, "k"), (v, "v")))  # fmt: skip
+            if joint_v:
+                beside = (B, BESIDE_V, S / CP, HEAD_DIM)
+                kept.append(t.new("q and k beside v, as projected", beside, v.dtype))
+    out = flash_attention(t, q, k, v, lse, product, s.attention, kept)
+    return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
+
+
+def _eager_core(
+    t: Tape,
+    s: Structure,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kind: str,
+    softmax_fp32: bool,
+    joint_v: bool,
+) -> Tensor:
+    """Scores and probabilities as tensors; keys and values repeated to every query head."""
+    if t.kernels == "megatron":
+        return _fused_softmax_core(t, s, q, k, v)
+    q = contiguous(t, q, QUERIES, "q, contiguous")
+    k = contiguous(t, k, REPEATED_KEYS, "k, repeated")
+    v = contiguous(t, v, (*TOKENS, KEPT) if joint_v else REPEATED_KEYS, "v, repeated")
+    scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
+    if s.traits.attention_softcap:
+        capped = keeps_result(t, scale(t, scores, "scores / cap"), "tanh")
+        scores = scale(t, capped, "scores, capped")
+    if kind != EVERY:
+        scores = masked(t, scores, mask_of(kind))
+    return weighted_values(t, s, scores, v, softmax_fp32)
+
+
+def _fused_softmax_core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Megatron's DotProductAttention: scaled products, and FusedScaleMaskSoftmax, one kernel in 16
+    bits that keeps its result (megatron/core/transformer/dot_product_attention.py)."""
+    q = contiguous(t, q, QUERIES, "q, contiguous")
+    k = contiguous(t, k, REPEATED_KEYS, "k, repeated")
+    v = contiguous(t, v, REPEATED_KEYS, "v, repeated")
+    scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores")
+    return weighted_values(t, s, scores, v, softmax_fp32=False)
+
+
+def masked(t: Tape, scores: Tensor, name: str) -> Tensor:
+    """Scores plus the additive mask that the model made once."""
+    mask = t.shared(name, (B, 1, S / CP, S), t.parameter_dtype)
+    return add(t, scores, mask, "scores, masked")
+
+
+def weighted_values(
+    t: Tape,
+    s: Structure,
+    scores: Tensor,
+    v: Tensor,
+    softmax_fp32: bool,
+    each: Shape = QUERIES,
+    joined: Factor = Q / TP,
+) -> Tensor:
+    """softmax(scores) @ v, heads joined; `each` is the result by heads, `joined` its width."""
+    low = v.dtype
+    if softmax_fp32 or t.autocast:
+        scores = cast(t, scores, "fp32", "scores (fp32)")
+    probabilities = softmax(t, scores, "softmax")
+    probabilities = cast(t, probabilities, low, "probabilities")
+    if s.traits.attention_dropout:
+        probabilities = dropout(t, probabilities, "attn_dropout")
+    out = matmul(t, probabilities, v, each, S, "weighted values")
+    return contiguous(t, out, (*TOKENS, joined), "joined heads")
+
+
+def rotary_tables(
+    t: Tape, which: str = "", dtype: str = "", width: Factor = ROTARY
+) -> tuple[Tensor, Tensor]:
+    """cos and sin, made once by the model; `which` names one of several pairs."""
+    shape = (1, 1, S / CP, width)
+    of = dtype or t.parameter_dtype
+    return t.shared(f"rotary cos{which}", shape, of), t.shared(f"rotary sin{which}", shape, of)
+
+
+def rotary(
+    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor], tokens_first: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Rotated queries and keys, in the dtype they had. `tokens_first`: they are whole tensors that
+    lie in memory as (B, S, heads, head_dim)."""
+    if t.kernels == "megatron":
+        return fused.turned(t, q, "q_rotary"), fused.turned(t, k, "k_rotary")
+    if t.kernels == "liger":
+        return fused.rotary(t, q, k, tables, not tokens_first, t.attention == "eager")
+    q32 = rotate(t, q, *tables, HALF_ROTARY, "q_rotary")
+    k32 = rotate(t, k, *tables, HALF_ROTARY, "k_rotary")
+    if tables[0].dtype != t.parameter_dtype:  # fp32 tables: the result is cast back
+        return cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
+    return q32, k32
+
+
+def rotary_pairs(
+    t: Tape, x: Tensor, tables: tuple[Tensor, Tensor], name: str, sliced: bool
+) -> Tensor:
+    """Two halves of a head's dimensions turned against each other, the results side by side.
+
+    sliced   the halves are every other dimension; else the first and the second half
+    """
+    half = (*x.shape[:-1], HALF_ROTARY)
+    cos, sin = (Tensor(of.storage, (1, 1, S / CP, HALF_ROTARY), of.dtype, False) for of in tables)
+    with t.scope(name):
+        one, two = split(t, x, [half, half], sliced)
+        a = add(t, multiply(t, one, cos, "one cos"), multiply(t, two, sin, "two sin"), "first")
+        b = add(t, multiply(t, two, cos, "two cos"), multiply(t, one, sin, "one sin"), "second")
+        return contiguous(t, a, x.shape, "joined", other=b)
+
+
+def complex_rotary(t: Tape, q: Tensor, k: Tensor, at_once: bool) -> tuple[Tensor, Tensor]:
+    """Pairs of dimensions as complex numbers in fp32, times one table; cast back in the end.
+
+    at_once   both products are there before either is cast
+    """
+    table = t.shared("rotary cos and sin", (1, 1, S / CP, ROTARY), "fp32")
+    q32, k32 = cast(t, q, "fp32", "q (fp32)"), cast(t, k, "fp32", "k (fp32)")
+    q_turned = multiply(t, q32, table, "q_rotary")
+    if at_once:
+        k_turned = multiply(t, k32, table, "k_rotary")
+    q_out = cast(t, q_turned, q.dtype, "q_rotary, cast")
+    if not at_once:
+        k_turned = multiply(t, k32, table, "k_rotary")
+    k_out = cast(t, k_turned, k.dtype, "k_rotary, cast")
+    t.use(q32, k32, *([q_turned] if at_once else []))
+    return q_out, k_out
+
+
+def partial_rotary(
+    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Only the first ROTARY dimensions of a head turn; the result is put together anew."""
+    if t.kernels == "liger":
+        return rotary(t, q, k, tables, tokens_first=False)
+
+    def turned(x: Tensor, name: str) -> Tensor:
+        rotated, rest = split(t, x, [(*x.shape[:-1], ROTARY), x.shape], sliced=True)
+        rotated = rotate(t, rotated, *tables, HALF_ROTARY, name)
+        return contiguous(t, rotated, x.shape, f"{name}, joined", other=rest)
+
+    return turned(q, "q_rotary"), turned(k, "k_rotary")
+
+
+def query_key_value(t: Tape, s: Structure, x: Tensor, bias: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Three projections, or a joint one in Megatron."""
+    if t.kernels == "megatron":
+        joint = linear(t, "linear_qkv", x, D, QKV / TP, bias)
+        widths: list[Shape] = [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)]
+        q, k, v = split(t, joint, widths)
+        return q, k, contiguous(t, v, v.shape, "v, contiguous")
+    return (
+        linear(t, "q_proj", x, D, Q / TP, bias),
+        linear(t, "k_proj", x, D, KV / TP, bias),
+        linear(t, "v_proj", x, D, KV / TP, bias),
+    )
+
+
+def value_heads(t: Tape, s: Structure, v: Tensor) -> Tensor:
+    return heads_first(t, v, KEYS, copies_grad=s.attention == "eager")
+
+
+def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor:
+    """Token embedding; `embeddings_scaled` multiplies it by a number."""
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    joined = s.traits.tied_embeddings or (s.depths is not None and s.depths.table == FIRST)
+    x = wanted(t, embedding(t, name, ids, VOCAB / TP, D, joined))
+    return scale(t, x, "scaled") if s.traits.embeddings_scaled else x
+
+
+def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:
+    """Logits, their fp32 copy, log-softmax and loss, as transformers' ForCausalLMLoss runs them."""
+    if s.cross_entropy == VALUE:
+        return value_head(t, x, width)
+    if s.head == EMBEDDING:
+        return x
+    if s.head == CLASSIFICATION:
+        return sequence_classifier(t, s, x, width)
+    tied = s.traits.tied_embeddings
+    if s.cross_entropy == "chunked":
+        with t.scope("loss"):
+            labels = t.new("labels", (LABELS,), "int64")
+        return fused.linear_cross_entropy(t, x, labels, width, tied)
+    return logits_loss(t, s, linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied))
+
+
+def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
+    """The loss of logits, which a model may scale or cap first."""
+    if s.traits.logits_scaled:
+        logits = scale(t, logits, "logits, scaled")
+    if s.traits.logits_softcap:
+        capped = keeps_result(t, scale(t, logits, "logits / cap"), "logits tanh")
+        logits = scale(t, capped, "logits, capped")
+    with t.scope("loss"):
+        labels = t.new("labels", (LABELS,), "int64")
+        if t.kernels == "megatron" and s.cross_entropy == "eager":
+            return fused.vocabulary_cross_entropy(t, logits, labels)
+        if s.cross_entropy == "fused":
+            loss = fused.cross_entropy(t, logits, labels)
+            t.use(logits)
+            return loss
+        logits32 = cast(t, logits, "fp32", "logits (fp32)")
+        flat = heads_first(t, logits32, (*TOKENS, VOCAB / TP), copies_grad=False)
+        logp = log_softmax(t, flat, "log_softmax")
+        loss = nll_loss(t, logp, labels)
+        t.use(logits)  # the model's output holds the logits until it returns
+        return loss
+
+
+def labelled_loss(t: Tape, logits: Tensor) -> Tensor:
+    """torch.nn.CrossEntropyLoss on the logits as they are, a label for each row."""
+    with t.scope("loss"):
+        labels = t.new("labels", logits.shape[:-1], "int64")
+        read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
+        loss = nll_loss(t, softmax(t, read, "log_softmax"), labels)
+        t.use(read, logits)  # the model's output holds the logits until it returns
+        return loss
+
+
+def sequence_classifier(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:
+    """transformers' GenericForSequenceClassification: a number for each class and token, of which
+    those of each sequence's last token are kept."""
+    logits = linear(t, "score", x, width, CLASSES, bias=False)
+    t.start("of the last tokens", logits)
+    rows, last = t.new("sequences", (B,), "int64"), t.new("last tokens", (B,), "int64")
+    chosen = t.new("of the last tokens", (B, CLASSES), logits.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new("score grad", logits.shape, logits.dtype)]
+
+    t.finish("of the last tokens", [logits], chosen, [rows, last], backward)
+    return classes_loss(t, s, chosen)
+
+
+def classes_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
+    """transformers' ForSequenceClassificationLoss: of one class the squared error of its number."""
+    if not s.one_class:
+        return labelled_loss(t, logits)
+    with t.scope("loss"):
+        targets = t.new("labels", (B,), logits.dtype)
+        read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
+        if t.autocast:
+            targets = cast(t, targets, "fp32", "labels (fp32)")
+        t.start("squared error", read, targets)
+        loss = t.new("loss", (), read.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            return [t.new("logits grad", read.shape, read.dtype)]
+
+        t.finish("squared error", [read], loss, [read, targets], backward)
+        return loss
+
+
+VALUE = "value"  # in place of a loss on tokens: one number for each of them, as a critic has
+
+
+def value_head(t: Tape, x: Tensor, width: Factor = D) -> Tensor:
+    """A critic's head (transformers' ForTokenClassification with one label): one number for each
+    token, and the squared error of its fp32 copy."""
+    values = cast(t, linear(t, "score", x, width, ONE, bias=True), "fp32", "values (fp32)")
+    with t.scope("loss"):
+        returns = t.new("returns", values.shape, "fp32")
+        t.start("squared error", values, returns)
+        difference = t.new("difference", values.shape, "fp32")
+        loss = t.new("loss", (), "fp32")
+
+        def backward(g: Gradients) -> Gradients:
+            return [t.new("values grad", values.shape, "fp32")]
+
+        t.finish("squared error", [values], loss, [difference], backward)
+        return loss

@@ -1,0 +1,132 @@
+"""Recurrent: layers that keep one state of a whole sequence, however long it is.
+
+Mamba-2's mixer and Qwen's gated delta net are alike in shape: heads of values, fewer heads of keys
+and queries (B and C of a state space model), a convolution over the last few tokens of all three,
+and for each head a matrix of what values left under which key. New tokens are taken a span at a
+time, as products: mamba_ssm's mamba_chunk_scan_combined, and chunk_gated_delta_rule of
+flash-linear-attention. vLLM runs both.
+
+What training keeps of them is not declared: Family.trained says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore.layers.ops import TOKENS, rms_norm
+from memcore.tape.dims import (
+    BETWEEN,
+    CONVOLVED,
+    GATED_IN,
+    KEPT_TOKENS,
+    KERNEL,
+    SPAN,
+    SSM_DIM,
+    SSM_GROUPS,
+    SSM_HEADS,
+    SSM_IN,
+    SSM_INNER,
+    SSM_PAIRS,
+    SSM_STATE,
+    TP,
+    B,
+    D,
+    Shape,
+)
+from memcore.tape.primitives import contiguous, heads_first, keeps_input, linear, multiply, split
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Gradients, Tape, Tensor
+
+STATE: Shape = (SSM_HEADS / TP, SSM_DIM, SSM_STATE)  # what a layer keeps of a sequence,
+CONVOLUTION: Shape = (CONVOLVED / TP, KEPT_TOKENS)  # and of its last tokens
+VALUES: Shape = (*TOKENS, SSM_INNER / TP)
+HEADS: Shape = (*TOKENS, SSM_HEADS / TP, SSM_DIM)
+SCAN = "scan"
+
+_TOKEN_HEADS: Shape = (*TOKENS, SSM_HEADS / TP)
+_BY_STATE: Shape = (*_TOKEN_HEADS, SSM_DIM, SSM_STATE)
+_BY_KEY: Shape = (*_TOKEN_HEADS, SPAN, SSM_STATE)
+_BY_VALUE: Shape = (*_TOKEN_HEADS, SPAN, SSM_DIM)
+Flops = Sequence[tuple[float, Shape]]
+
+# C B^T for each group, its causal half times x for each head, B^T x into the state, C of the state
+# (mamba_ssm/ops/triton/ssd_combined.py: _mamba_chunk_scan_combined_fwd).
+MAMBA2: Flops = (
+    (2.0, (*TOKENS, SSM_GROUPS / TP, SPAN, SSM_STATE)),
+    (1.0, _BY_VALUE),
+    (4.0, _BY_STATE),
+)
+# K K^T, the inverse of its triangle and what that makes of keys and values; what the state already
+# says of these, and what is written; Q K^T times values, Q of the state (fla/ops/gated_delta_rule/
+# chunk.py: chunk_gated_delta_rule_fwd).
+DELTA: Flops = (
+    (6.0, _BY_KEY),
+    (4.0, _BY_VALUE),
+    (6.0, _BY_STATE),
+    (2 / 3, (*_TOKEN_HEADS, SPAN, SPAN)),
+)
+
+
+def mamba2_mixer(t: Tape, s: Structure, x: Tensor, name: str = "mamba") -> Tensor:
+    """Mamba-2: one projection to gate, values, keys, queries and steps; (batch, sequence, D)."""
+    traits = s.traits
+    with t.scope(name):
+        joint = linear(t, "in_proj", x, D, SSM_IN / TP, traits.recurrence_bias)
+        widths: list[Shape] = [VALUES, (*TOKENS, CONVOLVED / TP), _TOKEN_HEADS]
+        gate, mixed, steps = split(t, joint, widths)
+        mixed = _convolved(t, mixed, traits.convolution_bias)
+        heads = [t.parameter(n, (SSM_HEADS / TP,)) for n in ("dt_bias", "A_log", "D")]
+        out = _scan(t, (mixed, steps, *heads), MAMBA2, "fp32")
+        out = multiply(t, out, keeps_input(t, gate, "silu"), "gated")
+        if traits.recurrence_normed:
+            out = rms_norm(t, out, "norm", SSM_INNER / TP)
+        return linear(t, "out_proj", out, SSM_INNER / TP, D, traits.recurrence_out_bias)
+
+
+def gated_delta_net(t: Tape, s: Structure, x: Tensor, name: str = "linear_attn") -> Tensor:
+    """Qwen3-Next's linear attention (Yang et al., Gated Delta Networks); (batch, sequence, D)."""
+    with t.scope(name):
+        joint = linear(t, "in_proj_qkvz", x, D, GATED_IN / TP, bias=False)
+        pairs = linear(t, "in_proj_ba", x, D, SSM_PAIRS / TP, bias=False)
+        mixed, gate = split(t, joint, [(*TOKENS, CONVOLVED / TP), VALUES])
+        mixed = contiguous(t, mixed, mixed.shape, "queries, keys and values")
+        mixed = _convolved(t, mixed, bias=False)
+        heads = [t.parameter(n, (SSM_HEADS / TP,)) for n in ("dt_bias", "A_log")]
+        out = _scan(t, (mixed, pairs, *heads), DELTA, t.parameter_dtype)
+        out = rms_norm(t, heads_first(t, out, HEADS, copies_grad=False), "norm", SSM_DIM)
+        gate = heads_first(t, gate, HEADS, copies_grad=False)
+        out = multiply(t, out, keeps_input(t, gate, "silu"), "gated")
+        out = heads_first(t, out, VALUES, copies_grad=False)
+        return linear(t, "out_proj", out, SSM_INNER / TP, D, bias=False)
+
+
+def _convolved(t: Tape, x: Tensor, bias: bool) -> Tensor:
+    """Each channel's last KERNEL tokens, weighted and summed, through silu: one kernel."""
+    with t.scope("conv1d"):
+        w = [t.parameter("weight", (CONVOLVED / TP, 1, KERNEL))]
+        w += [t.parameter("bias", (CONVOLVED / TP,))] if bias else []
+        return _kernel(t, "causal_conv1d", (x, *w), x.shape, [(2.0, (*x.shape, KERNEL))])
+
+
+def _scan(t: Tape, inputs: Sequence[Tensor], flops: Flops, dtype: str) -> Tensor:
+    """What the state says of every token. Between the spans of a prompt stand states of `dtype`;
+    the first and the last are the cache's, which a server counts."""
+    with t.scope(SCAN):
+        return _kernel(t, "scan", inputs, VALUES, flops, ((B, BETWEEN, *STATE), dtype))
+
+
+def _kernel(
+    t: Tape, name: str, inputs: Sequence[Tensor], shape: Shape, flops: Flops,
+    between: tuple[Shape, str] | None = None,
+) -> Tensor:  # fmt: skip
+    """One fused kernel, as inference runs it; `between` is written and read within."""
+    t.start(name, *inputs, flops=flops)
+    within = [t.new("states between spans", *between)] if between else []
+    out = t.new("out", shape, inputs[0].dtype)
+    t.use(*within)
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{name} grad", x.shape, x.dtype) for x in inputs]
+
+    t.finish(name, inputs, out, [], backward, flops=flops)
+    return out

@@ -1,0 +1,1 @@
+"""Models: configs, families, and the blocks that they build."""

@@ -1,0 +1,229 @@
+"""Blocks: a model's embedding, its kinds of layer and its head, each run once on a tape."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from memcore.layers import multi_token
+from memcore.layers.ops import HIDDEN
+from memcore.models.families import FAMILIES, TOWERS
+from memcore.models.model import Model
+from memcore.tape.dims import of_stack
+from memcore.tape.primitives import scatter
+from memcore.tape.structure import (
+    BRIDGE,
+    IDLE,
+    TOWER,
+    Adapters,
+    Depths,
+    LayerKind,
+    Narrow,
+    Structure,
+)
+from memcore.tape.tape import Tape, Tensor, in_stack
+from memcore.words.training import CORE, LOWER
+
+Results = Tensor | Sequence[Tensor]  # the next block's input, and what several blocks read
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Tapes, forward and backward. `layers` has one for each of `kinds`."""
+
+    structure: Structure
+    kinds: tuple[LayerKind, ...]
+    embed: Tape
+    layers: tuple[Tape, ...]
+    head: Tape
+
+    def counted(self, counts: Iterable[int]) -> list[tuple[Tape, int]]:
+        """Every tape, and how often a model, or a stage that may lack the last kinds, has it."""
+        return [(self.embed, 1), *zip(self.layers, counts, strict=False), (self.head, 1)]
+
+    @property
+    def carries(self) -> bool:
+        return FAMILIES[self.structure.family].carries
+
+    @property
+    def mask_is_argument(self) -> bool:
+        return FAMILIES[self.structure.family].mask_is_argument
+
+
+def structure_of(
+    model: Model,
+    attention: str = "flash",
+    kernels: str = "hf",
+    cross_entropy: str = "eager",
+    dtype: str = "bf16",
+    autocast: bool = False,
+    served: bool = False,
+    parallel: str = "",
+    exchanges: bool = False,
+    gathers: bool = False,
+    adapters: Adapters | None = None,
+    narrow: Narrow | None = None,
+    depths: Depths | None = None,
+    frozen: str = "",
+    reached: bool = False,
+    regathers: str = "",
+    table: str = "dense",
+    again: bool = False,
+) -> Structure:
+    """What decides which tensors exist, of a model and the words of a plan."""
+    words = (
+        attention,
+        kernels,
+        cross_entropy,
+        dtype,
+        autocast,
+        served,
+        parallel,
+        exchanges,
+        gathers,
+    )
+    own = Structure(
+        model.family,
+        model.traits,
+        *words,
+        adapters,
+        narrow,
+        depths,
+        frozen,
+        reached,
+        regathers,
+        table,
+        again,
+        stack=model.stack,
+        head=model.head,
+        one_class=model.classes == 1,
+    )
+    if model.tower is None:
+        return own
+    tower = replace(own, family=model.tower.family, traits=model.tower.traits)
+    return replace(own, tower=replace(tower, stack=model.tower.stack))
+
+
+@functools.lru_cache(maxsize=512)
+def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
+    """The tapes of one structure with layers of these kinds."""
+    embed, head = _ends(s)
+    # Only a recomputed attention core changes a layer's tape; a layer that is run again whole, or
+    # operation by operation, is the same tape, which the ledger reads in another way.
+    tapes = (
+        _layer(s, replace(k, recompute=k.recompute if k.recompute == CORE else "")) for k in kinds
+    )
+    return Blocks(s, kinds, embed, tuple(tapes), head)
+
+
+def _tape(
+    s: Structure,
+    prefix: str,
+    run: Callable[[Tape], Results],
+    kernels: str,
+    core: bool = False,
+    frozen: bool = False,
+    kind: LayerKind | None = None,
+) -> Tape:
+    """One block, forward and backward. `core`: backward runs the attention core again; `frozen`:
+    its own weights are not trained."""
+    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
+    t.idle = kind is not None and kind.place == IDLE
+    t.frozen, t.frozen_tied = frozen, bool(s.frozen)
+    t.table = s.table
+    t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
+    with t.scope(prefix):
+        found = run(t)
+        outs = [found] if isinstance(found, Tensor) else list(found)
+        t.end_forward(*outs)
+        wanted = [out for out in outs if out.needs_grad]
+        grads = [t.input("output grad", out.shape, out.dtype) for out in wanted]
+        for grad in grads:
+            grad.storage.birth = t.clock
+        if any(out.node for out in wanted):
+            t.backward(wanted, grads, kind is None or kind.begins)
+        elif grads:  # a frozen embedding's result, of which PEFT wants a gradient
+            grads[0].storage.kind, grads[0].storage.death = "output gradient", t.clock + 1
+            t.clock += 1
+    return t
+
+
+@functools.lru_cache(maxsize=512)
+def _ends(s: Structure) -> tuple[Tape, Tape]:
+    """The embedding and the head."""
+    family = FAMILIES[s.family]
+    kernels = "hf" if s.kernels == "compile" else s.kernels  # each layer is compiled by itself
+
+    def head(t: Tape) -> Tensor:
+        x = t.input("input", HIDDEN, s.dtype, needs_grad=s.reached or s.frozen != LOWER)
+        return multi_token.head(t, s, x, _one(family.layer)) if s.depths else family.head(t, s, x)
+
+    return (
+        _embed(s, kernels),
+        _tape(s, "head", head, kernels, bool(s.depths and s.depths.again == CORE)),
+    )
+
+
+def _one(
+    layer: Callable[[Tape, Structure, Tensor, str], Results],
+) -> Callable[[Tape, Structure, Tensor, str], Tensor]:
+    """A layer with one result."""
+
+    def run(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+        found = layer(t, s, x, kind)
+        return found if isinstance(found, Tensor) else found[0]
+
+    return run
+
+
+def _embed(s: Structure, kernels: str) -> Tape:
+    """What comes before the first layer: of the tower, where there is one."""
+    if not s.tower:
+        frozen = bool(s.frozen)
+        read = FAMILIES[s.family].embed
+        return _tape(s, "embed", lambda t: scatter(t, read(t, s)), kernels, frozen=frozen)
+    tower = s.tower
+    before = FAMILIES[s.family].before
+
+    def run(t: Tape) -> Results:
+        beside = [before(t, s)] if before else []
+        return [TOWERS[tower.family].embed(t, tower), *beside]
+
+    return in_stack(_tape(s, f"{tower.stack}.embed", run, kernels), tower.stack)
+
+
+@functools.lru_cache(maxsize=512)
+def _layer(s: Structure, kind: LayerKind) -> Tape:
+    """One layer, or what leads from the tower to the main stack."""
+    bridge = FAMILIES[s.family].bridge
+
+    def main(t: Tape) -> Results:
+        x = t.input("input", HIDDEN, s.dtype, needs_grad=not kind.leads)
+        out = FAMILIES[s.family].layer(t, s, x, kind.attention)
+        t.use(x)  # the loop over layers holds it until the layer returns
+        return out
+
+    def tower(t: Tape) -> Results:
+        assert s.tower
+        x = t.input("input", HIDDEN, s.dtype, needs_grad=not t.idle)
+        out = TOWERS[s.tower.family].layer(t, s.tower, x, kind.attention)
+        t.use(x)
+        return out
+
+    def between(t: Tape) -> Results:
+        assert s.tower
+        assert bridge
+        shape = tuple(of_stack(s.tower.stack, factor) for factor in HIDDEN)
+        return bridge(t, s, t.input("input", shape, s.dtype))
+
+    core = kind.recompute == CORE
+    if kind.place == BRIDGE:
+        return _tape(s, "bridge", between, s.kernels, core, kind.frozen, kind)
+    if kind.place in (TOWER, IDLE):
+        assert s.tower
+        prefix = f"{s.tower.stack}.layers"
+        return in_stack(
+            _tape(s.tower, prefix, tower, s.kernels, core, kind.frozen, kind), s.tower.stack
+        )
+    return _tape(s, "layers", main, s.kernels, core, kind.frozen, kind)

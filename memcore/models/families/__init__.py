@@ -1,0 +1,217 @@
+"""Families: the architectures, one file each: what their config.json says and how they run.
+
+To add one: a file with a FAMILY, and its line here. The sources are the modelling files of
+transformers 5.23.0.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from memcore.errors import Issue, PlanError, shown
+from memcore.models import quantization
+from memcore.models.config import Keys
+from memcore.models.families import (
+    bert,
+    bloom,
+    clip,
+    deepseek,
+    falcon,
+    gemma,
+    gemma3,
+    gpt2,
+    gpt_neox,
+    gpt_oss,
+    llama,
+    llama4,
+    llava,
+    mamba2,
+    mixtral,
+    nemotron_h,
+    olmo2,
+    olmoe,
+    opt,
+    phi3,
+    qwen3_next,
+    qwen_moe,
+    seed_oss,
+    siglip,
+    starcoder2,
+    t5,
+    vit,
+    wrappers,
+)
+from memcore.models.families.family import Family, labels
+from memcore.models.model import HARMLESS, Model
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED
+
+FAMILIES: dict[str, Family] = {
+    **llama.FAMILIES,
+    **bert.FAMILIES,
+    **gemma.FAMILIES,
+    **mixtral.FAMILIES,
+    **mamba2.FAMILIES,
+    **deepseek.FAMILIES,
+    **qwen_moe.FAMILIES,
+    **qwen3_next.FAMILIES,
+    **t5.FAMILIES,
+    "bloom": bloom.FAMILY,
+    "falcon": falcon.FAMILY,
+    "gemma3": gemma3.FAMILY,
+    "gpt2": gpt2.FAMILY,
+    "gpt_neox": gpt_neox.FAMILY,
+    "gpt_oss": gpt_oss.FAMILY,
+    "llama4_text": llama4.FAMILY,
+    "olmo2": olmo2.FAMILY,
+    "olmoe": olmoe.FAMILY,
+    "llava": llava.FAMILY,
+    "nemotron_h": nemotron_h.FAMILY,
+    "opt": opt.FAMILY,
+    "phi3": phi3.FAMILY,
+    "seed_oss": seed_oss.FAMILY,
+    "starcoder2": starcoder2.FAMILY,
+    "vit": vit.FAMILY,
+}
+
+# What runs before another model's layers, by its own model_type; none of them is trained alone.
+TOWERS: dict[str, Family] = {
+    "clip_vision_model": clip.TOWER,
+    "siglip_vision_model": siglip.TOWER,
+    "t5_encoder": t5.TOWER,
+}
+
+# Other names of a family: the same code, and the same keys (vLLM's registry maps them so).
+SAME_AS = {"kimi_k2": "deepseek_v3"}
+
+
+def from_config(config: Mapping[str, Any], label: str = "") -> Model:
+    """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        message = f"must be a word, not {shown(kind)}" if kind is not None else "missing"
+        message += "; a Hugging Face config.json has one"
+        raise PlanError([Issue("model.model_type", message)])
+    label = label or f"Your {kind} model"
+    family = FAMILIES.get(SAME_AS.get(kind, kind))
+    if family is None:
+        if wrappers.is_wrapper(config):
+            return _wrapped(config, label)
+        message = (
+            f"architecture {shown(kind)} is not known yet, and is not approximated; "
+            f"known: {', '.join(sorted(FAMILIES))}"
+        )
+        raise PlanError([Issue("model.model_type", message)])
+    keys = Keys({**config, "model_type": SAME_AS.get(kind, kind)}, family.aliases)
+    keys.head = _head(keys, kind, family)
+    model = family.config(keys, label)
+    issues = keys.issues or _sizeless(keys)
+    if issues:
+        raise PlanError(issues)
+    model, reading = _with_head(keys, model), keys.reading()
+    notes = (*model.notes, *keys.notes, *reading.notes)
+    if model.head == EMBEDDING:
+        notes = (NO_HEAD, *notes)
+    return replace(model, reading=reading, notes=notes, quantization=quantization.read(config))
+
+
+NO_HEAD = (
+    "An embedding model has no head and no logits: what its loss makes of the last hidden states "
+    "is not counted."
+)
+
+
+def _wrapped(config: Mapping[str, Any], label: str) -> Model:
+    """The language model inside a wrapper, with a note about what is left out."""
+    kind, inner = config["model_type"], wrappers.opened(config)
+    inside = inner.get("model_type")
+    word = SAME_AS.get(inside, inside) if isinstance(inside, str) else None
+    if word not in FAMILIES or not FAMILIES[word].decoder or FAMILIES[word].bridge:
+        message = (
+            f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
+            f"{shown(inside)}; neither is approximated. Known: {', '.join(sorted(FAMILIES))}"
+        )
+        raise PlanError([Issue("model.text_config.model_type", message)])
+    try:
+        model = from_config(inner, label)
+    except PlanError as e:
+        raise PlanError(
+            Issue(f"model.text_config.{i.field.removeprefix('model.')}", i.message)
+            for i in e.issues
+        ) from None
+    return replace(model, notes=(*model.notes, wrappers.left_out(config, model.hidden_size)))
+
+
+def _with_head(keys: Keys, model: Model) -> Model:
+    """The model with the head of its class."""
+    named = _class(keys)[0] or ""
+    if keys.head in (CAUSAL, MASKED):
+        return replace(model, head=keys.head, class_name=named)
+    untied = replace(model.traits, tied_embeddings=False)
+    return replace(
+        model, head=keys.head, class_name=named, traits=untied,
+        classes=labels(keys) if keys.head == CLASSIFICATION else 0,
+    )  # fmt: skip
+
+
+def _head(keys: Keys, kind: str, family: Family) -> str:
+    """The head of the class that a config names: of one that is not known, an issue."""
+    named, key = _class(keys)
+    words = {name.lower(): word for name, word in family.classes.items()}
+    if named is None:
+        return next(iter(family.classes.values()))
+    if named.lower() not in words:
+        listed = ", ".join(f"{name} ({word})" for name, word in family.classes.items())
+        keys.fail(
+            key,
+            f"{shown(named)} is not planned, and a {kind} model is not taken for it; of {kind} "
+            f"these are: {listed}. If the file is one of them, say so in architectures; of a head "
+            "that drafts for another model, or one with a part of its own, take that model's "
+            "config.json",
+        )
+        return CAUSAL
+    return words[named.lower()]
+
+
+def _class(keys: Keys) -> tuple[str | None, str]:
+    """The class that a config is of, and the key that says so: code of its own where it has some
+    and names no class besides."""
+    given = keys.config.get("architectures")
+    if given:
+        first = given[0] if isinstance(given, list) else given
+        return (first if isinstance(first, str) else repr(first)), "architectures"
+    own = keys.config.get("auto_map")
+    for auto in ("AutoModelForCausalLM", "AutoModel"):
+        name = own.get(auto) if isinstance(own, Mapping) else None
+        if isinstance(name, str):
+            return name.rpartition(".")[2], f"auto_map.{auto}"
+    return None, ""
+
+
+WIDTHS = ("hidden_size", "d_model", "n_embd", "n_embed")
+DEPTHS = ("num_hidden_layers", "num_layers", "n_layer")
+NEAR = 0.5  # of difflib's ratio
+
+
+def _sizeless(keys: Keys) -> list[Issue]:
+    """What a config without a width or a depth is refused with: transformers would take its own
+    defaults for them, and make another model without a word."""
+    strange = [key for key in keys.unread if key not in HARMLESS]
+    issues = []
+    for name in (*WIDTHS, *DEPTHS):
+        if name not in keys.assumed:
+            continue
+        what = "hidden size" if name in WIDTHS else "number of layers"
+        near = difflib.get_close_matches(name, strange, n=2, cutoff=NEAR)
+        message = f"missing; a model without its {what} is not planned"
+        if near:
+            message += f". Is it {' or '.join(map(shown, near))}, which is not a key of this model?"
+        elif strange:
+            message += f"; not known: {', '.join(map(shown, strange[:MOST_SHOWN]))}"
+        issues.append(Issue(f"model.{name}", message))
+    return issues
+
+
+MOST_SHOWN = 6  # keys that a message repeats

@@ -1,0 +1,122 @@
+"""BERT and RoBERTa, trained on masked tokens: every token sees every other, norms come last.
+
+BertForMaskedLM and RobertaForMaskedLM: no pooler; the loss is over all positions.
+"""
+
+from __future__ import annotations
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    activation,
+    attention_core,
+    labelled_loss,
+    plain_mlp,
+    value_heads,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import encoder
+from memcore.models.model import Model
+from memcore.tape.dims import CP, POSITIONS, TP, TYPES, VOCAB, D, Q, S
+from memcore.tape.kinds import EVERY
+from memcore.tape.primitives import add, dropout, embedding, heads_first, layer_norm, linear
+from memcore.tape.structure import MASKED, Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+OFFSET = 2  # rows of RoBERTa's position table that stand before the first position
+
+
+def _config(k: Keys, label: str, family: str, vocab: int, offset: int) -> Model:
+    hidden = k.count("hidden_size", 768)
+    heads = k.count("num_attention_heads", 12, 10**6)
+    k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    k.refuse("is_decoder", False, None)
+    k.refuse("position_embedding_type", "absolute", None)
+    k.refuse("add_cross_attention", False, None)
+    layers = k.count("num_hidden_layers", 12, 100_000)
+    rows = k.count("max_position_embeddings", 512)
+    if rows <= offset:
+        k.fail("max_position_embeddings", f"must be above {offset}, not {rows}")
+    return Model(
+        family=family,
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=k.count("intermediate_size", 3072),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", vocab),
+        max_positions=rows - offset,
+        position_rows=rows,
+        type_rows=k.count("type_vocab_size", 2),
+        kinds=(EVERY,) * layers,
+        traits=Traits(
+            activation=k.word("hidden_act", "gelu", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_dropout=k.dropout("attention_probs_dropout_prob", 0.1),
+            residual_dropout=k.dropout("hidden_dropout_prob", 0.1),
+        ),
+    )
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    if s.family == "roberta":  # counted anew for each sequence, so that padding has no position
+        positions = t.new("position_ids", TOKENS, "int64")
+        types = t.new("token_type_ids", TOKENS, "int64")
+    else:  # from a buffer
+        positions = t.shared("position_ids", (1, S / CP), "int64")
+        types = t.new("token_type_ids", (1, S / CP), "int64")
+    x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
+    # Where there is one row of types, it stands for all sequences.
+    types = Tensor(types.storage, TOKENS, types.dtype, False)
+    x = add(t, x, embedding(t, "token_type_embeddings", types, TYPES, D, tied=False), "with types")
+    placed = embedding(t, "position_embeddings", positions, POSITIONS, D, tied=False)
+    x = layer_norm(t, add(t, x, placed, "with positions"), D, "LayerNorm")
+    return _dropped(t, s, x, "dropout")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _dropped(t, s, _attention(t, s, x, kind), "attention dropout")
+    x = layer_norm(t, add(t, h, x, "residual"), D, "attention.output.LayerNorm")
+    h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
+    h = _dropped(t, s, h, "MLP dropout")
+    return layer_norm(t, add(t, h, x, "residual"), D, "output.LayerNorm")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("attention"):
+        q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("query", "key", "value"))
+        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
+        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=False)
+        return linear(t, "output.dense", out, Q / TP, D, bias=True)
+
+
+def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
+    return dropout(t, x, name) if s.traits.residual_dropout else x
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    kind = "gelu" if s.family == "roberta" else s.traits.activation
+    with t.scope("transform"):
+        h = activation(t, linear(t, "dense", x, D, D, bias=True), kind)
+        h = layer_norm(t, h, D, "LayerNorm")
+    logits = linear(t, "decoder", h, D, VOCAB / TP, bias=True, tied=s.traits.tied_embeddings)
+    return labelled_loss(t, logits)
+
+
+def _bert(k: Keys, label: str) -> Model:
+    return _config(k, label, "bert", 30_522, 0)
+
+
+def _roberta(k: Keys, label: str) -> Model:
+    return _config(k, label, "roberta", 50_265, OFFSET)
+
+
+FAMILIES = {
+    "bert": encoder(_bert, _embed, _layer, _head, {"BertForMaskedLM": MASKED}),
+    "roberta": encoder(_roberta, _embed, _layer, _head, {"RobertaForMaskedLM": MASKED}),
+}

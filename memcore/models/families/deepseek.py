@@ -1,0 +1,302 @@
+"""DeepSeek-V2 and V3: latent attention, dense first layers, shared and routed experts.
+
+Latent attention compresses keys and values of a token to KV_RANK + ROTARY numbers, and serving
+caches those. Training expands them before attention, as transformers does, and saves what it
+expanded: compression saves nothing there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers import megatron
+from memcore.layers.experts import normalised, routed_experts, top_k
+from memcore.layers.ops import (
+    PRODUCT,
+    QUERIES,
+    SCORES,
+    TOKENS,
+    complex_rotary,
+    core,
+    gated_mlp,
+    masked,
+    rms_norm,
+    rotary,
+    rotary_pairs,
+    rotary_tables,
+    weighted_values,
+)
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes
+from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
+from memcore.models.model import Model
+from memcore.tape.dims import (
+    CP,
+    EXPANDED,
+    EXPERTS,
+    HEAD_DIM,
+    HEADS,
+    KEPT_V,
+    KV_RANK,
+    LATENT,
+    NOPE,
+    Q_RANK,
+    ROTARY,
+    SHARED_F,
+    TP,
+    V_DIM,
+    VALUES,
+    B,
+    D,
+    Q,
+    S,
+    Shape,
+)
+from memcore.tape.primitives import (
+    add,
+    cast,
+    contiguous,
+    flash_attention,
+    heads_first,
+    keeps_result,
+    linear,
+    matmul,
+    scale,
+    softmax,
+    split,
+)
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Gradients, Tape, Tensor
+
+RESULTS: Shape = (B, HEADS / TP, S / CP, V_DIM)
+UNTURNED: Shape = (B, HEADS / TP, S / CP, NOPE)
+TURNED: Shape = (B, HEADS / TP, S / CP, ROTARY)
+SHARED_KEY: Shape = (B, 1, S / CP, ROTARY)
+
+
+def _latent(
+    k: Keys, model: Model, experts: tuple[int, int], expert_size: int, shared: int, dense_first: int
+) -> Model:
+    """What both families read beside Llama's keys; the numbers are one family's defaults."""
+    routed = routing(k, "n_routed_experts", *experts)
+    size = k.count("moe_intermediate_size", expert_size)
+    turned = k.count("qk_rope_head_dim", 64, 10**6)
+    compressed = k.config.get("q_lora_rank", 1536) is not None
+    if model.kv_heads != model.heads:
+        k.fail("num_key_value_heads", "must be num_attention_heads: each head expands its own")
+    k.refuse("moe_layer_freq", 1, None)
+    first = k.count_or_zero("first_k_dense_replace", dense_first)
+    model = replace(
+        model,
+        head_dim=k.count("qk_nope_head_dim", 128, 10**6) + turned,
+        rotary_dim=turned,
+        value_dim=k.count("v_head_dim", 128, 10**6),
+        kv_rank=k.count("kv_lora_rank", 512),
+        query_rank=k.count("q_lora_rank", 1536) if compressed else 0,
+        shared_size=size * k.count("n_shared_experts", shared, 1000),
+        traits=replace(
+            model.traits,
+            attention_bias=k.flag("attention_bias", False),
+            compressed_queries=compressed,
+        ),
+    )
+    return sparse_kinds(with_experts(model, routed, size), lambda i: i >= first)
+
+
+def _groups(k: Keys, model: Model, default: int | None, default_top: int | None) -> None:
+    """Groups of experts, of which a token's experts come from a few only."""
+    of = [k.count_or(name, given or 0) for name, given in
+          (("n_group", default), ("topk_group", default_top))]  # fmt: skip
+    if 0 in of:
+        k.fail("n_group" if not of[0] else "topk_group", "missing; this router needs groups")
+    else:
+        k.divides("n_routed_experts", model.experts, "n_group", of[0])
+        if of[1] > of[0]:
+            k.fail("topk_group", f"{of[1]:,} of {of[0]:,} groups; use at most all of them")
+
+
+def _v2(k: Keys, label: str) -> Model:
+    # The class has no default for num_experts_per_tok; DeepSeek-V2 has 6.
+    model = llama_like(k, label, "deepseek_v2", hidden=4096, vocab=102_400)
+    model = _latent(k, model, (64, 6), 1407, 2, 0)
+    k.divides("hidden_size", model.hidden_size, "num_attention_heads", model.heads)
+    method = k.word("topk_method", "greedy", {"greedy": "", "group_limited_greedy": "grouped"})
+    if method:
+        _groups(k, model, None, None)
+    traits = replace(model.traits, mlp_bias=k.flag("mlp_bias", False), router_grouped=bool(method))
+    return replace(model, traits=traits)
+
+
+def _v3(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "deepseek_v3",
+        hidden=7168,
+        intermediate=18_432,
+        layers=61,
+        heads=128,
+        vocab=129_280,
+        positions=4096,
+    )
+    model = _latent(k, model, (256, 8), 2048, 1, 3)
+    _groups(k, model, 8, 4)
+    traits = replace(
+        model.traits,
+        router_normalised=k.flag("norm_topk_prob", True),
+        rotary_interleaved=k.flag("rope_interleave", True),
+    )
+    return replace(model, traits=traits)
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("self_attn"):
+        if t.kernels == "megatron":
+            out = core(t, lambda heads: _core(t, s, *heads), *megatron.latent_heads(t, s, x))
+            return linear(t, "o_proj", out, VALUES / TP, D, bias)
+        if s.traits.compressed_queries:
+            q = rms_norm(t, linear(t, "q_a_proj", x, D, Q_RANK, bias), "q_a_layernorm", Q_RANK)
+            q = linear(t, "q_b_proj", q, Q_RANK, Q / TP, bias=False)
+        else:
+            q = linear(t, "q_proj", x, D, Q / TP, bias=False)
+        q = heads_first(t, q, QUERIES, copies_grad=True)
+        q_pass, q_turn = split(t, q, [UNTURNED, TURNED])
+        latent = linear(t, "kv_a_proj_with_mqa", x, D, LATENT, bias)
+        kv, k_turn = split(t, latent, [(*TOKENS, KV_RANK), SHARED_KEY])
+        kv = rms_norm(t, kv, "kv_a_layernorm", KV_RANK)
+        q_turn, k_turn = _rotated(t, s, q_turn, k_turn)
+        q = contiguous(t, q_turn, QUERIES, "q, joined", other=q_pass)
+        k, v = _expanded(t, kv, k_turn)
+        t.use(q_pass, q_turn, latent, kv, k_turn)
+        out = core(t, lambda heads: _core(t, s, *heads), q, k, v)
+        return linear(t, "o_proj", out, VALUES / TP, D, bias)
+
+
+def _rotated(t: Tape, s: Structure, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and the one key of all heads, turned in pairs."""
+    if s.family == "deepseek_v2":
+        return complex_rotary(t, q, k, at_once=False)
+    tables = rotary_tables(t)
+    if not s.traits.rotary_interleaved:
+        return rotary(t, q, k, tables)
+    return (
+        rotary_pairs(t, q, tables, "q_rotary", sliced=True),
+        rotary_pairs(t, k, tables, "k_rotary", sliced=True),
+    )
+
+
+def _expanded(t: Tape, kv: Tensor, k_turn: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of every head from their latent; the rotated key is the same for all."""
+    both = linear(t, "kv_b_proj", kv, KV_RANK, EXPANDED / TP, bias=False)
+    both = heads_first(t, both, (*TOKENS, EXPANDED / TP), copies_grad=True)
+    k_pass, v = split(t, both, [UNTURNED, RESULTS])
+    k = t.new("k, joined", QUERIES, both.dtype)
+    k = _written(t, k, k_pass, "k, unrotated part")
+    k = _written(t, k, _repeated(t, k_turn), "k, rotated part")
+    return k, v
+
+
+def _repeated(t: Tape, x: Tensor) -> Tensor:
+    """One key seen by every head: a view, whose gradients are summed."""
+    out = Tensor(x.storage, TURNED, x.dtype, False)
+    t.finish("expand", [x], out, [], lambda g: [t.new("expand grad", x.shape, x.dtype)])
+    return out
+
+
+def _written(t: Tape, base: Tensor, part: Tensor, name: str) -> Tensor:
+    """base[...] = part, in place. Backward copies the whole gradient, and the part's out of it."""
+
+    def backward(g: Gradients) -> Gradients:
+        whole = t.new(f"{name} grad, whole", base.shape, base.dtype)
+        mine = t.new(f"{name} grad", part.shape, part.dtype)
+        if base.needs_grad:
+            return [whole, mine]
+        t.free(whole)
+        return [None, mine]
+
+    out = Tensor(base.storage, base.shape, base.dtype, False)
+    t.start(name, part)
+    t.finish(name, [base, part], out, [], backward)
+    return out
+
+
+def _core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """From heads to their joined results, (batch, sequence, VALUES)."""
+    joined: Shape = (*TOKENS, VALUES / TP)
+    if s.attention == "eager":
+        if t.kernels != "megatron":  # whose values are a tensor of their own
+            v = contiguous(t, v, (*TOKENS, KEPT_V), "v, kept")
+        scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
+        scores = masked(t, scores, "causal mask")
+        return weighted_values(t, s, scores, v, True, RESULTS, VALUES / TP)
+    # flash_attn wants one width: values are padded, results cut. cuDNN, under Megatron, takes both.
+    padded = s.attention == "flash" and t.kernels != "megatron"
+    if padded:
+        v = contiguous(t, v, QUERIES, "v, padded")
+    out = flash_attention(t, q, k, v, (B, HEADS / TP, S / CP), PRODUCT, s.attention)
+    if padded:
+        return contiguous(t, out, joined, "results, cut")
+    return heads_first(t, out, joined, copies_grad=False)
+
+
+def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """Routed experts, and shared ones that every token passes, run as one MLP."""
+    with t.scope("mlp"):
+        if t.kernels == "megatron":
+            score = "sigmoid" if s.family == "deepseek_v3" else "softmax"
+            return megatron.mixture(t, s, x, score, _shared)
+        routed = routed_experts(t, s, x, *router(t, s, x, s.family == "deepseek_v3"))
+        return add(t, routed, _shared(t, s, x), "routed and shared")
+
+
+def _shared(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return gated_mlp(t, s, x, SHARED_F / TP, "shared_experts")
+
+
+def router(t: Tape, s: Structure, x: Tensor, sigmoid: bool) -> tuple[Tensor, Tensor]:
+    """Weights and indices of each token's experts; the product is taken in fp32.
+
+    What only chooses experts (V3's correction bias, groups) leaves no tensor behind.
+    """
+    with t.scope("gate"):
+        logits = linear(t, "logits", x, D, EXPERTS, bias=False, dtype="fp32")
+        if sigmoid:
+            scores = keeps_result(t, logits, "sigmoid")
+        else:
+            scores = softmax(t, cast(t, logits, "fp32", "logits (fp32)"), "softmax")
+        if s.traits.router_grouped:
+            scores = _of_chosen_groups(t, scores)
+        weights, index = top_k(t, scores, "top_k")
+        if s.traits.router_normalised:
+            weights = normalised(t, weights, "weights, normalised")
+        return scale(t, weights, "weights, scaled"), index
+
+
+def _of_chosen_groups(t: Tape, x: Tensor) -> Tensor:
+    """Scores with those of other groups set to zero. Saves the mask."""
+    t.start("masked", x)
+    out, mask = t.new("masked", x.shape, x.dtype), t.new("group mask", x.shape, "bool")
+    t.finish("masked", [x], out, [mask], lambda g: [t.new("masked grad", x.shape, x.dtype)])
+    return out
+
+
+CACHE = (LATENT,)  # one for all heads: every tensor-parallel rank keeps it whole
+_layer = sparse_layer(_attention, _mixture)
+
+FAMILIES = {
+    "deepseek_v2": Family(
+        _v2, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
+        classes=decoder_classes("DeepseekV2"),
+        aliases={"num_experts": "n_routed_experts"},
+    ),
+    "deepseek_v3": Family(
+        _v3, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
+        classes=decoder_classes("DeepseekV3"),
+        aliases={
+            "num_local_experts": "n_routed_experts",
+            "num_mtp_layers": "num_nextn_predict_layers",
+        },
+    ),
+}  # fmt: skip

@@ -1,0 +1,150 @@
+"""Falcon: 7B (one KV head, one norm for attention and MLP) and 40B (grouped heads, two norms)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    REPEATED_KEYS,
+    SCORES,
+    attention_core,
+    causal_lm_head,
+    core,
+    masked,
+    plain_mlp,
+    rotary,
+    rotary_tables,
+    token_embedding,
+    weighted_values,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import Family, decoder_classes
+from memcore.models.model import Model
+from memcore.tape.dims import HEAD_DIM, QKV, TP, D, Q
+from memcore.tape.primitives import (
+    add,
+    contiguous,
+    dropout,
+    indexed,
+    layer_norm,
+    linear,
+    matmul,
+    split,
+)
+from memcore.tape.structure import Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    hidden = k.count("hidden_size", 4544)
+    layers = k.count("num_hidden_layers", 32, 100_000)
+    heads = k.count("num_attention_heads", 71, 10**6)
+    k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    grouped = k.flag("new_decoder_architecture", False)
+    multi = k.flag("multi_query", True) and not grouped
+    beside = k.flag("parallel_attn", True)
+    kv_heads = 1 if multi else k.count_or("num_kv_heads", heads, 10**6)
+    k.divides("num_attention_heads", heads, "num_kv_heads", kv_heads)
+    k.refuse("alibi", False, None)
+    norms = k.config.get("num_ln_in_parallel_attn")
+    return Model(
+        family="falcon",
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=k.count_or("ffn_hidden_size", 4 * hidden),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=max(1, hidden // heads),
+        rotary_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 65_024),
+        max_positions=k.count("max_position_embeddings", 2048),
+        traits=Traits(
+            activation=k.word("activation", "gelu", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            mlp_bias=k.flag("bias", False),
+            attention_dropout=k.dropout("attention_dropout", 0.0),
+            residual_dropout=k.dropout("hidden_dropout", 0.0),
+            parallel_residual=beside or grouped,
+            grouped_layout=grouped,
+            multi_query=multi,
+            two_norms=grouped and norms in (None, 2),
+        ),
+    )
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    return token_embedding(t, s, "word_embeddings")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    traits = s.traits
+    h = layer_norm(t, x, D, "ln_attn" if traits.two_norms else "input_layernorm")
+    if traits.two_norms:
+        h_mlp = layer_norm(t, x, D, "ln_mlp")
+    attended = _attention(t, s, h)
+    if traits.parallel_residual:
+        h = h_mlp if traits.two_norms else h
+    else:
+        dropped = (
+            dropout(t, attended, "attention dropout") if traits.attention_dropout else attended
+        )
+        x = add(t, x, dropped, "residual")
+        h = layer_norm(t, x, D, "post_attention_layernorm")
+    with t.scope("mlp"):
+        h = plain_mlp(t, h, traits.activation, traits.mlp_bias, ("dense_h_to_4h", "dense_4h_to_h"))
+    if traits.parallel_residual:
+        h = add(t, h, attended, "MLP and attention")
+    if traits.residual_dropout:
+        h = dropout(t, h, "hidden_dropout")
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """All layouts of the joint projection; the 40B layout copies K and V to every head."""
+    with t.scope("self_attention"):
+        joint = linear(t, "query_key_value", x, D, QKV / TP, s.traits.mlp_bias)
+        if s.traits.grouped_layout:
+            q = contiguous(t, split(t, joint, [QUERIES], sliced=True)[0], QUERIES, "q, every head")
+            k, v = (indexed(t, joint, KEYS, f"{n}, indexed") for n in "kv")
+            k, v = (contiguous(t, x, QUERIES, f"{n}, every head") for x, n in ((k, "k"), (v, "v")))
+        elif s.traits.multi_query:
+            q = split(t, joint, [QUERIES], sliced=True)[0]
+            k, v = (indexed(t, joint, KEYS, f"{n}, indexed") for n in "kv")
+        else:
+            q, k, v = split(t, joint, [QUERIES, KEYS, KEYS], sliced=True)
+        q, k = rotary(t, q, k, rotary_tables(t))
+        if s.attention != "eager":
+            out = attention_core(t, s, q, k, v, "full", always_masked=True)
+        else:
+
+            def run(heads: Sequence[Tensor]) -> Tensor:
+                q, k, v = heads
+                if s.traits.multi_query:
+                    k, v = (contiguous(t, x, REPEATED_KEYS, f"{n}, repeated")
+                            for x, n in ((k, "k"), (v, "v")))  # fmt: skip
+                scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores")
+                return weighted_values(
+                    t, s, masked(t, scores, "causal mask"), v, softmax_fp32=False
+                )
+
+            out = core(t, run, q, k, v)
+        return linear(t, "dense", out, Q / TP, D, s.traits.mlp_bias)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
+
+
+FAMILY = Family(
+    _config, _embed, _layer, _head,
+    # As its files had them before transformers knew it, and the first as they have it still.
+    aliases={
+        "n_embed": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+    },
+    classes=decoder_classes("Falcon"),
+)  # fmt: skip

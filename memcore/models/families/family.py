@@ -1,0 +1,157 @@
+"""What a family consists of, and what most of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from memcore.errors import shown
+from memcore.models.config import Keys
+from memcore.models.model import Model
+from memcore.tape.dims import HEAD_DIM, KV_HEADS, TP, Shape
+from memcore.tape.kinds import FULL, RECURRENT, SLIDING
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.tape import Tape, Tensor
+
+ATTENTIONS = ("eager", "sdpa", "flash")
+LOSSES = ("eager", "fused", "chunked")
+KERNELS = ("hf", "compile")
+HF_ONLY = ("hf",)  # families whose other kernels are not known yet
+HF_OR_MEGATRON = ("hf", "megatron")
+WITH_MEGATRON = (*KERNELS, "megatron")
+WITH_LIGER = (*KERNELS, "liger")  # liger_kernel/transformers/monkey_patch.py knows them
+WITH_BOTH = (*WITH_LIGER, "megatron")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How one architecture is read and run.
+
+    config             a config.json's keys to a Model
+    embed, layer, head forward of each block on a tape; a layer gets its kind
+    attentions         the attention words that its code in transformers has
+    kernels            the kernel words that it can run with
+    cache              what serving keeps of a token in each layer: keys and values
+    note               what a reader of its reports should know
+    mask_is_argument   its layers take the mask by position, so that checkpointing saves it
+    losses             the words of a plan for its loss (policies.CROSS_ENTROPY)
+    decoder            it generates, token by token; else it has no cache and nothing to serve
+    before             what a model with a tower runs before it, which the bridge reads
+    bridge             what leads from the tower's last layer to the first of the main stack
+    carries            its layers read tensors together that need a gradient
+    trained            what training it needs is known; else it is planned for serving alone
+    aliases            other names that transformers takes for a key, and the key that is read
+                       (attribute_map of its configuration class, or what its constructor renames)
+    classes            of transformers, each with its head (model.CAUSAL, ...); the first is taken
+                       where a config.json names none
+    alone              tensor, context and pipeline parallelism and adapters are not known for it
+    """
+
+    config: Callable[[Keys, str], Model]
+    embed: Callable[[Tape, Structure], Tensor]
+    layer: Callable[[Tape, Structure, Tensor, str], Tensor | Sequence[Tensor]]
+    head: Callable[[Tape, Structure, Tensor], Tensor]
+    attentions: tuple[str, ...] = ATTENTIONS
+    kernels: tuple[str, ...] = KERNELS
+    cache: Shape = (2, KV_HEADS / TP, HEAD_DIM)
+    note: str = ""
+    mask_is_argument: bool = False
+    losses: tuple[str, ...] = LOSSES
+    decoder: bool = True
+    trained: bool = True
+    alone: bool = False
+    before: Callable[[Tape, Structure], Tensor] | None = None
+    bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
+    carries: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str] = field(default_factory=dict)
+
+
+def decoder_classes(stem: str, base: str = "Model", classifier: bool = True) -> dict[str, str]:
+    """The classes of a decoder by what its names begin with: with a language model's head, with
+    none, and, where there is one, with a classifier's."""
+    found = {f"{stem}ForCausalLM": CAUSAL, f"{stem}{base}": EMBEDDING}
+    return found | ({f"{stem}ForSequenceClassification": CLASSIFICATION} if classifier else {})
+
+
+def labels(k: Keys) -> int:
+    """Classes of a classifier: as many as `id2label` names, else `num_labels`."""
+    named = k.config.get("id2label")
+    if isinstance(named, dict) and "num_labels" not in k.config:
+        return max(1, len(named))
+    return k.count_or("num_labels", 2)
+
+
+def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:
+    """What every model's heads must satisfy."""
+    k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    if k.config.get("head_dim") is None:
+        k.divides("hidden_size", hidden, "num_attention_heads", heads)
+
+
+def layer_kinds(k: Keys, layers: int, default: Callable[[int], bool]) -> tuple[str, ...]:
+    """Kinds from `layer_types`, or sliding where `default(index)` says so; () if all are full."""
+    known = {"full_attention": FULL, "sliding_attention": SLIDING}
+    given = k.config.get("layer_types")
+    if given is None:
+        kinds = tuple(SLIDING if default(i) else FULL for i in range(layers))
+    elif not isinstance(given, list) or any(
+        not isinstance(g, str) or g not in known for g in given
+    ):
+        k.fail("layer_types", f"must be a list of {' or '.join(known)}, not {shown(given)}")
+        return ()
+    elif len(given) < layers:
+        k.fail("layer_types", f"names {len(given):,} layers, but there are {layers:,}; name each")
+        return ()
+    else:
+        kinds = tuple(known[g] for g in given[:layers])
+    return kinds if SLIDING in kinds else ()
+
+
+MIXERS = {  # transformers' words, and those that it had before (configuration_utils.py)
+    "full_attention": FULL,
+    "linear_attention": RECURRENT,
+    "attention": FULL,
+    "mamba": RECURRENT,
+}
+
+
+def mixed_kinds(
+    k: Keys,
+    key: str,
+    layers: int,
+    default: Callable[[int], bool],
+    known: Mapping[str, str] = MIXERS,
+) -> tuple[str, ...]:
+    """Kinds of layers with a state and with attention, as `key` lists them; else those with a state
+    where `default(index)` says so."""
+    given = k.config.get(key)
+    if given is None:
+        return tuple(RECURRENT if default(i) else FULL for i in range(layers))
+    if not isinstance(given, list) or any(not isinstance(g, str) or g not in known for g in given):
+        k.fail(key, f"must be a list of {', '.join(known)}, not {shown(given)}")
+    elif len(given) < layers:
+        k.fail(key, f"names {len(given):,} layers, but there are {layers:,}; name each")
+    else:
+        return tuple(known[g] for g in given[:layers])
+    return (FULL,) * layers
+
+
+def state_dtype(k: Keys, key: str, default: str = "") -> str:
+    """The dtype that a config asks for its states, as vLLM reads it; '' for the weights' own."""
+    words = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": "", "": ""}
+    return words[default] if k.config.get(key) is None else k.word(key, default, words)
+
+
+def encoder(
+    config: Callable[[Keys, str], Model],
+    embed: Callable[[Tape, Structure], Tensor],
+    layer: Callable[[Tape, Structure, Tensor, str], Tensor],
+    head: Callable[[Tape, Structure, Tensor], Tensor],
+    classes: Mapping[str, str],
+) -> Family:
+    """A family that reads whole sequences and generates nothing."""
+    return Family(
+        config, embed, layer, head, kernels=HF_ONLY, losses=("eager",), decoder=False, alone=True,
+        classes=classes,
+    )  # fmt: skip

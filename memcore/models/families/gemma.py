@@ -1,0 +1,139 @@
+"""Gemma 2 and Gemma 3 (text): norms before and after each part, alternating windows, soft caps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    attention_core,
+    causal_lm_head,
+    gated_mlp,
+    query_key_value,
+    rms_norm_plus_one,
+    rotary,
+    rotary_tables,
+    slides,
+    token_embedding,
+    value_heads,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
+from memcore.models.families.llama import windowed
+from memcore.models.model import Model
+from memcore.tape.dims import HEAD_DIM, TP, D, Q
+from memcore.tape.primitives import add, heads_first, linear, scale
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str, family: str, vocab: int, positions: int) -> Model:
+    heads = k.count("num_attention_heads", 8, 10**6)
+    kv_heads = k.count("num_key_value_heads", 4, 10**6)
+    k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    k.refuse("use_bidirectional_attention", None, False)
+    dim = k.count("head_dim", 256, 10**6)
+    return Model(
+        family=family,
+        label=label,
+        layers=k.count("num_hidden_layers", 26, 100_000),
+        hidden_size=k.count("hidden_size", 2304),
+        intermediate_size=k.count("intermediate_size", 9216),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        rotary_dim=dim,
+        vocab_size=k.count("vocab_size", vocab),
+        max_positions=k.count("max_position_embeddings", positions),
+        traits=Traits(
+            activation=k.word("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_bias=k.flag("attention_bias", False),
+            attention_dropout=k.dropout("attention_dropout", 0.0),
+        ),
+    )
+
+
+def _windowed(k: Keys, model: Model, every: int) -> Model:
+    """All layers slide but every `every`-th."""
+    if k.config.get("sliding_window", 4096) is None:
+        k.fail("sliding_window", "must be a whole number: these models have sliding layers")
+        return model
+    kinds = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0)
+    return windowed(model, k.count("sliding_window", 4096), kinds)
+
+
+def _gemma2(k: Keys, label: str) -> Model:
+    model = _config(k, label, "gemma2", 256_000, 8192)
+    traits = replace(
+        model.traits,
+        attention_softcap=k.config.get("attn_logit_softcapping", 50.0) is not None,
+        logits_softcap=k.config.get("final_logit_softcapping", 30.0) is not None,
+    )
+    return _windowed(k, replace(model, traits=traits), 2)
+
+
+def _gemma3(k: Keys, label: str) -> Model:
+    model = _config(k, label, "gemma3_text", 262_208, 131_072)
+    capped = k.config.get("final_logit_softcapping") is not None
+    model = replace(model, traits=replace(model.traits, logits_softcap=capped))
+    model = _windowed(k, model, k.count("sliding_window_pattern", 6))
+    tables = []  # full layers have their positions stretched, sliding ones a base of their own
+    if not all(map(slides, model.kinds)):
+        tables.append(("full", math.ceil(model.max_positions * k.stretch)))
+    if any(map(slides, model.kinds)):
+        tables.append(("sliding", model.max_positions))
+    return replace(model, rotary_tables=tuple(tables))
+
+
+def embed(t: Tape, s: Structure) -> Tensor:
+    return scale(t, token_embedding(t, s), "scaled")
+
+
+def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _attention(t, s, rms_norm_plus_one(t, x, "input_layernorm"), kind)
+    x = add(t, x, rms_norm_plus_one(t, h, "post_attention_layernorm"), "residual")
+    h = gated_mlp(t, s, rms_norm_plus_one(t, x, "pre_feedforward_layernorm"))
+    return add(t, x, rms_norm_plus_one(t, h, "post_feedforward_layernorm"), "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("self_attn"):
+        q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
+        q = heads_first(t, q, QUERIES, copies_grad=True)
+        k = heads_first(t, k, KEYS, copies_grad=True)
+        tables = rotary_tables(t)
+        if s.family != "gemma2":
+            q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM, contiguous=False)
+            k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM, contiguous=False)
+            tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
+        q, k = rotary(t, q, k, tables, tokens_first=s.family == "gemma2")
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        return linear(t, "o_proj", out, Q / TP, D, s.traits.attention_bias)
+
+
+def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, rms_norm_plus_one(t, x, "norm"))
+
+
+CLASSES = {
+    "Gemma3ForCausalLM": CAUSAL,
+    "Gemma3TextModel": EMBEDDING,
+    "Gemma3TextForSequenceClassification": CLASSIFICATION,
+}
+
+FAMILIES = {
+    # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
+    "gemma2": Family(
+        _gemma2,
+        embed,
+        layer,
+        head,
+        attentions=("eager", "flash"),
+        kernels=WITH_LIGER,
+        classes=decoder_classes("Gemma2"),
+    ),
+    "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER, classes=CLASSES),
+}

@@ -1,0 +1,100 @@
+"""GPT-2: layer norms, learned positions, one joint projection, biases and dropout."""
+
+from __future__ import annotations
+
+from memcore.layers.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import WITH_MEGATRON, Family
+from memcore.models.model import Model
+from memcore.tape.dims import CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
+from memcore.tape.primitives import (
+    add,
+    dropout,
+    embedding,
+    heads_first,
+    layer_norm,
+    linear,
+    split,
+    wanted,
+)
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    hidden = k.count("n_embd", 768)
+    heads = k.count("n_head", 12, 10**6)
+    k.divides("n_embd", hidden, "n_head", heads)
+    k.refuse("add_cross_attention", False, None)
+    k.refuse("reorder_and_upcast_attn", False, None)
+    positions = k.count("n_positions", 1024)
+    return Model(
+        family="gpt2",
+        label=label,
+        layers=k.count("n_layer", 12, 100_000),
+        hidden_size=hidden,
+        intermediate_size=k.count_or("n_inner", 4 * hidden),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 50_257),
+        max_positions=positions,
+        position_rows=positions,
+        traits=Traits(
+            activation=k.word("activation_function", "gelu_new", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_dropout=k.dropout("attn_pdrop", 0.1),
+            residual_dropout=k.dropout("resid_pdrop", 0.1),
+            embedding_dropout=k.dropout("embd_pdrop", 0.1),
+        ),
+    )
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    positions = t.input("position_ids", (1, S / CP), "int64", needs_grad=False)
+    words = wanted(t, embedding(t, "wte", ids, VOCAB / TP, D, s.traits.tied_embeddings))
+    x = add(t, words, embedding(t, "wpe", positions, POSITIONS, D, tied=False), "sum")
+    return dropout(t, x, "drop") if s.traits.embedding_dropout else x
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = layer_norm(t, x, D, "ln_1")
+    with t.scope("attn"):
+        joint = linear(t, "c_attn", h, D, QKV / TP, bias=True, transposed=True)
+        parts = split(t, joint, [(*TOKENS, Q / TP)] * 3)
+        q, k, v = (
+            heads_first(t, part, shape, copies_grad=False)
+            for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
+        )
+        h = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
+        h = linear(t, "c_proj", h, Q / TP, D, bias=True, transposed=True)
+        if s.traits.residual_dropout:
+            h = dropout(t, h, "resid_dropout")
+    x = add(t, x, h, "residual")
+    h = layer_norm(t, x, D, "ln_2")
+    with t.scope("mlp"):
+        h = plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"), transposed=True)
+        if s.traits.residual_dropout:
+            h = dropout(t, h, "dropout")
+    return add(t, x, h, "residual")
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
+
+
+FAMILY = Family(
+    _config, _embed, _layer, _head, mask_is_argument=True, kernels=WITH_MEGATRON,
+    aliases={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    classes={
+        "GPT2LMHeadModel": CAUSAL,
+        "GPT2Model": EMBEDDING,
+        "GPT2ForSequenceClassification": CLASSIFICATION,
+    },
+)  # fmt: skip

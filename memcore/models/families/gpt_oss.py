@@ -1,0 +1,211 @@
+"""gpt-oss: attention sinks, a window in every other layer, experts with biases and clamped gates.
+
+Trained in bf16; the published weights of the experts are mxfp4, which is for inference.
+"""
+
+from __future__ import annotations
+
+from memcore.layers.experts import Stacks, routed_experts, top_k
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    REPEATED_KEYS,
+    SCORES,
+    TOKENS,
+    attention_core,
+    causal_lm_head,
+    core,
+    mask_of,
+    masked,
+    query_key_value,
+    rms_norm_fp32_weight,
+    rotary_pairs,
+    rotary_tables,
+    value_heads,
+)
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.llama import embed, llama_like, windowed
+from memcore.models.families.mixtral import routing, with_experts
+from memcore.models.model import Model
+from memcore.tape.dims import (
+    CP,
+    EXPERT_F,
+    EXPERTS,
+    HALF_ROTARY,
+    HEAD_DIM,
+    HEADS,
+    SINKED,
+    TP,
+    B,
+    D,
+    Q,
+    S,
+    Shape,
+)
+from memcore.tape.primitives import (
+    add,
+    cast,
+    contiguous,
+    dropout,
+    heads_first,
+    keeps_input,
+    keeps_result,
+    linear,
+    matmul,
+    multiply,
+    promoted,
+    scale,
+    shift,
+    softmax,
+    split,
+)
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Gradients, Tape, Tensor
+
+SINK: Shape = (B, HEADS / TP, S / CP, 1)
+WITH_SINK: Shape = (B, HEADS / TP, S / CP, SINKED)
+
+
+def _config(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "gpt_oss",
+        hidden=2880,
+        intermediate=2880,
+        layers=36,
+        heads=64,
+        kv_heads=8,
+        head_dim=64,
+        vocab=201_088,
+        positions=131_072,
+        attention_bias=k.flag("attention_bias", True),
+    )
+    model = with_experts(model, routing(k, "num_local_experts", 128, 4), model.intermediate_size)
+    kinds = layer_kinds(k, model.layers, lambda i: i % 2 == 0)
+    return windowed(model, k.count("sliding_window", 128), kinds)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _attention(t, s, rms_norm_fp32_weight(t, x, "input_layernorm"), kind)
+    x = add(t, x, h, "residual")
+    h = rms_norm_fp32_weight(t, x, "post_attention_layernorm")
+    with t.scope("mlp"):
+        return add(t, x, routed_experts(t, s, h, *_router(t, h), STACKS), "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("self_attn"):
+        q, k, v = query_key_value(t, s, x, bias)
+        q = heads_first(t, q, QUERIES, copies_grad=True)
+        k = heads_first(t, k, KEYS, copies_grad=True)
+        v = value_heads(t, s, v)
+        tables = rotary_tables(t, width=HALF_ROTARY)
+        q = rotary_pairs(t, q, tables, "q_rotary", sliced=False)
+        k = rotary_pairs(t, k, tables, "k_rotary", sliced=False)
+        sinks = t.parameter("sinks", (HEADS / TP,))
+        if s.attention == "eager":
+            out = core(t, lambda heads: _eager(t, s, kind, *heads), q, k, v, sinks)
+        else:
+            out = _seen(t, attention_core(t, s, q, k, v, kind), sinks)
+        return linear(t, "o_proj", out, Q / TP, D, bias)
+
+
+def _seen(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
+    """A kernel that takes the sinks returns their gradient too."""
+    out = Tensor(x.storage, x.shape, x.dtype, False)
+    t.finish(
+        "sinks", [x, sinks], out, [], lambda g: [g[0], t.new("grad", sinks.shape, sinks.dtype)]
+    )
+    return out
+
+
+def _eager(
+    t: Tape, s: Structure, kind: str, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor
+) -> Tensor:
+    """Scores with one more column, the sink; less their maximum; softmax in their dtype."""
+    k, v = (contiguous(t, x, REPEATED_KEYS, f"{n}, repeated") for x, n in ((k, "k"), (v, "v")))
+    scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
+    scores = masked(t, scores, mask_of(kind))
+    probabilities = softmax(t, _less_maximum(t, _with_sinks(t, scores, sinks)), "softmax")
+    (probabilities,) = split(t, probabilities, [SCORES], sliced=True)
+    if s.traits.attention_dropout:
+        probabilities = dropout(t, probabilities, "attn_dropout")
+    probabilities = cast(t, probabilities, v.dtype, "probabilities")
+    out = matmul(t, probabilities, v, QUERIES, S, "weighted values")
+    return contiguous(t, out, (*TOKENS, Q / TP), "joined heads")
+
+
+def _with_sinks(t: Tape, scores: Tensor, sinks: Tensor) -> Tensor:
+    """The sinks as one more column. Backward hands out views, and sums the sinks' over tokens."""
+    t.start("scores with sinks", scores, sinks)
+    out = t.new("scores with sinks", WITH_SINK, promoted(scores.dtype, sinks.dtype))
+
+    def backward(g: Gradients) -> Gradients:
+        same = scores.dtype == out.dtype
+        mine = g[0] if same else t.new("scores grad", scores.shape, scores.dtype)
+        return [mine, t.new("sinks grad", sinks.shape, sinks.dtype)]
+
+    t.finish("scores with sinks", [scores, sinks], out, [], backward)
+    return out
+
+
+def _less_maximum(t: Tape, x: Tensor) -> Tensor:
+    """x - max(x): the maximum's gradient goes back to where it was. Saves its place."""
+    t.start("maximum", x)
+    most, place = t.new("maximum", SINK, x.dtype), t.new("maximum, place", SINK, "int64")
+
+    def of_most(g: Gradients) -> Gradients:
+        zeros = t.new("maximum grad, zeros", x.shape, x.dtype)
+        grad = t.new("maximum grad", x.shape, x.dtype)
+        t.free(zeros)
+        return [grad]
+
+    t.finish("maximum", [x], most, [place], of_most)
+    t.start("less maximum", x, most)
+    out = t.new("less maximum", x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        negative = t.new("negative grad", x.shape, x.dtype)
+        summed = t.new("negative grad, summed", SINK, x.dtype)
+        t.free(negative)
+        return [g[0], summed]
+
+    t.finish("less maximum", [x, most], out, [], backward)
+    return out
+
+
+def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over the TOP_K only, in the dtype of the logits."""
+    with t.scope("router"):
+        logits = linear(t, "logits", x, D, EXPERTS, bias=True)
+        largest, index = top_k(t, logits, "top_k")
+        return softmax(t, largest, "softmax"), index
+
+
+def _gate(t: Tape, s: Structure, both: Tensor) -> Tensor:
+    """(up + 1) * gate * sigmoid(alpha gate), both clamped; gate and up take turns in memory."""
+    halves = split(t, both, [(both.shape[0], EXPERT_F / TP)] * 2, sliced=True)
+    gate, up = (
+        keeps_input(t, x, f"{n}, clamped") for x, n in zip(halves, ("gate", "up"), strict=True)
+    )
+    sigmoid = keeps_result(t, scale(t, gate, "alpha gate"), "sigmoid")
+    glu = multiply(t, gate, sigmoid, "gate x sigmoid")
+    return multiply(t, shift(t, up, "up + 1"), glu, "gated")
+
+
+STACKS = Stacks(_gate, transposed=True, biases=True)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, rms_norm_fp32_weight(t, x, "norm"))
+
+
+# Its sinks need a kernel that takes them: eager, or FlashAttention 3 and later.
+FAMILY = Family(
+    _config, embed, _layer, _head, attentions=("eager", "flash"), kernels=HF_ONLY,
+    aliases={"num_experts": "num_local_experts"},
+    classes=decoder_classes("GptOss"),
+)  # fmt: skip

@@ -1,0 +1,263 @@
+"""Llama and its close relatives: mistral, qwen2, qwen3, granite, smollm3.
+
+RMSNorm before attention and a gated MLP, rotary positions, grouped queries. They differ in biases,
+in norms on queries and keys, in windows, in multipliers, and in layers without positions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    causal_lm_head,
+    gated_mlp,
+    query_key_value,
+    rms_norm,
+    rotary,
+    rotary_tables,
+    slides,
+    token_embedding,
+    value_heads,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import WITH_BOTH, Family, decoder_classes, heads_of, layer_kinds
+from memcore.models.model import Model
+from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
+from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, turns
+from memcore.tape.primitives import add, heads_first, linear, scale
+from memcore.tape.structure import Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def llama_like(
+    k: Keys,
+    label: str,
+    family: str,
+    *,
+    hidden: int = 4096,
+    intermediate: int = 11_008,
+    layers: int = 32,
+    heads: int = 32,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    vocab: int = 32_000,
+    positions: int = 2048,
+    tied: bool = False,
+    activation: str = "silu",
+    dropout: float = 0.0,
+    **traits: bool,
+) -> Model:
+    """The keys that Llama's relatives share, with the defaults of one of them."""
+    hidden = k.count("hidden_size", hidden)
+    heads = k.count("num_attention_heads", heads, 10**6)
+    default_kv = heads if kv_heads is None else kv_heads
+    absent = "num_key_value_heads" not in k.config
+    if default_kv != heads:
+        k.assume("num_key_value_heads", default_kv)
+    kv = default_kv if absent else k.count_or("num_key_value_heads", heads, 10**6)
+    if head_dim is None:
+        heads_of(k, hidden, heads, kv)
+        dim = k.count_or("head_dim", max(1, hidden // heads), 10**6)
+    else:
+        k.divides("num_attention_heads", heads, "num_key_value_heads", kv)
+        dim = k.count("head_dim", head_dim, 10**6)
+    n = k.count("num_hidden_layers", layers, 100_000)
+    positions = k.count("max_position_embeddings", positions)
+    return Model(
+        family=family,
+        label=label,
+        layers=n,
+        hidden_size=hidden,
+        intermediate_size=k.count("intermediate_size", intermediate),
+        heads=heads,
+        kv_heads=kv,
+        head_dim=dim,
+        rotary_dim=dim,
+        rotary_tables=(("", math.ceil(positions * k.stretch)),),
+        vocab_size=k.count("vocab_size", vocab),
+        max_positions=positions,
+        traits=Traits(
+            activation=k.word("hidden_act", activation, ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", tied),
+            attention_dropout=k.dropout("attention_dropout", dropout),
+            **traits,
+        ),
+    )
+
+
+def embed(t: Tape, s: Structure) -> Tensor:
+    return token_embedding(t, s)
+
+
+def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm(t, x, "input_layernorm")
+    x = add(t, x, scaled(t, s, attention(t, s, h, kind)), "residual")
+    h = rms_norm(t, x, "post_attention_layernorm")
+    return add(t, x, scaled(t, s, gated_mlp(t, s, h)), "residual")
+
+
+def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, rms_norm(t, x, "norm"))
+
+
+def scaled(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return scale(t, x, "residual, scaled") if s.traits.residual_scaled else x
+
+
+def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    normed = s.family in ("qwen3", "qwen3_moe")
+    with t.scope("self_attn"):
+        q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
+        if normed:  # per head, before heads and tokens change places
+            q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
+            k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+            q, k = (rms_norm(t, q, "q_norm", HEAD_DIM), rms_norm(t, k, "k_norm", HEAD_DIM))
+        q = heads_first(t, q, QUERIES, copies_grad=not normed)
+        k = heads_first(t, k, KEYS, copies_grad=not normed)
+        if turns(kind):
+            q, k = rotary(t, q, k, rotary_tables(t))
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        bias = s.traits.attention_bias and s.family not in ("qwen2", "qwen2_moe")
+        return linear(t, "o_proj", out, Q / TP, D, bias)
+
+
+def _llama(k: Keys, label: str) -> Model:
+    return llama_like(
+        k,
+        label,
+        "llama",
+        attention_bias=k.flag("attention_bias", False),
+        mlp_bias=k.flag("mlp_bias", False),
+    )
+
+
+def windowed(model: Model, window: int, kinds: tuple[str, ...]) -> Model:
+    """The model with a sliding window for layers of a sliding kind."""
+    return replace(model, window=window, kinds=kinds) if any(map(slides, kinds)) else model
+
+
+def _mistral(k: Keys, label: str) -> Model:
+    model = llama_like(k, label, "mistral", intermediate=14_336, kv_heads=8, positions=131_072)
+    window = k.config.get("sliding_window", 4096)
+    if window is None:
+        return model
+    return windowed(model, k.count("sliding_window", 4096), (SLIDING,) * model.layers)
+
+
+def _qwen(k: Keys, model: Model) -> Model:
+    """Qwen's windows: off unless use_sliding_window, and then from max_window_layers on."""
+    uses = k.config.get("sliding_window", 4096) is not None and k.flag("use_sliding_window", False)
+    start = k.count_or_zero("max_window_layers", 28)
+    kinds = layer_kinds(k, model.layers, lambda i: uses and i >= start)
+    if not uses:
+        return model
+    return windowed(model, k.count("sliding_window", 4096), kinds)
+
+
+def _qwen2(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "qwen2",
+        intermediate=22_016,
+        kv_heads=32,
+        vocab=151_936,
+        positions=32_768,
+        attention_bias=True,
+    )
+    return _qwen(k, model)
+
+
+def _qwen3(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "qwen3",
+        intermediate=22_016,
+        kv_heads=32,
+        head_dim=128,
+        vocab=151_936,
+        positions=32_768,
+        attention_bias=k.flag("attention_bias", False),
+    )
+    return _qwen(k, model)
+
+
+def _granite(k: Keys, label: str) -> Model:
+    return llama_like(
+        k,
+        label,
+        "granite",
+        attention_bias=k.flag("attention_bias", False),
+        mlp_bias=k.flag("mlp_bias", False),
+        # multiplied by whatever the number is, 1.0 included
+        embeddings_scaled=True,
+        residual_scaled=True,
+        logits_scaled=True,
+    )
+
+
+def _smollm3(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "smollm3",
+        hidden=2048,
+        layers=36,
+        heads=16,
+        kv_heads=4,
+        vocab=128_256,
+        positions=32_768,
+        tied=True,
+        attention_bias=k.flag("attention_bias", False),
+        mlp_bias=k.flag("mlp_bias", False),
+    )
+    every = k.count("no_rope_layer_interval", 4)
+    given = k.config.get("no_rope_layers")
+    if given is not None and (
+        not isinstance(given, list)
+        or len(given) < model.layers
+        or any(turns not in (0, 1) for turns in given)
+    ):
+        k.fail("no_rope_layers", "must be a list of 0 (no positions) and 1, one for each layer")
+        return model
+    turns = given or [int((i + 1) % every != 0) for i in range(model.layers)]
+    window = k.config.get("sliding_window")
+    uses = k.flag("use_sliding_window", False) and window is not None
+    slide = layer_kinds(k, model.layers, lambda i: uses and not turns[i]) or (FULL,) * model.layers
+    words = {(FULL, 1): FULL, (FULL, 0): FULL_NOPE, (SLIDING, 1): SLIDING,
+             (SLIDING, 0): SLIDING_NOPE}  # fmt: skip
+    kinds = tuple(words[slide[i] if uses else FULL, int(turns[i])] for i in range(model.layers))
+    return replace(model, kinds=kinds, window=k.count("sliding_window", 1) if uses else 0)
+
+
+FAMILIES = {
+    "llama": Family(
+        _llama, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Llama")
+    ),
+    "mistral": Family(
+        _mistral, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Mistral")
+    ),
+    "qwen2": Family(
+        _qwen2, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Qwen2")
+    ),
+    "qwen3": Family(
+        _qwen3, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Qwen3")
+    ),
+    "granite": Family(
+        _granite,
+        embed,
+        layer,
+        head,
+        kernels=WITH_BOTH,
+        classes=decoder_classes("Granite", classifier=False),
+    ),
+    "smollm3": Family(
+        _smollm3, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("SmolLM3")
+    ),
+}

@@ -1,0 +1,263 @@
+"""Mamba-2, and models that put its layers among attention: bamba, granitemoehybrid, falcon_h1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.errors import shown
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    activation,
+    attention_core,
+    gated_mlp,
+    partial_rotary,
+    query_key_value,
+    rms_norm,
+    rotary_tables,
+    value_heads,
+)
+from memcore.layers.recurrent import mamba2_mixer
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
+from memcore.models.families.llama import attention, embed, head, llama_like, scaled
+from memcore.models.families.mixtral import granite_mixture, routing, with_experts
+from memcore.models.model import Model, Recurrence
+from memcore.tape.dims import FUSED, TP, D, F
+from memcore.tape.kinds import BESIDE, FULL, RECURRENT, dense, is_dense, nope, recurs
+from memcore.tape.primitives import add, heads_first, linear, multiply, scale, split
+from memcore.tape.structure import Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+UNLIMITED = 1 << 25  # tokens: no position is told to the model, so none that a plan has is too many
+
+
+def heads_of_a_state(k: Keys, heads: int, width: int, by_key: str) -> int:
+    """Width of one of `heads` that share `width` channels, if it is one."""
+    if width % heads:
+        k.fail(by_key, f"{heads:,} heads do not divide {width:,} channels; use a divisor of them")
+    return max(1, width // heads)
+
+
+def _mamba2(k: Keys, label: str) -> Model:
+    hidden, expand = k.count("hidden_size", 4096), k.count("expand", 2, 1000)
+    heads, dim = k.count("num_heads", 128, 10**6), k.count("head_dim", 64, 10**6)
+    if heads * dim != expand * hidden:
+        k.fail("num_heads", f"{heads:,} heads of {dim:,} are not expand x hidden_size = "
+                            f"{expand * hidden:,}")  # fmt: skip
+    layers, bias = k.count("num_hidden_layers", 64, 100_000), k.flag("use_bias", False)
+    groups = k.count("n_groups", 8, 10**6)
+    k.divides("num_heads", heads, "n_groups", groups)
+    return Model(
+        family="mamba2",
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=expand * hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=dim,
+        vocab_size=k.count("vocab_size", 32_768),
+        max_positions=UNLIMITED,
+        kinds=(RECURRENT,) * layers,
+        recurrence=Recurrence(
+            heads, dim, k.count("state_size", 128), groups, k.count("conv_kernel", 4, 1000),
+            k.count("chunk_size", 256), alone=True,
+        ),
+        traits=Traits(
+            activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu"}),
+            tied_embeddings=k.flag("tie_word_embeddings", False),
+            recurrence_bias=bias,
+            recurrence_out_bias=bias,
+            convolution_bias=k.flag("use_conv_bias", True),
+        ),
+    )  # fmt: skip
+
+
+def _mamba2_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = mamba2_mixer(t, s, rms_norm(t, x, "norm"), "mixer")
+    return add(t, x, h, "residual")
+
+
+def mamba_keys(k: Keys, hidden: int, inner: int | None = None) -> Recurrence:
+    """The keys that bamba, granitemoehybrid and falcon_h1 have of their states."""
+    width = inner or k.count("mamba_expand", 2, 1000) * hidden
+    heads = k.count("mamba_n_heads", 128, 10**6)
+    dim = heads_of_a_state(k, heads, width, "mamba_n_heads")
+    given = k.config.get("mamba_d_head", "auto")
+    if given not in ("auto", dim):
+        k.fail("mamba_d_head", f"{shown(given)} is not {width:,} channels by {heads:,} heads")
+    groups = k.count("mamba_n_groups", 1, 10**6)
+    k.divides("mamba_n_heads", heads, "mamba_n_groups", groups)
+    return Recurrence(
+        heads, dim, k.count("mamba_d_state", 256), groups, k.count("mamba_d_conv", 4, 1000),
+        k.count("mamba_chunk_size", 256),
+    )  # fmt: skip
+
+
+def _traits(model: Model, k: Keys, out_bias: str = "mamba_proj_bias", normed: bool = True) -> Model:
+    return replace(
+        model,
+        traits=replace(
+            model.traits,
+            recurrence_bias=k.flag("mamba_proj_bias", False),
+            recurrence_out_bias=k.flag(out_bias, False),
+            convolution_bias=k.flag("mamba_conv_bias", True),
+            recurrence_normed=normed,
+        ),
+    )
+
+
+def _bamba(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "bamba",
+        intermediate=14_336,
+        kv_heads=8,
+        vocab=128_000,
+        positions=262_144,
+        attention_bias=k.flag("attention_bias", False),
+        mlp_bias=k.flag("mlp_bias", False),
+    )
+    given = k.config.get("attn_layer_indices")
+    attends = [] if given is None else given
+    if not isinstance(attends, list) or any(type(i) is not int for i in attends):
+        k.fail("attn_layer_indices", "must be a list of the numbers of layers")
+        attends = []
+    kinds = tuple(FULL if i in attends else RECURRENT for i in range(model.layers))
+    model = replace(
+        model,
+        rotary_dim=model.head_dim // 2,
+        recurrence=mamba_keys(k, model.hidden_size),
+        kinds=kinds,
+    )
+    return _traits(model, k)
+
+
+def _bamba_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm(t, x, "input_layernorm")
+    h = mamba2_mixer(t, s, h) if recurs(kind) else _half_rotated(t, s, h, kind)
+    x = add(t, x, h, "residual")
+    h = rms_norm(t, x, "pre_ff_layernorm")
+    return add(t, x, gated_mlp(t, s, h, name="feed_forward"), "residual")
+
+
+def _half_rotated(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("self_attn"):
+        q, k, v = query_key_value(t, s, x, bias)
+        q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
+        q, k = partial_rotary(t, q, k, rotary_tables(t))
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        return linear(t, "o_proj", out, out.shape[-1], D, bias)
+
+
+def _granite(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "granitemoehybrid",
+        attention_bias=k.flag("attention_bias", False),
+        # multiplied by whatever the number is, 1.0 included
+        embeddings_scaled=True,
+        residual_scaled=True,
+        logits_scaled=True,
+    )
+    shared = k.count("shared_intermediate_size", 1024)
+    kinds = mixed_kinds(k, "layer_types", model.layers, lambda i: True)
+    if k.config.get("position_embedding_type") != "rope":
+        model = replace(model, rotary_dim=0)
+        kinds = tuple(kind if recurs(kind) else nope(kind) for kind in kinds)
+    # The MLP that every token passes is the model's only one where it has no experts.
+    expert = model.intermediate_size
+    model = replace(
+        model,
+        intermediate_size=shared,
+        recurrence=mamba_keys(k, model.hidden_size),
+        kinds=kinds,
+    )
+    if k.count_or_zero("num_local_experts", 8):
+        model = with_experts(model, routing(k, "num_local_experts", 8, 2), expert)
+    else:
+        model = replace(model, kinds=tuple(map(dense, kinds)))
+    return _traits(model, k)
+
+
+def _granite_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm(t, x, "input_layernorm")
+    h = mamba2_mixer(t, s, h) if recurs(kind) else attention(t, s, h, kind)
+    x = add(t, x, scaled(t, s, h), "residual")
+    h = rms_norm(t, x, "post_attention_layernorm")
+    out = _shared_mlp(t, s, h)
+    if not is_dense(kind):
+        out = add(t, granite_mixture(t, s, h), out, "routed and shared")
+    return add(t, x, scaled(t, s, out), "residual")
+
+
+def _shared_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("shared_mlp"):
+        both = linear(t, "input_linear", x, D, FUSED / TP, bias=False)
+        gate, up = split(t, both, [(*TOKENS, F / TP)] * 2)
+        product = multiply(t, activation(t, gate, s.traits.activation), up, "gate x up")
+        return linear(t, "output_linear", product, F / TP, D, bias=False)
+
+
+def _falcon_h1(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "falcon_h1",
+        intermediate=14_336,
+        kv_heads=8,
+        vocab=128_000,
+        positions=8192,
+        attention_bias=k.flag("attention_bias", False),
+        mlp_bias=k.flag("mlp_bias", False),
+        embeddings_scaled=True,
+        logits_scaled=True,
+    )
+    inner = k.config.get("mamba_d_ssm", 1024)
+    width = None if inner is None else k.count("mamba_d_ssm", 1024)
+    model = replace(
+        model,
+        recurrence=mamba_keys(k, model.hidden_size, width),
+        kinds=(BESIDE,) * model.layers,
+    )
+    return _traits(model, k, "projectors_bias", k.flag("mamba_rms_norm", False))
+
+
+def _falcon_h1_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    """Both read the same normalised input, each scaled, and what they say is summed."""
+    h = rms_norm(t, x, "input_layernorm")
+    state = mamba2_mixer(t, s, scale(t, h, "input, scaled"))
+    seen = attention(t, s, scale(t, h, "input, scaled"), FULL)
+    both = add(t, scale(t, state, "state, scaled"), scale(t, seen, "attention, scaled"), "both")
+    x = add(t, x, both, "residual")
+    h = rms_norm(t, x, "pre_ff_layernorm")
+    h = scale(t, gated_mlp(t, s, h, name="feed_forward"), "MLP, scaled")
+    return add(t, x, h, "residual")
+
+
+WORDS_OF_LAYERS = {"layer_types": "layers_block_type"}
+
+FAMILIES = {
+    "mamba2": Family(
+        _mamba2, embed, _mamba2_layer, head, kernels=HF_ONLY, trained=False,
+        classes=decoder_classes("Mamba2", classifier=False),
+    ),
+    "bamba": Family(
+        _bamba, embed, _bamba_layer, head, kernels=HF_ONLY, trained=False, aliases=WORDS_OF_LAYERS,
+        classes=decoder_classes("Bamba", classifier=False),
+    ),
+    "granitemoehybrid": Family(
+        _granite, embed, _granite_layer, head, kernels=HF_ONLY, trained=False,
+        classes=decoder_classes("GraniteMoeHybrid", classifier=False),
+        aliases={"layers_block_type": "layer_types"},
+    ),
+    "falcon_h1": Family(
+        _falcon_h1, embed, _falcon_h1_layer, head, kernels=HF_ONLY, trained=False,
+        aliases=WORDS_OF_LAYERS, classes=decoder_classes("FalconH1", classifier=False),
+    ),
+}  # fmt: skip

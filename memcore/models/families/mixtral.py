@@ -1,0 +1,138 @@
+"""Mixtral and GraniteMoe: Llama's layers with a mixture of experts in place of the MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from memcore.layers import megatron
+from memcore.layers.experts import routed_experts, softmax_router, top_k
+from memcore.layers.ops import HIDDEN, gated_mlp, rms_norm
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
+from memcore.models.families.llama import attention, embed, head, llama_like, scaled, windowed
+from memcore.models.model import Model
+from memcore.tape.dims import EXPERTS, D
+from memcore.tape.kinds import FULL, SLIDING, dense, is_dense
+from memcore.tape.primitives import add, cast, linear, multiply, softmax
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+from memcore.units import bytes_text
+
+Attention = Callable[[Tape, Structure, Tensor, str], Tensor]
+Mixture = Callable[[Tape, Structure, Tensor], Tensor]
+
+
+def routing(k: Keys, key: str, experts: int, most: int) -> tuple[int, int]:
+    """How many experts there are, and to how many of them a token is sent; with defaults."""
+    experts = k.count(key, experts, 100_000)
+    chosen = k.count("num_experts_per_tok", most, 100_000)
+    if chosen > experts:
+        k.fail("num_experts_per_tok", f"{chosen:,} of {experts:,} experts; use at most all of them")
+    if k.flag("output_router_logits", False):
+        k.notes.append(
+            "The config.json asks for output_router_logits: transformers then adds a loss that "
+            "balances the experts, which is not planned. In bf16 it keeps about "
+            f"{bytes_text(2 * experts)} more for each token and each layer with experts."
+        )
+    return experts, chosen
+
+
+def with_experts(model: Model, routed: tuple[int, int], size: int) -> Model:
+    return replace(model, experts=routed[0], top_k=routed[1], expert_size=size)
+
+
+def sparse_kinds(model: Model, is_sparse: Callable[[int], bool]) -> Model:
+    """The model with dense layers where `is_sparse(index)` does not hold."""
+    kinds = model.kinds or (FULL,) * model.layers
+    kinds = tuple(kind if is_sparse(i) else dense(kind) for i, kind in enumerate(kinds))
+    return replace(model, kinds=kinds) if len(set(kinds)) > 1 or is_dense(kinds[0]) else model
+
+
+def all_sliding(k: Keys, model: Model, uses: bool) -> Model:
+    """The model with a window in every layer, where it uses one at all."""
+    if not uses or k.config.get("sliding_window", 4096) is None:
+        return model
+    return windowed(model, k.count("sliding_window", 4096), (SLIDING,) * model.layers)
+
+
+def sparse_layer(attend: Attention, mixture: Mixture) -> Attention:
+    """A layer of Llama's form, with a mixture of experts or an MLP by its kind."""
+
+    def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+        h = rms_norm(t, x, "input_layernorm")
+        x = add(t, x, scaled(t, s, attend(t, s, h, kind)), "residual")
+        h = rms_norm(t, x, "post_attention_layernorm")
+        h = gated_mlp(t, s, h) if is_dense(kind) else mixture(t, s, h)
+        return add(t, x, scaled(t, s, h), "residual")
+
+    return layer
+
+
+def _mixtral(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "mixtral",
+        intermediate=14_336,
+        kv_heads=8,
+        positions=131_072,
+        router_normalised=True,
+        router_jitter=k.dropout("router_jitter_noise", 0.0),
+    )
+    model = with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
+    return all_sliding(k, model, k.config.get("sliding_window") is not None)
+
+
+def _mixtral_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("mlp"):
+        if s.traits.router_jitter:
+            x = multiply(t, x, t.new("jitter", HIDDEN, x.dtype), "jittered")
+        if t.kernels == "megatron":
+            return megatron.mixture(t, s, x)
+        return routed_experts(t, s, x, *softmax_router(t, s, x, cast_back=False))
+
+
+def _granite(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "granitemoe",
+        attention_bias=k.flag("attention_bias", False),
+        # multiplied by whatever the number is, 1.0 included
+        embeddings_scaled=True,
+        residual_scaled=True,
+        logits_scaled=True,
+    )
+    return with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
+
+
+def granite_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """The softmax is taken over the TOP_K only."""
+    with t.scope("block_sparse_moe"):
+        with t.scope("router"):
+            logits = linear(t, "logits", x, D, EXPERTS, bias=False)
+            largest, index = top_k(t, cast(t, logits, "fp32", "logits (fp32)"), "top_k")
+            weights = cast(t, softmax(t, largest, "softmax"), x.dtype, "weights, cast")
+        return routed_experts(t, s, x, weights, index)
+
+
+FAMILIES = {
+    "mixtral": Family(
+        _mixtral,
+        embed,
+        sparse_layer(attention, _mixtral_mixture),
+        head,
+        kernels=HF_OR_MEGATRON,
+        aliases={"num_experts": "num_local_experts"},
+        classes=decoder_classes("Mixtral"),
+    ),
+    "granitemoe": Family(
+        _granite,
+        embed,
+        sparse_layer(attention, granite_mixture),
+        head,
+        kernels=HF_ONLY,
+        classes=decoder_classes("GraniteMoe", classifier=False),
+    ),
+}

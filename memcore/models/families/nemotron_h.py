@@ -1,0 +1,168 @@
+"""Nemotron-H and Nemotron 3: each layer is one thing, a Mamba-2 state, attention without
+positions, an MLP or a mixture of experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.errors import shown
+from memcore.layers.experts import Stacks, routed_experts
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    activation,
+    attention_core,
+    query_key_value,
+    rms_norm,
+    value_heads,
+)
+from memcore.layers.recurrent import mamba2_mixer
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.deepseek import router
+from memcore.models.families.family import (
+    HF_ONLY,
+    MIXERS,
+    Family,
+    decoder_classes,
+    mixed_kinds,
+    state_dtype,
+)
+from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.mixtral import routing, with_experts
+from memcore.models.model import Model, Recurrence
+from memcore.tape.dims import SHARED_F, TP, D, F, Factor, Q
+from memcore.tape.kinds import EXPERTS_ALONE, FULL, MLP_ALONE, RECURRENT, recurs
+from memcore.tape.primitives import add, heads_first, linear
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+KINDS = MIXERS | {"mlp": MLP_ALONE, "moe": EXPERTS_ALONE}
+LETTERS = {"M": RECURRENT, "*": FULL, "-": MLP_ALONE, "E": EXPERTS_ALONE}
+DEFAULT = ("linear_attention", "moe", "full_attention", "mlp")
+ACTS = ACTIVATIONS | {"relu2": "relu2"}
+
+
+def _config(k: Keys, label: str) -> Model:
+    kinds = _kinds(k)
+    k.config = {"num_hidden_layers": len(kinds), **k.config}
+    model = llama_like(
+        k, label, "nemotron_h", intermediate=21_504, kv_heads=8, head_dim=128, vocab=131_072,
+        positions=4096, mlp_bias=k.flag("mlp_bias", False),
+        router_normalised=k.flag("norm_topk_prob", True),
+    )  # fmt: skip
+    k.refuse("moe_latent_size", None)
+    k.refuse("n_shared_experts", 1, None)
+    if model.layers != len(kinds):
+        k.fail(
+            "num_hidden_layers", f"{model.layers:,} layers, but {_words(k)} names {len(kinds):,}"
+        )
+    heads, groups = k.count("mamba_num_heads", 128, 10**6), k.count("n_groups", 8, 10**6)
+    k.divides("mamba_num_heads", heads, "n_groups", groups)
+    bias = k.flag("use_bias", False)
+    traits = replace(
+        model.traits,
+        activation=k.word("mlp_hidden_act", "relu2", ACTS),
+        recurrence_bias=bias,
+        recurrence_out_bias=bias,
+        convolution_bias=k.flag("use_conv_bias", True),
+    )
+    model = replace(
+        model,
+        kinds=kinds,
+        rotary_dim=0,
+        traits=traits,
+        recurrence=Recurrence(
+            heads, k.count("mamba_head_dim", 64, 10**6), k.count("ssm_state_size", 128), groups,
+            k.count("conv_kernel", 4, 1000), k.count("chunk_size", 128),
+            state_dtype(k, "mamba_ssm_cache_dtype", "float32"), alone=True,
+        ),
+    )  # fmt: skip
+    if EXPERTS_ALONE not in kinds:
+        return model
+    model = with_experts(
+        model, routing(k, "n_routed_experts", 8, 2), k.count("moe_intermediate_size", 7688)
+    )
+    return replace(model, shared_size=k.count("moe_shared_expert_intermediate_size", 7688))
+
+
+def _words(k: Keys) -> str:
+    """The key that says what the layers are, as the file has it."""
+    listed = k.config.get("layers_block_type") is not None
+    by_letters = not listed and k.config.get("hybrid_override_pattern") is not None
+    return (
+        "hybrid_override_pattern"
+        if by_letters
+        else k.written.get("layers_block_type", "layers_block_type")
+    )
+
+
+def _kinds(k: Keys) -> tuple[str, ...]:
+    """What each layer is: a list of words, or one letter for each."""
+    listed = k.config.get("layers_block_type")
+    pattern = k.config.get("hybrid_override_pattern")
+    if listed is None and pattern is not None:
+        if not isinstance(pattern, str) or not pattern or set(pattern) - set(LETTERS):
+            letters = " ".join(LETTERS)
+            message = f"must have one letter for each layer, of {letters}, not {shown(pattern)}"
+            k.fail("hybrid_override_pattern", message)
+            return (RECURRENT,)
+        return tuple(LETTERS[letter] for letter in pattern)
+    if listed is None:
+        k.assume("num_hidden_layers", len(DEFAULT))
+    words = DEFAULT if listed is None else listed
+    if not isinstance(words, (list, tuple)) or not words:
+        k.fail("layers_block_type", f"must be a list of {', '.join(KINDS)}, not {shown(words)}")
+        return (RECURRENT,)
+    k.config = {**k.config, "layers_block_type": list(words)}
+    return mixed_kinds(k, "layers_block_type", len(words), lambda i: True, KINDS)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm(t, x, "norm")
+    if recurs(kind):
+        h = mamba2_mixer(t, s, h, "mixer")
+    else:
+        with t.scope("mixer"):
+            h = _OTHERS.get(kind, _attention)(t, s, h)
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    q, k, v = query_key_value(t, s, x, bias=False)
+    q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
+    out = attention_core(t, s, q, k, value_heads(t, s, v), FULL)
+    return linear(t, "o_proj", out, Q / TP, D, bias=False)
+
+
+def _mlp(t: Tape, s: Structure, x: Tensor, width: Factor = F / TP) -> Tensor:
+    bias = s.traits.mlp_bias
+    h = activation(t, linear(t, "up_proj", x, D, width, bias), s.traits.activation)
+    return linear(t, "down_proj", h, width, D, bias)
+
+
+def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    out = routed_experts(t, s, x, *router(t, s, x, sigmoid=True), UNGATED)
+    with t.scope("shared_experts"):
+        return add(t, out, _mlp(t, s, x, SHARED_F / TP), "routed and shared")
+
+
+def _activated(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return activation(t, x, s.traits.activation)
+
+
+UNGATED = Stacks(_activated, gated=False)
+_OTHERS = {MLP_ALONE: _mlp, EXPERTS_ALONE: _mixture}
+
+FAMILY = Family(
+    _config, embed, _layer, head, kernels=HF_ONLY, trained=False,
+    aliases={
+        "layer_types": "layers_block_type",
+        "num_local_experts": "n_routed_experts",
+        # renamed by its constructor
+        "mamba_n_groups": "n_groups",
+        "mamba_d_conv": "conv_kernel",
+        "mamba_conv_bias": "use_conv_bias",
+        "mamba_chunk_size": "chunk_size",
+    },
+    classes=decoder_classes("NemotronH", classifier=False),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""OPT: learned positions, ReLU, biases, dropout; the 350M model projects its embeddings."""
+
+from __future__ import annotations
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    causal_lm_head,
+    plain_mlp,
+    value_heads,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import Family, decoder_classes
+from memcore.models.model import Model
+from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
+from memcore.tape.primitives import (
+    add,
+    dropout,
+    embedding,
+    heads_first,
+    layer_norm,
+    linear,
+    scale,
+    wanted,
+)
+from memcore.tape.structure import Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+OFFSET = 2  # rows that OPT's position table has more than it has positions
+
+
+def _config(k: Keys, label: str) -> Model:
+    hidden = k.count("hidden_size", 768)
+    heads = k.count("num_attention_heads", 12, 10**6)
+    k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    first = k.flag("do_layer_norm_before", True)
+    inner = k.count_or("word_embed_proj_dim", hidden)
+    bias = k.flag("enable_bias", True)
+    positions = k.count("max_position_embeddings", 2048)
+    k.refuse("layerdrop", 0.0, 0, None)
+    return Model(
+        family="opt",
+        label=label,
+        layers=k.count("num_hidden_layers", 12, 100_000),
+        hidden_size=hidden,
+        intermediate_size=k.count("ffn_dim", 3072),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 50_272),
+        max_positions=positions,
+        position_rows=positions + OFFSET,
+        embedding_size=inner,
+        traits=Traits(
+            activation=k.word("activation_function", "relu", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_bias=bias,
+            mlp_bias=bias,
+            attention_dropout=k.dropout("attention_dropout", 0.0),
+            residual_dropout=k.dropout("dropout", 0.1),
+            norm_first=first,
+            norm_affine=k.flag("layer_norm_elementwise_affine", True),
+            final_norm=first and not k.flag("_remove_final_layer_norm", False),
+            projected_embeddings=inner != hidden,
+        ),
+    )
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    positions = t.input("position_ids", TOKENS, "int64", needs_grad=False)
+    tied = s.traits.tied_embeddings
+    words = wanted(t, embedding(t, "embed_tokens", ids, VOCAB / TP, EMBED, tied))
+    placed = embedding(t, "embed_positions", positions, POSITIONS, D, tied=False)
+    if s.traits.projected_embeddings:
+        words = linear(t, "project_in", words, EMBED, D, bias=False)
+    return add(t, words, placed, "sum")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    first, affine, bias = s.traits.norm_first, s.traits.norm_affine, s.traits.mlp_bias
+
+    def norm(x: Tensor, name: str, now: bool) -> Tensor:
+        return layer_norm(t, x, D, name, affine) if now else x
+
+    def dropped(x: Tensor, name: str) -> Tensor:
+        return dropout(t, x, name) if s.traits.residual_dropout else x
+
+    h = _attention(t, s, norm(x, "self_attn_layer_norm", first), kind)
+    x = add(t, x, dropped(h, "attention dropout"), "residual")
+    x = norm(x, "self_attn_layer_norm", not first)
+    h = plain_mlp(t, norm(x, "final_layer_norm", first), s.traits.activation, bias, ("fc1", "fc2"))
+    x = add(t, x, dropped(h, "MLP dropout"), "residual")
+    return norm(x, "final_layer_norm", not first)
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("self_attn"):
+        q = scale(t, linear(t, "q_proj", x, D, Q / TP, bias), "q, scaled")
+        k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("k_proj", "v_proj"))
+        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
+        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        return linear(t, "out_proj", out, Q / TP, D, bias)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.traits.final_norm:
+        x = layer_norm(t, x, D, "final_layer_norm", s.traits.norm_affine)
+    if s.traits.projected_embeddings:
+        x = linear(t, "project_out", x, D, EMBED, bias=False)
+        return causal_lm_head(t, s, x, EMBED)
+    return causal_lm_head(t, s, x)
+
+
+FAMILY = Family(_config, _embed, _layer, _head, classes=decoder_classes("OPT"))

@@ -1,0 +1,71 @@
+"""Phi-3: joint projections for queries, keys and values, and for gate and up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    fused_gated_mlp,
+    partial_rotary,
+    rms_norm,
+    rotary_tables,
+)
+from memcore.models.config import Keys
+from memcore.models.families.family import WITH_LIGER, Family, decoder_classes
+from memcore.models.families.llama import embed, head, llama_like, windowed
+from memcore.models.model import Model
+from memcore.tape.dims import KV, QKV, TP, D, Q
+from memcore.tape.kinds import SLIDING
+from memcore.tape.primitives import add, dropout, heads_first, linear, split
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "phi3",
+        hidden=3072,
+        intermediate=8192,
+        vocab=32_064,
+        positions=4096,
+        residual_dropout=k.dropout("resid_pdrop", 0.0),
+    )
+    share = k.rope("partial_rotary_factor", 1.0)
+    model = replace(model, rotary_dim=int(model.head_dim * share))
+    if k.config.get("sliding_window") is None:
+        return model
+    return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _attention(t, s, rms_norm(t, x, "input_layernorm"), kind)
+    if s.traits.residual_dropout:
+        h = dropout(t, h, "resid_attn_dropout")
+    x = add(t, x, h, "residual")
+    h = fused_gated_mlp(t, s, rms_norm(t, x, "post_attention_layernorm"))
+    if s.traits.residual_dropout:
+        h = dropout(t, h, "resid_mlp_dropout")
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("self_attn"):
+        joint = linear(t, "qkv_proj", x, D, QKV / TP, bias=False)
+        widths = [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)]
+        parts = split(t, joint, widths, sliced=True)
+        q, k, v = (
+            heads_first(t, part, shape, copies_grad=False)
+            for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
+        )
+        q, k = partial_rotary(t, q, k, rotary_tables(t))
+        out = attention_core(t, s, q, k, v, kind, joint_v=True)
+        return linear(t, "o_proj", out, Q / TP, D, bias=False)
+
+
+FAMILY = Family(_config, embed, _layer, head, kernels=WITH_LIGER, classes=decoder_classes("Phi3"))

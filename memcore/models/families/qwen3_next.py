@@ -1,0 +1,168 @@
+"""Qwen3-Next and Qwen3.5 (text): three gated delta nets to one layer of gated attention, each
+before small experts or an MLP. Qwen3.5's two pairs of projections are one each here, as vLLM runs
+them: of the same weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    causal_lm_head,
+    gated_mlp,
+    partial_rotary,
+    rms_norm_plus_one,
+    rotary_tables,
+    value_heads,
+)
+from memcore.layers.recurrent import gated_delta_net
+from memcore.models.config import Keys
+from memcore.models.families.family import (
+    HF_ONLY,
+    Family,
+    decoder_classes,
+    mixed_kinds,
+    state_dtype,
+)
+from memcore.models.families.llama import embed, llama_like
+from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.qwen_moe import shared_mixture, sparse
+from memcore.models.model import Model, Recurrence
+from memcore.tape.dims import GATED_Q, HEAD_DIM, HEADS, KV, KV_HEADS, TP, D, Q
+from memcore.tape.kinds import dense, is_dense, recurs
+from memcore.tape.primitives import add, heads_first, keeps_result, linear, multiply, split
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.tape import Tape, Tensor
+
+CHUNK = 64  # tokens of a span: fla/ops/gated_delta_rule/chunk.py
+
+
+def _next(k: Keys, label: str) -> Model:
+    model = _like(k, label, "qwen3_next", 5632, 48, 16, 2, 151_936, k.flag("norm_topk_prob", True))
+    return sparse_kinds(_with_experts(k, model, 512, 10), sparse(k))
+
+
+def _dense(k: Keys, label: str) -> Model:
+    model = _like(k, label, "qwen3_5_text", 12_288, 32, 16, 4, 248_320, hidden=4096)
+    return replace(model, kinds=tuple(map(dense, model.kinds)))
+
+
+def _moe(k: Keys, label: str) -> Model:
+    model = _like(k, label, "qwen3_5_moe_text", 512, 40, 16, 2, 248_320, normalised=True)
+    k.assumed.pop("intermediate_size", None)  # of dense layers, which it has not
+    return _with_experts(k, model, 256, 8)
+
+
+def _like(
+    k: Keys, label: str, family: str, intermediate: int, layers: int, heads: int, kv_heads: int,
+    vocab: int, normalised: bool = False, hidden: int = 2048,
+) -> Model:  # fmt: skip
+    """What all have in common, with the defaults of one."""
+    k.refuse("attn_output_gate", True)
+    model = llama_like(
+        k,
+        label,
+        family,
+        hidden=hidden,
+        intermediate=intermediate,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=256,
+        vocab=vocab,
+        positions=32_768,
+        attention_bias=k.flag("attention_bias", False),
+        router_normalised=normalised,
+    )
+    every = k.count("full_attention_interval", 4)
+    kinds = mixed_kinds(k, "layer_types", model.layers, lambda i: bool((i + 1) % every))
+    rotated = int(model.head_dim * k.rope("partial_rotary_factor", 0.25))
+    return replace(model, rotary_dim=rotated, recurrence=delta_net(k), kinds=kinds)
+
+
+def _with_experts(k: Keys, model: Model, experts: int, most: int) -> Model:
+    routed = routing(k, "num_experts", experts, most)
+    model = with_experts(model, routed, k.count("moe_intermediate_size", 512))
+    return replace(model, shared_size=k.count("shared_expert_intermediate_size", 512))
+
+
+def delta_net(k: Keys) -> Recurrence:
+    values, keys = k.count("linear_num_value_heads", 32), k.count("linear_num_key_heads", 16)
+    k.divides("linear_num_value_heads", values, "linear_num_key_heads", keys)
+    return Recurrence(
+        heads=values,
+        head_dim=k.count("linear_value_head_dim", 128),
+        state=k.count("linear_key_head_dim", 128),
+        groups=keys,
+        kernel=k.count("linear_conv_kernel_dim", 4, 1000),
+        chunk=CHUNK,
+        dtype=state_dtype(k, "mamba_ssm_dtype"),
+    )
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm_plus_one(t, x, "input_layernorm")
+    h = gated_delta_net(t, s, h) if recurs(kind) else _attention(t, s, h, kind)
+    x = add(t, x, h, "residual")
+    h = rms_norm_plus_one(t, x, "post_attention_layernorm")
+    h = gated_mlp(t, s, h) if is_dense(kind) else shared_mixture(t, s, h)
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    """Queries and a gate for each from one projection; the gate's sigmoid weights the results."""
+    bias = s.traits.attention_bias
+    with t.scope("self_attn"):
+        both = linear(t, "q_proj", x, D, GATED_Q / TP, bias)
+        k, v = (linear(t, name, x, D, KV / TP, bias) for name in ("k_proj", "v_proj"))
+        q, gate = split(t, both, [(*TOKENS, HEADS / TP, HEAD_DIM), (*TOKENS, Q / TP)])
+        k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+        q, k = (rms_norm_plus_one(t, x, f"{n}_norm", HEAD_DIM) for x, n in ((q, "q"), (k, "k")))
+        q = heads_first(t, q, QUERIES, copies_grad=False)
+        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = partial_rotary(t, q, k, rotary_tables(t))
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        out = multiply(t, out, keeps_result(t, gate, "sigmoid"), "gated")
+        return linear(t, "o_proj", out, Q / TP, D, bias)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, rms_norm_plus_one(t, x, "norm"))
+
+
+FAMILIES = {
+    "qwen3_next": Family(
+        _next,
+        embed,
+        _layer,
+        _head,
+        kernels=HF_ONLY,
+        trained=False,
+        classes=decoder_classes("Qwen3Next"),
+    ),
+    "qwen3_5_text": Family(
+        _dense,
+        embed,
+        _layer,
+        _head,
+        kernels=HF_ONLY,
+        trained=False,
+        classes={
+            "Qwen3_5ForCausalLM": CAUSAL,
+            "Qwen3_5TextModel": EMBEDDING,
+            "Qwen3_5TextForSequenceClassification": CLASSIFICATION,
+        },
+    ),
+    "qwen3_5_moe_text": Family(
+        _moe,
+        embed,
+        _layer,
+        _head,
+        kernels=HF_ONLY,
+        trained=False,
+        classes=decoder_classes("Qwen3_5Moe", "TextModel", classifier=False),
+    ),
+}

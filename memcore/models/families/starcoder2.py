@@ -1,0 +1,88 @@
+"""StarCoder2: layer norms and biases with rotary positions and grouped queries."""
+
+from __future__ import annotations
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    attention_core,
+    causal_lm_head,
+    plain_mlp,
+    query_key_value,
+    rotary,
+    rotary_tables,
+    token_embedding,
+    value_heads,
+)
+from memcore.models.config import Keys
+from memcore.models.families.family import WITH_MEGATRON, Family, decoder_classes
+from memcore.models.families.llama import llama_like, windowed
+from memcore.models.model import Model
+from memcore.tape.dims import TP, D, Q
+from memcore.tape.kinds import SLIDING
+from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    bias = k.flag("use_bias", True)
+    k.refuse("mlp_type", "default", None)
+    k.refuse("norm_type", "layer_norm", None)
+    model = llama_like(
+        k,
+        label,
+        "starcoder2",
+        hidden=3072,
+        intermediate=12_288,
+        layers=30,
+        heads=24,
+        kv_heads=2,
+        vocab=49_152,
+        positions=4096,
+        tied=True,
+        activation="gelu_pytorch_tanh",
+        attention_bias=bias,
+        mlp_bias=bias,
+        residual_dropout=k.dropout("residual_dropout", 0.0),
+        embedding_dropout=k.dropout("embedding_dropout", 0.0),
+    )
+    if k.config.get("sliding_window") is None:
+        return model
+    return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    x = token_embedding(t, s)
+    return dropout(t, x, "embedding_dropout") if s.traits.embedding_dropout else x
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    x = add(t, x, _attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind), "residual")
+    h = layer_norm(t, x, D, "post_attention_layernorm")
+    with t.scope("mlp"):
+        h = plain_mlp(t, h, s.traits.activation, s.traits.mlp_bias, ("c_fc", "c_proj"))
+        if s.traits.residual_dropout:
+            h = dropout(t, h, "residual_dropout")
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("self_attn"):
+        q, k, v = query_key_value(t, s, x, bias)
+        q = heads_first(t, q, QUERIES, copies_grad=True)
+        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = rotary(t, q, k, rotary_tables(t))
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        out = linear(t, "o_proj", out, Q / TP, D, bias)
+        return dropout(t, out, "residual_dropout") if s.traits.residual_dropout else out
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, layer_norm(t, x, D, "norm"))
+
+
+FAMILY = Family(
+    _config, _embed, _layer, _head, kernels=WITH_MEGATRON, classes=decoder_classes("Starcoder2")
+)

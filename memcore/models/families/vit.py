@@ -1,0 +1,151 @@
+"""ViT, trained to classify images: patches and a class token, every one sees every other.
+
+ViTForImageClassification: no pooler; the class token's last state is classified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    HIDDEN,
+    KEYS,
+    QUERIES,
+    attention_core,
+    labelled_loss,
+    plain_mlp,
+    value_heads,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import encoder, labels
+from memcore.models.model import Image, Model
+from memcore.tape.dims import CHANNELS, HEIGHT, ONE, PATCHES, POSITIONS, TP, VOCAB, WIDTH, B, D, Q
+from memcore.tape.kinds import EVERY
+from memcore.tape.primitives import (
+    add,
+    cast,
+    contiguous,
+    dropout,
+    heads_first,
+    layer_norm,
+    linear,
+    patches,
+    split,
+)
+from memcore.tape.structure import CLASSIFICATION, Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def image_of(k: Keys, size: int, patch: int, extra: int) -> Image:
+    """`image_size` and `patch_size`: numbers, or height and width."""
+    height, width = k.pair("image_size", size)
+    patch_height, patch_width = k.pair("patch_size", patch)
+    if patch_height > height or patch_width > width:
+        k.fail("patch_size", "must not be larger than image_size")
+    channels = k.count("num_channels", 3, 1000)
+    return Image(height, width, patch_height, patch_width, channels, extra)
+
+
+def of_images(
+    k: Keys,
+    label: str,
+    family: str,
+    traits: Traits,
+    *,
+    patch: int,
+    extra: int,
+    classes: int = 1,
+    stack: str = "",
+) -> Model:
+    """The keys that ViT and the towers made like it share, with their defaults.
+
+    patch    pixels of a patch's side, if the config names none; extra: tokens that are no patches
+    """
+    hidden = k.count("hidden_size", 768)
+    heads = k.count("num_attention_heads", 12, 10**6)
+    k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    layers = k.count("num_hidden_layers", 12, 100_000)
+    image = image_of(k, 224, patch, extra=extra)
+    return Model(
+        family=family,
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=k.count("intermediate_size", 3072),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=classes,
+        max_positions=image.tokens,
+        position_rows=image.tokens,
+        image=image,
+        kinds=(EVERY,) * layers,
+        stack=stack,
+        traits=traits,
+    )
+
+
+def _config(k: Keys, label: str) -> Model:
+    traits = Traits(
+        activation=k.word("hidden_act", "gelu", ACTIVATIONS),
+        attention_bias=k.flag("qkv_bias", True),
+        attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
+        residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
+    )
+    model = of_images(k, label, "vit", traits, patch=16, extra=1, classes=labels(k))
+    return replace(model, head_dim=k.count_or("head_dim", model.head_dim, 10**6))
+
+
+def tower(k: Keys, label: str, family: str, activation: str, patch: int, extra: int) -> Model:
+    """A vision tower before a text model."""
+    traits = Traits(
+        activation=k.word("hidden_act", activation, ACTIVATIONS),
+        attention_dropout=k.dropout("attention_dropout", 0.0),
+    )
+    return of_images(k, label, family, traits, patch=patch, extra=extra, stack="vision")
+
+
+def pixels_of(t: Tape) -> Tensor:
+    """A batch of images in the dtype of the weights that read them."""
+    pixels = t.input("pixel_values", (B, CHANNELS, HEIGHT, WIDTH), "fp32", needs_grad=False)
+    return cast(t, pixels, t.parameter_dtype, "pixel_values, cast")
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    x = patches(t, "patch_embeddings.projection", pixels_of(t), (B, PATCHES, D), bias=True)
+    token = t.parameter("cls_token", (ONE, 1, D))
+    x = contiguous(t, token, HIDDEN, "class token and patches", other=x)
+    x = add(t, x, t.parameter("position_embeddings", (ONE, POSITIONS, D)), "with positions")
+    return _dropped(t, s, x, "dropout")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _attention(t, s, layer_norm(t, x, D, "layernorm_before"), kind)
+    x = add(t, _dropped(t, s, h, "attention dropout"), x, "residual")
+    with t.scope("mlp"):
+        h = layer_norm(t, x, D, "layernorm_after")
+        h = plain_mlp(t, h, s.traits.activation, True, ("fc1", "fc2"))
+    return add(t, _dropped(t, s, h, "MLP dropout"), x, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("attention"):
+        q, k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("q_proj", "k_proj", "v_proj"))
+        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
+        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        return linear(t, "o_proj", out, Q / TP, D, bias=True)
+
+
+def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
+    return dropout(t, x, name) if s.traits.residual_dropout else x
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    x = layer_norm(t, x, D, "layernorm")
+    (first,) = split(t, x, [(B, D)], sliced=True)
+    return labelled_loss(t, linear(t, "classifier", first, D, VOCAB, bias=True))
+
+
+FAMILY = encoder(_config, _embed, _layer, _head, {"ViTForImageClassification": CLASSIFICATION})

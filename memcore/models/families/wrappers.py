@@ -1,0 +1,177 @@
+"""Wrappers: models whose config.json has a language model of a known family inside, as text_config.
+
+The language model is planned as if it stood alone. What reads images, sound or video before it is
+left out: its weights are counted where its own config.json is known, and a note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memcore.errors import Issue, PlanError, shown
+from memcore.models.config import Keys
+from memcore.units import bytes_text
+
+TEXT, VISION = "text_config", "vision_config"
+# What a wrapper says for its whole checkpoint, and its text_config does not say again.
+OF_THE_WHOLE = (
+    "quantization_config",
+    "hf_quant_config",
+    "compression_config",
+    "dtype",
+    "torch_dtype",
+)
+SUFFIXES = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")  # classes that write text
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """One whose tower is known.
+
+    text      model_type of its text_config where that names none
+    weights   parameters of the tower and of what leads from it to the text, of its keys and the
+              text's hidden size
+    aliases   other names of keys of its vision_config, as in Family.aliases
+    """
+
+    text: str
+    weights: Callable[[Keys, int], int]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_wrapper(config: Mapping[str, Any]) -> bool:
+    return TEXT in config or config["model_type"] in KNOWN
+
+
+def opened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of the language model inside, by itself. Raises PlanError."""
+    kind, text = config["model_type"], config.get(TEXT)
+    if text is None:
+        text = {}
+    if not isinstance(text, Mapping):
+        message = f"must be a config.json of its own, in braces, not {shown(text)}"
+        raise PlanError([Issue(f"model.{TEXT}", message)])
+    classes = config.get("architectures")
+    for name in classes if isinstance(classes, list) else []:
+        if not isinstance(name, str) or not name.endswith(SUFFIXES):
+            message = f"{shown(name)} is not planned; of a model with a text_config, those that "
+            message += f"end in {' or '.join(SUFFIXES)} are"
+            raise PlanError([Issue("model.architectures", message)])
+    known = KNOWN.get(kind)
+    inner = {"model_type": known.text, **text} if known else dict(text)
+    for key in OF_THE_WHOLE:
+        if key in config:
+            inner.setdefault(key, config[key])
+    if classes:  # the whole has a head, whatever the part in it is called
+        inner.pop("architectures", None)
+    tied = config.get("tie_word_embeddings")
+    if tied is not None and not inner.get("tie_word_embeddings"):
+        inner["tie_word_embeddings"] = tied  # of the two, the one that ties
+    return inner
+
+
+def left_out(config: Mapping[str, Any], hidden: int) -> str:
+    """What a reader should know about the part that is not planned. Raises PlanError.
+
+    hidden   width of the language model
+    """
+    kind, known = config["model_type"], KNOWN.get(config["model_type"])
+    note = f"Of {kind} the language model is planned, as its text_config describes it. "
+    if not known:
+        return note + "What reads images or sound before it is left out, its weights too."
+    given = config.get(VISION)
+    if given is not None and not isinstance(given, Mapping):
+        message = f"must be a config.json of its own, in braces, not {shown(given)}"
+        raise PlanError([Issue(f"model.{VISION}", message)])
+    keys = Keys(given or {}, known.aliases)
+    weights = known.weights(keys, hidden)
+    if keys.issues:
+        inside = [issue.field.removeprefix("model.") for issue in keys.issues]
+        raise PlanError(
+            Issue(f"model.{VISION}.{name}", issue.message)
+            for name, issue in zip(inside, keys.issues, strict=True)
+        )
+    return (
+        f"{note}What reads images before it is left out: {weights:,} parameters, "
+        f"{bytes_text(2 * weights)} in 16 bits, and what they compute."
+    )
+
+
+def _linear(width: int, into: int, bias: bool = True) -> int:
+    return width * into + (into if bias else 0)
+
+
+def _encoder_layer(width: int, inner: int) -> int:
+    """Queries, keys, values and output, two layers of an MLP, all with a bias, and two norms."""
+    return 4 * _linear(width, width) + _linear(width, inner) + _linear(inner, width) + 4 * width
+
+
+def _qwen(k: Keys, hidden: int) -> int:
+    """Qwen3_5VisionModel: patches of two frames, learned positions, and a merger of patches."""
+    width, depth = k.count("hidden_size", 1152), k.count("depth", 27, 100_000)
+    height, wide = k.pair("patch_size", 16)
+    merged = width * k.count("spatial_merge_size", 2, 1000) ** 2
+    values = k.count("in_channels", 3, 1000) * k.count("temporal_patch_size", 2, 1000) * height
+    return (
+        _linear(values * wide, width)
+        + k.count("num_position_embeddings", 2304) * width
+        + depth * _encoder_layer(width, k.count("intermediate_size", 4304))
+        + 2 * width
+        + _linear(merged, merged)
+        + _linear(merged, k.count("out_hidden_size", 3584))
+    )
+
+
+def _llama4(k: Keys, hidden: int) -> int:
+    """Llama4VisionModel, its adapter, and Llama4MultiModalProjector."""
+    width, depth = k.count("hidden_size", 768), k.count("num_hidden_layers", 34, 100_000)
+    (height, wide), (rows, columns) = k.pair("image_size", 448), k.pair("patch_size", 14)
+    patches = (height // rows) * (wide // columns)
+    inner = k.count("intermediate_size", 5632)
+    out = k.count("projector_output_dim", 4096)
+    bias = k.flag("multi_modal_projector_bias", False)
+    return (
+        _linear(k.count("num_channels", 3, 1000) * rows * columns, width, bias=False)
+        + (1 + patches + 1) * width
+        + depth * _encoder_layer(width, inner)
+        + 4 * width
+        + inner * k.count("projector_input_dim", 4096)
+        + out * out
+        + _linear(k.count("vision_output_dim", 7680), hidden, bias)
+    )
+
+
+def _kimi(k: Keys, hidden: int) -> int:
+    """Kimi_K25VisionModel (MoonViT), and Kimi_K25MultimodalProjection."""
+    width, depth = k.count("hidden_size", 1152), k.count("num_hidden_layers", 27, 100_000)
+    rows, columns = k.pair("patch_size", 14)
+    down, across = k.pair("merge_kernel_size", 2)
+    merged = width * down * across
+    return (
+        _linear(3 * rows * columns, width)
+        + k.count("pos_emb_height", 64) * k.count("pos_emb_width", 64) * width
+        + depth * _encoder_layer(width, k.count("intermediate_size", 4304))
+        + 4 * width
+        + _linear(merged, merged)
+        + _linear(merged, hidden)
+    )
+
+
+KNOWN = {
+    "qwen3_5": Wrapper("qwen3_5_text", _qwen),
+    "qwen3_5_moe": Wrapper("qwen3_5_moe_text", _qwen),
+    "llama4": Wrapper("llama4_text", _llama4),
+    "kimi_k25": Wrapper(
+        "deepseek_v3",
+        _kimi,
+        {
+            "vt_hidden_size": "hidden_size",
+            "vt_intermediate_size": "intermediate_size",
+            "vt_num_hidden_layers": "num_hidden_layers",
+            "init_pos_emb_height": "pos_emb_height",
+            "init_pos_emb_width": "pos_emb_width",
+        },
+    ),
+}

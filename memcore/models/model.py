@@ -1,0 +1,370 @@
+"""Model: what a Hugging Face config.json says, checked and in one vocabulary.
+
+A key that is absent takes the default of its `transformers` configuration class (5.23.0);
+a key that is null is not absent. What each architecture reads is in memcore/families.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memcore.errors import shown
+from memcore.models.quantization import Quantization
+from memcore.tape.structure import CAUSAL, Traits
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image as patches: height and width of both in pixels, and its channels.
+
+    extra    tokens beside those of the patches: that of the class
+    merged   tokens of it that a decoder reads, where they are fewer than its patches
+    around   tokens of text that a prompt has for it besides
+    """
+
+    height: int
+    width: int
+    patch_height: int
+    patch_width: int
+    channels: int
+    extra: int = 0
+    merged: int = 0
+    around: int = 0
+
+    @property
+    def patches(self) -> int:
+        return (self.height // self.patch_height) * (self.width // self.patch_width)
+
+    @property
+    def read(self) -> int:
+        return self.merged or self.patches
+
+    @property
+    def prompted(self) -> int:
+        """Tokens of a prompt that it takes."""
+        return self.read + self.around
+
+    @property
+    def tokens(self) -> int:
+        return self.patches + self.extra
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.height:,} x {self.width:,} pixels in patches of {self.patch_height} x "
+            f"{self.patch_width}"
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {
+            "HEIGHT": self.height,
+            "WIDTH": self.width,
+            "PATCH_H": self.patch_height,
+            "PATCH_W": self.patch_width,
+            "CHANNELS": self.channels,
+            "PATCHES": self.patches,
+            "MERGED": self.read,
+            "IMAGE_TOKENS": self.tokens,
+        }
+
+
+NO_IMAGE = Image(0, 0, 1, 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """What layers with a state keep of a whole sequence: for each of `heads` values of `head_dim`
+    what they left in `state` numbers, and the last tokens that a short convolution sees.
+
+    groups   heads of keys and queries (B and C), each for as many of values
+    kernel   tokens that the convolution sees
+    chunk    tokens that a scan takes at once
+    dtype    of the state as config.json asks for it, or ''
+    alone    a layer is a state, attention or an MLP, and nothing else
+    """
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    kernel: int
+    chunk: int
+    dtype: str = ""
+    alone: bool = False
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {
+            "SSM_HEADS": self.heads,
+            "SSM_DIM": self.head_dim,
+            "SSM_STATE": self.state,
+            "SSM_GROUPS": self.groups,
+            "KERNEL": self.kernel,
+            "CHUNK_TOKENS": self.chunk,
+        }
+
+
+NAMED = 8  # keys that a note names
+
+
+def _first(names: Iterable[str]) -> str:
+    """The first few of some names, and how many more there are."""
+    (*listed,) = map(str, names)
+    more = f" and {len(listed) - NAMED:,} more" if len(listed) > NAMED else ""
+    return ", ".join(shown(name)[1:-1] for name in listed[:NAMED]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a config.json left open, and what of it is not read.
+
+    assumed   keys that decide sizes and that it has not, each with the default that is taken
+    unread    its keys that mean nothing here
+    """
+
+    assumed: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The same in sentences."""
+        found = []
+        if self.assumed:
+            listed = _first(f"{key} ({text})" for key, text in self.assumed)
+            found.append(f"config.json does not have {listed}: transformers' defaults are taken.")
+        if self.unread:
+            found.append(f"Of config.json these keys are not read: {_first(self.unread)}.")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A transformer: its sizes, its traits, and the kinds of its layers in order.
+
+    layers             number of layers
+    hidden_size, ...   widths and counts as in config.json
+    rotary_dim         dimensions of a head that are rotated
+    rotary_tables      of each table of their cosines and sines: whose it is ('': every layer's),
+                       and its rows; (): one of max_positions
+    window             tokens that a sliding layer sees, or of a chunk; 0: it has none
+    embedding_size     width of the token embedding, where it differs from the hidden size
+    position_rows      rows of a learned position table
+    kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE, dense
+    value_dim          width of one head's values, where it differs from head_dim
+    query_rank         width that queries are compressed to; 0: they are not
+    kv_rank            width that keys and values are compressed to; 0: they are not
+    experts            routed experts of a layer; 0: it has none
+    top_k              experts that each token is sent to
+    expert_size        intermediate size of one expert
+    shared_size        intermediate size of the experts that every token passes, together
+    type_rows          rows of a table of token types
+    buckets            of distances between tokens, that each have a bias for every head
+    recurrence         of layers that keep a state of a sequence, not its tokens
+    image              what an image model reads: its tokens are one sequence, of a fixed length
+    tower              layers that run before these, on dimensions of their own: what looks at
+                       images, or the encoder before a decoder
+    stack              of a tower: what it is, one of dims.STACKS
+    idle               of a tower: layers behind those whose result is read
+    notes              what a reader should know of how its config.json was read; two models that
+                       differ in it are the same
+    head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION or EMBEDDING
+    classes            that a classifier tells apart; 1: it scores a sequence with a number
+    class_name         that its config.json names, in transformers
+    quantization       how its config.json says that its weights are stored, if it does
+    reading            how its config.json was read; two models that differ in it are the same
+    """
+
+    family: str
+    label: str
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    traits: Traits
+    rotary_dim: int = 0
+    rotary_tables: tuple[tuple[str, int], ...] = ()
+    window: int = 0
+    embedding_size: int = 0
+    position_rows: int = 0
+    kinds: tuple[str, ...] = ()
+    value_dim: int = 0
+    query_rank: int = 0
+    kv_rank: int = 0
+    experts: int = 0
+    top_k: int = 0
+    expert_size: int = 0
+    shared_size: int = 0
+    type_rows: int = 0
+    buckets: int = 0
+    recurrence: Recurrence | None = None
+    image: Image | None = None
+    tower: Model | None = None
+    stack: str = ""
+    idle: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    head: str = CAUSAL
+    classes: int = 0
+    class_name: str = ""
+    quantization: Quantization | None = None
+    reading: Reading = field(default=Reading(), compare=False)
+
+    @property
+    def stack_before(self) -> str:
+        """What runs before these layers, one of dims.STACKS, or ''."""
+        return self.tower.stack if self.tower else ""
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether the layers read what an encoder made of another sequence."""
+        return self.tower is not None and self.tower.image is None
+
+    @property
+    def learned_positions(self) -> bool:
+        return self.position_rows > 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The model's part of the flat mapping that every formula reads."""
+        return {
+            "D": self.hidden_size,
+            "F": self.intermediate_size,
+            "HEADS": self.heads,
+            "KV_HEADS": self.kv_heads,
+            "HEAD_DIM": self.head_dim,
+            "ROTARY": self.rotary_dim,
+            "WINDOW": self.window,
+            "VOCAB": self.vocab_size,
+            "EMBED": self.embedding_size or self.hidden_size,
+            "LAYERS": self.layers,
+            "POSITIONS": self.position_rows,
+            "V_DIM": self.value_dim or self.head_dim,
+            "Q_RANK": self.query_rank,
+            "KV_RANK": self.kv_rank,
+            "EXPERTS": self.experts,
+            "TOP_K": self.top_k,
+            "EXPERT_F": self.expert_size,
+            "SHARED_F": self.shared_size,
+            "TYPES": self.type_rows,
+            "BUCKETS": self.buckets,
+            "CLASSES": self.classes,
+            **(self.recurrence.sizes if self.recurrence else {}),
+            **(self.image or NO_IMAGE).sizes,
+            **(
+                {f"{self.tower.stack}.{k}": n for k, n in self.tower.sizes.items()}
+                if self.tower
+                else {}
+            ),
+        }
+
+
+# What Python writes into the config.json of every model with Mamba-2 layers as [0.0, Infinity],
+# which JSON has not, and transformers 5 as the second form.
+UNLIMITED = "time_step_limit"
+INFINITY = {"__float__": "Infinity"}
+
+
+def in_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with its UNLIMITED, its own or that of a config inside it, in JSON's words."""
+    return {key: _spelled(key, value) for key, value in config.items()}
+
+
+def _spelled(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _finite(v) if k == UNLIMITED else v for k, v in value.items()}
+    return _finite(value) if key == UNLIMITED else value
+
+
+def _finite(limits: Any) -> Any:
+    if not isinstance(limits, (list, tuple)):
+        return limits
+    return [INFINITY if x == math.inf else x for x in limits]
+
+
+# Keys that decide no tensor's size and no operation: names, tokens, how weights begin, how text is
+# generated, epsilons and factors, and what every library that trains or serves adds for itself.
+_HARMLESS = """
+cache_implementation sliding_window_size predict_special_tokens output_past _num_labels ignore_index
+image_seq_length projection_dim mamba_hidden_act mamba_expand expand n_group topk_group
+partial_rotary_factor full_attn_mod interpolate_factor is_llama_config activation_function
+encoder_stride hidden_act
+_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path
+_sliding_window_pattern add_cross_attention architectures attention_multiplier
+attention_softmax_in_fp32 attn_implementation attn_implementation_autoset attn_logit_softcapping
+audio_token_id auto_map aux_loss_alpha aux_loss_coef bad_words_ids base_model_tp_plan
+begin_of_text_id begin_suppress_tokens bias_dropout_fusion boi_token_id boi_token_index bos_token
+bos_token_id chunk_size_feed_forward classifier_dropout cls_token_id cross_attention_hidden_size
+decoder_start_token_id default_theta dense_act_fn diversity_penalty do_sample dtype early_stopping
+embedding_initializer_range embedding_multiplier encoder_no_repeat_ngram_size eoi_token_id
+eoi_token_index eos_token eos_token_id ep_size experts_per_token exponential_decay_length_penalty
+final_logit_softcapping finetuning_task forced_bos_token_id forced_eos_token_id
+gradient_checkpointing hf_quant_config id2label im_end_id im_start_id image_token_id
+image_token_index init_method_std init_std initial_context_length initializer_cutoff_factor
+initializer_factor initializer_range initializer_std is_decoder is_encoder_decoder is_gated_act
+label2id layer_norm_eps layer_norm_epsilon layernorm_epsilon length_penalty logits_scaling
+mask_token_id masked_softmax_fusion max_length max_sequence_length max_window_layers min_length
+model_name model_type moe_router_topk_scaling_factor move_model_to_device n_ctx
+no_repeat_ngram_size norm_eps norm_epsilon norm_topk_prob num_beam_groups num_beams num_labels
+num_return_sequences offset_alibi onnx_config original_max_position_embeddings output_attentions
+output_hidden_states output_router_logits output_scores pad_token pad_token_id prefix
+pretraining_tp problem_type pruned_heads quantization_config query_pre_attn_scalar
+relative_attention_max_distance remove_invalid_values reorder_and_upcast_attn repetition_penalty
+rescale_layernorm rescale_prenorm_residual residual_in_fp32 residual_multiplier return_dict
+return_dict_in_generate rms_norm_eps rope_interleave rope_local_base_freq rope_parameters
+rope_scaling rope_theta rotary_base rotary_emb_base routed_scaling_factor router_aux_loss_coef
+router_dtype router_z_loss_coef scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx
+scale_attn_weights scoring_func selective_checkpoint_enabled sep_token_id seq_aux
+sequence_parallel_enabled skip_bias_add skip_bias_add_qkv slow_but_exact summary_activation
+summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
+swiglu_limit task_specific_params temperature tie_encoder_decoder time_step_floor time_step_limit
+time_step_max time_step_min time_step_rank tokenizer_class top_k top_p topk_method torch_dtype
+torchscript transformers_version transformers_weights typical_p unk_token_id unsloth_fixed
+unsloth_version use_cache use_flash_attention use_flash_attn use_mamba_kernels use_sliding_window
+video_token_id vision_end_token_id vision_start_token_id
+"""
+HARMLESS = frozenset(_HARMLESS.split())
+
+WEIGHTLESS = (
+    "max_position_embeddings",
+    "n_positions",
+    "num_channels",
+    "no_rope_layer_interval",
+    "sliding_window_pattern",
+)  # counts whose usual value makes no weight larger
+
+
+class Watched(dict[str, Any]):
+    """A config that notes which keys it was asked for, there or not."""
+
+    def __init__(self, config: Mapping[str, Any], asked: set[str]):
+        super().__init__(config)
+        self.asked = asked
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def peek(self, key: str) -> Any:
+        return super().get(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(str(key))
+        return super().__contains__(key)
+
+
+def text_of(value: Any) -> str:
+    """A default for people."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:,}" if isinstance(value, int) else str(value)

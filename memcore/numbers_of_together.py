@@ -1,0 +1,168 @@
+"""How the numbers of training and serving on the same GPUs come about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memcore.quantity.formula import Formula, ceiling, known, largest, total
+from memcore.quantity.quantity import Explanation, about, rule
+from memcore.quantity.shapes import row, sum_of
+from memcore.report import LedgerRow, Phase
+from memcore.serving.serve import serve
+from memcore.step.step import Instant
+from memcore.together import PARTS, TRAINERS, Scene, at_host, cast_of, engine_plan
+from memcore.training.memory import instant_bytes, listed, rows_alive
+from memcore.training.numbers_of_memory import INTERVAL, interval, slack
+
+if TYPE_CHECKING:
+    from memcore.explain.book import Book
+
+OF_ENGINE = "that plan's serving: memplan explain serve.{field} with serve.tp {tp} says more"
+
+
+def _scene(book: Book) -> Scene:
+    def make() -> Scene:
+        engine = serve(engine_plan(book.plan))
+        return Scene(book.plan, book.step, book.amounts, book.memory, engine)
+
+    return book.once("scene", make)
+
+
+def _parts(book: Book, i: str) -> dict[str, list[Instant] | str]:
+    return book.once("cast", lambda: cast_of(_scene(book)))[_phase(book, i).id]
+
+
+def _phase(book: Book, i: str) -> Phase:
+    found: Phase = book.together.phases[int(i)]
+    return found
+
+
+def _alive(book: Book, moments: list[Instant]) -> tuple[LedgerRow, ...]:
+    amounts = _scene(book).amounts
+    return tuple(
+        r
+        for m in moments
+        for r in listed(rows_alive(m, instant_bytes(m, amounts)[1], amounts), amounts)
+    )
+
+
+@rule("together.phases.*", "together.phases.*.bytes")
+def _bytes(book: Book, i: str) -> Explanation:
+    phase = _phase(book, i)
+    parts = [book.at(f"together.phases.{i}.parts.{p}") for p in PARTS if p in phase.parts]
+    return about(phase.label, "bytes", total(parts), "Alive on the fullest GPU in this phase.")
+
+
+@rule("together.phases.*.parts.*")
+def _part(book: Book, i: str, part: str) -> Explanation:
+    phase = _phase(book, i)
+    size, of, what = phase.parts[part], _parts(book, i)[part], f"{PARTS[part]}, {phase.label}"
+    if isinstance(of, str):
+        tp = book.plan.engine_tp
+        source = OF_ENGINE.format(field=of, tp=tp)
+        meaning = f"What the engine says of one of its {tp:,} GPUs for this plan."
+        return about(what, "bytes", None, meaning, [source], "assumed", size)
+    if part == "policy" and phase.id == "update-policy":
+        formula = total([book.at("memory.allocated_bytes")])
+        return about(what, "bytes", formula, "The peak of the training step.")
+    rows = [
+        (f"together.phases.{i}.parts.{part}.rows.{n}", r) for n, r in enumerate(_alive(book, of))
+    ]
+    return about(what, "bytes", sum_of(book, rows), "Tensor by tensor.")
+
+
+@rule("together.phases.*.parts.*.rows.*")
+def _row(book: Book, i: str, part: str, n: str) -> Explanation:
+    of = _parts(book, i)[part]
+    assert not isinstance(of, str)
+    return row(book, _alive(book, of)[int(n)])
+
+
+@rule("together.phases.*.device_bytes")
+def _phase_device(book: Book, i: str) -> Explanation:
+    what = f"{_phase(book, i).label}, device memory"
+    return interval(book, f"together.phases.{i}.device_bytes", what, "")
+
+
+@rule("together.phases.*.device_bytes.0|1")
+def _phase_device_end(book: Book, i: str, end: str) -> Explanation:
+    phase = _phase(book, i)
+    field = ("low", "high")[int(end)]
+    parts = {p: book.at(f"together.phases.{i}.parts.{p}") for p in PARTS if p in phase.parts}
+    trained = [f for p, f in parts.items() if p in TRAINERS]
+    held = []
+    if trained:
+        held = [ceiling(total(trained) * slack(book, int(end)))]
+    engine = [f for p, f in parts.items() if p not in TRAINERS]
+    overheads = [
+        book.at(f"memory.overheads.{n}.{field}") for n in range(len(book.memory.overheads))
+    ]
+    what = f"{phase.label}, device memory, {INTERVAL[int(end)]}"
+    meaning = "The trainer's parts with the allocator's slack, the engine's, and what is outside."
+    return about(what, "bytes", total([*held, *engine, *overheads]), meaning)
+
+
+@rule("together.device_bytes")
+def _device(book: Book) -> Explanation:
+    return interval(book, "together.device_bytes", "Device memory", "Of the fullest phase.")
+
+
+@rule("together.device_bytes.0|1")
+def _device_end(book: Book, end: str) -> Explanation:
+    each = [
+        book.at(f"together.phases.{i}.device_bytes.{end}") for i in range(len(book.together.phases))
+    ]
+    what = f"Device memory, {INTERVAL[int(end)]}"
+    return about(what, "bytes", largest(*each), "Of the fullest phase.")
+
+
+@rule("together.capacity_bytes")
+def _capacity(book: Book) -> Explanation:
+    return book.explain("memory.capacity_bytes")
+
+
+@rule("together.dram_capacity_bytes")
+def _dram_capacity(book: Book) -> Explanation:
+    return book.explain("memory.tier_capacities.dram")
+
+
+@rule("together.dram_bytes")
+def _dram(book: Book) -> Explanation:
+    gpus = known("GPUs of a node", book.plan.gpus_in_node, source="the plan: cluster")
+    parts = [book.at(f"together.host.{p}") * gpus for p in at_host(_scene(book))]
+    formula = total([*parts, book.at("memory.tiers.dram")])
+    return about("Kept in host DRAM", "bytes", formula, "Per node, at its fullest.")
+
+
+@rule("together.host.*")
+def _host(book: Book, part: str) -> Explanation:
+    moment = at_host(_scene(book))[part]
+    rows = [(f"together.host.{part}.rows.{n}", r) for n, r in enumerate(_alive(book, [moment]))]
+    return about(f"{PARTS[part]} in host DRAM", "bytes", sum_of(book, rows), "Of one GPU.")
+
+
+@rule("together.host.*.rows.*")
+def _host_row(book: Book, part: str, n: str) -> Explanation:
+    return row(book, _alive(book, [at_host(_scene(book))[part]])[int(n)])
+
+
+@rule("together.kv_capacity_tokens")
+def _tokens(book: Book) -> Explanation:
+    tp = book.plan.engine_tp
+    source = OF_ENGINE.format(field="kv_capacity_tokens", tp=tp)
+    meaning = "Tokens that the cache of one engine holds while rollouts are generated."
+    value = book.together.kv_capacity_tokens
+    return about("Tokens that fit", "tokens", None, meaning, [source], "assumed", value)
+
+
+@rule("together.fits|verdict|peak")
+def _verdict(book: Book, field: str) -> Explanation:
+    low, high = (book.at(f"together.device_bytes.{end}") for end in (0, 1))
+    room = book.at("together.capacity_bytes")
+    held, dram = book.at("together.dram_bytes"), book.at("together.dram_capacity_bytes")
+    words = f"{high.words} is no more than {room.words}, and {held.words} than {dram.words}"
+    numbers = f"{high.numbers} against {room.numbers}; {held.numbers} against {dram.numbers}"
+    terms = tuple(f.terms[0] for f in (low, high, room, held, dram))
+    value = getattr(book.together, field)
+    meaning = "Whether every phase fits on one GPU, and what is on the host in its DRAM."
+    return about("Verdict", "", Formula(value, f"fits where {words}", numbers, terms), meaning)

@@ -1,0 +1,378 @@
+"""Link: a Plan as the query of an address, and back.
+
+The form is versioned by `v`. The defaults of a version are written out here and never change, so a
+link means the same plan next year even when the app's own defaults have moved. Keys are short and
+readable; only an inline model or hardware object is compressed.
+
+`decode` never raises: what cannot be used is named in an Issue, and the rest of the link is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import copy
+import heapq
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
+from memcore.models import catalog
+from memcore.models.config import check_depth
+from memcore.plan.keys import (
+    FIELDS,
+    KEYS,
+    KNOWN,
+    OBJECTS,
+    PIN,
+    VERSION,
+    frozen_defaults,
+    literal_text,
+)
+from memcore.plan.plan import Plan, get, put, value_text, words_of
+from memcore.plan.repair import MENDERS, repair
+
+MAX_KEYS = 256
+MAX_VALUE = 200  # characters of one readable value
+MAX_PAYLOAD = 30_000  # characters of one compressed object
+MAX_OBJECT = 200_000  # bytes it may expand to
+MAX_ISSUES = 8
+
+_WHOLE = re.compile(r"-?[0-9]{1,40}")
+
+
+def encode(plan: Plan, short: bool = False) -> dict[str, str]:
+    """The plan as keys and values; every field, or when `short` only what is not a default."""
+    query = {"v": str(VERSION), **_encode_model(plan), **_encode_hardware(plan)}
+    document = plan.document()
+    for name, key in KEYS.items():
+        value = get(document, key.path)
+        if not short or value != key.default:
+            query[name] = literal_text(value)
+    return query
+
+
+def query_text(query: Mapping[str, str]) -> str:
+    """Keys and values as the text after '?', with nothing escaped that need not be."""
+    return urlencode(query, safe="~")
+
+
+def encode_pin(plan: Plan) -> str:
+    """A plan as the one value of the `pin` key."""
+    return query_text(encode(plan, short=True))
+
+
+def decode_pin(text: str) -> tuple[Plan, list[Issue]]:
+    """The plan in a `pin` value."""
+    if len(text) > 3 * MAX_PAYLOAD:
+        return Plan(), [Issue(PIN, "too long; the pinned plan was ignored")]
+    return decode(dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None)[:MAX_KEYS]))
+
+
+def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
+    """The plan that a link describes, and what of the link was not used. Never raises: a link that
+    makes Memplan itself fail is said to, and the default plan is given."""
+    try:
+        return _decoded(query)
+    except Exception as e:
+        return Plan(), [Issue("", f"{FAILED} ({fault(e)}); the default plan is shown instead")]
+
+
+FAILED = "Memplan failed at this link, which is Memplan's fault"
+
+
+def _decoded(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
+    issues: list[Issue] = []
+    values = _single(query, issues)
+    _check_version(values.pop("v", str(VERSION)), issues)
+    values.pop(PIN, None)
+    document = frozen_defaults()
+    given = set()
+    for name, text in values.items():
+        try:
+            path, value = _read(name, text, issues)
+        except PlanError as e:
+            issues += e.issues
+        else:
+            put(document, path, value)
+            given.add(path)
+    plan, mended = repair(document, given)
+    return plan, _first([_in_link(issue) for issue in issues + mended])
+
+
+def nearest(document: Mapping[str, Any], asked: Sequence[str]) -> tuple[Plan, list[Issue]]:
+    """The nearest valid plan that keeps what was asked for, and what was changed to reach it.
+
+    asked: the fields that somebody just set, in that order. Where they cannot all be kept the last
+    is; where that cannot either, it gives way like any other (`repair`).
+    """
+    for kept in dict.fromkeys((tuple(asked), tuple(asked[-1:]))):
+        found = _keeping(document, kept) if kept else None
+        if found:
+            plan = Plan.of(found)
+            return plan, [
+                Issue(path, f"{value_text(path, now)} is used in place of {value_text(path, was)}")
+                for path in FIELDS
+                if (now := get(found, path)) != (was := get(document, path))
+            ]
+    return repair(document, given=asked)
+
+
+MAX_TRIED = 400  # documents that are looked at for the sake of what was asked for
+
+
+def _keeping(document: Mapping[str, Any], asked: Sequence[str]) -> dict[str, Any] | None:
+    """The document made valid with some of its fields as they are, or None where that is not found.
+
+    An issue is settled by setting a field, which is kept then too: to what the issue's own text
+    advises, or else to anything that settles it. What has the fewest fields set and issues left is
+    looked into first."""
+    tried = itertools.count()
+    first = copy.deepcopy(dict(document))
+    waiting = [(0, next(tried), first, frozenset(asked), _issues(first))]
+    while waiting:
+        _, _, here, kept, issues = heapq.heappop(waiting)
+        if not issues:
+            return here
+        issue = next((i for i in issues if i.field in kept), issues[0])
+        ways = _settled(here, issue, kept)
+        for path, trial in ways:
+            left = _issues(trial)
+            number = next(tried)
+            if number > MAX_TRIED:
+                return None
+            if issue not in left:
+                cost = len(kept) - len(asked) + 1 + len(left)
+                heapq.heappush(waiting, (cost, number, trial, kept | {path}, left))
+    return None
+
+
+def _settled(
+    document: dict[str, Any], issue: Issue, kept: Collection[str]
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Documents in which an issue may be settled, each with the field that was set."""
+    trial = copy.deepcopy(document)
+    wise = MENDERS.get(issue.field)
+    if issue.field not in kept and wise and wise(trial, kept):
+        yield issue.field, trial
+        return
+    every = [alternative for alternative in _alternatives(document) if alternative[0] not in kept]
+    advised = [(path, value) for path, value in every if _says(issue.message, value)]
+    for alternatives in (advised, every):
+        helped = False
+        for path, value in alternatives:
+            trial = copy.deepcopy(document)
+            put(trial, path, value)
+            yield path, trial
+            helped = helped or issue not in _issues(trial)
+        if helped:
+            return
+
+
+def _says(message: str, value: Any) -> bool:
+    return bool(re.search(rf"\b{re.escape(literal_text(value))}\b", message))
+
+
+def _alternatives(document: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Every other word, switch and default of a plan's fields."""
+    for path, name in FIELDS.items():
+        here, default = get(document, path), KEYS[name].default
+        values = words_of(path) or ((True, False) if isinstance(default, bool) else (default,))
+        yield from ((path, value) for value in values if value != here)
+
+
+def _issues(document: Mapping[str, Any]) -> tuple[Issue, ...]:
+    try:
+        Plan.of(document)
+    except PlanError as e:
+        return e.issues
+    return ()
+
+
+def _first(issues: list[Issue]) -> list[Issue]:
+    """The first few issues; a damaged link must not flood the page."""
+    more = len(issues) - MAX_ISSUES
+    if more <= 0:
+        return issues
+    return [*issues[:MAX_ISSUES], Issue("", f"and {more} more problems with this link")]
+
+
+def _encode_model(plan: Plan) -> dict[str, str]:
+    model = plan.model
+    if isinstance(model, str):
+        return {"model": f"{model}~{catalog.model_entry(model).get('revision', 1)}"}
+    if set(model) == {"size"}:
+        return {"size": model["size"]}
+    return {"config": _pack(model)}
+
+
+def _encode_hardware(plan: Plan) -> dict[str, str]:
+    gpu, node = plan.cluster.gpu, plan.cluster.node
+    query = {}
+    if isinstance(gpu, str):
+        query["gpu"] = f"{gpu}~{catalog.accelerator(gpu).revision}"
+    else:
+        query["gpudef"] = _pack(gpu.model_dump(mode="json"))
+    if isinstance(node, str):
+        query["node"] = f"{node}~{catalog.node(node).revision}"
+    elif node is not None:
+        query["nodedef"] = _pack(node.model_dump(mode="json"))
+    return query
+
+
+def _pack(value: Any) -> str:
+    """An object as compressed JSON in URL-safe base64, without padding."""
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
+    return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
+
+
+def _single(query: Mapping[str, str | list[str]], issues: list[Issue]) -> dict[str, str]:
+    """One value per known key; the rest is named in `issues`."""
+    values: dict[str, str] = {}
+    if len(query) > MAX_KEYS:
+        issues.append(
+            Issue("", f"{len(query):,} keys; a link has at most {MAX_KEYS}, the rest was ignored")
+        )
+    for name, given in list(query.items())[: 2 * MAX_KEYS]:
+        texts = [given] if isinstance(given, str) else list(given)
+        if name not in KNOWN:
+            hint = did_you_mean(name, KNOWN)
+            hint = f"; {hint}" if hint.startswith("did") else ""
+            issues.append(Issue(shown(name), f"unknown key in the link, ignored{hint}"))
+        elif not texts or texts == [""]:
+            issues.append(Issue(name, "has no value in the link; its default is used"))
+        elif len(texts) > 1:
+            issues.append(Issue(name, f"given {len(texts)} times; the first is used"))
+            values[name] = texts[0]
+        else:
+            values[name] = texts[0]
+    return values
+
+
+def _check_version(text: str, issues: list[Issue]) -> None:
+    if not _WHOLE.fullmatch(text) or int(text) < 1:
+        issues.append(Issue("v", f"{shown(text)} is not a version; read as version {VERSION}"))
+    elif int(text) > VERSION:
+        issues.append(
+            Issue(
+                "v",
+                f"made by a later Memplan (form {shown(text)}); read as form {VERSION}, so it may "
+                "mean something else. Update Memplan",
+            )
+        )
+
+
+def _read(name: str, text: str, issues: list[Issue]) -> tuple[str, Any]:
+    """The field and the value that one key of a link gives. Raises PlanError."""
+    if name in ("config", "gpudef", "nodedef"):
+        return OBJECTS[name], _unpack(text, name)
+    if len(text) > MAX_VALUE:
+        raise PlanError(
+            [Issue(name, f"{len(text):,} characters; at most {MAX_VALUE}. Its default is used")]
+        )
+    if name == "size":
+        return "model", {"size": text}
+    if name in OBJECTS:
+        return OBJECTS[name], _preset(name, text, issues)
+    key = KEYS[name]
+    return key.path, _value(name, text, key.default)
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    """Text as the type of the field's default."""
+    expected = "a word"
+    if isinstance(default, bool):
+        if text in ("yes", "no"):
+            return text == "yes"
+        expected = "yes or no"
+    elif isinstance(default, int):
+        if _WHOLE.fullmatch(text):
+            return int(text)
+        expected = "a whole number"
+    elif isinstance(default, float):
+        if re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?", text):
+            return float(text)
+        expected = "a number such as 0.9"
+    else:
+        return text
+    raise PlanError(
+        [Issue(name, f"must be {expected}, not {shown(text)}; {literal_text(default)} is used")]
+    )
+
+
+def _preset(name: str, text: str, issues: list[Issue]) -> str:
+    """A preset's name; says so when the preset was corrected since the link was made."""
+    preset, mark, revision = text.partition("~")
+    current = _revision(name, preset)
+    if mark and current and revision != str(current):
+        issues.append(
+            Issue(
+                name,
+                f"preset {preset} was corrected since this link was made (revision "
+                f"{shown(revision)}, now {current}); the numbers may differ",
+            )
+        )
+    return preset
+
+
+def _revision(name: str, preset: str) -> int | None:
+    if name == "model" and preset in catalog.model_names():
+        return int(catalog.model_entry(preset).get("revision", 1))
+    if name == "gpu" and preset in catalog.gpu_names():
+        return catalog.accelerator(preset).revision
+    if name == "node" and preset in catalog.node_names():
+        return catalog.node(preset).revision
+    return None
+
+
+def _unpack(text: str, name: str) -> dict[str, Any]:
+    """The object in a compressed value, bounded in size and depth. Raises PlanError."""
+
+    def refuse(why: str) -> PlanError:
+        return PlanError([Issue(name, f"{why}; ignored. Ask for the link again")])
+
+    if len(text) > MAX_PAYLOAD:
+        raise refuse(f"{len(text):,} characters; at most {MAX_PAYLOAD:,}")
+    if not re.fullmatch(r"[A-Za-z0-9_-]*", text):
+        raise refuse("holds characters that a link's object never has")
+    try:
+        packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        inflater = zlib.decompressobj()
+        plain = inflater.decompress(packed, MAX_OBJECT)
+    except (binascii.Error, zlib.error):
+        raise refuse("the compressed object is damaged") from None
+    if inflater.unconsumed_tail:
+        raise refuse(f"expands to more than {MAX_OBJECT:,} bytes")
+    if not inflater.eof:
+        raise refuse("the compressed object is cut off")
+    try:
+        value = json.loads(plain, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise refuse("the object in it is not JSON") from None
+    if not isinstance(value, dict):
+        raise refuse("the object in it is not in braces")
+    check_depth(value)
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _in_link(issue: Issue) -> Issue:
+    """The issue under both names of its field: the link's key and the plan's path."""
+    if issue.field in KEYS:
+        return Issue(f"{issue.field} ({KEYS[issue.field].path})", issue.message)
+    if issue.field in FIELDS:
+        return Issue(f"{FIELDS[issue.field]} ({issue.field})", issue.message)
+    return issue
+
+
+def fields() -> Iterable[str]:
+    """Every field of a plan that a link carries by a key of its own."""
+    return FIELDS

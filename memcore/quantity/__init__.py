@@ -1,0 +1,1 @@
+"""Quantity: a number, its words and its formula, in one place."""

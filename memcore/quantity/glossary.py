@@ -1,0 +1,17 @@
+"""Glossary: the words of terms, axes and dimensions, from presets/evidence/method.toml."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+
+@functools.cache
+def method() -> Mapping[str, Any]:
+    """The words of the Method page: terms, axes, dimensions, left_out."""
+    return tomllib.loads(
+        files("presets").joinpath("evidence", "method.toml").read_text(encoding="utf-8")
+    )

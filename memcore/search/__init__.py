@@ -1,0 +1,1 @@
+"""Search: what to change. Levers, waterfalls, solvers and sweeps."""

@@ -1,0 +1,601 @@
+"""Levers: every single change to a plan that a practitioner would try, and what it saves and costs.
+
+A lever changes a few fields; what must follow them is mended by the rules. Its bytes and seconds
+are the difference of two evaluations and nothing else. What is tried, and in which order a
+practitioner would, is the table TRIES: a new word of a policy is a lever as soon as the policy's
+table has it. Two at once are tried where no single one makes a plan fit and trains the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from memcore.errors import PlanError
+from memcore.plan.plan import Plan, get, put, title_of, value_text, words_of
+from memcore.plan.repair import repair
+from memcore.report import Memory, Time
+from memcore.training.training import Pool, Training
+from memcore.units import bytes_text
+
+SAME, ROUNDED, MACHINES, OTHER = "same", "rounded", "machines", "other"
+FROZEN = "frozen"
+# What a change makes of the training itself: the same numbers but for their rounding, optimizer
+# states in fewer bits, or another training.
+TRAINS = {SAME: "trains the same", ROUNDED: "rounds states", OTHER: "changes the training"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a change leaves as it was. `trains`: a word of TRAINS; `rank`: kinds in the order in
+    which they are thought of; `reluctance`: what more of a step's time people would rather pay
+    than do it."""
+
+    trains: str
+    rank: int
+    reluctance: float = 0.0
+
+
+KINDS = {
+    SAME: Kind(SAME, 0),
+    # Adam's states in 8 bits train as well (Dettmers et al. 2022), but not bit by bit the same; the
+    # tenth is assumed.
+    ROUNDED: Kind(ROUNDED, 0, 0.1),
+    MACHINES: Kind(SAME, 1),  # where the batch is the same
+    OTHER: Kind(OTHER, 2),
+    # Cheap, as backward ends early, but tried after adapters, which learn more with fewer trained
+    # parameters than the last layers do (Hu et al. 2021, LoRA, table 3: FT-Top2).
+    FROZEN: Kind(OTHER, 3),
+}
+
+Changes = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One thing to try: changes in the order in which they cost more. The first that fits is taken,
+    or else the last. What is named is the first field of each. `looked_at`: of a long ladder, the
+    indices that are tried first; between them it is searched by halving, as each of its changes
+    needs less memory than the one before, nearly."""
+
+    kind: str
+    ladder: Sequence[Changes]
+    looked_at: Sequence[int] = ()
+
+
+Try = Callable[[Plan], Iterable[Way]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One change of a plan, against the plan as it is.
+
+    name                stable: 'checkpointing-full'; of two at once both, with '-and-' between
+    fields              those that the label names: one, or one of each of two at once
+    trains              what becomes of the training, a word of TRAINS
+    changes             every field that differs, those that had to follow included
+    saved_bytes         of the allocated peak of one GPU; below 0: it needs more
+    saved_device_bytes  of the device memory that may be needed at most
+    added_seconds       per step
+    added_per_token     seconds per token, which say more where the batch differs
+    price               GPU-seconds per token over those of the plan, less 1
+    same_batch          whether a step has as many tokens as before
+    """
+
+    name: str
+    label: str
+    fields: tuple[str, ...]
+    kind: str
+    trains: str
+    changes: Mapping[str, Any]
+    saved_bytes: int
+    saved_device_bytes: int
+    added_seconds: float
+    added_per_token: float
+    price: float
+    same_batch: bool
+    verdict: str
+    plan: Plan
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict == "fits"
+
+    @property
+    def saves(self) -> bool:
+        return self.saved_device_bytes > 0
+
+    @property
+    def steps_compare(self) -> bool:
+        """Whether a step is the same work on as many GPUs, so that its seconds can be compared."""
+        return self.same_batch and "cluster.gpus" not in self.changes
+
+    @property
+    def faster(self) -> bool:
+        return self.price <= -FASTER
+
+    @property
+    def single(self) -> bool:
+        return len(self.fields) == 1
+
+    @property
+    def trains_text(self) -> str:
+        """What becomes of the training; where a step has another number of tokens, how many."""
+        text = TRAINS[self.trains]
+        return text if self.same_batch else f"{text}: {self.plan.tokens_per_step:,} tokens a step"
+
+    @property
+    def followers(self) -> list[str]:
+        """What else is set than what the label says: 'Framework PyTorch FSDP2'."""
+        others = ((p, v) for p, v in self.changes.items() if p not in self.fields)
+        return [f"{title_of(path)} {value_text(path, value)}" for path, value in others]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The lever as plain JSON types."""
+        names = [n for n in self.__slots__ if n not in ("changes", "plan")]
+        return {n: getattr(self, n) for n in names} | {"changes": dict(self.changes)}
+
+
+def levers(plan: Plan) -> tuple[Lever, ...]:
+    """What can be changed about a plan, the best first.
+
+    While it is not sure to fit: what makes it fit, the cheapest in time first, then what helps, the
+    most first. When it fits: what is faster and fits too, then what saves memory. Of equal ones
+    those that train the same come first, then those on more GPUs.
+    """
+    pool: Pool = {}
+    now = Training.of(plan, rows=False, pool=pool)
+    if now is None:
+        return ()
+    time, memory = now.time(), now.memory
+    found: list[Lever] = []
+    tried: list[_Tried] = []
+    for attempt in TRIES:
+        for way in attempt(plan):
+            chosen = _climbed(plan, way, memory, pool)
+            if chosen is None:
+                continue
+            tried.append(chosen)
+            lever = _lever(now, time, chosen)
+            if lever:
+                found.append(lever)
+    if not memory.fits and not any(lever.fits and lever.kind == SAME for lever in found):
+        found += _pairs(now, time, pool, [t for t in tried if t.kind in (SAME, ROUNDED)])
+        if not any(lever.fits for lever in found):
+            found += _pairs(now, time, pool, [t for t in tried if t.kind != MACHINES])
+    order = sorted(range(len(found)), key=lambda i: _rank(found[i], memory, i))
+    return tuple(found[i] for i in order)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Changes that were tried; `parts`: one, or those of two at once. `then`: training with them,
+    or None where the rules forbid them."""
+
+    kind: str
+    parts: tuple[Changes, ...]
+    then: Training | None
+
+    @property
+    def changes(self) -> Changes:
+        return {path: value for part in self.parts for path, value in part.items()}
+
+
+def headline(memory: Memory, found: Sequence[Lever]) -> str:
+    """What the levers come to, in a sentence: '3.2 GiB too much: 5 changes fix it'."""
+    if memory.fits:
+        faster = sum(lever.faster and lever.fits for lever in found)
+        return f"It fits. {faster} of {len(found)} single changes are faster and fit too"
+    low, high = (size - memory.capacity_bytes for size in memory.device_bytes)
+    over = (
+        f"at least {bytes_text(low)} too much" if low > 0 else f"up to {bytes_text(high)} too much"
+    )
+    if not max(low, high) > 0:
+        over = "host memory or NVMe is too small"
+    fixes = [lever for lever in found if lever.fits]
+    if not fixes:
+        return f"Not sure to fit, {over}: no change fixes it; these help, the most first"
+    single = sum(lever.single for lever in fixes)
+    counts = (
+        (single, "single change", "single changes"),
+        (len(fixes) - single, "pair of changes", "pairs of changes"),
+    )
+    named = " and ".join(f"{n:,} {one if n == 1 else more}" for n, one, more in counts if n)
+    changes = f"{named} {'makes' if len(fixes) == 1 else 'make'} it fit"
+    return f"{over[:1].upper()}{over[1:]}: {changes}, the cheapest in time first"
+
+
+def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
+    """The smallest first; of those that cost the same, in the order of TRIES. Two changes at once
+    are thought of where more GPUs are, not before."""
+    kind = KINDS[lever.kind]
+    rank = kind.rank if lever.single else max(kind.rank, KINDS[MACHINES].rank)
+    price = round(lever.price + kind.reluctance, DIGITS)
+    if memory.fits:
+        return (not (lever.fits and lever.faster), rank, price, order)
+    if lever.fits:
+        return (0, rank, price, list(TRAINS).index(lever.trains), order)
+    return (1, lever.verdict == "over", rank, -lever.saved_device_bytes, order)
+
+
+DIGITS = 2  # digits of a price: what differs by less than a per cent is as cheap
+NOTICED = 0.001  # of a GPU's memory: what saves less is no lever
+FASTER = 0.005  # of a step: what saves less time is none either
+
+
+def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> _Tried | None:
+    """The change of a ladder that is taken; None where none saves memory or fits."""
+    ladder, allowed = way.ladder, False
+    if not ladder:
+        return None
+    tried: dict[int, Training | None] = {}
+
+    def then(i: int) -> Training | None:
+        if i not in tried:
+            changed = with_changes(plan, ladder[i])
+            tried[i] = Training.of(changed, rows=False, pool=pool) if changed else None
+        return tried[i]
+
+    def fits(i: int) -> bool:
+        found = then(i)
+        return found is not None and found.memory.fits
+
+    found = None
+    for i in way.looked_at or range(len(ladder)):
+        here = then(i)
+        if not here:
+            continue
+        allowed = True
+        if here.memory.device_bytes[1] < memory.device_bytes[1] or (memory.fits and fits(i)):
+            found = i
+            if fits(i):
+                break
+    if found is None:
+        return None if allowed else _Tried(way.kind, (ladder[0],), None)
+    if way.looked_at and fits(found):
+        found = _first(found, max([i for i in way.looked_at if i < found], default=-1) + 1, fits)
+    return _Tried(way.kind, (ladder[found],), then(found))
+
+
+BELOW = 16  # smaller counts that are looked at beside those that halving comes by
+
+
+def _first(top: int, low: int, fits: Callable[[int], bool]) -> int:
+    """The first of a ladder that fits; `top` does, and below `low` nothing did. Found by halving,
+    and then downwards: a count that pads experts less may fit below one that does not."""
+    while low < top:
+        middle = (low + top) // 2
+        low, top = (low, middle) if fits(middle) else (middle + 1, top)
+    for i in range(top - 1, max(-1, top - 1 - BELOW), -1):
+        if fits(i):
+            top = i
+    return top
+
+
+PAIRS = 24  # that are evaluated
+PARTNERS = 3  # of those that save most, which are tried with what is forbidden by itself
+BEST = 3  # pairs that are listed
+
+
+def _pairs(now: Training, time: Time, pool: Pool, tried: Sequence[_Tried]) -> list[Lever]:
+    """Two changes at once that make a plan fit, the best few. Neither does by itself; the one may
+    even be forbidden without the other."""
+    plan, before = now.plan, now.memory.device_bytes[1]
+    saved = {i: before - t.then.memory.device_bytes[1] for i, t in enumerate(tried) if t.then}
+    helping = sorted((i for i, n in saved.items() if n > 0), key=lambda i: -saved[i])
+    together = [(saved[i] + saved[k], i, k) for i, k in itertools.combinations(helping, 2)]
+    together.sort(key=lambda t: -t[0])
+    forbidden = [i for i, t in enumerate(tried) if t.then is None and t.kind == SAME]
+    first = [(0, i, k) for k in forbidden for i in helping[:PARTNERS]]
+    found, evaluated = [], 0
+    for _, i, k in [*first, *together]:
+        if evaluated >= PAIRS:
+            break
+        a, b = sorted((tried[i], tried[k]), key=lambda t: list(KINDS).index(t.kind))
+        if a.changes.keys() & b.changes.keys():
+            continue
+        changes = a.changes | b.changes
+        changed = _allowed(plan, changes)
+        if b.then is not None and a.then is not None:
+            changed = changed or with_changes(plan, changes)
+        then = changed and Training.of(changed, rows=False, pool=pool)
+        evaluated += then is not None
+        if then and then.memory.fits:
+            pair = _Tried(b.kind, (*a.parts, *b.parts), then)
+            if lever := _lever(now, time, pair):
+                found.append(lever)
+    order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i))
+    return [found[i] for i in order[:BEST]]
+
+
+def _allowed(plan: Plan, changes: Changes) -> Plan | None:
+    """The plan with nothing else changed, where that is one."""
+    try:
+        return plan.with_changes(changes)
+    except PlanError:
+        return None
+
+
+def _lever(now: Training, time: Time, tried: _Tried) -> Lever | None:
+    """The difference that a change makes, or None where it makes none that matters."""
+    kind, then = tried.kind, tried.then
+    if then is None:
+        return None
+    named = [next(iter(part.items())) for part in tried.parts]
+    plan, changed = now.plan, then.plan
+    device = now.memory.device_bytes[1] - then.memory.device_bytes[1]
+    noticed = device >= NOTICED * now.memory.capacity_bytes
+    if not noticed and kind == OTHER:
+        return None
+    tokens, tokens_then = plan.tokens_per_step, changed.tokens_per_step
+    before, after = time.step_seconds, then.time().step_seconds
+    gpus = changed.cluster.gpus / plan.cluster.gpus
+    price = (after / tokens_then) / (before / tokens) * gpus - 1
+    saved = now.memory.allocated_bytes - then.memory.allocated_bytes
+    if not noticed and price > -FASTER:
+        return None
+    same_batch = tokens == tokens_then
+    return Lever(
+        name="-and-".join(f"{p.rpartition('.')[2]}-{str(v).lower()}" for p, v in named),
+        label=" + ".join(f"{title_of(path)}: {value_text(path, value)}" for path, value in named),
+        fields=tuple(path for path, _ in named),
+        kind=kind,
+        trains=KINDS[kind].trains if same_batch else OTHER,
+        changes=differences(plan, changed),
+        saved_bytes=saved,
+        saved_device_bytes=device,
+        added_seconds=after - before,
+        added_per_token=after / tokens_then - before / tokens,
+        price=price,
+        same_batch=same_batch,
+        verdict=then.memory.verdict,
+        plan=changed,
+    )
+
+
+# Fields that may follow a change; where the rules would change others, it is not one change.
+FOLLOWERS = (
+    *("train.framework", "train.zero", "train.kernels", "train.attention", "train.cross_entropy"),
+    *("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages"),
+)
+
+
+def with_changes(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
+    """The plan with some fields changed and what must follow them, or None if that is no plan."""
+    try:
+        return plan.with_changes(changes)
+    except PlanError as error:
+        document = plan.document()
+        for path, value in changes.items():
+            put(document, path, value)
+        fitted, _ = repair(document, given=changes, error=error)
+    others = differences(plan, fitted).keys() - changes.keys() - set(FOLLOWERS)
+    kept = all(get(fitted, path) == value for path, value in changes.items())
+    return fitted if kept and not others else None
+
+
+def differences(before: Plan, after: Plan) -> dict[str, Any]:
+    """The fields in which two plans differ, with the second's values, in the order of a plan."""
+    found: dict[str, Any] = {}
+    for section in Plan.model_fields:
+        was, now = getattr(before, section), getattr(after, section)
+        if was is now:
+            continue
+        if section not in SECTIONS:
+            if was != now:
+                found[section] = now
+            continue
+        for name in type(now).model_fields:
+            value = getattr(now, name)
+            if value != getattr(was, name):
+                described = isinstance(value, BaseModel)  # an object in place of a preset's name
+                plain = value.model_dump(mode="json") if described else value
+                found[f"{section}.{name}"] = plain
+    return found
+
+
+SECTIONS = tuple(n for n, i in Plan.model_fields.items() if hasattr(i.annotation, "model_fields"))
+
+
+def words(path: str, kind: str = SAME, **kinds: str) -> Try:
+    """Each other word of a field; `kinds`: of words that are of another kind."""
+
+    def ways(plan: Plan) -> Iterable[Way]:
+        here = get(plan, path)
+        for word in words_of(path) or ():
+            if word != here:
+                yield Way(kinds.get(word.replace("-", "_"), kind), [{path: word}])
+
+    return ways
+
+
+def switch(path: str, value: Any) -> Try:
+    """A field set to one value."""
+
+    def ways(plan: Plan) -> Iterable[Way]:
+        if get(plan, path) != value:
+            yield Way(SAME, [{path: value}])
+
+    return ways
+
+
+def _optimizers(plan: Plan) -> Iterable[Way]:
+    """Another optimizer. Adam is the same one fused and in lists, and nearly so in 8 bits."""
+    adam = {"adamw": SAME, "adamw-foreach": SAME, "adam8bit": ROUNDED}
+    here = plan.train.optimizer
+    for word in words_of("train.optimizer") or ():
+        if word != here:
+            kind = max(adam.get(here, OTHER), adam.get(word, OTHER), key=list(KINDS).index)
+            yield Way(kind, [{"train.optimizer": word}])
+
+
+def _smaller_batches(plan: Plan) -> Iterable[Way]:
+    """Fewer sequences at a time, and as many more times: the step has the same tokens."""
+    n, times = plan.train.micro_batch, plan.train.grad_accumulation
+    yield Way(
+        SAME,
+        [
+            {"train.micro_batch": d, "train.grad_accumulation": times * n // d}
+            for d in range(n // 2, 0, -1)
+            if n % d == 0
+        ],
+    )
+
+
+def _larger_batches(plan: Plan) -> Iterable[Way]:
+    n, times = plan.train.micro_batch, plan.train.grad_accumulation
+    if times % 2 == 0:
+        yield Way(SAME, [{"train.micro_batch": 2 * n, "train.grad_accumulation": times // 2}])
+
+
+def _stages_of_zero(plan: Plan) -> Iterable[Way]:
+    for stage in range(4):
+        if stage != plan.train.zero and plan.dp * plan.parallel.cp > 1:
+            yield Way(SAME, [{"train.zero": stage}])
+
+
+def _layers_checkpointed(plan: Plan) -> Iterable[Way]:
+    """Only every n-th layer, where that is enough; or fewer of them than now."""
+    t = plan.train
+    if t.checkpointing == "none":
+        yield Way(
+            SAME, [{"train.checkpoint_every": n, "train.checkpointing": "full"} for n in (4, 3, 2)]
+        )
+    else:
+        yield Way(SAME, [{"train.checkpoint_every": n} for n in (1, 2) if n != t.checkpoint_every])
+
+
+def _ranks(path: str) -> Try:
+    """Twice, four and eight times the ranks of an axis, on the same GPUs; the tokens of a step
+    stay by more accumulation."""
+
+    def ways(plan: Plan) -> Iterable[Way]:
+        here, ladder = get(plan, path), []
+        if path == "parallel.ep" and not plan.architecture.experts:
+            return
+        for more in (2, 4, 8):
+            changes: Changes = {path: here * more}
+            if path != "parallel.ep":
+                if plan.dp % more:
+                    break
+                changes["train.grad_accumulation"] = plan.train.grad_accumulation * more
+            if path in ("parallel.tp", "parallel.ep") and here * more > plan.gpus_per_domain:
+                break
+            ladder.append(changes)
+        yield Way(SAME, ladder)
+
+    return ways
+
+
+MORE = 16  # times the GPUs, or the nodes, of a plan: no lever takes more
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts(Sequence[Changes]):
+    """Changes to more and more GPUs, with the batch as it was where it can be divided by them."""
+
+    plan: Plan
+    counts: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, i: Any) -> Any:
+        return {"cluster.gpus": self.counts[i], **self.divided(self.counts[i])}
+
+    def divided(self, gpus: int) -> Changes:
+        here, t = self.plan.cluster.gpus, self.plan.train
+        if t.grad_accumulation * here % gpus == 0:
+            return {"train.grad_accumulation": t.grad_accumulation * here // gpus}
+        if t.micro_batch * here % gpus == 0:
+            return {"train.micro_batch": t.micro_batch * here // gpus}
+        return {}
+
+    def looked_at(self) -> list[int]:
+        """Twice as many and twice again, and each that divides the batch, which needs less than a
+        greater one that does not."""
+        last = len(self) - 1
+        doubled = {2**n - 1 for n in range(last.bit_length() + 1)}
+        times = (self.plan.cluster.gpus * k for k in range(2, MORE + 1))
+        near = {*self.counts[: 2 * MORE], *(n for n in times if n in self.counts)}
+        found = {self.counts.index(n) for n in near if self.divided(n)}
+        return sorted(i for i in found | doubled | {last} if 0 <= i <= last)
+
+
+def whole_nodes(plan: Plan) -> Sequence[int]:
+    """Numbers of GPUs above a plan's that can be booked for it, the fewest first: an even part of a
+    node, and whole nodes."""
+    here, each, p = plan.cluster.gpus, plan.gpus_per_node, plan.parallel
+    ranks = p.tp * p.pp * p.cp
+    step = math.lcm(each, ranks)
+    nodes = range((here // step + 1) * step, MORE * -(-here // each) * each + 1, step)
+    parts = [n for n in range(here + 1, each) if each % n == 0 and n % ranks == 0]
+    return [*parts, *nodes] if parts else nodes
+
+
+def _gpus(plan: Plan) -> Iterable[Way]:
+    """More GPUs: the fewest that fit and that can be booked."""
+    counts = _Counts(plan, whole_nodes(plan))
+    yield Way(MACHINES, counts, counts.looked_at())
+
+
+def _adapters(plan: Plan) -> Iterable[Way]:
+    """Adapters, with what they need beside them."""
+    t = plan.train
+    for word in words_of("train.adapter") or ():
+        if word in (t.adapter, "none"):
+            continue
+        changes: Changes = {"train.adapter": word, "train.kernels": "hf"}
+        changes["train.offload_optimizer"] = "none"
+        if word != "lora" or t.framework != "fsdp2":
+            changes |= {"train.framework": "pytorch", "train.zero": 0}
+            changes["train.precision"] = "bf16-pure" if t.precision != "fp32" else "fp32"
+        elif t.precision == "bf16-pure":
+            changes["train.adapter_dtype"] = "base"
+        yield Way(OTHER, [changes])
+
+
+def _shorter(plan: Plan) -> Iterable[Way]:
+    n = plan.train.seq_len
+    yield Way(OTHER, [{"train.seq_len": n // part} for part in (2, 4, 8) if n % part == 0])
+
+
+# In the order in which a practitioner tries them: first what costs nothing, last what changes the
+# training. Sources: transformers' guide to training on one GPU, torchtune's overview of memory
+# optimizations, DeepSpeed's and torchtitan's guides.
+TRIES: tuple[Try, ...] = (
+    switch("train.allocator", "expandable"),
+    switch("train.gradients", "freed"),
+    words("train.attention"),
+    switch("parallel.sequence_parallel", True),
+    words("parallel.schedule"),
+    switch("parallel.virtual_stages", 1),
+    words("train.cross_entropy"),
+    words("train.kernels"),
+    _larger_batches,
+    _smaller_batches,
+    switch("parallel.shard_group", 0),
+    _stages_of_zero,
+    words("train.checkpointing"),
+    _layers_checkpointed,
+    _optimizers,
+    _ranks("parallel.tp"),
+    _ranks("parallel.cp"),
+    _ranks("parallel.ep"),
+    _ranks("parallel.pp"),
+    words("train.offload_optimizer"),
+    words("train.offload_activations"),
+    words("train.offload_parameters"),
+    _gpus,
+    words("train.precision", OTHER),
+    words("train.frozen", FROZEN),
+    words("train.ema", OTHER),
+    words("train.embedding_gradient", OTHER),
+    _adapters,
+    _shorter,
+)

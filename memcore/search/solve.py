@@ -1,0 +1,287 @@
+"""Solve: the largest context, the most sequences or the fewest GPUs that still do.
+
+Bisection over the same numbers that `evaluate` reports; there is no formula of its own here. What
+is asked only gets harder as a number grows, so the last one that does is found in few steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from memcore.errors import PlanError
+from memcore.plan.plan import Plan
+from memcore.plan.repair import repair
+from memcore.report import Serve
+from memcore.serving.serve import serve
+from memcore.serving.server import Server
+from memcore.serving.time import at_once, decoding, felt, per_step, seconds
+from memcore.words.serving import KV_CACHES, PREFILLS
+
+MOST_TOKENS = 1 << 24  # of a prompt, as a plan allows
+MOST_SEQUENCES = 1_000_000
+MOST_REPLICAS = 1 << 14
+
+LIMITS = {  # what forbids more, in words
+    "memory": "memory",
+    "ttft": "the time to the first token",
+    "tpot": "the time per token",
+    "positions": "the model's number of positions",
+    "step": "the tokens of one step (serve.max_batched_tokens)",
+    "load": "the number of requests",
+    "rule": "another field of the plan",
+    "range": "nothing that was tried",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a request may feel at most, in seconds; None: anything."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+
+    def missed(self, ttft: float, tpot: float) -> str:
+        if self.ttft is not None and ttft > self.ttft:
+            return "ttft"
+        return "tpot" if self.tpot is not None and tpot > self.tpot else ""
+
+
+ANY = Targets()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found.
+
+    value      0: not even one
+    plan       that has it, or the one asked about where there is none
+    served     of that plan
+    limit      what forbids one more (for GPUs: one fewer): 'memory', 'ttft', 'tpot', 'positions'
+               (the model was made for no more), 'step' (of max_batched_tokens), 'load', 'rule'
+               (another field of the plan), or 'range' (nothing up to the largest that a plan says)
+    """
+
+    question: str
+    value: int
+    plan: Plan
+    served: Serve
+    limit: str
+
+    def to_dict(self) -> dict[str, Any]:
+        served = asdict(self.served)
+        del served["rows"]
+        return {
+            "question": self.question,
+            "value": self.value,
+            "limit": self.limit,
+            "plan": self.plan.document(),
+            "serve": served,
+        }
+
+
+def last(most: int, ok: Callable[[int], bool]) -> int:
+    """The largest number from 1 to `most` that is ok, if all below it are; 0 where none is."""
+    low, high = 0, 1
+    while high <= most and ok(high):  # first by doubling: what is asked is mostly small
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if ok(middle) else (low, middle)
+    return low
+
+
+def _changed(
+    plan: Plan, path: str, value: int, follow: Callable[[int], Mapping[str, Any]]
+) -> Plan | None:
+    """The plan with one field changed, and what must follow it, or None where its rules forbid
+    that."""
+    try:
+        return plan.with_changes({path: value, **follow(value)})
+    except PlanError:
+        return None
+
+
+def _why_not(plan: Plan | None, targets: Targets) -> str:
+    if plan is None:
+        return "rule"
+    s = serve(plan)
+    if not s.fits or s.ttft_seconds is None or s.tpot_seconds is None:
+        return "memory"
+    return targets.missed(s.ttft_seconds, s.tpot_seconds)
+
+
+def _largest(
+    question: str,
+    plan: Plan,
+    path: str,
+    most: int,
+    most_is: str,
+    targets: Targets,
+    beyond: int = 0,
+    follow: Callable[[int], Mapping[str, Any]] = lambda _: {},
+) -> Answer:
+    """The largest value of a field, of those beyond one, that does; other fields may follow it."""
+
+    def at(n: int) -> Plan | None:
+        return _changed(plan, path, beyond + n, follow)
+
+    found = last(most - beyond, lambda n: not _why_not(at(n), targets))
+    limit = most_is if found == most - beyond else _why_not(at(found + 1), targets)
+    best = at(found) or plan
+    return Answer(question, beyond + found if found else 0, best, serve(best), limit)
+
+
+def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
+    """The longest sequences, prompt and output together, of which as many run as the plan says.
+    The output keeps its length; no more than the positions that the model was made for, of an
+    encoder-decoder those of its prompt. What a contiguous cache reserves follows."""
+    model, output = plan.architecture, plan.serve.output_len
+    positions = model.max_positions - (0 if model.encoder_decoder else output)
+    most = max(1, min(MOST_TOKENS, positions))
+    capped = most == positions
+    image = model.tower.image if model.tower else None
+
+    def reserved(prompt: int) -> Mapping[str, Any]:
+        follows = KV_CACHES[plan.serve.kv_cache].reserves
+        return {"serve.max_seq_len": prompt + output} if follows else {}
+
+    least = max(plan.serve.shared_prefix, plan.serve.images * image.prompted - 1 if image else 0)
+    answer = _largest(
+        "context", plan, "serve.prompt_len", most, "positions" if capped else "range", targets,
+        beyond=max(0, min(least, most - 1)), follow=reserved,
+    )  # fmt: skip
+    return replace(answer, value=answer.value + output if answer.value else 0)
+
+
+def largest_concurrency(plan: Plan, targets: Targets = ANY) -> Answer:
+    """The most sequences of the plan's length that run at once on one replica.
+
+    max_batched_tokens and what a sampler holds follow the number of sequences, as in a plan."""
+    most = min(MOST_SEQUENCES, at_once(Server.of(plan)))
+    limit = "range" if most == MOST_SEQUENCES else "step"
+    return _largest("concurrency", plan, "serve.concurrency", most, limit, targets)
+
+
+def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
+    """The fewest GPUs that serve `rate` requests per second of the plan's lengths.
+
+    Tensor parallelism within a fast domain is tried from one rank up; requests are shared out
+    evenly, and their steady state counts: of a second, what prompts take is left to nobody else.
+    """
+    best: Answer | None = None
+    missed = "memory"
+    most = plan.gpus_per_domain
+    for tp in [n for n in _divisors(plan.architecture.heads) if n <= most]:
+        one = _replica(plan, tp)
+        if one is None:
+            continue
+        server = Server.of(one)
+        room = min(serve(one).max_concurrency, at_once(server))
+        if not room:
+            continue
+        fits = _Load(server, room, rate, targets)
+        replicas = _first(MOST_REPLICAS, fits.enough)
+        if not replicas:
+            missed = fits.missed(MOST_REPLICAS)
+            continue
+        gpus = fits.gpus(replicas)
+        answer = _spread(one, gpus, tp, fits.running(replicas))
+        if answer and (best is None or gpus < best.value):
+            limit = fits.missed(replicas - 1) if replicas > 1 else "memory"
+            best = Answer("gpus", gpus, answer, serve(answer), limit)
+    return best or Answer("gpus", 0, plan, serve(plan), missed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """One kind of replica under a load, whatever their number."""
+
+    server: Server
+    room: int
+    rate: float
+    targets: Targets
+
+    @property
+    def apart(self) -> bool:
+        return PREFILLS[self.server.plan.serve.prefill].elsewhere
+
+    @property
+    def ranks(self) -> int:
+        return self.server.plan.serving_tp * self.server.plan.serving_pp
+
+    def first(self, running: int) -> float:
+        return felt(self.server, running).first
+
+    def gpus(self, replicas: int) -> int:
+        """Those that read prompts besides, where they are others."""
+        reading = math.ceil(self.rate * self.first(1)) if self.apart else 0
+        return (replicas + reading) * self.ranks
+
+    def each(self, running: int, share: float) -> float:
+        """Seconds per token, where prompts take a share of the time."""
+        return seconds(decoding(self.server, running)) / per_step(self.server.plan) / (1 - share)
+
+    def running(self, replicas: int) -> int:
+        """The fewest sequences at once that keep up with one replica's share of the load, or 0."""
+        of_one = self.rate / replicas
+        share = 0.0 if self.apart else of_one * self.first(1)
+        if share >= 1:
+            return 0
+        needed = of_one * self.server.plan.serve.output_len
+
+        def keeps_up(n: int) -> bool:
+            return n / self.each(n, share) >= needed
+
+        if not keeps_up(self.room):
+            return 0
+        return 1 + last(self.room, lambda n: not keeps_up(n))
+
+    def missed(self, replicas: int) -> str:
+        """What forbids so few, or ''."""
+        running = self.running(replicas)
+        if not running:
+            return "load"
+        share = 0.0 if self.apart else self.rate / replicas * self.first(1)
+        return self.targets.missed(self.first(running), self.each(running, share))
+
+    def enough(self, replicas: int) -> bool:
+        return not self.missed(replicas)
+
+
+def _first(most: int, ok: Callable[[int], bool]) -> int:
+    """The least number from 1 to `most` that is ok, if all above it are; 0 where none is."""
+    found = 1 + last(most, lambda n: not ok(n))
+    return found if found <= most else 0
+
+
+def _divisors(n: int) -> list[int]:
+    """Powers of two that divide it."""
+    return [1 << k for k in range(n.bit_length()) if n % (1 << k) == 0]
+
+
+def _replica(plan: Plan, tp: int) -> Plan | None:
+    """One replica of the plan on so many tensor-parallel ranks, with one to read its prompts."""
+    each = tp * plan.serving_pp
+    apart = PREFILLS[plan.serve.prefill].elsewhere
+    return _spread(plan, 2 * each if apart else each, tp, plan.serve.concurrency)
+
+
+def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:
+    """The plan on other GPUs, or None where its rules forbid that."""
+    document = plan.document()
+    document["cluster"]["gpus"] = gpus
+    document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": concurrency}
+    p = plan.parallel
+    if gpus % (p.tp * p.pp * p.cp):  # training that cannot be on so many GPUs gives way
+        document["parallel"] |= {"tp": tp, "pp": plan.serving_pp, "cp": 1}
+    try:
+        return Plan.of(document)
+    except PlanError as e:
+        found, _ = repair(document, error=e)
+    asked = found.document()
+    same = all(asked[part] == document[part] for part in ("model", "cluster", "serve"))
+    return found if same and found.parallel.ep == p.ep else None

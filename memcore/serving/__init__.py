@@ -1,0 +1,1 @@
+"""Serving: weights, cache, room and speed of an engine."""

@@ -1,0 +1,95 @@
+"""Notes: what is to be said beside the figures of serving."""
+
+from __future__ import annotations
+
+from memcore.plan.plan import Plan
+from memcore.report import Serve
+from memcore.serving.cache import room
+from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
+from memcore.serving.server import Server, one_forward
+from memcore.tape.dims import ceil_div
+from memcore.units import bytes_text
+
+ENCODER_NOTE = (
+    "Serving: the encoder reads the prompt, once; every decoder layer keeps keys and values of all "
+    "of its tokens, and of those that are generated. A paged cache is planned as vLLM has it for "
+    "other encoder-decoders, since it serves no T5. Streams of requests are not simulated."
+)
+
+
+def serving_notes(plan: Plan, served: Serve) -> list[str]:
+    """What a reader of a report should know of its serving."""
+    s, notes = plan.serve, []
+    rest = plan.accelerator.usable_bytes - served.budget_bytes
+    if served.outside_bytes > rest:
+        notes.append(
+            f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
+            f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
+        )
+    if reason := nothing_fits(served):
+        notes.append(f"Serving: {reason}. {REMEDY}.")
+    elif served.running < s.concurrency:
+        notes.append(of_fewer(plan, served))
+    model = plan.architecture
+    if model.encoder_decoder:
+        notes.append(ENCODER_NOTE)
+    elif model.tower and not s.images:
+        notes.append(
+            "Serving: prompts have no images (serve.images); of what makes tokens of them the "
+            "weights alone count."
+        )
+    server = Server.of(plan)
+    if server.reserves:
+        own = "what serve.max_seq_len says" if s.max_seq_len else "the model's own limit"
+        spare = served.reserved_tokens - server.length
+        notes.append(
+            f"Serving: a contiguous cache reserves {served.reserved_tokens:,} tokens for each "
+            f"sequence from its start, {own}; a prompt and its output take {server.length:,} of "
+            "them." + " Lower serve.max_seq_len where no request is longer." * bool(spare)
+        )
+    if server.windowed and server.manager.pages:
+        pages = room(server, one_forward(server))
+        seen = min(plan.architecture.window, server.length)
+        blocks = pages.full * ceil_div(server.length, pages.tokens)
+        blocks += pages.windowed * (ceil_div(seen, pages.tokens) + 1)
+        notes.append(
+            "Serving: a sequence counts with all that its prompt needs while it is read, as vLLM "
+            f"prints it ({bytes_text(served.sequence_bytes)}); while it generates, its layers with "
+            f"a window let go of what they no longer see, and it holds "
+            f"{bytes_text(blocks * pages.block_bytes)}."
+        )
+    if plan.architecture.recurrence:
+        notes.append(_of_states(plan, served))
+    if s.offload_kv != "none":
+        notes.append(
+            "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "
+            "not counted."
+        )
+    return notes
+
+
+def _of_states(plan: Plan, served: Serve) -> str:
+    """What states mean for how many sequences run at once."""
+    server = Server.of(plan)
+    held, layers = server.caches, server.every
+    dtypes = " and ".join(dict.fromkeys(dtype for _, _, dtype in server.states))
+    said = (
+        f"Serving: {layers.recurrent:,} of {plan.architecture.layers:,} layers keep a state of "
+        f"each sequence ({dtypes}), {bytes_text(served.state_bytes_per_sequence)} on each GPU "
+        "however long it is; "
+    )
+    said += (
+        f"the {layers.attends:,} that attend add {bytes_text(served.kv_bytes_per_token)} a token. "
+        if layers.attends
+        else "no layer keeps tokens. "
+    )
+    least, room_for = served.state_bytes_per_sequence, served.kv_budget_bytes
+    if server.manager.pages and held.attends:
+        pages = room(server, one_forward(server))
+        blocks = pages.full + pages.windowed + pages.recurrent * server.state_copies
+        least, room_for = blocks * pages.block_bytes, served.blocks * pages.block_bytes
+        said += (
+            f"vLLM has pages of one size, so a block holds {pages.tokens:,} tokens, and even a "
+            f"sequence of one token needs {blocks:,} of them, {bytes_text(least)}. "
+        )
+    return f"{said}No more than {room_for // least:,} sequences fit, however short."

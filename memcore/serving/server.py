@@ -1,0 +1,432 @@
+"""Server: a plan's model as an engine runs it; every figure of serving is read off it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from memcore.layers.recurrent import CONVOLUTION, SCAN, STATE
+from memcore.models import catalog
+from memcore.models.blocks import Blocks, build, structure_of
+from memcore.models.families import FAMILIES
+from memcore.models.model import Model
+from memcore.models.stack import Layers, layers_of
+from memcore.plan.plan import Plan
+from memcore.serving import stored
+from memcore.tape.dims import (
+    CHOSEN,
+    EXPERTS,
+    HEAD_DIM,
+    KV_RANK,
+    LATENT,
+    V_DIM,
+    Dim,
+    Number,
+    Shape,
+    ceil_div,
+    derive,
+    size,
+)
+from memcore.tape.kinds import CHUNKED, SLIDING, attends, recurs
+from memcore.tape.ledger import Amounts
+from memcore.tape.structure import IDLE
+from memcore.tape.tape import Tape
+from memcore.timing.roofline import Execution, executions
+from memcore.words.serving import KV_CACHES, RUNTIMES, CacheManager
+from memcore.words.stored import KV_DTYPES, WeightDtype
+
+VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
+STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
+KNOWN = 16  # forwards of different sizes: evaluating a plan has five
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """How many layers keep all tokens of a sequence, a window of them, and a state of it."""
+
+    full: int
+    windowed: int
+    recurrent: int
+
+    @classmethod
+    def of(cls, kinds: Sequence[str]) -> Caching:
+        windowed = sum(kind.startswith((SLIDING, CHUNKED)) for kind in kinds)
+        return cls(sum(map(attends, kinds)) - windowed, windowed, sum(map(recurs, kinds)))
+
+    @property
+    def attends(self) -> int:
+        return self.full + self.windowed
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One replica: the tapes of its model and how it is cut.
+
+    timed   the layers' tapes with the kernels that run: fused, but for an eager runtime
+    bits    of each value that products read, by shape: those of weights, as they are stored
+    draft   the server of the model that guesses tokens, on the same GPUs
+    every   layers by what they cache, on all stages; caches: on the stage that keeps most of a
+            long sequence
+    tower   what runs before the layers, once for a prompt
+    known   amounts of forwards that were asked for, a few
+    """
+
+    plan: Plan
+    embed: Tape
+    stack: Layers
+    layers: tuple[tuple[Tape, int], ...]  # each kind, and how many layers are of it
+    head: Tape
+    stage_layers: int
+    timed: tuple[Tape, ...]
+    bits: Mapping[Shape, float]
+    draft: Server | None
+    every: Caching
+    caches: Caching
+    tower: Tower | None = None
+    known: dict[tuple[int, int, int], Amounts] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    @classmethod
+    def of(cls, plan: Plan) -> Server:
+        s, model = plan.serve, replace(plan.architecture, tower=None)
+        compute = plan.weights.compute
+        fused = "hf" if RUNTIMES[s.runtime].launches else "compile"
+        kinds, stack = layers_of(model)
+        blocks = build(structure_of(model, dtype=compute, served=True), kinds)
+        layers = tuple(zip(blocks.layers, stack.counts, strict=True))
+        per_stage = -(-model.layers // plan.serving_pp)
+        timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)
+        draft = None
+        if s.draft_tokens and s.draft_model != "none":
+            draft = cls.of(_drafting(plan))
+        bits = _read_bits(model, plan.weights, blocks, stack)
+        tower = Tower.of(plan.architecture, compute, fused, KV_CACHES[s.kv_cache].pages)
+        return cls(
+            plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
+            *_caching(model.kinds, model.layers, per_stage), tower,
+        )  # fmt: skip
+
+    @property
+    def manager(self) -> CacheManager:
+        return KV_CACHES[self.plan.serve.kv_cache]
+
+    @property
+    def compute(self) -> str:
+        """The dtype that operations have."""
+        return self.plan.weights.compute
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence at its end: of an encoder-decoder those that the encoder reads, and
+        the decoder's: a start token, and all that it generates but the last, which nobody reads."""
+        return self.plan.serve.prompt_len + self.plan.serve.output_len
+
+    @property
+    def room_tokens(self) -> int:
+        """Tokens of a sequence that the cache holds room for: all that the server lets in, where it
+        is reserved from the start; else those at its end."""
+        return self.plan.longest_sequence if self.reserves else self.length
+
+    @property
+    def reserves(self) -> bool:
+        """Whether memory for keys and values is held for tokens that may never come."""
+        return self.manager.reserves and bool(self.caches.attends)
+
+    def layer_tokens(self, tokens: float) -> float:
+        """Tokens that the layers of the fullest stage keep of so many, added up."""
+        seen = min(kept_by_window(self) or tokens, tokens)
+        return self.caches.full * tokens + self.caches.windowed * seen
+
+    @property
+    def cache(self) -> Shape:
+        """What each layer keeps of a token."""
+        return FAMILIES[self.plan.architecture.family].cache
+
+    @property
+    def windowed(self) -> int:
+        """How many layers of the fullest stage see a window only."""
+        return self.caches.windowed
+
+    @property
+    def reductions(self) -> int:
+        """How often a forward sums what tensor-parallel ranks have: after each attention, state and
+        MLP, or experts with a shared one."""
+        layers, recurrence = self.plan.architecture.layers, self.plan.architecture.recurrence
+        if recurrence and recurrence.alone:
+            return layers
+        return layers + self.every.attends + self.every.recurrent
+
+    @property
+    def bounded(self) -> bool:
+        """Whether some layers keep no more of a sequence however long it is."""
+        return bool(self.caches.windowed or self.caches.recurrent)
+
+    @property
+    def chunked(self) -> bool:
+        return any(kind.startswith(CHUNKED) for kind in self.plan.architecture.kinds)
+
+    def widths(self, tokens: int) -> tuple[Dim, Dim]:
+        """Of one head's scores and of its values, for so many new tokens of a sequence.
+
+        Latent attention expands the keys and values of a prompt; generated tokens are multiplied
+        with the latents as they are (DeepSeek-V2, section 2.1.2).
+        """
+        few = tokens <= 1 + self.plan.serve.draft_tokens
+        return (LATENT, KV_RANK) if self.plan.architecture.kv_rank and few else (HEAD_DIM, V_DIM)
+
+    def cached(self, amounts: Amounts) -> int:
+        """Numbers that one layer keeps of a token."""
+        return int(amounts.elements(self.cache))
+
+    @property
+    def kv_bits(self) -> float:
+        return KV_DTYPES[self.plan.serve.kv_dtype].bits
+
+    @property
+    def kv_per_token(self) -> int:
+        """Bytes that one more token adds to the cache of one GPU, while no window is full; the
+        draft's model has a cache too."""
+        own = math.ceil(self.caches.attends * self.cached(self.amounts(1, 1)) * self.kv_bits / 8)
+        return own + (self.draft.kv_per_token if self.draft else 0)
+
+    @property
+    def states(self) -> tuple[tuple[str, Shape, str], ...]:
+        """What a layer with a state keeps of a sequence: what it is, shape and dtype. With a draft
+        the convolution's can go back by as many tokens as were guessed."""
+        recurrence = self.plan.architecture.recurrence
+        if not recurrence:
+            return ()
+        weights = self.plan.weights.compute
+        chosen = self.plan.serve.state_dtype
+        asked = recurrence.dtype or weights if chosen == "auto" else chosen
+        state = self.manager.state or asked
+        return ("convolution state", CONVOLUTION, weights), ("recurrent state", STATE, state)
+
+    @property
+    def state_copies(self) -> int:
+        """States that a layer holds of one sequence: with a draft one more for each guess, of which
+        the last right one stays (vllm/model_executor/layers/mamba/abstract.py)."""
+        return 1 + self.plan.serve.draft_tokens
+
+    def state_bytes(self, amounts: Amounts) -> int:
+        """Of one layer and one sequence."""
+        return int(sum(amounts.bytes(shape, dtype) for _, shape, dtype in self.states))
+
+    def amounts(self, batch: Number, tokens: Number, images: Number = 0) -> Amounts:
+        """Amounts for one forward of `batch` sequences of `tokens` new tokens each, with so many
+        images; an encoder has read a whole prompt of each."""
+        found = self.known.get((batch, tokens, images))
+        if found is None:
+            if len(self.known) >= KNOWN:
+                self.known.clear()
+            found = self.known[batch, tokens, images] = self._amounts(batch, tokens, images)
+        return found
+
+    def _amounts(self, batch: int, tokens: int, images: int) -> Amounts:
+        sizes = self.plan.sizes()
+        sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.caches.attends}
+        sizes |= {"TP": self.plan.serving_tp, "PP": self.plan.serving_pp}
+        sizes["IMAGES"] = images
+        if self.plan.architecture.encoder_decoder:
+            sizes |= {"S": self.plan.serve.prompt_len, "TARGET": tokens}
+        if "KERNEL" in sizes:
+            more = self.manager.columns + self.plan.serve.draft_tokens
+            sizes["KEPT_TOKENS"] = sizes["KERNEL"] - 1 + more
+        if self.manager.pages:
+            sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        derive(sizes)
+        sizes["CHOSEN"] = chosen(sizes["EXPERTS"], sizes["TOP_K"], batch * tokens)
+        return Amounts(sizes)
+
+    @property
+    def executions(self) -> tuple[tuple[Execution, ...], ...]:
+        """What one forward runs in the layers besides attention and scans, in the head without a
+        loss, and in scans: attention reads the cache, scans their states, and are timed apart."""
+        return _forward(self.timed, tuple(self.stack.counts), self.head)[:3]
+
+    @property
+    def once(self) -> tuple[Execution, ...]:
+        """What runs once for a prompt: its tower, and in the layers what makes keys and values of
+        an encoder's result."""
+        if self.tower is None:
+            return ()
+        return self.tower.executions + _forward(self.timed, tuple(self.stack.counts), self.head)[3]
+
+
+@functools.lru_cache(maxsize=256)
+def _forward(
+    layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
+) -> tuple[tuple[Execution, ...], ...]:
+    of_layers = [e for e in executions(layers, counts) if e.work.phase == "forward"]
+    of_head = (e for e in executions((head,), (1,)) if e.work.phase == "forward")
+    besides = [
+        e
+        for e in of_layers
+        if ".core." not in e.work.name and not _scans(e) and (e.work.traffic or e.work.flops)
+    ]
+    return (
+        tuple(e for e in besides if not of_encoder(e)),
+        tuple(e for e in of_head if ".loss." not in e.work.name),
+        tuple(filter(_scans, of_layers)),
+        tuple(e for e in besides if of_encoder(e)),
+    )
+
+
+def _scans(e: Execution) -> bool:
+    return f".{SCAN}." in e.work.name
+
+
+@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
+def _caching(kinds: tuple[str, ...], layers: int, per_stage: int) -> tuple[Caching, Caching]:
+    """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
+    the first of several."""
+    if not kinds:
+        return Caching(layers, 0, 0), Caching(per_stage, 0, 0)
+    stages = (kinds[i : i + per_stage] for i in range(0, len(kinds), per_stage))
+    found = [Caching.of(stage) for stage in stages]
+    return Caching.of(kinds), max(found, key=lambda c: (c.full, c.windowed, c.recurrent))
+
+
+def chosen(experts: int, top_k: int, tokens: int) -> int:
+    """Experts that so many tokens choose at least once, on average, each token its own at random:
+    the others' weights are not read."""
+    if not experts:
+        return 0
+    return math.ceil(experts * (1 - (1 - top_k / experts) ** tokens) - 1e-9)
+
+
+def _drafting(plan: Plan) -> Plan:
+    """The plan of a draft's model: the same GPUs, dtypes and cache, without a draft of its own."""
+    document = plan.document()
+    name = plan.serve.draft_model
+    attention = FAMILIES[catalog.model(name).family].attentions[-1]
+    document["model"] = name
+    document["serve"] |= {"draft_tokens": 0, "draft_model": "none", "offload_weights": 0.0}
+    document["serve"] |= {"tp": plan.serving_tp, "pp": 1}
+    document["parallel"] = {}
+    document["train"] = {"attention": attention, "seq_len": 1}
+    return Plan.of(document)
+
+
+@functools.lru_cache(maxsize=256)
+def _read_bits(
+    model: Model, dtype: WeightDtype, blocks: Blocks, stack: Layers
+) -> Mapping[Shape, float]:
+    """Bits of a weight's values, by the shape that products read it in; where layers have it in
+    several types, in the mean."""
+    sizes: dict[str, Number] = {**model.sizes, "B": 1, "S": 1, "TP": 1, "CP": 1}
+    derive(sizes)
+    of_kind = [
+        [i for i in range(stack.count) if stack.kind(i) == k] for k in range(len(blocks.layers))
+    ]
+    tapes = ((blocks.embed, [0]), *zip(blocks.layers, of_kind, strict=True), (blocks.head, [0]))
+    found: dict[Shape, list[float]] = {}
+    for tape, layers in tapes:
+        for p in tape.parameters:
+            row = size(stored.width(p, model), sizes)
+            for kind, n in stored.types(dtype, model, p, layers, row).items():
+                found.setdefault(as_read(p.shape), []).extend([stored.bits(kind)] * n)
+    return {shape: sum(bits) / len(bits) for shape, bits in found.items() if bits}
+
+
+def one_forward(server: Server) -> Amounts:
+    """Amounts of the largest forward that the server runs: an encoder's of whole prompts, with the
+    first token of each."""
+    if server.plan.architecture.encoder_decoder:
+        return server.amounts(prompts(server), 1)
+    tokens = server.plan.serve.max_batched_tokens
+    return server.amounts(1, tokens, profiled(server))
+
+
+def kept_by_window(server: Server) -> int:
+    """Tokens that a layer with a window keeps; 0 for all of them: of a window of one token,
+    transformers' DynamicCache slices the last 0, which is everything
+    (cache_utils.DynamicSlidingWindowLayer.update)."""
+    return server.plan.architecture.window - server.manager.dropped
+
+
+def as_read(shape: Shape) -> Shape:
+    """A weight's shape as products read it: of a stack of experts, those that were chosen."""
+    return (CHOSEN, *shape[1:]) if len(shape) == 3 and shape[0] is EXPERTS else shape
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """tapes    embedding, layers, and what leads from them to the main stack; how many of each
+    timed    the same with the kernels that run
+    layers   how many of them are layers
+    """
+
+    tapes: tuple[tuple[Tape, int], ...]
+    timed: tuple[tuple[Tape, int], ...]
+    layers: int
+
+    @classmethod
+    def of(cls, model: Model, compute: str, kernels: str, trimmed: bool) -> Tower | None:
+        """`trimmed`: layers behind those whose result is read are not even loaded, as vLLM does
+        (vllm/model_executor/models/llava.py, init_vision_tower_for_llava)."""
+        if not model.tower:
+            return None
+        kinds, stack = layers_of(model)
+
+        def parts(kernels: str) -> tuple[tuple[Tape, int], ...]:
+            structure = structure_of(model, kernels=kernels, dtype=compute, served=True)
+            blocks = build(structure, kinds)
+            run = (
+                (tape, n)
+                for kind, tape, n in zip(kinds, blocks.layers, stack.counts, strict=True)
+                if kind.place and not (trimmed and kind.place == IDLE)
+            )
+            return ((blocks.embed, 1), *run)
+
+        tapes = parts("hf")
+        return cls(tapes, parts(kernels), sum(n for _, n in tapes[1:-1]))
+
+    @property
+    def executions(self) -> tuple[Execution, ...]:
+        """What one forward of it runs, attention included."""
+        return _run(tuple(t for t, _ in self.timed), tuple(n for _, n in self.timed))
+
+
+@functools.lru_cache(maxsize=256)
+def _run(tapes: tuple[Tape, ...], counts: tuple[int, ...]) -> tuple[Execution, ...]:
+    return tuple(e for e in executions(tapes, counts) if in_forward(e))
+
+
+def in_forward(e: Execution) -> bool:
+    return e.work.phase == "forward" and bool(e.work.traffic or e.work.flops)
+
+
+def of_encoder(e: Execution) -> bool:
+    """Whether an operation of a decoder layer works on the encoder's tokens: it makes the keys and
+    values that the layer keeps, once for a prompt."""
+    shapes = (*(s for _, s in e.work.flops), *(s for s, _, _ in e.work.traffic))
+    return any("." in str(factor) for shape in shapes for factor in shape)
+
+
+def images(server: Server) -> int:
+    """Images of one prompt; of a model that reads none, 0."""
+    tower = server.plan.architecture.tower
+    return server.plan.serve.images if tower and tower.image else 0
+
+
+def profiled(server: Server) -> int:
+    """The most images of one forward: PROFILED; without pages, those of as many prompts as it
+    has room for."""
+    tower, s = server.plan.architecture.tower, server.plan.serve
+    if not (tower and tower.image and s.images):
+        return 0
+    if not server.manager.pages:
+        return prompts(server) * s.images
+    budget = max(s.max_batched_tokens, tower.image.prompted)
+    return max(1, min(budget // tower.image.prompted, s.concurrency * s.images))
+
+
+def prompts(server: Server) -> int:
+    """Whole prompts of the largest forward."""
+    s = server.plan.serve
+    return max(1, s.max_batched_tokens // s.prompt_len)

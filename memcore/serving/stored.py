@@ -1,0 +1,236 @@
+"""Stored: in which type each weight of a served model is.
+
+llama.cpp's mixtures follow llama_tensor_get_type in src/llama-quant.cpp (2026): what a matrix is
+for, and in which layer, decides its type. Norms, biases and routers stay in fp32 there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from memcore.layers.experts import is_matrix
+from memcore.models.model import Model
+from memcore.models.quantization import stored_as
+from memcore.tape.dims import VOCAB, Cut, Factor
+from memcore.tape.tape import Storage
+from memcore.words.stored import STORED_BITS, WeightDtype
+
+REST, EMBEDDING, HEAD, EXPERTS, MLP = "rest", "embedding", "head", "experts", "mlp"
+VALUES, KEYS, OUTPUT, MATRIX = "values", "keys", "output", "matrix"
+
+_NAMES = (  # the first that a parameter's name ends in says what it is for
+    (REST, ("bias", "sinks", "gate.logits.weight", "router.logits.weight", "router.weight")),
+    (REST, ("embed_positions.weight", "wpe.weight", "shared_expert_gate.logits.weight")),
+    (HEAD, ("lm_head.weight",)),
+    (VALUES, ("v_proj.weight", "query_key_value.weight", "qkv_proj.weight", "c_attn.weight")),
+    (VALUES, ("kv_b_proj.weight",)),
+    (KEYS, ("k_proj.weight",)),
+    (OUTPUT, ("o_proj.weight", "out_proj.weight", "attention.dense.weight", "attn.c_proj.weight")),
+)
+_MLP = (".mlp.", ".feed_forward.", ".block_sparse_moe.", ".fc1.", ".fc2.")
+_DOWN = ("down_proj", "down_proj.weight", "dense_4h_to_h.weight", "fc2.weight", "mlp.c_proj.weight")
+
+
+@functools.lru_cache(maxsize=4096)
+def role(p: Storage) -> str:
+    """What a parameter is for."""
+    found = next((role for role, ends in _NAMES if p.name.endswith(ends)), "")
+    if found == REST or not is_matrix(p):
+        return REST
+    if VOCAB in map(whole, p.shape) and not found:
+        return EMBEDDING
+    if len(p.shape) == 3:
+        return EXPERTS
+    return found or (MLP if any(word in p.name for word in _MLP) else MATRIX)
+
+
+def whole(f: Factor) -> Factor:
+    """A dimension before it was cut."""
+    while isinstance(f, Cut):
+        f = f.dim  # type: ignore[assignment]
+    return f
+
+
+def width(p: Storage, model: Model) -> Factor:
+    """How many values a row of a matrix has, whole: those that one result is summed from."""
+    by_rows = model.family == "gpt2" or (
+        len(p.shape) == 3 and model.family in ("gpt_oss", "llama4_text")
+    )
+    return whole(p.shape[-2 if by_rows and len(p.shape) > 1 else -1])
+
+
+def types(
+    dtype: WeightDtype, model: Model, p: Storage, layers: Iterable[int], row: int
+) -> dict[str, int]:
+    """The types that a weight has in some layers, and in how many. `row`: values in a row of it."""
+    what = role(p)
+    if what == REST:
+        return {dtype.rest or dtype.compute: sum(1 for _ in layers)}
+    if dtype.modules:
+        return _by_name(dtype, model, p, tuple(layers), row)
+    tied = model.traits.tied_embeddings
+    if dtype.recipe in RECIPES:
+        if what == HEAD or (what == EMBEDDING and tied):
+            return {_fitting(_head(dtype, model, row), row): 1}
+        if what == EMBEDDING:
+            return {_fitting(dtype.outer, row): 1}
+        down = p.name.endswith(_DOWN)
+        found = (_mixed(dtype, model, what, down, i) for i in layers)
+        return dict(Counter(_fitting(t, row) for t in found))
+    if what == EMBEDDING:
+        return {dtype.outer or dtype.compute: 1}
+    if what == HEAD:
+        return {dtype.head or dtype.outer or dtype.compute: 1}
+    if dtype.recipe == "experts" and model.experts and what != EXPERTS:
+        return {dtype.compute: sum(1 for _ in layers)}
+    if dtype.recipe == "mlp":
+        ends = (0, model.layers - 1)
+        inner = what in (MLP, EXPERTS)
+        found = (dtype.matrices if inner and i not in ends else dtype.compute for i in layers)
+        return dict(Counter(found))
+    return {(what == EXPERTS and dtype.experts) or dtype.matrices: sum(1 for _ in layers)}
+
+
+def _by_name(
+    dtype: WeightDtype, model: Model, p: Storage, layers: tuple[int, ...], row: int
+) -> dict[str, int]:
+    """The same where a file says of some modules how they are stored."""
+    others = replace(dtype, modules=())
+    found: Counter[str] = Counter()
+    for i in layers:
+        kind = stored_as(dtype.modules, p.name, i)
+        if kind is None:
+            found.update(types(others, model, p, (i,), row))
+        else:
+            found[kind or dtype.compute] += 1
+    return dict(found)
+
+
+def _more(i: int, n: int) -> bool:
+    """use_more_bits: the first and the last eighth of the layers, and every third between."""
+    return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
+
+
+Rule = Callable[[int, int, Model], str]  # layer, layers, model -> type, '' for the mixture's own
+
+
+def _grouped(model: Model) -> bool:
+    return model.heads >= 4 * model.kv_heads
+
+
+# Of values (and joint projections), of what an MLP ends in, of attention's output.
+RECIPES: dict[str, tuple[Rule, Rule, Rule]] = {
+    "Q4_K_M": (
+        lambda i, n, m: "Q6_K" if _more(i, n) else "",
+        lambda i, n, m: "Q6_K" if _more(i, n) else "",
+        lambda i, n, m: "",
+    ),
+    "Q5_K_M": (
+        lambda i, n, m: "Q6_K" if _more(i, n) else "",
+        lambda i, n, m: "Q6_K" if _more(i, n) else "",
+        lambda i, n, m: "",
+    ),
+    "Q4_K_S": (
+        lambda i, n, m: "Q5_K" if i < 4 else "",
+        lambda i, n, m: "Q5_K" if i < n // 8 and m.family != "falcon" else "",
+        lambda i, n, m: "",
+    ),
+    "Q3_K_M": (
+        lambda i, n, m: "Q5_K" if i < 2 else "Q4_K",
+        lambda i, n, m: "Q5_K" if i < n // 16 else "Q4_K",
+        lambda i, n, m: "" if m.family == "falcon" else "Q4_K",
+    ),
+    "Q2_K": (
+        lambda i, n, m: "Q4_K" if _grouped(m) else "Q3_K",
+        lambda i, n, m: "Q3_K",
+        lambda i, n, m: "" if m.family == "falcon" else "Q3_K",
+    ),
+    "IQ4_XS": (
+        lambda i, n, m: "Q5_K" if _grouped(m) else "",
+        lambda i, n, m: "Q5_K" if i < n // 8 else "",
+        lambda i, n, m: "",
+    ),
+    **{
+        name: (lambda i, n, m: "", lambda i, n, m: "", lambda i, n, m: "")
+        for name in ("Q8_0", "Q6_K", "Q4_0")
+    },
+}
+_OF_EIGHT = ("Q2_K", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_XS")  # whose outputs get more
+FALCON = {  # what its MLPs end in: the first sixteenth, where there is more, elsewhere
+    "Q4_K_M": ("Q6_K", "Q5_K", "Q4_K"),
+    "Q3_K_M": ("Q5_K", "Q4_K", "Q3_K"),
+}
+
+
+def _mixed(dtype: WeightDtype, model: Model, what: str, down: bool, i: int) -> str:
+    """The type of one matrix of layer `i`."""
+    values, ends, output = RECIPES[dtype.recipe]
+    n, own, eight = model.layers, dtype.matrices, model.experts == 8
+    if down and model.family == "falcon" and dtype.recipe in FALCON:
+        first, more, rest = FALCON[dtype.recipe]
+        return first if i < n // 16 else more if _more(i, n) else rest
+    if down:
+        return ends(i, n, model) or own
+    if what in (VALUES, KEYS) and eight:
+        return "Q8_0"
+    if what == VALUES:
+        found = values(i, n, model) or own
+        big = n == 80 and model.heads != model.kv_heads  # llama.cpp's LLM_TYPE_70B
+        return "Q5_K" if big and found in ("Q3_K", "Q4_K") else found
+    if what == OUTPUT:
+        if eight and model.family != "falcon":
+            return "Q5_K" if dtype.recipe in _OF_EIGHT else own
+        return output(i, n, model) or own
+    return own
+
+
+def _head(dtype: WeightDtype, model: Model, row: int) -> str:
+    if model.family == "falcon" or dtype.matrices == "Q8_0" or row % _block(dtype.matrices):
+        return "Q8_0"
+    return "Q6_K"
+
+
+def _block(kind: str) -> int:
+    return 256 if kind.endswith("_K") or kind == "IQ4_XS" else 32
+
+
+_SMALLER = {"Q6_K": "Q8_0", "Q5_K": "Q5_1", "Q4_K": "Q5_0"}  # in blocks of 32; the others IQ4_NL
+
+
+def _fitting(kind: str, row: int) -> str:
+    """What llama.cpp takes instead where a row is no multiple of the type's block."""
+    if row % _block(kind) == 0:
+        return kind
+    smaller = _SMALLER.get(kind, "IQ4_NL")
+    return smaller if _block(kind) == 256 and row % 32 == 0 else "fp16"
+
+
+def bits(kind: str) -> float:
+    return STORED_BITS[kind]
+
+
+def bits_alone(kind: str) -> float:
+    """Bits of a value without its share of scales, which are a tensor of their own but in
+    llama.cpp's types."""
+    return STORED_BITS[kind] if kind[0] in "QI" else math.floor(STORED_BITS[kind])
+
+
+_JOINED = {  # vLLM's packed_modules_mapping, and DeepSeek's fused_qkv_a_proj
+    "q_proj": "qkv_proj",
+    "k_proj": "qkv_proj",
+    "v_proj": "qkv_proj",
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+    "q_a_proj": "fused_qkv_a_proj",
+    "kv_a_proj_with_mqa": "fused_qkv_a_proj",
+}
+
+
+def joined(name: str) -> str:
+    """The name of the tensor that a serving engine keeps a parameter in."""
+    *where, matrix, what = name.split(".")
+    return ".".join((*where, _JOINED.get(matrix, matrix), what))

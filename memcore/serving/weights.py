@@ -1,0 +1,172 @@
+"""Weights: as an engine stores them, on the fullest GPU."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from memcore.models.stack import Layers
+from memcore.report import LedgerRow
+from memcore.serving import allocator, stored
+from memcore.serving.server import Server
+from memcore.tape.dims import EP, EXPANDED, EXPERTS, KV_RANK, TP, Cut, D, Shape, size
+from memcore.tape.ledger import AUTOGRAD, Amounts
+from memcore.tape.tape import Storage
+from memcore.words.word import DTYPE_BYTES
+
+ROTARY_SOURCE = (
+    "vLLM keeps cosines and sines of every position in the model's dtype "
+    "(vllm/model_executor/layers/rotary_embedding), under linear scaling of its factor's times as "
+    "many; two logged pairs differ by just that"
+)
+ABSORBED: Shape = (EXPANDED / TP, KV_RANK)
+ABSORBED_SOURCE = (
+    "vLLM keeps W_UK and W_UV in the model's dtype beside kv_b_proj "
+    "(vllm/v1/attention/backends/mla/common.py)"
+)
+
+
+def outer(server: Server, amounts: Amounts) -> list[Storage]:
+    """Weights besides the layers', on the GPU that has more of them."""
+    first, last = list(server.embed.parameters), list(server.head.parameters)
+    if server.plan.serving_pp == 1:
+        return first + last
+    tied = server.plan.architecture.traits.tied_embeddings
+    ends = {"first": first, "last": last + (first[:1] if tied else [])}
+    return max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
+
+
+Held = tuple[Storage, str, int]  # a weight, its type, and in how many layers
+
+
+def held_weights(server: Server, amounts: Amounts) -> list[list[Held]]:
+    """Weights on the fullest GPU: the larger of embedding and head, its share of the layers of each
+    kind, and its towers."""
+    ends = outer(server, amounts)
+    found: list[list[Held]] = [
+        [(p, kind, 1) for p in ends for kind in _types(server, amounts, p, (0,))]
+    ]
+    for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
+        types = ((p, _types(server, amounts, p, layers)) for p in tape.parameters)
+        found.append([(p, *item) for p, of in types for item in of.items()])
+    of_text = {p.name.rpartition("embed.")[2] for p in server.embed.parameters}
+    for tape, n in server.tower.tapes if server.tower else ():
+        own = (
+            p
+            for p in tape.parameters
+            if p.name.rpartition(".embed.")[2] not in of_text
+            and (p.trained or not server.manager.pages)  # nobody reads what it makes: Tower.of
+        )
+        found.append([(p, server.plan.weight_dtype, n) for p in own])
+    return found
+
+
+def weight_rows(
+    server: Server, held: Sequence[Sequence[Held]], amounts: Amounts
+) -> list[LedgerRow]:
+    rows = []
+    for p, kind, times in (item for part in held for item in part):
+        shape = shared_out(server, p.shape)
+        each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
+        rows.append(
+            LedgerRow(
+                p.name, "parameters", amounts.text(shape), kind, each, times, each * times,
+                "hbm", "always", "exact", AUTOGRAD, "a weight, as stored for inference",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def shared_out(server: Server, shape: Shape) -> Shape:
+    """What one GPU has of a weight: with expert parallelism whole experts, uncut."""
+    if len(shape) < 2 or shape[0] is not EXPERTS or server.plan.parallel.ep == 1:
+        return shape
+    if len(shape) == 2 and not isinstance(shape[1], Cut) and shape[1] is D:
+        return shape  # the router, which every GPU has
+    return (EXPERTS / EP, *map(stored.whole, shape[1:]))
+
+
+def _types(server: Server, amounts: Amounts, p: Storage, layers: Sequence[int]) -> dict[str, int]:
+    """In which types a weight is stored, and in how many of these layers."""
+    model = server.plan.architecture
+    row = size(stored.width(p, model), amounts.sizes)
+    dtype = server.plan.weights
+    return {k: n for k, n in stored.types(dtype, model, p, layers, row).items() if n}
+
+
+def _heaviest(server: Server, amounts: Amounts) -> list[list[int]]:
+    """The layers of each kind on the pipeline stage whose layers weigh most."""
+    weights = [sum(amounts.elements(p.shape) for p in tape.parameters) for tape, _ in server.layers]
+    return _stage_of(tuple(weights), server.stack, server.stage_layers)
+
+
+@functools.lru_cache(maxsize=256)
+def _stage_of(weights: tuple[int, ...], stack: Layers, per_stage: int) -> list[list[int]]:
+    stages = [range(i, min(i + per_stage, stack.count)) for i in range(0, stack.count, per_stage)]
+    best = max(stages, key=lambda stage: sum(weights[stack.kind(i)] for i in stage))
+    return [[i for i in best if stack.kind(i) == k] for k in range(len(weights))]
+
+
+def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
+    """What vLLM keeps besides weights: cosines and sines of the model's positions; of latent
+    attention what multiplies with the latents themselves."""
+    model = server.plan.architecture
+    dtype = server.plan.weights.compute
+    rows = []
+    if model.kv_rank and server.manager.pages:
+        n, layers = int(amounts.bytes(ABSORBED, dtype)), server.stage_layers
+        rows.append(
+            LedgerRow(
+                "absorbed kv_b_proj", "tables", amounts.text(ABSORBED), dtype, n, layers,
+                n * layers, "hbm", "always", "exact", ABSORBED_SOURCE,
+                "multiplies queries and results with the latents as they are",
+            )
+        )  # fmt: skip
+    if server.draft:
+        alone = server.draft.amounts(1, 1)
+        n = sum(
+            r.bytes for r in weight_rows(server.draft, held_weights(server.draft, alone), alone)
+        )
+        rows.append(
+            LedgerRow(
+                "draft model", "tables", f"bytes {n:,}", "int8", n, 1, n, "hbm", "always", "exact",
+                AUTOGRAD, f"weights of {server.draft.plan.architecture.label}, which guesses",
+            )
+        )  # fmt: skip
+    if not server.manager.pages:
+        return rows
+    for which, positions in model.rotary_tables or (("", model.max_positions),):
+        n = positions * model.rotary_dim * DTYPE_BYTES[dtype]
+        if n:
+            rows.append(
+                LedgerRow(
+                    f"rotary table, {which} layers" if which else "rotary table", "tables",
+                    f"positions {positions:,} x ROTARY {model.rotary_dim:,}", dtype, n, 1, n,
+                    "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
+                )
+            )  # fmt: skip
+    return rows + _rests(server, held, amounts)
+
+
+def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
+    """What the allocator leaves unused beside the matrices of each layer, as an engine joins them:
+    queries, keys and values are one tensor, and so are gate and up."""
+    joined: dict[tuple[str, ...], list[tuple[Storage, str, int]]] = {}
+    for i, part in enumerate(held):
+        for p, kind, n in part:
+            joined.setdefault((str(i), stored.joined(p.name), kind), []).append((p, kind, n))
+    rows = []
+    for (_, name, kind), parts in joined.items():
+        shapes = [shared_out(server, p.shape) for p, _, _ in parts]
+        n, layers = sum(map(amounts.elements, shapes)) * stored.bits_alone(kind) // 8, parts[0][2]
+        rest = int(allocator.rest(n))
+        if rest:
+            rows.append(
+                LedgerRow(
+                    f"{name}, rest of its block", "rests", " + ".join(map(amounts.text, shapes)),
+                    kind, rest, layers, rest * layers, "hbm", "always", "exact", allocator.SOURCE,
+                    "too little for the allocator to give to another tensor",
+                )
+            )  # fmt: skip
+    return rows

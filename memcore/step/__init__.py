@@ -1,0 +1,1 @@
+"""Step: the states and the schedule of one pipeline stage."""

@@ -1,0 +1,38 @@
+"""Pipeline: which layers a stage has, and how many forwards wait there for their backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memcore.plan.plan import Plan
+
+
+def span(layers: int, stages: int, stage: int) -> tuple[int, int]:
+    """First layer of a stage, and the first of the next. What does not divide goes to the stages
+    after the first, which has the embedding."""
+    each, more = divmod(layers, stages)
+    before = min(max(stage - 1, 0), more)
+    start = stage * each + before
+    has_more = 0 < stage <= more
+    return start, start + each + has_more
+
+
+def in_flight(plan: Plan, stage: int) -> int:
+    """Forwards of a stage (of one of its virtual stages) alive at once, the present one included.
+
+    1F1B: min(m, p - r) micro-batches (Narayanan et al. 2019); interleaved: what Megatron's warm-up
+    runs ahead, 2 (p - r - 1) + (v - 1) p, and one (Narayanan et al. 2021); GPipe: all m; ZB-H1: as
+    many as the first stage of 1F1B (Qi et al. 2023).
+    """
+    p, m = plan.parallel, plan.train.grad_accumulation
+    if p.pp == 1:
+        return 1
+    if p.schedule == "gpipe":
+        return m * p.virtual_stages
+    if p.schedule == "zero-bubble":
+        return min(m, p.pp)
+    behind = p.pp - stage
+    if p.virtual_stages == 1:
+        return min(m, behind)
+    return min(m * p.virtual_stages, 2 * (behind - 1) + (p.virtual_stages - 1) * p.pp + 1)

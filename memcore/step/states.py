@@ -1,0 +1,294 @@
+"""States: parameters, gradients and optimizer states, and the buffers that a framework adds.
+
+Every parameter tensor of every block becomes a row of each kind of copy. Sharding cuts a
+parameter's first dimension and rounds up, as FSDP2 does; padding is counted.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memcore.tape.dims import DISTINCT, Number, Shape, ceil_div, share, where
+from memcore.tape.ledger import Group, Template
+from memcore.tape.quantized import parts, parts_in_8_bits
+from memcore.tape.sharding import cut_shape, flat_cut, fsdp_cut, is_shared_out
+from memcore.tape.tape import Storage, Tape
+from memcore.words.optimizers import Optimizer, State
+from memcore.words.precision import Precision
+from memcore.words.training import DENSE, FUSED_ROWS, SPARSE
+
+FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
+DEEPSPEED = "deepspeed/runtime/zero (0.19.2): stage_1_and_2.py, stage3.py, partition_parameters.py"
+TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
+DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
+BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
+PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
+SPARSE_ADAM = "torch/optim/_functional.py: sparse_adam"
+TE_WEIGHTS = "transformer_engine/pytorch/module/base.py: quantize_weight, cached for micro-batches"
+HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockStates:
+    """Groups of one block's states, on one GPU.
+
+    resident     parameters as they live through the step (a shard, where sharded)
+    updated      of them, those that this GPU's optimizer step updates
+    gradients    reduced gradients, until the optimizer step
+    moments      what the optimizer remembers of each parameter
+    temporaries  what its step needs while it runs
+    master       the optimizer's fp32 copy, if the precision has one
+    steps        the optimizer's step counters, one per parameter tensor
+    average      an fp32 moving average of each, which the optimizer keeps
+    second       a moving average that is a second model
+    gathered     a layer's whole parameters, as its operations read them
+    reduction    the buffer that a gradient reduction sends
+    buckets      DistributedDataParallel's gradient buckets
+    """
+
+    resident: Group
+    updated: Group
+    gradients: Group
+    moments: Group
+    temporaries: Group
+    master: Group
+    steps: Group
+    average: Group
+    second: Group
+    gathered: Group
+    reduction: Group
+    buckets: Group
+
+
+@functools.lru_cache(maxsize=1024)
+def block_states(
+    tape: Tape,
+    copies: Precision,
+    optimizer: Optimizer,
+    sharded: bool,
+    outer: bool,
+    flattened: bool = False,
+) -> BlockStates:
+    """The states of one block. `sharded`: FSDP or ZeRO-3 owns the parameters; else every GPU has
+    them all. `outer`: the block is the embedding or the head, not a layer. `flattened`: tensors are
+    laid out flat before they are cut (DeepSpeed), and the optimizer sees one tensor.
+    """
+    parameters = [p for p in tape.parameters if p.trained]
+    dense = [p for p in parameters if p.table == DENSE]
+    source = DEEPSPEED if flattened else FSDP if sharded else TORCH
+    part = flat_cut if flattened else fsdp_cut if sharded else cut_shape
+    one_group = [p for p in tape.parameters if not is_shared_out(p.shape)]
+
+    def group(
+        suffix: str,
+        consumer: str,
+        dtype: str,
+        lifetime: str,
+        why: str,
+        cut: str = "resident",
+        of: list[Storage] = parameters,
+    ) -> Group:
+        return Group.of(
+            Template(
+                p.name + suffix, consumer, part(p.shape, cut, sharded), p.dtype if p.own else dtype,
+                lifetime, why, source,
+            )
+            for p in of
+        )  # fmt: skip
+
+    always = "always"
+    quantized = [p for p in tape.parameters if p.quantized]
+    narrow = [(p, p.narrow) for p in tape.parameters if p.narrow]
+    primary = [p for p, how in narrow if how.how.primary]
+    whole = [p for p in tape.parameters if not p.quantized and p not in primary]
+    resident = group("", "parameters", copies.resident, always, "a weight", of=whole)
+    in_4_bits = (
+        Template(
+            p.name + piece, "parameters", shape, dtype, always, "a frozen weight in 4 bits",
+            PARAMS_4BIT,
+        )
+        for p in quantized
+        for piece, shape, dtype in parts(p.shape, p.quantized)
+    )  # fmt: skip
+    in_8_bits = (
+        Template(
+            p.name + piece, "parameters", shape, dtype, always, "a weight as products read it",
+            TE_WEIGHTS,
+        )
+        for p, how in narrow
+        for piece, shape, dtype in parts_in_8_bits(p.shape, how)
+    )  # fmt: skip
+    return BlockStates(
+        resident=Group((*resident.rows, *in_4_bits, *in_8_bits)),
+        updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
+        gradients=group(
+            ".grad",
+            "gradients",
+            copies.reduced,
+            "backward to optimizer step",
+            "the reduced gradient",
+        ),
+        moments=Group.of(
+            Template(
+                f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept, part),
+                kept.dtype or (p.dtype if p.own else copies.moment), always,
+                "what the optimizer remembers", source if flattened else TORCH,
+            )
+            for p in parameters
+            for kept in _of_table(p) or _states(
+                optimizer, 1 if flattened else len(p.shape), outer and ".mtp." not in p.name
+            )
+        ),
+        temporaries=Group.of(
+            [
+                *(
+                    row
+                    for name in optimizer.temporaries
+                    for row in group(
+                        f" ({name})", "workspace", copies.moment, "optimizer step",
+                        "temporary of the optimizer's step", "state", dense,
+                    ).rows
+                ),
+                *(
+                    Template(
+                        f"{p.name} ({name})", "workspace", (DISTINCT, *p.shape[1:]),
+                        copies.resident, "optimizer step", "temporary of SparseAdam's step",
+                        SPARSE_ADAM,
+                    )
+                    for p in parameters
+                    if p.table == SPARSE
+                    for name in SPARSE_TEMPORARIES
+                ),
+            ]
+        ),
+        master=group(
+            ".master", "optimizer_states", copies.master, always, "fp32 master copy", "state"
+        )
+        if copies.master
+        else Group(()),
+        steps=Group.of(
+            Template(
+                f"{p.name}.step", "optimizer_states", (), "fp32", always, "step count", TORCH,
+            )
+            for p in dense
+            if optimizer.step_bytes and not flattened
+        ),
+        average=group(
+            ".average", "optimizer_states", "fp32", always, "moving average of the weight", "state"
+        ),
+        second=group(
+            ".average", "optimizer_states", copies.resident, always,
+            "moving average of the weight, in a second model", of=tape.parameters,
+        ),
+        gathered=group(
+            " (gathered)",
+            "workspace",
+            copies.compute,
+            "all-gather to reshard",
+            "whole weights of a layer in flight",
+            "gathered",
+            one_group,
+        ),
+        reduction=group(
+            ".grad (reduce-scatter input)",
+            "workspace",
+            copies.reduced,
+            "one layer's backward",
+            "buffer that the reduce-scatter sends",
+            "gathered",
+            [p for p in one_group if p.trained],
+        ),
+        buckets=Group.of(
+            Template(
+                f"{p.name}.grad (bucket)", "workspace", p.shape,
+                p.dtype if p.own else copies.gradient, always,
+                "DDP's bucket for the all-reduce", DDP,
+            )
+            for p in parameters
+        ),
+    )  # fmt: skip
+
+
+SMALLEST_QUANTIZED = 4_096  # elements of a parameter (bitsandbytes: min_8bit_size)
+QUANTIZED_BLOCK = 256  # values that share a scale
+
+# What an 8-bit optimizer keeps, by how many elements of a parameter this GPU updates.
+QUANTIZED: dict[str, tuple[str, Callable[[Number], Number]]] = {
+    "quantized": ("8-bit values", lambda n: where(n >= SMALLEST_QUANTIZED, n, 0 * n)),
+    "scales": (
+        "scales",
+        lambda n: where(n >= SMALLEST_QUANTIZED, ceil_div(n, QUANTIZED_BLOCK), 0 * n),
+    ),
+    "small": ("32-bit values", lambda n: where(n < SMALLEST_QUANTIZED, n, 0 * n)),
+}
+
+
+def _in_blocks(bits: int, block: int) -> dict[str, tuple[str, Callable[[Number], Number]]]:
+    """torchao quantizes what has whole blocks (torchao/optim/adam.py: _new_buffer)."""
+
+    def if_quantized(n: Number, yes: Number, no: Number) -> Number:
+        return where((n >= SMALLEST_QUANTIZED) & (n % block == 0), yes, no)
+
+    return {
+        f"codes, {bits} bit": (
+            f"{bits}-bit codes",
+            lambda n: if_quantized(n, n * bits // 8, 0 * n),
+        ),
+        f"scales, {block}": (f"scales of {block}", lambda n: if_quantized(n, n // block, 0 * n)),
+        f"values of {bits} bits, {block}": (
+            f"values of {bits}-bit codes",
+            lambda n: if_quantized(n, 0 * n + 2**bits, 0 * n),
+        ),
+        f"whole, {block}": (
+            f"values without blocks of {block}",
+            lambda n: if_quantized(n, 0 * n, n),
+        ),
+    }
+
+
+QUANTIZED |= _in_blocks(8, 256) | _in_blocks(4, 128)
+
+
+@functools.lru_cache(maxsize=64)
+def lookup_tables(optimizer: Optimizer) -> Group:
+    """The values that 8-bit codes stand for, once for all parameters."""
+    why = "the values that 8-bit codes stand for"
+    return Group.of(
+        Template(name, "optimizer_states", (QUANTIZED_BLOCK,), "fp32", "always", why, BITSANDBYTES)
+        for name in optimizer.tables
+    )
+
+
+SPARSE_TEMPORARIES = (
+    "coalesced", "old exp_avg", "update", "old exp_avg_sq", "update of squares", "scaled update",
+)  # fmt: skip
+
+
+def _of_table(p: Storage) -> tuple[State, ...]:
+    """What the optimizer of a table of rows keeps, where it has one of its own."""
+    if p.table == SPARSE:
+        return tuple(State(name, dtype=p.dtype) for name in ("exp_avg", "exp_avg_sq"))
+    return (State("momentum1", "rows", "fp32"),) if p.table == FUSED_ROWS else ()
+
+
+def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, ...]:
+    """What the optimizer keeps for a parameter of so many dimensions."""
+    if dimensions < 2:
+        return optimizer.vectors
+    return optimizer.outer if outer and optimizer.outer is not None else optimizer.matrices
+
+
+Part = Callable[[Shape, str, bool], Shape]
+
+
+def _kept(shape: Shape, state: State, part: Part) -> Shape:
+    """The shape of one optimizer state on one GPU."""
+    if state.keeps == "columns":  # of one matrix every rank has them all
+        stacked = (*shape[:-2], shape[-1])
+        return stacked if len(shape) == 2 else part(stacked, "state", True)
+    if state.keeps in QUANTIZED:
+        what, rule = QUANTIZED[state.keeps]
+        return (share(what, part(shape, "state", True), rule),)
+    return part(shape[:-1] if state.keeps == "rows" else shape, "state", True)

@@ -1,0 +1,452 @@
+"""Instants: the moments of a training step at which memory can peak, and what is alive then.
+
+A schedule is a list of instants; an instant is a list of (group of rows, how many of them) and
+perhaps a window of one block's tape. Between two neighbouring layers of a kind memory changes
+linearly with the layer's index, so that the ends are enough: the first, second, last but one and
+last layer, and the first and last of each kind between the same neighbours (FSDP2 holds the weights
+of the next one and the gradients of the one before).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from memcore.models.blocks import Blocks
+from memcore.models.stack import Layers
+from memcore.step.states import BlockStates, block_states, lookup_tables
+from memcore.tape.dims import EP, HALF_ROTARY, Cut, Number, Shape
+from memcore.tape.ledger import (
+    AUTOGRAD,
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    Amounts,
+    Group,
+    Holding,
+    Template,
+    Window,
+    besides,
+    carried_gradients,
+    checkpoint,
+    gradients,
+    held,
+    leaves,
+    saved,
+    shared,
+    weight_copies,
+    window,
+)
+from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER
+from memcore.tape.tape import Tape
+from memcore.words.optimizers import Optimizer
+from memcore.words.precision import Precision
+from memcore.words.training import AVERAGED, AVERAGED_FP32, LAYER, OPERATIONS
+
+Alive = list[tuple[Group, Number]]
+
+
+@dataclass(frozen=True, eq=False)
+class Instant:
+    """One moment: what is alive besides the window, how often, and the window running then."""
+
+    id: str
+    label: str
+    alive: Alive
+    window: Window | None = None
+
+    @functools.cached_property
+    def holding(self) -> Holding:
+        return Holding.of(self.alive)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The words that decide a training step's schedule, and the layers it runs.
+
+    layers     that this GPU's pipeline stage has
+    running    of them, those that one forward runs through: all, or one virtual stage's
+    first, last   whether the stage has the embedding, and the head
+    waiting    forwards through `running` layers, besides the present one, that wait for their
+               backward; `losses`: of them, those that have been through the head too
+    offload_parameters, offload_activations   where those live: 'none', 'cpu', 'nvme'
+    schedule   the framework's: every instant at which memory can peak, in order of time
+    buffers    what the framework keeps for good besides the states, of layers' tapes under a word
+               of parallelism; None where it keeps nothing
+    flat       whether states lie in flat buffers, as DeepSpeed has them, with its ZeRO stage and
+               how many `buckets` gradients are reduced in
+    """
+
+    schedule: Callable[[Step], list[Instant]]
+    blocks: Blocks
+    copies: Precision
+    optimizer: Optimizer
+    layers: Layers
+    keeps_gradients: bool  # they are there already when backward makes new ones
+    sharded: bool  # FSDP owns the parameters
+    reshards: bool  # FSDP frees a layer's gathered weights after its forward
+    replicas: bool  # DistributedDataParallel averages gradients
+    accumulated: bool  # gradients live in a buffer of their own always (Megatron's main_grad)
+    offload: str  # where the optimizer states live: 'none', 'cpu', 'nvme'
+    running: Layers
+    first: bool = True
+    last: bool = True
+    waiting: int = 0
+    losses: int = 0
+    average: str = "none"  # of the weights that is kept besides (policies.AVERAGES)
+    to_end: bool = False  # what is run again runs to its end (policies.EARLY_STOP)
+    offload_parameters: str = "none"
+    offload_activations: str = "none"
+    buffers: Callable[[tuple[Tape, ...], str], Group] | None = None
+    flat: bool = False
+    zero: int = 0
+    buckets: int = 0
+
+    @functools.cached_property
+    def instants(self) -> tuple[Instant, ...]:
+        """Every instant at which memory can peak, in order of time."""
+        return tuple(self.schedule(self))
+
+    @functools.cached_property
+    def saved(self) -> Holding:
+        """What `saved_for_backward` lists."""
+        return Holding.of(saved_for_backward(self))
+
+    @functools.cached_property
+    def alone(self) -> Step:
+        """The same step where no other forward waits."""
+        return interned(replace(self, waiting=0)) if self.waiting else self
+
+    @functools.cached_property
+    def one_waiting(self) -> Holding:
+        """What `one_waiting` lists."""
+        return Holding.of(one_waiting(self))
+
+    def holding(self, state: str, ends: bool = True) -> Holding:
+        """One kind of state of every block, or without `ends` of the layers alone."""
+        found = self._holdings.get((state, ends))
+        if found is None:
+            alive = self.every(state) if ends else self.of_layers(state, self.grouped)
+            found = self._holdings[state, ends] = Holding.of(alive)
+        return found
+
+    @functools.cached_property
+    def _holdings(self) -> dict[tuple[str, bool], Holding]:
+        return {}
+
+    @functools.cached_property
+    def optimizer_states(self) -> Holding:
+        """What `optimizer_states` lists."""
+        return Holding.of(optimizer_states(self))
+
+    @functools.cached_property
+    def embed(self) -> BlockStates:
+        return self._states(self.blocks.embed, outer=True)
+
+    @functools.cached_property
+    def head(self) -> BlockStates:
+        return self._states(self.blocks.head, outer=True)
+
+    def layer(self, kind: int) -> BlockStates:
+        return self._layer_states[kind]
+
+    @functools.cached_property
+    def _layer_states(self) -> tuple[BlockStates, ...]:
+        """The states of one layer of each kind."""
+        kinds = zip(self.blocks.layers, self.blocks.kinds, strict=False)
+        return tuple(self._states(tape, outer=kind.place == BRIDGE) for tape, kind in kinds)
+
+    def _states(self, tape: Tape, outer: bool) -> BlockStates:
+        return block_states(tape, self.copies, self.optimizer, self.sharded, outer, self.flat)
+
+    def recompute(self, kind: int) -> str:
+        """What of layers of this kind is run again whole (policies.Checkpointing), or ''."""
+        again = "" if self.blocks.kinds[kind].place == IDLE else self.blocks.kinds[kind].recompute
+        return again if again in (OPERATIONS, LAYER) else ""
+
+    @functools.cached_property
+    def checkpointed(self) -> bool:
+        """Whether any layer is run again, so that what layers are called with stays."""
+        return any(self.recompute(k) for k in range(len(self.blocks.kinds)))
+
+    @property
+    def ends(self) -> list[tuple[str, str, int]]:
+        """The layers at whose backward memory can peak; none reaches a frozen one."""
+        of = self.running
+        reached = [not (kind.frozen and kind.leads) for kind in self.blocks.kinds]
+        return [end for end in of.ends if reached[of.kind(end[2])]]
+
+    def kept(self, kind: int) -> Group:
+        """What one layer's forward leaves for its backward."""
+        tape, again = self.blocks.layers[kind], self.recompute(kind)
+        return checkpoint(tape, again) if again else saved(tape)
+
+    def forward(self, i: int) -> Window:
+        """Layer `i` running forward."""
+        kind = self.running.kind(i)
+        return window(self.blocks.layers[kind], FORWARD, recompute=self.recompute(kind))
+
+    def backward(self, i: int, merge: bool = False, reduced: bool | None = None) -> Window:
+        """Layer `i` running backward, again forward first where it is checkpointed; of that only
+        what is before the gradients of its experts are `reduced`, or only what is after."""
+        kind = self.running.kind(i)
+        again = self.recompute(kind)
+        stretch = RECOMPUTE if again else BACKWARD
+        return window(self.blocks.layers[kind], stretch, merge, again, reduced)
+
+    def of_layers(self, state: str, counts: list[int]) -> Alive:
+        """One kind of state of `counts` layers of each kind."""
+        return [(getattr(self.layer(k), state), n) for k, n in enumerate(counts)]
+
+    @functools.cached_property
+    def grouped(self) -> list[int]:
+        """How many layers of each kind are called as layers, each a group of FSDP's: what leads
+        from a tower to the main stack belongs to the root."""
+        of = zip(self.blocks.kinds, self.layers.counts, strict=False)
+        return [0 if kind.place == BRIDGE else n for kind, n in of]
+
+    def every(self, state: str) -> Alive:
+        """One kind of state of every block."""
+        return [
+            *self.at_first((getattr(self.embed, state), 1)),
+            *self.of_layers(state, self.layers.counts),
+            *self.at_last((getattr(self.head, state), 1)),
+        ]
+
+    def at_first(self, *alive: tuple[Group, Number]) -> Alive:
+        """These, if this stage has the embedding."""
+        return list(alive) if self.first else []
+
+    def at_last(self, *alive: tuple[Group, Number]) -> Alive:
+        """These, if this stage has the head."""
+        return list(alive) if self.last else []
+
+    def made(self, counts: list[int]) -> Alive:
+        """Whole gradients of `counts` layers of each kind."""
+        return [(gradients(self.blocks.layers[k]), n) for k, n in enumerate(counts)]
+
+
+@functools.lru_cache(maxsize=512)
+def interned(step: Step) -> Step:
+    """The first step that is equal to this one: what it has found out about its schedule, which no
+    size changes, serves every plan of the same words."""
+    return step
+
+
+BUFFERS = Group(
+    (
+        Template(
+            "rotary inverse frequencies",
+            "workspace",
+            (HALF_ROTARY,),
+            "fp32",
+            "always",
+            "buffers of the rotary embedding",
+            AUTOGRAD,
+            copies=2,
+        ),
+    )
+)
+
+AVERAGES_TAKEN = Group(
+    (
+        Template(
+            "averages taken", "optimizer_states", (), "int64", "always", "how often so far",
+            "torch.optim.swa_utils.AveragedModel: n_averaged",
+        ),
+    )
+)  # fmt: skip
+
+LOSS_SCALE = Group.of(
+    Template(
+        name, "workspace", (), dtype, "always", "keeps small fp16 gradients above zero",
+        "torch.amp.GradScaler",
+    )
+    for name, dtype in (("loss scale", "fp32"), ("growth tracker", "int32"))
+)  # fmt: skip
+
+
+def optimizer_states(step: Step) -> Alive:
+    tables = (lookup_tables(step.optimizer), 1)
+    averages = step.every("average") if step.average == AVERAGED_FP32 else []
+    return [*step.every("moments"), *step.every("master"), *step.every("steps"), *averages, tables]
+
+
+def resident(step: Step) -> Alive:
+    """What lives on the GPU from step to step."""
+    alive = step.every("resident") if step.offload_parameters == "none" else []
+    if step.offload == "none":
+        alive += optimizer_states(step)
+    if step.average == AVERAGED:
+        alive += [*step.every("second"), (AVERAGES_TAKEN, 1)]
+    if step.accumulated:
+        alive += step.every("gradients")
+    if step.buffers:
+        counted = zip(step.blocks.layers, step.layers.counts, strict=False)
+        tapes = tuple(tape for tape, n in counted if n)
+        if step.last and step.blocks.structure.depths:
+            tapes += (step.blocks.head,)
+        alive.append((step.buffers(tapes, step.blocks.structure.parallel), 1))
+    if step.replicas:
+        alive += step.every("buckets")
+    if step.copies.scaled:
+        alive.append((LOSS_SCALE, 1))
+    return [*alive, (BUFFERS, tables_of(step))]
+
+
+def tables_of(step: Step) -> int:
+    """How many tables of rotary angles the model has."""
+    return sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
+
+
+def stepping(step: Step) -> Alive:
+    """What the optimizer's step needs while it runs on the GPU."""
+    return step.every("temporaries") if step.offload == "none" else []
+
+
+def _shared(step: Step, places: tuple[str, ...] = (TOWER, IDLE, MAIN)) -> tuple[Group, Group]:
+    """What the layers of these places read together: (until backward, forward only)."""
+    return shared(_of_layers(step, places), step.checkpointed)
+
+
+def _of_layers(step: Step, places: tuple[str, ...]) -> tuple[Tape, ...]:
+    """The tapes of what is called as a layer."""
+    kinds = zip(step.blocks.layers, step.blocks.kinds, strict=True)
+    return tuple(tape for tape, kind in kinds if kind.place in places)
+
+
+def saved_for_backward(step: Step) -> Alive:
+    """What one micro-batch's forward leaves for its backward, as saved_tensors_hooks counts it."""
+    blocks = step.blocks
+    kinds = range(len(blocks.kinds))
+    layers = [k for k in kinds if blocks.kinds[k].place != BRIDGE]
+    whole = tuple(blocks.layers[k] for k in layers if not step.recompute(k))
+    until_backward, _ = shared(whole, False)
+    compiled = blocks.structure.kernels == "compile"  # they are inputs of a compiled graph
+    if step.checkpointed and (compiled or blocks.carries):  # or arguments given by position
+        until_backward = _shared(step)[0]
+    elif step.checkpointed and blocks.mask_is_argument:  # saved, as an argument given by position
+        mask = [r for r in _shared(step)[0].rows if r.name == "causal mask"]
+        until_backward = Group.of(dict.fromkeys((*until_backward.rows, *mask)))
+    return [
+        *step.at_first((saved(blocks.embed), 1)),
+        (until_backward, 1),
+        *_kept(step, step.running.count),
+        *step.at_last((saved(blocks.head), 1)),
+    ]
+
+
+def _kept(step: Step, layers: int) -> Alive:
+    """What the first `layers` layers have left on the GPU for their backward."""
+    return [] if step.offload_activations != "none" else kept_of_layers(step, layers)
+
+
+def kept_of_layers(step: Step, layers: int | None = None) -> Alive:
+    """What the first `layers` layers, or all, leave for their backward, wherever it is."""
+    layers = step.running.count if layers is None else layers
+    return [(step.kept(k), n) for k, n in enumerate(step.running.first(layers))]
+
+
+def waiting(step: Step) -> Alive:
+    """What the forwards that wait for their backward have left, besides the present one's."""
+    n = step.waiting
+    if not n + step.losses:
+        return []
+    heads = step.at_last((saved(step.blocks.head), step.losses))
+    return [*((group, times * n) for group, times in one_waiting(step)), *heads]
+
+
+def one_waiting(step: Step) -> Alive:
+    """What one of them has left, but for the head."""
+    return [*step.at_first((saved(step.blocks.embed), 1)), *_kept(step, step.running.count)]
+
+
+def _place(step: Step, i: int) -> str:
+    return step.blocks.kinds[step.running.kind(i)].place
+
+
+def left_until_end(step: Step) -> Alive:
+    """What the main layers leave until all of backward is over."""
+    return [(leaves(tape), 1) for tape in _of_layers(step, (MAIN,)) if leaves(tape).rows]
+
+
+def crossing(step: Step, i: int) -> Alive:
+    """While layer `i` of a tower runs backward: the gradient of what the model ran before the
+    tower, which waits for the embedding's backward."""
+    blocks, place = step.blocks, _place(step, i)
+    left = [] if place == MAIN else left_until_end(step)
+    if place not in (TOWER, IDLE):
+        return left
+    return left + [
+        (carried_gradients(tape), 1)
+        for tape, kind in zip(blocks.layers, blocks.kinds, strict=True)
+        if kind.place == BRIDGE
+    ]
+
+
+def _read_together(step: Step, i: int, forward: bool) -> tuple[Group, Group]:
+    """Of what layers read together, what is there while layer `i` runs: in a tower's backward
+    nothing of the main layers; in forward nothing of the tower that backward does not want."""
+    if i == step.running.count:
+        until_backward, forward_only = _shared(step)
+        return until_backward, Group(()) if step.blocks.carries else forward_only
+    until_backward, _ = _shared(step) if _place(step, i) == MAIN else _shared(step, (TOWER, IDLE))
+    kind = step.running.kind(i)
+    if not forward and step.recompute(kind):
+        until_backward = besides(until_backward, step.blocks.layers[kind])
+    return until_backward, _shared(step, (MAIN,))[1]
+
+
+def activations(step: Step, layers: int, forward: bool) -> Alive:
+    """What forward has left so far: the embedding's, the shared tensors', and `layers` layers'."""
+    until_backward, forward_only = _read_together(step, layers, forward)
+    alive: Alive = [
+        *step.at_first((saved(step.blocks.embed), 1)),
+        (until_backward, 1),
+        *_kept(step, layers),
+        *waiting(step),
+    ]
+    if forward:
+        alive += [(forward_only, 1), *step.at_first((held(step.blocks.embed), 1))]
+        # Autocast's cached weights outlive checkpointed layers until autocast ends.
+        counts = enumerate(step.running.first(layers))
+        alive += [(weight_copies(step.blocks.layers[k]), n) for k, n in counts if step.recompute(k)]
+    return alive
+
+
+def state_bytes(step: Step, state: str, amounts: Amounts) -> Number:
+    return amounts.held(step.holding(state))
+
+
+def layers_reached(step: Step) -> int:
+    """Layers that backward reaches: all but frozen ones before the first that is trained, and those
+    of a tower whose result nobody reads, whose weights FSDP2 does not gather again."""
+    of = zip(step.blocks.kinds, step.grouped, strict=False)
+    return sum(n for kind, n in of if not (kind.frozen and kind.leads) and kind.place != IDLE)
+
+
+def root(step: Step, state: str) -> Alive:
+    """One kind of state of embedding and head, if this stage has them, and of what leads from a
+    tower to the main stack."""
+    between = (k for k, kind in enumerate(step.blocks.kinds) if kind.place == BRIDGE)
+    return [
+        *step.at_first((getattr(step.embed, state), 1)),
+        *((getattr(step.layer(k), state), 1) for k in between),
+        *step.at_last((getattr(step.head, state), 1)),
+    ]
+
+
+def owned(step: Step, state: str, of_experts: bool) -> Alive:
+    """One kind of state of a stage's experts, or of everything else."""
+    return [(_part(group, of_experts), n) for group, n in step.every(state)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _part(group: Group, of_experts: bool) -> Group:
+    return Group(tuple(row for row in group.rows if _is_expert(row.shape) == of_experts))
+
+
+def _is_expert(shape: Shape) -> bool:
+    """Whether a weight of this shape is shared out over expert-parallel ranks."""
+    return any(isinstance(f, Cut) and f.axis is EP for f in shape)

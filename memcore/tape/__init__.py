@@ -1,0 +1,1 @@
+"""Tape: operations on symbolic tensors, and the rows that follow from them."""

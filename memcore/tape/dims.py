@@ -1,0 +1,399 @@
+"""Named dimensions: the words that every shape is written in.
+
+A shape is a tuple of dimensions, cuts and whole numbers: `(B, S / CP, F / TP)`. A cut divides one
+dimension over one axis and rounds up, since padding occupies memory. Cutting KV heads over more
+ranks than there are heads therefore replicates them by itself: ceil(8/16) = 1.
+
+Sizes come from one flat mapping {name: int or array}; formulas use + - * // % and the helpers
+below and never branch on a size, so the same rows work for one plan and for a million at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+Number = Any  # int, float, or a NumPy array of them: whatever the sizes mapping holds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """A way of cutting work over GPUs: its size is the number of ranks."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Divisible:
+    name: str
+
+    def __truediv__(self, axis: Axis) -> Cut:
+        return _cut(self, axis)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dim(_Divisible):
+    """One named dimension."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut(_Divisible):
+    """A dimension divided over an axis, rounded up; a cut can be cut again."""
+
+    dim: _Divisible
+    axis: Axis
+
+
+@functools.cache
+def _cut(dim: _Divisible, axis: Axis) -> Cut:
+    return Cut(f"{dim.name}/{axis.name}", dim, axis)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share(_Divisible):
+    """A count that follows from how many elements a whole shape has."""
+
+    shape: Shape
+    rule: Callable[[Number], Number]
+
+
+@functools.cache
+def share(what: str, shape: Shape, rule: Callable[[Number], Number]) -> Share:
+    """`rule` of the elements of `shape`, as one factor; `what` says what it counts."""
+    return Share(f"{what} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, rule)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat(_Divisible):
+    """The elements of a whole shape, laid out flat and divided over an axis, rounded up."""
+
+    shape: Shape
+    axis: Axis
+
+
+@functools.cache
+def flat(shape: Shape, axis: Axis) -> Flat:
+    """What one rank of `axis` has of a tensor of this shape."""
+    return Flat(f"1/{axis.name} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, axis)
+
+
+Factor = Dim | Cut | Share | Flat | int
+Shape = tuple[Factor, ...]
+
+TP, CP = Axis("TP"), Axis("CP")
+SEQ = Axis("SEQ")  # TP ranks between which sequence parallelism cuts the tokens, else 1
+SHARD = Axis("SHARD")  # ranks that share each parameter (FSDP, ZeRO-3)
+STATE = Axis("STATE")  # ranks that share the optimizer states
+EP = Axis("EP")  # ranks between which whole experts are shared out
+ETP = Axis("ETP")  # ranks that share each expert
+EDP = Axis("EDP")  # ranks that have the same of the same experts and share their optimizer states
+
+B = Dim("B")  # sequences in a micro-batch
+S = Dim("S")  # tokens in a sequence
+D = Dim("D")  # hidden size
+F = Dim("F")  # intermediate size of the MLP
+HEADS = Dim("HEADS")  # query heads
+KV_HEADS = Dim("KV_HEADS")
+HEAD_DIM = Dim("HEAD_DIM")
+VOCAB = Dim("VOCAB")
+LAYERS = Dim("LAYERS")
+POSITIONS = Dim("POSITIONS")  # rows of a learned position table
+Q = Dim("Q")  # HEADS x HEAD_DIM: the width of all queries
+KV = Dim("KV")  # KV_HEADS x HEAD_DIM: the width of all keys
+GATED_Q = Dim("GATED_Q")  # 2 Q: queries, and a gate for each
+QKV = Dim("QKV")  # Q + 2 KV: queries, keys and values side by side
+ROTARY = Dim("ROTARY")  # dimensions of a head that are rotated
+HALF_ROTARY = Dim("HALF_ROTARY")
+EMBED = Dim("EMBED")  # width of the token embedding
+FUSED = Dim("FUSED")  # 2 F: gate and up side by side
+MASKED = Dim("MASKED")  # S where a sliding window is shorter than the sequence, else 0
+BIASED_KV = Dim("BIASED_KV")  # heads of K and V that SDPA gets under a mask: repeated
+MASKED_KV = Dim("MASKED_KV")  # heads of K and V that SDPA gets then: repeated under a mask
+BESIDE_V = Dim("BESIDE_V")  # heads of Q and K beside V in a joint tensor, where SDPA keeps it whole
+REACH = Dim("REACH")  # twice the keys that a token sees on average within its window
+REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
+SINKED = Dim("SINKED")  # S + 1: every key and the attention sink
+KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part of a joint tensor
+SMS = Dim("SMS")  # streaming multiprocessors of the GPU
+TOKENS = Dim("TOKENS")  # B x S: tokens in a micro-batch
+DISTINCT = Dim("DISTINCT")  # rows of the embedding that a micro-batch reads, at most
+CHUNK = Dim("CHUNK")  # tokens whose logits exist at once in a chunked loss
+LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
+V_DIM = Dim("V_DIM")  # width of one head's values
+VALUES = Dim("VALUES")  # HEADS x V_DIM: the width of all heads' results
+NOPE = Dim("NOPE")  # dimensions of a head that are not rotated
+Q_RANK = Dim("Q_RANK")  # width that latent attention compresses queries to
+KV_RANK = Dim("KV_RANK")  # width that latent attention compresses keys and values to
+LATENT = Dim("LATENT")  # KV_RANK + ROTARY: what latent attention caches of a token
+EXPANDED = Dim("EXPANDED")  # HEADS x (NOPE + V_DIM): keys and values expanded from KV_RANK
+KEPT_V = Dim("KEPT_V")  # width of what eager latent attention keeps as V
+EXPERTS = Dim("EXPERTS")  # routed experts of a layer
+TOP_K = Dim("TOP_K")  # experts that each token is sent to
+ROUTED = Dim("ROUTED")  # rows that this rank's tokens are sent in: tokens x TOP_K
+ARRIVED = Dim("ARRIVED")  # rows that come to this rank's experts from all that share them out
+COMPUTED = Dim("COMPUTED")  # rows that they compute: those of every rank that shares each expert
+CHOSEN = Dim("CHOSEN")  # experts that get a row at all, where routing is balanced
+EXPERT_F = Dim("EXPERT_F")  # intermediate size of one expert
+EXPERT_FUSED = Dim("EXPERT_FUSED")  # 2 EXPERT_F: gate and up side by side
+JOINED = Dim("JOINED")  # 2 D: an embedding and a hidden state side by side
+ONE = Dim("ONE")  # 1: the width of a gate for a whole token
+SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
+SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
+ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
+RANK = Dim("RANK")  # of a low-rank adapter
+BUCKETS = Dim("BUCKETS")  # of distances between tokens, each with a bias for every head
+CLASSES = Dim("CLASSES")  # that a classifier tells apart
+TYPES = Dim("TYPES")  # rows of a table of token types
+HEIGHT, WIDTH = Dim("HEIGHT"), Dim("WIDTH")  # of an image, in pixels
+PATCH_H, PATCH_W = Dim("PATCH_H"), Dim("PATCH_W")  # of one of its patches
+CHANNELS = Dim("CHANNELS")  # of an image
+PATCH_VALUES = Dim("PATCH_VALUES")  # CHANNELS x PATCH_H x PATCH_W: what a token is made of
+PATCHES = Dim("PATCHES")  # of one image
+MERGED = Dim("MERGED")  # tokens of one image that a decoder reads
+GROUP = Dim("GROUP")  # parameters of one GPU before sharding, all together
+LARGEST = Dim("LARGEST")  # parameters in the largest tensor
+PERSISTENT = Dim("PERSISTENT")  # parameters in tensors that DeepSpeed's ZeRO-3 never partitions
+LIVE = Dim("LIVE")  # parameters that ZeRO-3 holds gathered at once
+PREFETCH = Dim("PREFETCH")  # parameters in one all-gather of several tensors
+BUCKET = Dim("BUCKET")  # elements of the buffer that gradients are reduced in
+BUCKETED = Dim("BUCKETED")  # gradients in it at most
+UNREDUCED = Dim("UNREDUCED")  # gradients that the first bucket leaves
+ALLREDUCED = Dim("ALLREDUCED")  # gradients that plain data parallelism reduces at once
+SUBGROUP = Dim("SUBGROUP")  # parameters that an optimizer step takes at once
+HOSTED = Dim("HOSTED")  # of one GPU's part, what DRAM keeps while the rest is on NVMe
+SWAPPED = Dim("SWAPPED")  # of one GPU's part, what is on NVMe
+PARAMETER_BUFFER = Dim("PARAMETER_BUFFER")  # elements of one buffer that weights are swapped in
+SLICE = Dim("SLICE")  # parameters in the largest tensor's part on one GPU
+# Layers that keep one state of a sequence: state space models, and linear attention, whose values,
+# keys and queries are x, B and C of the former.
+SSM_HEADS = Dim("SSM_HEADS")  # heads of values
+SSM_DIM = Dim("SSM_DIM")  # width of one of them
+SSM_STATE = Dim("SSM_STATE")  # width of a key: what a state remembers of each value
+SSM_GROUPS = Dim("SSM_GROUPS")  # heads of keys and queries, each for several of values
+SSM_INNER = Dim("SSM_INNER")  # SSM_HEADS x SSM_DIM: the width of all values
+CONVOLVED = Dim("CONVOLVED")  # values, keys and queries side by side, through a short convolution
+SSM_IN = Dim("SSM_IN")  # the same with a gate as wide as the values, and a step for each head
+GATED_IN = Dim("GATED_IN")  # the same without the steps
+SSM_PAIRS = Dim("SSM_PAIRS")  # 2 SSM_HEADS: how much each head forgets, and how much it writes
+KERNEL = Dim("KERNEL")  # tokens that the convolution sees
+KEPT_TOKENS = Dim("KEPT_TOKENS")  # of them, those that a cache keeps
+SPAN = Dim("SPAN")  # tokens that a scan takes at once, as products
+BETWEEN = Dim("BETWEEN")  # states between the spans of a sequence
+
+STACKS = ("vision", "encoder")  # what runs before a model's main layers, on dimensions of its own
+
+MAIN = "main"  # in a block of another stack: of the main stack all the same
+_DIMS: dict[str, Dim] = {}
+
+
+@functools.cache
+def of_stack(stack: str, factor: Factor) -> Factor:
+    """A factor as one stack of layers has it: that stack's hidden size, its tokens, ..."""
+    if isinstance(factor, Dim):
+        own, dot, name = factor.name.partition(".")
+        if dot:  # it says itself whose it is
+            return _DIMS[name] if own == MAIN else factor
+        _DIMS[factor.name] = factor
+        return _dim(f"{stack}.{factor.name}")
+    if isinstance(factor, Cut):
+        inner = of_stack(stack, factor.dim)
+        assert isinstance(inner, _Divisible)
+        return _cut(inner, factor.axis)
+    assert isinstance(factor, int), "a count of a whole shape belongs to the main stack"
+    return factor
+
+
+@functools.cache
+def _dim(name: str) -> Dim:
+    return Dim(name)
+
+
+def _derive_stack(stack: str, sizes: MutableMapping[str, Number]) -> None:
+    """The dimensions of a stack before the main one. A vision tower reads every image apart, with
+    as many tokens as an image has; an encoder reads the sequence, and what follows the target."""
+    start = f"{stack}."
+    own = {k.removeprefix(start): n for k, n in sizes.items() if k.startswith(start)}
+    sub = {k: n for k, n in sizes.items() if "." not in k} | own
+    if stack == "vision":
+        sub |= {"B": sizes["B"] * sizes.get("IMAGES", 1), "S": own["IMAGE_TOKENS"]}
+    else:
+        sizes["S"] = sizes.get("TARGET", sizes["S"])
+    derive(sub)
+    sizes.update({start + k: n for k, n in sub.items()})
+
+
+def _derive_states(sizes: MutableMapping[str, Number]) -> None:
+    """The dimensions of layers that keep a state. Heads are cut whole; with fewer groups than
+    ranks, each rank has one (vllm/model_executor/layers/mamba/mamba_utils.py)."""
+    heads, groups, tp = sizes["SSM_HEADS"], sizes["SSM_GROUPS"], sizes["TP"]
+    for end, h, g in (("", heads, groups), ("/TP", ceil_div(heads, tp), ceil_div(groups, tp))):
+        inner = sizes["SSM_INNER" + end] = h * sizes["SSM_DIM"]
+        convolved = sizes["CONVOLVED" + end] = inner + 2 * g * sizes["SSM_STATE"]
+        sizes["SSM_IN" + end] = inner + convolved + h
+        sizes["GATED_IN" + end] = inner + convolved
+        sizes["SSM_PAIRS" + end] = 2 * h
+    sizes.setdefault("KEPT_TOKENS", sizes["KERNEL"] - 1)
+    sizes["SPAN"] = minimum(sizes["S"], sizes["CHUNK_TOKENS"])
+    sizes["BETWEEN"] = ceil_div(sizes["S"], sizes["SPAN"]) - 1
+
+
+def derive(sizes: MutableMapping[str, Number]) -> None:
+    """Add the dimensions that follow from others, once, in place."""
+    for stack in STACKS:
+        if f"{stack}.D" in sizes:
+            _derive_stack(stack, sizes)
+    for axis in ("SEQ", "EP", "ETP", "EDP"):
+        sizes.setdefault(axis, 1)
+    sizes.setdefault("IMBALANCE", 1000)
+    tp = sizes["TP"]
+    if "SSM_HEADS" in sizes:
+        _derive_states(sizes)
+    sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
+    sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
+    sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
+    sizes["HALF_ROTARY"] = sizes["ROTARY"] // 2
+    sizes["FUSED"] = 2 * sizes["F"]
+    # Heads are cut whole: with fewer KV heads than ranks, each rank has one.
+    sizes["Q/TP"] = ceil_div(sizes["HEADS"], tp) * sizes["HEAD_DIM"]
+    sizes["GATED_Q"] = 2 * sizes["Q"]
+    sizes["GATED_Q/TP"] = 2 * sizes["Q/TP"]
+    sizes["KV/TP"] = ceil_div(sizes["KV_HEADS"], tp) * sizes["HEAD_DIM"]
+    sizes["QKV/TP"] = sizes["Q/TP"] + 2 * sizes["KV/TP"]
+    sizes["FUSED/TP"] = 2 * ceil_div(sizes["F"], tp)
+    sizes["SHARED_FUSED"] = 2 * sizes["SHARED_F"]
+    sizes["SHARED_FUSED/TP"] = 2 * ceil_div(sizes["SHARED_F"], tp)
+    # Repeating K and V to every query head copies them; one head of one sequence stays a view.
+    local = ceil_div(sizes["KV_HEADS"], sizes["TP"])
+    view = (local == 1) & (sizes["B"] == 1)
+    sizes["REPEATED"] = where(view, local, ceil_div(sizes["HEADS"], sizes["TP"]))
+    # Of one sequence, V stays a view of the joint projection, kept whole; else it is copied.
+    joint = (sizes["B"] == 1) & ((local == 1) | (sizes["KV_HEADS"] == sizes["HEADS"]))
+    sizes["KEPT"] = ceil_div(
+        where(joint, sizes["QKV"], sizes["REPEATED"] * sizes["HEAD_DIM"] * sizes["TP"]), sizes["TP"]
+    )
+    # transformers passes SDPA a mask once the sequence reaches the window, and then repeats K and V
+    # to every query head; a single head stays a view.
+    s, window = sizes["S"], sizes["WINDOW"]
+    sizes["MASKED"] = where(s >= window, s, 0 * s)
+    heads = ceil_div(sizes["HEADS"], sizes["TP"])
+    sizes["BIASED_KV"] = where(local != 1, heads, local)
+    sizes["MASKED_KV"] = where(s >= window, sizes["BIASED_KV"], local)
+    # V that is not repeated stays a view of a joint projection, which is kept whole for it.
+    view = (s < window) | (local == 1) | (local == heads)
+    sizes["BESIDE_V"] = where(view, heads + local, 0 * s)
+    sizes["REACH"] = where(s > window, 2 * window - window * window // s, s)
+    # Shifting the labels pads them by one. For one sequence `.contiguous()` is then a view of the
+    # padded tensor (S + 1 elements); for more it is a copy of B x S.
+    # The values of latent attention are a part of what was expanded: of one sequence, or of one
+    # token, a view.
+    b, heads = sizes["B"], sizes["HEADS"]
+    sizes["NOPE"] = sizes["HEAD_DIM"] - sizes["ROTARY"]
+    sizes["VALUES"] = heads * sizes["V_DIM"]
+    sizes["LATENT"] = sizes["KV_RANK"] + sizes["ROTARY"]
+    sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
+    sizes["KEPT_V"] = ceil_div(
+        where((b == 1) | (s == 1), sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"]
+    )
+    own = ceil_div(ceil_div(s, sizes["CP"]), sizes["SEQ"])
+    sizes["ROUTED"] = b * own * sizes["TOP_K"]
+    # No rank can get more than all rows, which are EP times the mean.
+    fullest = minimum(sizes["IMBALANCE"], 1000 * sizes["EP"])
+    sizes["ARRIVED"] = ceil_div(sizes["ROUTED"] * fullest, 1000)
+    sizes["COMPUTED"] = sizes["ARRIVED"] * sizes["ETP"]
+    sizes["ROW_MAP"] = 2 * sizes["EXPERTS"] + 1
+    sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
+    sizes["ONE"] = 1
+    sizes["PATCH_VALUES"] = sizes["CHANNELS"] * sizes["PATCH_H"] * sizes["PATCH_W"]
+    sizes["JOINED"] = 2 * sizes["D"]
+    sizes["SINKED"] = s + 1
+    sizes["EXPERT_FUSED"] = 2 * sizes["EXPERT_F"]
+    sizes["LABELS"] = where(b == 1, s + 1, b * s)
+    # Liger's chunks: about as many bytes of logits as the hidden states have.
+    tokens = sizes["TOKENS"] = b * s
+    sizes["DISTINCT"] = minimum(tokens, sizes["VOCAB"])
+    rows = next_power_of_2(ceil_div(tokens, ceil_div(sizes["VOCAB"], sizes["D"])))
+    sizes["CHUNK"] = where(rows < tokens, rows, tokens)
+
+
+def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number:
+    """The value of one factor of a shape. A cut's value is computed once and kept in `sizes`."""
+    if isinstance(factor, int):
+        return factor
+    value = sizes.get(factor.name)
+    if value is None:
+        if isinstance(factor, Share):
+            value = factor.rule(elements(factor.shape, sizes))
+        elif isinstance(factor, Flat):
+            value = ceil_div(elements(factor.shape, sizes), sizes[factor.axis.name])
+        else:
+            assert isinstance(factor, Cut), f"no size for {factor.name}"
+            value = ceil_div(size(factor.dim, sizes), sizes[factor.axis.name])
+        sizes[factor.name] = value
+    return value
+
+
+def elements(shape: Shape, sizes: MutableMapping[str, Number]) -> Number:
+    """Elements in a tensor of this shape."""
+    n: Number = 1
+    for factor in shape:
+        # The usual case without a call: this runs for every shape of a plan.
+        value = factor if isinstance(factor, int) else sizes.get(factor.name)
+        n = n * (size(factor, sizes) if value is None else value)
+    return n
+
+
+def factor_text(factor: Factor, sizes: MutableMapping[str, Number]) -> str:
+    """A factor with its value, uncut axes left out: 'F/TP 7,168'."""
+    name = "" if isinstance(factor, int) else f"{_visible(factor, sizes)} "
+    return f"{name}{size(factor, sizes):,}"
+
+
+def _visible(factor: _Divisible, sizes: MutableMapping[str, Number]) -> str:
+    """A factor's name without the axes that have one rank."""
+    if not isinstance(factor, Cut):
+        return factor.name
+    inner = _visible(factor.dim, sizes)
+    return inner if sizes[factor.axis.name] == 1 else f"{inner}/{factor.axis.name}"
+
+
+def ceil_div(a: Number, b: Number) -> Number:
+    """a / b rounded up, exact for whole numbers."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: Number) -> Number:
+    """The least power of two that is not below a positive whole number."""
+    if not is_array(n):
+        return 1 << (n - 1).bit_length()
+    import numpy as np
+
+    return np.left_shift(1, np.ceil(np.log2(n)).astype(np.int64))
+
+
+def where(condition: Any, yes: Number, no: Number) -> Number:
+    """`yes` where the condition holds, else `no`; plain values stay plain."""
+    if isinstance(condition, bool):
+        return yes if condition else no
+    import numpy as np
+
+    return np.where(condition, yes, no)
+
+
+def maximum(a: Number, b: Number) -> Number:
+    """The larger, element by element for arrays."""
+    return where(a >= b, a, b)
+
+
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller, element by element for arrays."""
+    return where(a <= b, a, b)
+
+
+def is_array(value: Number) -> bool:
+    """Whether a size is an array (a sweep), not one number (a plan)."""
+    return not isinstance(value, (int, float))

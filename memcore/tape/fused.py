@@ -1,0 +1,316 @@
+"""Fused: kernels that replace several operations of a layer by one: Liger's, and Megatron's."""
+
+from __future__ import annotations
+
+from memcore.tape.dims import (
+    CHUNK,
+    CP,
+    ROTARY,
+    SEQ,
+    SMS,
+    TOKENS,
+    TP,
+    VOCAB,
+    B,
+    Cut,
+    Factor,
+    S,
+    Shape,
+)
+from memcore.tape.quantized import scales
+from memcore.tape.structure import SEQUENCE, Narrow
+from memcore.tape.tape import Gradients, Tape, Tensor
+
+
+def over(t: Tensor) -> Tensor:
+    """A new value in the same memory."""
+    return Tensor(t.storage, t.shape, t.dtype, False)
+
+
+def rms_norm(t: Tape, x: Tensor, width: Factor, in_place: bool, contiguous: bool = True) -> Tensor:
+    """LigerRMSNorm: saves x and one fp32 number per row.
+
+    The weight's gradient is summed in fp32 by each streaming multiprocessor first.
+
+    in_place     the gradient of x is written over that of the result
+    contiguous   x is; else it is copied, and so is the gradient of the result
+    """
+    w = t.parameter("weight", (width,))
+    t.start("rms_norm", x, w)
+    kept = x if contiguous else t.new("x, contiguous", x.shape, x.dtype)
+    out = t.new("out", x.shape, x.dtype)
+    rstd = t.new("rstd", x.shape[:-1], "fp32")
+
+    def backward(g: Gradients) -> Gradients:
+        (dy,) = g
+        assert dy is not None
+        if not contiguous:
+            dy = t.new("grad, contiguous", x.shape, x.dtype)
+            t.free(dy)
+        partial = t.new("weight grad, partial sums", (SMS, width), "fp32")
+        dx = dy if in_place else t.new("input grad", x.shape, x.dtype)
+        total = t.new("weight grad (fp32)", (width,), "fp32")
+        dw = t.new("weight grad", (width,), w.dtype)
+        t.free(partial, total)
+        return [dx if x.needs_grad else None, dw]
+
+    t.finish("rms_norm", [x, w], out, [kept, w, rstd], backward)
+    return out
+
+
+def gated(t: Tape, gate: Tensor, up: Tensor, name: str) -> Tensor:
+    """act(gate) * up: saves both, and writes their gradients over them."""
+    t.start(name, gate, up)
+    out = t.new(name, gate.shape, gate.dtype)
+    t.finish(name, [gate, up], out, [gate, up], lambda g: [over(gate), over(up)])
+    return out
+
+
+def rotary(
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    tables: tuple[Tensor, Tensor],
+    copies: bool,
+    copies_grad: bool,
+) -> tuple[Tensor, Tensor]:
+    """Turns queries and keys where they are, forward and backward. Saves the tables.
+
+    `copies`, `copies_grad`: they, and their gradients, come in another layout than (B, S, heads,
+    head_dim) and are copied first.
+    """
+    t.start("rotary", q, k, *tables)
+    turned = [t.new("turned", x.shape, x.dtype) if copies else over(x) for x in (q, k)]
+
+    def backward(g: Gradients) -> Gradients:
+        return [
+            t.new("rotary grad, contiguous", x.shape, x.dtype) if copies_grad and x else x
+            for x in g
+        ]
+
+    t.finish("rotary", [q, k], turned, tables, backward)
+    return turned[0], turned[1]
+
+
+def cross_entropy(t: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """LigerCrossEntropyLoss on the logits as they are: forward writes their gradient over them."""
+    t.start("cross_entropy", logits, labels)
+    losses = t.new("losses", logits.shape[:-1], logits.dtype)
+    mask = t.new("target mask", logits.shape[:-1], "bool")
+    product = t.new("labels x mask", logits.shape[:-1], "int64")
+    t.use(product)
+    loss = t.new("loss", (), logits.dtype)
+    t.use(losses, mask)
+    t.finish("cross_entropy", [logits], loss, [logits], lambda g: [over(logits)])
+    return loss
+
+
+def linear_cross_entropy(t: Tape, x: Tensor, labels: Tensor, width: Factor, tied: bool) -> Tensor:
+    """LigerFusedLinearCrossEntropyLoss: head and loss, a chunk of tokens at a time.
+
+    Forward makes both gradients, which are kept for backward; of the logits only CHUNK rows exist,
+    in one buffer for all chunks.
+    """
+    with t.scope("lm_head"):
+        w = t.parameter("weight", (VOCAB / TP, width), tied)
+    weight = (VOCAB / TP, width)
+    product = (*x.shape[:-1], width, VOCAB / TP)
+    t.start("linear_cross_entropy", x, w, labels, flops=[(6.0, product)])
+    grad_x = t.new("input grad", x.shape, x.dtype)
+    grad_w = [t.new("weight grad", weight, w.dtype)] if w.needs_grad else []
+    losses = t.new("losses", (TOKENS,), "fp32")
+    mask = t.new("target mask", (TOKENS,), "bool")
+    logits = t.new("logits of a chunk", (CHUNK, VOCAB / TP), x.dtype)
+    t.use(logits)
+    loss = t.new("loss", (), "fp32")
+    t.use(grad_x, *grad_w, losses, mask)
+    t.finish(
+        "linear_cross_entropy",
+        [x, w],
+        loss,
+        [grad_x, *grad_w],
+        lambda g: [over(grad_x), over(grad_w[0]) if grad_w else None],
+    )
+    return loss
+
+
+def linear(
+    t: Tape,
+    name: str,
+    x: Tensor,
+    width: Factor,
+    into: Factor,
+    bias: bool,
+    tied: bool,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Megatron's column- or row-parallel linear. Saves this rank's tokens of x, and gathers them
+    again in backward where the product needs all of them.
+
+    In 8 bits it saves a copy of x along columns, or x itself where attention or a router keeps that
+    anyway (Megatron's set_save_original_input).
+
+    weight   the output layer's, where several products read it: the stand-in for its gradient then
+             waits for those of the others
+    """
+    column, row = is_cut(into), is_cut(width)
+    sequence = t.parallel == SEQUENCE
+    head = isinstance(into, Cut) and into.dim is VOCAB  # the one layer that is not TE's
+    narrow = None if head else t.narrow
+    with t.scope(name):
+        w = weight or t.parameter("weight", (into, width), tied, narrow=narrow)
+        weights = [w, t.parameter("bias", (into,))] if bias else [w]
+        gathers, scatters = column and sequence, row and sequence
+        rows = (B, S / CP) if column else x.shape[:-1]
+        flops = (2.0, (*rows, width, into))
+        _sends(t, x, (*rows, width), (*rows, into), column, row)
+        t.start("matmul", x, *weights, flops=[flops], product="mm")
+        read, kept = [x], [x]
+        if narrow:
+            reused = (row and t.within("att")) or x.storage.holders > 0
+            read, kept = narrowed(t, x, narrow, reused and not narrow.how.delayed, gathers)
+        whole = gathered(t, narrow, (*rows, width), x.dtype, "gathered") if gathers else read
+        out = t.new("out", (*rows, into), x.dtype)
+        t.use(*whole)
+        if scatters:
+            partial, out = out, t.new("scattered", (B, S / CP / SEQ, into), x.dtype)
+            t.use(partial)
+        elif row:
+            out = Tensor(out.storage, (B, S / CP / SEQ, into), out.dtype, False)
+
+        def backward(g: Gradients) -> Gradients:
+            used = []
+            if gathers:
+                used += gathered(t, narrow, (*rows, width), x.dtype, "gathered again")
+            if narrow:
+                used += twice(t, narrow, (*rows, into), "output grad")
+                if kept == [x]:
+                    used += twice(t, narrow, x.shape, "input")
+            elif scatters:
+                used.append(t.new("output grad, gathered", (*rows, into), x.dtype))
+            dx = t.new("input grad", (*rows, width), x.dtype)
+            if gathers:
+                used.append(dx)
+                dx = t.new("input grad, scattered", x.shape, x.dtype)
+            dw = None
+            if head:
+                dw = t.new("weight grad", w.shape, w.dtype)
+                used += [dw] if weight is None else []
+            t.read_and_write(w.storage, w.shape, "fp32")
+            t.free(*used)
+            waits = [dw if weight else None, *(None for _ in weights[1:])]
+            return [dx if x.needs_grad else None, *waits]
+
+        t.finish("matmul", [x, *weights], out, kept, backward, flops=[(4.0, flops[1])])
+        return out
+
+
+def eight_bit(t: Tape, narrow: Narrow, shape: Shape, name: str) -> list[Tensor]:
+    """A tensor in 8 bits, with the scales of its blocks."""
+    made = [t.new(f"{name} (8 bit)", shape, "fp8")]
+    if narrow.how.block:
+        made.append(t.new(f"{name} (scales)", (scales(shape, narrow.how.block),), "fp8"))
+    return made
+
+
+def twice(t: Tape, narrow: Narrow, shape: Shape, name: str) -> list[Tensor]:
+    """The same along rows and, where products need it, along columns."""
+    rows = eight_bit(t, narrow, shape, name)
+    return [*rows, *(eight_bit(t, narrow, shape, f"{name}, by columns") if narrow.both else [])]
+
+
+def gathered(t: Tape, narrow: Narrow | None, shape: Shape, dtype: str, name: str) -> list[Tensor]:
+    """All ranks' tokens, sent in 8 bits where the product reads them so. Forward needs them along
+    rows; backward along columns, which a tensor with one scale is turned to after it arrived."""
+    if not narrow:
+        return [t.new(name, shape, dtype)]
+    turns = t.forward_end and not narrow.how.block
+    return (twice if turns else eight_bit)(t, narrow, shape, name)
+
+
+def narrowed(
+    t: Tape, x: Tensor, narrow: Narrow, reused: bool, gathers: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What a product reads of x in 8 bits, and what is kept of it for the weight's gradient.
+
+    reused    x itself is kept, and made narrow again in backward
+    gathers   one scale for the whole tensor: ranks exchange rows only, and rows are kept
+    """
+    rows = eight_bit(t, narrow, x.shape, "input")
+    if reused:
+        return rows, [x]
+    if narrow.both and (narrow.how.block or not gathers):
+        return rows, eight_bit(t, narrow, x.shape, "input, by columns")
+    return rows, rows
+
+
+def _sends(t: Tape, x: Tensor, into: Shape, out: Shape, column: bool, row: bool) -> None:
+    """What tensor-parallel ranks send each other for one linear (megatron/core/tensor_parallel:
+    LinearWithGradAccumulationAndAsyncCommunication): the input is gathered again while its gradient
+    is computed, and the input's gradient is summed while the weight's is."""
+    one_product = (2.0, (*into, out[-1]))
+    if column and t.parallel:
+        summed = "all-reduce"
+        if t.parallel == SEQUENCE:
+            summed = "reduce-scatter"
+            t.send("tokens", "all-gather", TP, into, x.dtype)
+            t.send("tokens", "all-gather", TP, into, x.dtype, backward=True, behind=one_product)
+        t.send("gradients of tokens", summed, TP, into, x.dtype, backward=True, behind=one_product)
+    elif row and t.parallel == SEQUENCE:
+        t.send("partial results", "reduce-scatter", TP, out, x.dtype)
+        t.send("gradients of results", "all-gather", TP, out, x.dtype, backward=True)
+    elif row and t.parallel:
+        t.send("partial results", "all-reduce", TP, out, x.dtype)
+
+
+def is_cut(f: Factor) -> bool:
+    """Whether tensor-parallel ranks share this dimension."""
+    return isinstance(f, Cut) and f.axis is TP
+
+
+def norm(t: Tape, x: Tensor, width: Factor, mean: bool) -> Tensor:
+    """Transformer Engine's RMSNorm, or with `mean` its LayerNorm: saves x and fp32 statistics."""
+    weights = [t.parameter(n, (width,)) for n in (("weight", "bias") if mean else ("weight",))]
+    t.start("norm", x, *weights)
+    out = t.new("out", x.shape, x.dtype)
+    stats = [t.new(n, x.shape[:-1], "fp32") for n in (("mean", "rstd") if mean else ("rstd",))]
+
+    def backward(g: Gradients) -> Gradients:
+        dx = t.new("input grad", x.shape, x.dtype)
+        return [dx, *(t.new("weight grad", (width,), w.dtype) for w in weights)]
+
+    t.finish("norm", [x, *weights], out, [x, *weights, *stats], backward)
+    return out
+
+
+def turned(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Megatron's fused rotary embedding: a new tensor; saves the table of angles."""
+    table = t.shared("rotary angles", (S / CP, ROTARY), "fp32")
+    t.start(name, x, table)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [table], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def activated(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """Megatron's fused activation (SwiGLU of both halves, or bias and GELU): saves its input."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def vocabulary_cross_entropy(t: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """Megatron's vocab_parallel_cross_entropy: one fp32 copy of the logits, in which exponentials,
+    probabilities and the gradient follow each other."""
+    t.start("cross_entropy", logits, labels)
+    wide = t.new("exponentials (fp32)", logits.shape, "fp32")
+    mask = t.new("target mask", logits.shape[:-1], "bool")
+    target = t.new("masked target", logits.shape[:-1], "int64")
+    loss = t.new("loss", logits.shape[:-1], "fp32")
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new("logits grad", logits.shape, logits.dtype)]
+
+    t.finish("cross_entropy", [logits], loss, [wide, mask, target], backward)
+    return loss

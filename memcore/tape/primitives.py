@@ -1,0 +1,687 @@
+"""Primitives: the PyTorch operations that layers are made of, each with what it saves.
+
+Every function runs one operation on a tape and returns its output. What is saved and what backward
+allocates follows PyTorch's tools/autograd/derivatives.yaml and the CUDA kernels; where a kernel
+keeps something else on a CPU, the GPU's is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore.tape import fused
+from memcore.tape.dims import (
+    CHANNELS,
+    CP,
+    PATCH_H,
+    PATCH_VALUES,
+    PATCH_W,
+    RANK,
+    SEQ,
+    TP,
+    VOCAB,
+    B,
+    Factor,
+    S,
+    Shape,
+)
+from memcore.tape.quantized import blocks
+from memcore.tape.structure import SEQUENCE
+from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.words.training import DENSE, NF4_DOUBLE, SPARSE
+from memcore.words.word import DTYPE_BYTES
+
+
+def promoted(a: str, b: str) -> str:
+    """The dtype of a result of two: the wider floating one."""
+    return a if DTYPE_BYTES[a] >= DTYPE_BYTES[b] else b
+
+
+def cast(t: Tape, x: Tensor, dtype: str, name: str) -> Tensor:
+    """x.to(dtype): a copy, or x itself if it has that dtype already. Saves nothing."""
+    if x.dtype == dtype:
+        return x
+    t.start(name, x)
+    out = t.new(name, x.shape, dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{name} grad", x.shape, x.dtype)]
+
+    t.finish(name, [x], out, [], backward)
+    return out
+
+
+def _matrix_input(t: Tape, x: Tensor) -> Tensor:
+    """Under autocast a matrix operation reads a bf16 copy, made anew for each reader."""
+    return cast(t, x, "bf16", "input (bf16)") if t.autocast else x
+
+
+def _weight(t: Tape, w: Tensor) -> Tensor:
+    """Under autocast a weight is cast once and the copy is cached until autocast ends; that of a
+    frozen one is not cached (aten/src/ATen/autocast_mode.cpp: cached_cast)."""
+    if not t.autocast or w.dtype == "bf16":
+        return w
+    copy = cast(t, w, "bf16", "weight (bf16)")
+    if w.needs_grad:
+        copy.storage.kind = "weight copy"
+    return copy
+
+
+def linear(
+    t: Tape,
+    name: str,
+    x: Tensor,
+    width: Factor,
+    into: Factor,
+    bias: bool,
+    transposed: bool = False,
+    tied: bool = False,
+    dtype: str = "",
+) -> Tensor:
+    """x @ W (+ b) from `width` to `into`. Saves x, or nothing of its own where W is frozen.
+
+    W is (into, width), or (width, into) when `transposed` (GPT-2's Conv1D). A `tied` W is another
+    block's parameter and is not counted here. `dtype`: x and W are cast to it first.
+    """
+    if t.kernels == "megatron":
+        return fused.linear(t, name, x, width, into, bias, tied)
+    if fused.is_cut(into):
+        x = gather(t, x)
+    quantized = t.adapters.quantized if t.adapters and name != HEAD else ""
+    with t.scope(name):
+        shape = (width, into) if transposed else (into, width)
+        w = t.parameter("weight", shape, tied, quantized=quantized)
+        biases = [t.parameter("bias", (into,))] if bias else []
+        if quantized:
+            out = _widened_product(t, x, w, biases, width, into)
+        else:
+            w_used = _weight(t, cast(t, w, dtype or w.dtype, f"weight ({dtype})"))
+            biases = [_weight(t, b) for b in biases]
+            x_used = _matrix_input(t, cast(t, x, dtype or x.dtype, f"input ({dtype})"))
+            out = _product(t, x_used, w_used, biases, width, into)
+        if t.adapters and name != HEAD and _targeted(t, name):
+            out = _with_adapter(t, x, out, width, into, bool(quantized))
+        return scatter(t, out) if fused.is_cut(width) else out
+
+
+def patches(t: Tape, name: str, x: Tensor, shape: Shape, bias: bool) -> Tensor:
+    """A convolution whose kernel is as wide as its stride: each patch of x to a token of `shape`.
+    Saves x."""
+    with t.scope(name):
+        w = t.parameter("weight", (shape[-1], CHANNELS, PATCH_H, PATCH_W))
+        biases = [t.parameter("bias", (shape[-1],))] if bias else []
+        w_used, x = _weight(t, w), _matrix_input(t, x)
+        biases = [_weight(t, b) for b in biases]
+        flops = (2.0, (*shape[:-1], PATCH_VALUES, shape[-1]))
+        t.start("convolution", x, w_used, *biases, flops=[flops])
+        out = t.new("out", shape, x.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            made = [t.new("weight grad", w_used.shape, w_used.dtype) if w_used.needs_grad else None]
+            made += [t.new("bias grad", b.shape, b.dtype) if b.needs_grad else None for b in biases]
+            return [None, *made]
+
+        saved = [x] if w_used.needs_grad else []
+        t.finish("convolution", [x, w_used, *biases], out, saved, backward, flops=[flops])
+        return out
+
+
+HEAD = "lm_head"
+
+
+def _product(
+    t: Tape, x: Tensor, w: Tensor, biases: list[Tensor], width: Factor, into: Factor
+) -> Tensor:
+    """x @ W (+ b) in the dtype that they have. Saves x if W needs a gradient, W if x does."""
+    rows = (B, S / CP) if fused.is_cut(into) and x.shape[0] is B else x.shape[:-1]
+    flops = (2.0, (*rows, width, into))
+    t.start("matmul", x, w, *biases, flops=[flops], product="addmm" if biases else "mm")
+    out = t.new("out", (*rows, into), x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        # With a bias (addmm) the input's gradient comes first, without (mm) the weight's.
+        dx = dw = None
+        for which in ("input", "weight") if biases else ("weight", "input"):
+            if which == "weight" and w.needs_grad:
+                dw = t.new("weight grad", w.shape, w.dtype)
+            elif which == "input" and x.needs_grad:
+                dx = t.new("input grad", x.shape, x.dtype)
+        db = [t.new("bias grad", (into,), x.dtype) if b.needs_grad else None for b in biases]
+        return [dx, dw, *db]
+
+    saved = [of for of, other in ((x, w), (w, x)) if other.needs_grad]
+    again = [(2.0 * (w.needs_grad + x.needs_grad), flops[1])]
+    t.finish("matmul", [x, w, *biases], out, saved, backward, flops=again)
+    return out
+
+
+VALUES, JOINT = ("q_proj", "v_proj"), ("qkv_proj", "c_attn", "query_key_value")
+
+
+def _targeted(t: Tape, name: str) -> bool:
+    """Whether the linear layer of this name, within the tape's scope, has an adapter."""
+    assert t.adapters
+    if t.adapters.targets == "attention":
+        return name in (*VALUES, *JOINT)
+    return t.adapters.targets == "all-linear" or t.within("att")
+
+
+def _with_adapter(
+    t: Tape, x: Tensor, base: Tensor, width: Factor, into: Factor, quantized: bool
+) -> Tensor:
+    """base + scaling * B(A(dropout(x))). The input is cast to the adapter's dtype first, for each
+    layer anew, and its copy kept for A's gradient; of B's, only RANK wide."""
+    a = t.parameter("lora_A.weight", (RANK, width), adapter=True)
+    b = t.parameter("lora_B.weight", (into, RANK), adapter=True)
+    assert t.adapters
+    with t.scope("lora"):
+        if quantized:
+            base = contiguous(t, base, base.shape, "clone")
+        converts = not (quantized and t.autocast)
+        h = given = cast(t, x, a.dtype, "input, cast") if converts else x
+        if t.adapters.dropout:
+            h = dropout(t, h, "lora_dropout")
+        with t.scope("A"):
+            h = _product(t, _matrix_input(t, h), _weight(t, a), [], width, RANK)
+        with t.scope("B"):
+            h = _product(t, _matrix_input(t, h), _weight(t, b), [], RANK, into)
+        h = scale(t, h, "scaled")
+        if not quantized:
+            out = cast(t, add(t, base, h, "sum"), base.dtype, "sum, cast")
+            t.use(given)  # the function's own names live until it returns
+            return out
+        h = cast(t, h, base.dtype, "scaled, cast") if converts else h
+        out = add(t, base, h, "sum")
+        t.use(given, h)
+        return out
+
+
+def wanted(t: Tape, x: Tensor) -> Tensor:
+    """A frozen embedding's result, of which a gradient is wanted all the same: transformers' own
+    activation_checkpointing_enable calls enable_input_require_grads, and so does PEFT."""
+    x.needs_grad |= t.reached
+    return x
+
+
+def _widened_product(
+    t: Tape, x: Tensor, w: Tensor, biases: list[Tensor], width: Factor, into: Factor
+) -> Tensor:
+    """bitsandbytes' Linear4bit: W is widened for the product, and again for its backward. Saves
+    nothing but the weight in 4 bits."""
+    low = cast(t, x, "bf16", "input (bf16)") if t.autocast else x
+    rows = x.shape[:-1]
+    flops = (2.0, (*rows, width, into))
+
+    def widened() -> Tensor:
+        double = w.storage.quantized == NF4_DOUBLE
+        scales = [t.new("scales (fp32)", (blocks(w.shape),), "fp32")] if double else []
+        whole = t.new("weight, widened", w.shape, low.dtype)
+        t.use(*scales) if not t.forward_end else t.free(*scales)
+        return whole
+
+    t.start("matmul 4 bit", low, *biases, flops=[flops], product="mm")
+    whole = widened()
+    out = t.new("out", (*rows, into), low.dtype)
+    t.use(whole)
+
+    def backward(g: Gradients) -> Gradients:
+        whole = widened()
+        dx = t.new("input grad", low.shape, low.dtype)
+        t.free(whole)
+        return [dx, *(None for _ in biases)]
+
+    t.finish("matmul 4 bit", [low, *biases], out, [], backward, flops=[flops])
+    return cast(t, out, x.dtype, "out, cast")
+
+
+def gather(t: Tape, x: Tensor) -> Tensor:
+    """All ranks' tokens, under sequence parallelism: made once for all products that read them.
+    Backward reduces and scatters the gradient; without sequence parallelism it is summed over the
+    ranks. Saves nothing itself."""
+    if t.parallel != SEQUENCE:
+        if t.parallel and x.needs_grad and id(x) not in t.whole:
+            t.send("gradients of tokens", "all-reduce", TP, x.shape, x.dtype, backward=True)
+            t.whole[id(x)] = x
+        return x
+    if id(x) not in t.whole:
+        shape = (B, S / CP, *x.shape[2:])
+        t.start("gather", x)
+        t.send("tokens", "all-gather", TP, shape, x.dtype)
+        if x.needs_grad:
+            t.send("gradients of tokens", "reduce-scatter", TP, shape, x.dtype, backward=True)
+        out = t.new("gathered", shape, x.dtype)
+        t.finish("gather", [x], out, [], lambda g: [t.new("grad, scattered", x.shape, x.dtype)])
+        t.whole[id(x)] = out
+    return t.whole[id(x)]
+
+
+def scatter(t: Tape, x: Tensor) -> Tensor:
+    """Partial results of all ranks summed, each keeping its tokens, under sequence parallelism;
+    else summed in place. Backward gathers the gradient. Saves nothing."""
+    shape = (B, S / CP / SEQ, *x.shape[2:])
+    whole = (B, S / CP, *x.shape[2:])
+    if t.parallel != SEQUENCE:
+        if t.parallel:
+            t.send("partial results", "all-reduce", TP, whole, x.dtype)
+        return Tensor(x.storage, shape, x.dtype, x.needs_grad, x.node, x.index)
+    t.start("scatter", x)
+    t.send("partial results", "reduce-scatter", TP, whole, x.dtype)
+    if x.needs_grad:
+        t.send("gradients of results", "all-gather", TP, whole, x.dtype, backward=True)
+    out = t.new("scattered", shape, x.dtype)
+    t.finish("scatter", [x], out, [], lambda g: [t.new("grad, gathered", x.shape, x.dtype)])
+    return out
+
+
+def stacked_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -> Tensor:
+    """x[i] @ W[i] for each of a stack of weights, (stack, ..., width) to (stack, ..., into).
+
+    W is (stack, width, into). Saves x.
+    """
+    stack, *rows = x.shape[:-1]
+    w = t.parameter(name, (stack, width, into))
+    w_used, x_used = _weight(t, w), _matrix_input(t, x)
+    flops = (2.0, (stack, *rows, width, into))
+    t.start(f"{name} bmm", x_used, w_used, flops=[flops], product="bmm")
+    out = t.new(f"{name} out", (stack, *rows, into), x_used.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        dw = t.new("weight grad", w_used.shape, w_used.dtype) if w_used.needs_grad else None
+        dx = t.new(f"{name} input grad", x_used.shape, x_used.dtype) if x_used.needs_grad else None
+        return [dx, dw]
+
+    pair = ((x_used, w_used), (w_used, x_used))
+    saved = [of for of, other in pair if other.needs_grad]
+    again = [(2.0 * (w_used.needs_grad + x_used.needs_grad), flops[1])]
+    t.finish(f"{name} bmm", [x_used, w_used], out, saved, backward, flops=again)
+    return out
+
+
+def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
+    """a * b, `b` of a's shape or broadcast to it. Saves the factors that gradients need."""
+    dtype = promoted(a.dtype, b.dtype)
+    t.start(name, a, b)
+    out = t.new(name, a.shape, dtype)
+    broadcast = b.shape != a.shape
+
+    def backward(g: Gradients) -> Gradients:
+        products = [t.new(f"{name} grad", a.shape, dtype) if x.needs_grad else None for x in (a, b)]
+        da, db = products
+        t.computed()
+        if da is not None and a.dtype != dtype:
+            narrow = t.new(f"{name} grad ({a.dtype})", a.shape, a.dtype)
+            t.free(da)
+            da = narrow
+        if db is not None and broadcast:
+            reduced = t.new(f"{name} grad, summed", b.shape, b.dtype)
+            t.free(db)
+            db = reduced
+        return [da, db]
+
+    saved = [x for x, other in ((a, b), (b, a)) if other.needs_grad]
+    t.finish(name, [a, b], out, saved, backward)
+    return out
+
+
+def scale(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x * number. Saves nothing."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def shift(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x + number. Saves nothing, passes its gradient on."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [], lambda g: [g[0]])
+    return out
+
+
+def add(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
+    """a + b. Saves nothing; both sides get the same gradient, cast or summed where they differ."""
+    dtype = promoted(a.dtype, b.dtype)
+    t.start(name, a, b)
+    out = t.new(name, a.shape, dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        grads: list[Tensor | None] = []
+        for x in (a, b):
+            if not x.needs_grad:
+                grads.append(None)
+            elif x.shape != a.shape or x.dtype != dtype:
+                grads.append(t.new(f"{name} grad", x.shape, x.dtype))
+            else:
+                grads.append(g[0])
+        return grads
+
+    t.finish(name, [a, b], out, [], backward)
+    return out
+
+
+def power(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x ** number. Saves x; backward needs two temporaries as large as x."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        raised = t.new(f"{name} grad, power", x.shape, x.dtype)
+        scaled = t.new(f"{name} grad, scaled", x.shape, x.dtype)
+        grad = t.new(f"{name} grad", x.shape, x.dtype)
+        t.free(raised, scaled)  # one C++ expression: its temporaries live until its end
+        return [grad]
+
+    t.finish(name, [x], out, [x], backward)
+    return out
+
+
+def mean(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Mean over the last dimension. Saves nothing; backward expands to x's shape."""
+    t.start(name, x)
+    out = t.new(name, x.shape[:-1], x.dtype, fixed=True)
+    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def keeps_result(t: Tape, x: Tensor, name: str) -> Tensor:
+    """An elementwise function whose derivative needs its result: rsqrt, tanh, relu. Saves it."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [out], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def keeps_input(t: Tape, x: Tensor, name: str) -> Tensor:
+    """An elementwise function whose derivative needs its input: silu, gelu. Saves it."""
+    t.start(name, x)
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def composed(t: Tape, x: Tensor, name: str, forward: int, backward: int) -> Tensor:
+    """A custom autograd function written in several elementwise steps. Saves its input.
+
+    `forward` and `backward` are how many temporaries of x's size are alive at once in each.
+    """
+
+    def several(count: int, what: str) -> None:
+        t.free(*[t.new(f"{name} {what}", x.shape, x.dtype) for _ in range(count)])
+
+    t.start(name, x)
+    several(forward, "step")
+    out = t.new(name, x.shape, x.dtype)
+
+    def run(g: Gradients) -> Gradients:
+        several(backward, "grad step")
+        return [t.new(f"{name} grad", x.shape, x.dtype)]
+
+    t.finish(name, [x], out, [x], run)
+    return out
+
+
+def indexed(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """x[..., [i], :]: a copy. Saves the list of indices."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+    index = t.new(f"{name}, indices", (1,), "int64")
+    t.finish(name, [x], out, [index], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def softmax(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Softmax or log-softmax over the last dimension, in x's dtype. Saves its result."""
+    t.start(name, x)
+    if t.compiled:  # which computes the result again from these
+        t.use(*(t.new(f"{name}, {n}", x.shape[:-1], x.dtype, fixed=True) for n in ("max", "sum")))
+    out = t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [out], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Dropout with a probability above zero. Saves a mask of one byte per element."""
+    with t.scope(name):
+        t.start("dropout", x)
+        mask = t.new("mask", x.shape, "bool", fixed=True)
+        out = t.new("out", x.shape, x.dtype)
+        t.finish("dropout", [x], out, [mask], lambda g: [t.new("dropout grad", x.shape, x.dtype)])
+        return out
+
+
+def layer_norm(t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True) -> Tensor:
+    """torch.nn.LayerNorm. Saves x, and fp32 mean and reciprocal deviation."""
+    with t.scope(name):
+        if t.kernels == "megatron":
+            return fused.norm(t, x, width, mean=True)
+        wb = [t.parameter(n, (width,)) for n in ("weight", "bias")] if affine else []
+        t.start("layer_norm", x, *wb)
+        stats = [t.new(s, x.shape[:-1], "fp32", fixed=True) for s in ("mean", "rstd")]
+        out = t.new("out", x.shape, x.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            dx = t.new("input grad", x.shape, x.dtype) if x.needs_grad else None
+            return [
+                dx,
+                *(t.new("weight grad", (width,), w.dtype) if w.needs_grad else None for w in wb),
+            ]
+
+        t.finish("layer_norm", [x, *wb], out, [x, *wb, *stats], backward)
+        return out
+
+
+def heads_first(t: Tape, x: Tensor, shape: Shape, copies_grad: bool) -> Tensor:
+    """view + transpose to (B, heads, S, head_dim): free. Backward copies where layouts differ."""
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new("heads grad, contiguous", x.shape, x.dtype)] if copies_grad else [g[0]]
+
+    out = Tensor(x.storage, shape, x.dtype, False)
+    t.finish("heads", [x], out, [], backward)
+    return out
+
+
+def contiguous(t: Tape, x: Tensor, shape: Shape, name: str, other: Tensor | None = None) -> Tensor:
+    """A copy in another layout, with repeated heads, or joined with `other`. Saves nothing.
+
+    Backward sums repeats; of a join it hands out views.
+    """
+    inputs = [x, other] if other else [x]
+    t.start(name, *inputs)
+    out = t.new(name, shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        if other:
+            return [g[0], g[0]]
+        return [g[0]] if shape == x.shape else [t.new(f"{name} grad", x.shape, x.dtype)]
+
+    t.finish(name, inputs, out, [], backward)
+    return out
+
+
+def scattered_into(t: Tape, x: Tensor, source: Tensor) -> Tensor:
+    """x.masked_scatter(mask, source): x with the rows of `source` where the mask is true. Saves the
+    mask, one byte for each row of x."""
+    mask = t.new("places of the images", x.shape[:-1], "bool")
+    t.start("masked_scatter", x, source)
+    out = t.new("text and images", x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        own = t.new("text grad", x.shape, x.dtype) if x.needs_grad else None
+        return [own, t.new("features grad", source.shape, source.dtype)]
+
+    t.finish("masked_scatter", [x, source], out, [mask], backward)
+    return out
+
+
+def pooled(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """torch.nn.AvgPool2d. Saves x."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def plain_product(t: Tape, x: Tensor, w: Tensor, width: Factor, into: Factor) -> Tensor:
+    """x @ W with W (width, into), a parameter that belongs to no linear layer. Saves x and W."""
+    return _product(t, _matrix_input(t, x), _weight(t, w), [], width, into)
+
+
+def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> list[Tensor]:
+    """Views of one tensor. Backward concatenates the gradients.
+
+    `sliced`: the views were taken one by one, and the gradient of each is padded to x's size.
+    """
+    outs = [Tensor(x.storage, shape, x.dtype, False) for shape in shapes]
+    if sliced:
+        for out in outs:
+            t.finish("slice", [x], out, [], lambda g: [t.new("slice grad", x.shape, x.dtype)])
+        return outs
+    t.finish("split", [x], outs, [], lambda g: [t.new("split grad", x.shape, x.dtype)])
+    return outs
+
+
+def matmul(
+    t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str, product: str = "bmm"
+) -> Tensor:
+    """Batched a @ b with result `shape` and contracted dimension `inner`. Saves both.
+
+    `product`: the operation of PyTorch's that runs it.
+    """
+    a, b = _matrix_input(t, a), _matrix_input(t, b)
+    flops = (2.0, (*shape, inner))
+    t.start(name, a, b, flops=[flops], product=product)
+    out = t.new(name, shape, a.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{name} grad", x.shape, x.dtype) if x.needs_grad else None for x in (a, b)]
+
+    saved = [x for x, other in ((a, b), (b, a)) if other.needs_grad]
+    again = [(2.0 * (a.needs_grad + b.needs_grad), flops[1])]
+    t.finish(name, [a, b], out, saved, backward, flops=again)
+    return out
+
+
+def rotate(t: Tape, x: Tensor, cos: Tensor, sin: Tensor, half: Factor, name: str) -> Tensor:
+    """Rotary embedding as in transformers: x * cos + rotate_half(x) * sin. Saves the tables."""
+    with t.scope(name):
+        straight = multiply(t, x, cos, "x cos")
+        half_shape = (*x.shape[:-1], half)
+        t.start("rotate_half", x)
+        negative = t.new("negative half", half_shape, x.dtype)
+        turned = t.new("rotate_half", x.shape, x.dtype)
+        t.use(negative)
+
+        def backward(g: Gradients) -> Gradients:
+            part = t.new("rotate_half grad, half", half_shape, x.dtype)
+            first = t.new("rotate_half grad, padded", x.shape, x.dtype)
+            t.free(part)
+            second = t.new("rotate_half grad, padded", x.shape, x.dtype)
+            t.free(second)
+            return [first]
+
+        t.finish("rotate_half", [x], turned, [], backward)
+        return add(t, straight, multiply(t, turned, sin, "rotate_half sin"), "sum")
+
+
+def flash_attention(
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lse: Shape,
+    flops: Shape,
+    name: str,
+    besides: Sequence[Tensor] = (),
+) -> Tensor:
+    """FlashAttention: saves q, k, v, out and the fp32 log-sum-exp; no scores in HBM.
+
+    `flops` is the shape of one causal-free product (B x heads x S x S x head_dim); the causal mask
+    skips half of it. Forward does two products, backward five (it recomputes the scores). Where v
+    has another width, one of the two and two of the five have that. `besides`: what is kept
+    too, such as a mask as PyTorch's SDPA takes it.
+    """
+    if t.autocast:
+        q, k, v = (cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v")))
+    # The flash_attn package is no operation of PyTorch's own, which a policy by operation sees.
+    by_value = (*flops[:-1], v.shape[-1])
+    same = v.shape[-1] is q.shape[-1]
+    once = [(2.0, flops)] if same else [(1.0, flops), (1.0, by_value)]
+    again = [(5.0, flops)] if same else [(3.0, flops), (2.0, by_value)]
+    t.start(name, q, k, v, flops=once, product="attention" if name == "sdpa" else "")
+    out = t.new("out", (*q.shape[:-1], v.shape[-1]), q.dtype)
+    stats = t.new("log-sum-exp", lse, "fp32")
+
+    def backward(g: Gradients) -> Gradients:
+        return [t.new(f"{n} grad", x.shape, x.dtype) for x, n in ((q, "q"), (k, "k"), (v, "v"))]
+
+    kept = [q, k, v, out, stats, *besides]
+    t.finish(name, [q, k, v], out, kept, backward, flops=again)
+    return out
+
+
+def embedding(
+    t: Tape, name: str, ids: Tensor, rows: Factor, width: Factor, tied: bool, owner: bool = True
+) -> Tensor:
+    """Table lookup. Saves the ids; backward makes a dense gradient as large as the table, or takes
+    the gradient that comes as its rows (embedding_sparse_backward), or needs none.
+
+    With `tied` weights the head's gradient waits for this one, and both are added into a third.
+    `owner`: the table is counted here.
+    """
+    with t.scope(name):
+        w = t.parameter("weight", (rows, width), tied=not owner, joined=tied)
+        table = t.table if rows is VOCAB / TP else DENSE
+        w.storage.table = table
+        t.start("lookup", ids)
+        out = t.new("out", (*ids.shape, width), w.dtype)
+        t.use(out)  # the rows that are read are as many bytes as the result
+
+        def backward(g: Gradients) -> Gradients:
+            if table == DENSE:
+                return [t.new("weight grad", (rows, width), w.dtype)]
+            return [g[0] if table == SPARSE else None]
+
+        t.finish("lookup", [w], out, [ids], backward)
+        return out
+
+
+def nll_loss(t: Tape, logp: Tensor, labels: Tensor) -> Tensor:
+    """Mean negative log-likelihood. Saves log-probabilities, labels and the total weight.
+
+    Over tensor-parallel ranks its backward is that of the log-softmax too, written as a sum and a
+    product (torch/distributed/tensor/parallel/loss.py).
+    """
+    t.start("nll_loss", logp, labels)
+    loss, total = t.new("loss", (), logp.dtype), t.new("total weight", (), logp.dtype)
+
+    def new(name: str) -> Tensor:
+        return t.new(name, logp.shape, logp.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        if not t.parallel:
+            return [new("log-probability grad")]
+        hot, probabilities = new("one at each target"), new("probabilities")
+        total = new("sum")
+        t.free(probabilities)
+        grad = new("logits grad")
+        t.free(hot, total)
+        return [grad]
+
+    t.finish("nll_loss", [logp], loss, [logp, labels, total], backward)
+    return loss
+
+
+def log_softmax(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Log-softmax over the vocabulary. Saves its result. Over tensor-parallel ranks it is composed
+    of operations, and its backward is part of the loss's."""
+    if not t.parallel:
+        return softmax(t, x, name)
+    t.start(name, x)
+    shifted = t.new("shifted", x.shape, x.dtype)
+    t.use(t.new("exponentials", x.shape, x.dtype))
+    out = t.new(name, x.shape, x.dtype)
+    t.use(shifted)
+    t.finish(name, [x], out, [out], lambda g: [g[0]])
+    return out

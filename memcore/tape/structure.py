@@ -1,0 +1,185 @@
+"""Structure: everything that decides which tensors exist, and no size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memcore.words.precision import EightBit
+
+CAUSAL, MASKED = "causal", "masked"  # a language model: of the next token, of those left out
+CLASSIFICATION, EMBEDDING = "classification", "embedding"  # of a whole sequence; no head at all
+
+TOWER, IDLE, BRIDGE, MAIN = "tower", "idle", "bridge", ""
+TENSOR, SEQUENCE = "tensor", "sequence"
+OWN, FIRST, HEAD = "own", "first", "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Low-rank adapters beside linear layers whose own weights are frozen, as in PEFT's LoRA.
+
+    targets    which layers have them (policies.LORA_TARGETS)
+    dtype      of their weights and of what they compute
+    own        they have that dtype in every copy, whatever the precision says of other weights
+    dropout    runs before them
+    quantized  '' or how the frozen weights of the layers' matrices are kept (policies.QUANTIZED)
+    inputs     the embedding's result needs a gradient (PEFT asks for it with checkpointing)
+    """
+
+    targets: str
+    dtype: str
+    own: bool
+    dropout: bool
+    quantized: str
+    inputs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """What of the linear layers is in 8 bits (policies.EightBit), on the plan's GPU.
+
+    both   weights and results exist twice: as they are, and along columns. So it is where each has
+           scales of its own (MXFP8), and where tensor cores multiply by rows only (before B200).
+    """
+
+    how: EightBit
+    both: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Layers behind the last one that each predict a token further (Megatron-Core's MTP).
+
+    kind    of attention in them, as in LayerKind
+    again   which part of them is run again in backward, as in LayerKind
+    table   the embedding they read: a copy (OWN), the first block's (FIRST), the head's (HEAD)
+    """
+
+    count: int
+    kind: str
+    again: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A family with its traits, and the words of a plan that choose kernels.
+
+    dtype      of the weights that the operations read; autocast: cast to bf16 as they go
+    served     as an inference engine runs it, where transformers' training code does more
+    parallel   '' or how tensor-parallel ranks share a layer: TENSOR, or SEQUENCE where norms and
+               residuals are cut over them too
+    exchanges  expert-parallel ranks send each other the rows of their experts
+    gathers    ranks that share each expert gather the rows of all of them
+    adapters   they are all that is trained, if there are any
+    narrow     what Transformer Engine's linear layers have in 8 bits
+    frozen     '' or policies.EMBEDDINGS, or policies.LOWER where no layer is trained either
+    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
+    reached    the frozen embedding's result needs a gradient all the same
+    regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
+               own, gathered for their products and freed after them; else ''
+    again      layers are run again in backward, which changes what T5 wants a gradient of
+    depths     multi-token prediction behind the last layer, if there is any
+    stack      of a tower: whose dimensions it has (dims.STACKS)
+    tower      the layers before these
+    head       what comes behind them, as in Model; one_class: a classifier's is one number
+    """
+
+    family: str
+    traits: Traits
+    attention: str
+    kernels: str
+    cross_entropy: str
+    dtype: str
+    autocast: bool
+    served: bool = False
+    parallel: str = ""
+    exchanges: bool = False
+    gathers: bool = False
+    adapters: Adapters | None = None
+    narrow: Narrow | None = None
+    depths: Depths | None = None
+    frozen: str = ""
+    reached: bool = False
+    regathers: str = ""
+    table: str = "dense"
+    again: bool = False
+    stack: str = ""
+    tower: Structure | None = None
+    head: str = CAUSAL
+    one_class: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """What tells layers of one model apart: its attention (model.FULL, SLIDING, ...), and which
+    part of it is run again in backward (policies.Checkpointing.recompute).
+
+    leads   its input needs no gradient, since nothing before it is trained
+    frozen  its weights are not trained
+    place   '' for a layer of the main stack, or TOWER, IDLE (a layer of the tower whose result
+            nobody reads), BRIDGE (what leads from the tower to the main stack, which is no layer)
+    begins  backward begins its stack here: of what several layers read, no gradient is there yet
+    """
+
+    attention: str
+    recompute: str = ""
+    leads: bool = False
+    frozen: bool = False
+    place: str = ""
+    begins: bool = False
+
+    @property
+    def label(self) -> str:
+        words = [*filter(None, (self.place, self.attention))]
+        words += ["recomputed"] if self.recompute else []
+        words += ["frozen"] if self.frozen else ["first"] if self.leads else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The choices of an architecture that decide which tensors exist. No sizes.
+
+    `*_dropout`: the operation runs in training at all (probability above zero), since only then
+    does its mask exist. What a family fixes (Llama's rotary positions) is in its code, not here.
+    """
+
+    activation: str = "silu"
+    tied_embeddings: bool = False
+    attention_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    attention_dropout: bool = False
+    residual_dropout: bool = False
+    embedding_dropout: bool = False
+    attention_softcap: bool = False
+    attention_clipped: bool = False
+    logits_softcap: bool = False
+    logits_scaled: bool = False
+    embeddings_scaled: bool = False
+    residual_scaled: bool = False
+    parallel_residual: bool = False
+    norm_first: bool = True
+    norm_affine: bool = True
+    final_norm: bool = True
+    residual_after_norm: bool = False
+    projected_embeddings: bool = False
+    multi_query: bool = False
+    grouped_layout: bool = False
+    two_norms: bool = False
+    query_norm: bool = False
+    temperature_tuned: bool = False
+    router_jitter: bool = False
+    router_normalised: bool = False
+    router_grouped: bool = False
+    compressed_queries: bool = False
+    rotary_interleaved: bool = False
+    projector_bias: bool = False
+    masked_images: bool = False
+    gated: bool = False
+    head_scaled: bool = False
+    recurrence_bias: bool = False
+    recurrence_out_bias: bool = False
+    recurrence_normed: bool = True
+    convolution_bias: bool = False

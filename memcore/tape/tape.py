@@ -1,0 +1,659 @@
+"""Tape: autograd, with names instead of numbers.
+
+Operations are run once on symbolic tensors (named dimensions, no values). Forward records which
+tensors each operation saves; backward walks the graph in PyTorch's order and frees what PyTorch
+frees. What is left is flat data: for every storage its shape, dtype, birth and death. Nothing here
+depends on a size, so a tape is built once per choice of words and evaluated for any numbers.
+
+Time on a tape is counted in allocations: a storage is alive after allocation `t` if
+birth <= t < death.
+
+Follows torch/csrc/autograd/engine.cpp: nodes run in reverse order of creation as soon as all their
+gradients have arrived; a node's saved tensors and incoming gradients are released when it returns.
+Gradients that meet are added into a new tensor, as the reference (fake tensors) does; on a GPU the
+engine may add in place, which saves at most that one tensor at such an instant.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from memcore.tape.dims import Axis, Shape, of_stack
+from memcore.tape.structure import Adapters, Narrow
+
+WEIGHTS = ("parameter", "tied")
+ALWAYS = 10**9  # a death that never comes within the tape
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """One block of memory.
+
+    kind      'input' (the block's own input), 'shared' (made by another block), 'parameter', 'tied'
+              (another block's parameter), 'activation' (made in forward), 'weight copy'
+              (autocast), 'temporary' (made in backward), 'gradient' (of a parameter), 'output
+              gradient' (where the block's backward begins)
+    saved_by  operations that keep it for their backward
+    made_by   the operation that allocated it
+    merged    for a gradient: when it would be gone, had it been added to an existing one
+    unpacked  for a saved tensor that a checkpoint recomputed: it goes when the operation has
+              computed, before its results are cast and summed to fit
+    last_use  death if nothing were saved, as in inference
+    gradient_of   the parameter whose whole gradient it is or becomes, or ''
+    joined    a parameter that gets a second gradient from another block, where it is 'tied'
+    product   'mm', 'addmm', 'bmm' or 'attention' if such an operation made it, else ''
+    origins   what it was computed from; random numbers from nothing
+    sources   the same, where a compiler can do so again without a kernel of its own, else None
+    stands    a kernel that is not fused reads it, so that it must exist in memory
+    trained   of a parameter: the optimizer updates it
+    own       of a parameter: every copy of it has its dtype
+    quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
+    narrow    of a parameter: what of it is in 8 bits
+    table     of a parameter: the gradient that it has as a table of rows
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    kind: str
+    birth: int
+    death: int = -1
+    holders: int = 0
+    saved_by: list[str] = field(default_factory=list)
+    made_by: str = ""
+    merged: int = ALWAYS
+    last_use: int = -1
+    unpacked: int = ALWAYS
+    gradient_of: str = ""
+    joined: bool = False
+    product: str = ""
+    origins: tuple[Storage, ...] = ()
+    sources: tuple[Storage, ...] | None = None
+    stands: bool = False
+    trained: bool = True
+    own: bool = False
+    quantized: str = ""
+    narrow: Narrow | None = None
+    table: str = "dense"
+
+
+@dataclass(slots=True, eq=False)
+class Tensor:
+    """A view of a storage, with the node that made it."""
+
+    storage: Storage
+    shape: Shape
+    dtype: str
+    needs_grad: bool
+    node: Node | None = None
+    index: int = 0
+
+
+Gradients = Sequence["Tensor | None"]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operation as autograd sees it."""
+
+    order: int
+    name: str
+    inputs: Sequence[Tensor]
+    saved: list[Storage]
+    backward: Callable[[Gradients], Gradients]
+    outputs: int = 1
+    fusible: bool = False
+    unpacks: bool = False  # its backward reads something saved, if only a weight
+
+
+@dataclass(slots=True)
+class Work:
+    """What one operation costs in one direction: FLOPs and the tensors it reads and writes.
+
+    phase     'forward', 'backward', or 'recompute' for what backward runs again by itself
+    product   as Storage.product
+    fusible   a compiler makes it part of a neighbour's kernel
+    touched   the storages behind `traffic`, in its order
+    started   kernels that the host starts for it: none where a compiler fused it into another
+    sources   what its results can be computed from
+    """
+
+    name: str
+    phase: str
+    flops: list[tuple[float, Shape]]
+    traffic: list[tuple[Shape, str]]
+    product: str = ""
+    fusible: bool = False
+    started: int = 1
+    touched: list[Storage] = field(default_factory=list)
+    sources: list[Storage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One collective inside a block, declared by the operation that waits for it.
+
+    what     what is sent: 'tokens', 'rows of experts'
+    kind     'all-gather', 'reduce-scatter', 'all-reduce', 'all-to-all'
+    axis     the name of the ranks that take part: 'TP', 'CP', 'EP'
+    shape    what the ranks have together; of an all-to-all, what one of them has
+    phase    as Work.phase
+    behind   (count, shape): FLOPs of the product that runs meanwhile; attention: it is attention
+    """
+
+    what: str
+    kind: str
+    axis: str
+    shape: Shape
+    dtype: str
+    phase: str
+    behind: tuple[float, Shape] | None = None
+    attention: bool = False
+
+
+class Tape:
+    """Records one block (an embedding, a layer, a head): forward first, then `backward`.
+
+    autocast   operations on matrices cast fp32 inputs and weights to bf16, as torch.autocast does
+    kernels, attention    whose kernels run (policies.KERNELS, policies.ATTENTION)
+    core       the attention core keeps its inputs only, and backward runs it again
+    parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
+    adapters   where there are any, every other weight is frozen
+    narrow     what Transformer Engine's linear layers have in 8 bits
+    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
+    frozen     its own weights are not trained; `frozen_tied`: nor those it shares with another;
+               `reached`: a frozen embedding's result needs a gradient all the same
+    """
+
+    def __init__(
+        self,
+        parameter_dtype: str,
+        autocast: bool = False,
+        kernels: str = "hf",
+        attention: str = "flash",
+        core: bool = False,
+        parallel: str = "",
+        adapters: Adapters | None = None,
+        narrow: Narrow | None = None,
+    ):
+        self.parameter_dtype = parameter_dtype
+        self.autocast = autocast
+        self.kernels = kernels
+        self.attention = attention
+        self.core = core
+        self.parallel = parallel
+        self.adapters = adapters
+        self.narrow = narrow
+        self.table = "dense"
+        self.idle = False  # what runs here is read by nobody, and trained by nothing
+        self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
+        self.frozen = self.frozen_tied = self.reached = False
+        self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
+        self.storages: list[Storage] = []
+        self.parameters: list[Storage] = []
+        self.work: list[Work] = []
+        self.sends: list[Send] = []
+        self.clock = 0
+        self.forward_end = 0
+        self.last_packed = 0  # when forward began the last operation that saves something
+        self.run_again = 0  # operations that forward has run by then: what a checkpoint runs again
+        self.first_unpacked = 0  # when backward began the first that reads something saved
+        self.reduced = 0  # when the gradients of experts, a group of their own, are reduced
+        self._begun = 0
+        self._prefix: list[str] = []
+        self._nodes = 0
+        self._current: Work | None = None
+        self._computed: int | None = None
+        self._no_grad = False
+        self._graph: list[Node] = []
+
+    # -- naming -------------------------------------------------------------------------------
+
+    def scope(self, name: str) -> _Scope:
+        return _Scope(self, name)
+
+    def _named(self, name: str) -> str:
+        return ".".join((*self._prefix, name))
+
+    def within(self, word: str) -> bool:
+        """Whether a scope that has this in its name is open."""
+        return any(word in name for name in self._prefix)
+
+    # -- tensors ------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Shape, dtype: str, needs_grad: bool = True) -> Tensor:
+        """The block's input. It belongs to this block if one of its operations saves it."""
+        return self._tensor(name, shape, dtype, "input", needs_grad)
+
+    def shared(self, name: str, shape: Shape, dtype: str) -> Tensor:
+        """A tensor that another block made and counts, read here: rotary tables, masks."""
+        return self._tensor(name, shape, dtype, "shared", needs_grad=False)
+
+    def carry(self, name: str, shape: Shape, dtype: str) -> Tensor:
+        """The same, of which a gradient is wanted: each block that reads it adds to it."""
+        tensor = self._tensor(name, shape, dtype, "shared", needs_grad=not self.idle)
+        self.carried.append(tensor)
+        return tensor
+
+    def parameter(
+        self,
+        name: str,
+        shape: Shape,
+        tied: bool = False,
+        joined: bool = False,
+        adapter: bool = False,
+        quantized: str = "",
+        narrow: Narrow | None = None,
+        idle: bool = False,
+    ) -> Tensor:
+        """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
+        gradient reach the parameter before that block has run backward: there the parameter is
+        `joined`, and both gradients are added into a third tensor."""
+        kind = "tied" if tied else "parameter"
+        held = self.frozen_tied if tied else self.frozen
+        frozen = self.adapters is not None or held or idle or self.idle
+        trained = adapter or not frozen
+        dtype = self.adapters.dtype if adapter and self.adapters else self.parameter_dtype
+        tensor = self._tensor(name, shape, dtype, kind, needs_grad=trained)
+        tensor.storage.joined = joined
+        tensor.storage.trained, tensor.storage.quantized = trained, quantized
+        tensor.storage.narrow = narrow
+        tensor.storage.own = adapter and bool(self.adapters and self.adapters.own)
+        if not tied:
+            self.parameters.append(tensor.storage)
+        return tensor
+
+    def _tensor(self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool) -> Tensor:
+        storage = Storage(self._named(name), shape, dtype, kind, birth=0)
+        if kind not in WEIGHTS:
+            self.storages.append(storage)
+        return Tensor(storage, shape, dtype, needs_grad)
+
+    def new(self, name: str, shape: Shape, dtype: str, fixed: bool = False) -> Tensor:
+        """Allocate. `fixed`: a fused operation's result that cannot be computed again for nothing,
+        a reduction or random numbers."""
+        self.clock += 1
+        kind = "temporary" if self.forward_end else "activation"
+        storage = Storage(self._named(name), shape, dtype, kind, birth=self.clock)
+        storage.death = self.clock + 1
+        self.storages.append(storage)
+        if self._current is not None:
+            storage.made_by = self._current.name
+            storage.product = self._current.product
+            self._touch(storage, shape, dtype)
+            if dtype != "bool":
+                storage.origins = tuple(self._current.sources)
+            if self._current.fusible:
+                if fixed:
+                    self._current.sources.append(storage)
+                else:
+                    storage.sources = tuple(self._current.sources)
+        return Tensor(storage, shape, dtype, needs_grad=False)
+
+    def use(self, *tensors: Tensor) -> None:
+        """Forward: these are read now, so they live at least until now."""
+        for t in tensors:
+            t.storage.death = max(t.storage.death, self.clock + 1)
+            if self._current is not None:
+                self._touch(t.storage, t.shape, t.dtype)
+
+    def _touch(self, storage: Storage, shape: Shape, dtype: str) -> None:
+        assert self._current is not None
+        self._current.traffic.append((shape, dtype))
+        self._current.touched.append(storage)
+
+    def read_and_write(self, storage: Storage, shape: Shape, dtype: str) -> None:
+        """Backward: a kernel adds to memory that the block does not own (Megatron's main_grad)."""
+        if self._current is not None:
+            for _ in range(2):
+                self._touch(storage, shape, dtype)
+
+    # -- communication --------------------------------------------------------------------------
+
+    def send(
+        self,
+        what: str,
+        kind: str,
+        axis: Axis,
+        shape: Shape,
+        dtype: str,
+        backward: bool = False,
+        behind: tuple[float, Shape] | None = None,
+        attention: bool = False,
+    ) -> None:
+        """A collective that forward waits for here, or `backward` will. What no rank shares costs
+        nothing: the axis of one rank."""
+        if backward and self._no_grad:
+            return
+        phase = "backward" if backward else "recompute" if self.forward_end else "forward"
+        self.sends.append(Send(what, kind, axis.name, shape, dtype, phase, behind, attention))
+
+    # -- recording operations -------------------------------------------------------------------
+
+    def start(
+        self,
+        name: str,
+        *inputs: Tensor,
+        flops: Sequence[tuple[float, Shape]] = (),
+        product: str = "",
+    ) -> None:
+        """Begin an operation: what is allocated until `finish` is its own traffic.
+
+        What has FLOPs is a matrix product or attention, and has a kernel of its own; a compiler
+        makes everything else part of a neighbour's kernel.
+        """
+        fusible = not flops
+        self._begun = self.clock
+        phase = "recompute" if self.forward_end else "forward"
+        self._current = Work(self._named(name), phase, list(flops), [], product, fusible)
+        self._current.sources += [x.storage for x in inputs]
+        self.use(*inputs)
+        for x in inputs:
+            x.storage.stands |= not fusible
+        self.work.append(self._current)
+
+    def finish(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        out: Tensor | Sequence[Tensor],
+        saved: Sequence[Tensor],
+        backward: Callable[[Gradients], Gradients],
+        flops: Sequence[tuple[float, Shape]] = (),
+    ) -> None:
+        """End an operation: connect its outputs to the graph and keep what it saves."""
+        # What has no kernel of its own is a view, which a compiler fuses too.
+        fusible = self._current is None or self._current.fusible
+        running = int(self._current is not None)
+        self._current = None  # `start` counted what is read; from here on only lifetimes matter
+        self.use(*inputs)
+        outputs = [out] if isinstance(out, Tensor) else list(out)
+        if self._no_grad or not any(t.needs_grad for t in inputs):
+            return
+        full = self._named(name)
+        if saved and not self.forward_end:
+            self.last_packed = max(self._begun, *(t.storage.birth for t in saved))
+            # Inputs are packed before the operation computes, and nothing is run again after them.
+            computed = self.last_packed > self._begun
+            self.run_again = len(self.work) - (0 if computed else running)
+        storages: list[Storage] = []
+        for t in saved:
+            if t.storage.kind not in WEIGHTS and t.storage not in storages:
+                storages.append(t.storage)
+        for s in storages:
+            s.holders += 1
+            s.saved_by.append(full)
+        read = (*saved, *outputs)
+
+        scope = list(self._prefix)
+
+        def run(grads: Gradients) -> Gradients:
+            self._current = Work(full, "backward", list(flops), [], fusible=fusible)
+            for t in read:
+                self._touch(t.storage, t.shape, t.dtype)
+            self.work.append(self._current)
+            self._prefix, outer = list(scope), self._prefix
+            result = backward(grads)
+            self._prefix, self._current = outer, None
+            return result
+
+        self._nodes += 1
+        node = Node(self._nodes, full, inputs, storages, run, len(outputs), fusible, bool(saved))
+        self._graph.append(node)
+        for i, t in enumerate(outputs):
+            t.node, t.index, t.needs_grad = node, i, True
+
+    def free(self, *tensors: Tensor) -> None:
+        """Backward: a temporary inside an operation is done with."""
+        for t in tensors:
+            t.storage.death = self.clock + 1
+
+    def checkpoint(
+        self, name: str, run: Callable[[Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]
+    ) -> Tensor:
+        """`run` under torch.utils.checkpoint: only its inputs are kept, shared masks among them;
+        backward runs it again before it runs its backward."""
+        before = len(self.storages)
+        self._no_grad = True
+        out = run([Tensor(x.storage, x.shape, x.dtype, False) for x in inputs])
+        self._no_grad = False
+        masks = [
+            Tensor(s, s.shape, s.dtype, False) for s in self.storages[before:] if s.kind == "shared"
+        ]
+
+        def backward(grads: Gradients) -> Gradients:
+            (grad,) = grads
+            assert grad is not None
+            self._current = None
+            leaves = [Tensor(x.storage, x.shape, x.dtype, x.needs_grad) for x in inputs]
+            weights = len(self.parameters)
+            again = run(leaves)
+            del self.parameters[weights:]  # forward declared them
+            found = self._run_backward([again], [grad])
+            return [found.get(id(leaf)) for leaf in leaves]
+
+        self.finish(name, inputs, out, [*inputs, *masks], backward)
+        return out
+
+    def computed(self) -> None:
+        """Backward: an operation has its results; the engine casts and sums them from here on."""
+        self._computed = self.clock
+
+    # -- backward -------------------------------------------------------------------------------
+
+    def end_forward(self, *outs: Tensor) -> None:
+        """Forward is over: what nobody saved is gone, what is saved stays until released.
+
+        The first result is the next block's input; further ones are read by several.
+        """
+        for out in outs:
+            out.storage.stands = True
+        for out in outs[1:]:
+            out.storage.kind = "shared"
+        if self.compiled:
+            self._partition()
+        self.clock += 1
+        self.forward_end = self.clock
+        for s in self.storages:
+            s.last_use = s.death
+            if s.holders:
+                s.death = ALWAYS
+
+    def backward(
+        self, outs: Sequence[Tensor], grads: Sequence[Tensor], begins: bool = True
+    ) -> Tensor | None:
+        """Run backward from `outs`; returns the gradient of the block's input, if it has one.
+
+        begins   of what is carried no other block has made a gradient yet
+        """
+        for grad in grads:
+            grad.storage.kind, grad.storage.death = "output gradient", ALWAYS
+        before: dict[int, list[Tensor | None]] = {}
+        if not begins:
+            for x in self.carried:
+                there = self._tensor("grad so far", x.shape, x.dtype, "input", False)
+                there.storage.name = f"{x.storage.name} grad, so far"
+                there.storage.kind, there.storage.death = "output gradient", ALWAYS
+                there.storage.birth, there.storage.holders = self.clock, 1
+                before[id(x)] = [there]
+        found = self._run_backward(outs, grads, before)
+        self.clock += 1
+        for x in self.carried:
+            found.pop(id(x), None)
+        assert len(found) <= 1, "a block has one input that needs a gradient"
+        result = next(iter(found.values()), None)
+        if result is not None:
+            result.storage.stands = True
+        if self.compiled:
+            self._fuse()
+        return result
+
+    # -- what torch.compile makes of it -----------------------------------------------------------
+
+    @property
+    def compiled(self) -> bool:
+        return self.kernels == "compile"
+
+    def _partition(self) -> None:
+        """Which tensors the compiled forward hands to the compiled backward.
+
+        The rule of torch/_functorch/partitioners.py with its defaults in 2.13: what a kernel that
+        is not fused needs in backward is kept as it is (ban_recompute_materialized_backward); of
+        the rest, what reductions, random numbers and products made is kept, and everything between
+        is computed again as part of a backward kernel.
+        """
+        for s in self.storages:
+            s.holders, s.saved_by = 0, []
+        pinned = {id(s) for node in self._graph if not node.fusible for s in node.saved}
+
+        def found(s: Storage) -> list[Storage]:
+            if id(s) in pinned or s.sources is None:
+                return [s]
+            return [origin for source in s.sources for origin in found(source)]
+
+        for node in self._graph:
+            if node.fusible:
+                origins = (origin for s in node.saved for origin in found(s))
+                node.saved = list({id(s): s for s in origins if s.kind not in WEIGHTS}.values())
+            for s in node.saved:
+                s.holders += 1
+                s.saved_by.append(node.name)
+
+    def _fuse(self) -> None:
+        """Drop what never exists in memory: made by a fused operation and read by fused ones. A
+        fused operation that makes nothing else has no kernel."""
+
+        def exists(s: Storage) -> bool:
+            return s.sources is None or s.stands or bool(s.saved_by or s.gradient_of)
+
+        self.storages = [s for s in self.storages if exists(s)]
+        for w in self.work:
+            pairs = zip(w.traffic, w.touched, strict=True)
+            w.traffic = [moved for moved, s in pairs if exists(s)]
+            later = w.phase == "backward"
+            made = [s for s in w.touched if s.made_by == w.name and exists(s)]
+            makes = any((s.kind in ("temporary", "gradient")) == later for s in made)
+            w.started = int(makes or not w.fusible)
+
+    def _run_backward(
+        self,
+        outs: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        before: dict[int, list[Tensor | None]] | None = None,
+    ) -> dict[int, Tensor]:
+        """Gradients of the leaves that are no weights, by the leaf's id(), added to what was
+        there before."""
+        pending: dict[int, int] = {}  # node order -> consumers that have not run yet
+        stack, seen = [out.node for out in outs], set()
+        while stack:
+            node = stack.pop()
+            if node is None or node.order in seen:
+                continue
+            seen.add(node.order)
+            for t in node.inputs:
+                if t.needs_grad and t.node is not None:
+                    pending[t.node.order] = pending.get(t.node.order, 0) + 1
+                    stack.append(t.node)
+        buffers: dict[int, list[Tensor | None]] = {}
+        ready: list[tuple[int, Node]] = []
+
+        def arrive(buffer: list[Tensor | None], index: int, new: Tensor) -> None:
+            old = buffer[index]
+            buffer[index] = new if old is None else self._summed(old, new)
+
+        for out, grad in zip(outs, grads, strict=True):
+            assert out.node is not None
+            grad.storage.holders += 1
+            buffers.setdefault(out.node.order, [None] * out.node.outputs)[out.index] = grad
+            if not pending.get(out.node.order):
+                heapq.heappush(ready, (-out.node.order, out.node))
+        leaves: dict[int, list[Tensor | None]] = before or {}
+        while ready:
+            _, node = heapq.heappop(ready)
+            incoming = buffers.pop(node.order)
+            for g in incoming:
+                if g is not None:
+                    g.storage.stands |= not node.fusible
+            self._computed = None
+            if node.unpacks and not self.first_unpacked:
+                self.first_unpacked = self.clock
+            produced = node.backward(incoming)
+            computed = self.clock if self._computed is None else self._computed
+            for grown in produced:
+                if grown is not None:
+                    grown.storage.holders += 1
+                    grown.storage.death = ALWAYS
+            for s in node.saved:
+                self._release(s)
+                s.unpacked = computed + 1
+            for g in incoming:
+                if g is not None:
+                    self._release(g.storage)
+            for t, g in zip(node.inputs, produced, strict=True):
+                if g is None:
+                    continue
+                if not t.needs_grad:  # a kernel made it with the others; nobody wants it
+                    self._release(g.storage)
+                elif t.storage.joined:  # what stays is the head's gradient, counted there
+                    self.new("weight grad, joined", g.shape, g.dtype)
+                    self._release(g.storage)
+                elif t.node is not None:
+                    buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)
+                    arrive(buffer, t.index, g)
+                elif t.storage.kind in WEIGHTS:
+                    g.storage.gradient_of = t.storage.name
+                    # Forward made the others, and counts them; rows are the gradient that came.
+                    if g.storage.kind in ("temporary", "output gradient"):
+                        g.storage.kind, g.storage.name = "gradient", f"{t.storage.name}.grad"
+                    g.storage.merged = ALWAYS if t.storage.kind == "tied" else self.clock + 1
+                else:
+                    arrive(leaves.setdefault(id(t), [None]), 0, g)
+            for t in node.inputs:
+                if t.needs_grad and t.node is not None:
+                    pending[t.node.order] -= 1
+                    if pending[t.node.order] == 0:
+                        heapq.heappush(ready, (-t.node.order, t.node))
+        return {leaf: g for leaf, (g,) in leaves.items() if g is not None}
+
+    def _summed(self, old: Tensor, new: Tensor) -> Tensor:
+        """Two gradients of one tensor, added into a third."""
+        total = self.new("gradient sum", new.shape, new.dtype)
+        total.storage.sources = (old.storage, new.storage)
+        total.storage.holders, total.storage.death = 1, ALWAYS
+        self._release(old.storage)
+        self._release(new.storage)
+        return total
+
+    def _release(self, storage: Storage) -> None:
+        storage.holders -= 1
+        if storage.holders <= 0:
+            storage.death = self.clock + 1
+
+
+def in_stack(tape: Tape, stack: str) -> Tape:
+    """The tape with its dimensions replaced by those of another stack, in place."""
+
+    def renamed(shape: Shape) -> Shape:
+        return tuple(of_stack(stack, factor) for factor in shape)
+
+    for s in {id(s): s for s in (*tape.storages, *tape.parameters)}.values():
+        s.shape = renamed(s.shape)
+        if s.kind == "shared":
+            s.name = f"{s.name} ({stack})"
+    for w in tape.work:
+        w.flops = [(n, renamed(shape)) for n, shape in w.flops]
+        w.traffic = [(renamed(shape), dtype) for shape, dtype in w.traffic]
+    return tape
+
+
+class _Scope:
+    def __init__(self, tape: Tape, name: str):
+        self.tape, self.name = tape, name
+
+    def __enter__(self) -> None:
+        self.tape._prefix.append(self.name)
+
+    def __exit__(self, *_: object) -> None:
+        self.tape._prefix.pop()

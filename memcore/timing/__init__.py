@@ -1,0 +1,1 @@
+"""Timing: how long an operation, a collective and the host take."""

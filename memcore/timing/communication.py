@@ -1,0 +1,252 @@
+"""Communication: what the ranks of a step send each other, over which link, and what hides it.
+
+Ranks are numbered as Megatron does: tensor-parallel ones are neighbours, then context-parallel,
+then data-parallel ones, and pipeline stages are furthest apart; ranks of experts are neighbours. So
+a group's stride says how many of its ranks share a fast domain (memcore/hardware/topology.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memcore.hardware import constants, topology
+
+if TYPE_CHECKING:
+    from memcore.plan.plan import Plan
+    from memcore.tape.dims import Shape
+
+NOTHING_BEFORE = "nothing: the first has no layer before it"
+NOTHING_AFTER = "nothing: backward is over"
+NOTHING = "nothing"
+PRODUCT_MEANWHILE = "the product that runs meanwhile"
+ATTENTION_MEANWHILE = "attention to the keys that are there"
+CHUNK_FORWARD = "another chunk's forward"
+LAYER_FORWARD = "the forward of the layer before"
+LAYER_BACKWARD = "the backward of the layer before"
+ONE_BACKWARD = "backward of one batch"
+ALL_BACKWARD = "backward"
+
+ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "all-gather", "reduce-scatter", "all-reduce"
+ALL_TO_ALL, SEND = "all-to-all", "send"
+COPY = "copy"  # between a GPU and its host
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """How fast one GPU's share of a collective moves.
+
+    ranks        in the group, `inside` of them in each of `domains`
+    peer         one GPU to the others of the group in its fast domain, B/s one way ('nvlink' in
+                 reports)
+    next         to the next of them alone
+    wide         to all of them at once, each its own part
+    network      what this group has of the network of its part of a domain, B/s one way: groups
+                 side by side share it
+    direct       a GPU reads the memory of any other of the group
+    """
+
+    ranks: int
+    inside: int
+    domains: int
+    peer: float
+    next: float
+    wide: float
+    network: float
+    direct: bool
+
+    @classmethod
+    def of(cls, plan: Plan, ranks: int, stride: int = 1) -> Links:
+        """`stride`: how far apart neighbours of the group are numbered."""
+        gpu, node = plan.accelerator, plan.node
+        inside = max(1, min(ranks, plan.gpus_per_domain // stride))
+        share = constants.COLLECTIVE_EFFICIENCY.middle
+        whole = fast_rate(plan) * share
+        joined = topology.inside(node, inside, stride, plan.cluster.gpus)
+        return cls(
+            ranks,
+            inside,
+            -(-ranks // inside),
+            whole * joined.share,
+            whole * joined.next / joined.links,
+            whole * joined.share * joined.spread,
+            plan.network_per_gpu * share * inside,
+            bool(gpu.peer_bandwidth) and gpu.peer_access and joined.direct,
+        )
+
+    def seconds(self, kind: str, total: float) -> dict[str, float]:
+        """Seconds on each link for one collective of `total` bytes over the group."""
+        if kind == ALL_REDUCE:
+            return self.reduce(total)
+        return self.exchange(total) if kind == ALL_TO_ALL else self.gather(total)
+
+    def gather(self, total: float) -> dict[str, float]:
+        """All-gather or reduce-scatter of `total` bytes that the group has together.
+
+        A ring moves total x (n-1)/n through every GPU, and so does each sending its part to all
+        others at once; between domains that much passes the network once. Each hop of log2(n) costs
+        a latency.
+        """
+        moved = total * (self.ranks - 1) / self.ranks
+        return self._both(moved, moved, self.peer)
+
+    def reduce(self, total: float) -> dict[str, float]:
+        """All-reduce of `total` bytes: a reduce-scatter and an all-gather."""
+        return {link: 2 * s for link, s in self.gather(total).items()}
+
+    def exchange(self, total: float) -> dict[str, float]:
+        """All-to-all where every rank has `total` bytes, an equal part for each rank.
+
+        What is for ranks of the same domain stays in it; the rest passes the network, together with
+        that of the other ranks in the domain.
+        """
+        inside = total * (self.inside - 1) / self.ranks
+        outside = total * self.inside * (self.ranks - self.inside) / self.ranks
+        return self._both(inside, outside, self.wide)
+
+    def _both(self, inside: float, outside: float, peer: float) -> dict[str, float]:
+        if self.ranks <= 1:
+            return {}
+        latency = self.latency
+        found = {}
+        if self.inside > 1:
+            found["nvlink"] = inside / peer + latency if peer else math.inf
+        if self.domains > 1:
+            found["network"] = outside / self.network + latency if self.network else math.inf
+        return found
+
+    @property
+    def latency(self) -> float:
+        return constants.COLLECTIVE_LATENCY.middle * math.log2(self.ranks)
+
+    def send(self, total: float) -> dict[str, float]:
+        """One rank of the group to the next: the slowest such pair, which crosses a domain's border
+        where there is one."""
+        if self.ranks <= 1:
+            return {}
+        across = self.domains > 1
+        link, rate = ("network", self.network) if across else ("nvlink", self.next)
+        latency = constants.COLLECTIVE_LATENCY.middle
+        return {link: total / rate + latency if rate else math.inf}
+
+
+def fast_rate(plan: Plan) -> float:
+    """B/s one way of all fast links of one GPU: PCIe where it has no others, through the host's
+    memory where its driver lets no other GPU reach its own."""
+    gpu = plan.accelerator
+    if not gpu.peer_bandwidth:
+        return plan.node.pcie_bandwidth
+    through = 1.0 if gpu.peer_access else constants.THROUGH_HOST.middle
+    return gpu.peer_bandwidth * gpu.peer_payload * through
+
+
+AXES = {  # how a report calls the ranks of an axis
+    "TP": "tensor parallel",
+    "CP": "context parallel",
+    "EP": "expert parallel",
+    "ETP": "expert tensor parallel",
+    "DP": "data parallel",
+    "EDP": "replicas of experts",
+    "REPLICAS": "replicas of a shard group",
+    "PP": "pipeline",
+}
+
+
+def group(plan: Plan, axis: str) -> tuple[int, int]:
+    """Ranks of an axis, and their stride."""
+    p = plan.parallel
+    shards = plan.dp * p.cp  # context-parallel ranks share weights like data-parallel ones
+    return {
+        "TP": (p.tp, 1),
+        "CP": (p.cp, p.tp),
+        "DP": (p.shard_group or shards, p.tp),
+        "REPLICAS": (shards // (p.shard_group or shards), p.tp * (p.shard_group or shards)),
+        "ETP": (p.etp, 1),
+        "EP": (p.ep, p.etp),
+        "EDP": (shards * p.tp // (p.ep * p.etp), p.ep * p.etp),
+        "PP": (p.pp, shards * p.tp),
+    }[axis]
+
+
+def links(plan: Plan, axis: str) -> Links:
+    """What the ranks of an axis are connected by."""
+    ranks, stride = group(plan, axis)
+    return Links.of(plan, ranks, stride)
+
+
+def placement(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Axes of a plan whose ranks share a fast domain, and those that cross its border."""
+    shared_out = plan.parallel.ep * plan.parallel.etp > 1
+    axes = [a for a in AXES if group(plan, a)[0] > 1 and (a != "EDP" or shared_out)]
+    across = tuple(a for a in axes if links(plan, a).domains > 1)
+    return tuple(a for a in axes if a not in across), across
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One kind of transfer of a step.
+
+    pieces      bytes of what is moved each time, by name
+    seconds     of each time, by link; the links work side by side
+    times       in a step
+    cover       seconds of each time that `hidden_by` hides
+    kind, axis  of a collective; each piece has one of its own, but for an all-reduce
+    shapes      of pieces that are no states: (elements, dtype)
+    behind      (count, shape): FLOPs of what hides it; kernel: whose rate they are done at
+    """
+
+    name: str
+    pieces: dict[str, float]
+    seconds: dict[str, float]
+    times: float
+    cover: float
+    hidden_by: str
+    kind: str = COPY
+    axis: str = ""
+    shapes: Sequence[tuple[Shape, str]] = ()
+    behind: tuple[float, Shape] | None = None
+    kernel: str = ""
+
+    @property
+    def bytes(self) -> float:
+        return sum(self.pieces.values())
+
+    @property
+    def slowest(self) -> str:
+        """The link that can be exposed."""
+        return max(self.seconds, key=lambda link: self.seconds[link])
+
+    @property
+    def exposed(self) -> float:
+        """Seconds by which a step is longer for it: what nothing hides, and what the work that
+        hides the rest loses, as kernels of a collective take memory bandwidth and processors."""
+        if not self.seconds:
+            return 0.0
+        each = self.seconds[self.slowest]
+        hidden = min(each, self.cover)
+        lost = constants.CONTENTION.middle * hidden if self.axis else 0.0
+        return (each - hidden + lost) * self.times
+
+
+def collective(
+    name: str,
+    kind: str,
+    axis: str,
+    over: Links,
+    pieces: dict[str, float],
+    times: float,
+    cover: float = 0.0,
+    hidden_by: str = "nothing",
+    shapes: Sequence[tuple[Shape, str]] = (),
+    behind: tuple[float, Shape] | None = None,
+    kernel: str = "",
+) -> Move:
+    """One collective for each piece, or one for all of them if they are summed."""
+    if kind == ALL_REDUCE:
+        spent = over.reduce(sum(pieces.values()))
+    else:
+        each = [over.seconds(kind, n) for n in pieces.values()]
+        spent = {link: sum(e[link] for e in each) for link in (each[0] if each else ())}
+    return Move(name, pieces, spent, times, cover, hidden_by, kind, axis, shapes, behind, kernel)

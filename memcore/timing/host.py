@@ -1,0 +1,164 @@
+"""Host: the CPU that starts the kernels of a step, and how long the GPU waits for it.
+
+Python starts one operation after the other and runs ahead: the GPU waits only for what has not
+been started yet. So a step takes the longest way through both, the host up to some point and the
+GPU from there on. Within forward and within backward both have the same work again and again, layer
+by layer, so that the points to look at are where one of them begins or ends.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from memcore.hardware import constants
+from memcore.plan.plan import Plan
+from memcore.step.step import Step
+from memcore.tape.dims import EP, EXPERTS
+from memcore.tape.ledger import Amounts
+from memcore.tape.tape import Tape
+from memcore.timing.communication import Move
+from memcore.timing.roofline import Work, works
+
+PHASES = FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+STACK = (EXPERTS / EP,)  # experts of one rank
+SOURCE = (
+    "one for each operation that is declared, as PyTorch's dispatcher counts them (tests); of "
+    "Megatron's mixtures and Transformer Engine's modules what their code starts: "
+    "memcore/timing/host.py"
+)
+
+# Operations that Megatron-LM starts for one that is declared, by the last words of its name, where
+# they are not one (forward; its backward is one): megatron/core/transformer/moe, moe_utils.py
+# (topk_routing_with_score_function), token_dispatcher.py (preprocess, with its copies to the host)
+# and transformer_engine/pytorch/triton/permutation.py. Auxiliary losses are left out.
+MEGATRON = {
+    "weights, normalised": 3,
+    "scatter": 6,  # weights and the routing map: zeros, scatter; zeros, int, scatter, bool
+    "permute": 17,  # 9 of the counts of rows, 4 copies of them to the host, the map, the rows
+    "sort by expert": 2,
+    "sort by rank": 2,
+}
+MODULES = (".matmul", ".norm", ".flash", "grouped gemm")  # of Transformer Engine
+GROUPED = "grouped gemm"  # a product for each expert: cublaslt_gemm.cu, multi_stream_cublas_gemm
+
+
+def starts(work: Work, kernels: str) -> tuple[float, float]:
+    """Operations that the host starts for one run of an operation, and for each of its experts."""
+    if kernels != "megatron":
+        return float(work.started), 0.0
+    if work.name.endswith(MODULES):
+        products = 2.0 if work.phase == BACKWARD else 1.0
+        return constants.MODULE.middle, products if work.name.endswith(GROUPED) else 0.0
+    leaf = work.name.rpartition(".")[2]
+    return (1.0 if work.phase == BACKWARD else float(MEGATRON.get(leaf, 1))), 0.0
+
+
+@functools.lru_cache(maxsize=1024)
+def _counted(
+    tapes: tuple[Tape, ...], counts: tuple[int, ...], again: tuple[str, ...], kernels: str
+) -> tuple[tuple[float, float], ...]:
+    """What some tapes start in one forward, in one backward, and for the gradients of weights in
+    it: operations, and those for each expert."""
+    sums = [[0.0, 0.0] for _ in range(3)]
+    every = (*counts, *(0 for _ in range(len(tapes) - len(counts))))
+    for work, where in works(tapes, again):
+        runs = sum(every[i] for i in where)
+        for k, n in enumerate(starts(work, kernels)):
+            sums[work.phase != FORWARD][k] += runs * n
+            if is_product(work.name, work.phase, bool(work.flops)):
+                sums[2][k] += runs * n / 2
+    return tuple((each, by_expert) for each, by_expert in sums)
+
+
+def is_product(name: str, phase: str, flops: bool) -> bool:
+    """Whether backward makes two products of an operation: of its input's gradient and of its
+    weight's."""
+    return phase == BACKWARD and flops and not name.endswith((".flash", ".sdpa"))
+
+
+def operations(
+    step: Step, amounts: Amounts, ends: tuple[Tape, ...], again: tuple[str, ...]
+) -> tuple[float, float, float]:
+    """Operations that the host starts in one micro-batch: in forward, in backward, and of those
+    for the gradients of weights."""
+    kernels = step.blocks.structure.kernels
+    of_ends = _counted(ends, (1,) * len(ends), ("",) * len(ends), kernels)
+    of_layers = _counted(step.blocks.layers, tuple(step.layers.counts), again, kernels)
+    experts = float(amounts.elements(STACK)) if kernels == "megatron" else 0.0
+    forward, backward, weights = (
+        end + layer + experts * (of_end + of_layer)
+        for (end, of_end), (layer, of_layer) in zip(of_ends, of_layers, strict=True)
+    )
+    return forward, backward, weights
+
+
+def in_forward(move: Move) -> bool:
+    """Whether the GPU waits for a transfer in forward, where what would hide it runs."""
+    return move.name.endswith(FORWARD) or FORWARD in move.hidden_by
+
+
+def in_backward(move: Move) -> bool:
+    """The same of backward. Others begin when it is over."""
+    there = bool(move.shapes) or move.cover > 0 or move.name.endswith(BACKWARD)
+    return there and not in_forward(move)
+
+
+def collectives(moves: Sequence[Move]) -> tuple[float, float]:
+    """Operations that the host starts for the transfers of a step, in forward and in backward."""
+    each = constants.COLLECTIVE_STARTS.middle
+    forward = sum(m.times for m in moves if in_forward(m))
+    return each * forward, each * (sum(m.times for m in moves) - forward)
+
+
+def on_gpu(phases: Mapping[str, float], moves: Sequence[Move]) -> tuple[float, float]:
+    """Seconds that the GPU takes in forward and in backward, with what it waits for other GPUs.
+    phases: seconds of the operations of each."""
+    forward, backward = phases[FORWARD], phases["recompute"] + phases[BACKWARD]
+    for m in moves:
+        if in_forward(m):
+            forward += m.exposed
+        elif in_backward(m):
+            backward += m.exposed
+    return forward, backward
+
+
+def waited(host: tuple[float, float], gpu: tuple[float, float], batches: int) -> float:
+    """Seconds that the GPU waits for the host in all micro-batches of a step together: host and gpu
+    are what each takes for forward and for backward of all. The host runs ahead from one
+    micro-batch to the next, but before the first nothing was started."""
+    behind = max(0.0, sum(host) - sum(gpu))
+    first = max(behind, host[0] - gpu[0])
+    return ((batches - 1) * behind + first) / batches
+
+
+def each_start(plan: Plan) -> float:
+    """Seconds that the host takes for one operation."""
+    return constants.HOST_LAUNCH.middle * plan.node.host_slowness
+
+
+def optimizer_starts(step: Step, amounts: Amounts) -> float:
+    """Operations that the host starts for an optimizer step on the GPU."""
+    each = step.optimizer.starts
+    if step.accumulated:
+        each += 1  # Megatron copies each updated master to its weight: distrib_optimizer.py
+    return each * tensors(step, amounts)
+
+
+def tensors(step: Step, amounts: Amounts) -> float:
+    """Weights that a GPU updates, each a tensor of its own; Megatron's experts are one each."""
+    b = step.blocks
+    split = float(amounts.elements(STACK)) if b.structure.kernels == "megatron" else 1.0
+    of_layers = zip(b.layers, step.layers.counts, strict=False)
+    ends = ((t, int(here)) for t, here in ((b.embed, step.first), (b.head, step.last)))
+    return sum(n * (plain + stacks * split) for t, n in (*of_layers, *ends)
+               for plain, stacks in [_trained(t)])  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _trained(tape: Tape) -> tuple[int, int]:
+    """Trained weights of a block: those of all tokens, and stacks of experts."""
+    found = [p for p in tape.parameters if p.trained]
+    stacks = sum(1 for p in found if len(p.shape) == 3 and p.shape[0] == EXPERTS / EP)
+    return len(found) - stacks, stacks

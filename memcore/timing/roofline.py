@@ -1,0 +1,393 @@
+"""Roofline: time of operations from their FLOPs and HBM traffic.
+
+An operation takes the longer of its arithmetic and its memory traffic. Both are read off the same
+tape as the memory: FLOPs as declared, traffic as the tensors it reads and writes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memcore.hardware import constants
+from memcore.hardware.accelerator import Accelerator
+from memcore.report import OperationTime
+from memcore.tape import tape
+from memcore.tape.dims import (
+    ARRIVED,
+    COMPUTED,
+    CP,
+    EP,
+    EXPERTS,
+    HEAD_DIM,
+    KV_HEADS,
+    ROUTED,
+    STACKS,
+    TP,
+    B,
+    S,
+    Shape,
+    of_stack,
+)
+from memcore.tape.ledger import Amounts, Terms, kept_products
+from memcore.tape.tape import Send, Tape
+from memcore.words.training import FLASH_3, LAYER, OPERATIONS, TO_END
+from memcore.words.word import DTYPE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One operation in one direction, without numbers.
+
+    phase    'forward', 'recompute', 'backward'
+    kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
+    flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
+    moved    the bytes of that
+    started  as tape.Work.started
+    """
+
+    name: str
+    phase: str
+    flops: tuple[tuple[float, Shape], ...]
+    traffic: tuple[tuple[Shape, str, int], ...]
+    kernel: str
+    moved: Terms
+    started: int = 1
+
+    @property
+    def attention(self) -> bool:
+        return self.kernel == ATTENTION
+
+
+# How the operations of layers are called, those of a tower too; the others are of the ends.
+OF_LAYERS = ("layers.", *(f"{stack}.layers." for stack in STACKS))
+PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
+
+
+def _kernel(w: tape.Work) -> str:
+    """Whose rate the FLOPs of an operation are done at."""
+    if w.name.endswith((".flash", ".sdpa")):
+        return ATTENTION
+    return EIGHT_BIT if any(dtype == "fp8" for _, dtype in w.traffic) else PRODUCT
+
+
+@functools.lru_cache(maxsize=1024)
+def works(
+    tapes: tuple[Tape, ...], again: tuple[str, ...]
+) -> tuple[tuple[Work, tuple[int, ...]], ...]:
+    """The operations of some tapes and which of the tapes have each; equal ones are one.
+
+    again   for each tape, what of it backward runs again (policies.Checkpointing)
+    """
+    found: dict[Work, list[int]] = {}
+    for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
+        recompute = word.removesuffix(TO_END)
+        kept = {s.made_by for s in kept_products(block)} if recompute == OPERATIONS else set()
+        last = block.run_again if recompute == word else len(block.work)
+        for k, w in enumerate(block.work):
+            kernel = _kernel(w)
+            counted: dict[tuple[Shape, str], int] = {}
+            for key in w.traffic:
+                counted[key] = counted.get(key, 0) + 1
+            phases = [w.phase]
+            again_here = w.phase == "forward" and recompute in (OPERATIONS, LAYER) and k < last
+            if again_here and w.name not in kept:
+                phases.append("recompute")
+            for phase in phases:
+                work = Work(
+                    w.name,
+                    phase,
+                    tuple(w.flops),
+                    tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
+                    kernel,
+                    Terms.of((s, n * DTYPE_BYTES[dtype]) for (s, dtype), n in counted.items()),
+                    w.started,
+                )
+                found.setdefault(work, []).append(i)
+    return tuple((work, tuple(where)) for work, where in found.items())
+
+
+@functools.lru_cache(maxsize=1024)
+def sends(
+    tapes: tuple[Tape, ...], again: tuple[str, ...]
+) -> tuple[tuple[Send, tuple[int, ...]], ...]:
+    """The collectives of some tapes, and which of the tapes have each, as often as they do.
+
+    What backward runs again sends again, but for reductions, whose results a policy by operation
+    keeps (torchtitan/distributed/activation_checkpoint.py: reduce_scatter_tensor).
+    """
+    found: dict[Send, list[int]] = {}
+    for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
+        for s in block.sends:
+            phases = [s.phase]
+            reduces = s.kind in ("reduce-scatter", "all-reduce")
+            kept = word.removesuffix(TO_END) == OPERATIONS and reduces
+            if s.phase == "forward" and word and not kept:
+                phases.append("recompute")
+            for phase in phases:
+                send = Send(s.what, s.kind, s.axis, s.shape, s.dtype, phase, s.behind, s.attention)
+                found.setdefault(send, []).append(i)
+    return tuple((send, tuple(where)) for send, where in found.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What one accelerator really reaches: datasheet peaks times stated efficiencies.
+
+    launch   seconds that every operation takes besides its work
+    """
+
+    matmul: float  # FLOP/s
+    attention: float  # FLOP/s
+    hbm: float  # B/s
+    sms: int
+    launch: float = 0.0
+    eight: float = 0.0  # FLOP/s of products in 8 bits
+    sram: int = 0  # bytes of one multiprocessor
+
+    def of_kernel(self, kernel: str) -> float:
+        if kernel == PRODUCT:
+            return self.matmul
+        return self.attention if kernel == ATTENTION else self.eight
+
+    @classmethod
+    def of(
+        cls,
+        gpu: Accelerator,
+        dtype: str,
+        launch: float = 0.0,
+        kernels: str = "",
+        attention: str = "",
+    ) -> Speed:
+        """`kernels`, `attention`: whose run (policies.KERNELS, policies.ATTENTION)."""
+        peak = gpu.peak_flops(dtype)
+        reached = constants.efficiency(gpu.architecture)
+        power = sustained(gpu, dtype)
+        return cls(
+            peak * reached.matmul.middle * power,
+            peak * attention_efficiency(gpu, kernels, attention).middle * power,
+            gpu.memory_bandwidth * constants.HBM_EFFICIENCY.middle,
+            gpu.sms,
+            launch,
+            gpu.peak_flops("fp8") * reached.eight.middle * power,
+            gpu.l1_bytes_per_sm,
+        )
+
+
+def attention_efficiency(gpu: Accelerator, kernels: str, attention: str = "") -> constants.Constant:
+    if attention == FLASH_3:
+        return constants.FLASH_3
+    reached = constants.efficiency(gpu.architecture)
+    return reached.own_attention if kernels == "megatron" else reached.attention
+
+
+def sustained(gpu: Accelerator, dtype: str) -> float:
+    """Share of its reachable rate that a GPU keeps up under its power limit: boards that have fewer
+    watts for each FLOP/s than the one whose efficiency was measured run at a lower clock."""
+    reached = constants.efficiency(gpu.architecture)
+    peak = gpu.tensor_flops
+    if not (gpu.watts and peak and reached.picojoules):
+        return 1.0
+    ratio = gpu.watts / (peak * reached.picojoules * 1e-12)
+    return float(min(1.0, ratio**constants.POWER_EXPONENT.middle))
+
+
+# Tiles of a result that one thread block computes (CUTLASS's usual ones), and the share of the
+# largest one's rate that each reaches.
+TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.80), (64, 64, 0.60), (64, 16, 0.30))
+
+
+@functools.lru_cache(maxsize=16384)
+def filled(rows: int, columns: int, sms: int) -> float:
+    """Share of a GPU that one matrix product keeps busy: tiles and waves of them are whole.
+
+    The best of TILES, as a library would choose. More rows or columns never take less time.
+    """
+    return max(
+        rows * columns * share / (-(-(-(-rows // a) * -(-columns // b)) // sms) * sms * a * b)
+        for m, n, share in TILES
+        for a, b in ((m, n), (n, m))
+    )
+
+
+FLASH_TILE = 128  # queries and keys of one tile of attention; those on the diagonal are whole
+SEEN = 0.5  # of all pairs of tiles, behind a causal mask
+KEYS: Shape = (B, KV_HEADS / TP, S, HEAD_DIM)  # of all ranks that share the sequence
+
+
+def flash_tile(sram: int, head_dim: int, backward: bool = False) -> int:
+    """Rows of a tile of FlashAttention: queries, keys, values and results of a tile are in the SRAM
+    of a streaming multiprocessor at once, and in backward their gradients too; 16-bit values, a
+    power of two (Dao et al. 2022, algorithm 1: M / 4d). Scores of a tile live there only."""
+    room = sram // 2 // ((8 if backward else 4) * max(1, head_dim))
+    return int(1 << min(8, max(4, room.bit_length() - 1)))
+
+
+def flash_accesses(tensor: float, rows: int, head_dim: int, sram: int) -> float:
+    """Bytes that FlashAttention reads and writes, forward and backward, where each head is one
+    multiprocessor's: for each tile of keys it passes over queries and results again (Dao et al.
+    2022, theorem 2: of the order of (rows x head_dim)^2 / M). tensor: bytes of the queries."""
+    passes, again = (SEEN * -(-rows // flash_tile(sram, head_dim, b)) for b in (False, True))
+    return tensor * (2 + 3 * passes + 4 + 5 * again)
+
+
+def read_again(work: Work, amounts: Amounts, speed: Speed) -> float:
+    """Bytes of keys and values that are read more than once: the tiles of a head's queries that run
+    at the same time find them in the L2 cache, and there are as many as multiprocessors."""
+    stack = next((s for s in STACKS if work.name.startswith(f"{s}.")), "")
+    shapes: tuple[Shape, ...] = (HEAD_DIM,), (S / CP,), KEYS
+    if stack:
+        shapes = tuple(tuple(of_stack(stack, f) for f in shape) for shape in shapes)
+    width, tokens, keys = shapes
+    head_dim = int(amounts.elements(width))
+    tile = flash_tile(speed.sram, head_dim, work.phase == "backward")
+    waves = -(-int(amounts.elements(tokens)) // (tile * speed.sms))
+    return SEEN * 2.0 * max(0, waves - 1) * float(amounts.bytes(keys, "bf16"))
+
+
+EXPERT_TILE = 128  # rows of a tile of a grouped product
+ROUTED_ROWS = (ROUTED, ARRIVED, COMPUTED)
+
+
+def product_flops(work: Work, amounts: Amounts, sms: int) -> tuple[float, float]:
+    """FLOPs of one execution, and those that it takes the time of: whole tiles, in whole waves."""
+    flops = padded = 0.0  # plain loops: this is the innermost part of an evaluation
+    for count, shape in work.flops:
+        done = count * amounts.elements(shape)
+        flops += done
+        if work.attention:
+            padded += done * (1 + FLASH_TILE / amounts.elements(shape[-2:-1]))
+        else:
+            padded += done * unfilled(work.phase == "backward", count, shape, amounts, sms)
+    return flops, padded
+
+
+def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: int) -> float:
+    """How much longer a product of (rows, width, into) takes per FLOP than one that fills the GPU.
+
+    Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width),
+    whose long sum over rows is cut into as many parts as fill the GPU.
+    """
+    into, width = int(amounts.elements(shape[-1:])), int(amounts.elements(shape[-2:-1]))
+    real = max(1, int(amounts.elements(shape)) // max(1, into * width))
+    experts = int(amounts.elements((EXPERTS / EP,))) if shape[0] in ROUTED_ROWS else 0
+    rows = real + experts * EXPERT_TILE // 2  # those of each expert end in a half empty tile
+    if not backward:
+        return rows / real * started(width) / filled(rows, max(1, into), sms)
+    inputs = rows / real * started(into) / filled(rows, max(1, width), sms)
+    if count < 4:
+        return inputs
+    return (inputs + rows / real * started(rows / max(1, experts))) / 2
+
+
+def started(summed: float) -> float:
+    """How much longer a tile takes for its beginning and end, where it sums so many products."""
+    return 1 + constants.TILE_START.middle / max(1, summed)
+
+
+def operation(
+    name: str,
+    phase: str,
+    flops: float,
+    traffic: float,
+    speed: Speed,
+    times: int,
+    padded: float = 0.0,
+    kernel: str = PRODUCT,
+) -> OperationTime:
+    """`times` executions of one operation. `padded`: the FLOPs that it takes the time of, where
+    they are more; kernel: whose rate they are done at."""
+    rate = speed.matmul if kernel == PRODUCT else speed.of_kernel(kernel)
+    compute = (padded or flops) / rate
+    hbm = traffic / speed.hbm
+    return OperationTime(
+        name,
+        phase,
+        flops * times,
+        traffic * times,
+        compute * times,
+        hbm * times,
+        ((compute if compute >= hbm else hbm) + speed.launch) * times,
+        "compute" if compute >= hbm else "hbm",
+        times,
+    )
+
+
+class Execution(NamedTuple):
+    """One operation, run so many times."""
+
+    work: Work
+    runs: int
+
+
+def executions(
+    tapes: tuple[Tape, ...], counts: Sequence[int], again: tuple[str, ...] = (), times: int = 1
+) -> tuple[Execution, ...]:
+    """The operations of some tapes, run `counts` x `times` over, by phase.
+
+    Operations that several tapes have in common are one. `again` as in `works`; () is none.
+    """
+    every = (*counts, *(0 for _ in range(len(tapes) - len(counts))))
+    return _executions(tapes, every, again or ("",) * len(tapes), times)
+
+
+@functools.lru_cache(maxsize=1024)
+def _executions(
+    tapes: tuple[Tape, ...], counts: tuple[int, ...], again: tuple[str, ...], times: int
+) -> tuple[Execution, ...]:
+    found = (
+        Execution(w, times * sum([counts[i] for i in where])) for w, where in works(tapes, again)
+    )
+    return tuple(e for e in found if e.runs)
+
+
+def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:
+    """The time of operations, in order."""
+    return [
+        operation(w.name, w.phase, flops, traffic, speed, runs, padded, w.kernel)
+        for (w, runs), (flops, padded, traffic) in zip(
+            every, _costs(every, amounts, speed), strict=True
+        )
+    ]
+
+
+Cost = tuple[float, float, float]
+
+
+def _costs(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Cost]:
+    """What each operation costs; found once for plans that share their amounts. Operations are
+    known by identity, which is quick, and kept with what they cost, so that no others take their
+    place."""
+    key = id(every), speed.sms, speed.sram
+    known = amounts.costs.get(key)
+    if known is None:
+        found = [_cost(e.work, amounts, speed) for e in every]
+        known = amounts.costs[key] = every, found
+    costs: list[Cost] = known[1]
+    return costs
+
+
+def _cost(w: Work, amounts: Amounts, speed: Speed) -> Cost:
+    """FLOPs of one execution, those that it takes the time of, and its traffic."""
+    flops, padded = product_flops(w, amounts, speed.sms) if w.flops else (0.0, 0.0)
+    traffic = float(amounts.total(w.moved))
+    if w.attention:
+        traffic += read_again(w, amounts, speed)
+    return flops, padded, traffic
+
+
+PHASES = ("forward", "recompute", "backward", "optimizer")
+
+
+def by_phase(operations: Iterable[OperationTime]) -> dict[str, float]:
+    """Seconds of the operations of each phase."""
+    sums = dict.fromkeys(PHASES, 0.0)
+    for o in operations:
+        sums[o.phase] += o.seconds
+    return sums
+
+
+def seconds(operations: Iterable[OperationTime]) -> float:
+    return sum(o.seconds for o in operations)

@@ -1,0 +1,1 @@
+"""Training: the memory and the time of one optimizer step."""

@@ -1,0 +1,88 @@
+"""Executions: which operations a step runs, how often, in which dtype and at which speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore.hardware import constants
+from memcore.plan.plan import Plan
+from memcore.step.step import Step, state_bytes
+from memcore.tape.dims import Number
+from memcore.tape.ledger import Amounts
+from memcore.tape.tape import Tape
+from memcore.timing import host
+from memcore.timing.communication import Move
+from memcore.timing.roofline import Execution, Speed, executions
+from memcore.words.training import TO_END
+from memcore.words.word import DTYPE_BYTES
+
+
+def speed_of(plan: Plan, step: Step) -> Speed:
+    t = plan.train
+    return Speed.of(
+        plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, t.kernels, t.attention
+    )
+
+
+def started(
+    step: Step, amounts: Amounts, batches: int, transfers: Sequence[Move]
+) -> tuple[float, float]:
+    """Operations that the host starts in all forwards of a step, and in all backwards."""
+    forward, backward, _ = host.operations(step, amounts, ends_of(step), run_again(step))
+    sent = host.collectives(transfers)
+    return forward * batches + sent[0], backward * batches + sent[1]
+
+
+def matmul_dtype(step: Step) -> str:
+    return "bf16" if step.copies.autocast else step.copies.compute
+
+
+def peak_dtype(step: Step) -> str:
+    """Whose peak utilization is a share of: the narrowest dtype that products have."""
+    return "fp8" if step.copies.eight_bit else matmul_dtype(step)
+
+
+def step_executions(step: Step, batches: int) -> list[Execution]:
+    """Every operation of a step's forwards and backwards, in the order of `Time.operations`."""
+    return [e for part in stage_executions(step, batches) for e in part]
+
+
+def stage_executions(step: Step, batches: int) -> tuple[tuple[Execution, ...], ...]:
+    """Those of the ends, and those of the layers."""
+    ends = ends_of(step)
+    return (
+        executions(ends, (1,) * len(ends), times=batches),
+        executions(step.blocks.layers, step.layers.counts, run_again(step), batches),
+    )
+
+
+def ends_of(step: Step) -> tuple[Tape, ...]:
+    """The embedding and the head, if this stage has them."""
+    found = (step.blocks.embed, step.first), (step.blocks.head, step.last)
+    return tuple(tape for tape, here in found if here)
+
+
+def run_again(step: Step) -> tuple[str, ...]:
+    """What of each kind of layer backward runs again."""
+    words = (step.recompute(k) for k in range(len(step.blocks.kinds)))
+    to_end = step.to_end or step.blocks.structure.kernels == "compile"
+    return tuple(word + TO_END if word and to_end else word for word in words)
+
+
+def updated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
+    """What the optimizer step updates on this GPU: parameters, and bytes of them and states."""
+    states = amounts.held(step.holding("updated")) + amounts.held(step.optimizer_states)
+    return updated_parameters(step, amounts), states
+
+
+def updated_parameters(step: Step, amounts: Amounts) -> Number:
+    """Parameters that this GPU updates."""
+    return state_bytes(step, "updated", amounts) / DTYPE_BYTES[updated_dtype(step)]
+
+
+def updated_dtype(step: Step) -> str:
+    """What trained weights are kept in: adapters' own dtype, where they have one."""
+    for group, _ in step.every("updated"):
+        if group.rows:
+            return group.rows[0].dtype
+    return step.copies.resident

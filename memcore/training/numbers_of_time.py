@@ -1,0 +1,938 @@
+"""How the numbers of a step's time come about: operations, transfers, resources, rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from memcore.hardware import constants, topology
+from memcore.quantity.formula import (
+    Formula,
+    at_least_zero,
+    decided,
+    known,
+    largest,
+    log2,
+    smallest,
+    total,
+    whichever,
+)
+from memcore.quantity.quantity import Explanation, about, rule
+from memcore.quantity.shapes import count, dimension, row, shape, sum_of, width
+from memcore.report import LedgerRow, OperationTime
+from memcore.step.step import layers_reached, optimizer_states, owned, root
+from memcore.tape.dims import SWAPPED
+from memcore.tape.ledger import Amounts
+from memcore.timing import host
+from memcore.timing.communication import (
+    ALL_BACKWARD,
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    CHUNK_FORWARD,
+    LAYER_BACKWARD,
+    LAYER_FORWARD,
+    NOTHING,
+    ONE_BACKWARD,
+    SEND,
+    Links,
+    Move,
+    group,
+)
+from memcore.timing.roofline import (
+    ATTENTION,
+    EIGHT_BIT,
+    OF_LAYERS,
+    PHASES,
+    PRODUCT,
+    Execution,
+    Speed,
+    Work,
+    attention_efficiency,
+    product_flops,
+    read_again,
+    sustained,
+)
+from memcore.training.convention import convention_layers, head_is_frozen, parts, sharing
+from memcore.training.executions import (
+    matmul_dtype,
+    peak_dtype,
+    speed_of,
+    step_executions,
+    updated_dtype,
+)
+from memcore.training.memory import rows_of
+from memcore.training.numbers_of_memory import constant
+from memcore.training.offload import (
+    BATCH_BACKWARD,
+    BATCH_FORWARD,
+    HOST_STEP,
+    LAST_BACKWARD,
+    NVME_WAYS,
+    pieces,
+    swaps_another,
+)
+from memcore.training.transfers import moves, outgrown
+from memcore.words.word import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    from memcore.explain.book import Book
+
+DECLARED = "the operation as it is declared: its matrix products"
+TOUCHED = "the tensors that the operation reads and writes"
+ROOFLINE = "roofline: an operation takes the longer of its arithmetic and its memory traffic"
+LABELS = {
+    "compute": "Compute",
+    "hbm": "HBM",
+    "nvlink": "NVLink",
+    "network": "Network",
+    "pcie": "PCIe",
+    "dram": "Host DRAM",
+    "nvme": "NVMe",
+    "host": "Host",
+}
+WAITING = {
+    "host": ("host",),
+    "communication": ("nvlink", "network"),
+    "offload": ("pcie", "dram", "nvme"),
+}
+
+
+def flops(book: Book, work: Work, runs: int, amounts: Amounts) -> Formula:
+    """FLOPs of an operation, all its runs together."""
+    products = [n * shape(book, s, amounts) for n, s in work.flops]
+    if not products:
+        return known("no matrix product", 0, "FLOP", source=DECLARED)
+    times = known("runs", runs, note="layers of this kind x micro-batches", source="the plan")
+    return times * total(products) if runs > 1 else total(products)
+
+
+def timed_speed(book: Book) -> Speed:
+    return book.once("speed", lambda: speed_of(book.plan, book.timed))
+
+
+def traffic(work: Work, runs: int, amounts: Amounts, again: float = 0.0) -> Formula:
+    """HBM traffic of an operation, all its runs together. `again`: bytes that attention reads more
+    than once."""
+    tensors = [
+        known(
+            f"{n} x {amounts.text(s)} {dtype}" if n > 1 else f"{amounts.text(s)} {dtype}",
+            int(n * amounts.bytes(s, dtype)),
+            "bytes",
+            source=TOUCHED,
+        )
+        for s, dtype, n in work.traffic
+    ]
+    if again and work.attention:
+        note = "beyond what tiles that run side by side find in the L2 cache"
+        tensors.append(
+            known("keys and values, read again", again, "bytes", source=FLASH, note=note)
+        )
+    times = known("runs", runs, note="layers of this kind x micro-batches", source="the plan")
+    return times * total(tensors) if runs > 1 else total(tensors)
+
+
+# FLOPs, traffic, whose rate they are done at, and the share of the GPU that its products fill.
+Pieces = Callable[[], tuple[Formula, Formula, str, float]]
+FLASH = "FlashAttention's tiles, from the SRAM of a streaming multiprocessor: roofline.flash_tile"
+TILES = "tiles of a result and waves of them are whole: roofline.TILES"
+
+
+def operation(
+    book: Book, o: OperationTime, base: str, field: str, dtype: str, pieces: Pieces
+) -> Explanation:
+    """One number of an operation at `base`."""
+    phase = o.phase if o.name.startswith(o.phase) else f"{o.name}, {o.phase}"
+    if field in ("flops", "hbm_bytes"):
+        work, moved, *_ = pieces()
+        if field == "flops":
+            return about(f"FLOPs of {phase}", "FLOP", work, "Per step, on one GPU.", [DECLARED])
+        return about(f"HBM traffic of {phase}", "bytes", moved, "Per step, on one GPU.", [TOUCHED])
+    if field == "compute_seconds":
+        _, _, kernel, share = pieces()
+        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, kernel)
+        if share != 1:
+            formula = formula / known("share of the GPU that is filled", share, source=TILES)
+        return about(f"Arithmetic of {phase}", "seconds", formula, "If only compute limited it.")
+    if field == "hbm_seconds":
+        rate = book.at("hardware.memory_bandwidth") * constant(constants.HBM_EFFICIENCY)
+        formula = book.at(f"{base}.hbm_bytes", "HBM traffic") / rate
+        return about(f"HBM traffic of {phase}", "seconds", formula, "If only HBM limited it.")
+    if field in PLACE:
+        return place(book, phase, base, field)
+    longer = largest(*sides(book, base).values())
+    if base.startswith("time."):
+        runs = known("runs", o.runs, note="of layers x micro-batches", source="the plan")
+        longer = longer + runs * constant(constants.LAUNCH)
+    return about(phase, "seconds", longer, "Per step, on one GPU.", [ROOFLINE])
+
+
+PLACE = ("intensity", "rate", "bound_by")
+
+
+def place(book: Book, name: str, base: str, field: str) -> Explanation:
+    """Where an operation at `base`, of training or serving, lies on the roofline."""
+    if field == "bound_by":
+        return about(f"What bounds {name}", "", whichever(sides(book, base)), "", [ROOFLINE])
+    work = book.at(f"{base}.flops", "FLOPs")
+    if field == "rate":
+        formula = work / book.at(f"{base}.seconds", "seconds")
+        return about(f"Rate of {name}", "FLOP/s", formula, "What it achieves.")
+    formula = work / book.at(f"{base}.hbm_bytes", "HBM traffic")
+    return about(f"Intensity of {name}", "FLOP per byte", formula, "Its place on the roofline.")
+
+
+def sides(book: Book, base: str) -> dict[str, Formula]:
+    """The times of an operation, of which the longer bounds it."""
+    return {
+        "compute": book.at(f"{base}.compute_seconds", "compute"),
+        "hbm": book.at(f"{base}.hbm_seconds", "HBM traffic"),
+    }
+
+
+def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formula:
+    """FLOP/s that products, those in 8 bits, or attention, reach on this GPU."""
+    gpu = book.plan.accelerator
+    of = constants.efficiency(gpu.architecture)
+    t = book.plan.train
+    words = () if serving else (t.kernels, t.attention)
+    attention = attention_efficiency(gpu, *(words or ("",)))
+    which = {ATTENTION: attention, EIGHT_BIT: of.eight}.get(kernel, of.matmul)
+    peak = "fp8" if kernel == EIGHT_BIT else dtype
+    rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)
+    power = sustained(gpu, dtype)
+    if power != 1:
+        watts = known("watts", gpu.watts, source="the board's power limit")
+        note = f"{watts.value:g} W, to the power of {constants.POWER_EXPONENT.middle:g}"
+        source = constants.POWER_EXPONENT.source
+        rate = rate * known("clock under its power limit", power, source=source, note=note,
+                            certainty="assumed")  # fmt: skip
+    return rate
+
+
+FIELDS = "seconds|flops|hbm_bytes|compute_seconds|hbm_seconds|bound_by|intensity|rate"
+
+
+@rule("time.operations.*")
+def _operation_itself(book: Book, i: str) -> Explanation:
+    return book.explain(f"time.operations.{i}.seconds")
+
+
+@rule(f"time.operations.*.{FIELDS}")
+def _operation(book: Book, i: str, field: str) -> Explanation:
+    o = book.time.operations[int(i)]
+
+    def pieces() -> tuple[Formula, Formula, str, float]:
+        every = _executions(book)
+        if int(i) == len(every):
+            return (*_optimizer(book), PRODUCT, 1.0)
+        return of_execution(book, every[int(i)], book.amounts)
+
+    return operation(book, o, f"time.operations.{i}", field, matmul_dtype(book.timed), pieces)
+
+
+@rule("time.operations.*.runs")
+def _runs(book: Book, i: str) -> Explanation:
+    o = book.time.operations[int(i)]
+    formula = known("runs", o.runs, note="of layers x micro-batches", source="the plan")
+    return about(f"{o.name}, {o.phase}: how often", "", formula, "In one step.")
+
+
+def of_execution(book: Book, e: Execution, amounts: Amounts) -> tuple[Formula, Formula, str, float]:
+    """What the time of an operation is made of."""
+    work, padded = product_flops(e.work, amounts, book.plan.accelerator.sms)
+    return (
+        flops(book, e.work, e.runs, amounts),
+        traffic(e.work, e.runs, amounts, read_again(e.work, amounts, timed_speed(book))),
+        e.work.kernel,
+        work / padded if padded else 1.0,
+    )
+
+
+def _executions(book: Book) -> list[Execution]:
+    """What each operation of the step is an execution of."""
+    batches = book.plan.train.grad_accumulation
+    return book.once("executions", lambda: step_executions(book.timed, batches))
+
+
+def _optimizer(book: Book) -> tuple[Formula, Formula]:
+    """FLOPs and traffic of the optimizer step."""
+    optimizer, copies = book.timed.optimizer, book.timed.copies
+    each = known(
+        "FLOPs per parameter",
+        optimizer.flops_per_parameter,
+        source=f"the update of {optimizer.label}",
+    )
+    weights = book.at("time.updated.parameters")
+    gradient = known(f"bytes of {copies.reduced}", DTYPE_BYTES[copies.reduced], "bytes",
+                     source="gradients are read once")  # fmt: skip
+    states = 2 * book.at("time.updated.bytes")
+    return each * weights, states + weights * gradient
+
+
+@rule("time.updated.parameters")
+def _updated_parameters(book: Book) -> Explanation:
+    dtype = updated_dtype(book.timed)
+    each = known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
+    formula = book.at("time.states.updated") / each
+    return about("Parameters that a GPU updates", "parameters", formula, "Padding included.")
+
+
+@rule("time.updated.bytes")
+def _updated_bytes(book: Book) -> Explanation:
+    formula = book.at("time.states.updated") + book.at("time.states.optimizer")
+    return about("Weights and states that a GPU updates", "bytes", formula)
+
+
+STATES = {
+    "resident": ("Weights on one GPU", "resident", "every"),
+    "updated": ("Weights that one GPU updates", "updated", "every"),
+    "optimizer": ("Optimizer states of one GPU's weights", "", "every"),
+    "buckets": ("Gradients in DDP's buckets", "buckets", "every"),
+    "layer-weights": ("Whole weights of all layers", "gathered", "layers"),
+    "layer-gradients": ("Whole gradients of all layers", "reduction", "layers"),
+    "root-weights": ("Whole weights of embedding and head", "gathered", "root"),
+    "root-gradients": ("Whole gradients of embedding and head", "reduction", "root"),
+    "rank-gradients": ("Gradients on one GPU, but experts'", "gradients", "others"),
+    "rank-weights": ("Weights on one GPU, but experts'", "resident", "others"),
+    "expert-gradients": ("Gradients of experts on one GPU", "gradients", "experts"),
+    "expert-weights": ("Experts' weights on one GPU", "resident", "experts"),
+}
+
+
+def _state_rows(book: Book, name: str) -> Sequence[LedgerRow]:
+    step, (_, state, where) = book.timed, STATES[name]
+    if not state:
+        alive = optimizer_states(step)
+    elif where == "layers":
+        alive = step.of_layers(state, step.grouped)
+    elif where in ("experts", "others"):
+        alive = owned(step, state, where == "experts")
+    else:
+        alive = step.every(state) if where == "every" else root(step, state)
+    return book.once(f"states {name}", lambda: rows_of(alive, book.amounts))
+
+
+@rule("time.states.*")
+def _states(book: Book, name: str) -> Explanation:
+    rows = [(f"time.states.{name}.{k}", r) for k, r in enumerate(_state_rows(book, name))]
+    return about(STATES[name][0], "bytes", sum_of(book, rows))
+
+
+@rule("time.states.*.*")
+def _state(book: Book, name: str, k: str) -> Explanation:
+    return row(book, _state_rows(book, name)[int(k)])
+
+
+def _moves(book: Book) -> list[tuple[Move, str]]:
+    """The move and the link of each transfer."""
+
+    def every() -> list[tuple[Move, str]]:
+        found = moves(book.plan, book.timed, book.amounts, list(book.time.operations))
+        return [(move, link) for move in found for link in move.seconds]
+
+    return book.once("moves", every)
+
+
+PIECES = {  # what is moved: the states it consists of, and whether one layer's share of them
+    "weights of a layer": [("layer-weights", True)],
+    "gradients of a layer": [("layer-gradients", True)],
+    "weights of the root": [("root-weights", False)],
+    "weights of the root and of a layer": [("root-weights", False), ("layer-weights", True)],
+    "gradients of the root and of a layer": [("root-gradients", False), ("layer-gradients", True)],
+    "gradients of the layers": [("layer-gradients", False)],
+    "gradients of the root": [("root-gradients", False)],
+    "gradients in buckets": [("buckets", False)],
+    "updated weights": [("resident", False)],
+    "gradients of all weights": [("rank-gradients", False)],
+    "weights of this rank": [("rank-weights", False)],
+    "gradients of all experts": [("expert-gradients", False)],
+    "experts of this rank": [("expert-weights", False)],
+}
+
+
+def _dtype_width(book: Book, dtype: str) -> Formula:
+    return known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
+
+
+@rule("time.moved.*")
+def _moved(book: Book, name: str) -> Explanation:
+    """What one transfer moves; spaces in its name are dashes in the path."""
+    name = name.replace("-", " ")
+    copies, weights = book.timed.copies, "time.updated.parameters"
+    gpus = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
+    if name in PIECES:
+        formula = total([
+            book.at(f"time.states.{state}") / (_reached(book) if "grad" in state else _layers(book))
+            if share
+            else book.at(f"time.states.{state}")
+            for state, share in PIECES[name]
+        ])  # fmt: skip
+    elif name == "gradients":
+        formula = book.at(weights) * _dtype_width(book, copies.reduced)
+    elif name == "weights":
+        formula = book.at(weights) * _dtype_width(book, copies.resident)
+    elif name in (there := pieces(book.plan, book.timed)):
+        rows = [(r, times * r.copies) for group, times in there[name] for r in group.rows]
+        formula = total([
+            width(r.dtype) * shape(book, r.shape, book.amounts) * count(int(times))
+            for r, times in rows
+            if times
+        ])  # fmt: skip
+    elif name == "weights on NVMe":
+        half = width(copies.compute) * shape(book, (SWAPPED,), book.amounts)
+        formula = half * gpus
+    elif name == "weights, gradients and states":
+        formula = book.at(weights) * gpus * constant(constants.HOST_ADAM_BYTES)
+    else:
+        formula = book.at("time.states.optimizer") * gpus
+        if swaps_another(book.timed):
+            formula = formula + book.at(weights) * gpus * _dtype_width(book, "fp32")
+    return about(name.capitalize(), "bytes", formula, "Each time it is moved.")
+
+
+def _reached(book: Book) -> Formula:
+    """Layers that backward reaches, or 1 where it reaches none."""
+    layers = max(1, layers_reached(book.timed))
+    if layers == sum(book.timed.grouped):
+        return _layers(book)
+    source = "the plan: train.frozen, or layers whose result nobody reads"
+    return known("layers that backward reaches", layers, source=source)
+
+
+def _layers(book: Book) -> Formula:
+    return known(
+        "layers", sum(book.timed.grouped), source=f"config.json of {book.plan.architecture.label}"
+    )
+
+
+@rule("time.transfers.*")
+def _transfer_itself(book: Book, i: str) -> Explanation:
+    return book.explain(f"time.transfers.{i}.seconds")
+
+
+TRANSFERRED = "bytes|seconds|exposed_seconds|hides_at_bandwidth|hides_at_micro_batch"
+
+
+@rule(f"time.transfers.*.{TRANSFERRED}|each_seconds|cover")
+def _transfer(book: Book, i: str, field: str) -> Explanation:
+    move, link = _moves(book)[int(i)]
+    base = f"time.transfers.{i}"
+    what = f"{move.name[0].upper()}{move.name[1:]}, over {LABELS[link]}"
+    times = known("times in a step", int(move.times), note="layers and micro-batches",
+                  source="the schedule of the framework")  # fmt: skip
+    pieces = _pieces(book, move)
+    if field == "bytes":
+        return about(what, "bytes", times * total(pieces), "Bytes in one step.")
+    if field == "each_seconds":
+        return about(f"{what}, each", "seconds", _each(book, move, link, pieces), "One of them.")
+    if field == "cover":
+        formula = _cover(book, move)
+        return about(f"Hidden behind: {move.hidden_by}", "seconds", formula, "", value=0.0)
+    if field == "seconds":
+        formula = times * book.at(f"{base}.each_seconds", "seconds each")
+        return about(what, "seconds", formula, "Busy seconds in one step.")
+    cover = book.at(f"{base}.cover", move.hidden_by)
+    if field == "hides_at_bandwidth":
+        if move.cover <= 0:
+            raise LookupError
+        formula = total(pieces) / cover
+        meaning = "At this many bytes a second nothing of it would be waited for."
+        return about(f"{what}: where it hides", "B/s", formula, meaning)
+    if field == "hides_at_micro_batch":
+        if not outgrown(move):
+            raise LookupError
+        each = book.at(f"{base}.each_seconds", "seconds each")
+        formula = book.at("plan.train.micro_batch") * each / cover
+        meaning = (
+            "From this micro-batch on nothing of it would be waited for, if a sequence takes as "
+            "long as now: what hides it grows with the batch, what is moved does not."
+        )
+        return about(f"{what}: the micro-batch that hides it", "sequences", formula, meaning)
+    if link != move.slowest:
+        formula = known("another link is slower", 0.0, "seconds", source="links work side by side")
+    elif not move.cover:
+        formula = times * book.at(f"{base}.each_seconds", "seconds each")
+    else:
+        each = book.at(f"{base}.each_seconds", "seconds each")
+        formula = at_least_zero(each - cover)
+        if move.axis:
+            formula = formula + constant(constants.CONTENTION) * smallest(each, cover)
+        formula = times * formula
+    return about(f"{what}, exposed", "seconds", formula, "What the step waits for.")
+
+
+def _pieces(book: Book, move: Move) -> list[Formula]:
+    """Bytes of what a transfer moves each time."""
+    if not move.shapes:
+        return [book.at(f"time.moved.{name.replace(' ', '-')}", name) for name in move.pieces]
+    return [width(dtype) * shape(book, of, book.amounts) for of, dtype in move.shapes]
+
+
+def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
+    """Seconds of one transfer over one link."""
+    if move.axis:
+        ranks, stride = group(book.plan, move.axis)
+        if move.kind == ALL_REDUCE:
+            both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
+            return both * ring(book, total(pieces), link, ranks, stride, move.kind)
+        return total([ring(book, piece, link, ranks, stride, move.kind) for piece in pieces])
+    share = constant(constants.LINK_EFFICIENCY)
+    if link == "dram":
+        rate = book.at("hardware.dram_bandwidth") * constant(constants.HBM_EFFICIENCY)
+        return total(pieces) / rate
+    if link == "nvme":
+        ways = NVME_WAYS.get(move.name, ("read", "write"))
+        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in ways]
+        return total([p / rate for p, rate in zip(pieces, rates, strict=True)])
+    return total(pieces) / (book.at("hardware.pcie_bandwidth") * share)
+
+
+def ring(
+    book: Book, moved: Formula, link: str, group: int, stride: int = 1, kind: str = ALL_GATHER
+) -> Formula:
+    """Seconds of one collective over a group, as communication.Links has it."""
+    plan = book.plan
+    over = Links.of(plan, group, stride)
+    ranks = known("ranks", group, source="the plan: cluster.gpus", note="of the group")
+    latency = constant(constants.COLLECTIVE_LATENCY)
+    inside = known("of them in a fast domain", over.inside, source="how ranks are numbered")
+    if link == "network":
+        rate = network(book) * constant(constants.COLLECTIVE_EFFICIENCY)
+        if over.inside > 1:
+            rate = rate * inside
+    else:
+        rate = fast(book, over.inside, stride, kind)
+    if kind == SEND:
+        return moved / rate + latency
+    if kind == ALL_TO_ALL and link == "nvlink":
+        return moved * (inside - 1) / ranks / rate + latency * log2(ranks)
+    if kind == ALL_TO_ALL:
+        return moved * inside * (ranks - inside) / ranks / rate + latency * log2(ranks)
+    return moved * (ranks - 1) / ranks / rate + latency * log2(ranks)
+
+
+def fast(book: Book, inside: int, stride: int, kind: str = ALL_GATHER) -> Formula:
+    """B/s of one GPU to its group in a fast domain, as communication.Links has it."""
+    plan, gpu = book.plan, book.plan.accelerator
+    rate = whole_fast(book) * constant(constants.COLLECTIVE_EFFICIENCY)
+    joined = topology.inside(plan.node, inside, stride, plan.cluster.gpus)
+    used = joined.next if kind == SEND else joined.used
+    wired = f"{plan.node.label}: wiring {plan.node.wiring}"
+    if used != joined.links:
+        stay = known("links that stay in the group", used, source=wired)
+        rate = rate * stay / known("links of one GPU", joined.links, source=gpu.label)
+    if kind == ALL_TO_ALL and joined.spread != 1:
+        rate = rate * known("of them kept busy, as bytes take several hops", joined.spread,
+                            source="the longest axis of the group's part of the torus")  # fmt: skip
+    return rate
+
+
+def whole_fast(book: Book) -> Formula:
+    """B/s of all fast links of one GPU: communication.fast_rate."""
+    gpu = book.plan.accelerator
+    if not gpu.peer_bandwidth:
+        return book.at("hardware.pcie_bandwidth")
+    rate = book.at("hardware.peer_bandwidth")
+    if gpu.peer_payload != 1:
+        rate = rate * book.at("hardware.peer_payload")
+    return rate if gpu.peer_access else rate * constant(constants.THROUGH_HOST)
+
+
+def network(book: Book) -> Formula:
+    """B/s that one GPU has of its host's network: Plan.network_per_gpu."""
+    node = book.plan.node
+    gpus = node.gpus if node.network_of_each else book.plan.gpus_in_node
+    rate = book.at("hardware.network_bandwidth")
+    if gpus == 1:
+        return rate
+    source = node.label if node.network_of_each else "the plan"
+    return rate / known("GPUs of a node", gpus, source=source)
+
+
+def _cover(book: Book, move: Move) -> Formula:
+    """Seconds of one transfer that something else hides."""
+    hidden_by = move.hidden_by
+    if move.behind:
+        count, of = move.behind
+        dtype = matmul_dtype(book.timed)
+        return count * shape(book, of, book.amounts) / reached(book, dtype, move.kernel)
+    if hidden_by == CHUNK_FORWARD:
+        virtual = known("virtual stages", book.plan.parallel.virtual_stages, source="the plan")
+        batches = book.at("plan.train.grad_accumulation", "micro-batches")
+        return book.at("time.layers.forward") / (virtual * batches)
+    batches = book.at("plan.train.grad_accumulation", "micro-batches")
+    layers = _layers(book)
+    if hidden_by in (LAYER_FORWARD, LAYER_BACKWARD):
+        if hidden_by == LAYER_BACKWARD:
+            return book.at("time.layers.backward") / (_reached(book) * batches)
+        return book.at("time.layers.forward") / (layers * batches)
+    if hidden_by in (ONE_BACKWARD, ALL_BACKWARD):
+        return book.at("time.layers.backward") / batches
+    if hidden_by == BATCH_FORWARD:
+        return book.at("time.layers.forward") / batches
+    if hidden_by == BATCH_BACKWARD:
+        return book.at("time.layers.backward") / batches
+    if hidden_by == LAST_BACKWARD:
+        backward = [book.at(f"time.phases.{p}") for p in ("recompute", "backward")]
+        waited = [book.at(f"time.exposed.{link}") for link in WAITING["communication"]]
+        return total([total(backward) / batches, *waited])
+    if hidden_by == HOST_STEP:
+        i = next(i for i, (_, link) in enumerate(_moves(book)) if link == "dram")
+        return book.at(f"time.transfers.{i}.each_seconds")
+    return known(NOTHING, 0.0, "seconds", source=hidden_by)
+
+
+@rule("time.layers.forward|backward")
+def _in_layers(book: Book, way: str) -> Explanation:
+    phases = ("forward",) if way == "forward" else ("backward", "recompute")
+    operations = [
+        book.at(f"time.operations.{i}.seconds")
+        for i, o in enumerate(book.time.operations)
+        if o.phase in phases and o.name.startswith(OF_LAYERS)
+    ]
+    return about(f"{way.capitalize()} of all layers", "seconds", _ordered(operations))
+
+
+def _ordered(of: list[Formula]) -> Formula:
+    return total(sorted(of, key=lambda f: -f.value))
+
+
+@rule("time.step_seconds")
+def _step(book: Book) -> Explanation:
+    used = [n for n, s in book.time.exposed.items() if s]
+    found = [book.at(f"time.exposed.{name}") for name in used]
+    if book.time.bubble_seconds:
+        found.append(book.at("time.bubble_seconds"))
+    meaning = "One optimizer step of all its micro-batches: what each resource is waited for."
+    return about("Step time", "seconds", total(found), meaning)
+
+
+@rule("time.stage")
+def _stage(book: Book) -> Explanation:
+    steps = [book.at(f"time.stages.{k}.step") for k in range(len(book.time.stages))]
+    formula = decided(book.time.stage, "the stage whose step takes longest", *steps)
+    return about("Slowest pipeline stage", "", formula, "The one that a step waits for.")
+
+
+@rule("time.stages.*.step")
+def _stage_step(book: Book, k: str) -> Explanation:
+    stage = book.time.stages[int(k)]
+    meaning = "Its micro-batches, its waits for the other stages, its gradients and its optimizer."
+    if int(k) == book.time.stage:
+        formula = book.at("time.step_seconds")
+    else:
+        formula = known("step", stage.step, "seconds", certainty="measured",
+                        source="computed as that of the slowest stage is")  # fmt: skip
+    return about(f"Whole step, stage {k}", "seconds", formula, meaning)
+
+
+@rule("time.stages.*.rank")
+def _rank(book: Book, k: str) -> Explanation:
+    return about("Pipeline rank", "", known("rank", int(k), source="the plan: parallel.pp"))
+
+
+@rule("time.stages.*.forward|recompute|backward|communication|host")
+def _stage_part(book: Book, k: str, part: str) -> Explanation:
+    value = getattr(book.time.stages[int(k)], part)
+    source = "the operations of this stage, as those of the slowest are listed"
+    if part == "communication":
+        source = "what this stage sends for one micro-batch, beyond what hides it"
+    if part == "host":
+        source = "what its host takes for one micro-batch, beyond what its GPU takes"
+    formula = known(f"{part} of one micro-batch", value, "seconds", source=source,
+                    certainty="measured")  # fmt: skip
+    return about(f"{part.capitalize()}, stage {k}", "seconds", formula)
+
+
+@rule("time.stages.*.seconds|bubble")
+def _stage_seconds(book: Book, k: str, field: str) -> Explanation:
+    parts = ("forward", "recompute", "backward", "communication", "host")
+    whole = total([book.at(f"time.stages.{k}.{part}") for part in parts])
+    if field == "seconds":
+        return about(f"One micro-batch, stage {k}", "seconds", whole)
+    stage = book.time.stages[int(k)]
+    one = book.at(f"time.stages.{k}.seconds")
+    if stage.bubble != stage.seconds:
+        one = one - known(
+            "weights' gradients, moved into the bubble, twice", stage.seconds - stage.bubble,
+            "seconds", source="ZB-H1: (p - 1) (F + B - W), Qi et al. 2023", certainty="measured",
+        )  # fmt: skip
+    meaning = "What every other stage waits for, when a step begins and ends."
+    return about(f"Bubble that stage {k} makes", "seconds", one, meaning)
+
+
+@rule("time.bubble_seconds", "time.phases.bubble")
+def _bubble(book: Book) -> Explanation:
+    others = [k for k in range(len(book.time.stages)) if k != book.time.stage]
+    meaning = "The slowest stage waits: before its first micro-batch and after its last."
+    if not others:
+        return about("Pipeline bubble", "seconds", known("one stage", 0.0, "seconds",
+                     source="the plan: parallel.pp"), meaning)  # fmt: skip
+    formula = total([book.at(f"time.stages.{k}.bubble") for k in others])
+    if book.plan.parallel.virtual_stages > 1:
+        formula = formula / book.at("plan.parallel.virtual_stages", "virtual stages")
+    return about("Pipeline bubble", "seconds", formula, meaning)
+
+
+@rule("time.resources|exposed.*")
+def _seconds_of(book: Book, kind: str, name: str) -> Explanation:
+    return _resource(book, name, exposed=kind == "exposed")
+
+
+def _resource(book: Book, name: str, exposed: bool) -> Explanation:
+    if name == "host":
+        return _host_exposed(book) if exposed else _host_busy(book)
+    label, found = LABELS[name], []
+    for i, o in enumerate(book.time.operations):
+        if exposed and o.bound_by == name:
+            found.append(book.at(f"time.operations.{i}.seconds"))
+        elif not exposed and name in ("compute", "hbm"):
+            found.append(book.at(f"time.operations.{i}.{name}_seconds"))
+    for i, t in enumerate(book.time.transfers):
+        if t.link == name:
+            field = "exposed_seconds" if exposed else "seconds"
+            found.append(book.at(f"time.transfers.{i}.{field}"))
+    if exposed:
+        what, meaning = f"{label}, exposed", f"Seconds of a step in which {label} is waited for."
+    else:
+        what, meaning = f"{label}, busy", f"Seconds of a step in which {label} works."
+    return about(what, "seconds", _ordered(found), meaning)
+
+
+AHEAD = (
+    "the host runs ahead of the GPU, which waits only for what has not been started yet: a step "
+    "takes the longest way through both, the host up to some point and the GPU from there on"
+)
+
+
+@rule("time.starts.forward|backward|optimizer")
+def _starts(book: Book, phase: str) -> Explanation:
+    """Operations that the host starts in a step."""
+    what = f"Operations that the host starts, {phase}"
+    step, amounts = book.timed, book.amounts
+    if phase == host.OPTIMIZER:
+        if not book.time.starts[phase]:
+            formula = known("the host updates itself", 0.0, "", source="the plan: offload")
+            return about(what, "", formula)
+        each = host.optimizer_starts(step, amounts) / host.tensors(step, amounts)
+        formula = known("for each", each, source=f"the step of {step.optimizer.label}")
+        weights = known("weights that a GPU updates", host.tensors(step, amounts),
+                        source="the weights that are trained, each a tensor")  # fmt: skip
+        return about(what, "", weights * formula)
+    kernels = step.blocks.structure.kernels
+    found = []
+    for e in _executions(book):
+        each, by_expert = host.starts(e.work, kernels)
+        n = e.runs * (each + (by_expert * float(amounts.elements(host.STACK)) if by_expert else 0))
+        if n and (e.work.phase == host.FORWARD) == (phase == host.FORWARD):
+            sure = "exact" if each == 1 else "measured"
+            found.append(known(e.work.name, n, certainty=sure, source=f"{e.runs} runs"))
+    sent = {id(move): move for move, _ in _moves(book)}.values()
+    there = sum(m.times for m in sent if host.in_forward(m) == (phase == host.FORWARD))
+    if there:
+        times = known("transfers", there, source="what ranks send each other, and offload")
+        found.append(times * constant(constants.COLLECTIVE_STARTS))
+    return about(what, "", _ordered(found), "In all micro-batches of a step.", [host.SOURCE])
+
+
+@rule("time.host.forward|backward|optimizer")
+def _host_of(book: Book, phase: str) -> Explanation:
+    formula = book.at(f"time.starts.{phase}") * constant(constants.HOST_LAUNCH)
+    if book.plan.node.host_slowness != 1:
+        formula = formula * book.at("hardware.host_slowness")
+    return about(f"Host, {phase}", "seconds", formula, "In one step.")
+
+
+@rule("time.gpu.forward|backward")
+def _gpu_of(book: Book, phase: str) -> Explanation:
+    forward = phase == host.FORWARD
+    phases = (host.FORWARD,) if forward else (host.BACKWARD, "recompute")
+    found = [
+        book.at(f"time.operations.{i}.seconds")
+        for i, o in enumerate(book.time.operations)
+        if o.phase in phases
+    ]
+    for i, (move, link) in enumerate(_moves(book)):
+        inside = host.in_forward(move) if forward else host.in_backward(move)
+        if inside and link == move.slowest:
+            found.append(book.at(f"time.transfers.{i}.exposed_seconds"))
+    meaning = "Its operations, and what it waits for others meanwhile."
+    return about(f"GPU, {phase}", "seconds", _ordered(found), meaning)
+
+
+def _host_busy(book: Book) -> Explanation:
+    formula = total([book.at(f"time.host.{p}") for p in host.PHASES if book.time.starts[p]])
+    meaning = "Seconds of a step in which the host starts operations."
+    return about("Host, busy", "seconds", formula, meaning)
+
+
+def _host_exposed(book: Book) -> Explanation:
+    """As host.waited."""
+    forward, backward = (book.at(f"time.host.{p}") for p in (host.FORWARD, host.BACKWARD))
+    gpu_forward, gpu_backward = (book.at(f"time.gpu.{p}") for p in (host.FORWARD, host.BACKWARD))
+    behind = at_least_zero(forward + backward - (gpu_forward + gpu_backward))
+    formula = largest(behind, forward - gpu_forward)
+    if book.plan.train.grad_accumulation > 1:
+        batches = book.at("plan.train.grad_accumulation", "micro-batches")
+        formula = ((batches - 1) * behind + formula) / batches
+    if book.time.starts[host.OPTIMIZER]:
+        step = book.at(f"time.operations.{len(book.time.operations) - 1}.seconds", "optimizer step")
+        formula = formula + at_least_zero(book.at("time.host.optimizer") - step)
+    meaning = "Seconds of a step in which the GPU waits for the host to start something."
+    return about("Host, exposed", "seconds", formula, meaning, [AHEAD])
+
+
+@rule("time.hidden.*")
+def _hidden(book: Book, name: str) -> Explanation:
+    formula = at_least_zero(book.at(f"time.resources.{name}") - book.at(f"time.exposed.{name}"))
+    return about(f"{LABELS[name]}, hidden", "seconds", formula, "Behind other work.")
+
+
+@rule("time.phases.*")
+def _phase(book: Book, name: str) -> Explanation:
+    book.time.phases[name]
+    if name in WAITING:
+        found = [book.at(f"time.exposed.{link}") for link in WAITING[name]]
+    else:
+        found = [
+            book.at(f"time.operations.{i}.seconds")
+            for i, o in enumerate(book.time.operations)
+            if o.phase == name
+        ]
+    return about(name.capitalize(), "seconds", _ordered(found), "Seconds of a step.")
+
+
+@rule("time.bound_by")
+def _bound_by(book: Book) -> Explanation:
+    every = {name: book.at(f"time.exposed.{name}") for name in book.time.exposed}
+    return about("Bound by", "", whichever(every), "The resource that a step waits for longest.")
+
+
+@rule("time.hardware_flops|recompute_flops")
+def _all_flops(book: Book, field: str) -> Explanation:
+    found = [
+        book.at(f"time.operations.{i}.flops")
+        for i, o in enumerate(book.time.operations)
+        if (o.phase in PHASES if field == "hardware_flops" else o.phase == "recompute")
+    ]
+    what = "FLOPs that are run" if field == "hardware_flops" else "FLOPs run a second time"
+    return about(what, "FLOP", _ordered(found), "In one step, on one GPU.")
+
+
+@rule("time.traffic.*")
+def _traffic(book: Book, link: str) -> Explanation:
+    """Bytes that cross a link in one step."""
+    if link == "hbm":
+        count, field, part = len(book.time.operations), "hbm_bytes", "operations"
+    else:
+        count, field, part = len(book.time.transfers), "bytes", "transfers"
+    found = [
+        book.at(f"time.{part}.{i}.{field}")
+        for i in range(count)
+        if link == "hbm" or book.time.transfers[i].link == link
+    ]
+    return about(f"{LABELS[link]} traffic", "bytes", _ordered(found), "In one step.")
+
+
+@rule("time.tokens")
+def _tokens(book: Book) -> Explanation:
+    ranks = known(
+        "data-parallel ranks",
+        book.plan.dp,
+        source="the plan: cluster.gpus",
+        note="GPUs / (tp x pp x cp)",
+    )
+    names = ("micro_batch", "seq_len", "grad_accumulation")
+    batch, length, again = (book.at(f"plan.train.{name}") for name in names)
+    return about("Tokens of a step", "tokens", batch * length * again * ranks)
+
+
+@rule("time.tokens_per_second")
+def _tokens_per_second(book: Book) -> Explanation:
+    formula = book.at("time.tokens") / book.at("time.step_seconds")
+    return about("Tokens per second", "tokens/s", formula, "Of all GPUs together.")
+
+
+@rule("time.tokens_per_second_per_gpu")
+def _per_gpu(book: Book) -> Explanation:
+    formula = book.at("time.tokens_per_second") / book.at("plan.cluster.gpus")
+    return about("Tokens per second and GPU", "tokens/s", formula)
+
+
+@rule("time.parts.*")
+def _part_flops(book: Book, k: str) -> Explanation:
+    """Model FLOPs of one kind of block of a model of several stacks, in one micro-batch."""
+    part = parts(book.timed, book.amounts)[int(k)]
+    passes = known("forward, and twice that for backward", 3, source=PALM)
+    if part.passes == 1:
+        passes = known("forward alone", 1, source="nobody reads the result")
+    one = known("products with weights", part.products, "FLOP", source=DECLARED)
+    if part.attention:
+        source = f"{PALM}, with the tokens and the width of its stack"
+        one = one + known("attention", part.attention, "FLOP", source=source)
+    formula = passes * one
+    if part.times > 1:
+        config = f"config.json of {book.plan.architecture.label}"
+        formula = known("such blocks", part.times, source=config) * formula
+    return about(f"Model FLOPs: {part.name}", "FLOP", formula, "In one micro-batch, on one GPU.")
+
+
+@rule("time.model_flops")
+def _model_flops(book: Book) -> Explanation:
+    if book.plan.architecture.tower:
+        found = [book.at(f"time.parts.{k}") for k in range(len(parts(book.timed, book.amounts)))]
+        batches = book.at("plan.train.grad_accumulation")
+        meaning = "What the model itself needs in one step on one GPU, all stacks together."
+        return about("Model FLOPs", "FLOP", batches * _ordered(found), meaning, [PALM])
+    sizes, layers = book.amounts.sizes, []
+    passes = known("forward, and twice that for backward", 3, source=PALM)
+    frozen_passes = known("forward, and the input's gradient", 2, source="weights are frozen")
+    multiply = known("multiply and add", 2, source=PALM)
+
+    def dim(name: str) -> Formula:
+        return dimension(book, name, int(sizes[name]))
+
+    every = convention_layers(book.plan, book.timed, book.amounts)
+    for times, trained, frozen, reach, often in every:
+        of = known("matmul parameters of a layer", int(trained), "parameters",
+                   source="the weights of two dimensions: see parameters")  # fmt: skip
+        keys = known("keys in reach", int(reach), source="the sequence, or a sliding window")
+        forward = known("forward alone", 1, source="backward does not reach these layers")
+        again, fixed_again = (passes, frozen_passes) if often == 3 else (forward, forward)
+        one = again * (multiply * of + multiply * (dim("Q") + dim("VALUES")) * keys)
+        if frozen:
+            fixed = known("frozen matmul parameters of a layer", int(frozen), "parameters",
+                          source="the weights of two dimensions: see parameters")  # fmt: skip
+            one = one + fixed_again * (multiply * fixed)
+        layers.append(
+            known("layers", int(times), source=f"config.json of {book.plan.architecture.label}")
+            * one
+        )
+    ends = frozen_passes if head_is_frozen(book.plan) else passes
+    head = ends * (multiply * dim("EMBED") * dim("VOCAB"))
+    batches = book.at("plan.train.grad_accumulation")
+    summed = layers if book.plan.architecture.image else [head, *layers]
+    formula = batches * dim("B") * dim("S") * total(summed)
+    if sharing(book.plan) > 1:
+        formula = formula / known("GPUs that share a micro-batch", sharing(book.plan),
+                                  source="the plan: tp x pp x cp")  # fmt: skip
+    meaning = (
+        "What the model itself needs in one step on one GPU: the convention that MFU counts by."
+    )
+    return about("Model FLOPs", "FLOP", formula, meaning, [PALM])
+
+
+PALM = "PaLM, Chowdhery et al. 2022, appendix B: 2 per parameter and token, 4 x width x sequence"
+
+
+@rule("time.mfu|hfu")
+def _utilization(book: Book, which: str) -> Explanation:
+    peak = book.at(f"hardware.peak_flops.{peak_dtype(book.timed)}")
+    work = book.at("time.model_flops")
+    if which == "hfu":
+        work = work + book.at("time.recompute_flops")
+    name = {"mfu": "Model FLOPs utilization", "hfu": "Hardware FLOPs utilization"}[which]
+    counted = "not counted" if which == "mfu" else "counted"
+    formula = work / (book.at("time.step_seconds") * peak)
+    return about(name, "share", formula, f"Share of the peak that is useful; recompute {counted}.")

@@ -1,0 +1,337 @@
+"""Offload: what rests in host DRAM and on NVMe, per node, and what crosses PCIe, DRAM and NVMe.
+
+DeepSpeed as 0.19.2 allocates it (runtime/zero/stage_1_and_2.py, stage3.py and
+runtime/swap_tensor). FSDP2's parameters as CPUOffloadPolicy keeps them: with their gradients and
+states. An optimizer on the host elsewhere as ZeRO-Offload describes it. Activations as
+torch.autograd.graph.save_on_cpu and the checkpoints that DeepSpeed and torchtune put on the host:
+what layers leave for their backward rests in pinned memory. The loader as torch.utils.data has it.
+
+Every GPU of a node is counted as if it were on the pipeline stage that needs the most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from memcore.hardware import constants
+from memcore.plan.plan import Plan
+from memcore.report import OperationTime
+from memcore.step.states import DEEPSPEED
+from memcore.step.step import Alive, Step, kept_of_layers, optimizer_states
+from memcore.tape.dims import (
+    GROUP,
+    HOSTED,
+    LARGEST,
+    PARAMETER_BUFFER,
+    STATE,
+    SUBGROUP,
+    SWAPPED,
+    B,
+    Factor,
+    S,
+    Shape,
+    flat,
+    of_stack,
+)
+from memcore.tape.ledger import Amounts, Group, Template
+from memcore.timing.communication import Move
+from memcore.timing.roofline import OF_LAYERS, by_phase
+from memcore.words.word import DTYPE_BYTES
+
+HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
+CPU_POLICY = "torch.distributed.fsdp.CPUOffloadPolicy(pin_memory=True)"
+SAVED_ON_CPU = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
+LOADER = "torch.utils.data.DataLoader: prefetch_factor batches for each worker"
+BATCH = ("input_ids", "attention_mask", "labels")  # of text
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A row of another tier: so many of it per node."""
+
+    template: Template
+    times: int
+    tier: str
+
+
+def resting(plan: Plan, step: Step) -> list[Resting]:
+    """Every row in host DRAM and on NVMe."""
+    return [
+        *_states(plan, step),
+        *_parameters(plan, step),
+        *_activations(plan, step),
+        *_loader(plan),
+    ]
+
+
+def _rows(
+    plan: Plan,
+    alive: Iterable[tuple[Group, int]],
+    tier: str,
+    consumer: str,
+    source: str,
+    suffix: str = "",
+    why: str = "",
+    certainty: str = "",
+    dtype: str = "",
+    lifetime: str = "always",
+) -> list[Resting]:
+    """Rows that a GPU would have, in another tier, for every GPU of a node."""
+    return [
+        Resting(
+            Template(
+                r.name + suffix, consumer, r.shape, dtype or r.dtype, lifetime, why or r.why,
+                source, certainty or r.certainty,
+            ),
+            int(times) * r.copies * plan.gpus_in_node,
+            tier,
+        )
+        for group, times in alive
+        for r in group.rows
+    ]  # fmt: skip
+
+
+def _buffer(
+    plan: Plan, name: str, size: Factor, dtype: str, why: str, consumer: str = "workspace",
+    times: int = 1, tier: str = "dram",
+) -> Resting:  # fmt: skip
+    """One flat buffer of every GPU's process."""
+    template = Template(name, consumer, (size,), dtype, "always", why, DEEPSPEED)
+    return Resting(template, times * plan.gpus_in_node, tier)
+
+
+def _states(plan: Plan, step: Step) -> list[Resting]:
+    if step.offload == "none":
+        return []
+    if plan.train.framework == "deepspeed":
+        return _deepspeed_states(plan, step)
+    place = "nvme" if step.offload == "nvme" else "dram"
+    states = "optimizer_states"
+    rows = _rows(plan, optimizer_states(step), place, states, HOST)
+    hosted = step.offload_parameters != "none"
+    if not step.copies.master and step.copies.resident == "fp32" and not hosted:
+        why = "fp32 copy that the host updates"
+        rows += _rows(plan, step.every("updated"), place, states, HOST, ".master", why)
+    reduced, suffix = step.every("updated"), ".grad (pinned)"
+    dtype = step.copies.reduced
+    if hosted:
+        why = "reduced gradients go where the parameters are"
+        return rows + _rows(plan, reduced, "dram", "gradients", CPU_POLICY, suffix, why, "", dtype)
+    why = "gradients staged for the host's step"
+    return rows + _rows(plan, reduced, "dram", states, HOST, suffix, why, "assumed", dtype)
+
+
+def _deepspeed_states(plan: Plan, step: Step) -> list[Resting]:
+    """Stages 1 and 2 keep everything in DRAM, gradients in a 16-bit copy each while they
+    accumulate. Stage 3 keeps 16-bit gradients besides; on NVMe, its fp32 states and gradients are
+    swapped through buffers as large as a sub-group."""
+    t, half = plan.train, step.copies.compute
+    states, part = "optimizer_states", flat((GROUP,), STATE)
+    place = "nvme" if step.offload == "nvme" else "dram"
+    rows = _rows(plan, optimizer_states(step), place, states, DEEPSPEED)
+    why = "what the host's step reads"
+    rows.append(_buffer(plan, "gradients (fp32)", part, "fp32", why, "gradients", 1, place))
+    if step.zero == 3:
+        why = "grad_partitions_flat_buffer (pinned)"
+        rows.append(_buffer(plan, "gradients", part, half, why, "gradients"))
+        if place == "nvme":
+            why = "what states and gradients are swapped through (pinned)"
+            n = t.offload_optimizer_buffers
+            rows.append(_buffer(plan, "swap buffers of the optimizer", SUBGROUP, "fp32", why,
+                                times=n))  # fmt: skip
+        return rows
+    why = "updated weights on their way to the GPU (pinned)"
+    rows.append(_buffer(plan, "weights, 16 bit", part, half, why))
+    why = "temp_grad_buffer_for_cpu_offload (pinned)"
+    rows.append(_buffer(plan, "gradient staging", LARGEST, half, why))
+    if t.grad_accumulation > 1:
+        why = "accumulated_grads_in_cpu: gradients summed up so far (pinned)"
+        rows.append(_buffer(plan, "accumulated gradients", part, half, why, "gradients"))
+    return rows
+
+
+def _parameters(plan: Plan, step: Step) -> list[Resting]:
+    if step.offload_parameters == "none":
+        return []
+    name = "parameters"
+    if plan.train.framework != "deepspeed":
+        return _rows(plan, step.every("resident"), "dram", name, CPU_POLICY, " (pinned)")
+    half, t = step.copies.compute, plan.train
+    why = "this rank's part of the weights (pinned)"
+    if step.offload_parameters == "cpu":
+        return [_buffer(plan, "weights", flat((GROUP,), STATE), half, why, name)]
+    why = "weights that offload_param keeps in DRAM: max_in_cpu (pinned)"
+    swap = "what weights are swapped through: buffer_count x buffer_size (pinned)"
+    return [
+        _buffer(plan, "weights", HOSTED, half, why, name),
+        _buffer(plan, "weights", SWAPPED, half, "this rank's other weights", name, tier="nvme"),
+        _buffer(plan, "swap buffers of the weights", PARAMETER_BUFFER, half, swap,
+                times=t.offload_param_buffers),
+    ]  # fmt: skip
+
+
+def _activations(plan: Plan, step: Step) -> list[Resting]:
+    """What layers leave for their backward, of every forward that waits for it."""
+    if step.offload_activations == "none":
+        return []
+    lifetime = "its forward to its backward"
+    left = [(group, times * (1 + step.waiting)) for group, times in kept_of_layers(step)]
+    return _rows(plan, left, "dram", "activations", SAVED_ON_CPU, " (pinned)", lifetime=lifetime)
+
+
+def batches_ahead(plan: Plan) -> int:
+    """Batches that a loader holds: one at least, prefetch_factor of each worker's."""
+    t = plan.train
+    return max(1, t.loader_workers * t.loader_prefetch)
+
+
+def _loader(plan: Plan) -> list[Resting]:
+    pinned = plan.train.loader_pin_memory
+    why = "batches fetched ahead" + (", copied to pinned memory" if pinned else "")
+    return [
+        Resting(
+            Template(f"batch.{name}", "workspace", shape, dtype, "fetched to used", why, LOADER),
+            batches_ahead(plan) * plan.gpus_in_node,
+            "dram",
+        )
+        for name, shape, dtype in _batch(plan)
+    ]
+
+
+def _batch(plan: Plan) -> list[tuple[str, Shape, str]]:
+    """What one GPU reads in a step: name, shape and dtype, as Hugging Face's collators make it."""
+    model = plan.architecture
+    text: list[tuple[str, Shape, str]] = [(name, (B, S), "int64") for name in BATCH]
+    if model.stack_before == "encoder":  # which reads all of it but the labels
+        read = of_stack("encoder", S)
+        return [(name, (B, S if name == "labels" else read), "int64") for name in BATCH]
+    image = model.image or (model.tower.image if model.tower else None)
+    if not image:
+        return text
+    pixels = (image.channels, image.height, image.width)
+    if model.image:  # it reads nothing else
+        return [("pixel_values", (B, *pixels), "fp32"), ("labels", (B,), "int64")]
+    return [*text, ("pixel_values", (B, plan.train.images, *pixels), "fp32")]
+
+
+NVME_WAYS = {"weights from NVMe": ("read",), "weights to NVMe": ("write",)}  # of one way alone
+NOTHING = "nothing"
+LAST_BACKWARD = "the last backward"
+HOST_STEP = "the host's optimizer step"
+BATCH_FORWARD = "forward of one batch"
+BATCH_BACKWARD = "backward of one batch, its layers"
+
+
+def pieces(plan: Plan, step: Step) -> dict[str, Alive]:
+    """What parameters and activations move each time, by name: rows of one GPU."""
+    found: dict[str, Alive] = {}
+    if step.offload_parameters != "none":
+        found["shards on the host"] = step.every("resident")
+    if step.offload_activations != "none":
+        found["activations of the layers"] = kept_of_layers(step)
+    return found
+
+
+def moves(
+    plan: Plan,
+    step: Step,
+    amounts: Amounts,
+    operations: list[OperationTime],
+    cover: float,
+    weights: float,
+) -> list[Move]:
+    """What offload moves in one step. Gradients of the `weights` that this GPU updates leave while
+    the last backward runs and waits for its links: `cover` seconds."""
+    if {step.offload, step.offload_parameters, step.offload_activations} == {"none"}:
+        return []
+    batches = plan.train.grad_accumulation
+    rate = plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
+
+    def copied(name: str, piece: str, times: float, hidden: float, by: str) -> Move:
+        n = float(amounts.alive(moved[piece]))
+        return Move(name, {piece: n}, {"pcie": over(n, rate)}, times, hidden, by)
+
+    moved = pieces(plan, step)
+    inner = [o for o in operations if o.name.startswith(OF_LAYERS)]
+    of = by_phase(inner)
+    forward, backward = of["forward"] / batches, (of["recompute"] + of["backward"]) / batches
+    found = _optimizer_moves(plan, step, amounts, cover, weights)
+    if step.offload_parameters != "none":
+        piece = "shards on the host"
+        found.append(copied("weights to GPU, forward", piece, batches, forward, BATCH_FORWARD))
+        if step.reshards:
+            name = "weights to GPU, backward"
+            found.append(copied(name, piece, batches, backward, BATCH_BACKWARD))
+    if step.offload_activations != "none":
+        piece = "activations of the layers"
+        found.append(copied("activations to host", piece, batches, 0.0, NOTHING))
+        found.append(copied("activations from host", piece, batches, 0.0, NOTHING))
+    if step.offload_parameters == "nvme":
+        n = float(amounts.bytes((SWAPPED,), step.copies.compute)) * plan.gpus_in_node
+        share = constants.LINK_EFFICIENCY.middle
+        read = over(n, plan.node.nvme_read_bandwidth * share)
+        write = over(n, plan.node.nvme_write_bandwidth * share)
+        found += [
+            Move("weights from NVMe", {"weights on NVMe": n}, {"nvme": read}, 2 * batches, 0.0,
+                 NOTHING),
+            Move("weights to NVMe", {"weights on NVMe": n}, {"nvme": write}, 1, 0.0, NOTHING),
+        ]  # fmt: skip
+    return found
+
+
+def _optimizer_moves(
+    plan: Plan, step: Step, amounts: Amounts, cover: float, weights: float
+) -> list[Move]:
+    """What an optimizer on the host moves in one step."""
+    if step.offload == "none":
+        return []
+    share = constants.LINK_EFFICIENCY.middle
+    node, gpus = plan.node, plan.gpus_in_node
+    pcie = plan.node.pcie_bandwidth * share
+    down = weights * DTYPE_BYTES[step.copies.reduced]
+    up = weights * DTYPE_BYTES[step.copies.resident]
+    moved = weights * gpus * constants.HOST_ADAM_BYTES.middle
+    update = over(moved, node.dram_bandwidth * constants.HBM_EFFICIENCY.middle)
+    hosted = step.offload_parameters != "none"
+    times = plan.train.grad_accumulation if hosted else 1
+    found = [
+        Move(
+            "gradients to host", {"gradients": down}, {"pcie": over(down, pcie)}, times, cover,
+            LAST_BACKWARD,
+        ),
+        Move(
+            "host optimizer step", {"weights, gradients and states": moved}, {"dram": update}, 1,
+            0.0, NOTHING,
+        ),
+    ]  # fmt: skip
+    if not hosted:
+        up_again = Move(
+            "weights from host", {"weights": up}, {"pcie": over(up, pcie)}, 1, 0.0, NOTHING
+        )
+        found.insert(1, up_again)
+    if step.offload == "nvme":
+        states = float(amounts.alive(optimizer_states(step))) * gpus
+        if swaps_another(step):
+            states += weights * gpus * DTYPE_BYTES["fp32"]
+        read = over(states, node.nvme_read_bandwidth * share)
+        write = over(states, node.nvme_write_bandwidth * share)
+        found.append(
+            Move(
+                "optimizer states from and to NVMe",
+                {"states read": states, "states written": states},
+                {"nvme": read + write}, 1, update, HOST_STEP,
+            )
+        )  # fmt: skip
+    return found
+
+
+def swaps_another(step: Step) -> bool:
+    """Whether 4 bytes a weight are swapped beside the states: a master copy that they lack, or
+    DeepSpeed's fp32 gradients."""
+    return not step.copies.master or step.schedule is not None
+
+
+def over(moved: float, bandwidth: float) -> float:
+    return moved / bandwidth if bandwidth else math.inf

@@ -1,0 +1,218 @@
+"""Steps: a plan's words as the Step of each pipeline stage, and the sizes of its dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.frameworks import deepspeed
+from memcore.frameworks.ddp import whole_model
+from memcore.frameworks.fsdp2 import sharded_layers
+from memcore.frameworks.megatron import megatron_buffers
+from memcore.models.blocks import Blocks, build, structure_of
+from memcore.models.families import FAMILIES
+from memcore.models.stack import Layers, layers_of
+from memcore.plan.plan import Plan
+from memcore.step import pipeline
+from memcore.step.step import Step, interned
+from memcore.tape.dims import Number, ceil_div, derive
+from memcore.tape.kinds import FULL
+from memcore.tape.structure import (
+    FIRST,
+    HEAD,
+    OWN,
+    SEQUENCE,
+    TENSOR,
+    Adapters,
+    Depths,
+    Narrow,
+    Structure,
+)
+from memcore.words.optimizers import OPTIMIZERS
+from memcore.words.precision import COPIES, eight_bit
+from memcore.words.training import (
+    ADAPTERS,
+    CHECKPOINTING,
+    EMBEDDINGS,
+    KEEPS_LIKE,
+    LAYER,
+    LOWER,
+    NO_LAYER,
+    OPERATIONS,
+)
+
+SCHEDULES = {
+    "pytorch": whole_model,
+    "megatron": whole_model,
+    "fsdp2": sharded_layers,
+    "deepspeed": deepspeed.instants,
+}
+VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
+
+
+def step_of(plan: Plan, stage: int = 0) -> Step:
+    """The words of a plan that decide its schedule on one pipeline stage."""
+    return _stage(plan, stage, *_model_of(plan))
+
+
+def steps_of(plan: Plan) -> list[Step]:
+    """The same of every pipeline stage."""
+    model = _model_of(plan)
+    return [_stage(plan, stage, *model) for stage in range(plan.parallel.pp)]
+
+
+def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
+    """The model's blocks as the plan runs them, and its whole stack of layers."""
+    t, p = plan.train, plan.parallel
+    copies = COPIES[t.framework, t.precision]
+    again = CHECKPOINTING[t.checkpointing].recompute
+    model = plan.architecture
+    if p.pp > 1 and model.traits.tied_embeddings:  # the last stage has a copy of its own
+        model = replace(model, traits=replace(model.traits, tied_embeddings=False))
+    parallel = "" if p.tp == 1 else SEQUENCE if p.sequence_parallel else TENSOR
+    structure = structure_of(
+        model,
+        KEEPS_LIKE.get(t.attention, t.attention),
+        t.kernels,
+        t.cross_entropy,
+        copies.compute,
+        copies.autocast,
+        parallel=parallel,
+        exchanges=p.ep > 1,
+        gathers=p.etp > 1,
+        adapters=adapters_of(plan),
+        narrow=narrow_of(plan),
+        depths=depths_of(plan),
+        frozen=frozen_of(plan),
+        table=t.embedding_gradient,
+        again=bool(again) and FAMILIES[model.family].carries,
+        reached=bool(frozen_of(plan)) and again in (OPERATIONS, LAYER),
+        regathers=copies.reduced if p.ep > 1 and t.framework == "fsdp2" else "",
+    )
+    leads = _leads(structure)
+    held = max(model.layers - t.trained_layers, 0) if t.frozen == LOWER else 0
+    kinds, stack = layers_of(model, again, t.checkpoint_every, leads, held)
+    return build(structure, kinds), stack
+
+
+def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
+    t, p = plan.train, plan.parallel
+    layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
+    running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
+    return interned(
+        Step(
+            schedule=SCHEDULES[t.framework],
+            blocks=blocks,
+            copies=COPIES[t.framework, t.precision],
+            optimizer=OPTIMIZERS[t.optimizer],
+            layers=layers,
+            keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
+            sharded=t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3),
+            reshards=t.zero == 3,
+            replicas=t.framework == "pytorch" and plan.dp > 1,
+            accumulated=t.framework == "megatron",
+            offload=t.offload_optimizer,
+            offload_parameters=t.offload_parameters,
+            offload_activations=t.offload_activations,
+            flat=t.framework == "deepspeed",
+            buffers=megatron_buffers if t.framework == "megatron" else None,
+            zero=t.zero,
+            buckets=deepspeed.buckets(t.overlap_comm, t.zero),
+            running=running,
+            first=stage == 0,
+            last=stage == p.pp - 1,
+            waiting=pipeline.in_flight(plan, stage) - 1,
+            losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
+            average=t.ema,
+            to_end=t.early_stop == "off" or (t.early_stop == "auto" and t.framework == "megatron"),
+        )
+    )
+
+
+def _leads(structure: Structure) -> bool:
+    """Whether nothing before the first layer is trained, so that its input needs no gradient."""
+    if structure.frozen:
+        return not structure.reached
+    a = structure.adapters
+    projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
+    return a is not None and not a.inputs and not (projected and a.targets == "all-linear")
+
+
+def frozen_of(plan: Plan) -> str:
+    """Which blocks besides layers are frozen, as Structure has it."""
+    t = plan.train
+    if t.frozen == NO_LAYER:
+        return ""
+    every = t.frozen == LOWER and t.trained_layers == 0
+    return LOWER if every else EMBEDDINGS
+
+
+def narrow_of(plan: Plan) -> Narrow | None:
+    """What Transformer Engine's linear layers have in 8 bits on the plan's GPU."""
+    how = eight_bit(plan.train.framework, plan.train.precision)
+    return Narrow(how, bool(how.block) or not plan.accelerator.any_layout_fp8) if how else None
+
+
+def adapters_of(plan: Plan) -> Adapters | None:
+    """What the plan's adapters decide about which tensors exist, if it has any."""
+    t = plan.train
+    if t.adapter == "none":
+        return None
+    compute = COPIES[t.framework, t.precision].compute
+    # FSDP2 casts every weight of a layer to one dtype; elsewhere adapters keep theirs.
+    own = t.adapter_dtype == "fp32" and t.framework == "pytorch"
+    return Adapters(
+        t.lora_targets,
+        "fp32" if own else compute,
+        own,
+        t.lora_dropout > 0,
+        ADAPTERS[t.adapter].quantized,
+        CHECKPOINTING[t.checkpointing].recompute in (OPERATIONS, LAYER),
+    )
+
+
+def depths_of(plan: Plan) -> Depths | None:
+    """What the plan's multi-token prediction decides about which tensors exist, if it has any."""
+    t, model = plan.train, plan.architecture
+    if not t.mtp_layers:
+        return None
+    tied, stages = model.traits.tied_embeddings, plan.parallel.pp
+    table = FIRST if stages == 1 else HEAD if tied else OWN
+    kind = model.kinds[-1] if model.kinds else FULL
+    again = CHECKPOINTING[t.checkpointing].recompute
+    return Depths(t.mtp_layers, kind, again, table)
+
+
+def training_sizes(plan: Plan) -> dict[str, Number]:
+    """The plan's sizes with those of its sharding and those that follow."""
+    sizes = plan.sizes()
+    complete(sizes, plan)
+    return sizes
+
+
+def complete(sizes: dict[str, Number], plan: Plan) -> None:
+    """Add to a plan's sizes, or to a sweep's, what follows from its words and from the others.
+
+    SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states, and EDP:
+    those of one expert.
+    """
+    t = plan.train
+    sharded = t.zero >= {"fsdp2": 2, "deepspeed": 3}.get(t.framework, 4)
+    ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
+    if plan.parallel.shard_group:
+        ranks = plan.parallel.shard_group + 0 * ranks
+    sizes["SHARD"] = ranks if sharded else 1
+    partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
+    sizes["STATE"] = ranks if partitioned else 1
+    # Each expert is on one of EP ranks, taken from all that run the same layers.
+    holders = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"])
+    sizes["EDP"] = holders if sharded or t.zero == 1 else 1
+    sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
+    sizes["SMS"] = plan.accelerator.sms
+    if t.framework == "megatron":
+        whole = VOCAB_MULTIPLE * sizes["TP"]
+        sizes["VOCAB"] = ceil_div(sizes["VOCAB"], whole) * whole
+    derive(sizes)
+    if t.framework == "deepspeed":
+        deepspeed.complete(sizes, plan.train, step_of(plan))
+    else:
+        sizes |= dict.fromkeys((d.name for d in deepspeed.DIMENSIONS), 0)

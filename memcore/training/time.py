@@ -1,0 +1,150 @@
+"""Training time: what one optimizer step costs on one GPU, what hides behind what, and why.
+
+A pipeline takes the time of its slowest stage for every micro-batch, and that of the other stages
+once: until the first micro-batch arrives and after the last has left. Then each stage updates its
+own weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from memcore.plan.plan import Plan
+from memcore.report import OperationTime, Time, Transfer
+from memcore.step.step import Step
+from memcore.tape.ledger import Amounts
+from memcore.timing import host
+from memcore.timing.communication import Move
+from memcore.timing.roofline import Speed, by_phase, operation
+from memcore.training.convention import convention_flops
+from memcore.training.executions import peak_dtype, speed_of, started, updated
+from memcore.training.stages import Stage, bubble_seconds, stages
+from memcore.training.transfers import outgrown, with_ends
+from memcore.words.word import DTYPE_BYTES
+
+LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme", "host")
+
+
+@dataclass(slots=True)
+class _Traffic:
+    """Transfers so far, one for each link of each move, with busy and exposed seconds by link."""
+
+    transfers: list[Transfer] = field(default_factory=list)
+    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
+    exposed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
+
+    def add(self, move: Move, micro_batch: int) -> None:
+        for link, each in move.seconds.items():
+            shown = move.exposed if link == move.slowest else 0.0
+            self.busy[link] += each * move.times
+            self.exposed[link] += shown
+            self.transfers.append(
+                Transfer(
+                    move.name, link, move.bytes * move.times, each * move.times, shown,
+                    move.hidden_by, move.bytes / move.cover if move.cover > 0 else None,
+                    micro_batch * each / move.cover if outgrown(move) else None,
+                )
+            )  # fmt: skip
+
+
+def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
+    """Time of one optimizer step. Assumes that transfers overlap as the framework schedules them:
+    FSDP2 gathers the next layer while one runs, DDP reduces buckets during backward.
+
+    `steps`: of every pipeline stage. The one whose step takes longest is found here: besides its
+    micro-batches each updates weights of its own, so that the slowest of one may not be it."""
+    gpu, batches = plan.accelerator, plan.train.grad_accumulation
+    speed = speed_of(plan, steps[0])
+    every = stages(plan, steps, amounts, speed)
+    like: dict[int, _Whole] = {}  # stages that run the same share their list of operations
+    wholes = [
+        like.get(key) or like.setdefault(key, _whole(plan, s, every, amounts, speed))
+        for s in every
+        for key in (id(s.operations),)
+    ]
+    rank = max(range(len(every)), key=lambda k: wholes[k].seconds)
+    slowest, step, whole = every[rank], every[rank].step, wholes[rank]
+    traffic, phases, operations = whole.traffic, by_phase(whole.operations), whole.operations
+
+    tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
+    flops = sum([o.flops for o in operations])
+    recomputed = sum([o.flops for o in operations if o.phase == "recompute"])
+    model_flops = batches * convention_flops(plan, step, amounts)
+    peak = gpu.peak_flops(peak_dtype(step))
+    bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
+    phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
+    phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
+    phases["host"] = traffic.exposed["host"]
+    phases["bubble"] = whole.bubble
+    return Time(
+        step_seconds=whole.seconds,
+        tokens_per_second=tokens / whole.seconds,
+        tokens_per_second_per_gpu=tokens / whole.seconds / plan.cluster.gpus,
+        mfu=model_flops / whole.seconds / peak,
+        hfu=(model_flops + recomputed) / whole.seconds / peak,
+        bound_by=bound_by,
+        resources=traffic.busy,
+        exposed=traffic.exposed,
+        phases=phases,
+        model_flops=model_flops,
+        hardware_flops=flops,
+        recompute_flops=recomputed,
+        operations=tuple(operations),
+        transfers=tuple(traffic.transfers),
+        stage=slowest.time.rank,
+        bubble_seconds=whole.bubble,
+        stages=tuple(replace(s.time, step=w.seconds) for s, w in zip(every, wholes, strict=True)),
+        starts=whole.starts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """One stage's whole optimizer step, with what it waits for the others."""
+
+    operations: list[OperationTime]
+    traffic: _Traffic
+    starts: dict[str, float]
+    bubble: float
+    seconds: float
+
+
+def _whole(
+    plan: Plan, stage: Stage, every: Sequence[Stage], amounts: Amounts, speed: Speed
+) -> _Whole:
+    step, operations, batches = stage.step, stage.operations, plan.train.grad_accumulation
+    starts = dict.fromkeys(host.PHASES, 0.0)
+    each = host.each_start(plan)
+    late = 0.0
+    if step.offload == "none":
+        update = _optimizer(step, amounts, speed)
+        operations = [*operations, update]
+        starts[host.OPTIMIZER] = host.optimizer_starts(step, amounts)
+        late = max(0.0, each * starts[host.OPTIMIZER] - update.seconds)
+
+    traffic = _Traffic()
+    traffic.busy["compute"] = sum([o.compute_seconds for o in operations])
+    traffic.busy["hbm"] = sum([o.hbm_seconds for o in operations])
+    exposed = traffic.exposed
+    for o in operations:
+        exposed[o.bound_by] += o.seconds
+    transfers = with_ends(plan, step, amounts, operations, stage.transfers)
+    for move in transfers:
+        traffic.add(move, plan.train.micro_batch)
+    begun = started(step, amounts, batches, transfers)
+    starts |= zip(host.PHASES, begun, strict=False)
+    taken = each * begun[0], each * begun[1]
+    waits = host.waited(taken, host.on_gpu(by_phase(operations), transfers), batches)
+    traffic.busy["host"] = each * sum(starts.values())
+    exposed["host"] = late + waits
+    bubble = bubble_seconds(plan, every, stage)
+    return _Whole(operations, traffic, starts, bubble, sum(exposed.values()) + bubble)
+
+
+def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
+    """The optimizer step on the GPU: it reads and writes its states, and reads the gradients."""
+    weights, states = updated(step, amounts)
+    moved = 2.0 * states + weights * DTYPE_BYTES[step.copies.reduced]
+    flops = float(weights) * step.optimizer.flops_per_parameter
+    return operation("optimizer step", "optimizer", flops, moved, speed, 1)

@@ -1,0 +1,129 @@
+"""Training: one step of a plan, its memory and its time, or why it cannot be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from memcore.models.blocks import build, structure_of
+from memcore.models.counts import parameters, weights
+from memcore.models.families import FAMILIES
+from memcore.models.stack import layers_of
+from memcore.plan.plan import Plan
+from memcore.report import Memory, Time
+from memcore.step.step import Step
+from memcore.tape.dims import Number
+from memcore.tape.ledger import Amounts
+from memcore.tape.tape import Storage
+from memcore.training.memory import Counted, by_rank, count
+from memcore.training.steps import depths_of, steps_of, training_sizes
+from memcore.training.time import training_time
+from memcore.words.training import NO_LAYER
+
+
+def predicting(plan: Plan) -> int:
+    """Parameters of a plan's multi-token prediction, besides embedding and head."""
+    model = plan.architecture
+    kinds, _ = layers_of(model)
+    head = build(
+        replace(structure_of(model, kernels="megatron"), depths=depths_of(plan)), kinds
+    ).head
+    amounts, _ = weights(model)
+    return int(sum(amounts.elements(p.shape) for p in head.parameters if ".mtp." in p.name))
+
+
+def trained(step: Step) -> list[tuple[Storage, int]]:
+    """Each weight that a step trains, and how many layers have it."""
+    tapes = step.blocks.counted(step.layers.counts)
+    return [(p, times) for tape, times in tapes for p in tape.parameters if p.trained]
+
+
+def not_planned(plan: Plan) -> str:
+    """Why training cannot be planned for this combination, or ''. Serving may still be."""
+    p = plan.parallel
+    own = plan.train.framework == "megatron"
+    if not FAMILIES[plan.architecture.family].trained:
+        return (
+            f"what layers with a state keep for backward is not known yet, and "
+            f"{plan.architecture.label} has some; it is planned for serving alone. Set model to "
+            "another to train."
+        )
+    if p.etp > 1 and not (own and plan.architecture.experts):
+        return (
+            "expert tensor parallelism is that of Megatron's mixtures of experts; set parallel.etp "
+            "to 1."
+        )
+    if p.ep > 1 and not plan.architecture.experts:
+        return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
+    if p.ep > 1 and not own:
+        if plan.train.framework != "fsdp2" or plan.train.zero != 3:
+            return (
+                "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
+                "transformers runs it; set train.framework to one of them, or parallel.ep to 1."
+            )
+        t = plan.train
+        moved = {t.offload_optimizer, t.offload_parameters, t.offload_activations} - {"none"}
+        if p.shard_group or moved:
+            return (
+                "expert parallelism under FSDP2 is not planned with hybrid sharding or offload; "
+                "set parallel.shard_group to 0 and offload to none, or parallel.ep to 1."
+            )
+        if p.tp * p.pp * p.cp > 1 or plan.architecture.family == "llama4_text":
+            return (
+                "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "
+                "Llama 4; set parallel.tp, pp and cp to 1, or parallel.ep to 1."
+            )
+    if p.tp > 1 and plan.architecture.experts and not own:
+        return (
+            "tensor parallelism of mixtures of experts is planned for Megatron only; set "
+            "train.framework to megatron, or parallel.tp to 1."
+        )
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training step of a plan: its memory, and its time for those who ask."""
+
+    plan: Plan
+    steps: Sequence[Step]  # of every pipeline stage
+    amounts: Amounts
+    counted: Counted
+
+    @classmethod
+    def of(cls, plan: Plan, rows: bool = True, pool: Pool | None = None) -> Training | None:
+        """None where it is not planned. Of a long list of plans, the peak alone is enough (`rows`
+        false), and those that have the same sizes share their amounts in a `pool`."""
+        if not_planned(plan):
+            return None
+        sizes = training_sizes(plan)
+        amounts = Amounts(sizes)
+        if pool is not None:
+            amounts = pool.setdefault(tuple(sizes.items()), amounts)
+        steps = steps_of(plan)
+        ranks = by_rank(steps, amounts) if len(steps) > 1 else ()
+        fullest = steps[max(ranks, key=lambda r: r.allocated_bytes).rank] if ranks else steps[0]
+        return cls(plan, steps, amounts, count(plan, fullest, amounts, ranks, rows))
+
+    @property
+    def step(self) -> Step:
+        """Of the stage that needs the most memory."""
+        return self.steps[self.memory.peak.rank]
+
+    @property
+    def memory(self) -> Memory:
+        return self.counted.memory
+
+    @property
+    def trainable_parameters(self) -> int:
+        t = self.plan.train
+        if t.frozen == NO_LAYER and t.adapter == "none":
+            return parameters(self.plan.architecture)
+        of = self.amounts.elements
+        return sum(int(of(p.shape)) * n for p, n in trained(self.step))
+
+    def time(self) -> Time:
+        return training_time(self.plan, self.steps, self.amounts)
+
+
+Pool = dict[tuple[tuple[str, Number], ...], Amounts]

@@ -1,0 +1,183 @@
+"""Words of serving: caches, strategies, runtimes, prefill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memcore.hardware import constants
+from memcore.hardware.constants import Constant
+from memcore.words.word import Word
+
+
+@dataclass(frozen=True, slots=True)
+class CacheManager(Word):
+    """How cache memory is handed to sequences, and what goes with it.
+
+    pages      blocks from one pool, as vLLM: its sampler, its padded vocabulary and its rotary
+               table in 16 bits too
+    dropped    tokens that a layer with a window keeps less than its window
+    reserves   each sequence has room for its longest possible length from the start
+    columns    tokens that the state of a short convolution has besides those that it needs
+    state      dtype of a recurrence's state, or '' for what the model's config asks for
+    """
+
+    pages: bool = False
+    dropped: int = 0
+    reserves: bool = False
+    columns: int = 0
+    state: str = ""
+
+
+KV_CACHES = {
+    "paged": CacheManager(
+        "Paged",
+        "Blocks are handed out as sequences grow; only the last is part empty (vLLM).",
+        pages=True,
+    ),
+    "contiguous": CacheManager(
+        "Contiguous",
+        "Each sequence reserves room for its longest possible length.",
+        reserves=True,
+        state="fp32",
+    ),
+    "dynamic": CacheManager(
+        "Dynamic",
+        "transformers' DynamicCache: grows by a copy for each token; a sliding layer keeps its "
+        "window less one.",
+        dropped=1,
+        columns=1,
+        state="fp32",
+    ),
+}
+
+STATE_DTYPES = {  # of a recurrence, as vLLM's --mamba-ssm-cache-dtype chooses it
+    "auto": Word("Auto", "What the model's config asks for, or else that of the weights."),
+    "fp32": Word("fp32", "4 bytes per value."),
+    "bf16": Word("bf16", "2 bytes per value."),
+    "fp16": Word("fp16", "2 bytes per value."),
+}
+
+ARRIVALS = {
+    "poisson": Word("Poisson", "Each by itself, at the rate on average."),
+    "regular": Word("Regular", "One after the other, equally far apart."),
+    "burst": Word("All at once", "Every request is there at the start: the rate does not matter."),
+}
+
+LENGTHS = {
+    "lognormal": Word(
+        "Log-normal", "Many short ones and few long ones, with the mean and variation given."
+    ),
+    "fixed": Word("Fixed", "Every prompt and every output has its mean length."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy(Word):
+    """How a server batches requests and hands out its cache.
+
+    static    batches that run to their end; else a sequence leaves as soon as it ends
+    reserve   'max', 'pow2' or 'oracle': what a sequence reserves at its start; '' for pages
+    shares    whether pages of a prefix that all prompts have in common are kept once
+    """
+
+    static: bool = False
+    reserve: str = ""
+    shares: bool = False
+
+
+# The three reservations are those that vLLM was compared with (Kwon et al. 2023, section 6.1).
+STRATEGIES = {
+    "static": Strategy(
+        "Static batches",
+        "A batch runs until its last sequence ends; each reserves the longest sequence.",
+        static=True,
+        reserve="max",
+    ),
+    "max": Strategy(
+        "Longest reserved",
+        "Continuous batching; each sequence reserves the longest sequence, in one piece.",
+        reserve="max",
+    ),
+    "pow2": Strategy(
+        "Power of two reserved",
+        "Continuous batching; the output's length is guessed to the next power of two.",
+        reserve="pow2",
+    ),
+    "oracle": Strategy(
+        "Exact length reserved",
+        "Continuous batching that knows each output's length beforehand, which no server does.",
+        reserve="oracle",
+    ),
+    "paged": Strategy(
+        "Paged", "Continuous batching; blocks are handed out as sequences grow (PagedAttention)."
+    ),
+    "shared": Strategy(
+        "Paged, prefix shared",
+        "The same, and the blocks of the prefix that all prompts share are kept and computed once.",
+        shares=True,
+    ),
+}
+
+SERVE_OFFLOAD = {
+    "none": Word("No", "In the GPU's memory."),
+    "cpu": Word(
+        "Host DRAM",
+        "In the host's memory, fetched layer by layer for each step over PCIe (transformers' "
+        "OffloadedCache); the GPU has two layers of what runs.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime(Word):
+    """What starts the kernels. `layer`: what a layer takes between them; `launches`: the host
+    starts each by itself, and a step takes no less than that."""
+
+    layer: Constant
+    launches: bool = False
+
+
+RUNTIMES = {
+    "graphs": Runtime(
+        "CUDA graphs",
+        "An engine with graphs for decoding, as vLLM, SGLang and TensorRT-LLM.",
+        constants.LAYER_GRAPHS,
+    ),
+    "compiled": Runtime(
+        "Compiled whole",
+        "The model compiled into one graph of fused kernels, as gpt-fast.",
+        constants.LAYER_COMPILED,
+    ),
+    "native": Runtime("Native", "A program without Python, as llama.cpp.", constants.LAYER_NATIVE),
+    "eager": Runtime(
+        "Eager",
+        "transformers' generate: Python starts each kernel, which small batches wait for.",
+        constants.HOST_LAUNCH,
+        launches=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill(Word):
+    """`chunked`: with the tokens of those that generate; `elsewhere`: on GPUs of its own."""
+
+    chunked: bool = False
+    elsewhere: bool = False
+
+
+PREFILLS = {
+    "whole": Prefill("Whole", "A prompt in one forward, which those that generate wait for."),
+    "chunked": Prefill(
+        "Chunked",
+        "A prompt in pieces, each in one step with a token of all that generate, batched tokens "
+        "together.",
+        chunked=True,
+    ),
+    "disaggregated": Prefill(
+        "Disaggregated",
+        "On another replica, which sends the cache over: nobody waits, and every replica that "
+        "generates needs one that reads.",
+        elsewhere=True,
+    ),
+}

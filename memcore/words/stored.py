@@ -1,0 +1,187 @@
+"""Stored: the dtypes of weights and caches of an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memcore.words.training import NF4, NF4_DOUBLE
+from memcore.words.word import Word
+
+# Bits of one stored value, its share of scales and zeros included; a scale for a whole row or a
+# whole matrix is below 0.1 % and not counted. Sources: compressed-tensors and AutoGPTQ (an fp16
+# scale and a zero as wide as a value per group); DeepSeek-V3's technical report (128 x 128 values
+# per fp32 scale); bitsandbytes/functional.py; OCP Microscaling 1.0; NVIDIA's NVFP4 (an fp8 scale
+# for 16); the blocks of ggml/src/ggml-common.h.
+STORED_BITS = {
+    "fp32": 32,
+    "bf16": 16,
+    "fp16": 16,
+    "fp8": 8,
+    "bf16 2:4": 16 / 2 + 2 / 2,  # of four values two, and two bits for the place of each
+    "fp8 128x128": 8 + 32 / 128**2,
+    "int8": 8,
+    "int4 g128": 4 + (16 + 4) / 128,
+    "int4 g64": 4 + (16 + 4) / 64,
+    "int4 g32": 4 + (16 + 4) / 32,
+    "int4 g32, 16-bit zeros": 4 + (16 + 16) / 32,
+    "nf4": 4 + 32 / 64,
+    "nf4, double": 4 + (8 + 32 / 256) / 64,
+    "mxfp4": 4 + 8 / 32,
+    "nvfp4": 4 + 8 / 16,
+    "Q8_0": 8 + 16 / 32,
+    "Q6_K": 6 + (16 * 8 + 16) / 256,
+    "Q5_K": 5 + (12 * 8 + 32) / 256,
+    "Q5_1": 5 + 32 / 32,
+    "Q5_0": 5 + 16 / 32,
+    "Q4_K": 4 + (12 * 8 + 32) / 256,
+    "Q4_1": 4 + 32 / 32,
+    "Q4_0": 4 + 16 / 32,
+    "IQ4_NL": 4 + 16 / 32,
+    "IQ4_XS": 4 + (16 + 16 + 32) / 256,
+    "Q3_K": 3 + (12 * 8 + 16) / 256,
+    "Q2_K": 2 + (16 * 8 + 32) / 256,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDtype(Word):
+    """How a served model's weights are stored, as words of STORED_BITS.
+
+    matrices   of the layers
+    compute    of activations; `product`: of the products, '' as that
+    experts    their matrices, '' as the others
+    outer      embedding and head, '' in compute
+    head       the head alone, '' as outer
+    rest       norms, biases, routers, positions; '' in compute
+    recipe     how the type of a matrix depends on what it is and on its layer: stored.RECIPES
+    modules    by name, how some are stored: quantization.Quantization
+    """
+
+    matrices: str
+    compute: str = "bf16"
+    product: str = ""
+    experts: str = ""
+    outer: str = ""
+    head: str = ""
+    rest: str = ""
+    recipe: str = ""
+    modules: tuple[tuple[str, str], ...] = ()
+
+
+def _gguf(name: str, matrices: str, about: str) -> WeightDtype:
+    return WeightDtype(
+        f"GGUF {name}", about, matrices, "fp16", outer=matrices, rest="fp32", recipe=name
+    )
+
+
+_STAYS = " Embedding, head, norms and routers stay in 16 bits."
+
+WEIGHT_DTYPES = {
+    "fp32": WeightDtype("fp32", "4 bytes per weight.", "fp32", "fp32"),
+    "bf16": WeightDtype("bf16", "2 bytes per weight.", "bf16"),
+    "fp16": WeightDtype("fp16", "2 bytes per weight.", "fp16", "fp16"),
+    "bf16-sparse24": WeightDtype(
+        "bf16, 2:4 sparse",
+        "Of each four weights two are kept, and two bits for the place of each "
+        f"(torch.sparse.to_sparse_semi_structured); products are timed as dense ones.{_STAYS}",
+        "bf16 2:4",
+    ),
+    "fp8": WeightDtype(
+        "fp8", f"1 byte, a scale per matrix or row; products in fp8.{_STAYS}", "fp8", product="fp8"
+    ),
+    "fp8-block": WeightDtype(
+        "fp8, blocks",
+        f"1 byte, an fp32 scale for each 128 x 128, as DeepSeek-V3; products in fp8.{_STAYS}",
+        "fp8 128x128",
+        product="fp8",
+    ),
+    "fp8-mlp": WeightDtype(
+        "fp8, MLPs only",
+        "As Meta published Llama 3.1 405B: the MLPs of all layers but the first and the last; the "
+        "rest in 16 bits.",
+        "fp8",
+        product="fp8",
+        recipe="mlp",
+    ),
+    "int8": WeightDtype(
+        "int8",
+        f"1 byte, a scale per row; products in 16 bits (LLM.int8, weight-only).{_STAYS}",
+        "int8",
+    ),
+    "int8-linear": WeightDtype(
+        "int8, head too", "The same with the head in it, as gpt-fast.", "int8", head="int8"
+    ),
+    "int4": WeightDtype(
+        "int4 (GPTQ, AWQ)",
+        f"4 bits, a 16-bit scale and a 4-bit zero for each 128.{_STAYS}",
+        "int4 g128",
+    ),
+    "int4-g64": WeightDtype("int4, groups of 64", f"The same for each 64.{_STAYS}", "int4 g64"),
+    "int4-g32": WeightDtype("int4, groups of 32", f"The same for each 32.{_STAYS}", "int4 g32"),
+    "int4-linear": WeightDtype(
+        "int4, head too",
+        "4 bits, a scale and a zero in 16 bits for each 32, the head too, as gpt-fast.",
+        "int4 g32, 16-bit zeros",
+        head="int4 g32, 16-bit zeros",
+    ),
+    "nf4": WeightDtype("nf4", f"bitsandbytes: 4 bits, an fp32 scale for each 64.{_STAYS}", NF4),
+    "nf4-double": WeightDtype(
+        "nf4, double",
+        f"The same with its scales in 8 bits, and an fp32 scale for 256 of them.{_STAYS}",
+        NF4_DOUBLE,
+    ),
+    "mxfp4": WeightDtype(
+        "MXFP4",
+        "Experts in 4 bits with an 8-bit scale for each 32, everything else in 16 bits, as "
+        "gpt-oss; where there are no experts, the matrices of the layers.",
+        "mxfp4",
+        recipe="experts",
+    ),
+    "nvfp4": WeightDtype(
+        "NVFP4",
+        f"4 bits with an fp8 scale for each 16; products in fp4.{_STAYS}",
+        "nvfp4",
+        product="fp4",
+    ),
+    "q8_0": _gguf("Q8_0", "Q8_0", "llama.cpp: 8.5 bits for every matrix."),
+    "q6_k": _gguf("Q6_K", "Q6_K", "llama.cpp: 6.56 bits for every matrix."),
+    "q5_k_m": _gguf("Q5_K_M", "Q5_K", "llama.cpp: 5.5 bits, 6.56 for half of the values and MLPs."),
+    "q4_k_m": _gguf("Q4_K_M", "Q4_K", "llama.cpp: 4.5 bits, 6.56 for half of the values and MLPs."),
+    "q4_k_s": _gguf("Q4_K_S", "Q4_K", "llama.cpp: 4.5 bits, 5.5 in the first layers."),
+    "q4_0": _gguf("Q4_0", "Q4_0", "llama.cpp: 4.5 bits, one scale for each 32."),
+    "iq4_xs": _gguf("IQ4_XS", "IQ4_XS", "llama.cpp: 4.25 bits from a table of values."),
+    "q3_k_m": _gguf("Q3_K_M", "Q3_K", "llama.cpp: 3.44 bits, 4.5 or 5.5 for values and MLPs."),
+    "q2_k": _gguf("Q2_K", "Q2_K", "llama.cpp: 2.63 bits, more for values, outputs and MLPs."),
+}
+
+AS_PUBLISHED = "auto"
+SERVED_DTYPES: dict[str, Word] = {
+    AS_PUBLISHED: Word(
+        "As published",
+        "As the model's config.json says (quantization_config); in bf16 where it says nothing.",
+    ),
+    **WEIGHT_DTYPES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDtype(Word):
+    """`bits` per value, scales included."""
+
+    bits: float
+
+
+KV_DTYPES = {
+    "fp32": StoredDtype("fp32", "4 bytes per value.", 32),
+    "bf16": StoredDtype("bf16", "2 bytes per value.", 16),
+    "fp16": StoredDtype("fp16", "2 bytes per value.", 16),
+    "fp8": StoredDtype("fp8", "1 byte per value, one scale per layer.", 8),
+    "int8": StoredDtype("int8", "1 byte per value.", 8),
+    "int4": StoredDtype(
+        "int4",
+        "4 bits, a scale and a zero in 16 bits for each 64, as transformers' QuantizedCache.",
+        4 + 32 / 64,
+    ),
+    "q8_0": StoredDtype("Q8_0", "llama.cpp: 8 bits and a 16-bit scale for each 32.", 8.5),
+    "q4_0": StoredDtype("Q4_0", "llama.cpp: 4 bits and a 16-bit scale for each 32.", 4.5),
+}

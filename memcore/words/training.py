@@ -1,0 +1,312 @@
+"""Policies: the words of a plan that choose how a step is run, as tables.
+
+To add one, add a row; a word that needs new behaviour gets it where its table is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memcore.words.word import Word
+
+
+@dataclass(frozen=True, slots=True)
+class Framework(Word):
+    """Who owns the states. `zero` lists the ZeRO stages that it has."""
+
+    zero: tuple[int, ...]
+
+
+FRAMEWORKS = {
+    "pytorch": Framework(
+        "PyTorch (DDP)",
+        "One full copy per GPU; gradients are averaged with DistributedDataParallel. ZeRO 1 is "
+        "torch's ZeroRedundancyOptimizer.",
+        zero=(0, 1),
+    ),
+    "megatron": Framework(
+        "Megatron-LM",
+        "megatron.core with Transformer Engine's kernels: gradients are summed in an fp32 buffer. "
+        "ZeRO 1 is its distributed optimizer.",
+        zero=(0, 1),
+    ),
+    "fsdp2": Framework(
+        "PyTorch FSDP2",
+        "torch.distributed.fsdp.fully_shard on each layer. ZeRO 3 reshards after forward, ZeRO 2 "
+        "keeps the gathered layers until backward, ZeRO 0 replicates (a shard group of one).",
+        zero=(0, 2, 3),
+    ),
+    "deepspeed": Framework(
+        "DeepSpeed",
+        "deepspeed.initialize: 16-bit weights in flat groups, fp32 master copies and moments of "
+        "the own partition, gradients reduced in buckets. ZeRO 3 gathers weights ahead of use, up "
+        "to stage3_max_live_parameters of them.",
+        zero=(0, 1, 2, 3),
+    ),
+}
+
+OVERLAP = {
+    "auto": Word("As the stage", "DeepSpeed's default: on under ZeRO 3, off below."),
+    "on": Word(
+        "On", "Gradients are reduced beside backward, in a second bucket under ZeRO 1 and 2."
+    ),
+    "off": Word("Off", "Gradients are reduced in backward's own time, in one bucket."),
+}
+
+EXPANDABLE, NATIVE = "expandable", "native"
+ALLOCATORS = {
+    EXPANDABLE: Word(
+        "Expandable segments",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, as torchtitan's launcher sets it: "
+        "reserved memory as published runs of the framework show it.",
+    ),
+    NATIVE: Word(
+        "Native",
+        "PyTorch's default, segments of fixed sizes, between which gaps remain: as much is "
+        "reserved as with expandable segments, or up to half as much again.",
+    ),
+}
+
+EARLY_STOP = {
+    "auto": Word("As the framework does", "On, but off under Megatron."),
+    "on": Word(
+        "On",
+        "A checkpointed layer runs again until all that backward wants is there, "
+        "torch.utils.checkpoint's default since PyTorch 2.1: its last product is not run again.",
+    ),
+    "off": Word(
+        "Off",
+        "It runs again to its end, as under Megatron, in torchtitan since August 2025 and before "
+        "PyTorch 2.1. Compiled layers are taken to do so, whatever this says.",
+    ),
+}
+
+GRADIENTS = {
+    "freed": Word("Freed", "zero_grad() drops them after each step, PyTorch's default."),
+    "kept": Word("Kept", "zero_grad(set_to_none=False) keeps them, through forward too."),
+}
+
+NO_LAYER, EMBEDDINGS, LOWER = "none", "embeddings", "lower"
+UNTRAINED = {
+    NO_LAYER: Word("Nothing", "Every weight is trained."),
+    EMBEDDINGS: Word(
+        "Embeddings",
+        "Tokens, positions and whatever lies before the first layer, with a head that is tied to "
+        "them. A frozen weight has no gradient and no optimizer state.",
+    ),
+    LOWER: Word(
+        "All but the last layers",
+        "The embeddings, and all layers but the last so many: no backward reaches them, so that "
+        "they keep nothing. The final norm and the head are trained.",
+    ),
+}
+
+DENSE, SPARSE, FUSED_ROWS = "dense", "sparse", "fused"
+EMBEDDING_GRADIENTS = {
+    DENSE: Word("Dense", "As large as the table, whatever rows were read."),
+    SPARSE: Word(
+        "Sparse",
+        "A row for each token (torch.nn.Embedding(sparse=True)), which torch.optim.SparseAdam "
+        "adds to two moments as large as the table.",
+    ),
+    FUSED_ROWS: Word(
+        "Row-wise, in backward",
+        "Backward updates the rows itself, with one fp32 value for each row of the table "
+        "(row-wise Adagrad as in FBGEMM and TorchRec): no gradient exists.",
+    ),
+}
+
+AVERAGED, AVERAGED_FP32 = "weights", "fp32"
+AVERAGES = {
+    "none": Word("None", "No average of the weights is kept."),
+    AVERAGED: Word(
+        "Like the weights",
+        "A second model whose weights follow the first one's, in their dtype and sharded as they "
+        "are (torch.optim.swa_utils.AveragedModel).",
+    ),
+    AVERAGED_FP32: Word(
+        "fp32, with the optimizer",
+        "An fp32 value for each trained weight, sharded as the optimizer states and offloaded "
+        "with them.",
+    ),
+}
+
+NF4, NF4_DOUBLE = "nf4", "nf4, double"
+QUANTIZED = (NF4, NF4_DOUBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter(Word):
+    """`quantized`: how the frozen matrices of the layers are kept, '' in the precision's dtype.
+
+    NF4          bitsandbytes' Params4bit: 4 bits a weight and an fp32 scale for each 64
+    NF4_DOUBLE   the scales in 8 bits, with an fp32 scale for each 256 of them
+    """
+
+    quantized: str = ""
+
+
+ADAPTERS = {
+    "none": Adapter("None", "Every weight is trained."),
+    "lora": Adapter(
+        "LoRA",
+        "Two small matrices beside each target are trained; every other weight is frozen: no "
+        "gradient, no optimizer state, and its input is not kept for its sake.",
+    ),
+    "qlora": Adapter(
+        "QLoRA",
+        "LoRA over frozen weights in 4 bits (nf4 with double quantization, bitsandbytes), which "
+        "are widened for each product, forward and backward. Embedding, norms and head are not "
+        "quantized.",
+        NF4_DOUBLE,
+    ),
+    "qlora-single": Adapter(
+        "QLoRA, fp32 scales", "The same without double quantization, bitsandbytes' default.", NF4
+    ),
+}
+
+LORA_TARGETS = {
+    "attention": Word("Queries and values", "q and v, or the joint projection: PEFT's default."),
+    "attention-all": Word("Attention", "Queries, keys, values and the output projection."),
+    "all-linear": Word("All linear", "Every linear layer but the head."),
+}
+
+ADAPTER_DTYPES = {
+    "fp32": Word("fp32", "PEFT's default (autocast_adapter_dtype): fp32 beside 16-bit weights."),
+    "base": Word("As the weights", "As litgpt and torchtune have them, and FSDP2's groups want."),
+}
+
+CORE, OPERATIONS, LAYER = "core", "operations", "layer"
+TO_END = ", to its end"  # behind one of these: not early_stop
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing(Word):
+    """`recompute`: which part of a layer is run again in backward.
+
+    ''           nothing
+    CORE         attention, from queries, keys and values to the joined heads
+    OPERATIONS   the layer but for the products that KEPT_PRODUCTS names
+    LAYER        the layer
+    """
+
+    recompute: str
+
+
+# Operations whose results 'selective-op' keeps, and every how many-th of them: the policy of
+# torchtitan's SelectiveAC (torchtitan/distributed/activation_checkpoint.py, 2026-08) for
+# torch.utils.checkpoint.create_selective_checkpoint_contexts. 'attention' is PyTorch's own; the
+# flash_attn package is not on its list.
+KEPT_PRODUCTS = {"mm": 2, "addmm": 1, "bmm": 1, "attention": 1}
+
+CHECKPOINTING = {
+    "none": Checkpointing("None", "Keep every tensor that backward needs.", ""),
+    "selective": Checkpointing(
+        "Selective (attention core)",
+        "Run attention again in backward, from queries, keys and values to its output, for a few "
+        "per cent more compute. With eager attention what is quadratic in the sequence is not "
+        "kept; SDPA and FlashAttention keep nothing of the kind, so that it saves next to nothing.",
+        CORE,
+    ),
+    "selective-op": Checkpointing(
+        "Selective (by operation)",
+        "Keep the attention's output and every other matrix product of a layer; run the rest "
+        "again in backward (PyTorch's selective activation checkpointing as torchtitan uses it).",
+        OPERATIONS,
+    ),
+    "full": Checkpointing(
+        "Full",
+        "Keep only each layer's input and run the layer again in backward: about one third more "
+        "compute.",
+        LAYER,
+    ),
+}
+
+# How micro-batches pass through the stages of a pipeline.
+SCHEDULES = {
+    "1f1b": Word(
+        "1F1B",
+        "One forward, one backward in turn: stage r of p has p - r micro-batches in flight. With "
+        "virtual stages it is interleaved.",
+    ),
+    "gpipe": Word("GPipe", "All forwards, then all backwards: every micro-batch is in flight."),
+    "zero-bubble": Word(
+        "Zero bubble",
+        "ZB-H1: backward in two halves, the weights' later; every stage has as many micro-batches "
+        "in flight as the first stage of 1F1B.",
+    ),
+}
+
+KERNELS = {
+    "hf": Word("Hugging Face", "The modelling code of transformers as it is, run eagerly."),
+    "liger": Word(
+        "Liger",
+        "Liger's fused RMSNorm, rotary embedding and gated MLP in the same code: fewer tensors are "
+        "saved, and gradients are written over them.",
+    ),
+    "compile": Word(
+        "torch.compile",
+        "Each layer compiled by itself: what lies between matrix products is fused and computed "
+        "again in backward, as the compiler's partitioner decides.",
+    ),
+    "megatron": Word(
+        "Megatron",
+        "Transformer Engine's and Megatron's fused kernels, with the megatron framework.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Word):
+    """`scores`: whether scores and probabilities exist as tensors, which backward keeps."""
+
+    scores: bool = False
+
+
+ATTENTION = {
+    "eager": Attention(
+        "Eager",
+        "Scores and probabilities exist as tensors, quadratic in the sequence length.",
+        scores=True,
+    ),
+    "sdpa": Attention(
+        "SDPA", "torch's scaled_dot_product_attention, which runs FlashAttention: no scores in HBM."
+    ),
+    "flash": Attention(
+        "FlashAttention", "The flash_attn package: q, k, v, out and the log-sum-exp are kept."
+    ),
+    "flash3": Attention(
+        "FlashAttention 3",
+        "Its version for Hopper: the same tensors, about three times as fast (flash_attention_3 in "
+        "transformers).",
+    ),
+}
+FLASH_3 = "flash3"
+KEEPS_LIKE = {FLASH_3: "flash"}  # attention that keeps the same tensors as another
+
+CROSS_ENTROPY = {
+    "eager": Word("Eager", "transformers' loss: the logits are copied to fp32."),
+    "fused": Word(
+        "Fused",
+        "One kernel reads the logits as they are and writes their gradient over them; no fp32 "
+        "logits (Liger's cross-entropy, Transformer Engine's).",
+    ),
+    "chunked": Word(
+        "Chunked",
+        "Head and loss together, a chunk of tokens at a time, so that the logits never exist whole "
+        "(Liger's fused linear cross-entropy).",
+    ),
+}
+
+OFFLOAD = {
+    "none": Word("No", "Stays on the GPU."),
+    "cpu": Word("Host DRAM", "Lives in the node's DRAM; gradients and weights cross PCIe."),
+    "nvme": Word("NVMe", "Lives on the node's NVMe drives; streams through DRAM over PCIe."),
+}
+OFFLOAD_ACTIVATIONS = {
+    "none": OFFLOAD["none"],
+    "cpu": Word(
+        "Host DRAM",
+        "What layers leave for their backward goes to pinned memory and comes back for it.",
+    ),
+}

@@ -129,7 +129,7 @@ def _drawer() -> None:
     if st.session_state.why_deeper:  # also when back at the first: the focus is on its crumb
         _crumbs(book, stack)
     _value(e)
-    if e.formula:
+    if e.formula is not None:
         st.code(f"{e.formula.words}\n= {e.formula.numbers}\n= {_result(e)}", None, wrap_lines=True)
     if e.parts:
         _parts(book, e)
@@ -210,7 +210,9 @@ def _descent(chain: Sequence[Explanation]) -> None:
     for depth, e in enumerate(chain[1:]):
         said = [f"{e.what}: {e.text} ({e.certainty})"]
         said += (
-            [f"  = {text}" for text in (e.formula.words, e.formula.numbers)] if e.formula else []
+            [f"  = {text}" for text in (e.formula.words, e.formula.numbers)]
+            if e.formula is not None
+            else []
         )
         lines += [f"{'  ' * depth}{text}" for text in said]
     st.code("\n".join(lines), None, wrap_lines=True)

@@ -594,7 +594,7 @@ def _explained(e: Explanation) -> str:
     lines = [f"{e.what} = {e.text} ({e.certainty})  {e.path}"]
     if e.meaning:
         lines.append(f"  {e.meaning}")
-    if e.formula:
+    if e.formula is not None:
         lines += [f"  = {e.formula.words}", f"  = {e.formula.numbers}"]
     shown_parts = e.parts[:PARTS]
     rows = [

@@ -18,7 +18,7 @@ from memcore.tape.dims import ceil_div
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING
 from memcore.together import together
 from memcore.training.executions import peak_dtype
-from memcore.training.run import answers
+from memcore.training.run import run_of
 from memcore.training.training import Training, not_planned, predicting
 from memcore.units import bytes_text, rate_text
 from memcore.words.precision import PRECISIONS
@@ -38,7 +38,7 @@ def evaluate(plan: Plan) -> Report:
         active_parameters=active_parameters(plan.architecture),
         memory=training.memory if training else None,
         time=time,
-        run=answers(plan, time) if time else None,
+        run=run_of(plan, time) if time else None,
         serve=served,
         together=together(plan, training.step, training.amounts, training.memory)
         if training

@@ -124,8 +124,8 @@ def checked(book, share=0):
         e = book.explain(path)
         assert e.what
         assert e.certainty in CERTAINTIES
-        assert e.formula or e.sources, path
-        if not e.formula:
+        assert e.formula is not None or e.sources, path
+        if e.formula is None:
             continue
         assert agree(e.formula.value, e.value), path
         assert e.formula.words

@@ -56,7 +56,7 @@ def _adds_up(e: Explanation) -> bool:
 
 def _how(book: Book, t: Term) -> str:
     found = book.explain(t.path) if t.path else None
-    if found and found.formula:
+    if found and found.formula is not None:
         return f"{found.formula.words} = {found.formula.numbers}"
     return found.meaning if found else t.note
 

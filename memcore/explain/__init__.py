@@ -15,8 +15,8 @@ from memcore.search import numbers_of_levers  # noqa: F401  (its rules)
 from memcore.serving import numbers as numbers_of_serving  # noqa: F401  (its rules)
 from memcore.training import (
     numbers_of_memory,  # noqa: F401  (its rules)
-    numbers_of_run,  # noqa: F401  (its rules)
     numbers_of_time,  # noqa: F401  (its rules)
+    run,  # noqa: F401  (its rules)
 )
 
 __all__ = ["Book", "Explanation", "Formula", "Term", "UnknownNumberError"]

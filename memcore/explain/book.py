@@ -67,7 +67,7 @@ class Book:
         while len(found) < CHAIN:
             here = found[-1]
             openable = [t for t in here.parts if t.path and t.unit in MEASURES]
-            parts = [t for t in openable if self.explain(t.path).formula]
+            parts = [t for t in openable if self.explain(t.path).formula is not None]
             if not parts:
                 break
             same = [t for t in parts if t.unit == here.unit and isinstance(t.value, (int, float))]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from memcore.hardware.constants import Constant
 from memcore.units import exact_text
 
 CERTAINTIES = ("exact", "datasheet", "measured", "assumed")  # the surest first
@@ -37,9 +38,12 @@ class Term:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Formula:
-    """An expression: its value, how it reads in words and in numbers, and its terms."""
+    """An expression: its value, how it reads in words and in numbers, and its terms.
+
+    It compares as its value does, so that a branch on a number is the one that was taken.
+    """
 
     value: Any
     words: str
@@ -62,6 +66,36 @@ class Formula:
     def __truediv__(self, other: Operand) -> Formula:
         return _joined(self, "/", other, _PRODUCT)
 
+    def __radd__(self, other: Operand) -> Formula:
+        return number(other) + self
+
+    def __rsub__(self, other: Operand) -> Formula:
+        return number(other) - self
+
+    def __rtruediv__(self, other: Operand) -> Formula:
+        return number(other) / self
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == _value(other))
+
+    def __lt__(self, other: Operand) -> bool:
+        return bool(self.value < _value(other))
+
+    def __le__(self, other: Operand) -> bool:
+        return bool(self.value <= _value(other))
+
+    def __gt__(self, other: Operand) -> bool:
+        return bool(self.value > _value(other))
+
+    def __ge__(self, other: Operand) -> bool:
+        return bool(self.value >= _value(other))
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.words))
+
     @property
     def certainty(self) -> str:
         """That of the least certain term."""
@@ -69,6 +103,12 @@ class Formula:
 
 
 Operand = Formula | int | float
+
+
+def _value(operand: Any) -> Any:
+    return operand.value if isinstance(operand, Formula) else operand
+
+
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -93,6 +133,18 @@ def number(value: Operand) -> Formula:
         return value
     text = f"{value:,}" if isinstance(value, int) else f"{value:g}"
     return Formula(value, text, text, ())
+
+
+def revalued(f: Formula, value: Any) -> Formula:
+    """The same words for a value that was computed in another way, exactly."""
+    return replace(f, value=value)
+
+
+def constant(c: Constant, end: int | None = None) -> Formula:
+    """A constant that no shape determines: its low end (0), its high end (1) or its middle."""
+    value = c.middle if end is None else (c.low, c.high)[end]
+    unit = {"ratio": ""}.get(c.unit, c.unit)
+    return known(c.name, value, unit, certainty=c.certainty, source=f"{c.name}: {c.source}")
 
 
 def _joined(left: Formula, sign: str, right: Operand, binds: int) -> Formula:

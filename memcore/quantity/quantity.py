@@ -35,7 +35,7 @@ class Explanation:
     @property
     def parts(self) -> tuple[Term, ...]:
         """What it is computed from."""
-        return self.formula.terms if self.formula else ()
+        return self.formula.terms if self.formula is not None else ()
 
     @property
     def text(self) -> str:
@@ -53,7 +53,7 @@ def about(
     value: Any = None,
 ) -> Explanation:
     """What a rule returns. The sources of terms that are not explained further are added."""
-    if formula:
+    if formula is not None:
         value = formula.value
         certainty = max(certainty, formula.certainty, key=CERTAINTIES.index)
         sources = [*sources, *(t.source for t in formula.terms if t.source and not t.path)]

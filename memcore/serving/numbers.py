@@ -10,6 +10,7 @@ from memcore.quantity.formula import (
     Formula,
     at_least_zero,
     ceiling,
+    constant,
     known,
     largest,
     nearest,
@@ -78,7 +79,6 @@ from memcore.timing.communication import Links
 from memcore.timing.roofline import ATTENTION as ATTENDS
 from memcore.timing.roofline import PRODUCT, product_flops
 from memcore.training.memory import listed
-from memcore.training.numbers_of_memory import constant
 from memcore.training.numbers_of_time import (
     DECLARED,
     FIELDS,

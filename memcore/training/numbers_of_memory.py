@@ -9,7 +9,7 @@ from memcore.hardware.accelerator import FP32_PASSES
 from memcore.layers.experts import active
 from memcore.models.counts import weights
 from memcore.plan.plan import Plan
-from memcore.quantity.formula import Formula, ceiling, known, total, whichever
+from memcore.quantity.formula import Formula, ceiling, constant, known, total, whichever
 from memcore.quantity.glossary import method
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.shapes import row, shape, sum_of, text_shape, width
@@ -360,13 +360,6 @@ def _moments_row(book: Book, i: str, k: str) -> Explanation:
 @rule("memory.saved.*")
 def _saved_row(book: Book, k: str) -> Explanation:
     return row(book, book.saved[int(k)])
-
-
-def constant(c: constants.Constant, end: int | None = None) -> Formula:
-    """A constant that no shape determines: its low end (0), its high end (1) or its middle."""
-    value = c.middle if end is None else (c.low, c.high)[end]
-    unit = {"ratio": ""}.get(c.unit, c.unit)
-    return known(c.name, value, unit, certainty=c.certainty, source=f"{c.name}: {c.source}")
 
 
 def interval(book: Book, path: str, what: str, meaning: str) -> Explanation:

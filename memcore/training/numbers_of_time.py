@@ -9,6 +9,7 @@ from memcore.hardware import constants, topology
 from memcore.quantity.formula import (
     Formula,
     at_least_zero,
+    constant,
     decided,
     known,
     largest,
@@ -62,7 +63,6 @@ from memcore.training.executions import (
     updated_dtype,
 )
 from memcore.training.memory import rows_of
-from memcore.training.numbers_of_memory import constant
 from memcore.training.offload import (
     BATCH_BACKWARD,
     BATCH_FORWARD,
@@ -833,19 +833,6 @@ def _traffic(book: Book, link: str) -> Explanation:
         if link == "hbm" or book.time.transfers[i].link == link
     ]
     return about(f"{LABELS[link]} traffic", "bytes", _ordered(found), "In one step.")
-
-
-@rule("time.tokens")
-def _tokens(book: Book) -> Explanation:
-    ranks = known(
-        "data-parallel ranks",
-        book.plan.dp,
-        source="the plan: cluster.gpus",
-        note="GPUs / (tp x pp x cp)",
-    )
-    names = ("micro_batch", "seq_len", "grad_accumulation")
-    batch, length, again = (book.at(f"plan.train.{name}") for name in names)
-    return about("Tokens of a step", "tokens", batch * length * again * ranks)
 
 
 @rule("time.tokens_per_second")

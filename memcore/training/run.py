@@ -1,37 +1,80 @@
-"""Answers: what a whole training run takes. Steps, days, GPU-hours, money and energy."""
+"""Run: what a whole training run takes. Steps, days, GPU-hours, money and energy.
+
+Whole steps that each take as long as the one computed. Hosts, network, evaluation and what is lost
+to failures and restarts are neither in the time nor in the energy.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import Read, Values, ceil_div, filled, quantity
 from memcore.report import Run, Time
-from memcore.tape.dims import ceil_div
 
 HOUR = 3600  # seconds
+LLAMA = (
+    "Wh = GPU-hours x W x PUE: Touvron et al. 2023, LLaMA, section 6 "
+    "(https://arxiv.org/abs/2302.13971)"
+)
 
 
-def watts_per_gpu(plan: Plan) -> float:
-    """What one GPU draws: as the plan says, or its board's power."""
-    return plan.run.watts_per_gpu or plan.accelerator.watts
+def run_of(plan: Plan, time: Time) -> Run:
+    """What training on the plan's tokens takes."""
+    return filled(Run, Values(plan=plan, hardware=plan.accelerator, time=time).run)
 
 
-def answers(plan: Plan, time: Time) -> Run:
-    """Training on the plan's tokens, in whole steps that each take as long as the one computed.
-
-    Energy is the boards' power all along, times the plan's power usage effectiveness: Wh =
-    GPU-hours x W x PUE, as Touvron et al. 2023 (LLaMA, section 6) count it. Hosts, network and what
-    is lost to failures and restarts are not in it, nor in the time.
-    """
-    steps = ceil_div(plan.run.tokens, plan.tokens_per_step)
-    seconds = steps * time.step_seconds
-    gpu_hours = seconds * plan.cluster.gpus / HOUR
-    watts = plan.cluster.gpus * watts_per_gpu(plan) * plan.run.pue
-    price = plan.run.price_per_gpu_hour
-    return Run(
-        steps=int(steps),
-        seconds=seconds,
-        gpu_hours=gpu_hours,
-        cost=gpu_hours * price if price else None,
-        watts=watts,
-        energy_joules=watts * seconds,
-        joules_per_token=watts * seconds / plan.run.tokens,
+@quantity("time.tokens", "Tokens of a step", "tokens")
+def tokens(x: Any) -> Read:
+    ranks = x.known(
+        "data-parallel ranks",
+        x.plan.dp,
+        source="the plan: cluster.gpus",
+        note="GPUs / (tp x pp x cp)",
     )
+    train = x.plan.train
+    return train.micro_batch * train.seq_len * train.grad_accumulation * ranks
+
+
+@quantity("run.steps", "Optimizer steps", "steps", "Whole steps until every token was seen.")
+def steps(x: Any) -> Read:
+    return ceil_div(x.plan.run.tokens, x.time.tokens)
+
+
+@quantity(
+    "run.seconds",
+    "Time to train",
+    "seconds",
+    "Without evaluation, checkpoints, failures and restarts.",
+)
+def seconds(x: Any) -> Read:
+    return x.run.steps * x.time.step_seconds
+
+
+@quantity("run.gpu_hours", "GPU-hours", "GPU-hours", "Of all GPUs together.")
+def gpu_hours(x: Any) -> Read:
+    return x.run.seconds * x.plan.cluster.gpus / HOUR
+
+
+@quantity("run.cost", "Cost", "USD", "At the price per GPU-hour that the plan says.")
+def cost(x: Any) -> Read | None:
+    price = x.plan.run.price_per_gpu_hour
+    return x.run.gpu_hours * price if price else None
+
+
+@quantity("run.watts", "Power", "W", "As if every board drew its power all along.", [LLAMA])
+def watts(x: Any) -> Read:
+    each = x.plan.run.watts_per_gpu or x.hardware.watts
+    return x.plan.cluster.gpus * each * x.plan.run.pue
+
+
+@quantity(
+    "run.energy_joules", "Energy", "J", "Of the boards, and of what the PUE adds to them.", [LLAMA]
+)
+def energy_joules(x: Any) -> Read:
+    return x.run.watts * x.run.seconds
+
+
+@quantity("run.joules_per_token", "Energy per token", "J")
+def joules_per_token(x: Any) -> Read:
+    return x.run.energy_joules / x.plan.run.tokens

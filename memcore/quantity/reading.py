@@ -1,0 +1,201 @@
+"""Reading: one function of a quantity, read with numbers, with arrays or with terms.
+
+Read with numbers a quantity is a number of the Report, with NumPy arrays a column of a sweep, and
+with terms the explanation, whose formula then cannot differ from what is computed. What plain
+arithmetic cannot say (rounding, minima, sums, a factor's name and source) goes through the
+functions here and the methods of `Values` and `Terms`, which know all three readings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel
+
+from memcore.quantity import formula
+from memcore.quantity.formula import Formula
+from memcore.quantity.quantity import Explanation, about, rule
+from memcore.tape import dims
+
+if TYPE_CHECKING:
+    from memcore.explain.book import Book
+    from memcore.hardware.constants import Constant
+
+Made = TypeVar("Made")
+Read = Any  # a number, an array or a Formula
+
+
+def floor(x: Read) -> Read:
+    """Rounded down."""
+    if isinstance(x, Formula):
+        return formula.whole(x)
+    return x // 1 if dims.is_array(x) else math.floor(x)
+
+
+def ceil(x: Read) -> Read:
+    """Rounded up."""
+    if isinstance(x, Formula):
+        return formula.ceiling(x)
+    return -(-x // 1) if dims.is_array(x) else math.ceil(x)
+
+
+def ceil_div(a: Read, b: Read) -> Read:
+    """a / b rounded up, exact for whole numbers of any size."""
+    if isinstance(a, Formula) or isinstance(b, Formula):
+        a, b = formula.number(a), formula.number(b)
+        told = formula.ceiling(a / b)
+        return formula.revalued(told, dims.ceil_div(a.value, b.value))
+    return dims.ceil_div(a, b)
+
+
+def least(*of: Read) -> Read:
+    """The smallest."""
+    if any(isinstance(x, Formula) for x in of):
+        return formula.smallest(*of)
+    found = of[0]
+    for x in of[1:]:
+        found = dims.minimum(found, x)
+    return found
+
+
+def largest(*of: Read) -> Read:
+    """The largest."""
+    if any(isinstance(x, Formula) for x in of):
+        return formula.largest(*of)
+    found = of[0]
+    for x in of[1:]:
+        found = dims.maximum(found, x)
+    return found
+
+
+def at_least_zero(x: Read) -> Read:
+    return formula.at_least_zero(x) if isinstance(x, Formula) else dims.maximum(0, x)
+
+
+def total(of: Iterable[Read]) -> Read:
+    """The sum."""
+    every = list(of)
+    if any(isinstance(x, Formula) for x in every):
+        return formula.total([formula.number(x) for x in every])
+    return sum(every)
+
+
+class Values:
+    """A plan's quantities as numbers or arrays, each computed when it is first read, and kept.
+
+    `given` has the parts that are read as they are: the plan, the hardware, and what rows (the
+    ledger, operations) have already been summed to. A quantity wins over what is given.
+    """
+
+    def __init__(self, **given: Any):
+        self._given = given
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        given = self._given.get(name)
+        part = given if name in ("plan", "hardware") else _ValuePart(self, name, given)
+        self.__dict__[name] = part
+        return part
+
+    def known(self, name: str, value: Any, unit: str = "", **more: Any) -> Any:
+        """A factor that is not taken apart further; `name`, `unit` and `more` are its words."""
+        return value
+
+    def constant(self, constant: Constant) -> Any:
+        """A measured constant: the middle of its interval."""
+        return constant.middle
+
+
+class _ValuePart:
+    """`run` in `x.run.seconds`."""
+
+    def __init__(self, values: Values, name: str, given: Any):
+        self._values, self._name, self._given = values, name, given
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = QUANTITIES.get(f"{self._name}.{name}")
+        value = made(self._values) if made else getattr(self._given, name)
+        self.__dict__[name] = value
+        return value
+
+
+class Terms:
+    """The same quantities as terms of formulas: every number is a Formula that names its path.
+
+    Words and yes or no are read as they are, so that a branch on them is the one that was taken.
+    """
+
+    def __init__(self, book: Book):
+        self._book = book
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _TermPart(self._book, name, self._book.plan if name == "plan" else None)
+
+    def known(self, name: str, value: Any, unit: str = "", **more: Any) -> Formula:
+        """A factor that is not taken apart further."""
+        return formula.known(name, value, unit, **more)
+
+    def constant(self, constant: Constant) -> Formula:
+        """A measured constant: the middle of its interval."""
+        return formula.constant(constant)
+
+
+class _TermPart:
+    """`run` in `x.run.seconds`, or `plan.train` in `x.plan.train.seq_len`."""
+
+    def __init__(self, book: Book, path: str, given: Any = None):
+        self._book, self._path, self._given = book, path, given
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        path = f"{self._path}.{name}"
+        if self._given is not None:
+            value = getattr(self._given, name)
+            if isinstance(value, BaseModel):
+                return _TermPart(self._book, path, value)
+            if name not in type(self._given).model_fields:
+                return value  # a property; `known` says its words
+        else:
+            value = self._book.explain(path).value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return self._book.at(path)
+        return value
+
+
+Function = Callable[[Any], Read]
+QUANTITIES: dict[str, Function] = {}  # by path: what `Values` reads
+
+
+def quantity(
+    path: str, what: str, unit: str, meaning: str = "", sources: Sequence[str] = ()
+) -> Callable[[Function], Function]:
+    """Declares the number at a path: its title, unit, meaning and sources, and by the function that
+    follows its formula, of a reading `x`. None is said where a plan has no such number."""
+
+    def register(function: Function) -> Function:
+        QUANTITIES[path] = function
+
+        @rule(path)
+        def explained(book: Book) -> Explanation:
+            made = function(Terms(book))
+            if made is None:
+                raise LookupError(path)
+            return about(what, unit, formula.number(made), meaning, sources)
+
+        return function
+
+    return register
+
+
+def filled(kind: type[Made], part: Any) -> Made:
+    """A part of the Report, each field read from the quantity of its name."""
+    return kind(**{f.name: getattr(part, f.name) for f in fields(kind)})  # type: ignore[arg-type]

@@ -53,7 +53,9 @@ def test_the_engine_imports_only_the_standard_library_pydantic_and_numpy(path: P
 
 @pytest.mark.parametrize("path", ENGINE, ids=name)
 def test_the_engine_never_imports_the_app(path: Path) -> None:
-    assert not re.search(r"^\s*(from|import) app\b", path.read_text(encoding="utf-8"), re.M)
+    """But for the command that opens it, when it does."""
+    indent = "" if path.name == "cli.py" else r"\s*"
+    assert not re.search(rf"^{indent}(from|import) app\b", path.read_text(encoding="utf-8"), re.M)
 
 
 def test_importing_the_engine_loads_nothing_heavy() -> None:

@@ -430,7 +430,7 @@ def test_where_memplan_fails_at_a_link_the_default_plan_is_shown(
     plan, issues = decode({"mb": "2"})
     assert plan == Plan()
     assert failed(issues)
-    assert "TypeError 'on purpose' in memcore.link, line " in str(issues[0])
+    assert "TypeError 'on purpose' in memcore.plan.link, line " in str(issues[0])
 
 
 any_text = some.text(max_size=60)

@@ -130,26 +130,82 @@ def test_what_is_not_known_of_other_heads_is_refused(words, field):
         Plan(model=of_class("LlamaForSequenceClassification"), **words)
 
 
-def test_other_heads_are_those_of_transformers():
+ENCODERS = {  # what encoders are told besides LLAMA's sizes
+    "bert": {"type_vocab_size": 2},
+    "roberta": {"type_vocab_size": 1, "pad_token_id": 1},
+    "t5": {"d_kv": 64, "d_ff": 512},
+    "mt5": {"d_kv": 64, "d_ff": 512},
+}
+OTHERS = ["llama", "qwen3", "gemma2", "gpt_neox", "opt", "bloom", "mixtral", "phi3"]
+
+
+@pytest.mark.parametrize("family", [*OTHERS, *ENCODERS])
+def test_other_heads_are_those_of_transformers(family):
     """Parameters of each class that is no language model, against transformers."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    sizes = {
-        key: value for key, value in LLAMA.items() if key not in ("architectures", "model_type")
-    }
-    compared = 0
-    for family in ("llama", "qwen3", "gemma2", "gpt_neox", "opt", "bloom", "mixtral", "phi3"):
-        for name, head in FAMILIES[family].classes.items():
-            if head not in (CLASSIFICATION, EMBEDDING):
-                continue
-            kind = getattr(transformers, name)
-            config = kind.config_class(**sizes, num_labels=3, pad_token_id=0)
-            with torch.device("meta"):
-                count = sum(p.numel() for p in kind(config).parameters())
-            document = config.to_dict() | {"architectures": [name]}
-            assert parameters(from_config(document)) == count, name
-            compared += 1
-    assert compared == 16
+    own = {"num_labels": 3, "pad_token_id": 0} | ENCODERS.get(family, {})
+    sizes = {k: v for k, v in LLAMA.items() if k not in ("architectures", "model_type")} | own
+    heads = {name: h for name, h in FAMILIES[family].classes.items() if h not in (CAUSAL, MASKED)}
+    assert heads
+    for name in heads:
+        kind = getattr(transformers, name)
+        config = kind.config_class(**sizes)
+        with torch.device("meta"):
+            count = sum(p.numel() for p in kind(config).parameters())
+        model = from_config(config.to_dict() | {"architectures": [name]})
+        assert (parameters(model), model.head) == (count, heads[name]), name
+
+
+BERT = {
+    key: LLAMA[key] for key in LLAMA if key not in ("num_key_value_heads", "tie_word_embeddings")
+}
+BERT |= {"model_type": "bert", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+T5 = {"model_type": "t5", "d_model": 128, "num_layers": 3, "num_heads": 4, "d_kv": 32, "d_ff": 256,
+      "vocab_size": 1000, "feed_forward_proj": "relu", "dropout_rate": 0.0}  # fmt: skip
+ENCODER_COUNTS = [  # as transformers has them on the meta device
+    (BERT, "BertForMaskedLM", MASKED, 1_509_608),
+    (BERT, "BertModel", EMBEDDING, 1_508_096),
+    (BERT, "BertForSequenceClassification", CLASSIFICATION, 1_508_610),
+    (T5, "T5ForConditionalGeneration", CAUSAL, 1_113_472),
+    (T5, "T5EncoderModel", EMBEDDING, 522_240),
+]
+
+
+@pytest.mark.parametrize(("config", "name", "head", "count"), ENCODER_COUNTS)
+def test_an_encoder_s_class_has_its_own_parameters(config, name, head, count):
+    model = from_config(config | {"architectures": [name]})
+    assert (model.head, parameters(model)) == (head, count)
+
+
+def test_the_text_encoder_of_sd3_counts_no_decoder():
+    """T5 v1.1 XXL, as Stable Diffusion 3 and FLUX have it: 11.1 B with a decoder."""
+    sizes = {"d_model": 4096, "d_ff": 10_240, "d_kv": 64, "num_heads": 64, "num_layers": 24,
+             "vocab_size": 32_128, "feed_forward_proj": "gated-gelu"}  # fmt: skip
+    model = from_config({"model_type": "t5", "architectures": ["T5EncoderModel"]} | sizes)
+    assert parameters(model) == 4_762_310_656
+    assert model.tower is None
+
+
+def test_the_encoder_of_t5_alone_saves_what_pytorch_does():
+    """bf16, eager attention, 3 x 24 tokens; of the last hidden states."""
+    assert saved(T5 | {"architectures": ["T5EncoderModel"]}).saved_for_backward_bytes == 1_007_136
+
+
+def test_a_classifier_of_bert_has_no_logits_of_the_vocabulary():
+    masked, classes = (
+        saved(BERT | {"architectures": [name]})
+        for name in ("BertForMaskedLM", "BertForSequenceClassification")
+    )
+    tokens = 3 * 24
+    assert masked.saved_for_backward_bytes - classes.saved_for_backward_bytes > 2 * tokens * 1000
+    assert not any(r.shape.endswith("VOCAB 1,000") for r in evaluate_rows("BertModel"))
+
+
+def evaluate_rows(name):
+    words = {"seq_len": 64, "checkpointing": "none"}
+    plan = Plan(model=BERT | {"architectures": [name]}, cluster={"gpus": 1}, train=words)
+    return [r for r in evaluate(plan).ledger if r.consumer == "activations"]
 
 
 # -- keys that are not there, and keys that nobody knows ------------------------------------------

@@ -48,7 +48,16 @@ from memcore.models.families.family import Family, labels
 from memcore.models.model import HARMLESS, Model
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED
 
-FAMILIES: dict[str, Family] = {
+
+class _Families(dict[str, Family]):
+    """Families by model_type. What a class of one of them is planned as, and no config.json names,
+    is found by its name and not listed."""
+
+    def __missing__(self, name: str) -> Family:
+        return {"t5_encoder": t5.ENCODER_ALONE}[name]
+
+
+FAMILIES = _Families({
     **llama.FAMILIES,
     **bert.FAMILIES,
     **gemma.FAMILIES,
@@ -74,7 +83,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": seed_oss.FAMILY,
     "starcoder2": starcoder2.FAMILY,
     "vit": vit.FAMILY,
-}
+})  # fmt: skip
 
 # What runs before another model's layers, by its own model_type; none of them is trained alone.
 TOWERS: dict[str, Family] = {
@@ -128,7 +137,8 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
     kind, inner = config["model_type"], wrappers.opened(config)
     inside = inner.get("model_type")
     word = SAME_AS.get(inside, inside) if isinstance(inside, str) else None
-    if word not in FAMILIES or not FAMILIES[word].decoder or FAMILIES[word].bridge:
+    family = FAMILIES.get(word) if word else None
+    if family is None or not family.decoder or family.bridge:
         message = (
             f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
             f"{shown(inside)}; neither is approximated. Known: {', '.join(sorted(FAMILIES))}"

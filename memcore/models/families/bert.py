@@ -1,6 +1,8 @@
 """BERT and RoBERTa, trained on masked tokens: every token sees every other, norms come last.
 
 BertForMaskedLM and RobertaForMaskedLM: no pooler; the loss is over all positions.
+BertForSequenceClassification and RobertaForSequenceClassification read the first token; BertModel
+and RobertaModel have a pooler, which is not read here.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from memcore.layers.ops import (
     TOKENS,
     activation,
     attention_core,
+    classes_loss,
     labelled_loss,
     plain_mlp,
     value_heads,
@@ -18,10 +21,19 @@ from memcore.layers.ops import (
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
-from memcore.tape.dims import CP, POSITIONS, TP, TYPES, VOCAB, D, Q, S
+from memcore.tape.dims import CLASSES, CP, POSITIONS, TP, TYPES, VOCAB, B, D, Q, S
 from memcore.tape.kinds import EVERY
-from memcore.tape.primitives import add, dropout, embedding, heads_first, layer_norm, linear
-from memcore.tape.structure import MASKED, Structure, Traits
+from memcore.tape.primitives import (
+    add,
+    dropout,
+    embedding,
+    heads_first,
+    keeps_result,
+    layer_norm,
+    linear,
+    split,
+)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, MASKED, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 OFFSET = 2  # rows of RoBERTa's position table that stand before the first position
@@ -99,7 +111,22 @@ def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
     return dropout(t, x, name) if s.traits.residual_dropout else x
 
 
+def _pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """What a classifier reads of each sequence: of its first token."""
+    (first,) = split(t, x, [(B, D)], sliced=True)
+    if s.family == "roberta":
+        first = _dropped(t, s, first, "classifier dropout, first")
+    return keeps_result(t, linear(t, "pooler.dense", first, D, D, bias=True), "tanh")
+
+
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.head == EMBEDDING:
+        for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
+            t.parameter(f"pooler.dense.{name}", shape, idle=True)
+        return x
+    if s.head == CLASSIFICATION:
+        h = _dropped(t, s, _pooled(t, s, x), "classifier dropout")
+        return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
     kind = "gelu" if s.family == "roberta" else s.traits.activation
     with t.scope("transform"):
         h = activation(t, linear(t, "dense", x, D, D, bias=True), kind)
@@ -116,7 +143,15 @@ def _roberta(k: Keys, label: str) -> Model:
     return _config(k, label, "roberta", 50_265, OFFSET)
 
 
+def _classes(stem: str) -> dict[str, str]:
+    return {
+        f"{stem}ForMaskedLM": MASKED,
+        f"{stem}Model": EMBEDDING,
+        f"{stem}ForSequenceClassification": CLASSIFICATION,
+    }
+
+
 FAMILIES = {
-    "bert": encoder(_bert, _embed, _layer, _head, {"BertForMaskedLM": MASKED}),
-    "roberta": encoder(_roberta, _embed, _layer, _head, {"RobertaForMaskedLM": MASKED}),
+    "bert": encoder(_bert, _embed, _layer, _head, _classes("Bert")),
+    "roberta": encoder(_roberta, _embed, _layer, _head, _classes("Roberta")),
 }

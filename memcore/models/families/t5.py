@@ -1,6 +1,7 @@
 """T5 and mT5: an encoder, and a decoder that reads the encoder's result in every layer.
 
-T5ForConditionalGeneration, MT5ForConditionalGeneration. Positions are a bias on the scores: the
+T5ForConditionalGeneration, MT5ForConditionalGeneration, and of both the encoder by itself, which
+is T5EncoderModel, MT5EncoderModel. Positions are a bias on the scores: the
 first layer of each stack looks it up, and all layers of the stack add it. One table of embeddings
 serves encoder, decoder and, in T5 1.0, head. Where config.json says that nothing is tied, as that
 of Flan-T5 does, the head is loaded by itself, and the factor before it goes. So it is with mT5,
@@ -50,7 +51,7 @@ from memcore.tape.primitives import (
     shift,
     softmax,
 )
-from memcore.tape.structure import CAUSAL, Structure, Traits
+from memcore.tape.structure import CAUSAL, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Gradients, Tape, Tensor
 
 ENCODER = "encoder"
@@ -91,7 +92,8 @@ def _config(k: Keys, label: str) -> Model:
     if gated not in ("", "gated") or word not in ACTIVATIONS:
         k.fail("feed_forward_proj", f"{shown(projection)} is not known; use relu or gated-gelu")
         word = "relu"
-    k.refuse("is_encoder_decoder", True)
+    if k.head != EMBEDDING:  # of an encoder alone files say either
+        k.refuse("is_encoder_decoder", True)
     heads = k.count("num_heads", 8, 10**6)
     # transformers 5 writes that all is tied and keeps here whether it was: a head that was loaded
     # by itself stays so.
@@ -123,12 +125,15 @@ def _config(k: Keys, label: str) -> Model:
     encoder = replace(
         decoder, family="t5_encoder", layers=layers, kinds=_kinds(EVERY, layers), stack=ENCODER
     )
+    if k.head == EMBEDDING:
+        return replace(encoder, stack="")
     return replace(decoder, kinds=_kinds(FULL, decoder.layers), tower=encoder)
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
-    return _dropped(t, s, embedding(t, "shared", ids, VOCAB / TP, D, tied=True), "dropout")
+    shared = bool(s.stack)  # with the decoder behind it
+    return _dropped(t, s, embedding(t, "shared", ids, VOCAB / TP, D, tied=shared), "dropout")
 
 
 def _encoder_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor | Sequence[Tensor]:
@@ -299,13 +304,23 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return loss
 
 
+def _encoder_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return _dropped(t, s, _norm(t, x, "final_layer_norm"), "dropout")
+
+
+ENCODER_ALONE = Family(
+    _config, _embed, _encoder_layer, _encoder_head, attentions=("eager",), kernels=HF_ONLY,
+    losses=("eager",), decoder=False, alone=True, carries=True, aliases=ALIASES,
+)  # fmt: skip
 TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)
 _FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, losses=("eager",),
     alone=True, bridge=_bridge, carries=True, aliases=ALIASES,
-    classes={"T5ForConditionalGeneration": CAUSAL},
+    classes={"T5ForConditionalGeneration": CAUSAL, "T5EncoderModel": EMBEDDING},
 )  # fmt: skip
 FAMILIES = {
     "t5": _FAMILY,
-    "mt5": replace(_FAMILY, classes={"MT5ForConditionalGeneration": CAUSAL}),
+    "mt5": replace(
+        _FAMILY, classes={"MT5ForConditionalGeneration": CAUSAL, "MT5EncoderModel": EMBEDDING}
+    ),
 }

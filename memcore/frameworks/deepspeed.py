@@ -13,9 +13,9 @@ at the edges of its partition depends on the rank: the partition itself is count
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
+from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.states import DEEPSPEED
 from memcore.step.step import (
@@ -137,7 +137,7 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     sizes["SLICE"] = of_stage_3 if step.zero == 3 else minimum(largest, share)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def buffer(
     name: str, size: Factor, dtype: str, lifetime: str, why: str, consumer: str = "workspace"
 ) -> Group:
@@ -145,7 +145,7 @@ def buffer(
     return Group((Template(name, consumer, (size,), dtype, lifetime, why, DEEPSPEED),))
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _parts(tape: Tape, dtype: str, lifetime: str, why: str) -> Group:
     """This GPU's part of the gradient of each of a block's parameters."""
     return Group.of(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-
+from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.step import Step, owned
 from memcore.tape.dims import CP, TP, VOCAB, B, D, S
@@ -20,7 +19,7 @@ from memcore.timing.communication import (
 )
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     """What Megatron and Transformer Engine keep for good besides the states.
 

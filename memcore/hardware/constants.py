@@ -6,9 +6,9 @@ every other run there is only checked.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
+from memcore.kept import kept
 from memcore.units import GB, GiB, MiB
 
 
@@ -220,7 +220,7 @@ EFFICIENCIES = {
 OTHER = _reached("other architectures", 0.70, 0.70, 0.30, 0.30, 0.0)
 
 
-@functools.cache
+@kept
 def efficiency(architecture: str) -> Efficiency:
     """Of a GPU of this architecture."""
     return next((e for name, e in EFFICIENCIES.items() if architecture.startswith(name)), OTHER)

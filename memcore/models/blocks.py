@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from memcore.kept import counted_apart, kept
 from memcore.layers import multi_token
 from memcore.layers.ops import HIDDEN
 from memcore.models.families import FAMILIES, TOWERS
@@ -28,6 +28,7 @@ from memcore.words.training import CORE, LOWER
 Results = Tensor | Sequence[Tensor]  # the next block's input, and what several blocks read
 
 
+@counted_apart
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
     """Tapes, forward and backward. `layers` has one for each of `kinds`."""
@@ -105,7 +106,7 @@ def structure_of(
     return replace(own, tower=replace(tower, stack=model.tower.stack))
 
 
-@functools.lru_cache(maxsize=512)
+@kept
 def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
     """The tapes of one structure with layers of these kinds."""
     embed, head = _ends(s)
@@ -149,7 +150,7 @@ def _tape(
     return t
 
 
-@functools.lru_cache(maxsize=512)
+@kept
 def _ends(s: Structure) -> tuple[Tape, Tape]:
     """The embedding and the head."""
     family = FAMILIES[s.family]
@@ -193,7 +194,7 @@ def _embed(s: Structure, kernels: str) -> Tape:
     return in_stack(_tape(s, f"{tower.stack}.embed", run, kernels), tower.stack)
 
 
-@functools.lru_cache(maxsize=512)
+@kept
 def _layer(s: Structure, kind: LayerKind) -> Tape:
     """One layer, or what leads from the tower to the main stack."""
     bridge = FAMILIES[s.family].bridge

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
+from memcore.kept import kept
 from memcore.layers.experts import active
 from memcore.models.blocks import build, structure_of
 from memcore.models.model import Model
@@ -23,13 +23,13 @@ def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
     return Amounts(sizes), blocks.counted(layers.counts)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def parameters(model: Model) -> int:
     """Parameters of a model, counted from its operations' weights."""
     return _counted(model, lambda shape: shape)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def active_parameters(model: Model) -> int:
     """Parameters that one token meets: of a layer's experts only those that it is sent to."""
     return _counted(model, active)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memcore.errors import shown
+from memcore.kept import counted_apart
 from memcore.models.quantization import Quantization
 from memcore.tape.structure import CAUSAL, Traits
 
@@ -141,6 +142,7 @@ class Reading:
         return tuple(found)
 
 
+@counted_apart
 @dataclass(frozen=True, slots=True)
 class Model:
     """A transformer: its sizes, its traits, and the kinds of its layers in order.

@@ -7,7 +7,6 @@ quantization_config as transformers (quantizers/auto.py, utils/quantization_conf
 from __future__ import annotations
 
 import fnmatch
-import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memcore.errors import shown
+from memcore.kept import kept
 from memcore.words.stored import WEIGHT_DTYPES, WeightDtype
 
 MOST_MODULES = 20_000  # that a file names; published ones name a few hundred
@@ -300,7 +300,7 @@ _OURS = re.compile(r"^(\*?(model|language_model|text_model|transformer|backbone)
 OUTSIDE = (".lm_head", ".embed_tokens")
 
 
-@functools.lru_cache(maxsize=16)
+@kept
 def _index(modules: tuple[tuple[str, str], ...]) -> tuple[dict[str, str], dict[str, list[Any]]]:
     """Names as they are, and patterns by the layer that they are of ('' for any)."""
     exact: dict[str, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from memcore.kept import kept
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.tape.kinds import FULL
@@ -65,7 +66,7 @@ class Layers:
         return sorted(unique.values(), key=lambda end: -end[2])
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def layers_of(
     model: Model, recompute: str = "", every: int = 1, leads: bool = False, held: int = 0
 ) -> tuple[tuple[LayerKind, ...], Layers]:

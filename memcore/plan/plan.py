@@ -18,6 +18,7 @@ from pydantic.functional_validators import AfterValidator
 from memcore.errors import Issue, PlanError, did_you_mean, not_text, shown
 from memcore.hardware import topology
 from memcore.hardware.accelerator import Accelerator, Node
+from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import check_depth
 from memcore.models.families import FAMILIES, from_config
@@ -851,7 +852,7 @@ def resolve_model(model: str | Mapping[str, Any]) -> Model:
     return _from_json(json.dumps(model, sort_keys=True))
 
 
-@functools.lru_cache(maxsize=64)
+@kept
 def _from_json(text: str) -> Model:
     return from_config(json.loads(text))
 

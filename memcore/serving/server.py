@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from memcore.kept import kept
 from memcore.layers.recurrent import CONVOLUTION, SCAN, STATE
 from memcore.models import catalog
 from memcore.models.blocks import Blocks, build, structure_of
@@ -256,7 +256,7 @@ class Server:
         return self.tower.executions + _forward(self.timed, tuple(self.stack.counts), self.head)[3]
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _forward(
     layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
 ) -> tuple[tuple[Execution, ...], ...]:
@@ -279,8 +279,8 @@ def _scans(e: Execution) -> bool:
     return f".{SCAN}." in e.work.name
 
 
-@functools.lru_cache(maxsize=256)
-@functools.lru_cache(maxsize=256)
+@kept
+@kept
 def _caching(kinds: tuple[str, ...], layers: int, per_stage: int) -> tuple[Caching, Caching]:
     """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
     the first of several."""
@@ -312,7 +312,7 @@ def _drafting(plan: Plan) -> Plan:
     return Plan.of(document)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _read_bits(
     model: Model, dtype: WeightDtype, blocks: Blocks, stack: Layers
 ) -> Mapping[Shape, float]:
@@ -392,7 +392,7 @@ class Tower:
         return _run(tuple(t for t, _ in self.timed), tuple(n for _, n in self.timed))
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _run(tapes: tuple[Tape, ...], counts: tuple[int, ...]) -> tuple[Execution, ...]:
     return tuple(e for e in executions(tapes, counts) if in_forward(e))
 

@@ -6,12 +6,12 @@ for, and in which layer, decides its type. Norms, biases and routers stay in fp3
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from memcore.kept import kept
 from memcore.layers.experts import is_matrix
 from memcore.models.model import Model
 from memcore.models.quantization import stored_as
@@ -35,7 +35,7 @@ _MLP = (".mlp.", ".feed_forward.", ".block_sparse_moe.", ".fc1.", ".fc2.")
 _DOWN = ("down_proj", "down_proj.weight", "dense_4h_to_h.weight", "fc2.weight", "mlp.c_proj.weight")
 
 
-@functools.lru_cache(maxsize=4096)
+@kept
 def role(p: Storage) -> str:
     """What a parameter is for."""
     found = next((role for role, ends in _NAMES if p.name.endswith(ends)), "")

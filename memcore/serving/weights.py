@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
+from memcore.kept import kept
 from memcore.models.stack import Layers
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
@@ -101,7 +101,7 @@ def _heaviest(server: Server, amounts: Amounts) -> list[list[int]]:
     return _stage_of(tuple(weights), server.stack, server.stage_layers)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _stage_of(weights: tuple[int, ...], stack: Layers, per_stage: int) -> list[list[int]]:
     stages = [range(i, min(i + per_stage, stack.count)) for i in range(0, stack.count, per_stage)]
     best = max(stages, key=lambda stage: sum(weights[stack.kind(i)] for i in stage))

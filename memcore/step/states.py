@@ -6,10 +6,10 @@ parameter's first dimension and rounds up, as FSDP2 does; padding is counted.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memcore.kept import counted_apart, kept
 from memcore.tape.dims import DISTINCT, Number, Shape, ceil_div, share, where
 from memcore.tape.ledger import Group, Template
 from memcore.tape.quantized import parts, parts_in_8_bits
@@ -30,6 +30,7 @@ TE_WEIGHTS = "transformer_engine/pytorch/module/base.py: quantize_weight, cached
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
 
+@counted_apart
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockStates:
     """Groups of one block's states, on one GPU.
@@ -62,7 +63,7 @@ class BlockStates:
     buckets: Group
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def block_states(
     tape: Tape,
     copies: Precision,
@@ -251,7 +252,7 @@ def _in_blocks(bits: int, block: int) -> dict[str, tuple[str, Callable[[Number],
 QUANTIZED |= _in_blocks(8, 256) | _in_blocks(4, 128)
 
 
-@functools.lru_cache(maxsize=64)
+@kept
 def lookup_tables(optimizer: Optimizer) -> Group:
     """The values that 8-bit codes stand for, once for all parameters."""
     why = "the values that 8-bit codes stand for"

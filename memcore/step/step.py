@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from memcore.kept import counted_apart, kept
 from memcore.models.blocks import Blocks
 from memcore.models.stack import Layers
 from memcore.step.states import BlockStates, block_states, lookup_tables
@@ -61,6 +62,7 @@ class Instant:
         return Holding.of(self.alive)
 
 
+@counted_apart
 @dataclass(frozen=True)
 class Step:
     """The words that decide a training step's schedule, and the layers it runs.
@@ -227,7 +229,7 @@ class Step:
         return [(gradients(self.blocks.layers[k]), n) for k, n in enumerate(counts)]
 
 
-@functools.lru_cache(maxsize=512)
+@kept
 def interned(step: Step) -> Step:
     """The first step that is equal to this one: what it has found out about its schedule, which no
     size changes, serves every plan of the same words."""
@@ -442,7 +444,7 @@ def owned(step: Step, state: str, of_experts: bool) -> Alive:
     return [(_part(group, of_experts), n) for group, n in step.every(state)]
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def _part(group: Group, of_experts: bool) -> Group:
     return Group(tuple(row for row in group.rows if _is_expert(row.shape) == of_experts))
 

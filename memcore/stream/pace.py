@@ -7,12 +7,13 @@ would be: every guess is right as often as the plan says, independently of the o
 
 from __future__ import annotations
 
-import functools
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
+
+from memcore.kept import kept
 
 PERIOD = 1 << 14  # steps that are drawn; then they come again
 
@@ -57,7 +58,7 @@ class Guessed:
         return rounds * PERIOD + bisect_left(self.sums, rest)
 
     @classmethod
-    @functools.lru_cache(maxsize=8)
+    @kept
     def of(cls, guesses: int, right: float, seed: int) -> Guessed:
         """Each guess is right with this probability, and one that follows a wrong one is not
         looked at."""

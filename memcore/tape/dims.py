@@ -10,14 +10,16 @@ below and never branch on a size, so the same rows work for one plan and for a m
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from memcore.kept import counted_nowhere, kept, once
+
 Number = Any  # int, float, or a NumPy array of them: whatever the sizes mapping holds
 
 
+@counted_nowhere
 @dataclass(frozen=True, slots=True, eq=False)
 class Axis:
     """A way of cutting work over GPUs: its size is the number of ranks."""
@@ -25,7 +27,7 @@ class Axis:
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class _Divisible:
     name: str
 
@@ -36,11 +38,13 @@ class _Divisible:
         return self.name
 
 
+@counted_nowhere
 @dataclass(frozen=True, slots=True, eq=False)
 class Dim(_Divisible):
     """One named dimension."""
 
 
+@counted_nowhere
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut(_Divisible):
     """A dimension divided over an axis, rounded up; a cut can be cut again."""
@@ -49,11 +53,12 @@ class Cut(_Divisible):
     axis: Axis
 
 
-@functools.cache
+@once
 def _cut(dim: _Divisible, axis: Axis) -> Cut:
     return Cut(f"{dim.name}/{axis.name}", dim, axis)
 
 
+@counted_nowhere
 @dataclass(frozen=True, slots=True, eq=False)
 class Share(_Divisible):
     """A count that follows from how many elements a whole shape has."""
@@ -62,12 +67,13 @@ class Share(_Divisible):
     rule: Callable[[Number], Number]
 
 
-@functools.cache
+@once
 def share(what: str, shape: Shape, rule: Callable[[Number], Number]) -> Share:
     """`rule` of the elements of `shape`, as one factor; `what` says what it counts."""
     return Share(f"{what} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, rule)
 
 
+@counted_nowhere
 @dataclass(frozen=True, slots=True, eq=False)
 class Flat(_Divisible):
     """The elements of a whole shape, laid out flat and divided over an axis, rounded up."""
@@ -76,7 +82,7 @@ class Flat(_Divisible):
     axis: Axis
 
 
-@functools.cache
+@once
 def flat(shape: Shape, axis: Axis) -> Flat:
     """What one rank of `axis` has of a tensor of this shape."""
     return Flat(f"1/{axis.name} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, axis)
@@ -191,7 +197,7 @@ MAIN = "main"  # in a block of another stack: of the main stack all the same
 _DIMS: dict[str, Dim] = {}
 
 
-@functools.cache
+@kept
 def of_stack(stack: str, factor: Factor) -> Factor:
     """A factor as one stack of layers has it: that stack's hidden size, its tokens, ..."""
     if isinstance(factor, Dim):
@@ -201,6 +207,7 @@ def of_stack(stack: str, factor: Factor) -> Factor:
         _DIMS[factor.name] = factor
         return _dim(f"{stack}.{factor.name}")
     if isinstance(factor, Cut):
+        assert isinstance(factor.dim, Dim | Cut)
         inner = of_stack(stack, factor.dim)
         assert isinstance(inner, _Divisible)
         return _cut(inner, factor.axis)
@@ -208,7 +215,7 @@ def of_stack(stack: str, factor: Factor) -> Factor:
     return factor
 
 
-@functools.cache
+@once
 def _dim(name: str) -> Dim:
     return Dim(name)
 

@@ -13,6 +13,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
+from memcore.kept import counted_apart, kept
 from memcore.tape.dims import Factor, Number, Shape, elements, factor_text, maximum
 from memcore.tape.tape import ALWAYS, Storage, Tape
 from memcore.words.training import KEPT_PRODUCTS, LAYER, OPERATIONS
@@ -49,6 +50,7 @@ class Terms:
         return cls(tuple(shape for shape, _ in listed), tuple(factor for _, factor in listed))
 
 
+@counted_apart
 @dataclass(frozen=True, eq=False)
 class Group:
     """Rows that live and die together."""
@@ -175,6 +177,7 @@ class Amounts:
         return found
 
 
+@counted_apart
 @dataclass(frozen=True, eq=False)
 class Window:
     """A stretch of one tape: its rows, and what is born and dies at each step.
@@ -251,7 +254,7 @@ def _last_saved(tape: Tape) -> int:
     return max((s.birth for s in tape.storages if s.saved_by), default=0)
 
 
-@functools.lru_cache(maxsize=4096)
+@kept
 def window(
     tape: Tape,
     stretch: str,
@@ -329,7 +332,7 @@ def window(
     return Window(tuple(rows), tuple(steps), tuple(alive), tuple(names))
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def saved(tape: Tape) -> Group:
     """What this block's forward leaves for its backward."""
     return Group.of(
@@ -339,7 +342,7 @@ def saved(tape: Tape) -> Group:
     )
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def held(tape: Tape) -> Group:
     """A batch of images as it was loaded, which who calls the model holds until forward is over.
     (Token ids are saved, and counted there.)"""
@@ -353,7 +356,7 @@ def held(tape: Tape) -> Group:
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def carried_gradients(tape: Tape) -> Group:
     """Gradients of what this block reads beside its input, when it has run backward."""
     return Group.of(
@@ -366,7 +369,7 @@ def carried_gradients(tape: Tape) -> Group:
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def leaves(tape: Tape) -> Group:
     """Tensors without a history that this block makes and wants a gradient of, with that gradient:
     the graph refers to them as to weights, until all of backward is over."""
@@ -381,7 +384,7 @@ def leaves(tape: Tape) -> Group:
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def checkpoint(tape: Tape, recompute: str) -> Group:
     """What a layer keeps that is run again: its input, and the products that its policy keeps."""
     kept = kept_products(tape) if recompute == OPERATIONS else []
@@ -400,7 +403,7 @@ def checkpoint(tape: Tape, recompute: str) -> Group:
     )
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
     """Tensors that every layer reads and the model makes once: (until backward, forward only).
 
@@ -423,7 +426,7 @@ def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def besides(group: Group, tape: Tape) -> Group:
     """Of what blocks read together, what this one has not made. When it runs again, nobody else
     reads what it made, and it makes its own anew."""
@@ -439,7 +442,7 @@ def _own_name(s: Storage) -> str:
     return s.name.rsplit(".", 1)[-1]
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def gradients(tape: Tape) -> Group:
     """Whole gradients that this block's backward makes."""
     return Group.of(
@@ -447,7 +450,7 @@ def gradients(tape: Tape) -> Group:
     )
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def tied_gradient(tape: Tape) -> Group:
     """The head's gradient of a tied weight, which waits until the embedding's arrives."""
     return Group.of(
@@ -457,7 +460,7 @@ def tied_gradient(tape: Tape) -> Group:
     )
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def weight_copies(tape: Tape) -> Group:
     """Autocast's cached bf16 weights, which live until autocast ends."""
     return Group.of(

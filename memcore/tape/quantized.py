@@ -16,7 +16,7 @@ CODES = 16  # values that 4 bits stand for
 
 def blocks(shape: Shape) -> Share:
     """How many scales a weight of this shape has."""
-    return share("blocks of 64", shape, lambda n: ceil_div(n, BLOCK))
+    return share("blocks of 64", shape, _per(BLOCK))
 
 
 def parts(shape: Shape, quantized: str) -> tuple[tuple[str, Shape, str], ...]:
@@ -24,12 +24,12 @@ def parts(shape: Shape, quantized: str) -> tuple[tuple[str, Shape, str], ...]:
 
     bitsandbytes/functional.py: quantize_4bit, with compress_statistics for NF4_DOUBLE.
     """
-    values = share("pairs", shape, lambda n: ceil_div(n, 2))
+    values = share("pairs", shape, _per(2))
     packed: tuple[tuple[str, Shape, str], ...] = ((" (4 bit)", (values,), "int8"),)
     codes: tuple[tuple[str, Shape, str], ...] = ((" (codes)", (CODES,), "fp32"),)
     if quantized != NF4_DOUBLE:
         return (*packed, (" (scales)", (blocks(shape),), "fp32"), *codes)
-    groups = share("groups of blocks", shape, lambda n: ceil_div(ceil_div(n, BLOCK), SCALES))
+    groups = share("groups of blocks", shape, _groups)
     return (
         *packed,
         (" (scales, 8 bit)", (blocks(shape),), "int8"),
@@ -39,7 +39,11 @@ def parts(shape: Shape, quantized: str) -> tuple[tuple[str, Shape, str], ...]:
     )
 
 
-@functools.cache
+def _groups(n: Number) -> Number:
+    return ceil_div(ceil_div(n, BLOCK), SCALES)
+
+
+@functools.cache  # of a few blocks
 def _per(block: int) -> Callable[[Number], Number]:
     return lambda n: ceil_div(n, block)
 

@@ -20,6 +20,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from memcore.kept import counted_apart
 from memcore.tape.dims import Axis, Shape, of_stack
 from memcore.tape.structure import Adapters, Narrow
 
@@ -153,6 +154,7 @@ class Send:
     attention: bool = False
 
 
+@counted_apart
 class Tape:
     """Records one block (an embedding, a layer, a head): forward first, then `backward`.
 

@@ -8,10 +8,10 @@ by layer, so that the points to look at are where one of them begins or ends.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 from memcore.hardware import constants
+from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.step import Step
 from memcore.tape.dims import EP, EXPERTS
@@ -55,7 +55,7 @@ def starts(work: Work, kernels: str) -> tuple[float, float]:
     return (1.0 if work.phase == BACKWARD else float(MEGATRON.get(leaf, 1))), 0.0
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def _counted(
     tapes: tuple[Tape, ...], counts: tuple[int, ...], again: tuple[str, ...], kernels: str
 ) -> tuple[tuple[float, float], ...]:
@@ -156,7 +156,7 @@ def tensors(step: Step, amounts: Amounts) -> float:
                for plain, stacks in [_trained(t)])  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def _trained(tape: Tape) -> tuple[int, int]:
     """Trained weights of a block: those of all tokens, and stacks of experts."""
     found = [p for p in tape.parameters if p.trained]

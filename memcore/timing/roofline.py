@@ -6,13 +6,13 @@ tape as the memory: FLOPs as declared, traffic as the tensors it reads and write
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from memcore.hardware import constants
 from memcore.hardware.accelerator import Accelerator
+from memcore.kept import kept
 from memcore.report import OperationTime
 from memcore.tape import tape
 from memcore.tape.dims import (
@@ -73,7 +73,7 @@ def _kernel(w: tape.Work) -> str:
     return EIGHT_BIT if any(dtype == "fp8" for _, dtype in w.traffic) else PRODUCT
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def works(
     tapes: tuple[Tape, ...], again: tuple[str, ...]
 ) -> tuple[tuple[Work, tuple[int, ...]], ...]:
@@ -109,7 +109,7 @@ def works(
     return tuple((work, tuple(where)) for work, where in found.items())
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def sends(
     tapes: tuple[Tape, ...], again: tuple[str, ...]
 ) -> tuple[tuple[Send, tuple[int, ...]], ...]:
@@ -199,7 +199,7 @@ def sustained(gpu: Accelerator, dtype: str) -> float:
 TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.80), (64, 64, 0.60), (64, 16, 0.30))
 
 
-@functools.lru_cache(maxsize=16384)
+@kept
 def filled(rows: int, columns: int, sms: int) -> float:
     """Share of a GPU that one matrix product keeps busy: tiles and waves of them are whole.
 
@@ -333,7 +333,7 @@ def executions(
     return _executions(tapes, every, again or ("",) * len(tapes), times)
 
 
-@functools.lru_cache(maxsize=1024)
+@kept
 def _executions(
     tapes: tuple[Tape, ...], counts: tuple[int, ...], again: tuple[str, ...], times: int
 ) -> tuple[Execution, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from memcore.frameworks.deepspeed import deepspeed
 from memcore.frameworks.megatron import megatron
+from memcore.kept import kept
 from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
@@ -120,7 +120,7 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
     return found
 
 
-@functools.lru_cache(maxsize=512)
+@kept
 def _sent(
     ends: tuple[Tape, ...],
     layers: tuple[Tape, ...],

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 import rig
+
+expect.set_options(timeout=1000 * rig.SECONDS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -150,7 +150,7 @@ def parts(report: Report) -> dict[str, int]:
 
 def agrees(page: Page) -> None:
     """Wait until the page says what `evaluate` says of its address."""
-    rig.eventually(lambda: not wrong(page), lambda: f"{page.url}\n{wrong(page)}", 30, page)
+    rig.eventually(lambda: not wrong(page), lambda: f"{page.url}\n{wrong(page)}", page=page)
 
 
 def download(page: Page, name: str) -> Path:

@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+from weakref import WeakKeyDictionary
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, WebSocket, sync_playwright
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 60  # for a server to start, a first page to be drawn; generous, for a loaded machine
+SECONDS = 180  # for whatever is waited for; generous: no test is wrong because a machine is busy
 VIEWPORT = {"width": 1280, "height": 800}
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NO_CHROMIUM = (
@@ -154,8 +156,13 @@ class Watch:
     def over(self, context: BrowserContext) -> BrowserContext:
         context.on("weberror", lambda e: self.errors.append(str(e.error)))
         context.on("request", lambda request: self._asked(request.url))
-        context.on("page", lambda page: page.on("websocket", lambda s: self._asked(s.url)))
+        context.on("page", lambda page: page.on("websocket", lambda s: self._opened(page, s)))
         return context
+
+    def _opened(self, page: Page, socket: WebSocket) -> None:
+        self._asked(socket.url)
+        runs = RUNS.setdefault(page, Runs())
+        socket.on("framereceived", runs.heard)
 
     def forget(self) -> None:
         self.errors.clear()
@@ -191,6 +198,47 @@ IDLE = """() => {
     && app.getAttribute('data-test-script-state') === 'notRunning'
     && !document.querySelector('[data-testid="stSkeleton"]');
 }"""
+
+
+@dataclass
+class Runs:
+    """Runs of the script that a page has heard of, by their messages: what the page shows of them
+    may come and go between two looks."""
+
+    begun: int = 0
+    ended: int = 0
+
+    def heard(self, payload: str | bytes) -> None:
+        if isinstance(payload, bytes):
+            kind = ForwardMsg.FromString(payload).WhichOneof("type")
+            self.begun += kind == "new_session"
+            self.ended += kind == "script_finished"
+
+
+RUNS: WeakKeyDictionary[Page, Runs] = WeakKeyDictionary()  # of each page that is watched
+
+
+@contextlib.contextmanager
+def a_run(page: Page) -> Iterator[None]:
+    """What is done inside makes the script run: waits until that run is over."""
+    before = RUNS[page].begun
+    yield
+    has_run(page, before)
+
+
+def has_run(page: Page, before: int) -> None:
+    """Wait until a run is over that has begun after so many."""
+    runs = RUNS[page]
+    eventually(lambda: runs.ended >= runs.begun > before, "the script did not run", page=page)
+    settled(page)
+
+
+def drawn(page: Page) -> None:
+    """Wait until the page has done all that was asked of it before, and has drawn it."""
+    page.evaluate(
+        "() => new Promise(done => "
+        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
 
 
 def settled(page: Page) -> Page:

@@ -1,0 +1,223 @@
+"""What the engine keeps: within a budget of bytes, what was asked for last, and never another
+answer than a fresh one."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import re
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from itertools import cycle, islice, product
+from pathlib import Path
+
+import pytest
+
+from memcore import PlanError, kept
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+from memcore.search.levers import levers
+from memcore.tape.dims import TP, D, F, share
+from memcore.units import MiB
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The engine's own store, empty and with little room."""
+    kept.STORE.forget()
+    monkeypatch.setattr(kept.STORE, "budget", 6 * MiB)
+    yield kept.STORE.budget
+    kept.STORE.forget()
+
+
+def diverse(count: int) -> Iterator[Plan]:
+    """Plans of every model in turn, no two alike in structure."""
+    words = cycle(product(("none", "full"), ("fsdp2", "pytorch"), ("sdpa", "eager")))
+    found = (
+        {
+            "model": name,
+            "train": {
+                "checkpointing": checkpointing,
+                "framework": framework,
+                "zero": 3 if framework == "fsdp2" else 0,
+                "attention": attention,
+                "seq_len": 512,
+            },
+        }
+        for name, (checkpointing, framework, attention) in zip(
+            cycle(catalog.model_names()), words, strict=False
+        )
+    )
+    return islice(filter(None, map(valid, found)), count)
+
+
+def valid(document: dict[str, object]) -> Plan | None:
+    try:
+        return Plan.of(document)
+    except PlanError:
+        return None
+
+
+# ---- a store
+
+
+def test_what_is_asked_again_stays_and_what_is_not_goes() -> None:
+    store, asked = kept.Store(100_000), []
+
+    @store.kept
+    def text(n: int) -> bytes:
+        asked.append(n)
+        return bytes(1_000)
+
+    for n in range(1_000):
+        text(-1)
+        text(n)
+        assert store.bytes <= store.budget
+    assert asked.count(-1) == 1
+    assert len(asked) == 1_001
+    text(0)
+    assert asked.count(0) == 2, "it was not let go"
+    text(999)
+    assert asked.count(999) == 1, "the last one was let go"
+
+
+def test_sizes_are_those_of_the_objects() -> None:
+    """A part of two answers counts in each; what is owned by another answer in neither."""
+    whole = kept.size([bytes(10_000), bytes(10_000)])
+    assert 20_000 < whole < 20_500
+    assert kept.size(7, bytes(10_000)) > 10_000  # the key counts
+    assert kept.size(catalog.model("llama-3-8b")) > 500
+    assert kept.size((catalog.model("llama-3-8b"),)) < 100
+    assert kept.size((D, F, D / TP, int, re, test_sizes_are_those_of_the_objects)) < 200
+
+
+def test_a_store_of_many_sizes_is_counted_rightly() -> None:
+    """Though a part of the answers alone is measured."""
+    store = kept.Store(10**9)
+    small = store.kept(lambda n: bytes(100))
+    large = store.kept(lambda n: bytes(10_000 + n % 7))
+    for n in range(2_000):
+        small(n)
+        large(n)
+    expected = 2_000 * (10_100 + 2 * kept.ENTRY)
+    assert store.bytes == pytest.approx(expected, rel=0.1)
+
+
+def test_words_of_a_question_count() -> None:
+    store = kept.Store(10_000)
+
+    @store.kept
+    def pair(a: int, b: int = 0) -> tuple[int, int]:
+        return a, b
+
+    assert (pair(1, b=2), pair(1, 2), pair(1)) == ((1, 2), (1, 2), (1, 0))
+
+
+# ---- the engine's
+
+
+def test_diverse_plans_stay_within_the_budget(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was asked before. What the test fills is much more than there is room for."""
+    counted, turn = [], kept.Store._turn
+
+    def turned(store: kept.Store) -> None:
+        counted.append(store.young_bytes)
+        turn(store)
+
+    monkeypatch.setattr(kept.Store, "_turn", turned)
+    for plan in diverse(24):
+        evaluate(plan)
+        assert kept.STORE.bytes <= budget
+    assert sum(counted) > 2 * budget
+    levers(Plan(train={"checkpointing": "full"}))
+    assert kept.STORE.bytes <= budget
+
+
+def test_a_report_is_the_same_whatever_is_kept(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [
+        Plan.of(catalog.plan_entries()[name]["plan"]) for name in list(catalog.plan_entries())[::5]
+    ]
+    before = [evaluate(plan).to_dict() for plan in plans]
+    monkeypatch.setattr(kept.STORE, "budget", 0)  # with each answer the one before is let go
+    monkeypatch.setattr(kept, "LATER", 0)
+    assert [evaluate(Plan.of(p.document())).to_dict() for p in plans] == before
+
+
+def test_counts_of_whole_shapes_live_as_long_as_somebody_has_them() -> None:
+    """And each is one object as long as it lives, in every thread."""
+
+    def rule(n: object) -> object:
+        return n
+
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(share("a test's", (D, F), rule)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(one) for one in found}) == 1
+    gone = weakref.ref(found[0])
+    found.clear()
+    gc.collect()
+    assert gone() is None
+
+
+GROWTH = """
+import sys
+sys.path.insert(0, "tests")
+from test_kept import diverse
+from memcore import evaluate, kept
+from memcore.units import MiB
+
+kept.STORE.budget = 6 * MiB
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * 4096
+
+for n, plan in enumerate(diverse(72)):
+    evaluate(plan)
+    if n == 23:
+        before = resident()
+print((resident() - before) // MiB)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_a_process_does_not_grow_with_the_plans_that_it_has_seen() -> None:
+    """48 more plans after 24, with a budget of 6 MiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert int(done.stdout) < 16
+
+
+# Questions without number have a budget. What has an end may be kept without one: what ships with
+# Memplan, the fields of a plan, a few sizes of blocks.
+FINITE = ("models/catalog.py", "plan/plan.py", "tape/quantized.py", "evidence/")
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "memcore").rglob("*.py")), ids=named)
+def test_no_other_cache_is_without_a_budget(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if path.name != "kept.py":
+        assert "lru_cache" not in text
+    if not any(part in named(path) for part in FINITE):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and node.args.args:
+                assert "functools.cache" not in map(ast.unparse, node.decorator_list), node.name

@@ -439,7 +439,7 @@ def serving_header(serve: Serve, pinned: Serve | None) -> None:
     _serving_metrics(serve, pinned)
     with st.container(horizontal=True, gap="small", key="small_print"):
         why.link(f"{state.report().parameters:,} parameters", "parameters")
-        for note in serving_notes(plan, serve):
+        for note in (*plan.architecture.notes, *serving_notes(plan, serve)):
             if said not in plain(note):  # what the verdict says already
                 small(plain(note))
 

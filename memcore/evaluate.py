@@ -22,7 +22,6 @@ from memcore.training.run import run_of
 from memcore.training.training import Training, not_planned, predicting
 from memcore.units import bytes_text, rate_text
 from memcore.words.precision import PRECISIONS
-from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
 from memcore.words.training import ATTENTION, AVERAGED, CHECKPOINTING, CORE, DENSE, NO_LAYER
 
 
@@ -114,7 +113,6 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
         notes += _trained_notes(plan, training.trainable_parameters)
     model = plan.architecture
     notes += model.notes
-    notes += _stored_notes(plan, training is not None, served is not None)
     if plan.train.seq_len > model.max_positions:
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {model.max_positions:,} that "
@@ -178,35 +176,6 @@ def lacking(gpu: Accelerator, what: str, dtype: str) -> list[str]:
     return [f"{start}: values are widened and products run in {runs}, {rate}."]
 
 
-def _stored_notes(plan: Plan, trained: bool, served: bool) -> list[str]:
-    """What is made of weights that config.json says are stored in fewer bits."""
-    said, serve = plan.architecture.quantization, plan.serve
-    if said is None:
-        return []
-    name, planned = shown(said.method)[1:-1], WEIGHT_DTYPES[plan.weight_dtype].label
-    notes = []
-    if trained:
-        notes.append(
-            f"config.json has its weights as {name}: training is planned with them widened to the "
-            f"training's own precision ({plan.train.precision}) before it begins."
-        )
-    if served and serve.weight_dtype == AS_PUBLISHED:
-        notes.append(f"Serving: weights are {planned}, as config.json has them ({name}).")
-        if said.notes:
-            notes.append(f"Serving: of that, {'; '.join(said.notes)}.")
-    elif served and serve.weight_dtype != said.word:
-        notes.append(
-            f"Serving: config.json has its weights as {name}; the plan's word, {planned}, is kept. "
-            "Set serve.weight_dtype to auto to plan them as published."
-        )
-    if served and said.cache and said.cache != serve.kv_dtype:
-        notes.append(
-            f"Serving: config.json asks for a cache in {said.cache}; that of the plan is in "
-            f"{serve.kv_dtype} (serve.kv_dtype)."
-        )
-    return notes
-
-
 def _what(model: Model) -> str:
     """What a model that does not generate is."""
     if FAMILIES[model.family].decoder:
@@ -217,6 +186,11 @@ def _what(model: Model) -> str:
 def _trained_notes(plan: Plan, trainable: int) -> list[str]:
     """What words of the plan change about what is trained, and what of it no number says."""
     t, notes = plan.train, []
+    if said := plan.architecture.quantization:
+        notes.append(
+            f"config.json has its weights as {shown(said.method)[1:-1]}: training is planned with "
+            f"them widened to the training's own precision ({t.precision}) before it begins."
+        )
     if t.adapter != "none":
         notes.append(f"{trainable:,} parameters of adapters are trained, beside the model's own.")
     elif t.frozen != NO_LAYER:

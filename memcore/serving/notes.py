@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcore.errors import shown
 from memcore.plan.plan import Plan
 from memcore.report import Serve
 from memcore.serving.cache import room
@@ -9,6 +10,7 @@ from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
 from memcore.serving.server import Server, one_forward
 from memcore.tape.dims import ceil_div
 from memcore.units import bytes_text
+from memcore.words.stored import AS_PUBLISHED
 
 ENCODER_NOTE = (
     "Serving: the encoder reads the prompt, once; every decoder layer keeps keys and values of all "
@@ -19,7 +21,7 @@ ENCODER_NOTE = (
 
 def serving_notes(plan: Plan, served: Serve) -> list[str]:
     """What a reader of a report should know of its serving."""
-    s, notes = plan.serve, []
+    s, notes = plan.serve, _stored(plan)
     rest = plan.accelerator.usable_bytes - served.budget_bytes
     if served.outside_bytes > rest:
         notes.append(
@@ -93,3 +95,26 @@ def _of_states(plan: Plan, served: Serve) -> str:
             f"sequence of one token needs {blocks:,} of them, {bytes_text(least)}. "
         )
     return f"{said}No more than {room_for // least:,} sequences fit, however short."
+
+
+def _stored(plan: Plan) -> list[str]:
+    """How weights and the cache are stored, where config.json has a word of its own for it."""
+    said, s = plan.architecture.quantization, plan.serve
+    if said is None:
+        return []
+    name, planned, notes = shown(said.method)[1:-1], plan.weights.label, []
+    if s.weight_dtype == AS_PUBLISHED:
+        notes.append(f"Serving: weights are {planned}, as config.json has them ({name}).")
+        if said.notes:
+            notes.append(f"Serving: of that, {'; '.join(said.notes)}.")
+    elif s.weight_dtype != said.word:
+        notes.append(
+            f"Serving: config.json has its weights as {name}; the plan's word, {planned}, is kept. "
+            "Set serve.weight_dtype to auto to plan them as published."
+        )
+    if said.cache and said.cache != s.kv_dtype:
+        notes.append(
+            f"Serving: config.json asks for a cache in {said.cache}; that of the plan is in "
+            f"{s.kv_dtype} (serve.kv_dtype)."
+        )
+    return notes

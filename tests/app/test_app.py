@@ -1,0 +1,792 @@
+"""The app without a browser: every view, every preset, every kind of bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tomllib
+from typing import Any
+
+import pandas as pd
+import pytest
+from pages import APP, alive, metrics, opened, said, shown_plan
+from streamlit.testing.v1 import AppTest
+
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.link import decode, fields
+from memcore.plan.plan import Plan
+from memcore.report import CONSUMERS
+from memcore.search.levers import levers
+from memcore.units import bytes_text
+
+VIEWS = ("train", "timeline", "time", "tiers", "serve", "together", "ledger", "accuracy", "method")
+PLANS = sorted(catalog.plan_entries())
+
+
+# --- every view ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", PLANS)
+def test_every_view_of_every_worked_example(view: str, name: str) -> None:
+    from memcore.plan.link import encode
+
+    plan = Plan.of(catalog.plan_entries()[name]["plan"])
+    at = opened(encode(plan), view)
+    alive(at)
+    assert shown_plan(at) == plan
+    assert not at.warning or evaluate(plan).memory is not None
+    report = evaluate(plan)
+    assert f"{report.parameters:,} parameters" in [b.label for b in at.button]
+
+
+def test_the_accuracy_page_of_one_source_and_one_family() -> None:
+    at = opened(view="accuracy")
+
+    def rows() -> pd.DataFrame:
+        (found,) = [d.value for d in at.dataframe if "error %" in d.value]
+        return found
+
+    whole = rows()
+    at.selectbox(key="of_source").set_value("PyTorch autograd").run()
+    alive(at)
+    assert set(rows()["source"]) == {"PyTorch autograd"}
+    at.selectbox(key="of_family").set_value("qwen3").run()
+    at.selectbox(key="band").set_value("family").run()
+    alive(at)
+    assert set(rows()["source"]) == {"PyTorch autograd"}
+    assert set(rows()["family"]) == {"qwen3"}
+    assert 0 < len(rows()) < len(whole)
+    # A family that the next source knows nothing of is let go, not an empty page.
+    at.selectbox(key="of_source").set_value("published").run()
+    alive(at)
+    assert set(rows()["source"]) == {"published"}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_without_training_memory(view: str) -> None:
+    at = opened({"ep": "2"}, view)
+    alive(at)
+    assert evaluate(shown_plan(at)).notes == () or at.info or view == "serve"
+
+
+def test_the_server_has_its_own_verdict_and_nothing_of_training() -> None:
+    """Whether training fits is another question, for another page."""
+    for query, verdict in (
+        ({"model": "llama-3-8b"}, "**Serving fits**"),
+        ({"model": "llama-3-8b", "conc": "10000"}, "**Serving does not fit**"),
+        ({"model": "llama-3-70b", "gpus": "4", "stp": "4"}, "**Serving fits**"),
+    ):
+        at = opened(query, "serve")
+        alive(at)
+        messages = [m.value for m in [*at.success, *at.warning, *at.error]]
+        assert len(messages) == 1
+        assert messages[0].startswith(verdict)
+        assert list(metrics(at))[:2] == ["Sequences", "Tokens"]
+        assert not {"Step time", "MFU", "Allocated at the peak"} & set(metrics(at))
+
+
+def test_where_nothing_fits_the_page_says_why_and_claims_no_speed() -> None:
+    at = opened({"model": "llama-3-70b", "gpus": "1"}, "serve")
+    alive(at)
+    assert "no speeds are known" in said(at)
+    speeds = ("Time to first token", "Time per output token", "Output tokens per second")
+    assert {metrics(at)[label] for label in speeds} == {"not served"}
+
+
+def test_a_server_s_figures_change_against_the_pinned_plan() -> None:
+    at = opened({"model": "llama-3-8b"}, "serve")
+    at.button(key="pin_button").click().run()
+    at.select_slider(key="serve_tp").set_value(8).run()
+    alive(at)
+    before, now = (evaluate(Plan(serve={"tp": n})).serve for n in (0, 8))
+    assert before
+    assert now
+    deltas = {m.label: m.delta for m in at.metric}
+    assert deltas["Sequences"] == f"+{now.max_concurrency - before.max_concurrency:,}"
+    assert shown_plan(at).parallel.tp == 1
+
+
+def test_the_first_view_is_a_real_plan_with_a_verdict_and_a_chart() -> None:
+    at = opened()
+    alive(at)
+    assert at.success[0].value.startswith("**Training fits**")
+    assert at.get("plotly_chart")
+    assert not at.warning
+    assert not at.error
+
+
+def test_the_six_sliders_come_first_and_in_order() -> None:
+    at = opened()
+    keys = [s.key for s in at.sidebar.get("select_slider")][:6]
+    assert keys == [
+        "model_size",
+        "train_micro_batch",
+        "train_seq_len",
+        "train_precision",
+        "train_checkpointing",
+        "train_zero",
+    ]
+
+
+@pytest.mark.parametrize("view", ["train", "time", "tiers", "serve"])
+def test_every_architecture_has_its_charts(view: str) -> None:
+    """One GPU of each; every preset is evaluated in test_hardware.py."""
+    one = {catalog.accelerator(name).architecture: name for name in catalog.gpu_names()}
+    for gpu in one.values():
+        alive(opened({"gpu": gpu}, view))
+
+
+EXTREMES = (
+    {"size": "2T", "seq": "16777216", "mb": "65536", "gpus": "1000000", "accum": "1000000"},
+    {"size": "2T", "seq": "16777216", "mb": "65536", "ckpt": "none", "attn": "eager"},
+    {"size": "100M", "seq": "1", "mb": "1", "gpus": "1", "conc": "1", "prompt": "1", "output": "1"},
+    {"gpu": "jetson-orin-nano-8gb", "size": "2T", "memutil": "0.0001", "conc": "1000000"},
+    {"gpu": "m2-ultra-192gb", "prec": "fp32", "ckpt": "none", "attn": "eager"},
+    {"offopt": "nvme", "gpu": "t4-16gb", "size": "70B", "batched": "16777216"},
+    {"model": "deepseek-v3", "gpus": "512", "pp": "16", "ep": "32"}
+    | {"fw": "megatron", "zero": "1", "kernels": "megatron"},
+    {"model": "bert-large", "seq": "512", "ckpt": "none"},
+    {"model": "vit-base", "seq": "197", "mb": "256"},
+    {"model": "llava-1.5-7b", "imgs": "3"},
+    {"model": "gemma-3-27b", "imgs": "16", "ckpt": "none", "attn": "eager"},
+    {"model": "flan-t5-xxl", "tgt": "16777216", "attn": "eager", "seq": "512"},
+    {"model": "nemotron-3-nano-30b-a3b", "tp": "4", "state": "bf16", "draft": "3"},
+    {"model": "mamba2-780m", "kvcache": "dynamic", "prompt": "16777216", "conc": "100000"},
+)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("query", EXTREMES, ids=lambda q: f"{q}"[:30])
+def test_extreme_plans(view: str, query: dict[str, str]) -> None:
+    at = opened(query, view)
+    alive(at)
+    assert "could not be used" not in said(at)
+
+
+# --- widgets -------------------------------------------------------------------------------------
+
+
+def test_each_of_the_six_sliders_changes_the_plan() -> None:
+    at = opened()
+    for key, value, path in (
+        ("model_size", "13B", "model"),
+        ("train_micro_batch", 4, "train.micro_batch"),
+        ("train_seq_len", 2048, "train.seq_len"),
+        ("train_precision", "bf16-pure", "train.precision"),
+        ("train_checkpointing", "none", "train.checkpointing"),
+        ("train_zero", 2, "train.zero"),
+    ):
+        at.select_slider(key=key).set_value(value).run()
+        alive(at)
+        found: Any = shown_plan(at).document()
+        for part in path.split("."):
+            found = found[part]
+        assert found == ({"size": value} if key == "model_size" else value)
+
+
+@pytest.mark.parametrize("framework", ["fsdp2", "pytorch"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_every_zero_stage_gives_a_valid_plan(framework: str, stage: int) -> None:
+    at = opened({"fw": framework, "zero": "0"})
+    at.select_slider(key="train_zero").set_value(stage).run()
+    alive(at)
+    assert not at.error or "does not fit" in said(at)
+    assert shown_plan(at).train.zero == stage
+    if stage == 0:
+        assert shown_plan(at).train.framework == framework
+
+
+def test_any_length_of_a_link_has_a_place_on_the_slider() -> None:
+    at = opened({"seq": "5001", "mb": "37"})
+    alive(at)
+    assert at.select_slider(key="train_seq_len").value == 5001
+    assert at.select_slider(key="train_micro_batch").value == 37
+
+
+def test_a_model_brings_its_own_limits() -> None:
+    """Whoever chooses GPT-2 wants GPT-2: what it cannot have gives way, and the page says so."""
+    at = opened({"mb": "2"})
+    at.selectbox(key="model_preset").set_value("gpt2-xl").run()
+    alive(at)
+    assert "fitted to this model" in at.info[0].value
+    assert "learned positions" in at.info[0].value
+    assert (shown_plan(at).model, shown_plan(at).train.seq_len) == ("gpt2-xl", 1024)
+    assert shown_plan(at).train.micro_batch == 2
+    at.selectbox(key="model_preset").set_value("bloom-560m").run()
+    alive(at)
+    assert shown_plan(at).train.attention == "eager"
+
+
+def test_an_impossible_combination_keeps_the_last_plan_and_offers_two_ways_out() -> None:
+    at = opened({"model": "gpt2-xl", "seq": "512"})
+    before = metrics(at)
+    at.select_slider(key="train_seq_len").set_value(4096).run()
+    alive(at)
+    assert "train.seq_len" in said(at)
+    assert metrics(at) == before
+    assert shown_plan(at).train.seq_len == 512
+    at.button(key="nearest").click().run()
+    alive(at)
+    assert shown_plan(at).train.seq_len == 1024
+
+
+def test_the_nearest_valid_plan_keeps_what_was_just_asked_for() -> None:
+    """QLoRA is planned with PyTorch: the framework gives way to it, and the page says what did."""
+    at = unfolded({"gpu": "rtx-4090-24gb", "gpus": "1"})
+    at.selectbox(key="train_adapter").set_value("qlora").run()
+    alive(at)
+    assert shown_plan(at).train.adapter == "none"
+    at.button(key="nearest").click().run()
+    alive(at)
+    t = shown_plan(at).train
+    assert (t.adapter, t.framework, t.precision) == ("qlora", "pytorch", "bf16-pure")
+    note = next(info.value for info in at.info if "fitted to Adapter QLoRA" in info.value)
+    for word in ("is used in place of PyTorch FSDP2", "1 is used in place of 3", "bf16 pure"):
+        assert word in note
+
+
+def test_what_was_asked_for_before_gives_way_to_what_is_asked_for_now() -> None:
+    at = unfolded({"gpu": "rtx-4090-24gb", "gpus": "1"})
+    at.selectbox(key="train_adapter").set_value("qlora").run()
+    at.selectbox(key="train_offload_optimizer").set_value("cpu").run()
+    at.button(key="nearest").click().run()
+    alive(at)
+    assert shown_plan(at).train.offload_optimizer == "cpu"
+
+
+def test_a_word_that_does_not_do_what_it_is_chosen_for_says_so_beside_it() -> None:
+    at = opened({"model": "llama-2-7b", "ckpt": "selective"})
+    alive(at)
+    assert any("of the allocated peak of" in line.value for line in at.sidebar.markdown)
+    at = opened({"model": "llama-2-7b", "ckpt": "full"})
+    assert not any("of the allocated peak of" in line.value for line in at.sidebar.markdown)
+
+
+def test_gpus_that_nobody_can_book_are_said_on_the_page() -> None:
+    at = opened({"gpus": "7"})
+    alive(at)
+    assert any("stand idle" in line.value for line in at.markdown)
+
+
+def test_a_second_change_can_settle_the_first() -> None:
+    at = opened({"model": "gpt2", "seq": "512"})
+    at.select_slider(key="train_seq_len").set_value(4096).run()
+    assert "train.seq_len" in said(at)
+    at.selectbox(key="model_preset").set_value("llama-3-8b").run()
+    alive(at)
+    assert (shown_plan(at).model, shown_plan(at).train.seq_len) == ("llama-3-8b", 4096)
+    assert "train.seq_len" not in said(at)
+
+
+def test_undo() -> None:
+    at = opened({"model": "gpt2", "seq": "512"})
+    at.select_slider(key="train_seq_len").set_value(4096).run()
+    at.button(key="undo").click().run()
+    alive(at)
+    assert at.select_slider(key="train_seq_len").value == 512
+    assert not said(at)
+
+
+def test_a_pinned_plan_is_compared_with() -> None:
+    at = opened()
+    at.button(key="pin_button").click().run()
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    alive(at)
+    now, then = evaluate(shown_plan(at)).memory, evaluate(Plan()).memory
+    assert now is not None
+    assert then is not None
+    assert at.metric[0].delta.startswith("+")
+    at.button(key="pin_button").click().run()
+    assert not at.metric[0].delta
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_starting_from_a_worked_example(name: str) -> None:
+    at = opened()
+    at.selectbox(key="example").set_value(name).run()
+    alive(at)
+    assert shown_plan(at) == Plan.of(catalog.plan_entries()[name]["plan"])
+
+
+# --- links ---------------------------------------------------------------------------------------
+
+HOSTILE = (
+    {"nonsense": "1"},
+    {"mb": "-1"},
+    {"seq": "1" + "0" * 400},
+    {"memutil": "NaN"},
+    {"prec": "<script>alert(1)</script>"},
+    {"size": "[x](javascript:alert(1))"},
+    {"model": "www.example.com"},
+    {"v": "99"},
+    {"config": "A" * 40_000},
+    {"config": "eNqrVkpUslIy"},
+    {"gpudef": "eNqrVspJTErNUbJSskmyU6oFACa9BJc"},
+    {"tp": "3"},
+    {"pin": "%%%" * 1000},
+)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("query", HOSTILE, ids=lambda q: f"{q}"[:30])
+def test_a_hostile_link_opens_with_a_message(view: str, query: dict[str, str]) -> None:
+    at = opened({"accum": "3", **query}, view)
+    alive(at)
+    assert shown_plan(at).train.grad_accumulation == 3
+    if "pin" not in query:
+        assert "Part of this link could not be used" in said(at)
+    for box in [*at.warning, *at.error]:
+        assert not re.search(r"(?<!\\)[<\]]", box.value)  # every mark is escaped
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_inline_gpu_s_words_are_shown_as_they_are(view: str) -> None:
+    from memcore.plan.link import encode
+
+    gpu = catalog.accelerator("h100-sxm-80gb").model_dump(mode="json") | {
+        "label": "<b>[x](http://a.b)</b> :red[x]",
+        "memory_kind": "<a href='http://a.b'>HBM</a>" * 2,
+    }
+    at = opened(encode(Plan.of({"cluster": {"gpu": gpu}})), view)
+    alive(at)
+    title = next(m.value for m in at.markdown if m.value.startswith("####"))
+    assert not re.search(r"(?<!\\)[<\[\]]", title)
+    for chart in at.get("plotly_chart"):
+        assert "<a href" not in chart.proto.spec
+
+
+# --- config.json ---------------------------------------------------------------------------------
+
+
+def dropped(content: bytes) -> AppTest:
+    at = opened({"mb": "2"})
+    at.file_uploader(key="config_file").upload("config.json", content, "application/json").run()
+    alive(at)
+    assert shown_plan(at).train.micro_batch == 2
+    return at
+
+
+@pytest.mark.parametrize("name", ["llama-2-13b", "tinyllama-1.1b", "llama-3-70b"])
+def test_a_dropped_config_gives_the_preset_s_parameter_count(name: str) -> None:
+    config = catalog.model_entry(name)["config"]
+    at = dropped(json.dumps(config).encode())
+    count = evaluate(Plan(model=name)).parameters
+    assert f"{count:,} parameters" in [b.label for b in at.button]
+    assert shown_plan(at).model == config
+
+
+def test_a_pasted_config() -> None:
+    config = catalog.model_entry("llama-2-13b")["config"]
+    at = opened()
+    at.text_area(key="config_text").set_value(json.dumps(config)).run()
+    alive(at)
+    assert shown_plan(at).model == config
+
+
+LLAMA: dict[str, Any] = catalog.model_entry("llama-2-7b")["config"]
+BAD_CONFIGS = {
+    "not JSON": (b"hello", "not JSON"),
+    "not text": (b"\x80\x81\x00", "not JSON"),
+    "empty": (b"", "not JSON"),
+    "a list": (b"[1, 2]", "braces"),
+    "50 MB": (b" " * 50_000_000, "bytes"),
+    "nested": (b'{"a":' * 1000 + b"1" + b"}" * 1000, "nested"),
+    "nested lists": (b"[" * 100_000, "nested"),
+    "architecture": (json.dumps(LLAMA | {"model_type": "mamba"}).encode(), "mamba"),
+    "heads": (json.dumps(LLAMA | {"num_attention_heads": 7}).encode(), "num_attention_heads"),
+    "markup": (json.dumps(LLAMA | {"model_type": "<b>x</b>"}).encode(), "<b>x</b>"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_CONFIGS)
+def test_a_bad_config_is_refused_and_nothing_is_lost(kind: str) -> None:
+    content, message = BAD_CONFIGS[kind]
+    at = dropped(content)
+    assert message in said(at)
+    assert shown_plan(at).model == "llama-3-8b"
+    at.select_slider(key="train_micro_batch").set_value(3).run()
+    alive(at)
+    assert shown_plan(at).train.micro_batch == 3
+    assert message not in said(at)
+
+
+# --- tables and downloads ------------------------------------------------------------------------
+
+
+def test_the_ledger_as_csv_adds_up_to_what_is_allocated() -> None:
+    from app import tables
+
+    for name in PLANS:
+        report = evaluate(Plan.of(catalog.plan_entries()[name]["plan"]))
+        if report.memory is None:
+            continue
+        ledger = pd.read_csv(io.BytesIO(tables.csv(tables.ledger(report.ledger))))
+        assert ledger["bytes"].dtype == "int64"
+        on_gpu = ledger[ledger["tier"] == "hbm"]
+        assert on_gpu["bytes"].sum() == report.memory.allocated_bytes
+        consumers = pd.read_csv(io.BytesIO(tables.csv(tables.consumers(report.memory))))
+        assert consumers["bytes"].sum() == report.memory.allocated_bytes
+        assert len(consumers) == len(CONSUMERS)
+
+
+def test_no_cell_runs_as_a_formula() -> None:
+    from app import tables
+
+    rows = [{"text": text, "bytes": -1} for text in ("=1+1", "+1", "-1", "@x", "\t=1", "fine")]
+    read = pd.read_csv(io.BytesIO(tables.csv(rows)))
+    assert all(text[0] in "'f" for text in read["text"])
+    assert read["bytes"].sum() == -6
+
+
+def test_the_breakdown_goes_from_the_consumers_to_the_capacity() -> None:
+    from app import tables
+
+    for name in PLANS:
+        plan = Plan.of(catalog.plan_entries()[name]["plan"])
+        memory = evaluate(plan).memory
+        if memory is None:
+            continue
+        about = tables.context(plan, "http://127.0.0.1/?v=1")
+        read = pd.read_csv(io.BytesIO(tables.csv(tables.breakdown(memory), about)))
+        kinds = read.groupby("kind")
+        sizes = {kind: kinds.get_group(kind) for kind in kinds.groups}
+        assert sizes["consumer"]["bytes"].sum() == memory.allocated_bytes
+        assert list(sizes["total"]["bytes"]) == [memory.allocated_bytes]
+        assert list(sizes["capacity"]["bytes"]) == [memory.capacity_bytes]
+        for end, column in enumerate(("low_bytes", "high_bytes")):
+            assert read[column].dtype == "int64"
+            overheads = [(o.low, o.high)[end] for o in memory.overheads]
+            assert list(sizes["overhead"][column]) == overheads
+            of = sizes["interval"].set_index("part")[column]
+            assert of["Device memory"] == memory.device_bytes[end]
+            assert of["Reserved by PyTorch"] == memory.reserved_bytes[end]
+        assert set(read["plan model"]) == {plan.architecture.label}
+        assert set(read["plan GPU"]) == {plan.accelerator.label}
+        assert set(read["plan GPUs"]) == {plan.cluster.gpus}
+        assert set(read["plan link"]) == {"http://127.0.0.1/?v=1"}
+
+
+def test_what_a_file_says_of_its_plan_is_no_formula() -> None:
+    from app import tables
+
+    config = {**catalog.model_entry("gpt2")["config"], "_name_or_path": "=1+1"}
+    gpu = {**catalog.accelerator("h100-sxm-80gb").model_dump(), "label": "=HYPERLINK(1)"}
+    plan = Plan.of({"model": config, "cluster": {"gpu": gpu}, "train": {"seq_len": 512}})
+    read = pd.read_csv(io.BytesIO(tables.csv([{"bytes": 2**60}], tables.context(plan, "@x"))))
+    texts = read.select_dtypes(exclude="number").iloc[0]
+    assert "'=HYPERLINK(1)" in set(texts)
+    assert not any(str(text).startswith(tuple("=+-@")) for text in texts)
+    assert read["bytes"][0] == 2**60
+
+
+def test_whole_numbers_stay_whole_where_some_rows_have_none() -> None:
+    from app import tables
+
+    rows = [{"n": 2**53 + 1, "x": 0.1}, {"n": None, "x": None}]
+    assert tables.csv(rows).decode().splitlines()[1:] == ["9007199254740993,0.1", ","]
+
+
+def test_every_view_offers_its_csv() -> None:
+    for view in VIEWS:
+        at = opened({"with": "grpo"}, view)
+        names = [b.proto.label for b in at.get("download_button")]
+        assert any("CSV" in name for name in names), view
+
+
+# --- why -----------------------------------------------------------------------------------------
+
+
+def drawer(at: AppTest) -> str:
+    """What the drawer says, without markdown's escapes."""
+    texts = [e.value for e in [*at.markdown, *at.code]]
+    return "\n".join(texts).replace("\\", "").replace("\u200b", "")
+
+
+FIGURES = (
+    "memory.room_bytes",
+    "memory.allocated_bytes",
+    "time.step_seconds",
+    "time.tokens_per_second",
+    "time.mfu",
+    "time.bound_by",
+    "parameters",
+    "memory.peak.instant",
+    "memory.reserved_bytes",
+)
+WHOLE = ("seconds", "gpu_hours", "energy_joules", "joules_per_token")
+SERVED = ("fits", "max_concurrency", "kv_capacity_tokens", "ttft_seconds", "tpot_seconds")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_one_click_on_a_figure_says_why(view: str) -> None:
+    """Its formula, with the value that the report has; its parts; where it comes from."""
+    from memcore.explain.book import Book
+
+    at = opened({"mb": "2", "ckpt": "none"}, view)
+    book = Book(shown_plan(at), evaluate(shown_plan(at)))
+    more = [f"serve.{name}" for name in (*SERVED, "tokens_per_second")] if view == "serve" else []
+    more += ["memory.tiers.hbm"] if view == "ledger" else []
+    more += [f"run.{name}" for name in WHOLE] if view == "time" else []
+    if view == "train":
+        more += [
+            f"levers.{lever.name}.{field}"
+            for lever in levers(shown_plan(at))[:5]
+            for field in ("saved_bytes", "added_seconds" if lever.steps_compare else "price")
+        ]
+    figures = [b.key.removeprefix("why_") for b in at.button if (b.key or "").startswith("why_")]
+    assert sorted(figures) == sorted([*FIGURES, *more])
+    for path in figures if view == "serve" else figures[::2] if view == "train" else figures[::4]:
+        at.button(key=f"why_{path}").click().run()
+        alive(at)
+        said, e = drawer(at), book.explain(path)
+        assert f"### {e.what}: {e.text}" in said
+        assert e.formula
+        assert e.formula.numbers in said
+        assert "**Sources**\n- " in said
+        assert len(at.dataframe[-1].value) == len(e.parts)
+
+
+def test_the_drawer_opens_once_and_shows_the_pinned_plan() -> None:
+    at = opened()
+    at.button(key="pin_button").click().run()
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    at.button(key="why_memory.allocated_bytes").click().run()
+    then = evaluate(Plan()).memory
+    assert then
+    assert f"In the pinned plan: **{bytes_text(then.allocated_bytes)}**" in drawer(at)
+    at.select_slider(key="train_micro_batch").set_value(3).run()
+    assert "In the pinned plan" not in drawer(at)
+
+
+def every_table(plan: Plan) -> list[Any]:
+    from app import tables
+    from memcore import evidence
+
+    report = evaluate(plan)
+    found: list[Any] = [tables.tiers(plan, report), tables.published(), tables.dimensions(plan)]
+    found += [tables.accuracy(evidence.compare()), tables.calculators()]
+    if report.serve:
+        found.append(tables.serving(report.serve, plan.serve.concurrency))
+    if report.memory:
+        found += [tables.consumers(report.memory), tables.overheads(report.memory)]
+        found += [tables.timeline(report.memory), tables.largest(report.ledger)]
+        found += [tables.ledger(report.ledger), tables.one_block(plan)]
+    if report.time:
+        found += [tables.phases(report.time), tables.resources(report.time)]
+        found += [tables.operations(report.time), tables.transfers(report.time)]
+    return found
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_row_of_every_table_is_explained(name: str) -> None:
+    from app import tables
+    from memcore.explain.book import Book
+
+    plan = Plan.of(catalog.plan_entries()[name]["plan"])
+    book = Book(plan, evaluate(plan))
+    for rows in every_table(plan):
+        for row in rows:
+            e = book.explain(row[tables.PATH])
+            assert e.formula is not None or e.sources
+            assert tables.parts(book, e) or not e.parts
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("query", [{}, {"offopt": "nvme", "gpus": "16"}, {"tp": "2"}])
+def test_every_mark_of_every_chart_is_explained(view: str, query: dict[str, str]) -> None:
+    from memcore.explain.book import Book
+
+    at = opened(query, view)
+    book = Book(shown_plan(at), evaluate(shown_plan(at)))
+    for chart in at.get("plotly_chart"):
+        for trace in json.loads(chart.proto.spec)["data"]:
+            for hover in trace.get("customdata", ()):
+                if isinstance(hover, list):
+                    assert book.found(hover[1]), hover
+
+
+# --- the frame -----------------------------------------------------------------------------------
+
+
+def test_the_settings_that_speed_and_privacy_need() -> None:
+    config = tomllib.loads((APP / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
+    assert config["runner"]["postScriptGC"] is False
+    assert config["browser"]["gatherUsageStats"] is False
+
+
+def test_text_from_outside_is_never_markup() -> None:
+    from app import parts
+
+    for text in ("<b>", "[x](y)", "www.a.b", "https://a.b", ":red[x]", "$x$", "`x`", "a@b.c"):
+        escaped = parts.plain(text)
+        assert escaped.replace("\\", "").replace("\u200b", "") == text
+        assert "://" not in escaped.replace("\\", "")
+        assert "www." not in escaped.replace("\\", "")
+
+
+# --- levers --------------------------------------------------------------------------------------
+
+
+def test_a_lever_is_applied_and_taken_back() -> None:
+    at = opened({"mb": "4", "ckpt": "none"})
+    before = shown_plan(at)
+    lever = levers(before)[0]
+    assert "single changes make it fit" in "".join(m.value for m in at.markdown)
+    at.button(key=f"apply_{lever.name}").click().run()
+    alive(at)
+    assert shown_plan(at) == lever.plan
+    assert decode(at.query_params)[0] == lever.plan
+    at.button(key="undo_lever").click().run()
+    alive(at)
+    assert shown_plan(at) == before
+    assert decode(at.query_params)[0] == before
+
+
+def test_undo_is_not_offered_for_what_was_changed_since() -> None:
+    at = opened({"mb": "4", "ckpt": "none"})
+    at.button(key=f"apply_{levers(shown_plan(at))[0].name}").click().run()
+    at.select_slider(key="train_seq_len").set_value(2048).run()
+    assert "undo_lever" not in [b.key for b in at.button]
+
+
+def test_a_pinned_plan_has_a_waterfall_whose_changes_add_up() -> None:
+    at = opened()
+    at.button(key="pin_button").click().run()
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    at.select_slider(key="train_checkpointing").set_value("none").run()
+    alive(at)
+    (table,) = [d.value for d in at.dataframe if "time per token" in d.value.columns]
+    now, then = (evaluate(p).memory for p in (shown_plan(at), Plan()))
+    assert now
+    assert then
+    assert table["bytes"].sum() == now.allocated_bytes - then.allocated_bytes
+    assert list(table["change"]) == ["Micro-batch: 4", "Checkpointing: None"]
+
+
+def test_a_chip_is_chosen_once_and_its_memory_beside_it() -> None:
+    at = opened()
+    chips = at.selectbox(key="cluster_gpu")
+    assert "Apple M3 Ultra" in chips.options
+    assert "AMD Instinct MI455X 432 GB (Helios), announced" in chips.options
+    assert "cluster_gpu_memory" not in at.session_state  # an H100 SXM has 80 GB
+    chips.set_value("m3-ultra-512gb").run()
+    alive(at)
+    assert shown_plan(at).cluster.gpu == "m3-ultra-512gb"
+    sizes = at.segmented_control(key="cluster_gpu_memory")
+    assert sizes.options == ["96 GB", "256 GB", "512 GB"]
+    sizes.set_value("m3-ultra-96gb").run()
+    alive(at)
+    assert shown_plan(at).cluster.gpu == "m3-ultra-96gb"
+    assert at.selectbox(key="cluster_gpu").value == "m3-ultra-512gb"
+
+
+def test_a_chip_that_is_not_yet_sold_says_so_where_it_is_chosen() -> None:
+    at = opened({"gpu": "tpu-8t-216gb"})
+    assert any("nobody can have it yet" in m.value for m in at.sidebar.markdown)
+    assert not any("nobody can have it yet" in m.value for m in opened().sidebar.markdown)
+
+
+def test_a_list_price_gives_the_run_its_cost() -> None:
+    at = opened(view="time")
+    assert "Cost" not in metrics(at)
+    at.selectbox(key="list_price").set_value("AWS p5.48xlarge").run()
+    alive(at)
+    assert shown_plan(at).run.price_per_gpu_hour == 6.88
+    assert metrics(at)["Cost"].startswith("$")
+
+
+# --- serve: how far it can go, and the stream ----------------------------------------------------
+
+
+def test_an_answer_is_used_at_a_press() -> None:
+    from memcore.search import solve
+
+    at = opened(view="serve")
+    at.number_input(key="tpot").set_value(20.0).run()
+    alive(at)
+    asked = Plan(serve={"target_tpot": 0.02})
+    assert shown_plan(at) == asked
+    found = solve.largest_concurrency(asked, solve.Targets(tpot=0.02))
+    assert found.limit == "tpot"
+    at.button(key="use_concurrency").click().run()
+    alive(at)
+    assert shown_plan(at) == found.plan
+    assert "use_concurrency" not in {b.key for b in at.button}
+
+
+def test_what_the_stream_does_not_depend_on_does_not_simulate_it_again() -> None:
+    at = opened({"reqs": "50"}, view="serve")
+    before = at.session_state["kept_stream"]
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    assert at.session_state["kept_stream"] is before
+    at.number_input(key="serve_seed").set_value(5).run()
+    assert at.session_state["kept_stream"] is not before
+    alive(at)
+
+
+# --- what is folded ------------------------------------------------------------------------------
+
+GROUPS = (
+    "Training details",
+    "Offload",
+    "Parallelism",
+    "The whole run",
+    "Serving",
+    "Request stream",
+    "Train and serve together",
+    "All changes",
+    "Overhead outside the allocator",
+)
+# Between them they show every widget that depends on another.
+UNFOLDED: tuple[dict[str, str], ...] = (
+    {},
+    {"fw": "deepspeed", "zero": "3", "offopt": "nvme", "offpar": "nvme"},
+    {"fw": "deepspeed", "zero": "1"},
+    {"model": "mixtral-8x7b", "fw": "megatron", "kernels": "megatron", "zero": "1"},
+    {"with": "grpo", "adapter": "lora", "fw": "pytorch", "zero": "0", "prec": "bf16-pure"},
+    {"model": "llava-1.5-7b"},
+    {"model": "flan-t5-xl", "seq": "512", "attn": "eager"},
+    {"model": "bamba-9b"},
+    {"arrive": "burst", "lengths": "fixed", "draft": "4", "frozen": "lower"},
+)
+
+
+def unfolded(query: dict[str, str]) -> AppTest:
+    at = opened(query)
+    for title in GROUPS:
+        at.session_state[f"folded_{title}"] = True
+    return at.run()
+
+
+def widgets(at: AppTest) -> dict[str, Any]:
+    kinds = ("selectbox", "number_input", "toggle", "slider", "select_slider")
+    return {w.key: w for kind in kinds for w in at.get(kind) if w.key}
+
+
+@pytest.mark.parametrize("query", UNFOLDED, ids=str)
+def test_every_group_unfolds(query: dict[str, str]) -> None:
+    """Folded, a group draws nothing; unfolded, its widgets show the plan."""
+    at = unfolded(query)
+    alive(at)
+    assert "could not be used" not in said(at)
+    found = widgets(at)
+    assert len(found) > len(widgets(opened(query))) + 40
+    document: Any = shown_plan(at).document()
+    for path in fields():
+        section, _, name = path.partition(".")
+        if (widget := found.get(f"{section}_{name}")) and isinstance(document[section], dict):
+            value = document[section][name]
+            assert widget.value == value or isinstance(value, dict), path
+    if evaluate(shown_plan(at)).memory:
+        assert "Memory that no shape determines" in [d.proto.alt for d in at.dataframe]
+
+
+def test_every_field_of_a_plan_has_a_widget() -> None:
+    shown = {key for query in UNFOLDED for key in widgets(unfolded(query))}
+    shown |= set(widgets(opened(view="serve")))  # a server's targets are beside its answers
+    keys = {"serve.target_ttft": "ttft", "serve.target_tpot": "tpot"}
+    missing = {p for p in fields() if keys.get(p, p.replace(".", "_")) not in shown}
+    assert not missing

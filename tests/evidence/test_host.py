@@ -1,0 +1,152 @@
+"""What a step starts and runs again: against PyTorch's dispatcher and its FLOP counter, and laws of
+the host that starts it."""
+
+from statistics import median
+
+import asked
+import pytest
+from drawn import divided
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+
+TABLE = asked.table("launches")
+# Kernels that a layer's forward starts: some are declared as one, such as what turns queries.
+STARTED, STARTED_MEDIAN = 0.3, 0.06
+# Kernels that backward starts for each operation that is declared (constants.HOST_LAUNCH).
+IN_BACKWARD, SPREAD = 1.7, 0.4
+
+
+def layers_key(config):
+    return "n_layer" if "n_layer" in config else "num_hidden_layers"
+
+
+def per_layer(row):
+    """What we say that a layer starts, forward and backward."""
+    config = TABLE["configs"][row["model"]]
+    key = layers_key(config)
+
+    def starts(layers):
+        model = config | {key: layers}
+        if "layer_types" in config:
+            model["layer_types"] = (config["layer_types"] * 2)[:layers]
+        train = {"framework": "pytorch", "precision": "bf16-pure", "zero": 0, "micro_batch": 1,
+                 "seq_len": 32, "checkpointing": "none", "attention": row["attention"]}  # fmt: skip
+        return evaluate(Plan(model=model, cluster={"gpus": 1}, train=train)).time.starts
+
+    n = config[key]
+    more, fewer = starts(2 * n), starts(n)
+    return [(more[p] - fewer[p]) / n for p in ("forward", "backward")]
+
+
+ROWS = asked.rows(TABLE, "launches")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_layer_starts_what_pytorchs_dispatcher_counts(row):
+    forward, backward = per_layer(row)
+    assert forward == pytest.approx(row["forward"], rel=STARTED)
+    assert IN_BACKWARD * backward == pytest.approx(row["backward"], rel=SPREAD)
+
+
+def test_starts_are_right_in_the_median():
+    rows = [p.values[0] for p in ROWS]
+    of = [(per_layer(row), row) for row in rows]
+    assert median(abs(f / row["forward"] - 1) for (f, _), row in of) <= STARTED_MEDIAN
+    assert median(row["backward"] / b for (_, b), row in of) == pytest.approx(IN_BACKWARD, abs=0.05)
+
+
+@pytest.mark.parametrize("row", asked.rows(TABLE, "recompute"))
+def test_a_checkpoint_runs_again_what_pytorchs_flop_counter_counts(row):
+    plan = Plan(
+        model=TABLE["configs"][row["model"]],
+        cluster={"gpus": 1},
+        train={"framework": "pytorch", "precision": "bf16-pure", "zero": 0, "micro_batch": 1,
+               "seq_len": 32, "checkpointing": "full", "attention": "eager"},
+    )  # fmt: skip
+    time = evaluate(plan).time
+    forward = sum(o.flops for o in time.operations if o.phase == "forward")
+    grouped = forward - row["forward"]  # the counter does not know grouped products
+    assert bool(grouped) == bool(plan.architecture.experts)
+    assert time.recompute_flops - grouped == row["again"]
+    whole = evaluate(plan.changed("train.early_stop", "off")).time.recompute_flops
+    assert time.recompute_flops <= whole < forward
+
+
+SMALL = {
+    "model": "gpt2",
+    "cluster": {"gpu": "h100-sxm-80gb", "gpus": 1},
+    "train": {"framework": "pytorch", "zero": 0, "precision": "bf16-pure", "micro_batch": 1,
+              "seq_len": 256, "checkpointing": "none"},
+}  # fmt: skip
+
+
+def slower(plan, times):
+    """The plan on a host so many times as slow."""
+    document = plan.document()
+    node = plan.node.model_dump(mode="json") | {"host_slowness": times}
+    document["cluster"] |= {"node": node}
+    return Plan.of(document)
+
+
+def test_small_kernels_wait_for_the_host():
+    time = evaluate(Plan.of(SMALL)).time
+    assert time.bound_by == "host"
+    assert time.exposed["host"] > time.step_seconds / 2
+    large = evaluate(Plan.of(SMALL).changed("train.micro_batch", 256)).time
+    assert large.exposed["host"] < large.step_seconds / 100
+
+
+def test_a_larger_micro_batch_is_started_once():
+    one, two = (evaluate(Plan.of(SMALL).changed("train.micro_batch", n)).time for n in (1, 2))
+    assert one.starts == two.starts
+    assert two.resources["host"] == one.resources["host"]
+    again = evaluate(Plan.of(SMALL).changed("train.grad_accumulation", 2)).time
+    assert again.starts["forward"] == 2 * one.starts["forward"]
+    assert two.tokens_per_second > again.tokens_per_second
+
+
+def test_a_slow_host_takes_the_whole_step():
+    """Forward and backward of all micro-batches, one after the other; the GPU is never late."""
+    time = evaluate(slower(Plan.of(SMALL), 100)).time
+    assert time.step_seconds == pytest.approx(time.resources["host"], rel=0.001)
+
+
+def test_a_compiler_starts_fewer_kernels():
+    plan = Plan.of(SMALL).changed("model", "llama-3.2-1b")
+    eager, compiled = (
+        evaluate(plan.changed("train.kernels", k)).time.starts for k in ("hf", "compile")
+    )
+    assert compiled["forward"] < 0.7 * eager["forward"]
+    assert compiled["backward"] < 0.7 * eager["backward"]
+
+
+def test_each_expert_of_transformer_engine_is_a_product_of_its_own():
+    def starts(ep):
+        plan = Plan(
+            model="moonlight-16b-a3b",
+            cluster={"gpus": 8},
+            parallel={"ep": ep},
+            train={"framework": "megatron", "kernels": "megatron", "zero": 1, "seq_len": 4096,
+                   "checkpointing": "none"},
+        )  # fmt: skip
+        return evaluate(plan).time.starts
+
+    layers, experts, products = 26, 64, 2
+    replicas = 2 * 2  # with EP 4 experts have replicas, which reduce and gather
+    more = {p: starts(4)[p] - starts(8)[p] for p in ("forward", "backward")}
+    assert more["forward"] == pytest.approx(layers * products * (experts / 4 - experts / 8))
+    assert more["backward"] == pytest.approx(2 * more["forward"] + replicas)
+
+
+@settings(max_examples=40, deadline=None)
+@given(plan=divided(), times=st.sampled_from([0.1, 1.0, 30.0]))
+def test_the_gpu_waits_for_the_host_as_long_as_that_takes_or_less(plan, times):
+    time = evaluate(slower(plan, times)).time
+    if time is None:
+        return
+    assert 0 <= time.exposed["host"] <= time.resources["host"] * (1 + 1e-9)
+    assert time.resources["host"] <= time.step_seconds * (1 + 1e-9)
+    assert all(s.host >= 0 for s in time.stages)

@@ -1,0 +1,334 @@
+"""PyTorch and transformers asked anew, where they are installed, as in CI.
+
+Parameters of every preset; what forward saves, for every family at three shapes; and a handful of
+rows of each policy, so that the tables cannot drift from what PyTorch says."""
+
+import sys
+
+import asked
+import pytest
+
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.models.config import Keys, parse_config
+from memcore.models.counts import parameters
+from memcore.models.families import FAMILIES, from_config, wrappers
+from memcore.plan.plan import Plan
+
+SAVED_TOLERANCE = 0.001
+SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
+OF_IMAGES = ("vit", "llava", "gemma3")  # whose sequences are as long as their images want
+TRAINED = [f for f in sorted(FAMILIES) if FAMILIES[f].trained]
+SERVED = [f for f in TRAINED if FAMILIES[f].decoder and not FAMILIES[f].bridge]
+WHY = "asks PyTorch itself: pip install '.[oracle]'"
+
+TABLES = {"ask_pytorch": asked.table("families"), "ask_policies": asked.table("policies")}
+ANSWERS = ("bytes", "at", "detail")
+
+
+def shapes():
+    """For every family one of its models at three shapes, nothing recomputed."""
+    table, found = TABLES["ask_pytorch"], {}
+    for row in table["rows"]:
+        if row["kind"] == "saved" and row["checkpointing"] == "none":
+            found.setdefault(table["configs"][row["model"]]["model_type"], row)
+    return [
+        pytest.param(
+            row | {"batch": batch} | ({} if family in OF_IMAGES else {"seq": seq}),
+            id=f"{family} {batch}x{seq}",
+        )
+        for family, row in found.items()
+        for batch, seq in SHAPES
+    ]
+
+
+def sample():
+    """The first llama row of each kind, checkpointing policy and regime, on transformers alone."""
+    seen = {}
+    for script, table in TABLES.items():
+        for row in table["rows"]:
+            plain = (
+                row.get("kernels", "hf") == "hf" and row.get("cross_entropy", "eager") == "eager"
+            )
+            if plain and row["kind"] != "optimizer state" and row.get("model") in ("l0", "llama"):
+                words = script, row["kind"], row["checkpointing"], row.get("regime")
+                seen.setdefault(words, (script, row))
+    return [pytest.param(*v, id=" ".join(map(str, k[1:]))) for k, v in seen.items()]
+
+
+@pytest.fixture(scope="module")
+def ask():
+    torch = pytest.importorskip("torch", reason=WHY)
+    pytest.importorskip("transformers", reason=WHY)
+    stood = TABLES["ask_policies"]["versions"]["torch"]
+    if torch.__version__.split("+")[0] != stood.split("+")[0]:
+        pytest.skip(f"the tables are of PyTorch {stood}, here is {torch.__version__}")
+    sys.path.insert(0, str(asked.REFERENCE))
+    import ask_policies
+    import ask_pytorch
+
+    ask_pytorch.install_stand_ins()
+    return {"ask_policies": ask_policies.ask, "ask_pytorch": ask_pytorch.ask}
+
+
+def model_of(config):
+    sys.path.insert(0, str(asked.REFERENCE))
+    import ask_pytorch
+
+    return ask_pytorch.made(config)
+
+
+@pytest.mark.parametrize("row", shapes())
+def test_what_forward_saves(row, ask):
+    words = {k: v for k, v in row.items() if k not in ANSWERS}
+    said = ask["ask_pytorch"](TABLES["ask_pytorch"]["configs"][row["model"]], words)["bytes"]
+    ours = evaluate(
+        asked.plan_of_family(TABLES["ask_pytorch"], row)
+    ).memory.saved_for_backward_bytes
+    assert ours == pytest.approx(said, rel=SAVED_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", catalog.model_names())
+def test_parameters_of_presets(name):
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    config = dict(catalog.model_entry(name)["config"])
+    made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    with torch.device("meta"):
+        model = model_of(made)
+    assert parameters(catalog.model(name)) == sum(p.numel() for p in model.parameters())
+
+
+UNREADABLE = ("gemma3",)  # by default 14 patches on a side are to be 16 tokens: refused
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in UNREADABLE])
+def test_parameters_of_a_family_s_default(family):
+    """What is taken for every key that a config.json has not."""
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    with torch.device("meta"):
+        model = model_of(transformers.AutoConfig.for_model(family))
+    keys = Keys({"model_type": family}, FAMILIES[family].aliases)
+    ours = parameters(FAMILIES[family].config(keys, ""))
+    assert ours == sum(p.numel() for p in model.parameters())
+
+
+def saved_anew(config, folder):
+    """The config.json that transformers writes of one that it has read."""
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    words = {k: v for k, v in config.items() if k != "model_type"}
+    transformers.AutoConfig.for_model(config["model_type"], **words).save_pretrained(folder)
+    return parse_config((folder / "config.json").read_bytes())
+
+
+PRESETS = {name: catalog.model_entry(name)["config"] for name in catalog.model_names()}
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *TABLES["ask_pytorch"]["configs"]])
+def test_a_config_that_transformers_saved_is_the_same_model(name, tmp_path):
+    """Every preset, and small models of every family whose sizes are no defaults."""
+    config = PRESETS.get(name) or TABLES["ask_pytorch"]["configs"][name]
+    saved = from_config(saved_anew(config, tmp_path), "of one name")
+    assert saved == from_config(config, "of one name")
+    assert parameters(saved) == parameters(from_config(config))
+
+
+SMALL_TEXTS = {
+    "qwen3_5": {"num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96},
+    "qwen3_5_moe": {"num_hidden_layers": 4, "hidden_size": 64, "num_experts": 8},
+    "llama4": {"num_hidden_layers": 2, "hidden_size": 64, "num_local_experts": 2},
+    "kimi_k25": {"num_hidden_layers": 2, "hidden_size": 128, "n_routed_experts": 16},
+}
+SMALL_TOWERS = {  # no size is another's, and each appears in one of the products
+    "qwen3_5": {"depth": 3, "hidden_size": 96, "intermediate_size": 160, "num_heads": 4,
+                "patch_size": 8, "num_position_embeddings": 64, "out_hidden_size": 64},
+    "llama4": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
+               "image_size": 56, "projector_input_dim": 72, "projector_output_dim": 72,
+               "vision_output_dim": 72, "num_attention_heads": 4},
+    "kimi_k25": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
+                 "patch_size": 7, "pos_emb_height": 8, "pos_emb_width": 8,
+                 "num_attention_heads": 4},
+}  # fmt: skip
+SMALL_TOWERS["qwen3_5_moe"] = SMALL_TOWERS["qwen3_5"]
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("kind", wrappers.KNOWN)
+def test_parameters_of_a_tower_that_is_left_out(kind, small):
+    """The whole model as its class has it, less the language model inside."""
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    text = {"model_type": wrappers.KNOWN[kind].text, **SMALL_TEXTS[kind]}
+    config = {"text_config": text} | ({"vision_config": SMALL_TOWERS[kind]} if small else {})
+    words = {"projection_hidden_size": 96} if kind == "kimi_k25" and small else {}
+    made = transformers.AutoConfig.for_model(kind, **config, **words, tie_word_embeddings=False)
+    with torch.device("meta"):
+        whole = transformers.AutoModelForImageTextToText.from_config(made)
+    model = from_config({"model_type": kind, **config, "tie_word_embeddings": False})
+    left_out = sum(p.numel() for p in whole.parameters()) - parameters(model)
+    assert f" {left_out:,} parameters" in model.notes[-1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_names_of_keys_are_those_of_transformers(family):
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    names = transformers.CONFIG_MAPPING[family].attribute_map
+    assert names.items() <= FAMILIES[family].aliases.items()
+
+
+def test_every_family_is_asked_at_three_shapes():
+    table = TABLES["ask_pytorch"]["configs"]
+    families = [table[p.values[0]["model"]]["model_type"] for p in shapes()]
+    assert {f: families.count(f) for f in TRAINED} == dict.fromkeys(TRAINED, 3)
+
+
+@pytest.mark.parametrize(("script", "row"), sample())
+def test_pytorch_says_what_the_table_has(script, row, ask):
+    words = {k: v for k, v in row.items() if k not in ANSWERS}
+    said = ask[script](TABLES[script]["configs"][row["model"]], words)
+    assert said["bytes"] == row["bytes"]
+
+
+@pytest.mark.parametrize(("tokens", "window"), [(3, 16), (40, 16), (40, 1)])
+@pytest.mark.parametrize("family", SERVED)
+def test_a_cache_after_a_prefill(family, tokens, window):
+    """Two sequences through a small model of each family; windows are shorter than the longer. Of a
+    window of one token a DynamicCache drops nothing."""
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    small = next(c for c in TABLES["ask_pytorch"]["configs"].values() if c["model_type"] == family)
+    config = {k: window if k == "sliding_window" and v else v for k, v in small.items()}
+    words = {k: v for k, v in config.items() if k != "model_type"}
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(family, **words)
+    ).eval()
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(torch.zeros((2, tokens), dtype=torch.long), past_key_values=cache, use_cache=True)
+    held = sum(
+        t.numel() * t.element_size()
+        for one in cache.layers
+        if one.is_initialized
+        for t in (one.keys, one.values)
+    )
+    served = {"kv_cache": "dynamic", "kv_dtype": "fp32", "prompt_len": tokens - 1, "output_len": 1}
+    train = {"attention": FAMILIES[family].attentions[0], "seq_len": 3}
+    plan = Plan(model=config, train=train, serve=served)
+    assert 2 * evaluate(plan).serve.sequence_bytes == held
+
+
+@pytest.mark.parametrize(("prompt", "generated"), [(1, 1), (7, 1), (40, 3), (23, 12)])
+@pytest.mark.parametrize(("family", "tied"), [("t5", True), ("t5", False), ("mt5", False)])
+def test_caches_of_an_encoder_decoder(prompt, generated, family, tied):
+    """transformers' EncoderDecoderCache after `generate`: of every decoder layer keys and values of
+    the encoder's tokens, and those of the decoder's: a start token, and all that are generated but
+    the last, which nobody reads."""
+    torch = pytest.importorskip("torch", reason=WHY)
+    transformers = pytest.importorskip("transformers", reason=WHY)
+    configs = TABLES["ask_pytorch"]["configs"].values()
+    small = next(c for c in configs if c["model_type"] == family)
+    config = small | {"num_decoder_layers": 3, "tie_word_embeddings": tied}
+    words = {k: v for k, v in config.items() if k != "model_type"}
+    model = model_of(transformers.AutoConfig.for_model(family, **words)).eval()
+    said = model.generate(
+        torch.ones((2, prompt), dtype=torch.long), max_new_tokens=generated,
+        min_new_tokens=generated, return_dict_in_generate=True, decoder_start_token_id=0,
+    ).past_key_values  # fmt: skip
+
+    def held(cache):
+        return sum(
+            t.nbytes for one in cache.layers if one.is_initialized for t in (one.keys, one.values)
+        )
+
+    plan = Plan(
+        model=config,
+        train={"attention": "eager", "seq_len": 3},
+        serve={"kv_cache": "dynamic", "kv_dtype": "fp32", "weight_dtype": "fp32"}
+        | {"prompt_len": prompt, "output_len": generated},
+    )
+    served = evaluate(plan).serve
+    assert 2 * served.cross_bytes_per_sequence == held(said.cross_attention_cache)
+    assert 2 * served.sequence_bytes == held(said.self_attention_cache) + held(
+        said.cross_attention_cache
+    )
+    assert served.weights_bytes == sum(p.nbytes for p in model.parameters())
+
+
+FROZEN = asked.table("frozen")
+
+
+@pytest.mark.parametrize("model", ["l-tied", "gemma2"])
+@pytest.mark.parametrize(
+    ("checkpointing", "frozen", "trained_layers"),
+    [
+        ("none", "embeddings", 1),
+        ("none", "lower", 0),
+        ("none", "lower", 1),
+        ("full", "lower", 1),
+        ("full", "embeddings", 1),
+        ("none", "none", 1),
+    ],
+)
+def test_flops_of_frozen_weights(model, checkpointing, frozen, trained_layers, ask):
+    """Those that PyTorch counts in a forward and its backward: no product for the gradient of a
+    frozen weight, none at all where backward does not come. torch.utils.checkpoint stops running a
+    layer again once it has what backward reads: not the product that a Llama layer ends in, which
+    ours counts."""
+    counter = pytest.importorskip("torch.utils.flop_counter", reason=WHY)
+    import ask_pytorch
+    import torch
+
+    config = FROZEN["configs"][model]
+    words = {"checkpointing": checkpointing, "attention": "eager", "batch": 2, "seq": 24}
+    built = ask_pytorch.build(config, torch.bfloat16, words | {"cross_entropy": "eager"})
+    layers = built.model.layers
+    held = len(layers) - trained_layers if frozen == "lower" else 0
+    for part in (built.model.embed_tokens, *layers[:held]) if frozen != "none" else ():
+        part.requires_grad_(False)
+    with counter.FlopCounterMode(display=False) as said:
+        ask_pytorch.step(built, words, autocast=False).backward()
+    train = {
+        "framework": "pytorch", "zero": 0, "precision": "bf16-pure", "micro_batch": 2,
+        "seq_len": 24, "attention": "eager", "checkpointing": checkpointing, "frozen": frozen,
+        "trained_layers": trained_layers,
+    }  # fmt: skip
+    time = evaluate(Plan(model=config, cluster={"gpus": 1}, train=train)).time
+    ours = sum(o.flops for o in time.operations if o.phase != "optimizer")
+    spared = sum(
+        o.flops
+        for o in time.operations
+        if o.phase == "recompute" and o.name == "layers.mlp.down_proj.matmul" and model == "l-tied"
+    )
+    assert ours == said.get_total_flops() + spared
+
+
+# The products that layers of each end in, which torch.utils.checkpoint does not run again: behind
+# those of T5 comes a dropout, behind those of Gemma a norm, which save something.
+STACKS = {
+    "t5": (), "t5-gated": (), "mt5": (), "llava": ("down_proj.matmul", "fc2.matmul"),
+    "llava-last": ("down_proj.matmul", "fc2.matmul"), "gemma3-vision": ("fc2.matmul",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("model", STACKS)
+def test_flops_of_several_stacks(model, checkpointing, ask):
+    """Those that PyTorch counts in a forward and its backward, over all stacks together."""
+    counter = pytest.importorskip("torch.utils.flop_counter", reason=WHY)
+    import ask_pytorch
+    import torch
+
+    table = TABLES["ask_pytorch"]
+    row = next(r for r in table["rows"] if r["model"] == model and r["kind"] == "saved")
+    row |= {"attention": "eager", "checkpointing": checkpointing}
+    words = {k: v for k, v in row.items() if k not in ANSWERS}
+    with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+        built = ask_pytorch.build(table["configs"][model], torch.bfloat16, words)
+        with counter.FlopCounterMode(display=False) as said:
+            ask_pytorch.step(built, words, autocast=False).backward()
+    time = evaluate(asked.plan_of_family(TABLES["ask_pytorch"], row)).time
+    ours = sum(o.flops for o in time.operations if o.phase != "optimizer")
+    again = [o for o in time.operations if o.phase == "recompute"]
+    spared = sum(o.flops for o in again if o.name.endswith(STACKS[model]))
+    assert said.get_total_flops() == ours - spared

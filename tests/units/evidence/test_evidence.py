@@ -1,0 +1,218 @@
+"""The evidence behind the Accuracy and Method pages: whole, honest, and the same as the reports."""
+
+import csv
+import io
+from dataclasses import replace
+from importlib.resources import files
+
+import pytest
+
+from app import charts, tables
+from memcore import evidence
+from memcore.evaluate import evaluate
+from memcore.hardware import constants
+from memcore.models import catalog
+from memcore.models.families import FAMILIES
+from memcore.plan.plan import Plan
+from memcore.tape import dims
+from memcore.tape.ledger import Amounts, saved
+from memcore.training.steps import step_of, training_sizes
+
+PLANS = [Plan.of(e["plan"]) for e in catalog.plan_entries().values()]
+GEMMA = Plan(model="gemma-2-9b", train={"grad_accumulation": 3, "checkpointing": "none"})
+NO_TRAINING = next(
+    (p for p in PLANS if evaluate(p).memory is None), Plan(parallel={"tp": 2}, cluster={"gpus": 2})
+)
+
+
+def test_every_row_of_every_table_is_compared_once():
+    found = evidence.compare()
+    assert len(found) == sum(
+        map(
+            len,
+            (
+                evidence.oracle(),
+                evidence.preset_parameters(),
+                evidence.worked(),
+                evidence.measured_table()["runs"],
+                evidence.times_table()["runs"],
+                evidence.served_table()["runs"],
+                evidence.links_table()["runs"],
+                evidence.published_table(),
+            ),
+        )
+    )
+    assert {r.source for r in found} == set(evidence.SOURCES)
+    assert {r.used_for for r in found} == {evidence.CHECK, evidence.TUNED}
+    assert all(r.source == evidence.MEASURED for r in found if r.used_for == evidence.TUNED)
+    assert evidence.compare() is found
+
+
+def test_every_difference_is_within_its_tolerance():
+    """What misses a measured run has its reason beside it (tests/evidence/test_measured.py)."""
+    for row in evidence.compare():
+        assert abs(row.error) <= row.tolerance or row.remark, row
+
+
+def test_a_difference_is_relative_and_signed():
+    assert evidence.relative(110, 100) == pytest.approx(0.1)
+    assert evidence.relative(90, 100) == pytest.approx(-0.1)
+    assert evidence.relative(0, 0) == 0
+    assert evidence.relative(1, 0) == float("inf")
+
+
+def test_the_tables_are_in_the_package_that_is_installed():
+    folder = files("presets").joinpath("evidence")
+    for name in ("published.toml", "method.toml", "calculators.toml"):
+        assert folder.joinpath(name).is_file()
+    for name in ("figures.csv", "configs.json", "preset_parameters.csv", "README.md"):
+        assert folder.joinpath("oracle", name).is_file()
+
+
+def test_published_figures_are_told_apart_and_have_sources():
+    figures = evidence.published_table()
+    assert len({f["what"] for f in figures}) == len(figures) >= 16
+    assert all(f["source"] for f in figures)
+
+
+# ---- the operations of one block
+
+
+@pytest.mark.parametrize("plan", [*PLANS, GEMMA], ids=lambda p: p.architecture.label)
+def test_one_block_of_each_kind_makes_up_the_step(plan):
+    time = evaluate(plan).time
+    if time is None:
+        return
+    found = evidence.operations(plan)
+    batches = plan.train.grad_accumulation
+    for phase in ("forward", "backward"):
+        for what in ("flops", "hbm_bytes"):
+            ours = batches * sum(o.blocks * getattr(o, f"{phase}_{what}") for o in found)
+            theirs = sum(getattr(o, what) for o in time.operations if o.phase == phase)
+            assert ours == pytest.approx(theirs), (phase, what)
+
+
+@pytest.mark.parametrize("plan", [Plan(), GEMMA], ids=("llama", "gemma"))
+def test_what_the_operations_save_is_what_the_block_saves(plan):
+    step, amounts = step_of(plan), Amounts(training_sizes(plan))
+    blocks = step.blocks
+    whole = sum(amounts.total(saved(t).terms) for t in (blocks.embed, *blocks.layers, blocks.head))
+    assert sum(o.saved_bytes for o in evidence.operations(plan)) == whole
+
+
+def test_a_formula_is_its_flops():
+    """'2 x B 1 x S 4,096 x D 4,096' multiplied out."""
+    for o in evidence.operations(Plan(train={"micro_batch": 3})):
+        total = 0
+        for term in filter(None, o.formula.split(" + ")):
+            product = 1.0
+            for factor in term.split(" x "):
+                product *= float(factor.split()[-1].replace(",", ""))
+            total += product
+        assert total == o.forward_flops, o.name
+
+
+# ---- words
+
+
+def test_every_dimension_and_axis_is_explained():
+    known = {name: value for name, value in vars(dims).items() if name.isupper()}
+    words = evidence.method()
+    assert set(words["dimensions"]) == {k for k, v in known.items() if isinstance(v, dims.Dim)}
+    assert set(words["axes"]) == {k for k, v in known.items() if isinstance(v, dims.Axis)}
+
+
+@pytest.mark.parametrize("plan", [*PLANS, NO_TRAINING], ids=lambda p: p.architecture.label)
+def test_every_dimension_has_a_value_under_every_plan(plan):
+    assert all(row["here"] and row["meaning"] for row in tables.dimensions(plan))
+
+
+# ---- tables and the chart
+
+
+def test_the_worst_come_first_and_no_value_is_rounded():
+    rows = tables.accuracy(evidence.compare())
+    errors = [abs(r["error %"]) for r in rows]
+    assert errors == sorted(errors, reverse=True)
+    read = list(csv.DictReader(io.StringIO(tables.csv(rows).decode())))
+    assert len(read) == len(rows)
+    for row in read:
+        ours, theirs = float(row["our_value"]), float(row["their_value"])
+        if row["our_low"] == row["our_high"] and row["what"] != "out of memory":
+            assert float(row["error %"]) == pytest.approx(100 * evidence.relative(ours, theirs))
+
+
+def test_the_summary_counts_every_row_and_says_the_worst():
+    found = evidence.compare()
+    summary = tables.agreement(found)
+    assert sum(r["rows"] for r in summary) == len(found)
+    assert sum(r["equal"] for r in summary) == sum(r.error == 0 for r in found)
+    assert f"{len(found):,} figures" in tables.headline(found)
+
+
+@pytest.mark.parametrize("by", charts.GROUPS)
+def test_the_chart_shows_every_row_once_and_the_worst_band_first(by):
+    found = evidence.compare()
+    figure = charts.residuals(found, by)
+    band_of_worst = getattr(max(found, key=lambda r: abs(r.error)), by)
+    assert figure.layout.yaxis.ticktext[0].startswith(f"{band_of_worst} (")
+    worst = {}
+    for trace in figure.data:
+        for x, y in zip(trace.x, trace.y, strict=True):
+            worst[round(y)] = max(worst.get(round(y), 0), abs(x))
+    assert list(dict(sorted(worst.items())).values()) == sorted(worst.values(), reverse=True)
+    assert sorted(x for trace in figure.data for x in trace.x) == pytest.approx(
+        sorted(100 * r.error for r in found)
+    )
+    places = [y for trace in figure.data for y in trace.y]
+    assert len(set(places)) == len(found), "one point hides another"
+
+
+def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
+    found = [r for r in evidence.compare() if r.used_for == evidence.CHECK]
+    assert "nothing in Memplan was tuned" in tables.tuning(found)
+    tuned = [replace(r, used_for="allocator slack") for r in found[-3:]]
+    mixed = found[:-3] + tuned
+    assert f"{len(mixed) - 3:,} rows are checks" in tables.tuning(mixed)
+    lines = [r for r in tables.agreement(mixed) if r["used for"] == "allocator slack"]
+    assert [r["rows"] for r in lines] == [3]
+    assert sum(r["rows"] for r in tables.agreement(mixed)) == len(mixed)
+    symbols = {t.name: t.marker.symbol for t in charts.residuals(mixed).data}
+    tuned_on = [n for n in symbols if "allocator slack" in n]
+    assert len(tuned_on) == 1
+    assert symbols.pop(tuned_on[0]) not in symbols.values()
+
+
+def test_rows_of_a_source_and_of_a_family():
+    found = evidence.compare()
+    assert len(tables.matching(found, None, None)) == len(found)
+    for source in tables.sources(found):
+        rows = tables.matching(found, source, None)
+        assert {r.source for r in rows} == {source}
+        for family in tables.families(rows):
+            both = tables.matching(found, source, family)
+            assert {(r.source, r.family) for r in both} == {(source, family)}
+    assert set(tables.families(found)) == set(FAMILIES)
+
+
+def test_every_constant_is_shown_with_its_certainty_and_source():
+    rows = tables.constants_used()
+    assert [r["constant"] for r in rows] == [c.name for c in constants.ALL]
+    assert {r["certainty"] for r in rows} <= {"measured", "assumed"}
+    assert all(r["value"] and r["source"] for r in rows)
+
+
+def test_a_table_of_sentences_shows_every_cell_as_it_is():
+    from app import parts
+
+    text = tables.markdown([{"a": "x|y", "b": "*z*"}], ("a", "b"), parts.plain)
+    assert text.splitlines() == ["| a | b |", "| --- | --- |", r"| x\|y | \*z\* |"]
+    for table, columns in (
+        (tables.published(), ("figure", "published", "Memplan", "source and remark")),
+        (tables.left_out(), ("what", "matters")),
+        (tables.terms(), ("term", "meaning")),
+        (tables.constants_used(), ("constant", "value", "certainty", "source")),
+        (tables.why_they_differ(), ("calculator", "counts", "what makes the difference")),
+    ):
+        lines = tables.markdown(table, columns, parts.plain).splitlines()
+        assert len(lines) == len(table) + 2

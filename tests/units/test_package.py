@@ -1,0 +1,159 @@
+"""The repository's own rules: which way imports point, what views may hold, what files may say."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+ENGINE = sorted((ROOT / "memcore").rglob("*.py"))
+APP = sorted((ROOT / "app").rglob("*.py"))
+VIEWS = sorted((ROOT / "app" / "views").glob("*.py"))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported(nodes: Iterator[ast.AST]) -> set[str]:
+    """Top-level packages that these nodes import."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """What runs, or is named, when a module is imported."""
+    for child in ast.iter_child_nodes(tree):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield child
+            yield from outside_functions(child)
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=name)
+def test_the_engine_imports_only_the_standard_library_pydantic_and_numpy(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    allowed = {*sys.stdlib_module_names, "memcore", "pydantic", "numpy"}
+    lazily = {"pandas"} | ({"app", "streamlit"} if path.name == "cli.py" else set())
+    assert imported(outside_functions(tree)) <= allowed
+    assert imported(ast.walk(tree)) <= allowed | lazily
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=name)
+def test_the_engine_never_imports_the_app(path: Path) -> None:
+    """But for the command that opens it, when it does."""
+    indent = "" if path.name == "cli.py" else r"\s*"
+    assert not re.search(rf"^{indent}(from|import) app\b", path.read_text(encoding="utf-8"), re.M)
+
+
+def test_importing_the_engine_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, memcore; print(sorted({'pandas', 'plotly', 'streamlit'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_the_app_uses_no_plotly_express() -> None:
+    """Importing it takes 0.7 s and using it 80 ms an interaction."""
+    for path in APP:
+        assert "plotly.express" not in path.read_text(encoding="utf-8"), name(path)
+
+
+FORBIDDEN_IN_VIEWS = (ast.Try, ast.TryStar, ast.AugAssign, ast.BinOp)
+
+
+@pytest.mark.parametrize("path", VIEWS, ids=name)
+def test_views_hold_no_arithmetic_no_try_and_no_html(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        where = f"{name(path)}:{getattr(node, 'lineno', 0)}"
+        joins_types = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+        assert joins_types or not isinstance(node, FORBIDDEN_IN_VIEWS), f"{where}: {type(node)}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert not re.search(r"</?[a-z][^>]*>", node.value), f"{where}: HTML"
+        if isinstance(node, ast.keyword):
+            assert node.arg != "unsafe_allow_html", where
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "html", where
+
+
+# ---- packaging
+
+
+def test_the_wheel_is_told_of_every_package() -> None:
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert packages == ["app", "memcore", "presets"]
+    for package in packages:
+        assert (ROOT / package / "__init__.py").is_file(), package
+    assert (ROOT / "app" / ".streamlit" / "config.toml").is_file()
+
+
+def test_every_dependency_has_a_floor_and_a_ceiling() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    for requirement in (*PROJECT["project"]["dependencies"], *extras["dev"]):
+        assert re.fullmatch(r"[a-z-]+>=[0-9.]+,<[0-9.]+", requirement), requirement
+    for requirement in extras["oracle"]:  # the reference tables are of these versions
+        assert re.fullmatch(r"[a-z-]+==[0-9.]+", requirement), requirement
+
+
+def test_the_command_exists() -> None:
+    from memcore import cli
+
+    assert PROJECT["project"]["scripts"] == {"memplan": "memcore.cli:main"}
+    assert callable(cli.main)
+
+
+def test_the_readme_has_the_two_lines_and_every_picture_it_shows() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(?:sh|bash)\n(.+?)```", text, re.S)
+    assert any(block.strip().endswith("memplan app") for block in blocks)
+    assert any(block.strip().endswith("-m pytest") for block in blocks)
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / target).exists(), target
+
+
+# ---- what no file says
+
+
+def repository_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        capture_output=True,
+        cwd=ROOT,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    paths = (ROOT / file for file in listed.stdout.decode().split("\0") if file)
+    return [path for path in paths if path.is_file()]
+
+
+# Spelt so that this file does not say them either.
+HOME = re.compile(rb"(?<![\w.:/-])/(work|home|root|Us[e]rs|private/tmp|mnt)/\w")
+INDEX = re.compile(rb"py[p]i\.org|python[h]osted\.org|index[-_]ur[l]")
+
+
+def test_no_file_names_a_place_on_somebodys_machine_or_a_package_index() -> None:
+    found = []
+    for path in repository_files():
+        text = path.read_bytes()
+        if b"\0" in text[:8_000] or path.name == "uv.lock":
+            continue
+        found += [f"{name(path)}: {m[0]!r}" for m in (HOME.search(text), INDEX.search(text)) if m]
+    assert not found
+
+
+def test_no_file_is_large() -> None:
+    for path in repository_files():
+        assert path.stat().st_size < 1_500_000, name(path)

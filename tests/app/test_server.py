@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import served
 
-from memcore import cli
+from memcore.cli import app
 
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 BROKEN = """
@@ -152,8 +152,8 @@ def test_every_view_has_a_front_and_no_other_path_has(server: served.Server) -> 
 
 def test_the_names_that_a_server_answers_to() -> None:
     own = ["localhost", "127.0.0.1", "::1"]
-    assert cli._names("127.0.0.1", []) == own
-    assert cli._names("10.1.2.3", ["gpu.example"]) == [*own, "10.1.2.3", "gpu.example"]
-    every = cli._names("0.0.0.0", ["gpu.example"])
+    assert app.names("127.0.0.1", []) == own
+    assert app.names("10.1.2.3", ["gpu.example"]) == [*own, "10.1.2.3", "gpu.example"]
+    every = app.names("0.0.0.0", ["gpu.example"])
     assert {*own, socket.gethostname(), "gpu.example"} <= set(every)
     assert not {"*", "0.0.0.0"} & set(every)

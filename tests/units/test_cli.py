@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore import PlanError, Report, cli
+from memcore.cli import prices, reading
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
@@ -288,7 +289,7 @@ def test_where_memplan_fails_at_a_line_the_next_is_answered(
             raise TypeError("on purpose")
         return real(plan)
 
-    monkeypatch.setattr(memcore, "evaluate", broken)
+    monkeypatch.setattr(sys.modules["memcore.evaluate"], "evaluate", broken)
     bad = '{"train": {"micro_batch": 13}}'
     ran = memplan("evaluate", "-", "--json", given=f"{{}}\n{bad}\n{{}}")
     assert ran.status == 1
@@ -302,7 +303,7 @@ def test_where_memplan_fails_at_a_line_the_next_is_answered(
 
 
 def test_an_endless_line_does_not_fill_memory_nor_end_the_rest(memplan: Callable[..., Ran]) -> None:
-    given = b"{" + b" " * (3 * cli.MAX_PLAN_BYTES) + b"}\n{}\n"
+    given = b"{" + b" " * (3 * reading.MAX_PLAN_BYTES) + b"}\n{}\n"
     ran = memplan("evaluate", "-", "--json", given=given)
     assert ran.status == 2
     assert [("error" in line, "parameters" in line) for line in ran.lines] == [
@@ -340,7 +341,7 @@ def test_whatever_a_line_holds_the_next_is_answered(memplan: Callable[..., Ran],
 @given(st.binary(max_size=200).filter(lambda b: b.strip() and b"\n" not in b))
 def test_no_bytes_break_it(data: bytes) -> None:
     with contextlib.suppress(PlanError):
-        cli._plan_of(data)
+        reading.plan_of(data)
 
 
 # ---- what cannot be read
@@ -447,7 +448,7 @@ def test_prices(memplan: Callable[..., Ran], capsys: pytest.CaptureFixture[str])
     assert {"AWS p5.48xlarge", "Nebius", "CoreWeave"} <= {row["cloud"] for row in rows}
     assert all(row["source"] for row in rows)
     args = argparse.Namespace(gpu="h100-sxm-80gb", json=False)
-    assert cli._prices(args, date(2026, 11, 22)) == 0
+    assert prices.prices(args, date(2026, 11, 22)) == 0
     lines = {line.split("  ")[1].strip(): line for line in capsys.readouterr().out.splitlines()}
     assert lines["Nebius"].endswith("2025, may be over a year old")
     assert lines["AWS p5.48xlarge"].endswith("2026-03")

@@ -1,0 +1,121 @@
+"""`memplan app`: the app in a browser. No other module of the engine may import the app."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from memcore.cli.arguments import Commands, command
+from memcore.cli.printing import fail
+from memcore.errors import shown
+
+FIRST_PORT = 8501
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def add(commands: Commands) -> None:
+    about = "Open the app in a browser. It serves this machine alone, unless --host says otherwise."
+    sub = command(commands, "app", _app, about)
+    sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
+    sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
+    about = "a name under which others reach it, where --host serves them; may be repeated"
+    sub.add_argument("--allow", metavar="NAME", action="append", default=[], help=about)
+    sub.add_argument("--no-browser", action="store_true", help="only print the address")
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 65_535):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a port from 1 to 65535")
+    return int(text)
+
+
+def _app(args: argparse.Namespace) -> int:
+    """Serve app/main.py, which lies beside this package, and open it."""
+    import threading
+    from pathlib import Path
+
+    try:
+        _check_address(args.host, args.port)
+    except OSError as e:
+        at = f"{args.host} port {args.port}" if args.port else args.host
+        return fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
+    browser = not args.no_browser and _has_display()
+    threading.Thread(target=_announce, args=(args.host, browser), daemon=True).start()
+
+    from streamlit.web import cli
+
+    flags = {
+        "server.address": args.host,
+        # Without one Streamlit takes the first free port from FIRST_PORT on.
+        **({"server.port": args.port} if args.port else {}),
+        "server.headless": "true",  # no question about an e-mail address; we open the browser
+        "browser.gatherUsageStats": "false",
+        "logger.hideWelcomeMessage": "true",
+    }
+    given = [f"--{k}={v}" for k, v in flags.items()]
+    given += [f"--server.allowedHosts={name}" for name in names(args.host, args.allow)]
+    script = Path(__file__).resolve().parents[2] / "app" / "main.py"
+    cli.main(["run", str(script), *given], prog_name="memplan")
+    return 0
+
+
+def names(host: str, allowed: Sequence[str]) -> list[str]:
+    """The names that the server answers to: this machine's own, and those that were allowed. Not
+    every name: a page on the internet can have one lead here."""
+    import socket
+
+    if host not in ("0.0.0.0", "::"):
+        return list(dict.fromkeys((*LOOPBACK, host, *allowed)))
+    machine = socket.gethostname()
+    return list(dict.fromkeys((*LOOPBACK, machine, f"{machine}.local", *_address(), *allowed)))
+
+
+def _address() -> Iterable[str]:
+    """This machine's address in its network, if it has one. Nothing is sent."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 1))  # an address that is nobody's (RFC 5737)
+        except OSError:
+            return
+        yield probe.getsockname()[0]
+
+
+def _check_address(host: str, port: int | None) -> None:
+    """Raises OSError where nothing can be served on this host, or on this port of it."""
+    import socket
+
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    socket.create_server((host, port or 0), family=family).close()
+
+
+def _has_display() -> bool:
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _announce(host: str, open_browser: bool) -> None:
+    """Print the address, and open it, as soon as the server answers."""
+    import time
+    import urllib.request
+
+    from app import front
+
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    url = f"http://{f'[{here}]' if ':' in here else here}:{front.port()}"
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        try:
+            direct.open(f"{url}/_stcore/health", timeout=5).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    print(f"Memplan is at {url} (Ctrl-C stops it)", flush=True)
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(url)

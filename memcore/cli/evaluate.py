@@ -1,0 +1,199 @@
+"""`memplan evaluate`: what a plan needs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import IO, TYPE_CHECKING
+
+from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.printing import BAD_INPUT, FAILED, failed, json_text, plan_title, printable, table
+from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, plan_of
+from memcore.errors import PlanError, fault
+from memcore.units import (
+    bytes_text,
+    count_text,
+    energy_text,
+    money_text,
+    rate_text,
+    seconds_text,
+)
+
+if TYPE_CHECKING:
+    from memcore import Report
+    from memcore.plan.plan import Plan
+
+CHECKED = {"fits": 0, "tight": 3, "over": 1}  # exit statuses of a check
+WORST = (0, 3, 1, BAD_INPUT)  # the best first
+
+
+def add(commands: Commands) -> None:
+    about = "Say what a plan needs. {} is a plan; `memplan plans NAME` prints another."
+    sub = command(commands, "evaluate", _evaluate, about)
+    plan_argument(sub)
+    about = "print the Report as JSON; with -, read one plan a line and print one Report a line"
+    sub.add_argument("--json", action="store_true", help=about)
+    about = (
+        "say by the exit status whether training fits (serving, where training is not planned): 0 "
+        "it fits, 1 it does not, 3 it is tight (the range of what it needs goes beyond the "
+        "memory), 2 there is no answer; of several plans the worst: 2, then 1, then 3"
+    )
+    sub.add_argument("--check", action="store_true", help=about)
+    about = "the same of the sequences that serving is asked for; with --check, of both"
+    sub.add_argument("--check-serving", action="store_true", help=about)
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from memcore.evaluate import evaluate
+
+    if args.plan == "-" and args.json:
+        return _evaluate_lines(sys.stdin.buffer, args)
+    plan = given_plan(args)
+    report = evaluate(plan)
+    print(json_text(report.to_dict(), indent=1) if args.json else _readable(plan, report))
+    return _checked(args, report)
+
+
+def _checked(args: argparse.Namespace, report: Report) -> int:
+    """The exit status of what was asked to be checked, the worst; 0 where nothing was."""
+    asked = [report.verdict] * args.check + [report.serving_verdict] * args.check_serving
+    return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
+
+
+def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace) -> int:
+    """One Plan per line in, one Report per line out, in order; a line that is bad, or that Memplan
+    fails at, gives an `error`."""
+    from memcore.evaluate import evaluate
+
+    status, number = 0, 0
+    while line := lines.readline(MAX_PLAN_BYTES + 1):
+        number += 1
+        rest = line
+        while len(rest) > MAX_PLAN_BYTES and not rest.endswith(b"\n"):  # to the end of this line
+            rest = lines.readline(MAX_PLAN_BYTES + 1)
+        if not line.strip():
+            continue
+        try:
+            report = evaluate(plan_of(line))
+            answer = json_text(report.to_dict())
+            status = max(status, _checked(args, report), key=WORST.index)
+        except PlanError as e:
+            status = BAD_INPUT
+            issues = [{"field": i.field, "message": i.message} for i in e.issues]
+            answer = json_text({"error": str(e), "line": number, "issues": issues})
+        except Exception as e:  # the lines that follow have their answers all the same
+            status = max(status, failed(args), key=WORST.index)
+            error = f"{FAILED} ({fault(e)})"
+            answer = json_text({"error": error, "line": number, "issues": []})
+        print(answer, flush=True)
+    return status
+
+
+def _readable(plan: Plan, report: Report) -> str:
+    """The Report for a terminal."""
+    blocks = [
+        plan_title(plan, report),
+        *_memory(report),
+        *_time(report),
+        *_run(plan, report),
+        *_serve(plan, report),
+    ]
+    notes = [f"Note: {note}" for note in report.notes]
+    notes += [f"Note on {path}: {remark}" for path, remark in report.remarks.items()]
+    blocks.append("\n".join(notes))
+    text = "\n\n".join(filter(None, blocks))
+    return printable(text)
+
+
+def _memory(report: Report) -> Iterable[str]:
+    memory = report.memory
+    if memory is None:
+        return
+    low, high = memory.device_bytes
+    peak = memory.peak
+    label = next(
+        (i.label for i in memory.timeline if (i.rank, i.id) == (peak.rank, peak.instant)),
+        peak.instant,
+    )
+    yield (
+        f"{memory.verdict.upper()}: {bytes_text(low)} to {bytes_text(high)} of "
+        f"{bytes_text(memory.capacity_bytes)} per GPU\nPeak: {label}"
+    )
+
+    def row(name: str, size: int, whole: int) -> tuple[str, ...]:
+        share = f"{size / whole:.1%}" if whole else ""
+        return name.replace("_", " "), f"{size:,}", bytes_text(size), share
+
+    total = memory.allocated_bytes
+    rows = [row(name, size, total) for name, size in memory.consumers.items()]
+    rows.append(row("allocated", total, total))
+    for name, (low, high) in (
+        ("reserved", memory.reserved_bytes),
+        ("on the device", memory.device_bytes),
+    ):
+        rows.append((f"{name}, at least", f"{low:,}", bytes_text(low), ""))
+        rows.append((f"{name}, at most", f"{high:,}", bytes_text(high), ""))
+    yield "\n".join(table(("Per GPU at the peak", "bytes", "", "share"), rows))
+    rows = [
+        row(name, size, memory.tier_capacities.get(name, 0))
+        for name, size in memory.tiers.items()
+        if name != "hbm" and size
+    ]
+    if rows:
+        yield "\n".join(table(("Per node", "bytes", "", "of all"), rows))
+
+
+def _time(report: Report) -> Iterable[str]:
+    time = report.time
+    if time is None:
+        return
+    yield (
+        f"Step: {seconds_text(time.step_seconds)}, bound by {time.bound_by}; "
+        f"{time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}"
+    )
+    rows = [
+        (name, seconds_text(busy), seconds_text(time.exposed.get(name, 0.0)))
+        for name, busy in time.resources.items()
+        if busy
+    ]
+    yield "\n".join(table(("Resource", "busy", "exposed"), rows))
+
+
+def _run(plan: Plan, report: Report) -> Iterable[str]:
+    run = report.run
+    if run is None:
+        return
+    said = [f"{run.steps:,} steps", seconds_text(run.seconds), f"{run.gpu_hours:,.0f} GPU-hours"]
+    if run.cost is not None:
+        price = money_text(plan.run.price_per_gpu_hour)
+        said.append(f"{money_text(run.cost)} at {price} per GPU-hour")
+    yield (
+        f"{count_text(plan.run.tokens)} tokens: {', '.join(said)}\n"
+        f"Energy at {rate_text(run.watts, 'W')}: {energy_text(run.energy_joules)}, "
+        f"{energy_text(run.joules_per_token)} a token"
+    )
+
+
+def _serve(plan: Plan, report: Report) -> Iterable[str]:
+    serve = report.serve
+    if serve is None:
+        return
+    from memcore.serving.serve import verdict
+
+    state, concurrency = serve.state_bytes_per_sequence, report.plan["serve"]["concurrency"]
+    states = f" and {bytes_text(state)} a sequence" if state else ""
+    word = "FITS" if serve.fits else "DOES NOT FIT"
+    said = (
+        f"Serving {word}: {verdict(serve, concurrency)}\n"
+        f"Serving, per GPU: weights {bytes_text(serve.weights_bytes)} ({plan.weights.label}), KV "
+        f"cache {bytes_text(serve.kv_bytes_per_token)} a token{states}; room for "
+        f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences on the "
+        f"{serve.gpus_per_replica:,} GPU{'s' * (serve.gpus_per_replica > 1)} of a replica"
+    )
+    if serve.ttft_seconds and serve.tpot_seconds and serve.tokens_per_second:
+        said += (
+            f"\nFirst token after {seconds_text(serve.ttft_seconds)}, then one every "
+            f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
+        )
+    yield said

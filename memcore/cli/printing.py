@@ -1,0 +1,65 @@
+"""What a command prints: tables, JSON, and what is wrong on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memcore.errors import Issue, PlanError
+from memcore.units import count_text
+
+if TYPE_CHECKING:
+    from memcore import Report
+    from memcore.plan.plan import Plan
+
+BAD_INPUT = 2
+FAILED = "Memplan failed at this, which is Memplan's fault; please report it"
+
+
+def fail(*messages: str, status: int = BAD_INPUT) -> int:
+    for message in messages:
+        print(f"memplan: {message}", file=sys.stderr)
+    return status
+
+
+def failed(args: argparse.Namespace) -> int:
+    """The status of a command that failed; where 1 says that a plan does not fit, it is 2."""
+    return BAD_INPUT if _checks(args) else 1
+
+
+def _checks(args: argparse.Namespace) -> bool:
+    return bool(getattr(args, "check", False) or getattr(args, "check_serving", False))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Iterable[str]:
+    """Columns two spaces apart, the first `left` of them to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = zip(row, widths, strict=True)
+        texts = (c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(cells))
+        yield "  ".join(texts).rstrip()
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        message = "a number in it is not finite; JSON has no NaN and no Infinity"
+        raise PlanError([Issue("", message)]) from None
+
+
+def printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+def plan_title(plan: Plan, report: Report) -> str:
+    model = f"{plan.architecture.label}, {count_text(report.parameters)} parameters"
+    return f"{model}, on {plan.cluster.gpus:,} x {plan.accelerator.label}"
+
+
+def listing(rows: Sequence[Mapping[str, Any]], table: Iterable[str], as_json: bool) -> int:
+    print(json_text(rows, indent=1) if as_json else "\n".join(table))
+    return 0

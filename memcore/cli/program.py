@@ -1,0 +1,72 @@
+"""The `memplan` program: reads the command line and runs one command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from memcore.cli import (
+    app,
+    evaluate,
+    explain,
+    gpus,
+    levers,
+    models,
+    plans,
+    prices,
+    simulate,
+    solve,
+)
+from memcore.cli.printing import FAILED, fail, failed
+from memcore.cli.reading import source
+from memcore.errors import PlanError, fault
+
+COMMANDS = (evaluate, explain, levers, simulate, solve, app, models, gpus, prices, plans)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0, 1 (failed) or 2 (bad input); of a check
+    those of evaluate.CHECKED, or 2 where there is no answer."""
+    args = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):  # a label may hold what this terminal cannot write
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+    except PlanError as e:
+        status = fail(*(f"{source(args)}{issue}" for issue in e.issues))
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = failed(args)
+    except KeyboardInterrupt:
+        status = 130
+    except Exception as e:
+        status = fail(f"{source(args)}{FAILED} ({fault(e)})", status=failed(args))
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="memplan",
+        description="Where every byte of a run goes, and what it costs in time.",
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
+
+
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None):
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from memcore.version import version
+
+        print(f"memplan {version()}")
+        parser.exit()

@@ -1,0 +1,72 @@
+"""What a command is given: a plan in a file or on standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from memcore.errors import Issue, PlanError, shown
+
+if TYPE_CHECKING:
+    import argparse
+
+    from memcore.plan.plan import Plan
+
+MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
+
+
+def given_plan(args: argparse.Namespace) -> Plan:
+    """The plan that a command was given. Raises PlanError, which `main` prints with its source."""
+    return plan_of(read(args.plan))
+
+
+def source(args: argparse.Namespace) -> str:
+    """Where a command's plan is from, before what is wrong with it; '' of one that takes none."""
+    path = getattr(args, "plan", None)
+    if path is None:
+        return ""
+    return f"{'standard input' if path == '-' else shown(path)[1:-1]}: "
+
+
+def read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
+    """The bytes of a file or of standard input, up to just over the limit. Raises PlanError."""
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(most + 1)
+        with open(path, "rb") as file:
+            return file.read(most + 1)
+    except OSError as e:
+        raise PlanError([Issue("", (e.strerror or str(e)).lower())]) from None
+    except ValueError as e:  # a null byte in the name
+        raise PlanError([Issue("", str(e))]) from None
+
+
+def plan_of(data: bytes) -> Plan:
+    """The plan that JSON text describes. Raises PlanError, whatever the bytes are."""
+    from memcore.plan.plan import Plan
+
+    if len(data) > MAX_PLAN_BYTES:
+        raise PlanError([Issue("", f"more than {MAX_PLAN_BYTES:,} bytes, so not a plan")])
+    try:
+        text = data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
+        document = json.loads(text, object_pairs_hook=_no_repeats)
+    except UnicodeDecodeError:
+        raise PlanError([Issue("", "not text, so not a plan in JSON")]) from None
+    except RecursionError:
+        raise PlanError([Issue("", "nested too deeply to be a plan")]) from None
+    except json.JSONDecodeError as e:
+        where = f"line {e.lineno}, column {e.colno}"
+        raise PlanError([Issue("", f"not JSON: {e.msg} ({where})")]) from None
+    except ValueError as e:
+        raise PlanError([Issue("", f"not a plan: {e}")]) from None
+    return Plan.of(document)
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"the key {shown(key)} is there twice")
+        values[key] = value
+    return values

@@ -1,0 +1,128 @@
+"""`memplan simulate`: a stream of requests through the plan's server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.printing import fail, json_text, printable, table
+from memcore.cli.reading import given_plan, read
+from memcore.errors import PlanError, shown
+from memcore.units import seconds_text
+
+if TYPE_CHECKING:
+    from memcore.plan.plan import Plan
+    from memcore.stream import Load, Spread, Stream
+
+WAITS = ("wait", "ttft", "tpot", "latency")
+
+
+def add(commands: Commands) -> None:
+    about = "Send a stream of requests through the plan's server, strategy by strategy."
+    sub = command(commands, "simulate", _simulate, about)
+    plan_argument(sub)
+    about = "take prompt and output lengths from this file: two columns, in tokens"
+    sub.add_argument("--lengths", metavar="FILE.csv", help=about)
+    form = sub.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything, as JSON")
+    form.add_argument("--csv", action="store_true", help="one row for each strategy, or each rate")
+    about = "the plan's own cache at one arrival rate after another, to more than it can take"
+    sub.add_argument("--rates", action="store_true", help=about)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from memcore.stream import loads, read_lengths, simulate
+    from memcore.stream.lengths import MAX_BYTES
+
+    plan = given_plan(args)
+    try:
+        given = args.lengths is not None
+        lengths = read_lengths(read(args.lengths, MAX_BYTES)) if given else None
+    except PlanError as e:
+        return fail(*(f"{shown(args.lengths)[1:-1]}: {i.message}" for i in e.issues))
+    if args.rates:
+        return _rates(args, loads(plan, lengths))
+    stream = simulate(plan, lengths)
+    if stream is None:
+        return fail("no stream is simulated for this plan: `memplan evaluate` says why")
+    if args.json:
+        print(json_text(stream.to_dict(), indent=1))
+    elif args.csv:
+        _write_csv([run.row() for run in stream.runs])
+    else:
+        print(printable("\n\n".join(filter(None, _streamed(plan, stream)))))
+    return 0
+
+
+def _rates(args: argparse.Namespace, found: Sequence[Load]) -> int:
+    if not found:
+        return fail("no stream is simulated for this plan: `memplan evaluate` says why")
+    if args.json:
+        print(json_text([load.row() for load in found], indent=1))
+    elif args.csv:
+        _write_csv([load.row() for load in found])
+    else:
+        head = ("Requests/s", "at once", "tokens/s", *WAITS, "in targets")
+        rows = [
+            (
+                f"{load.rate:,.3g}",
+                f"{load.run.concurrency_mean:,.1f}",
+                f"{load.run.tokens_per_second:,.0f}",
+                *(_spread(getattr(load.run, name)) for name in WAITS),
+                "-" if load.run.attained is None else f"{load.run.attained:.1%}",
+            )
+            for load in found
+        ]
+        print(printable("\n".join(table(head, rows))))
+        print("Times: median, 99th percentile.")
+    return 0
+
+
+def _write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    import csv
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def _streamed(plan: Plan, stream: Stream) -> Iterable[str]:
+    """What a simulation says, for a terminal."""
+    yield (
+        f"{stream.requests:,} requests to {plan.architecture.label}, prompts of "
+        f"{stream.prompt_tokens_mean:,.0f} and outputs of {stream.output_tokens_mean:,.0f} tokens "
+        f"on average;\nroom for {stream.capacity_tokens:,} tokens in the KV cache of one replica"
+    )
+    runs = stream.runs
+    head = ("At once", "mean", "most", "put out", "refused", "tokens/s", "seconds")
+    rows = [
+        (
+            r.label,
+            f"{r.concurrency_mean:,.1f}",
+            f"{r.concurrency_peak:,}",
+            f"{r.preemptions:,}",
+            f"{r.refused:,}",
+            f"{r.tokens_per_second:,.0f}",
+            f"{r.seconds:,.1f}",
+        )
+        for r in runs
+    ]
+    yield "\n".join(table(head, rows))
+    kinds = list(runs[0].memory)
+    shares = [(r.label, *(f"{r.memory[kind]:.1%}" for kind in kinds)) for r in runs]
+    yield "\n".join(table(("Share of the cache", *kinds), shares))
+    spreads = [
+        (r.label, *(_spread(getattr(r, name)) for name in WAITS)) for r in runs if r.completed
+    ]
+    yield "\n".join(table(("Median, 99th percentile", *WAITS), spreads))
+    aimed = [(r.label, f"{r.attained:.1%}", f"{r.goodput:,.3g}") for r in runs if r.attained]
+    yield "\n".join(table(("Within targets", "of requests", "a second"), aimed)) if aimed else ""
+    yield "\n".join(f"Note: {note}" for note in stream.notes)
+
+
+def _spread(spread: Spread | None) -> str:
+    return f"{seconds_text(spread.p50)}, {seconds_text(spread.p99)}" if spread else "-"

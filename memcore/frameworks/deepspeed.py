@@ -74,6 +74,7 @@ from memcore.timing.communication import (
     NOTHING,
     ONE_BACKWARD,
     REDUCE_SCATTER,
+    Cover,
     Move,
     collective,
     links,
@@ -376,14 +377,14 @@ def deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> list
     overlap_comm a reduction runs behind backward (deepspeed/runtime/zero/stage_1_and_2.py)."""
     t, over = plan.train, links(plan, "DP")
     pieces = {"gradients in buckets": float(state_bytes(step, "buckets", amounts))}
-    cover, by = (backward, ONE_BACKWARD) if t.overlap_comm == "on" else (0.0, NOTHING)
+    how: tuple[float, Cover, str] = 0.0, NOTHING, ""
+    if t.overlap_comm == "on":
+        how = backward, ONE_BACKWARD, BACKWARD
     if t.zero == 0:
-        return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, cover, by)]
+        return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, *how)]
     times = t.grad_accumulation if t.zero == 2 else 1
     weights = {"updated weights": float(state_bytes(step, "resident", amounts))}
     return [
-        collective(
-            "reduce-scatter gradients", REDUCE_SCATTER, "DP", over, pieces, times, cover, by
-        ),
+        collective("reduce-scatter gradients", REDUCE_SCATTER, "DP", over, pieces, times, *how),
         collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1),
     ]

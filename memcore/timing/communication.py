@@ -18,16 +18,32 @@ if TYPE_CHECKING:
     from memcore.plan.plan import Plan
     from memcore.tape.dims import Shape
 
-NOTHING_BEFORE = "nothing: the first has no layer before it"
-NOTHING_AFTER = "nothing: backward is over"
-NOTHING = "nothing"
-PRODUCT_MEANWHILE = "the product that runs meanwhile"
-ATTENTION_MEANWHILE = "attention to the keys that are there"
-CHUNK_FORWARD = "another chunk's forward"
-LAYER_FORWARD = "the forward of the layer before"
-LAYER_BACKWARD = "the backward of the layer before"
-ONE_BACKWARD = "backward of one batch"
-ALL_BACKWARD = "backward"
+
+@dataclass(frozen=True, eq=False)
+class Cover:
+    """What runs while a transfer is under way, and hides it.
+
+    words   for people
+    grows   with the micro-batch, where the weights or gradients that it hides do not
+    """
+
+    words: str
+    grows: bool = False
+
+    def __str__(self) -> str:
+        return self.words
+
+
+NOTHING_BEFORE = Cover("nothing: the first has no layer before it")
+NOTHING_AFTER = Cover("nothing: backward is over")
+NOTHING = Cover("nothing")
+PRODUCT_MEANWHILE = Cover("the product that runs meanwhile")
+ATTENTION_MEANWHILE = Cover("attention to the keys that are there")
+CHUNK_FORWARD = Cover("another chunk's forward")
+LAYER_FORWARD = Cover("the forward of the layer before", grows=True)
+LAYER_BACKWARD = Cover("the backward of the layer before", grows=True)
+ONE_BACKWARD = Cover("backward of one batch", grows=True)
+ALL_BACKWARD = Cover("backward", grows=True)
 
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "all-gather", "reduce-scatter", "all-reduce"
 ALL_TO_ALL, SEND = "all-to-all", "send"
@@ -192,9 +208,11 @@ class Move:
     seconds     of each time, by link; the links work side by side
     times       in a step
     cover       seconds of each time that `hidden_by` hides
+    phase       'forward' or 'backward', which waits for it; '' when both are over
     kind, axis  of a collective; each piece has one of its own, but for an all-reduce
     shapes      of pieces that are no states: (elements, dtype)
     behind      (count, shape): FLOPs of what hides it; kernel: whose rate they are done at
+    ways        of each piece that crosses NVMe: 'read' or 'write'
     """
 
     name: str
@@ -202,12 +220,14 @@ class Move:
     seconds: dict[str, float]
     times: float
     cover: float
-    hidden_by: str
+    hidden_by: Cover
+    phase: str = ""
     kind: str = COPY
     axis: str = ""
     shapes: Sequence[tuple[Shape, str]] = ()
     behind: tuple[float, Shape] | None = None
     kernel: str = ""
+    ways: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> float:
@@ -238,7 +258,8 @@ def collective(
     pieces: dict[str, float],
     times: float,
     cover: float = 0.0,
-    hidden_by: str = "nothing",
+    hidden_by: Cover = NOTHING,
+    phase: str = "",
     shapes: Sequence[tuple[Shape, str]] = (),
     behind: tuple[float, Shape] | None = None,
     kernel: str = "",
@@ -249,4 +270,6 @@ def collective(
     else:
         each = [over.seconds(kind, n) for n in pieces.values()]
         spent = {link: sum(e[link] for e in each) for link in (each[0] if each else ())}
-    return Move(name, pieces, spent, times, cover, hidden_by, kind, axis, shapes, behind, kernel)
+    return Move(
+        name, pieces, spent, times, cover, hidden_by, phase, kind, axis, shapes, behind, kernel
+    )  # fmt: skip

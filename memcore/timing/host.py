@@ -96,13 +96,12 @@ def operations(
 
 def in_forward(move: Move) -> bool:
     """Whether the GPU waits for a transfer in forward, where what would hide it runs."""
-    return move.name.endswith(FORWARD) or FORWARD in move.hidden_by
+    return move.phase == FORWARD
 
 
 def in_backward(move: Move) -> bool:
     """The same of backward. Others begin when it is over."""
-    there = bool(move.shapes) or move.cover > 0 or move.name.endswith(BACKWARD)
-    return there and not in_forward(move)
+    return move.phase == BACKWARD
 
 
 def collectives(moves: Sequence[Move]) -> tuple[float, float]:

@@ -68,7 +68,6 @@ from memcore.training.offload import (
     BATCH_FORWARD,
     HOST_STEP,
     LAST_BACKWARD,
-    NVME_WAYS,
     pieces,
     swaps_another,
 )
@@ -432,7 +431,7 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     if field == "seconds":
         formula = times * book.at(f"{base}.each_seconds", "seconds each")
         return about(what, "seconds", formula, "Busy seconds in one step.")
-    cover = book.at(f"{base}.cover", move.hidden_by)
+    cover = book.at(f"{base}.cover", str(move.hidden_by))
     if field == "hides_at_bandwidth":
         if move.cover <= 0:
             raise LookupError
@@ -482,8 +481,7 @@ def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
         rate = book.at("hardware.dram_bandwidth") * constant(constants.HBM_EFFICIENCY)
         return total(pieces) / rate
     if link == "nvme":
-        ways = NVME_WAYS.get(move.name, ("read", "write"))
-        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in ways]
+        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in move.ways]
         return total([p / rate for p, rate in zip(pieces, rates, strict=True)])
     return total(pieces) / (book.at("hardware.pcie_bandwidth") * share)
 
@@ -580,7 +578,7 @@ def _cover(book: Book, move: Move) -> Formula:
     if hidden_by == HOST_STEP:
         i = next(i for i, (_, link) in enumerate(_moves(book)) if link == "dram")
         return book.at(f"time.transfers.{i}.each_seconds")
-    return known(NOTHING, 0.0, "seconds", source=hidden_by)
+    return known(str(NOTHING), 0.0, "seconds", source=str(hidden_by))
 
 
 @rule("time.layers.forward|backward")

@@ -35,8 +35,8 @@ from memcore.tape.dims import (
     flat,
     of_stack,
 )
-from memcore.tape.ledger import Amounts, Group, Template
-from memcore.timing.communication import Move
+from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
+from memcore.timing.communication import NOTHING, Cover, Move
 from memcore.timing.roofline import OF_LAYERS, by_phase
 from memcore.words.word import DTYPE_BYTES
 
@@ -216,12 +216,10 @@ def _batch(plan: Plan) -> list[tuple[str, Shape, str]]:
     return [*text, ("pixel_values", (B, plan.train.images, *pixels), "fp32")]
 
 
-NVME_WAYS = {"weights from NVMe": ("read",), "weights to NVMe": ("write",)}  # of one way alone
-NOTHING = "nothing"
-LAST_BACKWARD = "the last backward"
-HOST_STEP = "the host's optimizer step"
-BATCH_FORWARD = "forward of one batch"
-BATCH_BACKWARD = "backward of one batch, its layers"
+LAST_BACKWARD = Cover("the last backward", grows=True)
+HOST_STEP = Cover("the host's optimizer step")
+BATCH_FORWARD = Cover("forward of one batch", grows=True)
+BATCH_BACKWARD = Cover("backward of one batch, its layers", grows=True)
 
 
 def pieces(plan: Plan, step: Step) -> dict[str, Alive]:
@@ -249,9 +247,11 @@ def moves(
     batches = plan.train.grad_accumulation
     rate = plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
 
-    def copied(name: str, piece: str, times: float, hidden: float, by: str) -> Move:
+    def copied(
+        name: str, piece: str, times: float, hidden: float, by: Cover, phase: str = ""
+    ) -> Move:
         n = float(amounts.alive(moved[piece]))
-        return Move(name, {piece: n}, {"pcie": over(n, rate)}, times, hidden, by)
+        return Move(name, {piece: n}, {"pcie": over(n, rate)}, times, hidden, by, phase)
 
     moved = pieces(plan, step)
     inner = [o for o in operations if o.name.startswith(OF_LAYERS)]
@@ -260,10 +260,11 @@ def moves(
     found = _optimizer_moves(plan, step, amounts, cover, weights)
     if step.offload_parameters != "none":
         piece = "shards on the host"
-        found.append(copied("weights to GPU, forward", piece, batches, forward, BATCH_FORWARD))
+        name = "weights to GPU, forward"
+        found.append(copied(name, piece, batches, forward, BATCH_FORWARD, FORWARD))
         if step.reshards:
             name = "weights to GPU, backward"
-            found.append(copied(name, piece, batches, backward, BATCH_BACKWARD))
+            found.append(copied(name, piece, batches, backward, BATCH_BACKWARD, BACKWARD))
     if step.offload_activations != "none":
         piece = "activations of the layers"
         found.append(copied("activations to host", piece, batches, 0.0, NOTHING))
@@ -275,8 +276,9 @@ def moves(
         write = over(n, plan.node.nvme_write_bandwidth * share)
         found += [
             Move("weights from NVMe", {"weights on NVMe": n}, {"nvme": read}, 2 * batches, 0.0,
-                 NOTHING),
-            Move("weights to NVMe", {"weights on NVMe": n}, {"nvme": write}, 1, 0.0, NOTHING),
+                 NOTHING, ways=("read",)),
+            Move("weights to NVMe", {"weights on NVMe": n}, {"nvme": write}, 1, 0.0, NOTHING,
+                 ways=("write",)),
         ]  # fmt: skip
     return found
 
@@ -299,7 +301,7 @@ def _optimizer_moves(
     found = [
         Move(
             "gradients to host", {"gradients": down}, {"pcie": over(down, pcie)}, times, cover,
-            LAST_BACKWARD,
+            LAST_BACKWARD, BACKWARD,
         ),
         Move(
             "host optimizer step", {"weights, gradients and states": moved}, {"dram": update}, 1,
@@ -321,7 +323,7 @@ def _optimizer_moves(
             Move(
                 "optimizer states from and to NVMe",
                 {"states read": states, "states written": states},
-                {"nvme": read + write}, 1, update, HOST_STEP,
+                {"nvme": read + write}, 1, update, HOST_STEP, BACKWARD, ways=("read", "write"),
             )
         )  # fmt: skip
     return found

@@ -42,7 +42,7 @@ class _Traffic:
             self.transfers.append(
                 Transfer(
                     move.name, link, move.bytes * move.times, each * move.times, shown,
-                    move.hidden_by, move.bytes / move.cover if move.cover > 0 else None,
+                    str(move.hidden_by), move.bytes / move.cover if move.cover > 0 else None,
                     micro_batch * each / move.cover if outgrown(move) else None,
                 )
             )  # fmt: skip

@@ -11,7 +11,7 @@ from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
 from memcore.step.step import Step, layers_reached, owned, root, state_bytes
-from memcore.tape.ledger import Amounts
+from memcore.tape.ledger import BACKWARD, FORWARD, Amounts
 from memcore.tape.tape import Send, Tape
 from memcore.timing.communication import (
     ALL_BACKWARD,
@@ -28,6 +28,7 @@ from memcore.timing.communication import (
     ONE_BACKWARD,
     PRODUCT_MEANWHILE,
     SEND,
+    Cover,
     Move,
     collective,
     links,
@@ -72,20 +73,9 @@ def with_ends(
     return found + offload.moves(plan, step, amounts, operations, cover, weights)
 
 
-GROWS_WITH_BATCH = (  # what hides weights and gradients, which do not
-    LAYER_FORWARD,
-    LAYER_BACKWARD,
-    ONE_BACKWARD,
-    ALL_BACKWARD,
-    offload.BATCH_FORWARD,
-    offload.BATCH_BACKWARD,
-    offload.LAST_BACKWARD,
-)
-
-
 def outgrown(move: Move) -> bool:
     """Whether a larger micro-batch hides more of a transfer."""
-    return move.cover > 0 and move.hidden_by in GROWS_WITH_BATCH
+    return move.cover > 0 and move.hidden_by.grows
 
 
 def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Move]:
@@ -112,6 +102,7 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
         found.append(
             collective(
                 name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, cover, by,
+                FORWARD if s.phase == FORWARD else BACKWARD,
                 ((s.shape, s.dtype),), s.behind, kernel,
             )
         )  # fmt: skip
@@ -144,14 +135,14 @@ def _between_stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> M
     n = float(amounts.bytes(HIDDEN, dtype))
     over = links(plan, "PP")
     times = 2 * virtual * plan.train.grad_accumulation
-    cover, by = 0.0, NOTHING
+    cover, by, phase = 0.0, NOTHING, BACKWARD
     if virtual > 1:
         layers = run(executions(step.blocks.layers, step.layers.counts), amounts, speed)
-        cover = seconds([o for o in layers if o.phase == "forward"]) / virtual
-        by = CHUNK_FORWARD
+        cover = seconds([o for o in layers if o.phase == FORWARD]) / virtual
+        by, phase = CHUNK_FORWARD, FORWARD
     return Move(
         "activations and gradients between stages", {"activations": n}, over.send(n), times, cover,
-        by, SEND, "PP", ((HIDDEN, dtype),),
+        by, phase, SEND, "PP", ((HIDDEN, dtype),),
     )  # fmt: skip
 
 
@@ -181,7 +172,7 @@ def _communication(
         found = [
             collective(
                 "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, of_backward,
-                ONE_BACKWARD,
+                ONE_BACKWARD, BACKWARD,
             )
         ]  # fmt: skip
         if t.zero:
@@ -197,9 +188,11 @@ def _communication(
     root_gathered = amounts.alive(root(step, "gathered"))
     root_reduced = amounts.alive(root(step, "reduction"))
 
-    def gather(name: str, pieces: dict[str, float], times: float, cover: float, by: str) -> Move:
+    def gather(
+        name: str, pieces: dict[str, float], times: float, cover: float, by: Cover, phase: str
+    ) -> Move:
         """One collective for each piece: an all-gather or a reduce-scatter, which cost the same."""
-        return collective(name, ALL_GATHER, "DP", over, pieces, times, cover, by)
+        return collective(name, ALL_GATHER, "DP", over, pieces, times, cover, by, phase)
 
     if t.zero == 0:
         pieces = {
@@ -209,7 +202,7 @@ def _communication(
         return [
             collective(
                 "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches, of_backward,
-                ALL_BACKWARD,
+                ALL_BACKWARD, BACKWARD,
             )
         ]  # fmt: skip
     weights, grads = {"weights of a layer": gathered}, {"gradients of a layer": reduced}
@@ -217,28 +210,32 @@ def _communication(
     last = {"gradients of the root and of a layer": root_reduced + reduced}
     others, again = ((max(1, n) - 1) * batches for n in (layers, trained))
     found = [
-        gather("all-gather root and first layer, forward", first, batches, 0.0, NOTHING_BEFORE),
-        gather("all-gather layers, forward", weights, others, forward, LAYER_FORWARD),
+        gather(
+            "all-gather root and first layer, forward", first, batches, 0.0, NOTHING_BEFORE, FORWARD
+        ),
+        gather("all-gather layers, forward", weights, others, forward, LAYER_FORWARD, FORWARD),
     ]
     if step.reshards:
         whole = {"weights of the root": root_gathered}
         found += [
-            gather("all-gather root, backward", whole, batches, 0.0, NOTHING_BEFORE),
+            gather("all-gather root, backward", whole, batches, 0.0, NOTHING_BEFORE, BACKWARD),
             gather(
                 "all-gather and reduce-scatter layers, backward", weights | grads, again,
-                backward, LAYER_BACKWARD,
+                backward, LAYER_BACKWARD, BACKWARD,
             ),
         ]  # fmt: skip
     else:
-        found.append(gather("reduce-scatter layers", grads, again, backward, LAYER_BACKWARD))
-    found.append(gather("reduce-scatter first layer and root", last, batches, 0.0, NOTHING_AFTER))
+        name = "reduce-scatter layers"
+        found.append(gather(name, grads, again, backward, LAYER_BACKWARD, BACKWARD))
+    name = "reduce-scatter first layer and root"
+    found.append(gather(name, last, batches, 0.0, NOTHING_AFTER, ""))
     if plan.parallel.shard_group:
         # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
         shards = {"gradients of all weights": amounts.alive(owned(step, "gradients", False))}
         found.append(
             collective(
                 "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
-                links(plan, "REPLICAS"), shards, batches, of_backward, ALL_BACKWARD,
+                links(plan, "REPLICAS"), shards, batches, of_backward, ALL_BACKWARD, BACKWARD,
             )
         )  # fmt: skip
     return found

@@ -14,12 +14,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from app import shared
 from app.controls import Controls, Take
 from memcore import PlanError
 from memcore.errors import Issue
@@ -29,19 +30,17 @@ from memcore.plan.link import decode, decode_pin, encode, encode_pin, nearest
 from memcore.plan.plan import Plan, get, title_of, value_text
 from memcore.plan.repair import repair
 from memcore.report import Report
-from memcore.search import solve
 from memcore.search.levers import Lever
-from memcore.search.levers import levers as find_levers
 from memcore.search.solve import Answer
 from memcore.search.waterfall import Change
 from memcore.search.waterfall import waterfall as changes_between
-from memcore.serving.serve import curve
 from memcore.serving.time import Point
 from memcore.stream import Load, Stream, read_lengths, simulate
 from memcore.stream import loads as simulated_loads
 from memcore.words.precision import COPIES
 
 Query = dict[str, list[str]]
+T = TypeVar("T")
 MOST_ADDRESSES = 1000  # that a session remembers; a browser is behind by a few
 
 
@@ -237,53 +236,36 @@ def _evaluated(name: str, plan: Plan) -> Report:
 
 def stream() -> Stream | None:
     """The plan's stream of requests, simulated; kept until something changes that it depends on."""
-    s, now = st.session_state, plan()
-    asked = (now.model, now.cluster, now.parallel, now.serve, s.get("lengths"))
-    kept = s.get("kept_stream")
-    if kept is None or kept[0] != asked:
-        kept = s.kept_stream = (asked, simulate(now, s.get("lengths")))
-    found: Stream | None = kept[1]
-    return found
+    now, lengths = plan(), st.session_state.get("lengths")
+    find = shared.stream if lengths is None else lambda plan: simulate(plan, lengths, shared.STEPS)
+    return _kept("stream", find, now, lengths)
 
 
 def speeds() -> tuple[Point, ...]:
     """Throughput and time per token against how many sequences run at once."""
-    s, now = st.session_state, plan()
-    asked = (now.model, now.cluster, now.parallel, now.serve)
-    kept = s.get("kept_speeds")
-    if kept is None or kept[0] != asked:
-        kept = s.kept_speeds = (asked, curve(now))
-    found: tuple[Point, ...] = kept[1]
-    return found
+    return _kept("speeds", shared.speeds, plan())
 
 
 def loads() -> tuple[Load, ...]:
     """The plan's stream at one arrival rate after another."""
-    s, now = st.session_state, plan()
-    asked = (now.model, now.cluster, now.parallel, now.serve, s.get("lengths"))
-    kept = s.get("kept_loads")
-    if kept is None or kept[0] != asked:
-        kept = s.kept_loads = (asked, simulated_loads(now, s.get("lengths")))
-    found: tuple[Load, ...] = kept[1]
-    return found
+    now, lengths = plan(), st.session_state.get("lengths")
+    if lengths is None:
+        return _kept("loads", shared.loads, now)
+    return _kept("loads", lambda p: simulated_loads(p, lengths, steps=shared.STEPS), now, lengths)
 
 
 def answers() -> tuple[Answer, ...]:
     """How far the plan can go within its targets: its length, sequences, GPUs for its requests."""
-    s, now = st.session_state, plan()
-    asked = (now.model, now.cluster, now.parallel, now.serve)
-    kept = s.get("kept_answers")
+    return _kept("answers", shared.answers, plan())
+
+
+def _kept(name: str, find: Callable[[Plan], T], now: Plan, *words: Any) -> T:
+    """What was found of serving the plan, until something changes that it depends on."""
+    asked = (now.model, now.cluster, now.parallel, now.serve, *words)
+    kept = st.session_state.get(f"kept_{name}")
     if kept is None or kept[0] != asked:
-        within = solve.Targets(now.serve.target_ttft or None, now.serve.target_tpot or None)
-        kept = s.kept_answers = (
-            asked,
-            (
-                solve.longest_context(now, within),
-                solve.largest_concurrency(now, within),
-                solve.fewest_gpus(now, now.serve.arrival_rate, within),
-            ),
-        )
-    found: tuple[Answer, ...] = kept[1]
+        kept = st.session_state[f"kept_{name}"] = (asked, find(now))
+    found: T = kept[1]
     return found
 
 
@@ -302,7 +284,7 @@ def levers() -> tuple[Lever, ...]:
     """What can be changed about the plan, kept until it changes."""
     kept = st.session_state.get("kept_levers")
     if kept is None or kept[0] != plan():
-        kept = st.session_state.kept_levers = (plan(), find_levers(plan()))
+        kept = st.session_state.kept_levers = (plan(), shared.levers(plan()))
     found: tuple[Lever, ...] = kept[1]
     return found
 

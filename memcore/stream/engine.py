@@ -69,7 +69,7 @@ class Trace:
     started: list[float]
     first: list[float]
     done: list[float]
-    most: int
+    most: float
     iterations: int = 0
     events: int = 0
     preemptions: int = 0
@@ -141,7 +141,9 @@ class Continuous:
         self.future = 0.0  # places that those inside will use, and that are held already
         self.blocked = False  # somebody waits for room in memory
 
-    def run(self) -> Trace:
+    def run(self, steps: float = math.inf) -> Trace:
+        """What happens to all; cut short after so many steps of the simulation."""
+        self.trace.most = min(self.trace.most, steps)
         while self._arrive():
             self.trace.events += 1
             if self.trace.too_long():

@@ -49,6 +49,12 @@ class Requests:
     def count(self) -> int:
         return len(self.arrivals)
 
+    def first(self, count: int) -> Requests:
+        """Those that come first."""
+        return Requests(
+            self.arrivals[:count], self.prompts[:count], self.outputs[:count], self.shared
+        )
+
     def prompts_alone(self) -> Requests:
         """The same, which end with their first token."""
         return Requests(self.arrivals, self.prompts, (1,) * self.count, self.shared)

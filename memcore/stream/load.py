@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,11 +37,17 @@ def own(plan: Plan) -> str:
     return "paged" if KV_CACHES[plan.serve.kv_cache].pages else "max"
 
 
-def loads(plan: Plan, lengths: Lengths | None = None, shares: Sequence[float] = SHARES) -> tuple[
-    Load, ...
-]:  # fmt: skip
+def loads(
+    plan: Plan,
+    lengths: Lengths | None = None,
+    shares: Sequence[float] = SHARES,
+    steps: float = math.inf,
+) -> tuple[Load, ...]:
     """The plan's stream against its arrival rate: requests come at random, or equally far apart,
-    at shares of what the server takes in steady state. () where it serves none."""
+    at shares of what the server takes in steady state. () where it serves none.
+
+    steps   of the simulation, of all rates together; a rate is cut short after twice its share
+    """
     report = evaluate(plan)
     if report.serve is None or plan.architecture.encoder_decoder:
         return ()
@@ -50,7 +57,7 @@ def loads(plan: Plan, lengths: Lengths | None = None, shares: Sequence[float] = 
     def streamed(**words: Any) -> Run:
         serve = plan.serve.model_copy(update={"requests": count, **words})
         asked = plan.model_copy(update={"serve": serve})
-        return run(asked, own(plan), draw(asked, lengths), clock, slots)
+        return run(asked, own(plan), draw(asked, lengths), clock, slots, 2 * steps / len(shares))
 
     most = taken(plan, report.serve)
     if not most:

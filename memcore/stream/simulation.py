@@ -24,6 +24,7 @@ from memcore.stream.pools import Batch, Contiguous, Paged, power_of_two
 from memcore.words.serving import PREFILLS, STRATEGIES
 
 POINTS = 120  # of a timeline
+PILOT = 500  # requests that tell how many steps each takes, where steps are limited
 TABLE_ENTRY = 4  # bytes of a block table's entry: int32 (vllm/v1/worker/block_table.py)
 
 
@@ -138,20 +139,27 @@ class Stream:
         return found
 
 
-def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
+def simulate(plan: Plan, lengths: Lengths | None = None, steps: float = math.inf) -> Stream | None:
     """The plan's stream under every strategy; None when the plan cannot be served at all, or has
-    an encoder, which reads prompts whole and apart."""
+    an encoder, which reads prompts whole and apart.
+
+    steps   of the simulation, of all strategies together: where the whole stream would take more,
+            about as many of its first requests are simulated as take so many, and a note says so.
+            It never takes more than a few times as many.
+    """
     report = evaluate(plan)
     if report.serve is None or plan.architecture.encoder_decoder:
         return None
     s, slots = plan.serve, places(plan, report.serve)
-    requests, clock, most = draw(plan, lengths), Clock.of(plan), plan.longest_sequence
+    every, clock, most = draw(plan, lengths), Clock.of(plan), plan.longest_sequence
     server = Server.of(plan)
-    runs = [
-        run(plan, name, requests, clock, slots)
-        for name, strategy in STRATEGIES.items()
-        if not strategy.shares or _shares(server)
-    ]
+    names = [n for n, strategy in STRATEGIES.items() if not strategy.shares or _shares(server)]
+
+    def streamed(requests: Requests, steps: float) -> list[Run]:
+        return [run(plan, n, requests, clock, slots, steps / len(names)) for n in names]
+
+    requests, note = _within(every, steps, lambda r: sum(u.events for u in streamed(r, steps)))
+    runs = streamed(requests, 2 * steps)
     each = ceil_div(most, s.block_size) if server.caches.attends else 1  # its state's, then
     table = min(s.concurrency, s.max_batched_tokens) * each * TABLE_ENTRY
     return Stream(
@@ -163,8 +171,27 @@ def simulate(plan: Plan, lengths: Lengths | None = None) -> Stream | None:
         report.serve.kv_capacity_tokens,
         table,
         tuple(runs),
-        tuple(_notes(plan, slots, runs, lengths)),
+        (*note, *_notes(plan, slots, runs, lengths)),
     )
+
+
+def _within(
+    every: Requests, steps: float, takes: Callable[[Requests], int]
+) -> tuple[Requests, list[str]]:
+    """The first requests, as many as about so many steps simulate, and a note where these are not
+    all. takes: how many steps some requests take."""
+    if every.count <= 2 * PILOT or steps == math.inf:
+        return every, []
+    each = max(1, takes(every.first(PILOT))) / PILOT
+    found = every.first(max(PILOT, int(steps / each)))
+    if found.count == every.count:
+        return every, []
+    note = (
+        f"Of {every.count:,} requests the first {found.count:,} are simulated here, in about "
+        f"{steps:,.0f} steps. All would take about {each * every.count:,.0f}, which is long for a "
+        "page: `memplan simulate` takes them."
+    )
+    return found, [note]
 
 
 def _shares(server: Server) -> bool:
@@ -174,8 +201,15 @@ def _shares(server: Server) -> bool:
     return server.plan.serve.shared_prefix >= cut.tokens and not server.caches.recurrent
 
 
-def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> Run:
-    """One strategy, with a cache of `slots` places."""
+def run(
+    plan: Plan,
+    name: str,
+    requests: Requests,
+    clock: Clock,
+    slots: int,
+    steps: float = math.inf,
+) -> Run:
+    """One strategy, with a cache of `slots` places; cut short after so many steps."""
     s, most, strategy = plan.serve, plan.longest_sequence, STRATEGIES[name]
     server = Server.of(plan)
     pages = growing_pages(server, room(server, one_forward(server)))
@@ -192,18 +226,18 @@ def run(plan: Plan, name: str, requests: Requests, clock: Clock, slots: int) -> 
     read = None
     asked = requests
     if words.elsewhere:
-        read = Continuous(requests.prompts_alone(), paged(0), clock, *limits).run()
+        read = Continuous(requests.prompts_alone(), paged(0), clock, *limits).run(steps)
         asked, who = _sent(requests, read, server)
     if strategy.static:
         reserve = partial(RESERVES["max"], most, pages.ahead)
         batch = Batch(slots, reserve, pages)
-        trace = Static(asked, batch, clock, *limits, pace, words.elsewhere).run()
+        trace = Static(asked, batch, clock, *limits, pace, words.elsewhere).run(steps)
     else:
         pool: Contiguous | Paged = paged(s.draft_tokens)
         if strategy.reserve:
             pool = Contiguous(slots, partial(RESERVES[strategy.reserve], most, pages.ahead), pages)
         mixed = words.chunked or words.elsewhere
-        trace = Continuous(asked, pool, clock, *limits, mixed, pace, words.elsewhere).run()
+        trace = Continuous(asked, pool, clock, *limits, mixed, pace, words.elsewhere).run(steps)
     if read:
         trace = _joined(requests, read, trace, who)
     return _read_off(plan, name, requests, trace)

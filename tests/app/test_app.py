@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import threading
 import tomllib
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from pages import APP, alive, metrics, opened, said, shown_plan
 from streamlit.testing.v1 import AppTest
 
+from app import shared
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.link import decode, fields
@@ -790,3 +792,66 @@ def test_every_field_of_a_plan_has_a_widget() -> None:
     keys = {"serve.target_ttft": "ttft", "serve.target_tpot": "tpot"}
     missing = {p for p in fields() if keys.get(p, p.replace(".", "_")) not in shown}
     assert not missing
+
+
+# --- many who look at the same -------------------------------------------------------------------
+
+LONG = {
+    "reqs": "20000", "rate": "0.001", "pcv": "10", "ocv": "10", "prompt": "100000",
+    "output": "100000",
+}  # fmt: skip
+
+
+def test_a_link_cannot_ask_for_minutes_of_work() -> None:
+    """The page simulates the first requests, and says so, and why not all."""
+    at = opened(LONG, "serve")
+    alive(at)
+    text = "\n".join(m.value for m in at.markdown) + "\n".join(c.value for c in at.caption)
+    assert re.search(r"Of 20\\,000 requests the first .* which is long for a page", text)
+    found = at.session_state["kept_stream"][1]
+    assert sum(run.events for run in found.runs) < 2 * shared.STEPS
+
+
+def test_what_one_has_found_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sessions with one plan: what takes long is found once. A file of lengths is somebody's
+    own."""
+    asked: list[Plan] = []
+    real = shared.simulate
+
+    def counted(plan: Plan, *more: Any, **words: Any) -> Any:
+        asked.append(plan)
+        return real(plan, *more, **words)
+
+    monkeypatch.setattr(shared, "simulate", counted)
+    shared.STORE.forget()
+    ends = [opened({"seed": "77", "reqs": "50"}, "serve") for _ in range(3)]
+    assert len(asked) == 1
+    kept = [at.session_state["kept_stream"][1] for at in ends]
+    assert kept[0] is kept[1] is kept[2]
+    opened({"seed": "78", "reqs": "50"}, "serve")
+    assert len(asked) == 2
+    assert shared.STORE.bytes <= shared.BUDGET
+
+
+def test_two_who_ask_at_once_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, begun, go_on = [], threading.Event(), threading.Event()
+
+    def slow(plan: Plan, **words: Any) -> str:
+        asked.append(plan)
+        begun.set()
+        assert go_on.wait(60)
+        return "found"
+
+    monkeypatch.setattr(shared, "simulate", slow)
+    shared.STORE.forget()
+    plan, found = Plan(serve={"seed": 79}), []
+    threads = [threading.Thread(target=lambda: found.append(shared.stream(plan))) for _ in "123"]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(60)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert found == ["found"] * 3
+    assert len(asked) == 1
+    shared.STORE.forget()

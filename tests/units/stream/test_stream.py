@@ -176,6 +176,47 @@ def test_a_simulation_that_leads_nowhere_is_cut_short():
     assert trace.cut or not any(map(math.isnan, trace.done))
 
 
+LONG = Plan(
+    serve={
+        "requests": 20_000, "arrival_rate": 0.001, "prompt_cv": 10.0, "output_cv": 10.0,
+        "prompt_len": 100_000, "output_len": 100_000,
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "plan", [LONG, LONG.changed("serve.prefill", "disaggregated"), Plan(serve={"requests": 20_000})]
+)
+def test_a_limit_of_steps_is_kept_and_said(plan):
+    """Of a stream that would take far more: its first requests, as if there were no others."""
+    steps = 20_000
+    limited = simulate(plan, steps=steps)
+    assert sum(r.events for r in limited.runs) < 2 * steps
+    assert 500 <= limited.requests < plan.serve.requests
+    assert limited.notes[0].startswith(
+        f"Of 20,000 requests the first {limited.requests:,} are simulated here"
+    )
+    assert not any(r.unfinished for r in limited.runs)
+    first = draw(plan).first(limited.requests)
+    clock, slots = Clock.of(plan), limited.runs[0].capacity_tokens
+    assert limited.runs[0] == run(plan, limited.runs[0].strategy, first, clock, slots)
+
+
+def test_no_limit_changes_a_stream_that_keeps_it():
+    plan = Plan(serve={"requests": 800})
+    assert simulate(plan, steps=40_000) == simulate(plan)
+    assert loads(plan, steps=40_000) == loads(plan)
+
+
+def test_a_limit_of_steps_ends_what_would_not_end():
+    """A cache that is too small for who is inside: they put each other out without end."""
+    plan = Plan(serve={"requests": 400, "arrivals": "burst", "memory_utilization": 0.22})
+    found = simulate(plan, steps=500)
+    assert sum(r.events for r in found.runs) <= 2 * 500 + len(found.runs)
+    assert any("cut short" in note for note in found.notes)
+    assert sum(load.run.events for load in loads(plan, steps=500)) <= 2 * 500 + 10
+
+
 @pytest.mark.parametrize("strategy", EVERY)
 def test_prompts_in_too_many_parts_are_cut_short(strategy):
     """A million iterations for each prompt would go on for hours."""

@@ -267,7 +267,7 @@ def _joined(requests: Requests, read: Trace, trace: Trace, who: Sequence[int]) -
     return replace(
         trace, started=found.started, first=found.first, done=found.done, computed=read.computed,
         recomputed=trace.recomputed + read.recomputed, cut=trace.cut or read.cut,
-        preemptions=trace.preemptions + read.preemptions,
+        preemptions=trace.preemptions + read.preemptions, events=trace.events + read.events,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from memcore.search.levers import levers
 from memcore.tape.dims import TP, D, F, share
 from memcore.units import MiB
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_counts_of_whole_shapes_live_as_long_as_somebody_has_them() -> None:
 
 GROWTH = """
 import sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/units")
 from test_kept import diverse
 from memcore import evaluate, kept
 from memcore.units import MiB

@@ -54,9 +54,15 @@ def read(page: Page) -> dict[str, Any]:
     return said
 
 
+def plan_at(url: str) -> Plan:
+    """The plan of an address; one without any is where everybody starts."""
+    query = rig.query(url)
+    return decode(query)[0] if query else Plan()
+
+
 def addressed(page: Page) -> Plan:
     """The plan in the address bar."""
-    return decode(rig.query(page.url))[0]
+    return plan_at(page.url)
 
 
 def view(page: Page) -> str:

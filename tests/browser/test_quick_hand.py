@@ -179,10 +179,10 @@ def test_back_and_a_click_soon_after(open_app: Open, gap: int) -> None:
     page = open_app("/?mb=5")
     reading.agrees(page)
     slider(page).press("ArrowRight")
-    shows(page, Plan(train={"micro_batch": 6}))
+    shows(page, decoded("mb=6"))
     page.get_by_role("link", name="Timeline", exact=True).first.click()
     rig.eventually(lambda: reading.view(page) == "timeline", page=page)
-    shows(page, Plan(train={"micro_batch": 6}))
+    shows(page, decoded("mb=6"))
     for step, view, batch in (
         (page.go_back, "train", 6),
         (page.go_back, "train", 5),
@@ -193,4 +193,4 @@ def test_back_and_a_click_soon_after(open_app: Open, gap: int) -> None:
         page.wait_for_timeout(gap)
         page.locator(".st-key-folded_Offload summary").click()
         rig.eventually(lambda v=view: reading.view(page) == v, page=page)
-        shows(page, Plan(train={"micro_batch": batch}))
+        shows(page, decoded(f"mb={batch}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcore.errors import PlanError, shown
+from memcore.frameworks import FRAMEWORKS
 from memcore.hardware.accelerator import FP32_PASSES, Accelerator
 from memcore.hardware.constants import MOST_GPUS
 from memcore.models.counts import active_parameters, parameters
@@ -238,7 +239,8 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
 def _padded_experts(plan: Plan) -> int:
     """How many experts a stack is padded to where FSDP2 shards it, or 0 where it is not padded."""
     experts, t = plan.architecture.experts, plan.train
-    if not experts or t.framework != "fsdp2" or t.zero < 2:
+    framework = FRAMEWORKS[t.framework]
+    if not experts or not framework.stacks or t.zero < framework.shards:
         return 0
     holders = plan.dp // plan.parallel.ep  # the ranks that have the same experts
     padded = ceil_div(experts // plan.parallel.ep, holders) * plan.dp

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from memcore.frameworks.framework import Framework
+from memcore.hardware import constants
 from memcore.step.step import (
     Alive,
     Instant,
@@ -92,3 +94,6 @@ def whole_model(step: Step) -> list[Instant]:
         )
     out.append(Instant("optimizer-step", "Optimizer step", base + made + stepping(step)))
     return out
+
+
+DDP = Framework(schedule=whole_model, slack=constants.ALLOCATOR_SLACK, replicas=True)

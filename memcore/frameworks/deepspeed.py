@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memcore.frameworks.framework import Framework
+from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
-from memcore.step.states import DEEPSPEED
+from memcore.step.states import DEEPSPEED as SOURCE
 from memcore.step.step import (
     BUFFERS,
     Alive,
@@ -143,7 +145,7 @@ def buffer(
     name: str, size: Factor, dtype: str, lifetime: str, why: str, consumer: str = "workspace"
 ) -> Group:
     """One flat buffer."""
-    return Group((Template(name, consumer, (size,), dtype, lifetime, why, DEEPSPEED),))
+    return Group((Template(name, consumer, (size,), dtype, lifetime, why, SOURCE),))
 
 
 @kept
@@ -152,7 +154,7 @@ def _parts(tape: Tape, dtype: str, lifetime: str, why: str) -> Group:
     return Group.of(
         Template(
             f"{p.name}.grad (partition)", "gradients", (flat(p.shape, STATE),), dtype, lifetime,
-            why, DEEPSPEED,
+            why, SOURCE,
         )
         for p in tape.parameters
         if p.trained
@@ -388,3 +390,17 @@ def deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> list
         collective("reduce-scatter gradients", REDUCE_SCATTER, "DP", over, pieces, times, *how),
         collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1),
     ]
+
+
+DEEPSPEED = Framework(
+    schedule=instants,
+    slack=constants.ALLOCATOR_SLACK_DEEPSPEED,
+    slack_sharded=constants.ALLOCATOR_SLACK_ZERO_3,
+    gathers=3,
+    shards=3,
+    flat=True,
+    streams=True,
+    buckets=buckets,
+    dimensions=DIMENSIONS,
+    complete=complete,
+)

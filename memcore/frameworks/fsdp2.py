@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from memcore.frameworks.framework import Framework
+from memcore.hardware import constants
 from memcore.step.step import (
     Alive,
     Instant,
@@ -205,3 +207,14 @@ def sharded_layers(step: Step) -> list[Instant]:
     last = [*base, *([] if hosted else step.every("gradients")), *stepping(step)]
     out.append(Instant("optimizer-step", "Optimizer step", last))
     return out
+
+
+FSDP2 = Framework(
+    schedule=sharded_layers,
+    slack=constants.ALLOCATOR_SLACK_FSDP2,
+    gathers=0,  # of one rank without ZeRO
+    shards=2,
+    one_dtype=True,
+    regathers=True,
+    stacks=True,
+)

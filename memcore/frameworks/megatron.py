@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from memcore.frameworks.ddp import whole_model
+from memcore.frameworks.framework import Framework
+from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.step import Step, owned
@@ -88,3 +91,12 @@ DATA_PARALLEL = {
     False: ("gradients of all weights", "weights of this rank"),
     True: ("gradients of all experts", "experts of this rank"),
 }
+
+MEGATRON = Framework(
+    schedule=whole_model,
+    slack=constants.ALLOCATOR_SLACK,
+    accumulated=True,
+    to_end=True,
+    vocabulary=128,  # --make-vocab-size-divisible-by
+    buffers=megatron_buffers,
+)

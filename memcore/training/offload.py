@@ -105,7 +105,7 @@ def _buffer(
 def _states(plan: Plan, step: Step) -> list[Resting]:
     if step.offload == "none":
         return []
-    if plan.train.framework == "deepspeed":
+    if step.flat:
         return _deepspeed_states(plan, step)
     place = "nvme" if step.offload == "nvme" else "dram"
     states = "optimizer_states"
@@ -156,7 +156,7 @@ def _parameters(plan: Plan, step: Step) -> list[Resting]:
     if step.offload_parameters == "none":
         return []
     name = "parameters"
-    if plan.train.framework != "deepspeed":
+    if not step.flat:
         return _rows(plan, step.every("resident"), "dram", name, CPU_POLICY, " (pinned)")
     half, t = step.copies.compute, plan.train
     why = "this rank's part of the weights (pinned)"

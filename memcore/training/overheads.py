@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from memcore.frameworks import FRAMEWORKS
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.report import Overhead
@@ -15,12 +16,7 @@ from memcore.words.training import NATIVE
 
 def allocator_slack(plan: Plan) -> constants.Constant:
     """Reserved over allocated bytes, as runs of this plan's framework show it."""
-    t = plan.train
-    if t.framework == "deepspeed":
-        sharded = t.zero == 3
-        return constants.ALLOCATOR_SLACK_ZERO_3 if sharded else constants.ALLOCATOR_SLACK_DEEPSPEED
-    sharded = t.framework == "fsdp2"
-    return constants.ALLOCATOR_SLACK_FSDP2 if sharded else constants.ALLOCATOR_SLACK
+    return FRAMEWORKS[plan.train.framework].slack_at(plan.train.zero)
 
 
 def reserved_bytes(plan: Plan, allocated: int, overheads: tuple[Overhead, ...]) -> tuple[int, int]:
@@ -55,7 +51,8 @@ def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
         Overhead(c.name, int(c.low), int(c.high), counter, c.certainty, c.source)
         for c, counter in found
     ]
-    if plan.train.framework == "deepspeed" and plan.train.zero == 3:
+    framework = FRAMEWORKS[plan.train.framework]
+    if framework.streams and plan.train.zero >= framework.gathers:
         c, live = constants.STREAM_POOLS, streamed_bytes(plan, amounts)
         low, high = (math.ceil(live * end) for end in (c.low, c.high))
         overheads.insert(0, Overhead(c.name, low, high, "reserved", c.certainty, c.source))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.frameworks import deepspeed
-from memcore.frameworks.ddp import whole_model
-from memcore.frameworks.fsdp2 import sharded_layers
-from memcore.frameworks.megatron import megatron_buffers
+from memcore.frameworks import FRAMEWORKS
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
 from memcore.models.stack import Layers, layers_of
@@ -39,14 +36,6 @@ from memcore.words.training import (
     NO_LAYER,
     OPERATIONS,
 )
-
-SCHEDULES = {
-    "pytorch": whole_model,
-    "megatron": whole_model,
-    "fsdp2": sharded_layers,
-    "deepspeed": deepspeed.instants,
-}
-VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to this x tp (--make-vocab-size-divisible-by)
 
 
 def step_of(plan: Plan, stage: int = 0) -> Step:
@@ -86,7 +75,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         table=t.embedding_gradient,
         again=bool(again) and FAMILIES[model.family].carries,
         reached=bool(frozen_of(plan)) and again in (OPERATIONS, LAYER),
-        regathers=copies.reduced if p.ep > 1 and t.framework == "fsdp2" else "",
+        regathers=copies.reduced if p.ep > 1 and FRAMEWORKS[t.framework].regathers else "",
     )
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == LOWER else 0
@@ -96,34 +85,35 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
 
 def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
     t, p = plan.train, plan.parallel
+    framework = FRAMEWORKS[t.framework]
     layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
     running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
     return interned(
         Step(
-            schedule=SCHEDULES[t.framework],
+            schedule=framework.schedule,
             blocks=blocks,
             copies=COPIES[t.framework, t.precision],
             optimizer=OPTIMIZERS[t.optimizer],
             layers=layers,
             keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
-            sharded=t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3),
+            sharded=t.zero >= framework.gathers,
             reshards=t.zero == 3,
-            replicas=t.framework == "pytorch" and plan.dp > 1,
-            accumulated=t.framework == "megatron",
+            replicas=framework.replicas and plan.dp > 1,
+            accumulated=framework.accumulated,
             offload=t.offload_optimizer,
             offload_parameters=t.offload_parameters,
             offload_activations=t.offload_activations,
-            flat=t.framework == "deepspeed",
-            buffers=megatron_buffers if t.framework == "megatron" else None,
+            flat=framework.flat,
+            buffers=framework.buffers,
             zero=t.zero,
-            buckets=deepspeed.buckets(t.overlap_comm, t.zero),
+            buckets=framework.buckets(t.overlap_comm, t.zero),
             running=running,
             first=stage == 0,
             last=stage == p.pp - 1,
             waiting=pipeline.in_flight(plan, stage) - 1,
             losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
             average=t.ema,
-            to_end=t.early_stop == "off" or (t.early_stop == "auto" and t.framework == "megatron"),
+            to_end=t.early_stop == "off" or (t.early_stop == "auto" and framework.to_end),
         )
     )
 
@@ -158,8 +148,7 @@ def adapters_of(plan: Plan) -> Adapters | None:
     if t.adapter == "none":
         return None
     compute = COPIES[t.framework, t.precision].compute
-    # FSDP2 casts every weight of a layer to one dtype; elsewhere adapters keep theirs.
-    own = t.adapter_dtype == "fp32" and t.framework == "pytorch"
+    own = t.adapter_dtype == "fp32" and not FRAMEWORKS[t.framework].one_dtype
     return Adapters(
         t.lora_targets,
         "fp32" if own else compute,
@@ -195,24 +184,22 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states, and EDP:
     those of one expert.
     """
-    t = plan.train
-    sharded = t.zero >= {"fsdp2": 2, "deepspeed": 3}.get(t.framework, 4)
+    t, framework = plan.train, FRAMEWORKS[plan.train.framework]
+    sharded = t.zero >= framework.shards
     ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
     if plan.parallel.shard_group:
         ranks = plan.parallel.shard_group + 0 * ranks
     sizes["SHARD"] = ranks if sharded else 1
-    partitioned = sharded or t.zero == 1 or (t.framework == "deepspeed" and t.zero)
-    sizes["STATE"] = ranks if partitioned else 1
+    sizes["STATE"] = ranks if t.zero else 1
     # Each expert is on one of EP ranks, taken from all that run the same layers.
     holders = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"])
     sizes["EDP"] = holders if sharded or t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
     sizes["SMS"] = plan.accelerator.sms
-    if t.framework == "megatron":
-        whole = VOCAB_MULTIPLE * sizes["TP"]
+    if framework.vocabulary:
+        whole = framework.vocabulary * sizes["TP"]
         sizes["VOCAB"] = ceil_div(sizes["VOCAB"], whole) * whole
     derive(sizes)
-    if t.framework == "deepspeed":
-        deepspeed.complete(sizes, plan.train, step_of(plan))
-    else:
-        sizes |= dict.fromkeys((d.name for d in deepspeed.DIMENSIONS), 0)
+    sizes |= {d.name: 0 for other in FRAMEWORKS.values() for d in other.dimensions}
+    if framework.complete:
+        framework.complete(sizes, plan.train, step_of(plan))

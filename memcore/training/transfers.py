@@ -165,7 +165,7 @@ def _communication(
     backward = of_backward / max(1, trained)
     if step.accumulated:
         return megatron(plan, step, amounts)
-    if t.framework == "deepspeed" and not step.sharded:
+    if step.flat and not step.sharded:
         return deepspeed(plan, step, amounts, of_backward)
     if not step.sharded:
         pieces = {"gradients in buckets": state_bytes(step, "buckets", amounts)}

@@ -1,0 +1,64 @@
+"""Framework: what one framework keeps on each GPU, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memcore.hardware.constants import Constant
+from memcore.plan.plan import Train
+from memcore.step.step import Instant, Step
+from memcore.tape.dims import Dim, Number
+from memcore.tape.ledger import Group
+from memcore.tape.tape import Tape
+
+NEVER = 4  # one more than ZeRO's last stage
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """How one framework trains. Its words for people, ZeRO stages and precisions are in
+    `words.training` and `words.precision`.
+
+    schedule      every instant at which memory can peak, of a step
+    slack         what PyTorch's allocator reserves over what is allocated
+    slack_sharded the same where parameters are sharded, if it differs
+    gathers       the first ZeRO stage whose weights are gathered before use
+    shards        the first ZeRO stage at which each rank has a part of the parameters
+    replicas      whether gradients are averaged in buckets, as DistributedDataParallel does
+    accumulated   whether gradients are summed in an fp32 buffer that is always there
+    flat          whether states lie in flat buffers
+    one_dtype     whether all weights of a layer have one dtype, an adapter's too
+    to_end        whether a checkpointed layer is run again to its end
+    regathers     whether exchanged experts are gathered again for backward
+    stacks        whether a stack of experts is cut, and padded, along its first dimension
+    streams       whether gathered weights lie on a stream of their own
+    vocabulary    the vocabulary is padded to this many x tp; 0: it is not
+    buffers       what is kept for good besides the states, of layers' tapes under a word
+    buckets       how many buffers gradients are reduced in, by overlap_comm and ZeRO stage
+    dimensions    sizes that its buffers have; 0 under every other framework
+    complete      adds them to the sizes of a plan
+    """
+
+    schedule: Callable[[Step], list[Instant]]
+    slack: Constant
+    slack_sharded: Constant | None = None
+    gathers: int = NEVER
+    shards: int = NEVER
+    replicas: bool = False
+    accumulated: bool = False
+    flat: bool = False
+    one_dtype: bool = False
+    to_end: bool = False
+    regathers: bool = False
+    stacks: bool = False
+    streams: bool = False
+    vocabulary: int = 0
+    buffers: Callable[[tuple[Tape, ...], str], Group] | None = None
+    buckets: Callable[[str, int], int] = lambda overlap, zero: 1
+    dimensions: tuple[Dim, ...] = ()
+    complete: Callable[[dict[str, Number], Train, Step], None] | None = None
+
+    def slack_at(self, zero: int) -> Constant:
+        """The allocator's slack at a ZeRO stage."""
+        return self.slack_sharded if self.slack_sharded and zero >= self.shards else self.slack

@@ -401,6 +401,21 @@ def minimum(a: Number, b: Number) -> Number:
     return where(a <= b, a, b)
 
 
+def whole(n: Number) -> Number:
+    """Without its fraction, as int() does for a number that is not negative."""
+    return n // 1 if is_array(n) else int(n)
+
+
+def real(n: Number) -> Number:
+    """As a floating-point number, so that products of large ones do not overflow."""
+    return n * 1.0 if is_array(n) else float(n)
+
+
+def positive(n: Number) -> bool:
+    """Whether a number, or any of an array's, is above zero."""
+    return bool((n > 0).any()) if is_array(n) else bool(n > 0)
+
+
 def is_array(value: Number) -> bool:
     """Whether a size is an array (a sweep), not one number (a plan)."""
     return not isinstance(value, (int, float))

@@ -7,14 +7,24 @@ of sizes; a window's peak is a prefix sum over its rows' births and deaths.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
 from memcore.kept import counted_apart, kept
-from memcore.tape.dims import Factor, Number, Shape, elements, factor_text, maximum
+from memcore.tape.dims import (
+    Factor,
+    Number,
+    Shape,
+    elements,
+    factor_text,
+    maximum,
+    minimum,
+    real,
+    whole,
+)
 from memcore.tape.tape import ALWAYS, Storage, Tape
 from memcore.words.training import KEPT_PRODUCTS, LAYER, OPERATIONS
 from memcore.words.word import DTYPE_BYTES
@@ -108,6 +118,11 @@ class Amounts:
     def __init__(self, sizes: dict[str, Number]):
         self.sizes = sizes
         self.arrays = not PLAIN.issuperset(map(type, sizes.values()))
+        # How formulas in tight loops say max, min, int and float: Python's own for one plan.
+        self.most: Callable[..., Number] = maximum if self.arrays else max
+        self.least: Callable[..., Number] = minimum if self.arrays else min
+        self.whole: Callable[[Number], Number] = whole if self.arrays else int
+        self.real: Callable[[Number], Number] = real if self.arrays else float
         self._elements: dict[Shape, Number] = {}
         self._texts: dict[Shape, str] = {}
         self._factors: dict[Factor, str] = {}

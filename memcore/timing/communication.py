@@ -7,12 +7,14 @@ a group's stride says how many of its ranks share a fast domain (memcore/hardwar
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memcore.hardware import constants, topology
+from memcore.tape.dims import Number, maximum, minimum, where
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
@@ -238,14 +240,24 @@ class Move:
         """The link that can be exposed."""
         return max(self.seconds, key=lambda link: self.seconds[link])
 
+    def exposed_on(self, link: str) -> Number:
+        """Of `exposed`, what stands on a link: all on the slowest, the first of equal ones."""
+        slowest: Number = True
+        names = list(self.seconds)
+        for k, other in enumerate(names):
+            mine, theirs = self.seconds[link], self.seconds[other]
+            if other != link:
+                slowest = slowest & (mine > theirs if k < names.index(link) else mine >= theirs)
+        return where(slowest, self.exposed, 0.0)
+
     @property
-    def exposed(self) -> float:
+    def exposed(self) -> Number:
         """Seconds by which a step is longer for it: what nothing hides, and what the work that
         hides the rest loses, as kernels of a collective take memory bandwidth and processors."""
         if not self.seconds:
             return 0.0
-        each = self.seconds[self.slowest]
-        hidden = min(each, self.cover)
+        each = functools.reduce(maximum, self.seconds.values())
+        hidden = minimum(each, self.cover)
         lost = constants.CONTENTION.middle * hidden if self.axis else 0.0
         return (each - hidden + lost) * self.times
 

@@ -14,7 +14,7 @@ from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.step import Step
-from memcore.tape.dims import EP, EXPERTS
+from memcore.tape.dims import EP, EXPERTS, Number, maximum
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
@@ -117,18 +117,18 @@ def on_gpu(phases: Mapping[str, float], moves: Sequence[Move]) -> tuple[float, f
     forward, backward = phases[FORWARD], phases["recompute"] + phases[BACKWARD]
     for m in moves:
         if in_forward(m):
-            forward += m.exposed
+            forward = forward + m.exposed  # not in place: arrays may be shared
         elif in_backward(m):
-            backward += m.exposed
+            backward = backward + m.exposed
     return forward, backward
 
 
-def waited(host: tuple[float, float], gpu: tuple[float, float], batches: int) -> float:
+def waited(host: tuple[Number, Number], gpu: tuple[Number, Number], batches: int) -> Number:
     """Seconds that the GPU waits for the host in all micro-batches of a step together: host and gpu
     are what each takes for forward and for backward of all. The host runs ahead from one
     micro-batch to the next, but before the first nothing was started."""
-    behind = max(0.0, sum(host) - sum(gpu))
-    first = max(behind, host[0] - gpu[0])
+    behind = maximum(0.0, sum(host) - sum(gpu))
+    first = maximum(behind, host[0] - gpu[0])
     return ((batches - 1) * behind + first) / batches
 
 

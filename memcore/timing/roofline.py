@@ -6,7 +6,8 @@ tape as the memory: FLOPs as declared, traffic as the tensors it reads and write
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,9 +28,13 @@ from memcore.tape.dims import (
     STACKS,
     TP,
     B,
+    Number,
     S,
     Shape,
+    is_array,
+    maximum,
     of_stack,
+    where,
 )
 from memcore.tape.ledger import Amounts, Terms, kept_products
 from memcore.tape.tape import Send, Tape
@@ -205,11 +210,17 @@ def filled(rows: int, columns: int, sms: int) -> float:
 
     The best of TILES, as a library would choose. More rows or columns never take less time.
     """
-    return max(
+    return float(filled_of(rows, columns, sms, max))
+
+
+def filled_of(rows: Number, columns: Number, sms: int, most: Callable[..., Number]) -> Number:
+    """The same of numbers or, with `most` that takes them, of arrays."""
+    shares = (
         rows * columns * share / (-(-(-(-rows // a) * -(-columns // b)) // sms) * sms * a * b)
         for m, n, share in TILES
         for a, b in ((m, n), (n, m))
     )
+    return functools.reduce(most, shares)
 
 
 FLASH_TILE = 128  # queries and keys of one tile of attention; those on the diagonal are whole
@@ -233,7 +244,7 @@ def flash_accesses(tensor: float, rows: int, head_dim: int, sram: int) -> float:
     return tensor * (2 + 3 * passes + 4 + 5 * again)
 
 
-def read_again(work: Work, amounts: Amounts, speed: Speed) -> float:
+def read_again(work: Work, amounts: Amounts, speed: Speed) -> Number:
     """Bytes of keys and values that are read more than once: the tiles of a head's queries that run
     at the same time find them in the L2 cache, and there are as many as multiprocessors."""
     stack = next((s for s in STACKS if work.name.startswith(f"{s}.")), "")
@@ -243,8 +254,8 @@ def read_again(work: Work, amounts: Amounts, speed: Speed) -> float:
     width, tokens, keys = shapes
     head_dim = int(amounts.elements(width))
     tile = flash_tile(speed.sram, head_dim, work.phase == "backward")
-    waves = -(-int(amounts.elements(tokens)) // (tile * speed.sms))
-    return SEEN * 2.0 * max(0, waves - 1) * float(amounts.bytes(keys, "bf16"))
+    waves = -(-amounts.whole(amounts.elements(tokens)) // (tile * speed.sms))
+    return SEEN * 2.0 * amounts.most(0, waves - 1) * amounts.real(amounts.bytes(keys, "bf16"))
 
 
 EXPERT_TILE = 128  # rows of a tile of a grouped product
@@ -264,27 +275,29 @@ def product_flops(work: Work, amounts: Amounts, sms: int) -> tuple[float, float]
     return flops, padded
 
 
-def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: int) -> float:
+def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: int) -> Number:
     """How much longer a product of (rows, width, into) takes per FLOP than one that fills the GPU.
 
     Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width),
     whose long sum over rows is cut into as many parts as fill the GPU.
     """
-    into, width = int(amounts.elements(shape[-1:])), int(amounts.elements(shape[-2:-1]))
-    real = max(1, int(amounts.elements(shape)) // max(1, into * width))
-    experts = int(amounts.elements((EXPERTS / EP,))) if shape[0] in ROUTED_ROWS else 0
+    of, whole, most = amounts.elements, amounts.whole, amounts.most
+    into, width = whole(of(shape[-1:])), whole(of(shape[-2:-1]))
+    real = most(1, whole(of(shape)) // most(1, into * width))
+    experts = int(of((EXPERTS / EP,))) if shape[0] in ROUTED_ROWS else 0
+    share = functools.partial(filled_of, most=most) if amounts.arrays else filled
     rows = real + experts * EXPERT_TILE // 2  # those of each expert end in a half empty tile
     if not backward:
-        return rows / real * started(width) / filled(rows, max(1, into), sms)
-    inputs = rows / real * started(into) / filled(rows, max(1, width), sms)
+        return rows / real * started(width, most) / share(rows, most(1, into), sms)
+    inputs = rows / real * started(into, most) / share(rows, most(1, width), sms)
     if count < 4:
         return inputs
-    return (inputs + rows / real * started(rows / max(1, experts))) / 2
+    return (inputs + rows / real * started(rows / max(1, experts), most)) / 2
 
 
-def started(summed: float) -> float:
+def started(summed: Number, most: Callable[..., Number] = max) -> Number:
     """How much longer a tile takes for its beginning and end, where it sums so many products."""
-    return 1 + constants.TILE_START.middle / max(1, summed)
+    return 1 + constants.TILE_START.middle / most(1, summed)
 
 
 def operation(
@@ -294,14 +307,18 @@ def operation(
     traffic: float,
     speed: Speed,
     times: int,
-    padded: float = 0.0,
+    padded: float | None = None,
     kernel: str = PRODUCT,
 ) -> OperationTime:
     """`times` executions of one operation. `padded`: the FLOPs that it takes the time of, where
     they are more; kernel: whose rate they are done at."""
     rate = speed.matmul if kernel == PRODUCT else speed.of_kernel(kernel)
-    compute = (padded or flops) / rate
+    compute = (flops if padded is None else padded) / rate
     hbm = traffic / speed.hbm
+    if is_array(compute) or is_array(hbm):
+        each, bound_by = maximum(compute, hbm), where(compute >= hbm, "compute", "hbm")
+    else:
+        each, bound_by = (compute, "compute") if compute >= hbm else (hbm, "hbm")
     return OperationTime(
         name,
         phase,
@@ -309,8 +326,8 @@ def operation(
         traffic * times,
         compute * times,
         hbm * times,
-        ((compute if compute >= hbm else hbm) + speed.launch) * times,
-        "compute" if compute >= hbm else "hbm",
+        (each + speed.launch) * times,
+        bound_by,
         times,
     )
 
@@ -372,7 +389,7 @@ def _costs(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[C
 def _cost(w: Work, amounts: Amounts, speed: Speed) -> Cost:
     """FLOPs of one execution, those that it takes the time of, and its traffic."""
     flops, padded = product_flops(w, amounts, speed.sms) if w.flops else (0.0, 0.0)
-    traffic = float(amounts.total(w.moved))
+    traffic = amounts.real(amounts.total(w.moved))
     if w.attention:
         traffic += read_again(w, amounts, speed)
     return flops, padded, traffic
@@ -385,7 +402,7 @@ def by_phase(operations: Iterable[OperationTime]) -> dict[str, float]:
     """Seconds of the operations of each phase."""
     sums = dict.fromkeys(PHASES, 0.0)
     for o in operations:
-        sums[o.phase] += o.seconds
+        sums[o.phase] = sums[o.phase] + o.seconds  # not in place: arrays may be shared
     return sums
 
 

@@ -16,7 +16,7 @@ from memcore.tape.tape import Tape
 from memcore.words.training import CHECKPOINTING, NO_LAYER
 
 
-def convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
+def convention_flops(plan: Plan, step: Step, amounts: Amounts) -> Number:
     """FLOPs of one micro-batch on one GPU as MFU counts them: 2 per matmul parameter and token, and
     4 x width x sequence per layer for attention, causal or not (PaLM, Chowdhery et al., app. B),
     three times over; a sliding layer counts its window. A frozen weight has no gradient: twice, and
@@ -24,10 +24,10 @@ def convention_flops(plan: Plan, step: Step, amounts: Amounts) -> float:
     if plan.architecture.tower:
         return sum(p.times * p.passes * (p.products + p.attention) for p in parts(step, amounts))
     z = amounts.sizes
-    tokens = float(z["B"]) * float(z["S"])
+    tokens = amounts.real(z["B"]) * amounts.real(z["S"])
     # Of an image one token alone is classified, which is next to nothing.
     head = 0.0 if plan.architecture.image else 2.0 * z["EMBED"] * z["VOCAB"]
-    total: float = (2.0 if head_is_frozen(plan) else 3.0) * head
+    total: Number = (2.0 if head_is_frozen(plan) else 3.0) * head
     for times, trained, frozen, reach, passes in convention_layers(plan, step, amounts):
         attention = 2.0 * (z["Q"] + z["VALUES"]) * reach
         fixed = min(2, passes) * 2.0 * frozen
@@ -55,10 +55,10 @@ def parts(step: Step, amounts: Amounts) -> list[StackPart]:
     structure = step.blocks.structure
     tower = structure.tower.stack if structure.tower else ""
 
-    def attends(stack: str, reach: Number) -> float:
+    def attends(stack: str, reach: Number) -> Number:
         dims = (z[f"{stack}{name}"] for name in ("B", "S", "Q", "VALUES"))
-        batch, tokens, queries, values = map(float, dims)
-        return 2.0 * batch * tokens * (queries + values) * float(reach)
+        batch, tokens, queries, values = map(amounts.real, dims)
+        return 2.0 * batch * tokens * (queries + values) * amounts.real(reach)
 
     found = [StackPart("embedding", 1, products(step.blocks.embed, amounts), 0.0, 3)]
     for tape, kind, times in zip(step.blocks.layers, kinds, step.layers.counts, strict=False):
@@ -66,7 +66,7 @@ def parts(step: Step, amounts: Amounts) -> list[StackPart]:
         if kind.place in (TOWER, IDLE):
             attention = attends(f"{tower}.", z[f"{tower}.S"])
         elif kind.place == MAIN:
-            reach = min(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
+            reach = amounts.least(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
             heard = z[f"{tower}.S"] if step.blocks.carries else 0
             attention = attends("", reach + heard)
         passes = 1 if kind.place == IDLE else 3
@@ -76,10 +76,10 @@ def parts(step: Step, amounts: Amounts) -> list[StackPart]:
     return found
 
 
-def products(tape: Tape, amounts: Amounts) -> float:
+def products(tape: Tape, amounts: Amounts) -> Number:
     """FLOPs of one forward of a block, attention left out."""
     return sum(
-        count * float(amounts.elements(shape))
+        count * amounts.real(amounts.elements(shape))
         for work in tape.work
         if work.phase == "forward" and ".core." not in work.name
         for count, shape in work.flops
@@ -112,7 +112,7 @@ def convention_layers(
         for p in tape.parameters:
             if is_matrix(p):
                 sums[p.trained] += whole.elements(active(p.shape))
-        reach = min(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
+        reach = amounts.least(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
         passes = 1 if kind.frozen and kind.leads else 3
         found.append((times, sums[True], sums[False], reach, passes))
     return found

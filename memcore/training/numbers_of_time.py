@@ -833,18 +833,6 @@ def _traffic(book: Book, link: str) -> Explanation:
     return about(f"{LABELS[link]} traffic", "bytes", _ordered(found), "In one step.")
 
 
-@rule("time.tokens_per_second")
-def _tokens_per_second(book: Book) -> Explanation:
-    formula = book.at("time.tokens") / book.at("time.step_seconds")
-    return about("Tokens per second", "tokens/s", formula, "Of all GPUs together.")
-
-
-@rule("time.tokens_per_second_per_gpu")
-def _per_gpu(book: Book) -> Explanation:
-    formula = book.at("time.tokens_per_second") / book.at("plan.cluster.gpus")
-    return about("Tokens per second and GPU", "tokens/s", formula)
-
-
 @rule("time.parts.*")
 def _part_flops(book: Book, k: str) -> Explanation:
     """Model FLOPs of one kind of block of a model of several stacks, in one micro-batch."""

@@ -250,7 +250,7 @@ def moves(
     def copied(
         name: str, piece: str, times: float, hidden: float, by: Cover, phase: str = ""
     ) -> Move:
-        n = float(amounts.alive(moved[piece]))
+        n = amounts.real(amounts.alive(moved[piece]))
         return Move(name, {piece: n}, {"pcie": over(n, rate)}, times, hidden, by, phase)
 
     moved = pieces(plan, step)
@@ -270,7 +270,7 @@ def moves(
         found.append(copied("activations to host", piece, batches, 0.0, NOTHING))
         found.append(copied("activations from host", piece, batches, 0.0, NOTHING))
     if step.offload_parameters == "nvme":
-        n = float(amounts.bytes((SWAPPED,), step.copies.compute)) * plan.gpus_in_node
+        n = amounts.real(amounts.bytes((SWAPPED,), step.copies.compute)) * plan.gpus_in_node
         share = constants.LINK_EFFICIENCY.middle
         read = over(n, plan.node.nvme_read_bandwidth * share)
         write = over(n, plan.node.nvme_write_bandwidth * share)
@@ -332,7 +332,7 @@ def _optimizer_moves(
 def swaps_another(step: Step) -> bool:
     """Whether 4 bytes a weight are swapped beside the states: a master copy that they lack, or
     DeepSpeed's fp32 gradients."""
-    return not step.copies.master or step.schedule is not None
+    return not step.copies.master or step.flat
 
 
 def over(moved: float, bandwidth: float) -> float:

@@ -24,18 +24,6 @@ def run_of(plan: Plan, time: Time) -> Run:
     return filled(Run, Values(plan=plan, hardware=plan.accelerator, time=time).run)
 
 
-@quantity("time.tokens", "Tokens of a step", "tokens")
-def tokens(x: Any) -> Read:
-    ranks = x.known(
-        "data-parallel ranks",
-        x.plan.dp,
-        source="the plan: cluster.gpus",
-        note="GPUs / (tp x pp x cp)",
-    )
-    train = x.plan.train
-    return train.micro_batch * train.seq_len * train.grad_accumulation * ranks
-
-
 @quantity("run.steps", "Optimizer steps", "steps", "Whole steps until every token was seen.")
 def steps(x: Any) -> Read:
     return ceil_div(x.plan.run.tokens, x.time.tokens)

@@ -7,12 +7,16 @@ own weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from types import SimpleNamespace
+from typing import Any
 
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import Read, Values, quantity
 from memcore.report import OperationTime, Time, Transfer
 from memcore.step.step import Step
+from memcore.tape.dims import Number, maximum, where
 from memcore.tape.ledger import Amounts
 from memcore.timing import host
 from memcore.timing.communication import Move
@@ -30,15 +34,19 @@ LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme", "host")
 class _Traffic:
     """Transfers so far, one for each link of each move, with busy and exposed seconds by link."""
 
+    swept: bool  # of arrays
     transfers: list[Transfer] = field(default_factory=list)
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
     exposed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
 
     def add(self, move: Move, micro_batch: int) -> None:
         for link, each in move.seconds.items():
-            shown = move.exposed if link == move.slowest else 0.0
-            self.busy[link] += each * move.times
-            self.exposed[link] += shown
+            shown = move.exposed_on(link)
+            # Not in place: arrays may be shared.
+            self.busy[link] = self.busy[link] + each * move.times
+            self.exposed[link] = self.exposed[link] + shown
+            if self.swept:
+                continue  # nothing is listed
             self.transfers.append(
                 Transfer(
                     move.name, link, move.bytes * move.times, each * move.times, shown,
@@ -55,19 +63,13 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     `steps`: of every pipeline stage. The one whose step takes longest is found here: besides its
     micro-batches each updates weights of its own, so that the slowest of one may not be it."""
     gpu, batches = plan.accelerator, plan.train.grad_accumulation
-    speed = speed_of(plan, steps[0])
-    every = stages(plan, steps, amounts, speed)
-    like: dict[int, _Whole] = {}  # stages that run the same share their list of operations
-    wholes = [
-        like.get(key) or like.setdefault(key, _whole(plan, s, every, amounts, speed))
-        for s in every
-        for key in (id(s.operations),)
-    ]
+    every = _every(plan, steps, amounts)
+    wholes = [whole for _, whole in every]
     rank = max(range(len(every)), key=lambda k: wholes[k].seconds)
-    slowest, step, whole = every[rank], every[rank].step, wholes[rank]
+    (slowest, whole), step = every[rank], every[rank][0].step
     traffic, phases, operations = whole.traffic, by_phase(whole.operations), whole.operations
 
-    tokens = plan.train.micro_batch * plan.train.seq_len * batches * plan.dp
+    rates = Values(plan=plan, time=SimpleNamespace(step_seconds=whole.seconds)).time
     flops = sum([o.flops for o in operations])
     recomputed = sum([o.flops for o in operations if o.phase == "recompute"])
     model_flops = batches * convention_flops(plan, step, amounts)
@@ -79,8 +81,8 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     phases["bubble"] = whole.bubble
     return Time(
         step_seconds=whole.seconds,
-        tokens_per_second=tokens / whole.seconds,
-        tokens_per_second_per_gpu=tokens / whole.seconds / plan.cluster.gpus,
+        tokens_per_second=rates.tokens_per_second,
+        tokens_per_second_per_gpu=rates.tokens_per_second_per_gpu,
         mfu=model_flops / whole.seconds / peak,
         hfu=(model_flops + recomputed) / whole.seconds / peak,
         bound_by=bound_by,
@@ -94,9 +96,73 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
         transfers=tuple(traffic.transfers),
         stage=slowest.time.rank,
         bubble_seconds=whole.bubble,
-        stages=tuple(replace(s.time, step=w.seconds) for s, w in zip(every, wholes, strict=True)),
+        stages=tuple(replace(s.time, step=w.seconds) for s, w in every),
         starts=whole.starts,
     )
+
+
+def _every(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> list[tuple[Stage, _Whole]]:
+    """Every pipeline stage with its whole step."""
+    speed = speed_of(plan, steps[0])
+    every = stages(plan, steps, amounts, speed)
+    like: dict[int, _Whole] = {}  # stages that run the same share their list of operations
+    return [
+        (s, like.get(key) or like.setdefault(key, _whole(plan, s, every, amounts, speed)))
+        for s in every
+        for key in (id(s.operations),)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SweptTime:
+    """Numbers of `Time` as arrays, each of the stage that is the slowest there."""
+
+    step_seconds: Number
+    bubble_seconds: Number
+    mfu: Number
+    hfu: Number
+    model_flops: Number
+    hardware_flops: Number
+    recompute_flops: Number
+    exposed: Mapping[str, Number]
+    resources: Mapping[str, Number]
+
+
+def swept_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SweptTime:
+    """Time of one optimizer step for arrays of sizes."""
+    found: SweptTime | None = None
+    batches = plan.train.grad_accumulation
+    for stage, whole in _every(plan, steps, amounts):
+        step, operations = stage.step, whole.operations
+        recomputed = sum([o.flops for o in operations if o.phase == "recompute"])
+        model_flops = batches * convention_flops(plan, step, amounts)
+        peak = plan.accelerator.peak_flops(peak_dtype(step))
+        here = SweptTime(
+            whole.seconds,
+            whole.bubble,
+            model_flops / whole.seconds / peak,
+            (model_flops + recomputed) / whole.seconds / peak,
+            model_flops,
+            sum([o.flops for o in operations]),
+            recomputed,
+            whole.traffic.exposed,
+            whole.traffic.busy,
+        )
+        found = here if found is None else _slower(found, here)
+    assert found
+    return found
+
+
+def _slower(a: SweptTime, b: SweptTime) -> SweptTime:
+    """Element by element the one whose step takes longer; of equal ones the first."""
+    first = a.step_seconds >= b.step_seconds
+
+    def chosen(x: Any, y: Any) -> Any:
+        if isinstance(x, dict):
+            return {k: where(first, x[k], y[k]) for k in x}
+        return where(first, x, y)
+
+    return SweptTime(*(chosen(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +187,16 @@ def _whole(
         update = _optimizer(step, amounts, speed)
         operations = [*operations, update]
         starts[host.OPTIMIZER] = host.optimizer_starts(step, amounts)
-        late = max(0.0, each * starts[host.OPTIMIZER] - update.seconds)
+        late = maximum(0.0, each * starts[host.OPTIMIZER] - update.seconds)
 
-    traffic = _Traffic()
+    traffic = _Traffic(amounts.arrays)
     traffic.busy["compute"] = sum([o.compute_seconds for o in operations])
     traffic.busy["hbm"] = sum([o.hbm_seconds for o in operations])
     exposed = traffic.exposed
     for o in operations:
-        exposed[o.bound_by] += o.seconds
+        for link in ("compute", "hbm") if amounts.arrays else (o.bound_by,):
+            here: Any = o.bound_by == link
+            exposed[link] = exposed[link] + where(here, o.seconds, 0.0)
     transfers = with_ends(plan, step, amounts, operations, stage.transfers)
     for move in transfers:
         traffic.add(move, plan.train.micro_batch)
@@ -148,3 +216,25 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     moved = 2.0 * states + weights * DTYPE_BYTES[step.copies.reduced]
     flops = float(weights) * step.optimizer.flops_per_parameter
     return operation("optimizer step", "optimizer", flops, moved, speed, 1)
+
+
+@quantity("time.tokens", "Tokens of a step", "tokens")
+def tokens(x: Any) -> Read:
+    ranks = x.known(
+        "data-parallel ranks",
+        x.plan.dp,
+        source="the plan: cluster.gpus",
+        note="GPUs / (tp x pp x cp)",
+    )
+    train = x.plan.train
+    return train.micro_batch * train.seq_len * train.grad_accumulation * ranks
+
+
+@quantity("time.tokens_per_second", "Tokens per second", "tokens/s", "Of all GPUs together.")
+def tokens_per_second(x: Any) -> Read:
+    return x.time.tokens / x.time.step_seconds
+
+
+@quantity("time.tokens_per_second_per_gpu", "Tokens per second and GPU", "tokens/s")
+def tokens_per_second_per_gpu(x: Any) -> Read:
+    return x.time.tokens_per_second / x.plan.cluster.gpus

@@ -11,6 +11,7 @@ from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
 from memcore.step.step import Step, layers_reached, owned, root, state_bytes
+from memcore.tape.dims import positive
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts
 from memcore.tape.tape import Send, Tape
 from memcore.timing.communication import (
@@ -75,7 +76,7 @@ def with_ends(
 
 def outgrown(move: Move) -> bool:
     """Whether a larger micro-batch hides more of a transfer."""
-    return move.cover > 0 and move.hidden_by.grows
+    return positive(move.cover) and move.hidden_by.grows
 
 
 def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Move]:
@@ -90,10 +91,10 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
     for s, times in every:
         if over[s.axis].ranks <= 1:
             continue
-        n = float(amounts.bytes(s.shape, s.dtype))
+        n = amounts.real(amounts.bytes(s.shape, s.dtype))
         cover, by, kernel = 0.0, NOTHING, ""
         if s.behind:
-            flops = s.behind[0] * float(amounts.elements(s.behind[1]))
+            flops = s.behind[0] * amounts.real(amounts.elements(s.behind[1]))
             narrow = step.copies.eight_bit and s.axis == "TP"
             kernel = ATTENTION if s.attention else EIGHT_BIT if narrow else PRODUCT
             cover = flops / speed.of_kernel(kernel)
@@ -132,7 +133,7 @@ def _between_stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> M
     """Activations to the next stage and their gradients back, for each chunk of each micro-batch.
     Interleaved schedules send one chunk's while another runs (Megatron: overlap_p2p_comm)."""
     dtype, virtual = step.copies.compute, plan.parallel.virtual_stages
-    n = float(amounts.bytes(HIDDEN, dtype))
+    n = amounts.real(amounts.bytes(HIDDEN, dtype))
     over = links(plan, "PP")
     times = 2 * virtual * plan.train.grad_accumulation
     cover, by, phase = 0.0, NOTHING, BACKWARD

@@ -8,13 +8,13 @@ import pytest
 from drawn import plans
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from swept import peaks
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
 from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
 from memcore.report import CONSUMERS
-from memcore.search.sweep import sweep
 from memcore.words.precision import COPIES, PRECISIONS
 from memcore.words.training import FRAMEWORKS
 
@@ -151,7 +151,7 @@ def test_a_sweeps_cell_is_evaluate_of_that_cell(plan, batches, lengths, kinds):
         "train.seq_len": [image.tokens] if image else lengths,
         "cluster.gpus": [1, 2, 8],
     }
-    cells = sweep(plan, axes)
+    cells = peaks(plan, axes)
     assert cells.shape == tuple(map(len, axes.values()))
     for index in np.ndindex(*cells.shape):
         cell = plan

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mixtures import LATENT, MEGATRON, MIXTURE, of_experts
+from swept import peaks
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
-from memcore.search.sweep import sweep
 from memcore.step import pipeline
 from memcore.tape.ledger import Amounts
 from memcore.training.memory import saved_rows
@@ -271,7 +271,7 @@ def test_expert_parallelism_elsewhere_is_not_planned(model, train):
 @pytest.mark.parametrize("words", [{"pp": 3}, {"pp": 2, "tp": 2, "schedule": "gpipe"}, {"cp": 2}])
 def test_a_sweep_looks_at_every_stage(words):
     p = plan(gpus=12, **words)
-    cells = sweep(p, {"train.micro_batch": [1, 3], "train.seq_len": [64, 512]})
+    cells = peaks(p, {"train.micro_batch": [1, 3], "train.seq_len": [64, 512]})
     for i, batch in enumerate([1, 3]):
         for j, length in enumerate([64, 512]):
             cell = p.changed("train.micro_batch", batch).changed("train.seq_len", length)

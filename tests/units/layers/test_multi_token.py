@@ -2,12 +2,12 @@
 
 import pytest
 from mixtures import LATENT, MEGATRON
+from swept import peaks
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
-from memcore.search.sweep import sweep
 from memcore.tape.ledger import Amounts
 from memcore.training.memory import rows_at, saved_rows
 from memcore.training.steps import step_of, training_sizes
@@ -106,7 +106,7 @@ def test_a_weight_of_a_recomputed_layer_is_counted_once():
 
 def test_a_sweep_s_cell_is_the_plan_of_that_cell():
     p = plan(pp=2)
-    cells = sweep(p, {"train.micro_batch": [1, 3], "train.seq_len": [64, 512]})
+    cells = peaks(p, {"train.micro_batch": [1, 3], "train.seq_len": [64, 512]})
     for i, batch in enumerate([1, 3]):
         for j, length in enumerate([64, 512]):
             cell = p.changed("train.micro_batch", batch).changed("train.seq_len", length)

@@ -4,6 +4,7 @@ its own."""
 import numpy as np
 import pytest
 from explained import checked
+from swept import peaks
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
@@ -12,7 +13,6 @@ from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
-from memcore.search.sweep import sweep
 from memcore.serving.server import Server
 from memcore.serving.time import felt, of_tower
 from memcore.stream import simulate
@@ -65,7 +65,7 @@ def test_more_images_never_need_less(framework, checkpointing):
 
 def test_a_sweeps_cell_is_evaluate_of_that_cell():
     p = plan()
-    cells = sweep(p, {"train.micro_batch": [1, 2], "train.seq_len": [1200, 4096]})
+    cells = peaks(p, {"train.micro_batch": [1, 2], "train.seq_len": [1200, 4096]})
     for index in np.ndindex(*cells.shape):
         cell = p.changed("train.micro_batch", [1, 2][index[0]])
         cell = cell.changed("train.seq_len", [1200, 4096][index[1]])
@@ -201,7 +201,7 @@ def test_rows_of_encoder_and_decoder_add_up_at_every_instant(checkpointing):
 
 def test_a_sweep_over_both_lengths_is_evaluate_of_each_cell():
     p = translating(checkpointing="none")
-    cells = sweep(p, {"train.target_len": [32, 600], "train.seq_len": [100, 1024]})
+    cells = peaks(p, {"train.target_len": [32, 600], "train.seq_len": [100, 1024]})
     for index in np.ndindex(*cells.shape):
         cell = p.changed("train.target_len", [32, 600][index[0]])
         cell = cell.changed("train.seq_len", [100, 1024][index[1]])

@@ -8,6 +8,7 @@ import math
 
 import pytest
 from explained import checked
+from swept import peaks
 
 from memcore import PlanError
 from memcore.errors import Issue
@@ -18,7 +19,6 @@ from memcore.models.families import FAMILIES, from_config
 from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
 from memcore.search.solve import MOST_TOKENS, longest_context
-from memcore.search.sweep import sweep
 from memcore.serving.cache import room
 from memcore.serving.server import Server, one_forward
 from memcore.serving.time import SCAN, decoding, parts
@@ -238,7 +238,7 @@ def test_heads_of_states_must_be_shared_out_whole():
 
 
 def test_a_sweep_of_what_does_not_train_is_nan():
-    cells = sweep(plan_of("mamba2-780m"), {"train.micro_batch": [1, 2], "train.seq_len": [128]})
+    cells = peaks(plan_of("mamba2-780m"), {"train.micro_batch": [1, 2], "train.seq_len": [128]})
     assert cells.shape == (2, 1)
     assert all(math.isnan(c) for c in cells.flat)
 

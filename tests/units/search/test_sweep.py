@@ -1,0 +1,125 @@
+"""A sweep's cell is the number that `evaluate` gives that plan."""
+
+import math
+
+import pandas as pd
+import pytest
+from drawn import plans
+from hypothesis import given, settings
+
+from memcore.errors import PlanError
+from memcore.evaluate import evaluate
+from memcore.plan.plan import Plan
+from memcore.quantity.reading import QUANTITIES, Values
+from memcore.search.sweep import sweep
+
+ROUNDING = 1e-9  # of floating-point sums in another order
+SWEPT = (
+    *("memory.allocated_bytes", "time.step_seconds", "time.bubble_seconds", "time.mfu"),
+    *("time.tokens_per_second", "time.exposed.compute", "time.exposed.hbm", "time.exposed.nvlink"),
+    *("time.exposed.host", "time.resources.network", "run.steps", "run.seconds", "run.gpu_hours"),
+)
+
+
+def at(report, path):
+    found = report.to_dict()
+    for word in path.split("."):
+        found = (found or {}).get(word)
+    return found
+
+
+def held(table, plan, axes, numbers):
+    """Every cell of a table against evaluate; how many were compared."""
+    compared = 0
+    for row in table.to_dict("records"):
+        document = plan.document()
+        for name in axes:
+            part, _, field = name.partition(".")
+            document[part][field] = row[name]
+        try:
+            report = evaluate(Plan.of(document))
+        except PlanError:
+            report = None
+        for number in numbers:
+            value = at(report, number) if report else None
+            if value is None:
+                assert math.isnan(row[number]), (row, number)
+            else:
+                assert row[number] == pytest.approx(value, rel=ROUNDING), (row, number)
+                compared += 1
+    return compared
+
+
+@settings(max_examples=15)
+@given(plans())
+def test_times_of_any_plan(plan):
+    """Where training is planned: batches and lengths as arrays, read by the same functions."""
+    image = plan.architecture.image
+    axes = {
+        "train.micro_batch": [1, 2, 5],
+        "train.seq_len": [image.tokens] if image else [1, 64, 300],
+    }
+    held(sweep(plan, axes, SWEPT), plan, axes, SWEPT)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {
+            "train": {"framework": "megatron", "kernels": "megatron", "zero": 1}
+            | {"grad_accumulation": 4},
+            "parallel": {"tp": 2, "pp": 4},
+        },
+        {"train": {"framework": "deepspeed", "offload_optimizer": "cpu"}},
+        {"train": {"framework": "pytorch", "zero": 0}},
+        {"model": "qwen3-30b-a3b"},
+    ],
+    ids=["fsdp2", "megatron", "deepspeed", "ddp", "mixture"],
+)
+def test_every_kind_of_axis(words):
+    plan = Plan.of({"model": "llama-3.2-1b"} | words)
+    axes = {
+        "train.checkpointing": ["none", "full"],
+        "train.micro_batch": [1, 4],
+        "cluster.gpus": [1, 8, 12],
+        "train.seq_len": [512, 2048],
+    }
+    numbers = ("memory.allocated_bytes", "time.step_seconds", "run.seconds")
+    assert held(sweep(plan, axes, numbers), plan, axes, numbers) > 20
+
+
+def test_a_number_that_is_not_read_with_arrays_is_that_of_each_plan():
+    axes = {"serve.concurrency": [1, 64], "serve.kv_dtype": ["bf16", "fp8"]}
+    numbers = ("serve.max_concurrency", "serve.tpot_seconds", "parameters")
+    table = sweep(Plan(), axes, numbers)
+    assert list(table) == [*axes, *numbers]
+    assert held(table, Plan(), axes, numbers) == 12
+
+
+def test_what_cannot_exist_has_no_number():
+    table = sweep(Plan(), {"parallel.tp": [1, 7]}, ["time.step_seconds"])
+    assert table["time.step_seconds"].notna().tolist() == [True, False]
+
+
+def test_a_field_or_a_number_that_there_is_not_is_refused_by_name():
+    with pytest.raises(PlanError, match=r"train\.micro_bach.*train\.micro_batch"):
+        sweep(Plan(), {"train.micro_bach": [1]})
+    with pytest.raises(PlanError, match=r"time\.step_second.*time\.step_seconds"):
+        sweep(Plan(), {"train.micro_batch": [1]}, ["time.step_second"])
+
+
+def test_a_quantity_is_the_report_s_own_number():
+    plan = Plan.of({"run": {"price_per_gpu_hour": 2.5}})
+    report = evaluate(plan)
+    x = Values(plan=plan, hardware=plan.accelerator, time=report.time)
+    for path in QUANTITIES:
+        part, _, field = path.partition(".")
+        if (said := at(report, path)) is not None and part in ("run", "time"):
+            assert getattr(getattr(x, part), field) == said, path
+
+
+def test_an_empty_axis_gives_an_empty_table():
+    table = sweep(Plan(), {"train.micro_batch": []}, ["time.step_seconds"])
+    assert isinstance(table, pd.DataFrame)
+    assert table.empty

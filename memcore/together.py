@@ -47,7 +47,7 @@ PHASES = {
     "update-policy": "Policy update",
     "update-critic": "Critic update",
 }
-ROLLOUTS = Dim("ROLLOUTS")
+ROLLOUTS = Dim("ROLLOUTS", "sequences that one GPU keeps of a step")
 VERL = "verl/protocol.py: DataProto, the batch of one worker"
 KEPT = (
     *(("input_ids", "int64"), ("attention_mask", "int64"), ("position_ids", "int64")),

@@ -15,6 +15,7 @@ from memcore.plan.plan import Plan
 from memcore.quantity.formula import Term
 from memcore.quantity.quantity import Explanation
 from memcore.search.levers import levers as find_levers
+from memcore.tape.dims import AXES, DIMENSIONS
 from memcore.units import (
     bytes_text,
     count_text,
@@ -443,17 +444,17 @@ def terms() -> Rows:
 
 def dimensions(plan: Plan) -> Rows:
     """The names in shapes, with what this plan makes of them."""
-    words, sizes = evidence.method(), evidence.sizes(plan)
+    sizes = evidence.sizes(plan)
     return [
         {
             "name": name,
             "here": f"{sizes[name]:,}",
-            "meaning": meaning,
+            "meaning": each.meaning,
             "kind": kind,
             PATH: f"evidence.dimensions.{name}",
         }
-        for kind, table in (("dimension", "dimensions"), ("cut over", "axes"))
-        for name, meaning in words[table].items()
+        for kind, table in (("dimension", DIMENSIONS), ("cut over", AXES))
+        for name, each in table.items()
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from memcore.evidence.comparison import text
 from memcore.plan.plan import Plan
-from memcore.quantity.glossary import method
+from memcore.tape.dims import DIMENSIONS
 from memcore.tape.ledger import SAVED_KINDS, Amounts
 from memcore.tape.tape import Tape
 from memcore.training.steps import step_of, training_sizes
@@ -25,7 +25,7 @@ def first_fixes() -> Sequence[Mapping[str, Any]]:
 
 def sizes(plan: Plan) -> Mapping[str, int]:
     """The value of every dimension and axis under a plan; 0 of layers that its model has not."""
-    return dict.fromkeys(method()["dimensions"], 0) | training_sizes(plan)
+    return dict.fromkeys(DIMENSIONS, 0) | training_sizes(plan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Glossary: the words of terms, axes and dimensions, from presets/evidence/method.toml."""
+"""Glossary: the words of terms and of what is left out, from presets/evidence/method.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @functools.cache
 def method() -> Mapping[str, Any]:
-    """The words of the Method page: terms, axes, dimensions, left_out."""
+    """The words of the Method page: terms, left_out."""
     return tomllib.loads(
         files("presets").joinpath("evidence", "method.toml").read_text(encoding="utf-8")
     )

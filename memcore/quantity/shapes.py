@@ -8,10 +8,9 @@ import re
 from typing import TYPE_CHECKING
 
 from memcore.quantity.formula import Formula, Term, known, leaf, number, total
-from memcore.quantity.glossary import method
 from memcore.quantity.quantity import Explanation, about
 from memcore.report import LedgerRow
-from memcore.tape.dims import Shape
+from memcore.tape.dims import Shape, meaning_of
 from memcore.tape.ledger import Amounts
 from memcore.words.word import DTYPE_BYTES
 
@@ -24,13 +23,7 @@ GIVEN = {  # dimensions of training that are fields of the plan
     "S": "plan.train.seq_len",
 }
 TRANSLATED = {"S": "plan.train.target_len", "encoder.S": "plan.train.seq_len"}
-MEANINGS = {
-    "STAGE_LAYERS": "layers on the fullest pipeline stage",
-    "SEQUENCES": "sequences served at once",
-    "SHARD": "ranks that share each parameter",
-    "tokens": "tokens",
-    "BUCKET": "elements of the buffer that gradients are reduced in",
-}
+FROM_PLAN = (*GIVEN, "STAGE_LAYERS", "SHARD", "BUCKET", "tokens")  # the others: config.json
 OF_SERVING = {"B": "sequences in a forward", "S": "new tokens of a sequence in a forward"}
 
 
@@ -45,8 +38,7 @@ def dimension(book: Book, name: str, value: int, serving: bool = False) -> Formu
         return known(name, value, source=f"the rule of {book.step.optimizer.label}", note=rule)
     whole, *axes = name.split("/")
     stack, _, base = whole.rpartition(".")
-    meaning = (OF_SERVING if serving else {}).get(base) or MEANINGS.get(base)
-    meaning = meaning or method()["dimensions"].get(base) or method()["axes"].get(base, "")
+    meaning = (OF_SERVING if serving else {}).get(base) or meaning_of(base)
     if axes:
         over = " x ".join(f"{axis} {book.sizes[axis]:,}" for axis in axes)
         meaning += f": {book.sizes[whole]:,} over {over}, rounded up"
@@ -54,8 +46,7 @@ def dimension(book: Book, name: str, value: int, serving: bool = False) -> Formu
         meaning += f", of its {stack}"
     given = GIVEN | TRANSLATED if book.plan.architecture.stack_before == "encoder" else GIVEN
     path = "" if serving else given.get(name, "")
-    from_plan = base in (*GIVEN, *MEANINGS)
-    source = "the plan" if from_plan else f"config.json of {book.plan.architecture.label}"
+    source = "the plan" if base in FROM_PLAN else f"config.json of {book.plan.architecture.label}"
     return leaf(Term(name, value, "", path, source="" if path else source, note=meaning))
 
 

@@ -38,7 +38,7 @@ from memcore.words.serving import KV_CACHES, RUNTIMES, CacheManager
 from memcore.words.stored import KV_DTYPES, WeightDtype
 
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
-STAGE_LAYERS = Dim("STAGE_LAYERS")  # layers on the fullest pipeline stage
+STAGE_LAYERS = Dim("STAGE_LAYERS", "layers on the fullest pipeline stage")
 KNOWN = 16  # forwards of different sizes: evaluating a plan has five
 
 

@@ -22,9 +22,10 @@ Number = Any  # int, float, or a NumPy array of them: whatever the sizes mapping
 @counted_nowhere
 @dataclass(frozen=True, slots=True, eq=False)
 class Axis:
-    """A way of cutting work over GPUs: its size is the number of ranks."""
+    """A way of cutting work over GPUs: its size is the number of ranks; `meaning`: which ranks."""
 
     name: str
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -41,7 +42,23 @@ class _Divisible:
 @counted_nowhere
 @dataclass(frozen=True, slots=True, eq=False)
 class Dim(_Divisible):
-    """One named dimension."""
+    """One named dimension; `meaning`: what it counts. A stack's own dimensions mean the same as the
+    main one's and have none."""
+
+    meaning: str = ""
+
+    def __post_init__(self) -> None:
+        if self.meaning:
+            _MEANINGS[self.name] = self.meaning
+
+
+_MEANINGS: dict[str, str] = {}  # by the name of a dimension, wherever it is declared
+
+
+def meaning_of(name: str) -> str:
+    """What a dimension or an axis is, in words; '' of what is neither."""
+    axis = AXES.get(name)
+    return _MEANINGS.get(name) or (axis.meaning if axis else "")
 
 
 @counted_nowhere
@@ -91,105 +108,202 @@ def flat(shape: Shape, axis: Axis) -> Flat:
 Factor = Dim | Cut | Share | Flat | int
 Shape = tuple[Factor, ...]
 
-TP, CP = Axis("TP"), Axis("CP")
-SEQ = Axis("SEQ")  # TP ranks between which sequence parallelism cuts the tokens, else 1
-SHARD = Axis("SHARD")  # ranks that share each parameter (FSDP, ZeRO-3)
-STATE = Axis("STATE")  # ranks that share the optimizer states
-EP = Axis("EP")  # ranks between which whole experts are shared out
-ETP = Axis("ETP")  # ranks that share each expert
-EDP = Axis("EDP")  # ranks that have the same of the same experts and share their optimizer states
+TP = Axis("TP", "ranks of tensor parallelism: a weight is cut along one of its dimensions")
+CP = Axis("CP", "ranks of context parallelism: the sequence is cut")
+SEQ = Axis(
+    "SEQ",
+    "tensor-parallel ranks between which sequence parallelism cuts the tokens; else 1",
+)
+SHARD = Axis("SHARD", "ranks that share each parameter (FSDP, ZeRO-3), cut along dimension 0")
+STATE = Axis("STATE", "ranks that share the optimizer states (ZeRO-1 and higher)")
+EP = Axis(
+    "EP",
+    "ranks of expert parallelism, of all that run the same layers: whole experts are shared out",
+)
+ETP = Axis("ETP", "ranks that share each expert, under Megatron")
+EDP = Axis(
+    "EDP",
+    "ranks that have the same part of the same experts and share their optimizer states",
+)
 
-B = Dim("B")  # sequences in a micro-batch
-S = Dim("S")  # tokens in a sequence
-D = Dim("D")  # hidden size
-F = Dim("F")  # intermediate size of the MLP
-HEADS = Dim("HEADS")  # query heads
-KV_HEADS = Dim("KV_HEADS")
-HEAD_DIM = Dim("HEAD_DIM")
-VOCAB = Dim("VOCAB")
-LAYERS = Dim("LAYERS")
-POSITIONS = Dim("POSITIONS")  # rows of a learned position table
-Q = Dim("Q")  # HEADS x HEAD_DIM: the width of all queries
-KV = Dim("KV")  # KV_HEADS x HEAD_DIM: the width of all keys
-GATED_Q = Dim("GATED_Q")  # 2 Q: queries, and a gate for each
-QKV = Dim("QKV")  # Q + 2 KV: queries, keys and values side by side
-ROTARY = Dim("ROTARY")  # dimensions of a head that are rotated
-HALF_ROTARY = Dim("HALF_ROTARY")
-EMBED = Dim("EMBED")  # width of the token embedding
-FUSED = Dim("FUSED")  # 2 F: gate and up side by side
-MASKED = Dim("MASKED")  # S where a sliding window is shorter than the sequence, else 0
-BIASED_KV = Dim("BIASED_KV")  # heads of K and V that SDPA gets under a mask: repeated
-MASKED_KV = Dim("MASKED_KV")  # heads of K and V that SDPA gets then: repeated under a mask
-BESIDE_V = Dim("BESIDE_V")  # heads of Q and K beside V in a joint tensor, where SDPA keeps it whole
-REACH = Dim("REACH")  # twice the keys that a token sees on average within its window
-REPEATED = Dim("REPEATED")  # heads of K and V after repeating them for eager attention
-SINKED = Dim("SINKED")  # S + 1: every key and the attention sink
-KEPT = Dim("KEPT")  # width of what eager attention keeps as V where V is part of a joint tensor
-SMS = Dim("SMS")  # streaming multiprocessors of the GPU
-TOKENS = Dim("TOKENS")  # B x S: tokens in a micro-batch
-DISTINCT = Dim("DISTINCT")  # rows of the embedding that a micro-batch reads, at most
-CHUNK = Dim("CHUNK")  # tokens whose logits exist at once in a chunked loss
-LABELS = Dim("LABELS")  # int64 elements behind the shifted labels
-V_DIM = Dim("V_DIM")  # width of one head's values
-VALUES = Dim("VALUES")  # HEADS x V_DIM: the width of all heads' results
-NOPE = Dim("NOPE")  # dimensions of a head that are not rotated
-Q_RANK = Dim("Q_RANK")  # width that latent attention compresses queries to
-KV_RANK = Dim("KV_RANK")  # width that latent attention compresses keys and values to
-LATENT = Dim("LATENT")  # KV_RANK + ROTARY: what latent attention caches of a token
-EXPANDED = Dim("EXPANDED")  # HEADS x (NOPE + V_DIM): keys and values expanded from KV_RANK
-KEPT_V = Dim("KEPT_V")  # width of what eager latent attention keeps as V
-EXPERTS = Dim("EXPERTS")  # routed experts of a layer
-TOP_K = Dim("TOP_K")  # experts that each token is sent to
-ROUTED = Dim("ROUTED")  # rows that this rank's tokens are sent in: tokens x TOP_K
-ARRIVED = Dim("ARRIVED")  # rows that come to this rank's experts from all that share them out
-COMPUTED = Dim("COMPUTED")  # rows that they compute: those of every rank that shares each expert
-CHOSEN = Dim("CHOSEN")  # experts that get a row at all, where routing is balanced
-EXPERT_F = Dim("EXPERT_F")  # intermediate size of one expert
-EXPERT_FUSED = Dim("EXPERT_FUSED")  # 2 EXPERT_F: gate and up side by side
-JOINED = Dim("JOINED")  # 2 D: an embedding and a hidden state side by side
-ONE = Dim("ONE")  # 1: the width of a gate for a whole token
-SHARED_F = Dim("SHARED_F")  # intermediate size of the shared experts together
-SHARED_FUSED = Dim("SHARED_FUSED")  # 2 SHARED_F: gate and up side by side
-ROW_MAP = Dim("ROW_MAP")  # 2 EXPERTS + 1: where a token's rows are, and how many
-RANK = Dim("RANK")  # of a low-rank adapter
-BUCKETS = Dim("BUCKETS")  # of distances between tokens, each with a bias for every head
-CLASSES = Dim("CLASSES")  # that a classifier tells apart
-TYPES = Dim("TYPES")  # rows of a table of token types
-HEIGHT, WIDTH = Dim("HEIGHT"), Dim("WIDTH")  # of an image, in pixels
-PATCH_H, PATCH_W = Dim("PATCH_H"), Dim("PATCH_W")  # of one of its patches
-CHANNELS = Dim("CHANNELS")  # of an image
-PATCH_VALUES = Dim("PATCH_VALUES")  # CHANNELS x PATCH_H x PATCH_W: what a token is made of
-PATCHES = Dim("PATCHES")  # of one image
-MERGED = Dim("MERGED")  # tokens of one image that a decoder reads
-GROUP = Dim("GROUP")  # parameters of one GPU before sharding, all together
-LARGEST = Dim("LARGEST")  # parameters in the largest tensor
-PERSISTENT = Dim("PERSISTENT")  # parameters in tensors that DeepSpeed's ZeRO-3 never partitions
-LIVE = Dim("LIVE")  # parameters that ZeRO-3 holds gathered at once
-PREFETCH = Dim("PREFETCH")  # parameters in one all-gather of several tensors
-BUCKET = Dim("BUCKET")  # elements of the buffer that gradients are reduced in
-BUCKETED = Dim("BUCKETED")  # gradients in it at most
-UNREDUCED = Dim("UNREDUCED")  # gradients that the first bucket leaves
-ALLREDUCED = Dim("ALLREDUCED")  # gradients that plain data parallelism reduces at once
-SUBGROUP = Dim("SUBGROUP")  # parameters that an optimizer step takes at once
-HOSTED = Dim("HOSTED")  # of one GPU's part, what DRAM keeps while the rest is on NVMe
-SWAPPED = Dim("SWAPPED")  # of one GPU's part, what is on NVMe
-PARAMETER_BUFFER = Dim("PARAMETER_BUFFER")  # elements of one buffer that weights are swapped in
-SLICE = Dim("SLICE")  # parameters in the largest tensor's part on one GPU
+B = Dim("B", "sequences in a micro-batch")
+S = Dim("S", "tokens in a sequence")
+D = Dim("D", "hidden size: the width of the residual stream")
+F = Dim("F", "intermediate size of the MLP")
+HEADS = Dim("HEADS", "query heads")
+KV_HEADS = Dim(
+    "KV_HEADS",
+    "heads of keys and values; fewer than HEADS under grouped-query attention",
+)
+HEAD_DIM = Dim("HEAD_DIM", "width of one head")
+VOCAB = Dim("VOCAB", "tokens of the vocabulary")
+LAYERS = Dim("LAYERS", "layers of the model")
+POSITIONS = Dim("POSITIONS", "rows of a learned position table")
+Q = Dim("Q", "HEADS x HEAD_DIM: the width of all queries")
+KV = Dim("KV", "KV_HEADS x HEAD_DIM: the width of all keys")
+GATED_Q = Dim("GATED_Q", "2 Q: queries, and a gate for each")
+QKV = Dim("QKV", "Q + 2 KV: queries, keys and values side by side")
+ROTARY = Dim("ROTARY", "dimensions of a head that are rotated")
+HALF_ROTARY = Dim("HALF_ROTARY", "ROTARY / 2: sine and cosine each need so many")
+EMBED = Dim("EMBED", "width of the token embedding")
+FUSED = Dim("FUSED", "2 F: gate and up side by side")
+MASKED = Dim("MASKED", "S where a sliding window is shorter than the sequence, else 0")
+BIASED_KV = Dim(
+    "BIASED_KV",
+    "heads of keys and values that SDPA gets under a mask: repeated to every query head",
+)
+MASKED_KV = Dim(
+    "MASKED_KV",
+    "heads of keys and values that SDPA gets: BIASED_KV where a sliding window is shorter than "
+    "the sequence",
+)
+BESIDE_V = Dim(
+    "BESIDE_V",
+    "heads of queries and keys beside the values in a joint projection, where SDPA keeps the "
+    "whole of it for the values; else 0",
+)
+REACH = Dim("REACH", "twice the keys that a token sees on average within its window")
+REPEATED = Dim("REPEATED", "heads of keys and values after repeating them for eager attention")
+SINKED = Dim("SINKED", "S + 1: every key and the attention sink (gpt-oss)")
+KEPT = Dim(
+    "KEPT",
+    "width of what eager attention keeps as values, where they are part of a joint tensor",
+)
+SMS = Dim("SMS", "streaming multiprocessors of the GPU (compute units on AMD)")
+TOKENS = Dim("TOKENS", "B x S: tokens in a micro-batch")
+DISTINCT = Dim(
+    "DISTINCT",
+    "rows of the embedding that a micro-batch reads: its tokens, at most the vocabulary",
+)
+CHUNK = Dim("CHUNK", "tokens whose logits exist at once in a chunked loss")
+LABELS = Dim("LABELS", "int64 elements behind the shifted labels")
+V_DIM = Dim("V_DIM", "width of one head's values; HEAD_DIM but under latent attention")
+VALUES = Dim("VALUES", "HEADS x V_DIM: the width of all heads' results")
+NOPE = Dim("NOPE", "dimensions of a head that are not rotated")
+Q_RANK = Dim("Q_RANK", "width that latent attention compresses queries to; 0 where it does not")
+KV_RANK = Dim(
+    "KV_RANK",
+    "width that latent attention compresses keys and values to; 0 where it does not",
+)
+LATENT = Dim("LATENT", "KV_RANK + ROTARY: what latent attention caches of a token when serving")
+EXPANDED = Dim("EXPANDED", "HEADS x (NOPE + V_DIM): keys and values expanded from KV_RANK")
+KEPT_V = Dim(
+    "KEPT_V",
+    "width of what eager latent attention keeps as values: of one sequence a view of EXPANDED",
+)
+EXPERTS = Dim("EXPERTS", "routed experts of a layer; 0 in a dense model")
+TOP_K = Dim("TOP_K", "experts that each token is sent to")
+ROUTED = Dim("ROUTED", "rows that this rank's tokens are sent in: tokens x TOP_K")
+ARRIVED = Dim("ARRIVED", "rows that come to this rank's experts from all ranks that share them out")
+COMPUTED = Dim(
+    "COMPUTED",
+    "rows that this rank's experts compute: those of every rank that shares each expert",
+)
+CHOSEN = Dim(
+    "CHOSEN",
+    "experts that get a row at all where routing is balanced: their weights are read",
+)
+EXPERT_F = Dim("EXPERT_F", "intermediate size of one expert")
+EXPERT_FUSED = Dim("EXPERT_FUSED", "2 EXPERT_F: gate and up side by side")
+JOINED = Dim(
+    "JOINED",
+    "2 D: an embedding and a hidden state side by side, in multi-token prediction",
+)
+ONE = Dim("ONE", "1: the width of a gate for a whole token")
+SHARED_F = Dim("SHARED_F", "intermediate size of the experts that every token passes, together")
+SHARED_FUSED = Dim("SHARED_FUSED", "2 SHARED_F: gate and up side by side")
+ROW_MAP = Dim("ROW_MAP", "2 EXPERTS + 1: where the rows of a token are in Megatron, and how many")
+RANK = Dim("RANK", "rank of a low-rank adapter: the width between its two matrices")
+BUCKETS = Dim("BUCKETS", "buckets of distances between tokens, each with a bias for every head")
+CLASSES = Dim(
+    "CLASSES",
+    "classes that a classifier tells apart: its head makes one number for each",
+)
+TYPES = Dim("TYPES", "rows of a table of token types")
+HEIGHT = Dim("HEIGHT", "height of an image, in pixels")
+WIDTH = Dim("WIDTH", "width of an image, in pixels")
+PATCH_H = Dim("PATCH_H", "height of one patch of an image, in pixels")
+PATCH_W = Dim("PATCH_W", "width of one patch of an image, in pixels")
+CHANNELS = Dim("CHANNELS", "color channels of an image")
+PATCH_VALUES = Dim("PATCH_VALUES", "CHANNELS x PATCH_H x PATCH_W: the numbers of one patch")
+PATCHES = Dim("PATCHES", "patches of one image")
+MERGED = Dim("MERGED", "tokens of one image that a decoder reads")
+GROUP = Dim("GROUP", "parameters of one GPU before sharding, all together (DeepSpeed's flat group)")
+LARGEST = Dim("LARGEST", "parameters in the largest tensor")
+PERSISTENT = Dim(
+    "PERSISTENT",
+    "parameters in tensors that ZeRO-3 never partitions: at most "
+    "stage3_param_persistence_threshold each",
+)
+LIVE = Dim(
+    "LIVE",
+    "parameters gathered at once: stage3_max_live_parameters or stage3_max_reuse_distance, the "
+    "larger, and one tensor more; at most all that are not persistent; 0 on one GPU, whose part "
+    "is the whole",
+)
+PREFETCH = Dim(
+    "PREFETCH",
+    "parameters in one all-gather of several tensors: stage3_prefetch_bucket_size, at most GROUP",
+)
+BUCKET = Dim("BUCKET", "reduce_bucket_size: elements of the buffer that gradients are reduced in")
+BUCKETED = Dim("BUCKETED", "gradients in the buffer: BUCKET, at most GROUP")
+UNREDUCED = Dim(
+    "UNREDUCED",
+    "GROUP - BUCKETED: gradients that wait while the first bucket is reduced",
+)
+ALLREDUCED = Dim("ALLREDUCED", "gradients that stage 0 reduces at once: 500,000,000, at most GROUP")
+SUBGROUP = Dim(
+    "SUBGROUP",
+    "parameters that an optimizer step takes at once: sub_group_size, at most this GPU's part "
+    "of GROUP",
+)
+HOSTED = Dim(
+    "HOSTED",
+    "of this GPU's part of GROUP, what DRAM keeps while the rest is on NVMe: offload_param's "
+    "max_in_cpu; 0 without",
+)
+SWAPPED = Dim("SWAPPED", "of this GPU's part of GROUP, what is on NVMe")
+PARAMETER_BUFFER = Dim(
+    "PARAMETER_BUFFER",
+    "elements of one buffer that weights are swapped in from NVMe; 0 without",
+)
+SLICE = Dim(
+    "SLICE",
+    "parameters in the largest tensor's part on one GPU, at most what its norm takes at once",
+)
 # Layers that keep one state of a sequence: state space models, and linear attention, whose values,
 # keys and queries are x, B and C of the former.
-SSM_HEADS = Dim("SSM_HEADS")  # heads of values
-SSM_DIM = Dim("SSM_DIM")  # width of one of them
-SSM_STATE = Dim("SSM_STATE")  # width of a key: what a state remembers of each value
-SSM_GROUPS = Dim("SSM_GROUPS")  # heads of keys and queries, each for several of values
-SSM_INNER = Dim("SSM_INNER")  # SSM_HEADS x SSM_DIM: the width of all values
-CONVOLVED = Dim("CONVOLVED")  # values, keys and queries side by side, through a short convolution
-SSM_IN = Dim("SSM_IN")  # the same with a gate as wide as the values, and a step for each head
-GATED_IN = Dim("GATED_IN")  # the same without the steps
-SSM_PAIRS = Dim("SSM_PAIRS")  # 2 SSM_HEADS: how much each head forgets, and how much it writes
-KERNEL = Dim("KERNEL")  # tokens that the convolution sees
-KEPT_TOKENS = Dim("KEPT_TOKENS")  # of them, those that a cache keeps
-SPAN = Dim("SPAN")  # tokens that a scan takes at once, as products
-BETWEEN = Dim("BETWEEN")  # states between the spans of a sequence
+SSM_HEADS = Dim(
+    "SSM_HEADS",
+    "heads of values in a layer with a state: a state space model's, or a linear attention's",
+)
+SSM_DIM = Dim("SSM_DIM", "width of one head of values")
+SSM_STATE = Dim("SSM_STATE", "width of a key: what a state remembers of each value")
+SSM_GROUPS = Dim(
+    "SSM_GROUPS",
+    "heads of keys and queries (B and C of a state space model), each for several of values",
+)
+SSM_INNER = Dim("SSM_INNER", "SSM_HEADS x SSM_DIM: the width of all values")
+CONVOLVED = Dim(
+    "CONVOLVED", "SSM_INNER + 2 SSM_GROUPS x SSM_STATE: values, keys and queries side by side"
+)
+SSM_IN = Dim(
+    "SSM_IN",
+    "CONVOLVED, gates as wide as the values, and a step for each head: one projection",
+)
+GATED_IN = Dim("GATED_IN", "CONVOLVED and gates as wide as the values: one projection")
+SSM_PAIRS = Dim("SSM_PAIRS", "2 SSM_HEADS: how much each head forgets, and how much it writes")
+KERNEL = Dim("KERNEL", "tokens that a short convolution sees")
+KEPT_TOKENS = Dim(
+    "KEPT_TOKENS",
+    "of KERNEL, the tokens that a cache keeps of each sequence: one less, in transformers all",
+)
+SPAN = Dim("SPAN", "tokens that a scan takes at once, as products; of a shorter sequence all")
+BETWEEN = Dim("BETWEEN", "states between the spans of a sequence")
+
+# Every axis and dimension above, by its name.
+AXES = {value.name: value for value in list(globals().values()) if isinstance(value, Axis)}
+DIMENSIONS = {value.name: value for value in list(globals().values()) if isinstance(value, Dim)}
 
 STACKS = ("vision", "encoder")  # what runs before a model's main layers, on dimensions of its own
 

@@ -38,8 +38,9 @@ def flat_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     return (flat(shape, SHARD),) if sharded and cut == "resident" else shape
 
 
-SHARD_COUNT = Dim("SHARD")  # the ranks themselves, as a factor of what they hold together
-HOLDERS = Dim("EDP")  # the same of those that have the same experts
+# The ranks themselves, as a factor of what they hold together.
+SHARD_COUNT = Dim("SHARD", "ranks that share each parameter")
+HOLDERS = Dim("EDP", EDP.meaning)  # the same of those that have the same experts
 
 
 def _cut_rows(rows: Factor, axis: Axis) -> Cut:

@@ -116,10 +116,22 @@ def test_a_formula_is_its_flops():
 
 
 def test_every_dimension_and_axis_is_explained():
-    known = {name: value for name, value in vars(dims).items() if name.isupper()}
-    words = evidence.method()
-    assert set(words["dimensions"]) == {k for k, v in known.items() if isinstance(v, dims.Dim)}
-    assert set(words["axes"]) == {k for k, v in known.items() if isinstance(v, dims.Axis)}
+    """Each says what it is, where it is declared, and the Method page lists it."""
+    known = {
+        name: value for name, value in vars(dims).items() if isinstance(value, dims.Dim | dims.Axis)
+    }
+    assert {name for name, value in known.items() if not value.meaning} == set()
+    assert known == dims.DIMENSIONS | dims.AXES
+    listed = {row["name"]: row["meaning"] for row in tables.dimensions(Plan())}
+    assert listed == {name: value.meaning for name, value in known.items()}
+    assert dims.meaning_of("B") == listed["B"]
+
+
+def test_dimensions_outside_the_tape_say_what_they_are():
+    """Those of serving and of rollouts, and the ranks that are factors of a shape."""
+    assert dims.meaning_of("STAGE_LAYERS") == "layers on the fullest pipeline stage"
+    assert dims.meaning_of("ROLLOUTS") == "sequences that one GPU keeps of a step"
+    assert dims.meaning_of("SHARD") == "ranks that share each parameter"
 
 
 @pytest.mark.parametrize("plan", [*PLANS, NO_TRAINING], ids=lambda p: p.architecture.label)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.tables.base import PATH, Rows
 from memcore import evidence
+from memcore.evidence.markdown import table
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.quantity.formula import Term
@@ -352,9 +353,7 @@ def spread() -> str:
 
 def markdown(rows: Rows, columns: Sequence[str], plain: Callable[[str], str]) -> str:
     """Rows as a table that wraps its text, for sentences; `plain` escapes a cell."""
-    lines = [columns, ["---"] * len(columns)]
-    lines += [[plain(f"{row[name]}") for name in columns] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(columns, [[plain(f"{row[name]}") for name in columns] for row in rows])
 
 
 def constants_used() -> Rows:

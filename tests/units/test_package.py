@@ -116,13 +116,39 @@ def test_the_command_exists() -> None:
     assert callable(cli.main)
 
 
-def test_the_readme_has_the_two_lines_and_every_picture_it_shows() -> None:
+PAGES = (ROOT / "README.md", ROOT / "memcore" / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+
+def test_the_readme_has_the_two_lines() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(?:sh|bash)\n(.+?)```", text, re.S)
     assert any(block.strip().endswith("memplan app") for block in blocks)
     assert any(block.strip().endswith("-m pytest") for block in blocks)
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_whatever_a_page_leads_to_is_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_is_one_and_a_half_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
+
+
+def test_the_map_names_every_room() -> None:
+    text = (ROOT / "memcore" / "README.md").read_text(encoding="utf-8")
+    for room in (ROOT / "memcore").iterdir():
+        if room.is_dir() and (room / "__init__.py").exists():
+            assert re.search(rf"^ .*\b{room.name}\b", text, re.M), room.name
+
+
+def test_the_command_line_page_names_every_command() -> None:
+    from memcore.cli import program
+
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for command in program.COMMANDS:
+        assert f"memplan {command.__name__.rpartition('.')[2]} " in text, command.__name__
 
 
 # ---- what no file says

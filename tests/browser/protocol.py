@@ -40,12 +40,13 @@ class Tab:
     ) -> None:
         self.opening.__exit__(kind, error, at)
 
-    def send(self, went_back: bool = False) -> None:
-        """Ask for a run, with everything that the tab shows."""
+    def send(self, went_back: bool = False, page_name: str = "") -> None:
+        """Ask for a run, with everything that the tab shows; of a page by its name, at first."""
         message = BackMsg()
         message.rerun_script.is_history_navigation = went_back
         message.rerun_script.query_string = self.query
         message.rerun_script.page_script_hash = self.page
+        message.rerun_script.page_name = page_name
         for widget, (kind, value) in self.shown.items():
             state = message.rerun_script.widget_states.widgets.add(id=widget)
             if kind.endswith("array_value"):

@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakKeyDictionary
@@ -69,6 +69,7 @@ def launched() -> Iterator[Browser | None]:
 class Server:
     url: str
     log_path: Path
+    pid: int = 0
 
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace")
@@ -99,7 +100,7 @@ def serving(
             lambda: f"the server is not healthy:\n{server.log()}",
         )
         assert process.poll() is None, f"the server ended:\n{server.log()}"
-        yield server
+        yield replace(server, pid=process.pid)
     finally:
         process.terminate()
         try:

@@ -17,16 +17,18 @@ from memcore.cli import app
 
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 BROKEN = """
+import sys
 import memcore
 
-evaluate = memcore.evaluate
+module = sys.modules["memcore.evaluate"]
+evaluate = module.evaluate
 
 def broken(plan):
     if plan.train.micro_batch == 13:
         raise ZeroDivisionError("13 <b>on</b> purpose")
     return evaluate(plan)
 
-memcore.evaluate = broken
+module.evaluate = broken
 """
 
 

@@ -104,8 +104,12 @@ def count(
     for tier in ("dram", "nvme"):
         tiers[tier] = sum(r.times * each for r, each in elsewhere if r.tier == tier)
     room = {"hbm": capacity, "dram": plan.node.dram_bytes, "nvme": plan.node.nvme_bytes}
-    fits = device[1] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
-    possible = device[0] <= capacity and all(tiers[t] <= room[t] for t in ("dram", "nvme"))
+    beside = 0
+    if plan.accelerator.unified_memory:  # the host's share is of the same memory
+        beside, room["dram"] = tiers["dram"], max(0, capacity - device[0])
+    roomy = all(tiers[t] <= room[t] for t in ("dram", "nvme"))
+    fits = roomy and device[1] + beside <= capacity
+    possible = roomy and device[0] + beside <= capacity
     memory = Memory(
         allocated_bytes=best,
         peak=Peak(rank, peak.id),

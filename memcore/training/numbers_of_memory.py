@@ -9,7 +9,15 @@ from memcore.hardware.accelerator import FP32_PASSES
 from memcore.layers.experts import active
 from memcore.models.counts import weights
 from memcore.plan.plan import Plan
-from memcore.quantity.formula import Formula, ceiling, constant, known, total, whichever
+from memcore.quantity.formula import (
+    Formula,
+    at_least_zero,
+    ceiling,
+    constant,
+    known,
+    total,
+    whichever,
+)
 from memcore.quantity.glossary import method
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.shapes import row, shape, sum_of, text_shape, width
@@ -461,6 +469,10 @@ def _capacity(book: Book) -> Explanation:
 @rule("memory.tier_capacities.dram|nvme")
 def _tier_capacity(book: Book, tier: str) -> Explanation:
     book.memory.tier_capacities[tier]
+    if tier == "dram" and book.plan.accelerator.unified_memory:
+        left = at_least_zero(book.at("memory.capacity_bytes") - book.at("memory.device_bytes.0"))
+        meaning = "Memory is unified: the host has what the GPU leaves of it."
+        return about("Left for the host", "bytes", left, meaning)
     return book.explain(f"hardware.{tier}_bytes")
 
 
@@ -496,6 +508,8 @@ def _verdict(book: Book, field: str) -> Explanation:
         for t in ("dram", "nvme")
         if book.memory.tiers[t]
     ]
+    if book.plan.accelerator.unified_memory and book.memory.tiers["dram"]:
+        low, high = (end + book.at("memory.tiers.dram") for end in (low, high))
     capacity = book.at("memory.capacity_bytes")
     roomy = all(held.value <= room.value for held, room in pairs)
     fits = roomy and high.value <= capacity.value
@@ -509,7 +523,8 @@ def _verdict(book: Book, field: str) -> Explanation:
     verdict = "fits" if fits else "tight" if possible else "over"
     if field == "verdict":
         words += "; tight where only the low end of device memory is"
-    terms = [f.terms[0] for f in (low, high, capacity, *(f for pair in pairs for f in pair))]
+    every = (low, high, capacity, *(f for pair in pairs for f in pair))
+    terms = dict.fromkeys(t for f in every for t in f.terms)
     value = fits if field == "fits" else verdict
     return about(
         "Verdict", "", Formula(value, f"fits where {words}", numbers, tuple(terms)),

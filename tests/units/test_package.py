@@ -36,9 +36,12 @@ def imported(nodes: Iterator[ast.AST]) -> set[str]:
 
 
 def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
-    """What runs, or is named, when a module is imported."""
+    """What runs when a module is imported; `if TYPE_CHECKING` does not."""
     for child in ast.iter_child_nodes(tree):
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        typing = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        if not typing and not isinstance(
+            child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+        ):
             yield child
             yield from outside_functions(child)
 

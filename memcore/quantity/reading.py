@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
-from memcore.quantity import formula
+from memcore.quantity import formula, shapes
 from memcore.quantity.formula import Formula
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.tape import dims
+from memcore.words.word import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
     from memcore.hardware.constants import Constant
+    from memcore.report import LedgerRow
+    from memcore.tape.dims import Shape
+    from memcore.tape.ledger import Amounts
 
 Made = TypeVar("Made")
 Read = Any  # a number, an array or a Formula
+Rows = Callable[[], "Iterable[LedgerRow]"]
 
 
 def floor(x: Read) -> Read:
@@ -75,6 +80,31 @@ def at_least_zero(x: Read) -> Read:
     return formula.at_least_zero(x) if isinstance(x, Formula) else dims.maximum(0, x)
 
 
+def nearest(x: Read) -> Read:
+    """Rounded to the nearest whole number."""
+    if isinstance(x, Formula):
+        return formula.nearest(x)
+    return x.round() if dims.is_array(x) else round(x)
+
+
+def where(condition: Any, yes: Any, no: Any) -> Any:
+    """`yes` where the condition holds, else `no`: of formulas and words the one that was taken."""
+    return dims.where(condition, yes, no)
+
+
+def no_more(a: Read, b: Read) -> Read:
+    """Whether `a` is no more than `b`."""
+    if isinstance(a, Formula) or isinstance(b, Formula):
+        a, b = formula.number(a), formula.number(b)
+        return Formula(
+            a.value <= b.value,
+            f"{a.words} is no more than {b.words}",
+            f"{a.numbers} against {b.numbers}",
+            (*a.terms, *b.terms),
+        )
+    return a <= b
+
+
 def total(of: Iterable[Read]) -> Read:
     """The sum."""
     every = list(of)
@@ -97,7 +127,8 @@ class Values:
         if name.startswith("__"):
             raise AttributeError(name)
         given = self._given.get(name)
-        part = given if name in ("plan", "hardware") else _ValuePart(self, name, given)
+        plain = name in ("plan", "hardware") or name in GIVEN
+        part = given if plain else _ValuePart(self, name, given)
         self.__dict__[name] = part
         return part
 
@@ -108,6 +139,45 @@ class Values:
     def constant(self, constant: Constant) -> Any:
         """A measured constant: the middle of its interval."""
         return constant.middle
+
+    def width(self, dtype: str) -> int:
+        """Bytes of one value."""
+        return DTYPE_BYTES[dtype]
+
+    def shape(self, of: Shape, amounts: Amounts) -> Any:
+        """Elements of a tensor."""
+        return amounts.elements(of)
+
+    def sum_of(self, path: str, consumers: Sequence[str], rows: Rows) -> Any:
+        """Bytes of those rows of a table at a path that these consumers have: `rows`."""
+        return sum(r.bytes for r in rows())
+
+    def each_of(self, path: str, consumer: str, each: Callable[[], list[Any]]) -> list[Any]:
+        """Bytes of each of those rows, once: `each`."""
+        return each()
+
+    def said(self, value: Any, meaning: str = "", sources: Sequence[str] | None = None) -> Any:
+        """A number whose words depend on the plan; a plain one is not taken apart."""
+        return value
+
+
+class Either:
+    """What several things say of themselves, as one: a GPU and its host."""
+
+    def __init__(self, *of: Any):
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        return next(getattr(part, name) for part in self._of if hasattr(part, name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """An explanation's number, with words of its own."""
+
+    value: Any
+    meaning: str
+    sources: Sequence[str] | None
 
 
 class _ValuePart:
@@ -137,6 +207,8 @@ class Terms:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in GIVEN:
+            return self._book.once(name, lambda: GIVEN[name](self._book))
         return _TermPart(self._book, name, self._book.plan if name == "plan" else None)
 
     def known(self, name: str, value: Any, unit: str = "", **more: Any) -> Formula:
@@ -146,6 +218,34 @@ class Terms:
     def constant(self, constant: Constant) -> Formula:
         """A measured constant: the middle of its interval."""
         return formula.constant(constant)
+
+    def width(self, dtype: str) -> Formula:
+        """Bytes of one value."""
+        return shapes.width(dtype)
+
+    def shape(self, of: Shape, amounts: Amounts) -> Formula:
+        """Elements of a tensor, as the product of its dimensions."""
+        return shapes.shape(self._book, of, amounts)
+
+    def sum_of(self, path: str, consumers: Sequence[str], rows: Rows) -> Formula:
+        """Rows of the report added up, the largest first."""
+        part, _, name = path.rpartition(".")
+        every = enumerate(getattr(getattr(self._book, part), name))
+        found = [(f"{path}.{i}", r) for i, r in every if r.consumer in consumers]
+        return shapes.sum_of(self._book, found)
+
+    def each_of(self, path: str, consumer: str, each: object) -> list[Formula]:
+        """Each of those rows, once, by its name."""
+        part, _, name = path.rpartition(".")
+        every = enumerate(getattr(getattr(self._book, part), name))
+        at = self._book.at
+        return [at(f"{path}.{i}.bytes_each", r.name) for i, r in every if r.consumer == consumer]
+
+    def said(
+        self, value: Formula | float, meaning: str = "", sources: Sequence[str] | None = None
+    ) -> _Said:
+        """A number whose words depend on the plan; a plain one is not taken apart."""
+        return _Said(value, meaning, sources)
 
 
 class _TermPart:
@@ -173,10 +273,26 @@ class _TermPart:
 
 Function = Callable[[Any], Read]
 QUANTITIES: dict[str, Function] = {}  # by path: what `Values` reads
+GIVEN: dict[str, Callable[[Any], Any]] = {}  # what is read as it is, besides the plan: of a Book
+
+
+def computed(path: str) -> Callable[[Function], Function]:
+    """Declares what loops compute, rows and their sums, for `Values`: rules of rows explain it."""
+
+    def register(function: Function) -> Function:
+        QUANTITIES[path] = function
+        return function
+
+    return register
 
 
 def quantity(
-    path: str, what: str, unit: str, meaning: str = "", sources: Sequence[str] = ()
+    path: str,
+    what: str,
+    unit: str,
+    meaning: str = "",
+    sources: Sequence[str] = (),
+    certainty: str = "exact",
 ) -> Callable[[Function], Function]:
     """Declares the number at a path: its title, unit, meaning and sources, and by the function that
     follows its formula, of a reading `x`. None is said where a plan has no such number."""
@@ -189,7 +305,12 @@ def quantity(
             made = function(Terms(book))
             if made is None:
                 raise LookupError(path)
-            return about(what, unit, formula.number(made), meaning, sources)
+            if not isinstance(made, _Said):
+                return about(what, unit, formula.number(made), meaning, sources, certainty)
+            words = made.meaning or meaning, sources if made.sources is None else made.sources
+            if isinstance(made.value, Formula):
+                return about(what, unit, made.value, *words, certainty)
+            return about(what, unit, None, *words, certainty, made.value)
 
         return function
 

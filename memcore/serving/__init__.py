@@ -1,1 +1,3 @@
 """Serving: weights, cache, room and speed of an engine."""
+
+from memcore.serving import cache, room, time  # noqa: F401  (their quantities)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import (
+    GIVEN,
+    Read,
+    ceil,
+    computed,
+    floor,
+    largest,
+    least,
+    nearest,
+    quantity,
+    total,
+    where,
+)
 from memcore.report import LedgerRow, Serve
 from memcore.serving.pages import Pages
-from memcore.serving.server import STAGE_LAYERS, Server, one_forward
+from memcore.serving.server import STAGE_LAYERS, Server, kept_by_window
+from memcore.serving.towers import PAGES_OF_ENCODER, PROFILED
 from memcore.tape.dims import ceil_div
-from memcore.tape.ledger import Amounts
 from memcore.words.stored import KV_DTYPES
 
+SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
 KV_SOURCE = (
     "per layer and token keys and values of kv_heads x head_dim, or under latent attention one "
     "vector of kv_lora_rank + qk_rope_head_dim"
@@ -33,7 +47,11 @@ ALIGNED_SOURCE = (
 )
 KERNEL_BLOCK = 16  # tokens: of the blocks that attention kernels take the smallest
 HYBRID_MOST = 1.25  # where one kind has no more than this times the layers of the other, they pad
+NO_PAGES = "The cache has no pages."
 STATES = "states"  # what consumes the memory of states, in a row
+
+
+GIVEN["server"] = lambda book: Server.of(book.plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +61,8 @@ class Room:
     group        layers that one block has a page for; full, windowed, recurrent: such groups
     tokens       of a page of attention's (ALIGNED_SOURCE); state_bytes: of a page, that one layer's
                  state fills
-    page_bytes   of one layer; draft_bytes: of all layers of a draft's model, beside each block
-    blocks       that one sequence needs at its longest: all of a prompt's window is there before
-                 its prefill lets go of any
+    page_bytes   of one layer
+    block_bytes  of one block: a page of each layer of a group, and all layers of a draft's model
     """
 
     group: int
@@ -55,30 +72,26 @@ class Room:
     tokens: int
     state_bytes: int
     page_bytes: int
-    draft_bytes: int
-    blocks: int
-
-    @property
-    def block_bytes(self) -> int:
-        return self.group * self.page_bytes + self.draft_bytes
+    block_bytes: int
 
 
-def room(server: Server, amounts: Amounts) -> Room:
-    """Pages of a server that has them (PAGES_SOURCE)."""
+def room(server: Server) -> Room:
+    """Pages of a server that has them (PAGES_SOURCE); of another, as if it had."""
+    x = server.numbers
+    tokens = _page_tokens(x)
+    state, page, block = state_bytes(x), _page_bytes(x, tokens), _block_bytes(x, tokens)
+    return Room(*_groups(server), tokens, state, page, block)
+
+
+def _groups(server: Server) -> tuple[int, int, int, int]:
+    """Layers of a group, and groups that see all, that have a window, and that have a state."""
     held = server.caches
-    some = [n for n in (held.full, held.windowed, held.recurrent) if n]
-    least, most = min(some), max(some)
-    group = most if most < HYBRID_MOST * least else least
-    tokens, state = page_tokens(server, amounts), server.state_bytes(amounts)
-    page = math.ceil(tokens * token_bytes(server, amounts)) if held.attends else state
-    beside = tokens * server.draft.kv_per_token if server.draft else 0
-    full, windowed, recurrent = (
-        ceil_div(n, group) for n in (held.full, held.windowed, held.recurrent)
-    )
-    found = Room(group, full, windowed, recurrent, tokens, state, page, beside, 0)
-    *heard, own = sequences(server)
-    blocks = growing_pages(server, found).most(own) + full * sum(ceil_div(n, tokens) for n in heard)
-    return replace(found, blocks=blocks)
+    kinds = (held.full, held.windowed, held.recurrent)
+    some = [n for n in kinds if n]
+    fewest, most = min(some), max(some)
+    group = most if most < HYBRID_MOST * fewest else fewest
+    full, windowed, recurrent = (ceil_div(n, group) for n in kinds)
+    return group, full, windowed, recurrent
 
 
 def growing_pages(server: Server, room: Room) -> Pages:
@@ -106,103 +119,348 @@ def places(plan: Plan, served: Serve) -> int:
     if served.blocks:
         return served.blocks * served.block_tokens
     if server.bounded:
-        cut = room(server, one_forward(server))
+        cut = room(server)
         return served.kv_budget_bytes * cut.tokens // cut.block_bytes
     return served.kv_capacity_tokens
 
 
-def token_bytes(server: Server, amounts: Amounts) -> float:
-    """That one layer keeps of a token."""
-    return server.cached(amounts) * server.kv_bits / 8
+# --- of a token ----------------------------------------------------------------------------------
 
 
-def page_tokens(server: Server, amounts: Amounts) -> int:
-    """Tokens of a page: more than the plan says where a layer's state would not fit in one
-    (ALIGNED_SOURCE)."""
-    given, held = server.plan.serve.block_size, server.caches
-    if not (held.attends and held.recurrent):
+def token_bytes(x: Any) -> Read:
+    """Bytes that one layer keeps of a token."""
+    server = x.server
+    amounts, dtype = server.amounts(1, 1), KV_DTYPES[server.plan.serve.kv_dtype]
+    bits = x.known(f"bits of {dtype.label}", dtype.bits, source="the dtype")
+    first, *rest = server.cache
+    if isinstance(first, int):
+        kept = x.known("keys and values", first, source=KV_SOURCE) * x.shape((*rest,), amounts)
+    else:
+        kept = x.shape(server.cache, amounts)
+    return kept * bits / 8
+
+
+def _attending(x: Any) -> Read:
+    """Layers of this GPU that attend."""
+    caches = x.server.caches
+    said = "layers that attend, on this GPU" if caches.recurrent else "layers on this GPU"
+    return x.known(said, caches.attends, source=_config(x))
+
+
+def _config(x: Any) -> str:
+    return f"config.json of {x.server.plan.architecture.label}"
+
+
+def _of_draft(x: Any) -> Read:
+    """Bytes that a token of a draft's model adds."""
+    draft = x.server.draft
+    source = f"config.json of {draft.plan.architecture.label}"
+    return x.known("the same of the draft's model", draft.kv_per_token, "bytes", source=source)
+
+
+@quantity(
+    "serve.kv_bytes_per_token",
+    "KV cache per token",
+    "bytes",
+    "What one more token adds on one GPU, while no window is full.",
+)
+def kv_bytes_per_token(x: Any) -> Read:
+    own = ceil(_attending(x) * token_bytes(x))
+    return own + _of_draft(x) if x.server.draft else own
+
+
+# --- of a state ----------------------------------------------------------------------------------
+
+
+def state_bytes(x: Any) -> Read:
+    """Bytes of one layer's state of one sequence."""
+    amounts = x.server.amounts(1, 1)
+    return total(x.shape(of, amounts) * x.width(dtype) for _, of, dtype in x.server.states)
+
+
+def copies(x: Any) -> Read:
+    """States that a layer holds of one sequence: with a draft one more for each guess, of which the
+    last right one stays (vllm/model_executor/layers/mamba/abstract.py)."""
+    one, guesses = x.known("state of a sequence", 1, source=STATE_SOURCE), x.plan.serve.draft_tokens
+    return where(guesses > 0, one + guesses, one)
+
+
+@quantity(
+    "serve.state_bytes_per_sequence",
+    "State per sequence",
+    "bytes",
+    "What layers with a state keep of one sequence, however long it is: each that runs at once "
+    "has one, from its first token on.",
+    [STATE_SOURCE],
+)
+def state_bytes_per_sequence(x: Any) -> Read:
+    if not x.server.caches.recurrent:
+        return x.said(0, "All layers attend.", [SERVER])
+    return total(x.each_of("serve.rows", STATES, lambda: x.serve.states))
+
+
+@computed("serve.states")
+def states(x: Any) -> list[int]:
+    """Bytes of each kind of state of one sequence, of all layers that keep one."""
+    server = x.server
+    layers, amounts = server.caches.recurrent * server.state_copies, server.amounts(1, 1)
+    return [layers * int(amounts.bytes(shape, dtype)) for _, shape, dtype in server.states]
+
+
+# --- of a page and a block -----------------------------------------------------------------------
+
+
+def _aligned(x: Any) -> bool:
+    """Whether a page of attention has to hold a state (ALIGNED_SOURCE)."""
+    return bool(x.server.caches.attends and x.server.caches.recurrent)
+
+
+def _page_tokens(x: Any) -> Read:
+    """Tokens of a page: more than the plan says where a layer's state would not fit in one."""
+    given = x.plan.serve.block_size
+    if not _aligned(x):
         return given
-    step = max(KERNEL_BLOCK, given)
-    state = server.state_bytes(amounts)
-    return step * math.ceil(state / (step * token_bytes(server, amounts)))
+    smallest = x.known("tokens at least", KERNEL_BLOCK, "tokens", source=ALIGNED_SOURCE)
+    step = largest(given, smallest)
+    return step * ceil(state_bytes(x) / (step * token_bytes(x)))
 
 
-def sequences(server: Server) -> tuple[int, ...]:
-    """Tokens that a layer keeps at a sequence's end, by what they are of: an encoder's apart."""
-    s = server.plan.serve
+def _page_bytes(x: Any, tokens: Read) -> Read:
+    """Bytes of one layer's page."""
+    return ceil(tokens * token_bytes(x)) if x.server.caches.attends else state_bytes(x)
+
+
+def _block_bytes(x: Any, tokens: Read) -> Read:
+    group = x.known("layers of a group", _groups(x.server)[0], source=PAGES_SOURCE)
+    own = group * _page_bytes(x, tokens)
+    return own + tokens * _of_draft(x) if x.server.draft else own
+
+
+@quantity(
+    "serve.block_tokens",
+    "Tokens of a block",
+    "tokens",
+    "Keys and values of so many tokens, in each layer of a group that attends.",
+)
+def block_tokens(x: Any) -> Read:
+    if not x.server.manager.pages:
+        return x.said(0, NO_PAGES, [SERVER])
+    if not _aligned(x):
+        return _page_tokens(x)
+    meaning = (
+        "Keys and values of so many tokens, in each layer of a group that attends. As many as make "
+        "a page hold a layer's state."
+    )
+    return x.said(_page_tokens(x), meaning, [ALIGNED_SOURCE])
+
+
+@quantity(
+    "serve.block_bytes",
+    "Bytes of a block",
+    "bytes",
+    "One block: a page of each layer of a group.",
+    [PAGES_SOURCE],
+)
+def block_bytes(x: Any) -> Read:
+    if not x.server.manager.pages:
+        return x.said(0, sources=[SERVER])
+    return _block_bytes(x, x.serve.block_tokens)
+
+
+@quantity(
+    "serve.blocks_per_sequence", "Blocks of a sequence", "", "At its longest.", [PAGES_SOURCE]
+)
+def blocks_per_sequence(x: Any) -> Read:
+    """At its longest: all of a prompt's window is there before its prefill lets go of any."""
+    server, s = x.server, x.plan.serve
+    if not server.manager.pages:
+        return x.said(0, NO_PAGES, [SERVER])
     if server.plan.architecture.encoder_decoder:
-        return s.prompt_len, s.output_len
-    return (server.length,)
+        block = x.serve.block_tokens
+        blocks = ceil(s.prompt_len / block) + ceil(s.output_len / block)
+        return x.said(blocks, sources=[PAGES_SOURCE, PAGES_OF_ENCODER])
+    _, full, windowed, recurrent = _groups(server)
+    length, block, parts = x.serve.sequence_tokens, x.serve.block_tokens, []
+    if recurrent:
+        groups = x.known("groups of layers with a state", recurrent, source=PAGES_SOURCE)
+        parts.append(groups * copies(x))
+    if full:
+        groups = x.known("groups of layers that see all", full, source=PAGES_SOURCE)
+        parts.append(groups * ceil(length / block))
+    if windowed:
+        groups = x.known("groups of layers with a window", windowed, source=PAGES_SOURCE)
+        more = 0 if server.chunked else 1
+        seen = least(_window(x) - more + s.max_batched_tokens, length)
+        parts.append(groups * (ceil(seen / block) + more))
+    return total(parts)
 
 
-def cross_bytes(server: Server, amounts: Amounts) -> int:
-    """Of a sequence's cache, keys and values of the encoder's tokens, in every decoder layer."""
-    if not server.plan.architecture.encoder_decoder:
-        return 0
-    s = server.plan.serve
+# --- of a sequence -------------------------------------------------------------------------------
+
+
+def _window(x: Any) -> Read:
+    window = x.server.plan.architecture.window
+    return x.known("window", window, "tokens", source="config.json")
+
+
+def _layer_tokens(x: Any, tokens: Read) -> Read:
+    """Tokens that the layers keep of so many, added up: a window keeps no more than it sees."""
+    server = x.server
+    found = x.known("layers that see all", server.caches.full, source=SERVER) * tokens
+    if not server.windowed:
+        return found
+    seen = tokens
+    if kept_by_window(server):
+        seen = least(_window(x) - server.manager.dropped, tokens)
+    return found + x.known("with a window", server.windowed, source=SERVER) * seen
+
+
+@quantity("serve.sequence_tokens", "Tokens of a sequence", "tokens", "At its end.")
+def sequence_tokens(x: Any) -> Read:
+    return x.plan.serve.prompt_len + x.plan.serve.output_len
+
+
+@quantity("serve.reserved_tokens", "Tokens reserved", "tokens")
+def reserved_tokens(x: Any) -> Read:
+    if not x.server.reserves:
+        return x.said(0, "Nothing is reserved.", [SERVER])
+    asked, most = x.plan.serve.max_seq_len, x.server.plan.architecture.max_positions
+    limit = x.known("the model's limit", most, "tokens", source=_config(x))
+    own = largest(limit, x.serve.sequence_tokens)
+    meaning = "For which a sequence has memory from its start."
+    other = f"{meaning} serve.max_seq_len sets another limit."
+    return x.said(where(asked > 0, asked, own), where(asked > 0, meaning, other))
+
+
+@quantity(
+    "serve.room_tokens",
+    "Tokens of a sequence's room",
+    "tokens",
+    "That the cache has room for, for each sequence.",
+)
+def room_tokens(x: Any) -> Read:
+    return x.serve.reserved_tokens if x.server.reserves else x.serve.sequence_tokens
+
+
+@quantity("serve.sequence_bytes", "KV cache per sequence", "bytes")
+def sequence_bytes(x: Any) -> Read:
+    server, meaning = x.server, "At its full length, on each GPU."
     if server.manager.pages:
-        pages = room(server, amounts)
-        return int(ceil_div(s.prompt_len, pages.tokens)) * pages.block_bytes
-    kept = server.stage_layers * server.cached(amounts) * s.prompt_len
-    return math.ceil(kept * server.kv_bits / 8)
+        return x.said(x.serve.blocks_per_sequence * x.serve.block_bytes, meaning)
+    if server.reserves:
+        meaning = "Reserved for the longest sequence that the server lets in, on each GPU."
+    tokens = x.serve.room_tokens
+    found = ceil(_layer_tokens(x, tokens) * token_bytes(x))
+    if server.draft:
+        found = found + tokens * _of_draft(x)
+    if server.caches.recurrent:
+        found = found + x.serve.state_bytes_per_sequence
+    return x.said(found, meaning)
 
 
-def sequence_bytes(server: Server, amounts: Amounts) -> int:
-    """Cache of one sequence without pages: a window keeps no more than it sees."""
-    own = math.ceil(server.layer_tokens(server.room_tokens) * token_bytes(server, amounts))
-    own += server.caches.recurrent * server.state_copies * server.state_bytes(amounts)
-    return own + (server.room_tokens * server.draft.kv_per_token if server.draft else 0)
+@quantity(
+    "serve.cross_bytes_per_sequence",
+    "Cross-attention cache per sequence",
+    "bytes",
+    "Keys and values of the encoder's tokens in every decoder layer, made once.",
+)
+def cross_bytes_per_sequence(x: Any) -> Read:
+    if not x.server.plan.architecture.encoder_decoder:
+        return x.said(0, "There is no encoder.", [SERVER])
+    prompt = x.plan.serve.prompt_len
+    if not x.server.manager.pages:
+        return ceil(_attending(x) * prompt * token_bytes(x))
+    blocks = ceil(prompt / x.serve.block_tokens)
+    return x.said(blocks * x.serve.block_bytes, sources=[PAGES_SOURCE, PAGES_OF_ENCODER])
 
 
-def padding_bytes(server: Server, pages: Room) -> int:
-    """Of one sequence: what its states leave of their pages."""
-    unfilled = server.caches.recurrent * (pages.page_bytes - pages.state_bytes)
-    return server.state_copies * unfilled
+@quantity("serve.wasted_bytes_per_sequence", "KV cache never used, per sequence", "bytes")
+def wasted_bytes_per_sequence(x: Any) -> Read:
+    """Of one sequence's cache, what nothing is in, averaged over its life, in which it has half of
+    its output. Of pages only the last is half empty, and states do not fill theirs; a reservation
+    is there for the longest sequence from the start."""
+    server = x.server
+    if server.reserves:
+        reserved = x.serve.reserved_tokens
+        used = x.serve.sequence_tokens - x.plan.serve.output_len / 2
+        unused = (_layer_tokens(x, reserved) - _layer_tokens(x, used)) * token_bytes(x)
+        if server.draft:
+            unused = unused + (reserved - used) * _of_draft(x)
+        meaning = "Of what is reserved, all but a prompt and half of its output, on average."
+        return x.said(nearest(unused), meaning)
+    if not server.manager.pages:
+        return x.said(0, "Nothing is reserved.", [SERVER])
+    idle = (x.serve.block_tokens - 1) / 2
+    if server.plan.architecture.encoder_decoder:
+        idle = x.known("of the encoder's and of its own", 2, source=PAGES_SOURCE) * idle
+    meaning = "Of a sequence's last block half is empty on average."
+    found = nearest(idle * x.serve.kv_bytes_per_token)
+    if server.caches.recurrent:
+        layers = x.known("layers with a state", server.caches.recurrent, source=SERVER)
+        unfilled = _page_bytes(x, x.serve.block_tokens) - state_bytes(x)
+        found = found + layers * copies(x) * unfilled
+        meaning += " A state does not fill its page."
+    return x.said(found, meaning)
 
 
-def state_rows(server: Server, amounts: Amounts, running: int) -> list[LedgerRow]:
-    """States of one sequence, of all layers that keep one."""
-    layers = server.caches.recurrent
-    copies = layers * server.state_copies
-    if not layers:
+@quantity("serve.profiled_images", "Images of one forward", "images")
+def profiled_images(x: Any) -> Read:
+    """The most images of one forward: PROFILED; without pages, those of as many prompts as it
+    has room for."""
+    tower, s = x.server.plan.architecture.tower, x.plan.serve
+    if not (tower and tower.image and s.images):
+        return x.said(0, "Prompts have none.", [SERVER])
+    meaning = "As many as it may bring at once."
+    if not x.server.manager.pages:
+        prompts = largest(1, floor(s.max_batched_tokens / s.prompt_len))
+        return x.said(prompts * s.images, meaning)
+    each = x.known("tokens of an image", tower.image.prompted, "tokens", source="config.json")
+    budget = floor(largest(s.max_batched_tokens, each) / each)
+    return x.said(largest(1, least(budget, s.concurrency * s.images)), meaning, [PROFILED])
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def state_rows(server: Server) -> list[LedgerRow]:
+    """States of all sequences that are held, of all layers that keep one."""
+    x, amounts = server.numbers, server.amounts(1, 1)
+    if not server.caches.recurrent:
         return []
-    rows = []
-    for name, shape, dtype in server.states:
-        each = copies * int(amounts.bytes(shape, dtype))
-        rows.append(
-            LedgerRow(
-                name, STATES, f"copies {copies:,} x {amounts.text(shape)}", dtype, each, running,
-                each * running, "hbm", "while its sequence runs", "exact", STATE_SOURCE,
-                "what layers keep of one sequence however long it is, for all that run at once",
-            )
-        )  # fmt: skip
-    return rows
+    copies, held = server.caches.recurrent * server.state_copies, x.serve.held
+    return [
+        LedgerRow(
+            name, STATES, f"copies {copies:,} x {amounts.text(shape)}", dtype, each, held,
+            each * held, "hbm", "while its sequence runs", "exact", STATE_SOURCE,
+            "what layers keep of one sequence however long it is, for all that run at once",
+        )
+        for (name, shape, dtype), each in zip(server.states, x.serve.states, strict=True)
+    ]  # fmt: skip
 
 
-def kv_rows(
-    server: Server, amounts: Amounts, sequence: int, cross: int, running: int
-) -> list[LedgerRow]:
-    """Keys and values of the sequences that run at once, in whole blocks, those of an encoder's
+def kv_rows(server: Server) -> list[LedgerRow]:
+    """Keys and values of the sequences that are held, in whole blocks, those of an encoder's
     tokens apart; none where no layer attends."""
     if not server.caches.attends:
         return []
-    first, *rest = server.cache
-    shape = amounts.text((first, STAGE_LAYERS, *rest))
+    x, (first, *rest) = server.numbers.serve, server.cache
+    shape = server.amounts(1, 1).text((first, STAGE_LAYERS, *rest))
     dtype = KV_DTYPES[server.plan.serve.kv_dtype].label
 
-    def row(name: str, tokens: int, n: int, source: str, why: str) -> LedgerRow:
+    def row(name: str, tokens: int, n: int, why: str) -> LedgerRow:
         return LedgerRow(
-            name, "kv_cache", f"{shape} x tokens {tokens:,}", dtype, n, running, n * running, "hbm",
-            "while its sequence runs", "exact", source, why,
+            name, "kv_cache", f"{shape} x tokens {tokens:,}", dtype, n, x.held, n * x.held, "hbm",
+            "while its sequence runs", "exact", KV_SOURCE, why,
         )  # fmt: skip
 
-    *heard, _ = sequences(server)
+    cross = x.cross_bytes_per_sequence
+    heard = server.plan.serve.prompt_len if server.plan.architecture.encoder_decoder else 0
     why = "keys and values of one sequence at its end, for all that run at once"
     if server.reserves:
         why = "reserved for the longest sequence that the server lets in, for all that run at once"
-    own = server.room_tokens - sum(heard)
-    rows = [row("kv cache", own, sequence - cross, KV_SOURCE, why)]
-    for tokens in heard:
+    own = x.sequence_bytes - x.state_bytes_per_sequence - cross
+    rows = [row("kv cache", x.room_tokens - heard, own, why)]
+    if heard:
         why = "keys and values of the encoder's tokens in every decoder layer, made once"
-        rows.append(row(CROSS_CACHE, tokens, cross, KV_SOURCE, why))
+        rows.append(row(CROSS_CACHE, heard, cross, why))
     return rows

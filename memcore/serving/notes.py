@@ -7,7 +7,7 @@ from memcore.plan.plan import Plan
 from memcore.report import Serve
 from memcore.serving.cache import room
 from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
-from memcore.serving.server import Server, one_forward
+from memcore.serving.server import Server
 from memcore.tape.dims import ceil_div
 from memcore.units import bytes_text
 from memcore.words.stored import AS_PUBLISHED
@@ -50,7 +50,7 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
             "them." + " Lower serve.max_seq_len where no request is longer." * bool(spare)
         )
     if server.windowed and server.manager.pages:
-        pages = room(server, one_forward(server))
+        pages = room(server)
         seen = min(plan.architecture.window, server.length)
         blocks = pages.full * ceil_div(server.length, pages.tokens)
         blocks += pages.windowed * (ceil_div(seen, pages.tokens) + 1)
@@ -87,7 +87,7 @@ def _of_states(plan: Plan, served: Serve) -> str:
     )
     least, room_for = served.state_bytes_per_sequence, served.kv_budget_bytes
     if server.manager.pages and held.attends:
-        pages = room(server, one_forward(server))
+        pages = room(server)
         blocks = pages.full + pages.windowed + pages.recurrent * server.state_copies
         least, room_for = blocks * pages.block_bytes, served.blocks * pages.block_bytes
         said += (

@@ -13,30 +13,18 @@ from memcore.quantity.formula import (
     constant,
     known,
     largest,
-    nearest,
     smallest,
     total,
     whichever,
-    whole,
 )
 from memcore.quantity.quantity import Explanation, about, rule
+from memcore.quantity.reading import Terms
 from memcore.quantity.shapes import product_of, row, shape, sum_of, text_shape, width
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
-from memcore.serving.cache import (
-    ALIGNED_SOURCE,
-    CROSS_CACHE,
-    KERNEL_BLOCK,
-    KV_SOURCE,
-    PAGES_SOURCE,
-    STATE_SOURCE,
-    STATES,
-    Room,
-    room,
-)
-from memcore.serving.overheads import beside, overheads
-from memcore.serving.serve import LOGITS, LOGITS_COPIES, widened
-from memcore.serving.server import Server, kept_by_window, one_forward
+from memcore.serving.cache import CROSS_CACHE, SERVER, STATES, copies, state_bytes, token_bytes
+from memcore.serving.room import REPLICA, SCHEDULER, activation_bytes, widened
+from memcore.serving.server import Server, one_forward
 from memcore.serving.time import (
     ATTENTION,
     ATTENTION_OF,
@@ -63,15 +51,9 @@ from memcore.serving.time import (
     widening,
 )
 from memcore.serving.towers import (
-    FEATURES_STAY,
-    PAGES_OF_ENCODER,
-    PROFILED,
-    features,
     fullest,
     of_prompt,
-    runs_tower,
 )
-from memcore.serving.weights import ROTARY_SOURCE
 from memcore.tape.dims import HEADS, TP
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
@@ -96,36 +78,21 @@ from memcore.training.numbers_of_time import (
     sides,
     whole_fast,
 )
-from memcore.units import GiB
 from memcore.words.serving import PREFILLS, RUNTIMES
-from memcore.words.stored import KV_DTYPES
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
 
-SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
 STORED = "the type of what is stored, its share of scales included (policies.STORED_BITS)"
-REPLICA = "Of one replica."
-SCHEDULER = (
-    "vLLM has no more sequences than tokens in a step (SchedulerConfig.verify_max_model_len), and "
-    "gives generating ones theirs first (vllm/v1/core/sched/scheduler.py)"
-)
 
 
 def _server(book: Book) -> Server:
-    return book.once("server", lambda: Server.of(book.plan))
+    server: Server = Terms(book).server
+    return server
 
 
 def _plan(book: Book, name: str, said: str = "") -> Formula:
     return book.at(f"plan.serve.{name}", said)
-
-
-@rule("serve.weights_bytes")
-def _weights(book: Book) -> Explanation:
-    rows = [
-        (f"serve.rows.{i}", r) for i, r in enumerate(book.serve.rows) if r.consumer == "parameters"
-    ]
-    return about("Weights", "bytes", sum_of(book, rows), "On the fullest GPU of a replica.")
 
 
 @rule("serve.rows.*", "serve.rows.*.bytes|bytes_each|count")
@@ -146,7 +113,7 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         each = text_shape(book, r.shape, serving=True) * width(r.dtype)
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == "workspace":
-        formula = _activation(book)
+        formula = activation_bytes(Terms(book))
     elif r.consumer == "rests":
         formula = _unused(book, r)
         if field == "bytes" and r.count > 1:
@@ -170,101 +137,6 @@ def _unused(book: Book, r: LedgerRow) -> Formula:
     tensor = product_of(book, r.shape, serving=True) * bits / 8
     segment = known("segment", allocator.SEGMENT, "bytes", source=allocator.SOURCE)
     return ceiling(tensor / segment) * segment - tensor
-
-
-@rule("serve.held")
-def _held(book: Book) -> Explanation:
-    running = smallest(_plan(book, "concurrency"), book.at("serve.max_concurrency"))
-    meaning = "As many as are asked for, or as fit."
-    return about("Sequences held at once", "sequences", running, meaning)
-
-
-@rule("serve.state_bytes_per_sequence")
-def _states(book: Book) -> Explanation:
-    what = "State per sequence"
-    meaning = (
-        "What layers with a state keep of one sequence, however long it is: each that runs at once "
-        "has one, from its first token on."
-    )
-    rows = [i for i, r in enumerate(book.serve.rows) if r.consumer == STATES]
-    if not rows:
-        return about(what, "bytes", None, "All layers attend.", [SERVER], value=0)
-    each = [book.at(f"serve.rows.{i}.bytes_each", book.serve.rows[i].name) for i in rows]
-    return about(what, "bytes", total(each), meaning, [STATE_SOURCE])
-
-
-@rule("serve.table_bytes")
-def _tables(book: Book) -> Explanation:
-    rows = [
-        (f"serve.rows.{i}", r)
-        for i, r in enumerate(book.serve.rows)
-        if r.consumer in ("tables", "rests")
-    ]
-    meaning = "What an engine keeps besides weights, and what no other tensor can use."
-    if not rows:
-        return about("Tables", "bytes", None, meaning, [ROTARY_SOURCE], value=0)
-    return about("Tables", "bytes", sum_of(book, rows), meaning)
-
-
-@rule("serve.kv_bytes_per_token")
-def _per_token(book: Book) -> Explanation:
-    formula = ceiling(_stage_layers(book) * _of_token(book))
-    if _server(book).draft:
-        formula = formula + _draft(book)
-    meaning = "What one more token adds on one GPU, while no window is full."
-    return about("KV cache per token", "bytes", formula, meaning)
-
-
-def _draft(book: Book) -> Formula:
-    """What a token of a draft's model adds."""
-    draft = _server(book).draft
-    assert draft
-    source = f"config.json of {draft.plan.architecture.label}"
-    return known("the same of the draft's model", draft.kv_per_token, "bytes", source=source)
-
-
-def _stage_layers(book: Book) -> Formula:
-    server = _server(book)
-    source = f"config.json of {book.plan.architecture.label}"
-    said = "layers that attend, on this GPU" if server.caches.recurrent else "layers on this GPU"
-    return known(said, server.caches.attends, source=source)
-
-
-def _of_token(book: Book) -> Formula:
-    """Bytes that one layer keeps of a token."""
-    dtype = KV_DTYPES[book.plan.serve.kv_dtype]
-    bits = known(f"bits of {dtype.label}", dtype.bits, source="the dtype")
-    server = _server(book)
-    return _cached(book, server, one_forward(server)) * bits / 8
-
-
-def _cached(book: Book, server: Server, amounts: Amounts) -> Formula:
-    """Numbers that one layer keeps of a token."""
-    first, *rest = server.cache
-    if isinstance(first, int):
-        return known("keys and values", first, source=KV_SOURCE) * shape(book, (*rest,), amounts)
-    return shape(book, server.cache, amounts)
-
-
-def _activation(book: Book) -> Formula:
-    server = _server(book)
-    if server.manager.pages:
-        copies = constant(constants.SAMPLER_LOGITS)
-    else:
-        copies = known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
-    four = known("bytes of fp32", 4, "bytes", source="the dtype")
-    logits = four * shape(book, LOGITS, one_forward(server)) * _plan(book, "concurrency")
-    rest = largest(book.at("serve.layer_bytes"), logits * copies)
-    if not runs_tower(server):
-        return whole(rest)
-    return whole(largest(book.at("serve.tower_bytes"), book.at("serve.feature_bytes") + rest))
-
-
-@rule("serve.activation_bytes")
-def _activations(book: Book) -> Explanation:
-    r = next(r for r in book.serve.rows if r.consumer == "workspace")
-    meaning = "The most that one forward of the batched tokens needs at once."
-    return about("Activations", "bytes", _activation(book), meaning, [r.source], r.certainty)
 
 
 @rule("serve.layer_bytes")
@@ -308,33 +180,6 @@ def _tower_rows(book: Book) -> tuple[LedgerRow, ...]:
     return _alive(book, [tape]) if tape else ()
 
 
-@rule("serve.feature_bytes")
-def _features(book: Book) -> Explanation:
-    server = _server(book)
-    what, source = "Results of the tower", FEATURES_STAY
-    if not runs_tower(server):
-        return about(what, "bytes", None, "Nothing runs before the layers.", [SERVER], value=0)
-    formula = width(server.compute) * shape(book, features(server), one_forward(server))
-    return about(what, "bytes", formula, "They stay while the layers run.", [source])
-
-
-@rule("serve.profiled_images")
-def _profiled(book: Book) -> Explanation:
-    server, model = _server(book), book.plan.architecture
-    what, meaning = "Images of one forward", "As many as it may bring at once."
-    image = model.tower.image if model.tower else None
-    if not (image and book.plan.serve.images):
-        return about(what, "images", None, "Prompts have none.", [SERVER], value=0)
-    batched = _plan(book, "max_batched_tokens")
-    if not server.manager.pages:
-        of_prompts = largest(1, whole(batched / _plan(book, "prompt_len")))
-        return about(what, "images", of_prompts * _plan(book, "images"), meaning)
-    each = known("tokens of an image", image.prompted, "tokens", source="config.json")
-    asked = _plan(book, "concurrency") * _plan(book, "images")
-    formula = largest(1, smallest(whole(largest(batched, each) / each), asked))
-    return about(what, "images", formula, meaning, [PROFILED])
-
-
 def _alive(book: Book, tapes: Sequence[Tape]) -> tuple[LedgerRow, ...]:
     """What is alive at the peak of the part that needs the most."""
     amounts = one_forward(_server(book))
@@ -344,325 +189,6 @@ def _alive(book: Book, tapes: Sequence[Tape]) -> tuple[LedgerRow, ...]:
     chosen, at = windows[best], peaks[best][1]
     rows = [chosen.rows[i] for i in chosen.alive[at]]
     return listed([(r, 1, amounts.bytes(r.shape, r.dtype)) for r in rows], amounts)
-
-
-@rule("serve.overhead_bytes|outside_bytes")
-def _overhead(book: Book, which: str) -> Explanation:
-    found = overheads(book.plan) if which == "overhead_bytes" else beside(book.plan)
-    what, meaning = {
-        "overhead_bytes": ("Overhead", "The middles of intervals that no shape determines."),
-        "outside_bytes": (
-            "Beside the budget",
-            "What memory_utilization does not count; it must fit into the rest of the GPU.",
-        ),
-    }[which]
-    if not found:
-        return about(what, "bytes", None, meaning, [SERVER], value=0)
-    return about(what, "bytes", whole(total([constant(c) for c in found])), meaning)
-
-
-@rule("serve.budget_bytes")
-def _budget(book: Book) -> Explanation:
-    formula = whole(book.at("hardware.usable_bytes") * _plan(book, "memory_utilization"))
-    return about("Budget", "bytes", formula, "What the server may use of one GPU.")
-
-
-@rule("serve.offloaded_bytes")
-def _offloaded(book: Book) -> Explanation:
-    what, meaning = "Weights on the host", "Read over PCIe in every forward."
-    gib = known("GiB", GiB, "bytes", source="the unit")
-    asked = whole(_plan(book, "offload_weights") * gib)
-    return about(what, "bytes", smallest(asked, book.at("serve.weights_bytes")), meaning)
-
-
-@rule("serve.kv_budget_bytes")
-def _kv_budget(book: Book) -> Explanation:
-    if book.plan.serve.offload_kv == "cpu":
-        share = _plan(book, "memory_utilization")
-        ranks = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
-        formula = whole(whole(book.at("hardware.dram_bytes") * share) / ranks)
-        return about("Room for KV cache", "bytes", formula, "In the host's memory, of each GPU.")
-    taken = ("weights_bytes", "table_bytes", "activation_bytes", "overhead_bytes")
-    formula = book.at("serve.budget_bytes")
-    for name in taken:
-        formula = formula - book.at(f"serve.{name}")
-    if book.plan.serve.offload_weights:
-        formula = formula + book.at("serve.offloaded_bytes")
-    return about("Room for KV cache", "bytes", at_least_zero(formula), "On each GPU.", [SERVER])
-
-
-@rule("serve.block_tokens")
-def _block_tokens(book: Book) -> Explanation:
-    what, given = "Tokens of a block", _plan(book, "block_size")
-    meaning = "Keys and values of so many tokens, in each layer of a group that attends."
-    if not _paged(book):
-        return about(what, "tokens", None, "The cache has no pages.", [SERVER], value=0)
-    held = _server(book).caches
-    if not (held.attends and held.recurrent):
-        return about(what, "tokens", given, meaning)
-    step = largest(given, known("tokens at least", KERNEL_BLOCK, "tokens", source=ALIGNED_SOURCE))
-    state = _state_of_a_layer(book)
-    formula = step * ceiling(state / (step * _of_token(book)))
-    meaning = f"{meaning} As many as make a page hold a layer's state."
-    return about(what, "tokens", formula, meaning, [ALIGNED_SOURCE])
-
-
-def _state_of_a_layer(book: Book) -> Formula:
-    server = _server(book)
-    amounts = one_forward(server)
-    return total([shape(book, of, amounts) * width(dtype) for _, of, dtype in server.states])
-
-
-@rule("serve.block_bytes")
-def _block_bytes(book: Book) -> Explanation:
-    r = _room(book)
-    meaning = "One block: a page of each layer of a group."
-    if not _paged(book):
-        return about("Bytes of a block", "bytes", None, meaning, [SERVER], value=0)
-    group = known("layers of a group", r.group, source=PAGES_SOURCE)
-    formula = group * _page(book)
-    if _server(book).draft:
-        formula = formula + book.at("serve.block_tokens") * _draft(book)
-    return about("Bytes of a block", "bytes", formula, meaning, [PAGES_SOURCE])
-
-
-def _page(book: Book) -> Formula:
-    """Bytes of one layer's page."""
-    if not _server(book).caches.attends:
-        return _state_of_a_layer(book)
-    return ceiling(book.at("serve.block_tokens") * _of_token(book))
-
-
-@rule("serve.blocks")
-def _blocks(book: Book) -> Explanation:
-    if not _paged(book):
-        return about("Blocks", "", None, "The cache has no pages.", [SERVER], value=0)
-    formula = whole(book.at("serve.kv_budget_bytes") / book.at("serve.block_bytes"))
-    return about("Blocks", "", formula, "Pages of the whole cache.")
-
-
-@rule("serve.blocks_per_sequence")
-def _blocks_per_sequence(book: Book) -> Explanation:
-    what, meaning = "Blocks of a sequence", "At its longest."
-    if not _paged(book):
-        return about(what, "", None, "The cache has no pages.", [SERVER], value=0)
-    server, r, parts = _server(book), _room(book), []
-    length, block = book.at("serve.sequence_tokens"), book.at("serve.block_tokens")
-    if book.plan.architecture.encoder_decoder:
-        heard, own = (_plan(book, name) for name in ("prompt_len", "output_len"))
-        source = [PAGES_SOURCE, PAGES_OF_ENCODER]
-        return about(what, "", ceiling(heard / block) + ceiling(own / block), meaning, source)
-    if r.recurrent:
-        groups = known("groups of layers with a state", r.recurrent, source=PAGES_SOURCE)
-        parts.append(groups * _copies(book))
-    if r.full:
-        groups = known("groups of layers that see all", r.full, source=PAGES_SOURCE)
-        parts.append(groups * ceiling(length / block))
-    if r.windowed:
-        groups = known("groups of layers with a window", r.windowed, source=PAGES_SOURCE)
-        window = known("window", book.plan.architecture.window, "tokens", source="config.json")
-        more = 0 if server.chunked else 1
-        seen = smallest(window - more + _plan(book, "max_batched_tokens"), length)
-        parts.append(groups * (ceiling(seen / block) + more))
-    return about(what, "", total(parts), meaning, [PAGES_SOURCE])
-
-
-def _copies(book: Book) -> Formula:
-    one = known("state of a sequence", 1, source=STATE_SOURCE)
-    return one + _plan(book, "draft_tokens") if book.plan.serve.draft_tokens else one
-
-
-def _paged(book: Book) -> bool:
-    return _server(book).manager.pages
-
-
-def _room(book: Book) -> Room:
-    return book.once("room", lambda: room(_server(book), one_forward(_server(book))))
-
-
-@rule("serve.kv_capacity_tokens")
-def _tokens(book: Book) -> Explanation:
-    server = _server(book)
-    if server.bounded:
-        if server.manager.pages:
-            fit = book.at("serve.blocks") / book.at("serve.blocks_per_sequence")
-        else:
-            fit = book.at("serve.kv_budget_bytes") / book.at("serve.sequence_bytes")
-        tokens = whole(fit * book.at("serve.room_tokens"))
-    elif server.manager.pages:
-        tokens = book.at("serve.blocks") * book.at("serve.block_tokens")
-    else:
-        tokens = whole(book.at("serve.kv_budget_bytes") / book.at("serve.kv_bytes_per_token"))
-    return about("Tokens that fit", "tokens", tokens, f"{REPLICA} In sequences of this length.")
-
-
-@rule("serve.sequence_tokens")
-def _sequence_tokens(book: Book) -> Explanation:
-    length = _plan(book, "prompt_len") + _plan(book, "output_len")
-    return about("Tokens of a sequence", "tokens", length, "At its end.")
-
-
-@rule("serve.reserved_tokens")
-def _reserved(book: Book) -> Explanation:
-    what, meaning = "Tokens reserved", "For which a sequence has memory from its start."
-    if not _server(book).reserves:
-        return about(what, "tokens", None, "Nothing is reserved.", [SERVER], value=0)
-    if book.plan.serve.max_seq_len:
-        return about(what, "tokens", _plan(book, "max_seq_len"), meaning)
-    config = f"config.json of {book.plan.architecture.label}"
-    limit = known("the model's limit", book.plan.architecture.max_positions, "tokens",
-                  source=config)  # fmt: skip
-    formula = largest(limit, book.at("serve.sequence_tokens"))
-    return about(what, "tokens", formula, f"{meaning} serve.max_seq_len sets another limit.")
-
-
-@rule("serve.room_tokens")
-def _room_tokens(book: Book) -> Explanation:
-    name = "reserved_tokens" if _server(book).reserves else "sequence_tokens"
-    meaning = "That the cache has room for, for each sequence."
-    return about("Tokens of a sequence's room", "tokens", book.at(f"serve.{name}"), meaning)
-
-
-def _layer_tokens(book: Book, tokens: Formula) -> Formula:
-    """Tokens that the layers keep of so many, added up: a window keeps no more than it sees."""
-    server = _server(book)
-    found = known("layers that see all", server.caches.full, source=SERVER) * tokens
-    if server.windowed:
-        window = known("window", book.plan.architecture.window, "tokens", source="config.json")
-        seen = (
-            smallest(window - server.manager.dropped, tokens) if kept_by_window(server) else tokens
-        )
-        found = found + known("with a window", server.windowed, source=SERVER) * seen
-    return found
-
-
-@rule("serve.sequence_bytes")
-def _sequence(book: Book) -> Explanation:
-    server = _server(book)
-    meaning = "At its full length, on each GPU."
-    if server.manager.pages:
-        formula = book.at("serve.blocks_per_sequence") * book.at("serve.block_bytes")
-        return about("KV cache per sequence", "bytes", formula, meaning)
-    if server.reserves:
-        meaning = "Reserved for the longest sequence that the server lets in, on each GPU."
-    tokens = book.at("serve.room_tokens")
-    formula = ceiling(_layer_tokens(book, tokens) * _of_token(book))
-    if server.draft:
-        formula = formula + tokens * _draft(book)
-    if book.serve.state_bytes_per_sequence:
-        formula = formula + book.at("serve.state_bytes_per_sequence")
-    return about("KV cache per sequence", "bytes", formula, meaning)
-
-
-@rule("serve.cross_bytes_per_sequence")
-def _cross(book: Book) -> Explanation:
-    what = "Cross-attention cache per sequence"
-    if not book.plan.architecture.encoder_decoder:
-        return about(what, "bytes", None, "There is no encoder.", [SERVER], value=0)
-    meaning = "Keys and values of the encoder's tokens in every decoder layer, made once."
-    prompt = _plan(book, "prompt_len")
-    if _paged(book):
-        blocks = ceiling(prompt / book.at("serve.block_tokens"))
-        source = [PAGES_SOURCE, PAGES_OF_ENCODER]
-        return about(what, "bytes", blocks * book.at("serve.block_bytes"), meaning, source)
-    formula = ceiling(_stage_layers(book) * prompt * _of_token(book))
-    return about(what, "bytes", formula, meaning)
-
-
-@rule("serve.wasted_bytes_per_sequence")
-def _wasted(book: Book) -> Explanation:
-    server, what = _server(book), "KV cache never used, per sequence"
-    if server.reserves:
-        reserved = book.at("serve.reserved_tokens")
-        used = book.at("serve.sequence_tokens") - _plan(book, "output_len") / 2
-        idle = _layer_tokens(book, reserved) - _layer_tokens(book, used)
-        unused = idle * _of_token(book)
-        if server.draft:
-            unused = unused + (reserved - used) * _draft(book)
-        meaning = "Of what is reserved, all but a prompt and half of its output, on average."
-        return about(what, "bytes", nearest(unused), meaning)
-    if not _paged(book):
-        return about(what, "bytes", None, "Nothing is reserved.", [SERVER], value=0)
-    idle = (book.at("serve.block_tokens") - 1) / 2
-    if book.plan.architecture.encoder_decoder:
-        idle = known("of the encoder's and of its own", 2, source=PAGES_SOURCE) * idle
-    meaning = "Of a sequence's last block half is empty on average."
-    formula = nearest(idle * book.at("serve.kv_bytes_per_token"))
-    if server.caches.recurrent:
-        layers = known("layers with a state", server.caches.recurrent, source=SERVER)
-        unfilled = _page(book) - _state_of_a_layer(book)
-        formula = formula + layers * _copies(book) * unfilled
-        meaning += " A state does not fill its page."
-    return about(what, "bytes", formula, meaning)
-
-
-@rule("serve.asked_bytes|asked_state_bytes|asked_kv_bytes|replica_bytes|wasted_bytes")
-def _asked(book: Book, which: str) -> Explanation:
-    sequences = _plan(book, "concurrency")
-    if which == "asked_state_bytes":
-        formula = sequences * book.at("serve.state_bytes_per_sequence")
-        return about("States of these sequences", "bytes", formula, "On each GPU, at any length.")
-    if which == "asked_kv_bytes":
-        formula = book.at("serve.asked_bytes") - book.at("serve.asked_state_bytes")
-        meaning = "With what pads their pages, and those of states."
-        return about("Keys and values of these sequences", "bytes", formula, meaning)
-    if which == "wasted_bytes":
-        formula = sequences * book.at("serve.wasted_bytes_per_sequence")
-        return about(
-            "KV cache never used", "bytes", formula, "Of the sequences that are asked for."
-        )
-    if which == "replica_bytes":
-        formula = book.at("serve.asked_bytes") * book.at("serve.gpus_per_replica")
-        return about("KV cache of the whole replica", "bytes", formula, "Over all its GPUs.")
-    formula = sequences * book.at("serve.sequence_bytes")
-    return about("KV cache of these sequences", "bytes", formula, "On each GPU.")
-
-
-@rule("serve.max_concurrency")
-def _concurrency(book: Book) -> Explanation:
-    if _paged(book):
-        formula = whole(book.at("serve.blocks") / book.at("serve.blocks_per_sequence"))
-    else:
-        formula = whole(book.at("serve.kv_budget_bytes") / book.at("serve.sequence_bytes"))
-    meaning = f"{REPLICA} Each at full length."
-    if _server(book).reserves:
-        meaning = f"{REPLICA} Each with room for the longest that the server lets in."
-    return about("Sequences that fit", "sequences", formula, meaning)
-
-
-@rule("serve.fits")
-def _fits(book: Book) -> Explanation:
-    room, asked = book.at("serve.max_concurrency"), _plan(book, "concurrency")
-    formula = Formula(
-        room.value >= asked.value,
-        f"{asked.words} is no more than {room.words}",
-        f"{asked.numbers} against {room.numbers}",
-        (*asked.terms, *room.terms),
-    )
-    return about("Serving fits", "", formula, "Whether every sequence asked for has its room.")
-
-
-@rule("serve.tp|pp")
-def _ranks(book: Book, which: str) -> Explanation:
-    own, what = (
-        getattr(book.plan.serve, which),
-        {"tp": "Tensor parallel", "pp": "Pipeline parallel"},
-    )
-    meaning = "Of one replica." if own else f"As in training: serve.{which} sets another."
-    formula = book.at(f"plan.serve.{which}" if own else f"plan.parallel.{which}")
-    return about(f"{what[which]} of serving", "", formula, meaning)
-
-
-@rule("serve.gpus_per_replica")
-def _gpus(book: Book) -> Explanation:
-    formula = book.at("serve.tp") * book.at("serve.pp")
-    return about("GPUs of a replica", "GPUs", formula, "One copy of the model.")
-
-
-@rule("serve.replicas")
-def _replicas(book: Book) -> Explanation:
-    found = whole(book.at("plan.cluster.gpus") / book.at("serve.gpus_per_replica"))
-    return about("Replicas", "", largest(1, found), "Copies of the model.")
 
 
 def _felt(book: Book) -> Felt:
@@ -675,29 +201,6 @@ def _felt(book: Book) -> Felt:
 def _parts(book: Book, which: str) -> list[Part]:
     felt = _felt(book)
     return {"tower": felt.tower, "prefill": felt.prefill, "decode": felt.decode}[which]
-
-
-@rule("serve.running")
-def _running(book: Book) -> Explanation:
-    held = smallest(_plan(book, "concurrency"), book.at("serve.max_concurrency"))
-    formula = smallest(held, book.at("serve.step_sequences"))
-    meaning = "Asked for, with room, and in one step. The speeds are of these."
-    return about("Sequences that run at once", "sequences", formula, meaning)
-
-
-@rule("serve.step_sequences")
-def _at_once(book: Book) -> Explanation:
-    s = book.plan.serve
-    each: Formula = known("token of a sequence in a step", 1, "tokens", source=SCHEDULER)
-    if s.draft_tokens:
-        each = each + _plan(book, "draft_tokens")
-    meaning = "Each takes a token of every step, and with a draft its guesses."
-    if PREFILLS[s.prefill].chunked and not book.plan.architecture.encoder_decoder:
-        out = _plan(book, "output_len") / book.at("serve.tokens_per_step")
-        each = each + _plan(book, "prompt_len") / out
-        meaning += " In the long run prompts take as many for each as a request has of them."
-    formula = largest(1, whole(_plan(book, "max_batched_tokens") / each))
-    return about("Sequences of one step", "sequences", formula, meaning, [SCHEDULER])
 
 
 @rule("serve.prefill|decode|tower.*", f"serve.prefill|decode|tower.*.{FIELDS}")
@@ -774,10 +277,11 @@ def _others(book: Book, part: Part) -> Formula:
 
 def _states_moved(book: Book, part: Part) -> Formula:
     """Bytes of states that a scan reads and writes."""
-    times = _copies(book) + known("time that it is read", 1, source=STATE_READ)
+    times = copies(Terms(book)) + known("time that it is read", 1, source=STATE_READ)
     layers = known("layers with a state", part.time.runs, source="config.json")
     sequences = known("sequences", part.batch, source="the plan, and what fits: serve.running")
-    return times * layers * sequences * _state_of_a_layer(book)
+    moved: Formula = times * layers * sequences * state_bytes(Terms(book))
+    return moved
 
 
 def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
@@ -820,7 +324,8 @@ def _read(book: Book, part: Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
     seen = _layers_seen(book, part, in_window(book.plan, part.context))
-    return batch * context * _of_token(book) * seen
+    read: Formula = batch * context * token_bytes(Terms(book)) * seen
+    return read
 
 
 def _rest(book: Book, part: Part, which: str) -> Formula:
@@ -924,7 +429,7 @@ def _transfer(book: Book) -> Explanation:
     moved = _plan(book, "prompt_len") * book.at("serve.kv_bytes_per_token")
     held = _server(book).caches.recurrent
     if held:
-        moved = moved + known("layers with a state", held, source=SERVER) * _state_of_a_layer(book)
+        moved = moved + known("layers with a state", held, source=SERVER) * state_bytes(Terms(book))
     rate = network(book)
     if link != "network":
         rate = whole_fast(book)

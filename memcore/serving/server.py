@@ -14,6 +14,7 @@ from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import Either, Values
 from memcore.serving import stored
 from memcore.tape.dims import (
     CHOSEN,
@@ -71,6 +72,7 @@ class Server:
             long sequence
     tower   what runs before the layers, once for a prompt
     known   amounts of forwards that were asked for, a few
+    numbers  its quantities, each computed when it is first read
     """
 
     plan: Plan
@@ -88,6 +90,12 @@ class Server:
     known: dict[tuple[int, int, int], Amounts] = field(
         default_factory=dict, compare=False, repr=False
     )
+    numbers: Values = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        hardware = Either(self.plan.accelerator, self.plan.node)
+        values = Values(plan=self.plan, hardware=hardware, server=self)
+        object.__setattr__(self, "numbers", values)
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
@@ -125,20 +133,9 @@ class Server:
         return self.plan.serve.prompt_len + self.plan.serve.output_len
 
     @property
-    def room_tokens(self) -> int:
-        """Tokens of a sequence that the cache holds room for: all that the server lets in, where it
-        is reserved from the start; else those at its end."""
-        return self.plan.longest_sequence if self.reserves else self.length
-
-    @property
     def reserves(self) -> bool:
         """Whether memory for keys and values is held for tokens that may never come."""
         return self.manager.reserves and bool(self.caches.attends)
-
-    def layer_tokens(self, tokens: float) -> float:
-        """Tokens that the layers of the fullest stage keep of so many, added up."""
-        seen = min(kept_by_window(self) or tokens, tokens)
-        return self.caches.full * tokens + self.caches.windowed * seen
 
     @property
     def cache(self) -> Shape:
@@ -189,8 +186,7 @@ class Server:
     def kv_per_token(self) -> int:
         """Bytes that one more token adds to the cache of one GPU, while no window is full; the
         draft's model has a cache too."""
-        own = math.ceil(self.caches.attends * self.cached(self.amounts(1, 1)) * self.kv_bits / 8)
-        return own + (self.draft.kv_per_token if self.draft else 0)
+        return int(self.numbers.serve.kv_bytes_per_token)
 
     @property
     def states(self) -> tuple[tuple[str, Shape, str], ...]:
@@ -339,7 +335,7 @@ def one_forward(server: Server) -> Amounts:
     if server.plan.architecture.encoder_decoder:
         return server.amounts(prompts(server), 1)
     tokens = server.plan.serve.max_batched_tokens
-    return server.amounts(1, tokens, profiled(server))
+    return server.amounts(1, tokens, server.numbers.serve.profiled_images)
 
 
 def kept_by_window(server: Server) -> int:
@@ -412,18 +408,6 @@ def images(server: Server) -> int:
     """Images of one prompt; of a model that reads none, 0."""
     tower = server.plan.architecture.tower
     return server.plan.serve.images if tower and tower.image else 0
-
-
-def profiled(server: Server) -> int:
-    """The most images of one forward: PROFILED; without pages, those of as many prompts as it
-    has room for."""
-    tower, s = server.plan.architecture.tower, server.plan.serve
-    if not (tower and tower.image and s.images):
-        return 0
-    if not server.manager.pages:
-        return prompts(server) * s.images
-    budget = max(s.max_batched_tokens, tower.image.prompted)
-    return max(1, min(budget // tower.image.prompted, s.concurrency * s.images))
 
 
 def prompts(server: Server) -> int:

@@ -6,11 +6,12 @@ between kernels: constants.DECODE_*. They were read off the runs that served.tom
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memcore.hardware import constants
+from memcore.quantity.reading import computed
 from memcore.report import OperationTime
 from memcore.serving.towers import of_prompt, rows, runs_tower
 from memcore.tape.dims import HEADS, TP
@@ -355,15 +356,8 @@ def felt(server: Server, running: int) -> Felt:
 
 def at_once(server: Server) -> int:
     """Sequences that generate at once in steps of max_batched_tokens, as memory alone would not
-    say. Each takes a token of every step, and its draft's guesses, so that vLLM refuses more
-    sequences than tokens (SchedulerConfig.verify_max_model_len in vllm/config/scheduler.py). Where
-    chunks of prompts are read in the same steps, those that end make room for others: for each
-    token that comes out as many of prompts go in as a request has for one of its output."""
-    s = server.plan.serve
-    each = float(1 + s.draft_tokens)
-    if PREFILLS[s.prefill].chunked and not server.plan.architecture.encoder_decoder:
-        each += prompts_beside(server, 1)
-    return max(1, int(s.max_batched_tokens / each))
+    say."""
+    return int(server.numbers.serve.step_sequences)
 
 
 def prompts_beside(server: Server, running: int) -> float:
@@ -494,3 +488,36 @@ def bound(parts: Sequence[Part]) -> str:
     for o in (p.time for p in parts):
         sums[o.bound_by] = sums.get(o.bound_by, 0.0) + o.seconds
     return max(sums, key=lambda k: sums[k])
+
+
+# --- what the report says of it ------------------------------------------------------------------
+
+
+@computed("serve.felt")
+def of_running(x: Any) -> Felt | None:
+    """What a request feels of the sequences that run; None where not even one fits."""
+    return felt(x.server, x.serve.running) if x.serve.running else None
+
+
+@computed("serve.tokens_per_step")
+def tokens_per_step(x: Any) -> float:
+    return per_step(x.server.plan)
+
+
+def _of_felt(path: str, read: Callable[[Felt], Any]) -> None:
+    computed(path)(lambda x: read(x.serve.felt) if x.serve.felt else None)
+
+
+_of_felt("serve.prefill_steps", lambda f: f.chunks)
+_of_felt("serve.transfer_seconds", lambda f: f.transfer)
+_of_felt("serve.tower_seconds", lambda f: f.once)
+_of_felt("serve.ttft_seconds", lambda f: f.first)
+_of_felt("serve.tpot_seconds", lambda f: f.each)
+_of_felt("serve.stall_seconds", lambda f: f.stall)
+_of_felt("serve.prefill_bound_by", lambda f: bound([*f.tower, *f.prefill]))
+_of_felt("serve.decode_bound_by", lambda f: bound(f.decode))
+
+
+@computed("serve.tokens_per_second")
+def tokens_per_second(x: Any) -> float | None:
+    return x.serve.running / x.serve.felt.each if x.serve.felt else None

@@ -14,7 +14,7 @@ from memcore.plan.plan import Plan
 from memcore.report import plain
 from memcore.serving.cache import growing_pages, places, room
 from memcore.serving.pages import ceil_div
-from memcore.serving.server import Server, one_forward
+from memcore.serving.server import Server
 from memcore.serving.time import sent, transfer_rate
 from memcore.stream.clock import Clock
 from memcore.stream.engine import KINDS, Continuous, Static, Trace
@@ -197,7 +197,7 @@ def _within(
 def _shares(server: Server) -> bool:
     """Whether sequences have blocks in common: whole ones of a prefix, and no state after it, which
     vLLM does not keep unless asked to."""
-    cut = room(server, one_forward(server))
+    cut = room(server)
     return server.plan.serve.shared_prefix >= cut.tokens and not server.caches.recurrent
 
 
@@ -212,7 +212,7 @@ def run(
     """One strategy, with a cache of `slots` places; cut short after so many steps."""
     s, most, strategy = plan.serve, plan.longest_sequence, STRATEGIES[name]
     server = Server.of(plan)
-    pages = growing_pages(server, room(server, one_forward(server)))
+    pages = growing_pages(server, room(server))
     pace: Pace = STEADY
     if s.draft_tokens:
         pace = Guessed.of(s.draft_tokens, s.draft_acceptance, s.seed)
@@ -356,7 +356,7 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             "plan or its link."
         )
     server = Server.of(plan)
-    cut = room(server, one_forward(server))
+    cut = room(server)
     if server.bounded:
         notes.append(
             "Layers keep different things of a sequence: the cache is counted in places of a token "

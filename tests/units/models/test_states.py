@@ -20,7 +20,7 @@ from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
 from memcore.search.solve import MOST_TOKENS, longest_context
 from memcore.serving.cache import room
-from memcore.serving.server import Server, one_forward
+from memcore.serving.server import Server
 from memcore.serving.time import SCAN, decoding, parts
 from memcore.tape.kinds import attends, recurs
 from memcore.units import GiB
@@ -161,8 +161,7 @@ def test_a_cache_after_a_prefill(family, dtype, tokens, transformers):
 )
 def test_a_block_holds_as_many_tokens_as_a_state_wants(model, tp, tokens, padding):
     server = Server.of(plan_of(model, tp))
-    amounts = one_forward(server)
-    pages = room(server, amounts)
+    pages = room(server)
     assert pages.tokens == tokens
     more = pages.page_bytes / pages.state_bytes - 1
     assert round(100 * more, 2) == padding
@@ -184,9 +183,9 @@ def test_a_block_that_is_asked_for_is_a_multiple():
 def test_groups_of_pages():
     """Qwen3-Next: 12 layers attend and 36 keep a state, in groups of 12."""
     plan = plan_of("qwen3-next-80b-a3b", 2, prompt_len=262_143, output_len=1)
-    pages = room(Server.of(plan), one_forward(Server.of(plan)))
+    pages = room(server := Server.of(plan))
     assert (pages.group, pages.full, pages.recurrent) == (12, 1, 3)
-    assert pages.blocks == math.ceil(262_144 / 544) + 3
+    assert server.numbers.serve.blocks_per_sequence == math.ceil(262_144 / 544) + 3
 
 
 @pytest.mark.parametrize(("dtype", "tokens"), [("auto", 528), ("fp32", 528), ("bf16", 272)])

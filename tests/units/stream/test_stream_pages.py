@@ -13,7 +13,7 @@ from memcore.evidence.served import planned, served_table
 from memcore.plan.plan import Plan
 from memcore.serving.cache import growing_pages, room
 from memcore.serving.pages import Pages
-from memcore.serving.server import Server, one_forward
+from memcore.serving.server import Server
 from memcore.stream import Clock, Requests, draw, run, simulate
 from memcore.stream.engine import Continuous
 from memcore.stream.pace import STEADY, Guessed
@@ -236,7 +236,7 @@ def test_gemmas_blocks_and_concurrency_come_out_of_the_streams_own_pool():
     logged = {r["id"]: r for r in served_table()["runs"]}
     plan = planned(logged["gemma-sequence"])
     server = Server.of(plan)
-    cut = room(server, one_forward(server))
+    cut = room(server)
     blocks = logged["gemma-sequence"]["cache"] // cut.block_bytes
     pool = Paged(
         blocks * 16, 16, pages=growing_pages(server, cut), longest=plan.serve.prompt_len + 1
@@ -296,7 +296,7 @@ def test_windows_let_more_run_at_once():
     plan = Plan.of({"model": "gemma-3-1b", "serve": words})
     requests, clock = draw(plan), Clock.constant(0.01)
     server = Server.of(plan)
-    pages = growing_pages(server, room(server, one_forward(server)))
+    pages = growing_pages(server, room(server))
     reached = []
     for shape in (pages, dataclasses.replace(pages, window=10**6)):
         trace = Continuous(requests, Paged(200_000, 16, pages=shape), clock, 200, 8192).run()

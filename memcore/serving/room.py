@@ -1,0 +1,322 @@
+"""Room: what a server leaves of one GPU for sequences, and how many of them it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memcore.hardware import constants
+from memcore.quantity.reading import (
+    Read,
+    at_least_zero,
+    computed,
+    floor,
+    largest,
+    least,
+    no_more,
+    quantity,
+    total,
+    where,
+)
+from memcore.report import LedgerRow
+from memcore.serving.cache import NO_PAGES, SERVER
+from memcore.serving.server import Server, one_forward
+from memcore.serving.towers import FEATURES_STAY, features, fullest, runs_tower
+from memcore.serving.weights import ROTARY_SOURCE, held_weights, table_rows, weight_rows
+from memcore.tape.dims import VOCAB, Shape
+from memcore.tape.ledger import INFERENCE, Amounts, window
+from memcore.units import GiB
+from memcore.words.serving import PREFILLS
+from memcore.words.training import QUANTIZED
+
+LOGITS: Shape = (VOCAB,)
+LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
+FORWARD_SOURCE = (
+    "peak of the transformers layer without saved tensors; an engine's own kernels differ"
+)
+REPLICA = "Of one replica."
+SCHEDULER = (
+    "vLLM has no more sequences than tokens in a step (SchedulerConfig.verify_max_model_len), and "
+    "gives generating ones theirs first (vllm/v1/core/sched/scheduler.py)"
+)
+
+# --- what loops compute --------------------------------------------------------------------------
+
+
+@computed("serve.fixed_rows")
+def fixed_rows(x: Any) -> tuple[list[LedgerRow], list[LedgerRow]]:
+    """Rows of weights, and of what an engine keeps besides them."""
+    amounts = one_forward(x.server)
+    here = held_weights(x.server, amounts)
+    return weight_rows(x.server, here, amounts), table_rows(x.server, here, amounts)
+
+
+@computed("serve.layer_bytes")
+def layer_bytes(x: Any) -> int:
+    """The most that one layer needs at once."""
+    amounts = one_forward(x.server)
+    peak = max(int(window(tape, INFERENCE).peak(amounts)[0]) for tape, _ in x.server.layers)
+    return peak + widened(x.server, amounts)[0]
+
+
+@computed("serve.tower_bytes")
+def tower_bytes(x: Any) -> int:
+    """The most that a tower needs at once."""
+    amounts = one_forward(x.server)
+    tape = fullest(x.server, amounts)
+    return int(window(tape, INFERENCE).peak(amounts)[0]) if tape else 0
+
+
+def widened(server: Server, amounts: Amounts) -> tuple[int, str]:
+    """Bytes of the largest matrix as bitsandbytes widens it for a product of several tokens, and
+    its shape."""
+    dtype = server.plan.weights
+    if dtype.matrices not in QUANTIZED:
+        return 0, ""
+    shapes = {p.shape for tape, _ in server.layers for p in tape.parameters if len(p.shape) == 2}
+    largest = max(shapes, key=amounts.elements)
+    return int(amounts.bytes(largest, dtype.compute)), amounts.text(largest)
+
+
+# --- what is taken of one GPU --------------------------------------------------------------------
+
+
+@quantity("serve.weights_bytes", "Weights", "bytes", "On the fullest GPU of a replica.")
+def weights_bytes(x: Any) -> Read:
+    return x.sum_of("serve.rows", ("parameters",), lambda: x.serve.fixed_rows[0])
+
+
+@quantity(
+    "serve.offloaded_bytes", "Weights on the host", "bytes", "Read over PCIe in every forward."
+)
+def offloaded_bytes(x: Any) -> Read:
+    gib = x.known("GiB", GiB, "bytes", source="the unit")
+    return least(floor(x.plan.serve.offload_weights * gib), x.serve.weights_bytes)
+
+
+@quantity(
+    "serve.table_bytes",
+    "Tables",
+    "bytes",
+    "What an engine keeps besides weights, and what no other tensor can use.",
+)
+def table_bytes(x: Any) -> Read:
+    found = x.sum_of("serve.rows", ("tables", "rests"), lambda: x.serve.fixed_rows[1])
+    return found if found > 0 else x.said(0, sources=[ROTARY_SOURCE])
+
+
+@quantity(
+    "serve.feature_bytes", "Results of the tower", "bytes", "They stay while the layers run.",
+    [FEATURES_STAY],
+)  # fmt: skip
+def feature_bytes(x: Any) -> Read:
+    if not runs_tower(x.server):
+        return x.said(0, "Nothing runs before the layers.", [SERVER])
+    return x.width(x.server.compute) * x.shape(features(x.server), one_forward(x.server))
+
+
+@quantity(
+    "serve.activation_bytes",
+    "Activations",
+    "bytes",
+    "The most that one forward of the batched tokens needs at once.",
+    [FORWARD_SOURCE],
+    "assumed",
+)
+def activation_bytes(x: Any) -> Read:
+    """In a layer or at the logits, which exist in fp32 while the next tokens are chosen."""
+    if x.server.manager.pages:
+        copies = x.constant(constants.SAMPLER_LOGITS)
+    else:
+        copies = x.known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
+    logits = x.width("fp32") * x.shape(LOGITS, one_forward(x.server)) * x.plan.serve.concurrency
+    rest = largest(x.serve.layer_bytes, logits * copies)
+    if not runs_tower(x.server):
+        return floor(rest)
+    return floor(largest(x.serve.tower_bytes, x.serve.feature_bytes + rest))
+
+
+@quantity(
+    "serve.overhead_bytes", "Overhead", "bytes",
+    "The middles of intervals that no shape determines.",
+)  # fmt: skip
+def overhead_bytes(x: Any) -> Read:
+    """What occupies a serving GPU within the budget, outside the server's control."""
+    ranks = x.server.plan.serving_tp * x.server.plan.serving_pp
+    if x.server.manager.pages:
+        found = [constants.NON_TORCH if ranks == 1 else constants.NON_TORCH_GROUP]
+    else:
+        found = [constants.CUDA_CONTEXT] + [constants.NCCL_BUFFERS] * (ranks > 1)
+    found += [constants.OS_SHARE] * x.server.plan.accelerator.shared_with_os
+    return floor(total(x.constant(c) for c in found))
+
+
+@quantity(
+    "serve.outside_bytes",
+    "Beside the budget",
+    "bytes",
+    "What memory_utilization does not count; it must fit into the rest of the GPU.",
+)
+def outside_bytes(x: Any) -> Read:
+    if not x.server.manager.pages:
+        return x.said(0, sources=[SERVER])
+    return floor(x.constant(constants.CUDA_CONTEXT) + x.constant(constants.CUDA_GRAPHS))
+
+
+@quantity("serve.budget_bytes", "Budget", "bytes", "What the server may use of one GPU.")
+def budget_bytes(x: Any) -> Read:
+    return floor(x.hardware.usable_bytes * x.plan.serve.memory_utilization)
+
+
+# --- what is left, and who fits ------------------------------------------------------------------
+
+
+@quantity("serve.kv_budget_bytes", "Room for KV cache", "bytes", "On each GPU.", [SERVER])
+def kv_budget_bytes(x: Any) -> Read:
+    if x.plan.serve.offload_kv == "cpu":
+        ranks = x.known("GPUs in a node", x.server.plan.gpus_in_node, source="the plan")
+        room = floor(floor(x.hardware.dram_bytes * x.plan.serve.memory_utilization) / ranks)
+        return x.said(room, "In the host's memory, of each GPU.", ())
+    left = x.serve.budget_bytes - x.serve.weights_bytes - x.serve.table_bytes
+    left = left - x.serve.activation_bytes - x.serve.overhead_bytes
+    away = x.plan.serve.offload_weights > 0
+    return at_least_zero(where(away, left + x.serve.offloaded_bytes, left))
+
+
+@quantity("serve.blocks", "Blocks", "", "Pages of the whole cache.")
+def blocks(x: Any) -> Read:
+    if not x.server.manager.pages:
+        return x.said(0, NO_PAGES, [SERVER])
+    return floor(x.serve.kv_budget_bytes / x.serve.block_bytes)
+
+
+def _fit(x: Any) -> Read:
+    """Sequences of the plan's length, whole or in part."""
+    if x.server.manager.pages:
+        return x.serve.blocks / x.serve.blocks_per_sequence
+    return x.serve.kv_budget_bytes / x.serve.sequence_bytes
+
+
+@quantity(
+    "serve.kv_capacity_tokens", "Tokens that fit", "tokens",
+    f"{REPLICA} In sequences of this length.",
+)  # fmt: skip
+def kv_capacity_tokens(x: Any) -> Read:
+    """Where layers keep no more however long a sequence is, as vLLM prints it: a sequence's
+    tokens, as often as it fits."""
+    if x.server.bounded:
+        return floor(_fit(x) * x.serve.room_tokens)
+    if x.server.manager.pages:
+        return x.serve.blocks * x.serve.block_tokens
+    return floor(x.serve.kv_budget_bytes / x.serve.kv_bytes_per_token)
+
+
+@quantity("serve.max_concurrency", "Sequences that fit", "sequences")
+def max_concurrency(x: Any) -> Read:
+    each = "with room for the longest that the server lets in" if x.server.reserves else (
+        "at full length"
+    )  # fmt: skip
+    return x.said(floor(_fit(x)), f"{REPLICA} Each {each}.")
+
+
+@quantity("serve.fits", "Serving fits", "", "Whether every sequence asked for has its room.")
+def fits(x: Any) -> Read:
+    return no_more(x.plan.serve.concurrency, x.serve.max_concurrency)
+
+
+@quantity(
+    "serve.held", "Sequences held at once", "sequences", "As many as are asked for, or as fit."
+)
+def held(x: Any) -> Read:
+    return least(x.plan.serve.concurrency, x.serve.max_concurrency)
+
+
+@quantity("serve.step_sequences", "Sequences of one step", "sequences", sources=[SCHEDULER])
+def step_sequences(x: Any) -> Read:
+    """That can generate at once in steps of max_batched_tokens, as memory alone would not say.
+    Each takes a token of every step, and its draft's guesses. Where chunks of prompts are read in
+    the same steps, those that end make room for others: for each token that comes out as many of
+    prompts go in as a request has for one of its output."""
+    s = x.plan.serve
+    each = x.known("token of a sequence in a step", 1, "tokens", source=SCHEDULER)
+    each = where(s.draft_tokens > 0, each + s.draft_tokens, each)
+    meaning = "Each takes a token of every step, and with a draft its guesses."
+    if PREFILLS[s.prefill].chunked and not x.server.plan.architecture.encoder_decoder:
+        each = each + s.prompt_len / (s.output_len / x.serve.tokens_per_step)
+        meaning += " In the long run prompts take as many for each as a request has of them."
+    return x.said(largest(1, floor(s.max_batched_tokens / each)), meaning)
+
+
+@quantity(
+    "serve.running",
+    "Sequences that run at once",
+    "sequences",
+    "Asked for, with room, and in one step. The speeds are of these.",
+)
+def running(x: Any) -> Read:
+    fit = least(x.plan.serve.concurrency, x.serve.max_concurrency)
+    return least(fit, x.serve.step_sequences)
+
+
+# --- what all of them take -----------------------------------------------------------------------
+
+
+@quantity("serve.asked_bytes", "KV cache of these sequences", "bytes", "On each GPU.")
+def asked_bytes(x: Any) -> Read:
+    return x.plan.serve.concurrency * x.serve.sequence_bytes
+
+
+@quantity(
+    "serve.asked_state_bytes", "States of these sequences", "bytes", "On each GPU, at any length."
+)
+def asked_state_bytes(x: Any) -> Read:
+    return x.plan.serve.concurrency * x.serve.state_bytes_per_sequence
+
+
+@quantity(
+    "serve.asked_kv_bytes",
+    "Keys and values of these sequences",
+    "bytes",
+    "With what pads their pages, and those of states.",
+)
+def asked_kv_bytes(x: Any) -> Read:
+    return x.serve.asked_bytes - x.serve.asked_state_bytes
+
+
+@quantity("serve.replica_bytes", "KV cache of the whole replica", "bytes", "Over all its GPUs.")
+def replica_bytes(x: Any) -> Read:
+    return x.serve.asked_bytes * x.serve.gpus_per_replica
+
+
+@quantity(
+    "serve.wasted_bytes", "KV cache never used", "bytes", "Of the sequences that are asked for."
+)
+def wasted_bytes(x: Any) -> Read:
+    return x.plan.serve.concurrency * x.serve.wasted_bytes_per_sequence
+
+
+def _ranks(x: Any, which: str) -> Read:
+    own, training = (getattr(part, which) for part in (x.plan.serve, x.plan.parallel))
+    return x.said(
+        where(own > 0, own, training),
+        where(own > 0, REPLICA, f"As in training: serve.{which} sets another."),
+    )
+
+
+@quantity("serve.tp", "Tensor parallel of serving", "")
+def tp(x: Any) -> Read:
+    return _ranks(x, "tp")
+
+
+@quantity("serve.pp", "Pipeline parallel of serving", "")
+def pp(x: Any) -> Read:
+    return _ranks(x, "pp")
+
+
+@quantity("serve.gpus_per_replica", "GPUs of a replica", "GPUs", "One copy of the model.")
+def gpus_per_replica(x: Any) -> Read:
+    return x.serve.tp * x.serve.pp
+
+
+@quantity("serve.replicas", "Replicas", "", "Copies of the model.")
+def replicas(x: Any) -> Read:
+    return largest(1, floor(x.plan.cluster.gpus / x.serve.gpus_per_replica))

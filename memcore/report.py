@@ -6,9 +6,10 @@ A part that cannot be computed for a plan is None, and `notes` says why; it is n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+INSIDE = {"inside": True}  # what the document of a Report lacks: facts for whoever computes with it
 CONSUMERS = ("parameters", "gradients", "optimizer_states", "activations", "workspace")
 
 
@@ -123,6 +124,8 @@ class OperationTime:
     seconds                     the slower of compute and HBM, and what each launch takes
     bound_by                    'compute' or 'hbm'
     runs                        how often it is executed
+    kernel                      whose rate its FLOPs are done at (roofline.PRODUCT, ...)
+    of_layers                   of a layer, not of what comes before, between or behind layers
     """
 
     name: str
@@ -134,6 +137,8 @@ class OperationTime:
     seconds: float
     bound_by: str
     runs: int = 1
+    kernel: str = field(default="product", metadata=INSIDE)
+    of_layers: bool = field(default=False, metadata=INSIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +362,8 @@ class Report:
 def plain(value: Any) -> Any:
     """Dataclasses, mappings and sequences as dicts and lists; what is None is left out."""
     if is_dataclass(value):
-        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
+        own = (f.name for f in fields(value) if "inside" not in f.metadata)
+        pairs = ((name, getattr(value, name)) for name in own)
         return {k: plain(v) for k, v in pairs if v is not None}
     if isinstance(value, Mapping):
         return {k: plain(v) for k, v in value.items()}

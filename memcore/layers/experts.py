@@ -70,9 +70,12 @@ def _scattered(t: Tape, x: Tensor, name: str) -> Tensor:
     return grad
 
 
+NORMALISED = 3  # operations that Megatron starts for it: moe_utils.topk_routing_with_score_function
+
+
 def normalised(t: Tape, x: Tensor, name: str) -> Tensor:
     """x /= x.sum(-1), in place. Saves a copy of x and the sum."""
-    t.start(name, x)
+    t.start(name, x, started=NORMALISED if t.kernels == "megatron" else 1)
     total = t.new(f"{name}, sum", (*x.shape[:-1], 1), x.dtype)
     copy = t.new(f"{name}, before", x.shape, x.dtype)
 
@@ -355,9 +358,9 @@ def _gathered(t: Tape, s: Structure, x: Tensor, w: Weights) -> tuple[Tensor, lis
         t.send("gradients of experts", "reduce-scatter", EDP, whole, s.regathers, backward=True)
 
     def backward(g: Gradients) -> Gradients:
-        held = [m for m in t.storages if m.death == ALWAYS and m.made_by.endswith(REGATHERED)]
-        for m in held:
+        for m in t.gathered_again:
             m.death = t.clock + 1
+        t.gathered_again.clear()
         t.reduced = t.clock + 1
         buffers = _whole(t, w, "reduce-scatter input", s.regathers)
         for m in t.storages:
@@ -375,9 +378,6 @@ def _gathered(t: Tape, s: Structure, x: Tensor, w: Weights) -> tuple[Tensor, lis
     return out, gathered
 
 
-REGATHERED = "reshard experts"
-
-
 def _regathered(t: Tape, s: Structure, x: Tensor, w: Weights, gathered: list[Tensor]) -> Tensor:
     """x, when FSDP2 has freed the experts' weights; in backward it gathers them here."""
     if not s.regathers:
@@ -387,10 +387,11 @@ def _regathered(t: Tape, s: Structure, x: Tensor, w: Weights, gathered: list[Ten
     def backward(g: Gradients) -> Gradients:
         for m in _whole(t, w, "gathered again"):
             m.storage.death = ALWAYS
+            t.gathered_again.append(m.storage)
         return [g[0]]
 
     out = Tensor(x.storage, x.shape, x.dtype, False)
-    t.finish(REGATHERED, [x], out, [], backward)
+    t.finish("reshard experts", [x], out, [], backward)
     return out
 
 

@@ -42,6 +42,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
+from memcore.tape.kinds import Module
 from memcore.tape.primitives import (
     add,
     cast,
@@ -58,6 +59,14 @@ from memcore.tape.tape import Gradients, Tape, Tensor
 OWN: Shape = (B, S / CP / SEQ)  # the tokens that this rank routes
 RESULTS: Shape = (B, HEADS / TP, S / CP, V_DIM)
 EXPERT_STACK = EXPERTS / EP  # the experts of one rank
+
+# Operations that Megatron-LM starts in forward for one that is declared here:
+# megatron/core/transformer/moe, moe_utils.py (topk_routing_with_score_function),
+# token_dispatcher.py (preprocess, with its copies to the host) and
+# transformer_engine/pytorch/triton/permutation.py. Auxiliary losses are left out.
+SCATTER = 6  # weights and the routing map: zeros, scatter; zeros, int, scatter, bool
+PERMUTE = 17  # 9 of the counts of rows, 4 copies of them to the host, the map, the rows
+SORT = 2
 
 Shared = Callable[[Tape, Structure, Tensor], Tensor]
 
@@ -114,7 +123,7 @@ def router(t: Tape, s: Structure, x: Tensor, score: str) -> Tensor:
             chosen, index = top_k(t, cast(t, scores, x.dtype, "scores, cast"), "top_k")
             if s.traits.router_normalised:
                 chosen = normalised(t, chosen, "weights, normalised")
-        t.start("scatter", chosen, index)
+        t.start("scatter", chosen, index, started=SCATTER)
         out = t.new("weights of all experts", shape, x.dtype)
 
         def backward(g: Gradients) -> Gradients:
@@ -145,7 +154,7 @@ def _permuted(t: Tape, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor
     Saves where rows go (int32, 2 EXPERTS + 1 for each token). The dispatcher holds the weights and
     the routing map (bool) as its attributes.
     """
-    t.start("permute", x, weights)
+    t.start("permute", x, weights, started=PERMUTE)
     routing = t.new("routing map", weights.shape, "bool")
     row_map = t.new("row map", (*OWN, ROW_MAP), "int32")
     outs = [t.new("rows to send", ROWS, x.dtype), t.new("weights to send", (ROUTED,), x.dtype)]
@@ -209,7 +218,7 @@ def _shared_out(t: Tape, s: Structure, x: Tensor, rows: Factor) -> Tensor:
 
 def _sorted(t: Tape, rows: list[Tensor], name: str) -> list[Tensor]:
     """moe_sort_chunks_by_index: rows and what comes with them in another order. Saves its map."""
-    t.start(name, *rows)
+    t.start(name, *rows, started=SORT)
     row_map = t.new(f"{name}, row map", rows[0].shape[:1], "int32")
     outs = [t.new(f"{name}, result", of.shape, of.dtype) for of in rows]
 
@@ -228,7 +237,7 @@ def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
     w = t.parameter(f"{name}.weight", (EXPERT_STACK, into, width), narrow=t.narrow)
     rows = x.shape[0]
     flops = (2.0, (rows, width, into))
-    t.start(f"{name} grouped gemm", x, w, flops=[flops])
+    t.start(f"{name} grouped gemm", x, w, flops=[flops], module=Module.GROUPED)
     read, kept = [x], [x]
     if t.narrow:
         with t.scope(name):

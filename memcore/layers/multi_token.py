@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from memcore.layers.ops import HIDDEN, TOKENS, logits_loss, rms_norm
 from memcore.tape import fused
 from memcore.tape.dims import CP, JOINED, SEQ, TP, VOCAB, B, D, S, Shape
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import contiguous, scale, scatter
 from memcore.tape.structure import HEAD, OWN, Structure
 from memcore.tape.tape import Gradients, Tape, Tensor
@@ -35,12 +36,12 @@ def head(t: Tape, s: Structure, x: Tensor, layer: Layer) -> Tensor:
     table = _shared(t, table, lambda g: g)
     states = [rms_norm(t, x, "norm")]
     for depth in range(s.depths.count):
-        with t.scope(f"mtp.{depth}"):
+        with t.scope(f"mtp.{depth}", Part.DEPTH):
             states.append(_deeper(t, s, states[-1], table, layer))
     out, *deeper = _joined(t, states)
     weight = _shared(t, weight, lambda g: [None])  # its gradient is in the fp32 buffer by then
     for depth, state in enumerate(deeper):
-        with t.scope(f"mtp.{depth}"):
+        with t.scope(f"mtp.{depth}", Part.DEPTH):
             out = _with_loss(t, out, _loss(t, s, state, weight))
     return _loss(t, s, out, weight)
 

@@ -41,7 +41,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
-from memcore.tape.kinds import CHUNKED, EVERY, SLIDING
+from memcore.tape.kinds import CHUNKED, EVERY, SLIDING, Part
 from memcore.tape.primitives import (
     add,
     cast,
@@ -255,7 +255,7 @@ def core(t: Tape, run: Callable[[Sequence[Tensor]], Tensor], *heads: Tensor) -> 
         _passed_around(t, *heads[1:3])
         return run(heads)
 
-    with t.scope("core"):
+    with t.scope("core", Part.CORE):
         return t.checkpoint("checkpoint", shared, heads) if t.core else shared(heads)
 
 
@@ -477,7 +477,7 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
         return sequence_classifier(t, s, x, width)
     tied = s.traits.tied_embeddings
     if s.cross_entropy == "chunked":
-        with t.scope("loss"):
+        with t.scope("loss", Part.LOSS):
             labels = t.new("labels", (LABELS,), "int64")
         return fused.linear_cross_entropy(t, x, labels, width, tied)
     return logits_loss(t, s, linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied))
@@ -490,7 +490,7 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
     if s.traits.logits_softcap:
         capped = keeps_result(t, scale(t, logits, "logits / cap"), "logits tanh")
         logits = scale(t, capped, "logits, capped")
-    with t.scope("loss"):
+    with t.scope("loss", Part.LOSS):
         labels = t.new("labels", (LABELS,), "int64")
         if t.kernels == "megatron" and s.cross_entropy == "eager":
             return fused.vocabulary_cross_entropy(t, logits, labels)
@@ -508,7 +508,7 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
 
 def labelled_loss(t: Tape, logits: Tensor) -> Tensor:
     """torch.nn.CrossEntropyLoss on the logits as they are, a label for each row."""
-    with t.scope("loss"):
+    with t.scope("loss", Part.LOSS):
         labels = t.new("labels", logits.shape[:-1], "int64")
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
         loss = nll_loss(t, softmax(t, read, "log_softmax"), labels)
@@ -535,7 +535,7 @@ def classes_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
     """transformers' ForSequenceClassificationLoss: of one class the squared error of its number."""
     if not s.one_class:
         return labelled_loss(t, logits)
-    with t.scope("loss"):
+    with t.scope("loss", Part.LOSS):
         targets = t.new("labels", (B,), logits.dtype)
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
         if t.autocast:
@@ -557,7 +557,7 @@ def value_head(t: Tape, x: Tensor, width: Factor = D) -> Tensor:
     """A critic's head (transformers' ForTokenClassification with one label): one number for each
     token, and the squared error of its fp32 copy."""
     values = cast(t, linear(t, "score", x, width, ONE, bias=True), "fp32", "values (fp32)")
-    with t.scope("loss"):
+    with t.scope("loss", Part.LOSS):
         returns = t.new("returns", values.shape, "fp32")
         t.start("squared error", values, returns)
         difference = t.new("difference", values.shape, "fp32")

@@ -33,6 +33,7 @@ from memcore.tape.dims import (
     D,
     Shape,
 )
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import contiguous, heads_first, keeps_input, linear, multiply, split
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Gradients, Tape, Tensor
@@ -41,7 +42,6 @@ STATE: Shape = (SSM_HEADS / TP, SSM_DIM, SSM_STATE)  # what a layer keeps of a s
 CONVOLUTION: Shape = (CONVOLVED / TP, KEPT_TOKENS)  # and of its last tokens
 VALUES: Shape = (*TOKENS, SSM_INNER / TP)
 HEADS: Shape = (*TOKENS, SSM_HEADS / TP, SSM_DIM)
-SCAN = "scan"
 
 _TOKEN_HEADS: Shape = (*TOKENS, SSM_HEADS / TP)
 _BY_STATE: Shape = (*_TOKEN_HEADS, SSM_DIM, SSM_STATE)
@@ -111,7 +111,7 @@ def _convolved(t: Tape, x: Tensor, bias: bool) -> Tensor:
 def _scan(t: Tape, inputs: Sequence[Tensor], flops: Flops, dtype: str) -> Tensor:
     """What the state says of every token. Between the spans of a prompt stand states of `dtype`;
     the first and the last are the cache's, which a server counts."""
-    with t.scope(SCAN):
+    with t.scope("scan", Part.SCAN):
         return _kernel(t, "scan", inputs, VALUES, flops, ((B, BETWEEN, *STATE), dtype))
 
 

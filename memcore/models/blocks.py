@@ -11,6 +11,7 @@ from memcore.layers.ops import HIDDEN
 from memcore.models.families import FAMILIES, TOWERS
 from memcore.models.model import Model
 from memcore.tape.dims import of_stack
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import scatter
 from memcore.tape.structure import (
     BRIDGE,
@@ -128,13 +129,14 @@ def _tape(
     kind: LayerKind | None = None,
 ) -> Tape:
     """One block, forward and backward. `core`: backward runs the attention core again; `frozen`:
-    its own weights are not trained."""
+    its own weights are not trained; kind: of a layer, or of what leads to the main stack."""
     t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
     t.table = s.table
     t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
-    with t.scope(prefix):
+    layer = kind is not None and kind.place != BRIDGE
+    with t.scope(prefix, Part.LAYER if layer else None):
         found = run(t)
         outs = [found] if isinstance(found, Tensor) else list(found)
         t.end_forward(*outs)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memcore.kept import kept
-from memcore.layers.recurrent import CONVOLUTION, SCAN, STATE
+from memcore.layers.recurrent import CONVOLUTION, STATE
 from memcore.models import catalog
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
@@ -30,7 +30,7 @@ from memcore.tape.dims import (
     derive,
     size,
 )
-from memcore.tape.kinds import CHUNKED, SLIDING, attends, recurs
+from memcore.tape.kinds import CHUNKED, SLIDING, Part, attends, recurs
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
@@ -261,18 +261,18 @@ def _forward(
     besides = [
         e
         for e in of_layers
-        if ".core." not in e.work.name and not _scans(e) and (e.work.traffic or e.work.flops)
+        if Part.CORE not in e.work.parts and not _scans(e) and (e.work.traffic or e.work.flops)
     ]
     return (
         tuple(e for e in besides if not of_encoder(e)),
-        tuple(e for e in of_head if ".loss." not in e.work.name),
+        tuple(e for e in of_head if Part.LOSS not in e.work.parts),
         tuple(filter(_scans, of_layers)),
         tuple(e for e in besides if of_encoder(e)),
     )
 
 
 def _scans(e: Execution) -> bool:
-    return f".{SCAN}." in e.work.name
+    return Part.SCAN in e.work.parts
 
 
 @kept

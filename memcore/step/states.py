@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from memcore.kept import counted_apart, kept
 from memcore.tape.dims import DISTINCT, Number, Shape, ceil_div, share, where
+from memcore.tape.kinds import Part as Scope
 from memcore.tape.ledger import Group, Template
 from memcore.tape.quantized import parts, parts_in_8_bits
 from memcore.tape.sharding import cut_shape, flat_cut, fsdp_cut, is_shared_out
@@ -139,7 +140,7 @@ def block_states(
             )
             for p in parameters
             for kept in _of_table(p) or _states(
-                optimizer, 1 if flattened else len(p.shape), outer and ".mtp." not in p.name
+                optimizer, 1 if flattened else len(p.shape), outer and Scope.DEPTH not in p.parts
             )
         ),
         temporaries=Group.of(

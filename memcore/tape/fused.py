@@ -17,6 +17,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
+from memcore.tape.kinds import Module, Part
 from memcore.tape.quantized import scales
 from memcore.tape.structure import SEQUENCE, Narrow
 from memcore.tape.tape import Gradients, Tape, Tensor
@@ -164,10 +165,10 @@ def linear(
         rows = (B, S / CP) if column else x.shape[:-1]
         flops = (2.0, (*rows, width, into))
         _sends(t, x, (*rows, width), (*rows, into), column, row)
-        t.start("matmul", x, *weights, flops=[flops], product="mm")
+        t.start("matmul", x, *weights, flops=[flops], product="mm", module=Module.LINEAR)
         read, kept = [x], [x]
         if narrow:
-            reused = (row and t.within("att")) or x.storage.holders > 0
+            reused = (row and t.within(Part.ATTENTION)) or x.storage.holders > 0
             read, kept = narrowed(t, x, narrow, reused and not narrow.how.delayed, gathers)
         whole = gathered(t, narrow, (*rows, width), x.dtype, "gathered") if gathers else read
         out = t.new("out", (*rows, into), x.dtype)
@@ -271,7 +272,7 @@ def is_cut(f: Factor) -> bool:
 def norm(t: Tape, x: Tensor, width: Factor, mean: bool) -> Tensor:
     """Transformer Engine's RMSNorm, or with `mean` its LayerNorm: saves x and fp32 statistics."""
     weights = [t.parameter(n, (width,)) for n in (("weight", "bias") if mean else ("weight",))]
-    t.start("norm", x, *weights)
+    t.start("norm", x, *weights, module=Module.NORM)
     out = t.new("out", x.shape, x.dtype)
     stats = [t.new(n, x.shape[:-1], "fp32") for n in (("mean", "rstd") if mean else ("rstd",))]
 

@@ -2,6 +2,34 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
+from memcore.kept import counted_nowhere
+
+
+@counted_nowhere
+class Part(Enum):
+    """What a scope of a tape is, where something follows from it."""
+
+    LAYER = "layer"  # of the main stack or of a tower; not what comes before, between and behind
+    DEPTH = "depth"  # of multi-token prediction
+    ATTENTION = "attention"  # with the products before and behind its core
+    CORE = "core"  # attention from its heads to their results
+    SCAN = "scan"  # over the states of a sequence
+    LOSS = "loss"
+
+
+@counted_nowhere
+class Module(Enum):
+    """Whose kernel an operation is, where its rate or what the host starts for it depends on it:
+    FlashAttention's, or one of Transformer Engine's modules."""
+
+    ATTENTION = "attention"
+    LINEAR = "linear"
+    NORM = "norm"
+    GROUPED = "grouped linear"  # one product for each expert
+
+
 FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "sliding-nope"
 CHUNKED = "chunked"
 EVERY = "every"  # every token sees every other: an encoder

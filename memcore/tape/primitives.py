@@ -25,6 +25,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
+from memcore.tape.kinds import Module, Part
 from memcore.tape.quantized import blocks
 from memcore.tape.structure import SEQUENCE
 from memcore.tape.tape import Gradients, Tape, Tensor
@@ -163,7 +164,7 @@ def _targeted(t: Tape, name: str) -> bool:
     assert t.adapters
     if t.adapters.targets == "attention":
         return name in (*VALUES, *JOINT)
-    return t.adapters.targets == "all-linear" or t.within("att")
+    return t.adapters.targets == "all-linear" or t.within(Part.ATTENTION)
 
 
 def _with_adapter(
@@ -264,7 +265,7 @@ def scatter(t: Tape, x: Tensor) -> Tensor:
         if t.parallel:
             t.send("partial results", "all-reduce", TP, whole, x.dtype)
         return Tensor(x.storage, shape, x.dtype, x.needs_grad, x.node, x.index)
-    t.start("scatter", x)
+    t.start("scatter", x, started=6 if t.kernels == "megatron" else 1)
     t.send("partial results", "reduce-scatter", TP, whole, x.dtype)
     if x.needs_grad:
         t.send("gradients of results", "all-gather", TP, whole, x.dtype, backward=True)
@@ -592,15 +593,15 @@ def flash_attention(
     v: Tensor,
     lse: Shape,
     flops: Shape,
-    name: str,
+    attention: str,
     besides: Sequence[Tensor] = (),
 ) -> Tensor:
     """FlashAttention: saves q, k, v, out and the fp32 log-sum-exp; no scores in HBM.
 
     `flops` is the shape of one causal-free product (B x heads x S x S x head_dim); the causal mask
     skips half of it. Forward does two products, backward five (it recomputes the scores). Where v
-    has another width, one of the two and two of the five have that. `besides`: what is kept
-    too, such as a mask as PyTorch's SDPA takes it.
+    has another width, one of the two and two of the five have that. `attention`: 'flash', or 'sdpa'
+    for PyTorch's own. `besides`: what is kept too, such as a mask as SDPA takes it.
     """
     if t.autocast:
         q, k, v = (cast(t, x, "bf16", f"{n} (bf16)") for x, n in ((q, "q"), (k, "k"), (v, "v")))
@@ -609,7 +610,8 @@ def flash_attention(
     same = v.shape[-1] is q.shape[-1]
     once = [(2.0, flops)] if same else [(1.0, flops), (1.0, by_value)]
     again = [(5.0, flops)] if same else [(3.0, flops), (2.0, by_value)]
-    t.start(name, q, k, v, flops=once, product="attention" if name == "sdpa" else "")
+    product = "attention" if attention == "sdpa" else ""
+    t.start(attention, q, k, v, flops=once, product=product, module=Module.ATTENTION)
     out = t.new("out", (*q.shape[:-1], v.shape[-1]), q.dtype)
     stats = t.new("log-sum-exp", lse, "fp32")
 
@@ -617,7 +619,7 @@ def flash_attention(
         return [t.new(f"{n} grad", x.shape, x.dtype) for x, n in ((q, "q"), (k, "k"), (v, "v"))]
 
     kept = [q, k, v, out, stats, *besides]
-    t.finish(name, [q, k, v], out, kept, backward, flops=again)
+    t.finish(attention, [q, k, v], out, kept, backward, flops=again)
     return out
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from memcore.kept import counted_apart
 from memcore.tape.dims import Axis, Shape, of_stack
+from memcore.tape.kinds import Module, Part
 from memcore.tape.structure import Adapters, Narrow
 
 WEIGHTS = ("parameter", "tied")
@@ -53,6 +54,7 @@ class Storage:
     quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
     narrow    of a parameter: what of it is in 8 bits
     table     of a parameter: the gradient that it has as a table of rows
+    parts     of a parameter: as Work.parts
     """
 
     name: str
@@ -78,6 +80,7 @@ class Storage:
     quantized: str = ""
     narrow: Narrow | None = None
     table: str = "dense"
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -117,8 +120,11 @@ class Work:
     product   as Storage.product
     fusible   a compiler makes it part of a neighbour's kernel
     touched   the storages behind `traffic`, in its order
-    started   kernels that the host starts for it: none where a compiler fused it into another
+    started   operations that the host starts for it: none where a compiler fused it into another
     sources   what its results can be computed from
+    parts     what it is part of, the widest first
+    module    whose kernel it is, where that matters
+    stack     of a tower: whose dimensions it has (dims.STACKS)
     """
 
     name: str
@@ -130,6 +136,9 @@ class Work:
     started: int = 1
     touched: list[Storage] = field(default_factory=list)
     sources: list[Storage] = field(default_factory=list)
+    parts: tuple[Part, ...] = ()
+    module: Module | None = None
+    stack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +211,11 @@ class Tape:
         self.last_packed = 0  # when forward began the last operation that saves something
         self.run_again = 0  # operations that forward has run by then: what a checkpoint runs again
         self.first_unpacked = 0  # when backward began the first that reads something saved
+        self.gathered_again: list[Storage] = []  # weights of experts, in backward
         self.reduced = 0  # when the gradients of experts, a group of their own, are reduced
         self._begun = 0
         self._prefix: list[str] = []
+        self._parts: tuple[Part, ...] = ()
         self._nodes = 0
         self._current: Work | None = None
         self._computed: int | None = None
@@ -213,15 +224,16 @@ class Tape:
 
     # -- naming -------------------------------------------------------------------------------
 
-    def scope(self, name: str) -> _Scope:
-        return _Scope(self, name)
+    def scope(self, name: str, part: Part | None = None) -> _Scope:
+        """What is recorded within has this before its name, and is of this part."""
+        return _Scope(self, name, part)
 
     def _named(self, name: str) -> str:
         return ".".join((*self._prefix, name))
 
-    def within(self, word: str) -> bool:
-        """Whether a scope that has this in its name is open."""
-        return any(word in name for name in self._prefix)
+    def within(self, part: Part) -> bool:
+        """Whether a scope of this part is open."""
+        return part in self._parts
 
     # -- tensors ------------------------------------------------------------------------------
 
@@ -261,7 +273,7 @@ class Tape:
         tensor = self._tensor(name, shape, dtype, kind, needs_grad=trained)
         tensor.storage.joined = joined
         tensor.storage.trained, tensor.storage.quantized = trained, quantized
-        tensor.storage.narrow = narrow
+        tensor.storage.narrow, tensor.storage.parts = narrow, self._parts
         tensor.storage.own = adapter and bool(self.adapters and self.adapters.own)
         if not tied:
             self.parameters.append(tensor.storage)
@@ -340,6 +352,8 @@ class Tape:
         *inputs: Tensor,
         flops: Sequence[tuple[float, Shape]] = (),
         product: str = "",
+        module: Module | None = None,
+        started: int = 1,
     ) -> None:
         """Begin an operation: what is allocated until `finish` is its own traffic.
 
@@ -349,7 +363,8 @@ class Tape:
         fusible = not flops
         self._begun = self.clock
         phase = "recompute" if self.forward_end else "forward"
-        self._current = Work(self._named(name), phase, list(flops), [], product, fusible)
+        self._current = Work(self._named(name), phase, list(flops), [], product, fusible, started)
+        self._current.parts, self._current.module = self._parts, module
         self._current.sources += [x.storage for x in inputs]
         self.use(*inputs)
         for x in inputs:
@@ -368,6 +383,7 @@ class Tape:
         """End an operation: connect its outputs to the graph and keep what it saves."""
         # What has no kernel of its own is a view, which a compiler fuses too.
         fusible = self._current is None or self._current.fusible
+        module = self._current.module if self._current else None
         running = int(self._current is not None)
         self._current = None  # `start` counted what is read; from here on only lifetimes matter
         self.use(*inputs)
@@ -389,16 +405,18 @@ class Tape:
             s.saved_by.append(full)
         read = (*saved, *outputs)
 
-        scope = list(self._prefix)
+        scope, parts = list(self._prefix), self._parts
 
         def run(grads: Gradients) -> Gradients:
             self._current = Work(full, "backward", list(flops), [], fusible=fusible)
+            self._current.parts, self._current.module = parts, module
             for t in read:
                 self._touch(t.storage, t.shape, t.dtype)
             self.work.append(self._current)
-            self._prefix, outer = list(scope), self._prefix
+            outside = self._prefix, self._parts
+            self._prefix, self._parts = list(scope), parts
             result = backward(grads)
-            self._prefix, self._current = outer, None
+            (self._prefix, self._parts), self._current = outside, None
             return result
 
         self._nodes += 1
@@ -647,15 +665,20 @@ def in_stack(tape: Tape, stack: str) -> Tape:
     for w in tape.work:
         w.flops = [(n, renamed(shape)) for n, shape in w.flops]
         w.traffic = [(renamed(shape), dtype) for shape, dtype in w.traffic]
+        w.stack = stack
     return tape
 
 
 class _Scope:
-    def __init__(self, tape: Tape, name: str):
-        self.tape, self.name = tape, name
+    def __init__(self, tape: Tape, name: str, part: Part | None):
+        self.tape, self.name, self.part = tape, name, part
+        self.outside = tape._parts
 
     def __enter__(self) -> None:
         self.tape._prefix.append(self.name)
+        if self.part:
+            self.tape._parts = (*self.outside, self.part)
 
     def __exit__(self, *_: object) -> None:
         self.tape._prefix.pop()
+        self.tape._parts = self.outside

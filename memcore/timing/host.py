@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
+from memcore.report import OperationTime
 from memcore.step.step import Step
 from memcore.tape.dims import EP, EXPERTS, Number, maximum
+from memcore.tape.kinds import Module
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
-from memcore.timing.roofline import Work, works
+from memcore.timing.roofline import ATTENTION, Work, works
 
 PHASES = FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
@@ -29,30 +31,13 @@ SOURCE = (
     "memcore/timing/host.py"
 )
 
-# Operations that Megatron-LM starts for one that is declared, by the last words of its name, where
-# they are not one (forward; its backward is one): megatron/core/transformer/moe, moe_utils.py
-# (topk_routing_with_score_function), token_dispatcher.py (preprocess, with its copies to the host)
-# and transformer_engine/pytorch/triton/permutation.py. Auxiliary losses are left out.
-MEGATRON = {
-    "weights, normalised": 3,
-    "scatter": 6,  # weights and the routing map: zeros, scatter; zeros, int, scatter, bool
-    "permute": 17,  # 9 of the counts of rows, 4 copies of them to the host, the map, the rows
-    "sort by expert": 2,
-    "sort by rank": 2,
-}
-MODULES = (".matmul", ".norm", ".flash", "grouped gemm")  # of Transformer Engine
-GROUPED = "grouped gemm"  # a product for each expert: cublaslt_gemm.cu, multi_stream_cublas_gemm
-
 
 def starts(work: Work, kernels: str) -> tuple[float, float]:
     """Operations that the host starts for one run of an operation, and for each of its experts."""
-    if kernels != "megatron":
-        return float(work.started), 0.0
-    if work.name.endswith(MODULES):
+    if kernels == "megatron" and work.module:  # of Transformer Engine
         products = 2.0 if work.phase == BACKWARD else 1.0
-        return constants.MODULE.middle, products if work.name.endswith(GROUPED) else 0.0
-    leaf = work.name.rpartition(".")[2]
-    return (1.0 if work.phase == BACKWARD else float(MEGATRON.get(leaf, 1))), 0.0
+        return constants.MODULE.middle, products if work.module is Module.GROUPED else 0.0
+    return float(work.started), 0.0
 
 
 @kept
@@ -67,15 +52,15 @@ def _counted(
         runs = sum(every[i] for i in where)
         for k, n in enumerate(starts(work, kernels)):
             sums[work.phase != FORWARD][k] += runs * n
-            if is_product(work.name, work.phase, bool(work.flops)):
+            if is_product(work):
                 sums[2][k] += runs * n / 2
     return tuple((each, by_expert) for each, by_expert in sums)
 
 
-def is_product(name: str, phase: str, flops: bool) -> bool:
+def is_product(of: Work | OperationTime) -> bool:
     """Whether backward makes two products of an operation: of its input's gradient and of its
     weight's."""
-    return phase == BACKWARD and flops and not name.endswith((".flash", ".sdpa"))
+    return of.phase == BACKWARD and bool(of.flops) and of.kernel != ATTENTION
 
 
 def operations(

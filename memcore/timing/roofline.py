@@ -25,7 +25,6 @@ from memcore.tape.dims import (
     HEAD_DIM,
     KV_HEADS,
     ROUTED,
-    STACKS,
     TP,
     B,
     Number,
@@ -36,6 +35,7 @@ from memcore.tape.dims import (
     of_stack,
     where,
 )
+from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts, Terms, kept_products
 from memcore.tape.tape import Send, Tape
 from memcore.words.training import FLASH_3, LAYER, OPERATIONS, TO_END
@@ -50,7 +50,7 @@ class Work:
     kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
     moved    the bytes of that
-    started  as tape.Work.started
+    started, parts, module, stack    as in tape.Work
     """
 
     name: str
@@ -60,20 +60,21 @@ class Work:
     kernel: str
     moved: Terms
     started: int = 1
+    parts: tuple[Part, ...] = ()
+    module: Module | None = None
+    stack: str = ""
 
     @property
     def attention(self) -> bool:
         return self.kernel == ATTENTION
 
 
-# How the operations of layers are called, those of a tower too; the others are of the ends.
-OF_LAYERS = ("layers.", *(f"{stack}.layers." for stack in STACKS))
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
 
 
 def _kernel(w: tape.Work) -> str:
     """Whose rate the FLOPs of an operation are done at."""
-    if w.name.endswith((".flash", ".sdpa")):
+    if w.module is Module.ATTENTION:
         return ATTENTION
     return EIGHT_BIT if any(dtype == "fp8" for _, dtype in w.traffic) else PRODUCT
 
@@ -109,6 +110,9 @@ def works(
                     kernel,
                     Terms.of((s, n * DTYPE_BYTES[dtype]) for (s, dtype), n in counted.items()),
                     w.started,
+                    w.parts,
+                    w.module,
+                    w.stack,
                 )
                 found.setdefault(work, []).append(i)
     return tuple((work, tuple(where)) for work, where in found.items())
@@ -247,7 +251,7 @@ def flash_accesses(tensor: float, rows: int, head_dim: int, sram: int) -> float:
 def read_again(work: Work, amounts: Amounts, speed: Speed) -> Number:
     """Bytes of keys and values that are read more than once: the tiles of a head's queries that run
     at the same time find them in the L2 cache, and there are as many as multiprocessors."""
-    stack = next((s for s in STACKS if work.name.startswith(f"{s}.")), "")
+    stack = work.stack
     shapes: tuple[Shape, ...] = (HEAD_DIM,), (S / CP,), KEYS
     if stack:
         shapes = tuple(tuple(of_stack(stack, f) for f in shape) for shape in shapes)
@@ -309,6 +313,7 @@ def operation(
     times: int,
     padded: float | None = None,
     kernel: str = PRODUCT,
+    of_layers: bool = False,
 ) -> OperationTime:
     """`times` executions of one operation. `padded`: the FLOPs that it takes the time of, where
     they are more; kernel: whose rate they are done at."""
@@ -329,6 +334,8 @@ def operation(
         (each + speed.launch) * times,
         bound_by,
         times,
+        kernel,
+        of_layers,
     )
 
 
@@ -363,7 +370,9 @@ def _executions(
 def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:
     """The time of operations, in order."""
     return [
-        operation(w.name, w.phase, flops, traffic, speed, runs, padded, w.kernel)
+        operation(
+            w.name, w.phase, flops, traffic, speed, runs, padded, w.kernel, Part.LAYER in w.parts
+        )
         for (w, runs), (flops, padded, traffic) in zip(
             every, _costs(every, amounts, speed), strict=True
         )

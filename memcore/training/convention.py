@@ -10,6 +10,7 @@ from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan
 from memcore.step.step import Step
 from memcore.tape.dims import Number, derive
+from memcore.tape.kinds import Part
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER
 from memcore.tape.tape import Tape
@@ -81,7 +82,7 @@ def products(tape: Tape, amounts: Amounts) -> Number:
     return sum(
         count * amounts.real(amounts.elements(shape))
         for work in tape.work
-        if work.phase == "forward" and ".core." not in work.name
+        if work.phase == "forward" and Part.CORE not in work.parts
         for count, shape in work.flops
     )
 

@@ -43,7 +43,6 @@ from memcore.timing.communication import (
 from memcore.timing.roofline import (
     ATTENTION,
     EIGHT_BIT,
-    OF_LAYERS,
     PHASES,
     PRODUCT,
     Execution,
@@ -587,7 +586,7 @@ def _in_layers(book: Book, way: str) -> Explanation:
     operations = [
         book.at(f"time.operations.{i}.seconds")
         for i, o in enumerate(book.time.operations)
-        if o.phase in phases and o.name.startswith(OF_LAYERS)
+        if o.phase in phases and o.of_layers
     ]
     return about(f"{way.capitalize()} of all layers", "seconds", _ordered(operations))
 

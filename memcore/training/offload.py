@@ -37,7 +37,7 @@ from memcore.tape.dims import (
 )
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
 from memcore.timing.communication import NOTHING, Cover, Move
-from memcore.timing.roofline import OF_LAYERS, by_phase
+from memcore.timing.roofline import by_phase
 from memcore.words.word import DTYPE_BYTES
 
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
@@ -254,7 +254,7 @@ def moves(
         return Move(name, {piece: n}, {"pcie": over(n, rate)}, times, hidden, by, phase)
 
     moved = pieces(plan, step)
-    inner = [o for o in operations if o.name.startswith(OF_LAYERS)]
+    inner = [o for o in operations if o.of_layers]
     of = by_phase(inner)
     forward, backward = of["forward"] / batches, (of["recompute"] + of["backward"]) / batches
     found = _optimizer_moves(plan, step, amounts, cover, weights)

@@ -71,7 +71,7 @@ def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) ->
 def weight_gradients(operations: Sequence[OperationTime]) -> float:
     """Seconds in which backward computes gradients of weights: half of each product's, which has
     two. ZB-H1 does them while it would wait (Qi et al. 2023)."""
-    products = (o for o in operations if host.is_product(o.name, o.phase, o.flops > 0))
+    products = (o for o in operations if host.is_product(o))
     return sum(o.seconds for o in products) / 2
 
 

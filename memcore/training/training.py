@@ -13,6 +13,7 @@ from memcore.plan.plan import Plan
 from memcore.report import Memory, Time
 from memcore.step.step import Step
 from memcore.tape.dims import Number
+from memcore.tape.kinds import Part
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Storage
 from memcore.training.memory import Counted, by_rank, count
@@ -29,7 +30,7 @@ def predicting(plan: Plan) -> int:
         replace(structure_of(model, kernels="megatron"), depths=depths_of(plan)), kinds
     ).head
     amounts, _ = weights(model)
-    return int(sum(amounts.elements(p.shape) for p in head.parameters if ".mtp." in p.name))
+    return int(sum(amounts.elements(p.shape) for p in head.parameters if Part.DEPTH in p.parts))
 
 
 def trained(step: Step) -> list[tuple[Storage, int]]:

@@ -37,7 +37,6 @@ from memcore.timing.communication import (
 from memcore.timing.roofline import (
     ATTENTION,
     EIGHT_BIT,
-    OF_LAYERS,
     PRODUCT,
     Speed,
     by_phase,
@@ -157,7 +156,7 @@ def _communication(
         return []
     t, layers = plan.train, sum(step.grouped)
     batches = t.grad_accumulation
-    inner = [o for o in operations if o.name.startswith(OF_LAYERS)]
+    inner = [o for o in operations if o.of_layers]
     per = layers * batches
     of = by_phase(inner)
     forward = of["forward"] / per

@@ -152,6 +152,7 @@ READ = {
     ("memcore.evidence.estimators", "re.search(item['rows'], name)"),  # rows that a table names
     ("memcore.evidence.papers", "r.name.endswith(tuple(figure['rows']))"),
     ("memcore.evidence.workings", "name.partition('.')"),  # a path to a number
+    ("memcore.search.sweep", "name.partition('.')"),
 }
 # Defects: what is said in the name should be a field of its own. To be emptied, not to be added to.
 DEFECTS: set[tuple[str, str]] = {
@@ -163,32 +164,16 @@ DEFECTS: set[tuple[str, str]] = {
     ("memcore.quantity.shapes", "name.split('/')"),
     ("memcore.quantity.shapes", "name.startswith('1/')"),
     ("memcore.serving.numbers", "'cache' in o.name"),
-    ("memcore.serving.server", "'.core.' not in e.work.name"),
-    ("memcore.serving.server", "'.loss.' not in e.work.name"),
-    ("memcore.serving.server", "f'.{SCAN}.' in e.work.name"),
     ("memcore.serving.stored", "name.split('.')"),
     ("memcore.serving.stored", "p.name.endswith(_DOWN)"),
     ("memcore.serving.stored", "p.name.endswith(ends)"),
     ("memcore.serving.stored", "word in p.name"),
     ("memcore.serving.weights", "p.name.rpartition('.embed.')"),
     ("memcore.serving.weights", "p.name.rpartition('embed.')"),
-    ("memcore.step.states", "'.mtp.' not in p.name"),
     ("memcore.step.step", "'rotary cos' in r.name"),
     ("memcore.step.step", "r.name == 'causal mask'"),
     ("memcore.tape.dims", "factor.name.partition('.')"),
-    ("memcore.tape.tape", "word in name"),
-    ("memcore.timing.host", "name.endswith(('.flash', '.sdpa'))"),
-    ("memcore.timing.host", "work.name.rpartition('.')"),
-    ("memcore.timing.host", "work.name.endswith(GROUPED)"),
-    ("memcore.timing.host", "work.name.endswith(MODULES)"),
-    ("memcore.timing.roofline", "w.name.endswith(('.flash', '.sdpa'))"),
-    ("memcore.timing.roofline", "work.name.startswith(f'{s}.')"),
-    ("memcore.training.convention", "'.core.' not in work.name"),
-    ("memcore.training.numbers_of_time", "o.name.startswith(OF_LAYERS)"),
     ("memcore.training.numbers_of_time", "o.name.startswith(o.phase)"),
-    ("memcore.training.offload", "o.name.startswith(OF_LAYERS)"),
-    ("memcore.training.training", "'.mtp.' in p.name"),
-    ("memcore.training.transfers", "o.name.startswith(OF_LAYERS)"),
 }
 
 

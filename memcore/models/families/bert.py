@@ -22,7 +22,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, CP, POSITIONS, TP, TYPES, VOCAB, B, D, Q, S
-from memcore.tape.kinds import EVERY
+from memcore.tape.kinds import EVERY, Part
 from memcore.tape.primitives import (
     add,
     dropout,
@@ -99,7 +99,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    with t.scope("attention"):
+    with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("query", "key", "value"))
         q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
         k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")

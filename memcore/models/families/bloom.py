@@ -19,6 +19,7 @@ from memcore.models.config import Keys
 from memcore.models.families.family import Family, decoder_classes
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     composed,
@@ -83,7 +84,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    with t.scope("self_attention"):
+    with t.scope("self_attention", Part.ATTENTION):
         joint = linear(t, "query_key_value", x, D, QKV / TP, bias=True)
         parts = split(t, joint, [(*TOKENS, Q / TP)] * 3, sliced=True)
         q, k, v = (

@@ -8,6 +8,7 @@ from memcore.models.families import vit
 from memcore.models.families.family import HF_ONLY, Family
 from memcore.models.model import Model
 from memcore.tape.dims import ONE, PATCHES, POSITIONS, TP, B, D, Q
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     contiguous,
@@ -45,7 +46,7 @@ def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = (linear(t, n, x, D, Q / TP, bias=True) for n in ("q_proj", "k_proj", "v_proj"))
         q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
         k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")

@@ -53,6 +53,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     cast,
@@ -152,7 +153,7 @@ def _v3(k: Keys, label: str) -> Model:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         if t.kernels == "megatron":
             out = core(t, lambda heads: _core(t, s, *heads), *megatron.latent_heads(t, s, x))
             return linear(t, "o_proj", out, VALUES / TP, D, bias)

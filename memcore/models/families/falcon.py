@@ -23,6 +23,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import Family, decoder_classes
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, QKV, TP, D, Q
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     contiguous,
@@ -104,7 +105,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """All layouts of the joint projection; the 40B layout copies K and V to every head."""
-    with t.scope("self_attention"):
+    with t.scope("self_attention", Part.ATTENTION):
         joint = linear(t, "query_key_value", x, D, QKV / TP, s.traits.mlp_bias)
         if s.traits.grouped_layout:
             q = contiguous(t, split(t, joint, [QUERIES], sliced=True)[0], QUERIES, "q, every head")

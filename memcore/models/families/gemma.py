@@ -24,6 +24,7 @@ from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, 
 from memcore.models.families.llama import windowed
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, TP, D, Q
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, heads_first, linear, scale
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
@@ -100,7 +101,7 @@ def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
         q = heads_first(t, q, QUERIES, copies_grad=True)
         k = heads_first(t, k, KEYS, copies_grad=True)

@@ -7,6 +7,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import WITH_MEGATRON, Family
 from memcore.models.model import Model
 from memcore.tape.dims import CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     dropout,
@@ -60,7 +61,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = layer_norm(t, x, D, "ln_1")
-    with t.scope("attn"):
+    with t.scope("attn", Part.ATTENTION):
         joint = linear(t, "c_attn", h, D, QKV / TP, bias=True, transposed=True)
         parts = split(t, joint, [(*TOKENS, Q / TP)] * 3)
         q, k, v = (

@@ -16,6 +16,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import Family, decoder_classes
 from memcore.models.model import Model
 from memcore.tape.dims import QKV, TP, D, Q
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear, split
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
@@ -74,7 +75,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("attention"):
+    with t.scope("attention", Part.ATTENTION):
         joint = linear(t, "query_key_value", x, D, QKV / TP, bias)
         joint = heads_first(t, joint, joint.shape, copies_grad=True)
         q, k, v = split(t, joint, (QUERIES, KEYS, KEYS))

@@ -43,6 +43,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     cast,
@@ -97,7 +98,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
         q = heads_first(t, q, QUERIES, copies_grad=True)
         k = heads_first(t, k, KEYS, copies_grad=True)

@@ -28,7 +28,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import WITH_BOTH, Family, decoder_classes, heads_of, layer_kinds
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
-from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, turns
+from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Part, turns
 from memcore.tape.primitives import add, heads_first, linear, scale
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
@@ -111,7 +111,7 @@ def scaled(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     normed = s.family in ("qwen3", "qwen3_moe")
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
         if normed:  # per head, before heads and tokens change places
             q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)

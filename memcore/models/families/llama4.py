@@ -42,7 +42,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
-from memcore.tape.kinds import CHUNKED, FULL, nope, turns
+from memcore.tape.kinds import CHUNKED, FULL, Part, nope, turns
 from memcore.tape.primitives import (
     cast,
     contiguous,
@@ -127,7 +127,7 @@ def _list(k: Keys, key: str, allowed: range | tuple[int, ...]) -> list[int] | No
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias, rotary = s.traits.attention_bias, turns(kind)
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
         q = heads_first(t, q, QUERY_ROWS, copies_grad=True)
         k = heads_first(t, k, KEY_ROWS, copies_grad=True)

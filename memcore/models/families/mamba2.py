@@ -25,7 +25,7 @@ from memcore.models.families.llama import attention, embed, head, llama_like, sc
 from memcore.models.families.mixtral import granite_mixture, routing, with_experts
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import FUSED, TP, D, F
-from memcore.tape.kinds import BESIDE, FULL, RECURRENT, dense, is_dense, nope, recurs
+from memcore.tape.kinds import BESIDE, FULL, RECURRENT, Part, dense, is_dense, nope, recurs
 from memcore.tape.primitives import add, heads_first, linear, multiply, scale, split
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
@@ -146,7 +146,7 @@ def _bamba_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _half_rotated(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
         q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
         q, k = partial_rotary(t, q, k, rotary_tables(t))

@@ -19,6 +19,7 @@ from memcore.models.families.family import WITH_LIGER, Family, decoder_classes
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Q
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, heads_first, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
@@ -39,7 +40,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
         q = rms_norm_fp32_weight(t, q, "q_norm", Q / TP)
         k = rms_norm_fp32_weight(t, k, "k_norm", KV / TP)

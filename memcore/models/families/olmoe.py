@@ -19,6 +19,7 @@ from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Q
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import heads_first, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
@@ -50,7 +51,7 @@ def _config(k: Keys, label: str) -> Model:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
         q, k = rms_norm(t, q, "q_norm", Q / TP), rms_norm(t, k, "k_norm", KV / TP)
         if s.traits.attention_clipped:

@@ -15,6 +15,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import Family, decoder_classes
 from memcore.models.model import Model
 from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     dropout,
@@ -98,7 +99,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q = scale(t, linear(t, "q_proj", x, D, Q / TP, bias), "q, scaled")
         k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("k_proj", "v_proj"))
         q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")

@@ -19,7 +19,7 @@ from memcore.models.families.family import WITH_LIGER, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import KV, QKV, TP, D, Q
-from memcore.tape.kinds import SLIDING
+from memcore.tape.kinds import SLIDING, Part
 from memcore.tape.primitives import add, dropout, heads_first, linear, split
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
@@ -55,7 +55,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         joint = linear(t, "qkv_proj", x, D, QKV / TP, bias=False)
         widths = [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)]
         parts = split(t, joint, widths, sliced=True)

@@ -32,7 +32,7 @@ from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen_moe import shared_mixture, sparse
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import GATED_Q, HEAD_DIM, HEADS, KV, KV_HEADS, TP, D, Q
-from memcore.tape.kinds import dense, is_dense, recurs
+from memcore.tape.kinds import Part, dense, is_dense, recurs
 from memcore.tape.primitives import add, heads_first, keeps_result, linear, multiply, split
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
@@ -115,7 +115,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     """Queries and a gate for each from one projection; the gate's sigmoid weights the results."""
     bias = s.traits.attention_bias
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         both = linear(t, "q_proj", x, D, GATED_Q / TP, bias)
         k, v = (linear(t, name, x, D, KV / TP, bias) for name in ("k_proj", "v_proj"))
         q, gate = split(t, both, [(*TOKENS, HEADS / TP, HEAD_DIM), (*TOKENS, Q / TP)])

@@ -18,6 +18,7 @@ from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import TP, D, Q
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, dropout, heads_first, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
@@ -51,7 +52,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
         q = heads_first(t, q, QUERIES, copies_grad=True)
         k = heads_first(t, k, KEYS, copies_grad=True)

@@ -19,7 +19,7 @@ from memcore.models.families.family import WITH_MEGATRON, Family, decoder_classe
 from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import TP, D, Q
-from memcore.tape.kinds import SLIDING
+from memcore.tape.kinds import SLIDING, Part
 from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
@@ -69,7 +69,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("self_attn"):
+    with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
         q = heads_first(t, q, QUERIES, copies_grad=True)
         k = heads_first(t, k, KEYS, copies_grad=True)

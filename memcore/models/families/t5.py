@@ -33,7 +33,7 @@ from memcore.tape.dims import (
     Shape,
     of_stack,
 )
-from memcore.tape.kinds import EVERY, FULL
+from memcore.tape.kinds import EVERY, FULL, Part
 from memcore.tape.primitives import (
     add,
     cast,
@@ -210,7 +210,7 @@ def _weighed(
     t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: str, length: Factor
 ) -> tuple[Tensor, Tensor]:
     """softmax(q k + bias) v, heads joined, and the weights. The softmax is in the scores' dtype."""
-    with t.scope("core"):
+    with t.scope("core", Part.CORE):
         q, k, v = (contiguous(t, x, x.shape, "by heads") for x in (q, k, v))
         scores = scale(t, matmul(t, q, k, (B, HEADS, S, length), HEAD_DIM, "scores"), "times one")
         scores = add(t, scores, bias, "scores and bias")

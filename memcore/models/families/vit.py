@@ -20,7 +20,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import encoder, labels
 from memcore.models.model import Image, Model
 from memcore.tape.dims import CHANNELS, HEIGHT, ONE, PATCHES, POSITIONS, TP, VOCAB, WIDTH, B, D, Q
-from memcore.tape.kinds import EVERY
+from memcore.tape.kinds import EVERY, Part
 from memcore.tape.primitives import (
     add,
     cast,
@@ -130,7 +130,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    with t.scope("attention"):
+    with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("q_proj", "k_proj", "v_proj"))
         q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
         k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")

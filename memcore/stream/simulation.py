@@ -189,7 +189,7 @@ def _within(
     note = (
         f"Of {every.count:,} requests the first {found.count:,} are simulated here, in about "
         f"{steps:,.0f} steps. All would take about {each * every.count:,.0f}, which is long for a "
-        "page: `memplan simulate` takes them."
+        "page; the command memplan simulate takes them all."
     )
     return found, [note]
 

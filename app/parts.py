@@ -191,8 +191,14 @@ def _small_print(report: Report) -> None:
                 "memory.reserved_bytes",
             )
         if _whole(report):  # else the notes say what is missing, and have a place of their own
-            for note in report.notes:
+            for note in _of_training(report):
                 small(plain(note))
+
+
+def _of_training(report: Report) -> list[str]:
+    """Notes that are not about the server alone, which has a page of its own."""
+    served = serving_notes(state.plan(), report.serve) if report.serve else []
+    return [note for note in report.notes if note not in served]
 
 
 def _whole(report: Report) -> bool:

@@ -855,3 +855,14 @@ def test_two_who_ask_at_once_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert found == ["found"] * 3
     assert len(asked) == 1
     shared.STORE.forget()
+
+
+def test_what_is_said_of_the_server_stands_on_its_own_page() -> None:
+    query = {"model": "llama-3-70b"}  # nothing is left for a cache on one GPU
+    assert "nothing is left for the KV cache" not in "\n".join(
+        m.value for m in opened(query).markdown
+    )
+    served = opened(query, "serve")
+    assert "nothing is left for the KV cache" in "\n".join(
+        m.value for m in [*served.markdown, *served.error]
+    )

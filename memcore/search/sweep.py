@@ -151,7 +151,7 @@ def _at(document: Any, path: str) -> float | None:
     return document if isinstance(document, int | float) else None
 
 
-class _Swept:
+class Swept:
     """A plan, or a part of one, some of whose numbers are arrays."""
 
     def __init__(self, given: Any, arrays: Mapping[str, Number]):
@@ -162,7 +162,7 @@ class _Swept:
             return self._arrays[name]
         inner = {p[len(name) + 1 :]: a for p, a in self._arrays.items() if p.startswith(f"{name}.")}
         value = getattr(self._given, name)
-        return _Swept(value, inner) if inner else value
+        return Swept(value, inner) if inner else value
 
 
 def _cells(
@@ -199,7 +199,7 @@ def _cells(
             found[PEAK] = maximum(found[PEAK], peak_bytes(step, amounts))
     timed = [n for n in numbers if n != PEAK]
     if timed:
-        swept: Any = _Swept(plan, arrays) if arrays else plan
+        swept: Any = Swept(plan, arrays) if arrays else plan
         time = swept_time(plan, steps, amounts)
         x = Values(plan=swept, hardware=plan.accelerator, time=time)
         for number in timed:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.plan.plan import Plan, field_of, title_of, words_of
+from memcore.plan.plan import facts, field_of, field_paths, title_of
 from memcore.words.word import Word
 
 
@@ -39,29 +39,23 @@ class Field:
 def field(path: str) -> Field:
     """The field at a dotted path such as 'train.micro_batch'."""
     info: Any = field_of(path)
-    words = words_of(path)
-    extra = info.json_schema_extra or {}
+    declared = facts(path)
     return Field(
         path=path,
         title=title_of(path),
         help=info.description or "",
-        unit=extra.get("unit", ""),
-        kind=str if words else info.annotation,
+        unit=declared.unit,
+        kind=info.annotation,
         low=_limit(info.metadata, "ge", "gt"),
         high=_limit(info.metadata, "le", "lt"),
-        words=words,
+        words=declared.words,
     )
 
 
 @functools.cache
 def titles() -> dict[str, str]:
     """Every field's title by its path."""
-    found: dict[str, str] = {}
-    for name, info in Plan.model_fields.items():
-        parts = getattr(info.annotation, "model_fields", {name: info})
-        prefix = f"{name}." if parts is not None and name not in parts else ""
-        found |= {prefix + last: part.title for last, part in parts.items()}
-    return found
+    return {path: title_of(path) for path in field_paths()}
 
 
 def _limit(metadata: list[Any], *names: str) -> float | None:

@@ -10,8 +10,9 @@ import streamlit as st
 
 from app import charts, parts, state, tables, why
 from app.text import plain
+from memcore.plan.field import SAME
 from memcore.report import Memory
-from memcore.search.levers import SAME, Lever, headline
+from memcore.search.levers import Lever, headline
 
 SHOWN = 5
 # Pixels of a row, at most, and of its columns; the name takes the rest. Wider, eyes would lose it.

@@ -1,7 +1,7 @@
 """Plan: the one JSON document that a link carries, a preset is and the command line reads.
 
-Validation happens here, before any arithmetic. Each field's title, help, unit and words are data on
-the field itself, so that a form can be drawn from them.
+Validation happens here, before any arithmetic. A field is declared once, with all that a form, a
+link and the levers must know of it; the sidebar draws a group's fields in the order of this file.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic.functional_validators import AfterValidator
 
 from memcore.errors import Issue, PlanError, did_you_mean, not_text, shown
 from memcore.hardware import topology
@@ -24,7 +23,25 @@ from memcore.models.config import check_depth
 from memcore.models.families import FAMILIES, from_config
 from memcore.models.model import Model, in_json
 from memcore.models.standard import standard_config
+from memcore.plan.field import (
+    FROZEN as TRAINS_LESS,
+)
+from memcore.plan.field import (
+    HARDWARE,
+    OTHER,
+    TOP,
+    Drafted,
+    EachWord,
+    Facts,
+    Switch,
+    When,
+    choice,
+    facts_of,
+    number,
+    other,
+)
 from memcore.plan.rules import broken_rules
+from memcore.units import count_text
 from memcore.words.optimizers import OPTIMIZERS
 from memcore.words.precision import PRECISIONS, eight_bit
 from memcore.words.serving import (
@@ -52,6 +69,7 @@ from memcore.words.training import (
     GRADIENTS,
     KERNELS,
     LORA_TARGETS,
+    LOWER,
     OFFLOAD,
     OFFLOAD_ACTIVATIONS,
     OVERLAP,
@@ -63,31 +81,55 @@ from memcore.words.word import Word
 VERSION = 1
 
 
-class _Words:
-    """Marks a field whose values are the words of one policy table; checks and suggests."""
+# Values that a slider stops at.
+BATCHES = (
+    *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256),
+    *(384, 512, 768, 1024),
+)
+SEQUENCE_LENGTHS = (
+    *(128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576),
+    *(32_768, 49_152, 65_536, 98_304, 131_072, 196_608, 262_144, 524_288, 1_048_576),
+)
+TOKENS = (
+    *(10**6, 10**7, 10**8, 10**9, 2 * 10**9, 5 * 10**9, 10**10, 3 * 10**10, 10**11, 3 * 10**11),
+    *(10**12, 2 * 10**12, 5 * 10**12, 10**13, 15 * 10**12, 3 * 10**13),
+)
+RANKS = (1, 2, 4, 8, 16, 32, 64)
 
-    def __init__(self, table: Mapping[str, Word]):
-        self.table = table
 
-    def __call__(self, value: str) -> str:
-        if value not in self.table:
-            raise ValueError(f"{shown(value)} is not known; {did_you_mean(value, self.table)}")
-        return value
+# --- when a field has a meaning: what of the drafted plan, or of its model, gives it one ----------
 
 
-def _words(table: Mapping[str, Any]) -> Any:
-    words = _Words(table)
-    return Annotated[str, AfterValidator(words), words]
+def _is(path: str, *values: Any) -> When:
+    return lambda drafted, model: drafted(path) in values
 
 
-def _field(default: Any, title: str, help: str, unit: str = "", **limits: Any) -> Any:
-    return Field(
-        default=default,
-        title=title,
-        description=help,
-        json_schema_extra={"unit": unit} if unit else None,
-        **limits,
-    )
+def _not(path: str, value: Any) -> When:
+    return lambda drafted, model: drafted(path) != value
+
+
+def _deepspeed(drafted: Drafted, model: Model) -> bool:
+    return bool(drafted("train.framework") == "deepspeed")
+
+
+def _zero_3(drafted: Drafted, model: Model) -> bool:
+    return _deepspeed(drafted, model) and drafted("train.zero") == 3
+
+
+def _image(drafted: Drafted, model: Model) -> bool:
+    return bool(model.tower and model.tower.image)
+
+
+def _encoder(drafted: Drafted, model: Model) -> bool:
+    return bool(model.tower and not model.tower.image)
+
+
+def _experts(drafted: Drafted, model: Model) -> bool:
+    return bool(model.experts)
+
+
+def _states(drafted: Drafted, model: Model) -> bool:
+    return bool(model.recurrence)
 
 
 class _Part(BaseModel):
@@ -95,37 +137,106 @@ class _Part(BaseModel):
 
 
 class Cluster(_Part):
-    gpu: str | Accelerator = _field("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
-    gpus: int = _field(8, "GPUs", "Accelerators in all.", ge=1, le=1_000_000)
-    gpus_per_node: int = _field(
-        0, "GPUs per node", "Accelerators in one host. 0: as many as the node has.", ge=0, le=1_000
+    gpu: str | Accelerator = other("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
+    gpus: int = number(
+        8, "GPUs", "Accelerators in all.", ge=1, le=1_000_000, key="gpus", group=HARDWARE
     )
-    node: str | Node | None = _field(
+    gpus_per_node: int = number(
+        0,
+        "GPUs per node",
+        "Accelerators in one host. 0: as many as the node has.",
+        ge=0,
+        le=1_000,
+        key="pernode",
+        group=HARDWARE,
+    )
+    node: str | Node | None = other(
         None, "Node", "Host preset: DRAM, PCIe, NVMe, network. Default: the GPU's usual host."
     )
 
 
 class Parallel(_Part):
-    tp: int = _field(1, "Tensor parallel", "Ranks that share each layer.", ge=1, le=1024)
-    pp: int = _field(1, "Pipeline parallel", "Stages that share the layers.", ge=1, le=1024)
-    cp: int = _field(1, "Context parallel", "Ranks that share a sequence.", ge=1, le=1024)
-    ep: int = _field(
+    tp: int = number(
+        1,
+        "Tensor parallel",
+        "Ranks that share each layer.",
+        ge=1,
+        le=1024,
+        key="tp",
+        group="Parallelism",
+        steps=RANKS,
+    )
+    pp: int = number(
+        1,
+        "Pipeline parallel",
+        "Stages that share the layers.",
+        ge=1,
+        le=1024,
+        key="pp",
+        group="Parallelism",
+        steps=RANKS,
+    )
+    cp: int = number(
+        1,
+        "Context parallel",
+        "Ranks that share a sequence.",
+        ge=1,
+        le=1024,
+        key="cp",
+        group="Parallelism",
+        steps=RANKS,
+    )
+    ep: int = number(
         1,
         "Expert parallel",
         "Ranks that share the experts out, whole: as Megatron-Core does, or under FSDP2 as "
         "transformers' all-to-all.",
         ge=1,
         le=1024,
+        key="ep",
+        group="Parallelism",
+        steps=RANKS,
     )
-    etp: int = _field(
+    etp: int = number(
         1,
         "Expert tensor parallel",
         "Ranks that share each expert, under Megatron, whose own default is as many as share a "
         "layer.",
         ge=1,
         le=1024,
+        key="etp",
+        group="Parallelism",
+        when=_experts,
+        steps=RANKS,
     )
-    shard_group: int = _field(
+    sequence_parallel: bool = other(
+        False,
+        "Sequence parallel",
+        "Cut norms and residuals over tensor ranks too.",
+        key="sp",
+        group="Parallelism",
+        lever=Switch(True),
+    )
+    schedule: str = choice(
+        SCHEDULES,
+        "1f1b",
+        "Pipeline schedule",
+        "In which order micro-batches pass through the stages.",
+        key="sched",
+        group="Parallelism",
+        lever=EachWord(),
+    )
+    virtual_stages: int = number(
+        1,
+        "Virtual stages",
+        "Model chunks per pipeline rank.",
+        ge=1,
+        le=128,
+        key="vs",
+        group="Parallelism",
+        lever=Switch(1),
+    )
+    shard_group: int = number(
         0,
         "Shard group",
         "FSDP2: ranks that share each parameter, between which groups replicate it (hybrid "
@@ -133,153 +244,296 @@ class Parallel(_Part):
         "ranks",
         ge=0,
         le=1_000_000,
-    )
-    sequence_parallel: bool = _field(
-        False, "Sequence parallel", "Cut norms and residuals over tensor ranks too."
-    )
-    virtual_stages: int = _field(
-        1, "Virtual stages", "Model chunks per pipeline rank.", ge=1, le=128
-    )
-    schedule: _words(SCHEDULES) = _field(  # type: ignore[valid-type]
-        "1f1b", "Pipeline schedule", "In which order micro-batches pass through the stages."
+        key="hsdp",
+        group="Parallelism",
+        lever=Switch(0),
     )
 
 
 class Train(_Part):
-    micro_batch: int = _field(
-        1, "Micro-batch", "Sequences per GPU in one forward.", "sequences", ge=1, le=65_536
+    micro_batch: int = number(
+        1,
+        "Micro-batch",
+        "Sequences per GPU in one forward.",
+        "sequences",
+        ge=1,
+        le=65_536,
+        key="mb",
+        group=TOP,
+        steps=BATCHES,
     )
-    seq_len: int = _field(
-        4096, "Sequence length", "Tokens per sequence.", "tokens", ge=1, le=16_777_216
-    )
-    target_len: int = _field(
-        128,
-        "Target length",
-        "Tokens per sequence of the decoder, where an encoder reads the others.",
+    seq_len: int = number(
+        4096,
+        "Sequence length",
+        "Tokens per sequence.",
         "tokens",
         ge=1,
         le=16_777_216,
+        key="seq",
+        group=TOP,
+        steps=SEQUENCE_LENGTHS,
     )
-    images: int = _field(
-        1,
-        "Images per sequence",
-        "That a vision-language model reads; their tokens are part of the sequence.",
-        ge=0,
-        le=1_000,
+    precision: str = choice(
+        PRECISIONS,
+        "bf16-mixed",
+        "Precision",
+        "Which dtype each copy of a weight has.",
+        key="prec",
+        group=TOP,
+        slider=True,
+        lever=EachWord(OTHER),
     )
-    grad_accumulation: int = _field(
-        1, "Gradient accumulation", "Micro-batches per optimizer step.", ge=1, le=1_000_000
+    checkpointing: str = choice(
+        CHECKPOINTING,
+        "full",
+        "Checkpointing",
+        "Which activations are recomputed instead of kept.",
+        key="ckpt",
+        group=TOP,
+        slider=True,
+        lever=EachWord(),
     )
-    gradients: _words(GRADIENTS) = _field(  # type: ignore[valid-type]
-        "freed", "Gradients", "Whether gradients stay allocated between optimizer steps."
-    )
-    framework: _words(FRAMEWORKS) = _field(  # type: ignore[valid-type]
-        "fsdp2", "Framework", "Who owns the training states, and which buffers live around them."
-    )
-    zero: int = _field(
+    zero: int = number(
         3,
         "ZeRO stage",
         "What is sharded over data-parallel GPUs: 1 optimizer states, 2 gradients too, "
         "3 parameters too.",
         ge=0,
         le=3,
+        key="zero",
+        group=TOP,
     )
-    overlap_comm: _words(OVERLAP) = _field(  # type: ignore[valid-type]
-        "auto", "overlap_comm", "DeepSpeed: whether reduction overlaps backward."
+    images: int = number(
+        1,
+        "Images per sequence",
+        "That a vision-language model reads; their tokens are part of the sequence.",
+        ge=0,
+        le=1_000,
+        key="imgs",
+        group="Training details",
+        when=_image,
     )
-    reduce_bucket_size: int = _field(
+    target_len: int = number(
+        128,
+        "Target length",
+        "Tokens per sequence of the decoder, where an encoder reads the others.",
+        "tokens",
+        ge=1,
+        le=16_777_216,
+        key="tgt",
+        group="Training details",
+        when=_encoder,
+    )
+    grad_accumulation: int = number(
+        1,
+        "Gradient accumulation",
+        "Micro-batches per optimizer step.",
+        ge=1,
+        le=1_000_000,
+        key="accum",
+        group="Training details",
+    )
+    gradients: str = choice(
+        GRADIENTS,
+        "freed",
+        "Gradients",
+        "Whether gradients stay allocated between optimizer steps.",
+        key="grads",
+        group="Training details",
+        lever=Switch("freed"),
+    )
+    framework: str = choice(
+        FRAMEWORKS,
+        "fsdp2",
+        "Framework",
+        "Who owns the training states, and which buffers live around them.",
+        key="fw",
+        group="Training details",
+    )
+    optimizer: str = choice(
+        OPTIMIZERS,
+        "adamw",
+        "Optimizer",
+        "What is kept per parameter between steps.",
+        key="opt",
+        group="Training details",
+    )
+    overlap_comm: str = choice(
+        OVERLAP,
+        "auto",
+        "overlap_comm",
+        "DeepSpeed: whether reduction overlaps backward.",
+        key="overlap",
+        group="Training details",
+        when=_deepspeed,
+    )
+    reduce_bucket_size: int = number(
         500_000_000,
         "reduce_bucket_size",
         "DeepSpeed: gradients reduced at a time.",
         "elements",
         ge=1,
         le=10**12,
+        key="bucket",
+        group="Training details",
+        when=_deepspeed,
     )
-    stage3_max_live_parameters: int = _field(
+    stage3_max_live_parameters: int = number(
         1_000_000_000,
         "stage3_max_live_parameters",
         "DeepSpeed, ZeRO 3: weights gathered at once before prefetching waits.",
         "elements",
         ge=0,
         le=10**12,
+        key="live",
+        group="Training details",
+        when=_zero_3,
     )
-    stage3_max_reuse_distance: int = _field(
+    stage3_max_reuse_distance: int = number(
         1_000_000_000,
         "stage3_max_reuse_distance",
         "DeepSpeed, ZeRO 3: weights that are used again within so many others stay gathered.",
         "elements",
         ge=0,
         le=10**12,
+        key="reuse",
+        group="Training details",
+        when=_zero_3,
     )
-    stage3_prefetch_bucket_size: int = _field(
+    stage3_prefetch_bucket_size: int = number(
         50_000_000,
         "stage3_prefetch_bucket_size",
         "DeepSpeed, ZeRO 3: weights gathered ahead in one go.",
         "elements",
         ge=0,
         le=10**12,
+        key="prefetch",
+        group="Training details",
+        when=_zero_3,
     )
-    stage3_param_persistence_threshold: int = _field(
+    stage3_param_persistence_threshold: int = number(
         100_000,
         "stage3_param_persistence_threshold",
         "DeepSpeed, ZeRO 3: tensors of at most so many weights stay gathered for good.",
         "elements",
         ge=0,
         le=10**12,
+        key="persist",
+        group="Training details",
+        when=_zero_3,
     )
-    sub_group_size: int = _field(
+    sub_group_size: int = number(
         1_000_000_000,
         "sub_group_size",
         "DeepSpeed, ZeRO 3: weights that the optimizer steps at a time.",
         "elements",
         ge=1,
         le=10**12,
+        key="subgroup",
+        group="Training details",
+        when=_zero_3,
     )
-    adapter: _words(ADAPTERS) = _field(  # type: ignore[valid-type]
-        "none", "Adapter", "Whether small adapters are trained in place of the model's weights."
+    kernels: str = choice(
+        KERNELS,
+        "hf",
+        "Kernels",
+        "Whose layer code runs; it decides which tensors are saved.",
+        key="kernels",
+        group="Training details",
+        lever=EachWord(),
     )
-    lora_rank: int = _field(16, "LoRA rank", "Width of each adapter.", ge=1, le=65_536)
-    lora_targets: _words(LORA_TARGETS) = _field(  # type: ignore[valid-type]
-        "attention", "LoRA targets", "Which linear layers have an adapter."
+    attention: str = choice(
+        ATTENTION,
+        "flash",
+        "Attention",
+        "Which attention kernel runs.",
+        key="attn",
+        group="Training details",
+        lever=EachWord(),
     )
-    lora_dropout: float = _field(
-        0.0, "LoRA dropout", "Before each adapter; above zero its mask is kept.", ge=0, le=1
+    cross_entropy: str = choice(
+        CROSS_ENTROPY,
+        "eager",
+        "Cross-entropy",
+        "Whether fp32 logits exist.",
+        key="loss",
+        group="Training details",
+        lever=EachWord(),
     )
-    adapter_dtype: _words(ADAPTER_DTYPES) = _field(  # type: ignore[valid-type]
-        "fp32", "Adapter dtype", "Of the adapters' weights, gradients and moments."
+    ema: str = choice(
+        AVERAGES,
+        "none",
+        "EMA weights",
+        "Whether a moving average of the weights is kept besides.",
+        key="ema",
+        group="Training details",
+        lever=EachWord(OTHER),
     )
-    frozen: _words(UNTRAINED) = _field(  # type: ignore[valid-type]
-        "none", "Frozen", "Which of the model's weights are not trained."
+    embedding_gradient: str = choice(
+        EMBEDDING_GRADIENTS,
+        "dense",
+        "Embedding gradient",
+        "Of the token embedding, and the optimizer that takes it.",
+        key="embgrad",
+        group="Training details",
+        lever=EachWord(OTHER),
     )
-    trained_layers: int = _field(
+    frozen: str = choice(
+        UNTRAINED,
+        "none",
+        "Frozen",
+        "Which of the model's weights are not trained.",
+        key="frozen",
+        group="Training details",
+        lever=EachWord(TRAINS_LESS),
+    )
+    trained_layers: int = number(
         1,
         "Trained layers",
         "Of all layers the last so many are trained, where the lower ones are frozen.",
         "layers",
         ge=0,
         le=100_000,
+        key="trained",
+        group="Training details",
+        when=_is("train.frozen", LOWER),
     )
-    embedding_gradient: _words(EMBEDDING_GRADIENTS) = _field(  # type: ignore[valid-type]
-        "dense", "Embedding gradient", "Of the token embedding, and the optimizer that takes it."
-    )
-    ema: _words(AVERAGES) = _field(  # type: ignore[valid-type]
-        "none", "EMA weights", "Whether a moving average of the weights is kept besides."
-    )
-    precision: _words(PRECISIONS) = _field(  # type: ignore[valid-type]
-        "bf16-mixed", "Precision", "Which dtype each copy of a weight has."
-    )
-    optimizer: _words(OPTIMIZERS) = _field(  # type: ignore[valid-type]
-        "adamw", "Optimizer", "What is kept per parameter between steps."
-    )
-    imbalance: float = _field(
-        1.0,
-        "Expert imbalance",
-        "Rows that come to the fullest expert-parallel rank, over the mean; 1 is balanced. No rank "
-        "gets more than all rows.",
+    checkpoint_every: int = number(
+        1,
+        "Checkpoint every",
+        "Of so many layers one is checkpointed, the last of them; the others keep everything.",
+        "layers",
         ge=1,
-        le=1000,
+        le=1_000,
+        key="ckptn",
+        group="Training details",
     )
-    mtp_layers: int = _field(
+    early_stop: str = choice(
+        EARLY_STOP,
+        "auto",
+        "Early stop",
+        "Whether a checkpointed layer runs again only as far as it must.",
+        key="estop",
+        group="Training details",
+    )
+    adapter: str = choice(
+        ADAPTERS,
+        "none",
+        "Adapter",
+        "Whether small adapters are trained in place of the model's weights.",
+        key="adapter",
+        group="Training details",
+    )
+    allocator: str = choice(
+        ALLOCATORS,
+        "expandable",
+        "Allocator",
+        "How PyTorch's caching allocator takes memory from the GPU.",
+        key="alloc",
+        group="Training details",
+        lever=Switch("expandable"),
+    )
+    mtp_layers: int = number(
         0,
         "Multi-token prediction",
         "Layers behind the last that each predict a token further, as Megatron-Core runs them on "
@@ -287,87 +541,156 @@ class Train(_Part):
         "layers",
         ge=0,
         le=8,
+        key="mtp",
+        group="Training details",
+        when=_is("train.framework", "megatron"),
     )
-    checkpointing: _words(CHECKPOINTING) = _field(  # type: ignore[valid-type]
-        "full", "Checkpointing", "Which activations are recomputed instead of kept."
+    lora_targets: str = choice(
+        LORA_TARGETS,
+        "attention",
+        "LoRA targets",
+        "Which linear layers have an adapter.",
+        key="targets",
+        group="Training details",
+        when=_not("train.adapter", "none"),
     )
-    checkpoint_every: int = _field(
-        1,
-        "Checkpoint every",
-        "Of so many layers one is checkpointed, the last of them; the others keep everything.",
-        "layers",
+    lora_rank: int = number(
+        16,
+        "LoRA rank",
+        "Width of each adapter.",
         ge=1,
-        le=1_000,
+        le=65_536,
+        key="rank",
+        group="Training details",
+        when=_not("train.adapter", "none"),
     )
-    allocator: _words(ALLOCATORS) = _field(  # type: ignore[valid-type]
-        "expandable", "Allocator", "How PyTorch's caching allocator takes memory from the GPU."
+    lora_dropout: float = number(
+        0.0,
+        "LoRA dropout",
+        "Before each adapter; above zero its mask is kept.",
+        ge=0,
+        le=1,
+        key="loradrop",
+        group="Training details",
+        when=_not("train.adapter", "none"),
     )
-    early_stop: _words(EARLY_STOP) = _field(  # type: ignore[valid-type]
-        "auto", "Early stop", "Whether a checkpointed layer runs again only as far as it must."
+    adapter_dtype: str = choice(
+        ADAPTER_DTYPES,
+        "fp32",
+        "Adapter dtype",
+        "Of the adapters' weights, gradients and moments.",
+        key="adtype",
+        group="Training details",
+        when=_not("train.adapter", "none"),
     )
-    kernels: _words(KERNELS) = _field(  # type: ignore[valid-type]
-        "hf", "Kernels", "Whose layer code runs; it decides which tensors are saved."
+    imbalance: float = number(
+        1.0,
+        "Expert imbalance",
+        "Rows that come to the fullest expert-parallel rank, over the mean; 1 is balanced. No rank "
+        "gets more than all rows.",
+        ge=1,
+        le=1000,
+        key="imb",
+        group="Parallelism",
+        after="parallel.etp",
+        when=_experts,
     )
-    attention: _words(ATTENTION) = _field(  # type: ignore[valid-type]
-        "flash", "Attention", "Which attention kernel runs."
+    offload_optimizer: str = choice(
+        OFFLOAD,
+        "none",
+        "Offload optimizer",
+        "Where the optimizer states live.",
+        key="offopt",
+        group="Offload",
+        lever=EachWord(),
     )
-    cross_entropy: _words(CROSS_ENTROPY) = _field(  # type: ignore[valid-type]
-        "eager", "Cross-entropy", "Whether fp32 logits exist."
+    offload_parameters: str = choice(
+        OFFLOAD,
+        "none",
+        "Offload parameters",
+        "Where the parameters live.",
+        key="offpar",
+        group="Offload",
+        lever=EachWord(),
     )
-    offload_optimizer: _words(OFFLOAD) = _field(  # type: ignore[valid-type]
-        "none", "Offload optimizer", "Where the optimizer states live."
+    offload_activations: str = choice(
+        OFFLOAD_ACTIVATIONS,
+        "none",
+        "Offload activations",
+        "Where saved activations live.",
+        key="offact",
+        group="Offload",
+        lever=EachWord(),
     )
-    offload_parameters: _words(OFFLOAD) = _field(  # type: ignore[valid-type]
-        "none", "Offload parameters", "Where the parameters live."
-    )
-    offload_activations: _words(OFFLOAD_ACTIVATIONS) = _field(  # type: ignore[valid-type]
-        "none", "Offload activations", "Where saved activations live."
-    )
-    offload_optimizer_buffers: int = _field(
+    offload_optimizer_buffers: int = number(
         4,
         "Optimizer buffers",
         "DeepSpeed on NVMe: pinned buffers of a sub-group that states are swapped through "
         "(offload_optimizer.buffer_count).",
         ge=1,
         le=1_000,
+        key="optbufs",
+        group="Offload",
+        when=_is("train.offload_optimizer", "nvme"),
     )
-    offload_param_buffers: int = _field(
+    offload_param_buffers: int = number(
         5,
         "Parameter buffers",
         "DeepSpeed on NVMe: pinned buffers that weights are swapped through "
         "(offload_param.buffer_count).",
         ge=1,
         le=1_000,
+        key="parbufs",
+        group="Offload",
+        when=_is("train.offload_parameters", "nvme"),
     )
-    offload_param_buffer_size: int = _field(
+    offload_param_buffer_size: int = number(
         100_000_000,
         "Parameter buffer size",
         "DeepSpeed on NVMe: of one such buffer (offload_param.buffer_size).",
         "elements",
         ge=1,
         le=10**12,
+        key="parbuf",
+        group="Offload",
+        when=_is("train.offload_parameters", "nvme"),
     )
-    offload_param_max_in_cpu: int = _field(
+    offload_param_max_in_cpu: int = number(
         1_000_000_000,
         "Parameters kept in DRAM",
         "DeepSpeed on NVMe: weights of each GPU that stay in DRAM (offload_param.max_in_cpu).",
         "elements",
         ge=0,
         le=10**12,
+        key="parincpu",
+        group="Offload",
+        when=_is("train.offload_parameters", "nvme"),
     )
-    loader_workers: int = _field(
-        0, "Loader workers", "Processes of each GPU's DataLoader (num_workers).", ge=0, le=1_000
+    loader_workers: int = number(
+        0,
+        "Loader workers",
+        "Processes of each GPU's DataLoader (num_workers).",
+        ge=0,
+        le=1_000,
+        key="workers",
+        group="Offload",
     )
-    loader_prefetch: int = _field(
+    loader_prefetch: int = number(
         2,
         "Loader prefetch",
         "Batches that each worker fetches ahead (prefetch_factor).",
         "batches",
         ge=1,
         le=10_000,
+        key="ahead",
+        group="Offload",
     )
-    loader_pin_memory: bool = _field(
-        False, "Loader pins memory", "Batches are copied to page-locked memory (pin_memory)."
+    loader_pin_memory: bool = other(
+        False,
+        "Loader pins memory",
+        "Batches are copied to page-locked memory (pin_memory).",
+        key="pinmem",
+        group="Offload",
     )
 
 
@@ -377,118 +700,108 @@ _DRAFTS = {"none": Word("None", "Guessed from the text, by n-grams.")} | {
 
 
 class Serve(_Part):
-    tp: int = _field(
+    tp: int = number(
         0,
         "Tensor parallel, serving",
         "Ranks of a replica that share each layer. 0: as many as in training.",
         ge=0,
         le=1024,
+        key="stp",
+        group="Serving",
+        steps=(0, *RANKS),
     )
-    pp: int = _field(
+    pp: int = number(
         0,
         "Pipeline parallel, serving",
         "Stages of a replica that share the layers. 0: as many as in training.",
         ge=0,
         le=1024,
+        key="spp",
+        group="Serving",
+        steps=(0, *RANKS),
     )
-    weight_dtype: _words(SERVED_DTYPES) = _field(  # type: ignore[valid-type]
-        "auto", "Weight dtype", "How weights are stored for inference."
+    weight_dtype: str = choice(
+        SERVED_DTYPES,
+        "auto",
+        "Weight dtype",
+        "How weights are stored for inference.",
+        key="wdtype",
+        group="Serving",
     )
-    kv_dtype: _words(KV_DTYPES) = _field(  # type: ignore[valid-type]
-        "bf16", "KV dtype", "How keys and values are cached."
+    kv_dtype: str = choice(
+        KV_DTYPES,
+        "bf16",
+        "KV dtype",
+        "How keys and values are cached.",
+        key="kvdtype",
+        group="Serving",
     )
-    state_dtype: _words(STATE_DTYPES) = _field(  # type: ignore[valid-type]
+    kv_cache: str = choice(
+        KV_CACHES,
+        "paged",
+        "KV cache",
+        "How cache memory is handed to sequences.",
+        key="kvcache",
+        group="Serving",
+    )
+    concurrency: int = number(
+        64,
+        "Concurrency",
+        "Sequences served at once.",
+        ge=1,
+        le=1_000_000,
+        key="conc",
+        group="Serving",
+    )
+    state_dtype: str = choice(
+        STATE_DTYPES,
         "auto",
         "State dtype",
         "Of what state space models and linear attention keep of a sequence in vLLM.",
+        key="state",
+        group="Serving",
+        when=_states,
     )
-    kv_cache: _words(KV_CACHES) = _field(  # type: ignore[valid-type]
-        "paged", "KV cache", "How cache memory is handed to sequences."
+    prompt_len: int = number(
+        1024,
+        "Prompt length",
+        "Tokens in a prompt.",
+        "tokens",
+        ge=1,
+        le=16_777_216,
+        key="prompt",
+        group="Serving",
     )
-    concurrency: int = _field(64, "Concurrency", "Sequences served at once.", ge=1, le=1_000_000)
-    prompt_len: int = _field(
-        1024, "Prompt length", "Tokens in a prompt.", "tokens", ge=1, le=16_777_216
+    output_len: int = number(
+        256,
+        "Output length",
+        "Tokens generated.",
+        "tokens",
+        ge=1,
+        le=16_777_216,
+        key="output",
+        group="Serving",
     )
-    output_len: int = _field(
-        256, "Output length", "Tokens generated.", "tokens", ge=1, le=16_777_216
-    )
-    images: int = _field(
+    images: int = number(
         1,
         "Images per prompt",
         "Of a model that reads images; their tokens are part of the prompt.",
         ge=0,
         le=4096,
+        key="simgs",
+        group="Serving",
+        when=_image,
     )
-    block_size: int = _field(16, "Block size", "Tokens in one page of the cache.", ge=1, le=65_536)
-    memory_utilization: float = _field(
-        0.9, "Memory utilization", "Share of the GPU that the server may use.", gt=0, le=1
-    )
-    max_batched_tokens: int = _field(
-        8192,
-        "Batched tokens",
-        "Most tokens in one forward; decides the activation peak.",
-        "tokens",
+    block_size: int = number(
+        16,
+        "Block size",
+        "Tokens in one page of the cache.",
         ge=1,
-        le=16_777_216,
+        le=65_536,
+        key="block",
+        group="Serving",
     )
-    runtime: _words(RUNTIMES) = _field(  # type: ignore[valid-type]
-        "graphs", "Runtime", "What starts the kernels; it decides what lies between them."
-    )
-    prefill: _words(PREFILLS) = _field(  # type: ignore[valid-type]
-        "whole", "Prefill", "How prompts are read while other sequences generate."
-    )
-    draft_tokens: int = _field(
-        0,
-        "Draft tokens",
-        "Speculative decoding: tokens guessed for each step; 0 is none.",
-        "tokens",
-        ge=0,
-        le=64,
-    )
-    draft_acceptance: float = _field(
-        0.7, "Draft acceptance", "How often a guessed token is right.", ge=0, le=1
-    )
-    draft_model: _words(_DRAFTS) = _field(  # type: ignore[valid-type]
-        "none", "Draft model", "Who guesses; none: the text itself, which costs nothing."
-    )
-    offload_weights: float = _field(
-        0.0,
-        "Weights on the host",
-        "Of each GPU's weights; read over PCIe in every forward (vLLM's cpu_offload_gb).",
-        "GiB",
-        ge=0,
-        le=10_000,
-    )
-    offload_kv: _words(SERVE_OFFLOAD) = _field(  # type: ignore[valid-type]
-        "none", "KV cache offload", "Where keys and values live."
-    )
-    arrivals: _words(ARRIVALS) = _field(  # type: ignore[valid-type]
-        "poisson", "Arrivals", "When the requests of the simulated stream come."
-    )
-    arrival_rate: float = _field(
-        12.0, "Arrival rate", "Of one replica.", "requests/s", ge=0.001, le=1_000_000
-    )
-    requests: int = _field(1000, "Requests", "How many the simulated stream has.", ge=1, le=20_000)
-    lengths: _words(LENGTHS) = _field(  # type: ignore[valid-type]
-        "lognormal",
-        "Lengths",
-        "How prompts and outputs of the stream differ; prompt and output length are the means.",
-    )
-    prompt_cv: float = _field(
-        1.0, "Prompt variation", "Standard deviation over mean of the prompts.", ge=0, le=10
-    )
-    output_cv: float = _field(
-        1.0, "Output variation", "Standard deviation over mean of the outputs.", ge=0, le=10
-    )
-    shared_prefix: int = _field(
-        0,
-        "Shared prefix",
-        "The first tokens of every prompt that are the same for all: a system prompt.",
-        "tokens",
-        ge=0,
-        le=16_777_216,
-    )
-    max_seq_len: int = _field(
+    max_seq_len: int = number(
         0,
         "Longest sequence",
         "Prompt and output that the server lets in; a contiguous cache reserves as much for each "
@@ -496,70 +809,296 @@ class Serve(_Part):
         "tokens",
         ge=0,
         le=16_777_216,
+        key="maxlen",
+        group="Serving",
     )
-    target_ttft: float = _field(
+    memory_utilization: float = number(
+        0.9,
+        "Memory utilization",
+        "Share of the GPU that the server may use.",
+        gt=0,
+        le=1,
+        key="memutil",
+        group="Serving",
+    )
+    max_batched_tokens: int = number(
+        8192,
+        "Batched tokens",
+        "Most tokens in one forward; decides the activation peak.",
+        "tokens",
+        ge=1,
+        le=16_777_216,
+        key="batched",
+        group="Serving",
+    )
+    runtime: str = choice(
+        RUNTIMES,
+        "graphs",
+        "Runtime",
+        "What starts the kernels; it decides what lies between them.",
+        key="runtime",
+        group="Serving",
+    )
+    prefill: str = choice(
+        PREFILLS,
+        "whole",
+        "Prefill",
+        "How prompts are read while other sequences generate.",
+        key="prefill",
+        group="Serving",
+    )
+    draft_tokens: int = number(
+        0,
+        "Draft tokens",
+        "Speculative decoding: tokens guessed for each step; 0 is none.",
+        "tokens",
+        ge=0,
+        le=64,
+        key="draft",
+        group="Serving",
+    )
+    draft_model: str = choice(
+        _DRAFTS,
+        "none",
+        "Draft model",
+        "Who guesses; none: the text itself, which costs nothing.",
+        key="drafter",
+        group="Serving",
+        when=_not("serve.draft_tokens", 0),
+    )
+    draft_acceptance: float = number(
+        0.7,
+        "Draft acceptance",
+        "How often a guessed token is right.",
+        ge=0,
+        le=1,
+        key="accept",
+        group="Serving",
+        when=_not("serve.draft_tokens", 0),
+    )
+    offload_weights: float = number(
+        0.0,
+        "Weights on the host",
+        "Of each GPU's weights; read over PCIe in every forward (vLLM's cpu_offload_gb).",
+        "GiB",
+        ge=0,
+        le=10_000,
+        key="offw",
+        group="Serving",
+    )
+    offload_kv: str = choice(
+        SERVE_OFFLOAD,
+        "none",
+        "KV cache offload",
+        "Where keys and values live.",
+        key="offkv",
+        group="Serving",
+    )
+    arrivals: str = choice(
+        ARRIVALS,
+        "poisson",
+        "Arrivals",
+        "When the requests of the simulated stream come.",
+        key="arrive",
+        group="Request stream",
+    )
+    arrival_rate: float = number(
+        12.0,
+        "Arrival rate",
+        "Of one replica.",
+        "requests/s",
+        ge=0.001,
+        le=1_000_000,
+        key="rate",
+        group="Request stream",
+        when=_not("serve.arrivals", "burst"),
+    )
+    requests: int = number(
+        1000,
+        "Requests",
+        "How many the simulated stream has.",
+        ge=1,
+        le=20_000,
+        key="reqs",
+        group="Request stream",
+    )
+    lengths: str = choice(
+        LENGTHS,
+        "lognormal",
+        "Lengths",
+        "How prompts and outputs of the stream differ; prompt and output length are the means.",
+        key="lengths",
+        group="Request stream",
+    )
+    prompt_cv: float = number(
+        1.0,
+        "Prompt variation",
+        "Standard deviation over mean of the prompts.",
+        ge=0,
+        le=10,
+        key="pcv",
+        group="Request stream",
+        when=_not("serve.lengths", "fixed"),
+    )
+    output_cv: float = number(
+        1.0,
+        "Output variation",
+        "Standard deviation over mean of the outputs.",
+        ge=0,
+        le=10,
+        key="ocv",
+        group="Request stream",
+        when=_not("serve.lengths", "fixed"),
+    )
+    shared_prefix: int = number(
+        0,
+        "Shared prefix",
+        "The first tokens of every prompt that are the same for all: a system prompt.",
+        "tokens",
+        ge=0,
+        le=16_777_216,
+        key="prefix",
+        group="Request stream",
+    )
+    seed: int = number(
+        0,
+        "Seed",
+        "The same seed is the same stream.",
+        ge=0,
+        le=2_147_483_647,
+        key="seed",
+        group="Request stream",
+    )
+    target_ttft: float = number(
         0.0,
         "First token within",
         "What a request may wait for its first token at most; 0: as long as it takes.",
         "s",
         ge=0,
         le=1_000_000,
+        key="slottft",
     )
-    target_tpot: float = _field(
+    target_tpot: float = number(
         0.0,
         "Each token within",
         "How long each next token of a request may take on average; 0: as long as it takes.",
         "s",
         ge=0,
         le=1_000_000,
+        key="slotpot",
     )
-    seed: int = _field(0, "Seed", "The same seed is the same stream.", ge=0, le=2_147_483_647)
 
 
 class Together(_Part):
-    kind: _words(TOGETHER) = _field(  # type: ignore[valid-type]
-        "none", "Together with training", "What else runs on the GPUs that train."
+    kind: str = choice(
+        TOGETHER,
+        "none",
+        "Together with training",
+        "What else runs on the GPUs that train.",
+        key="with",
+        group="Train and serve together",
     )
-    engine_tp: int = _field(
+    engine_tp: int = number(
         1,
         "Engine tensor parallel",
         "GPUs that share one replica of the engine, where serve.tp does not say it.",
         ge=1,
         le=1024,
+        key="enginetp",
+        group="Train and serve together",
+        when=_not("together.kind", "none"),
+        steps=RANKS,
     )
-    asleep: _words(ASLEEP) = _field(  # type: ignore[valid-type]
-        "all", "Engine asleep", "What the engine gives up while the trainer computes."
+    asleep: str = choice(
+        ASLEEP,
+        "all",
+        "Engine asleep",
+        "What the engine gives up while the trainer computes.",
+        key="asleep",
+        group="Train and serve together",
+        when=_not("together.kind", "none"),
     )
-    trainer: _words(TRAINER) = _field(  # type: ignore[valid-type]
-        "stays", "Trainer meanwhile", "Where training states are while rollouts are generated."
+    trainer: str = choice(
+        TRAINER,
+        "stays",
+        "Trainer meanwhile",
+        "Where training states are while rollouts are generated.",
+        key="trainer",
+        group="Train and serve together",
+        when=_not("together.kind", "none"),
     )
-    reference: _words(FROZEN) = _field(  # type: ignore[valid-type]
-        "gpu", "Reference model", "Where the frozen first policy rests."
+    reference: str = choice(
+        FROZEN,
+        "gpu",
+        "Reference model",
+        "Where the frozen first policy rests.",
+        key="ref",
+        group="Train and serve together",
+        when=_is("together.kind", "grpo", "ppo"),
     )
-    reward: _words(FROZEN) = _field(  # type: ignore[valid-type]
-        "none", "Reward model", "Where a frozen reward model of the policy's shape rests."
+    reward: str = choice(
+        FROZEN,
+        "none",
+        "Reward model",
+        "Where a frozen reward model of the policy's shape rests.",
+        key="reward",
+        group="Train and serve together",
+        when=_is("together.kind", "grpo", "ppo"),
     )
-    rollouts: int = _field(
-        64, "Rollouts", "Sequences that one GPU keeps of a step.", "sequences", ge=1, le=1_000_000
+    rollouts: int = number(
+        64,
+        "Rollouts",
+        "Sequences that one GPU keeps of a step.",
+        "sequences",
+        ge=1,
+        le=1_000_000,
+        key="rollouts",
+        group="Train and serve together",
+        when=_is("together.kind", "grpo", "ppo"),
     )
 
 
 class Run(_Part):
-    tokens: int = _field(
-        1_000_000_000, "Tokens to train on", "Of the whole run.", "tokens", ge=1, le=10**15
+    tokens: int = number(
+        1_000_000_000,
+        "Tokens to train on",
+        "Of the whole run.",
+        "tokens",
+        ge=1,
+        le=10**15,
+        key="tokens",
+        group="The whole run",
+        steps=TOKENS,
+        text=count_text,
     )
-    price_per_gpu_hour: float = _field(
-        0.0, "Price", "Of one GPU for one hour; 0: no cost is computed.", "USD", ge=0, le=10_000
+    price_per_gpu_hour: float = number(
+        0.0,
+        "Price",
+        "Of one GPU for one hour; 0: no cost is computed.",
+        "USD",
+        ge=0,
+        le=10_000,
+        key="price",
+        group="The whole run",
     )
-    watts_per_gpu: float = _field(
-        0.0, "Power", "Of one GPU; 0: its board's power.", "W", ge=0, le=100_000
+    watts_per_gpu: float = number(
+        0.0,
+        "Power",
+        "Of one GPU; 0: its board's power.",
+        "W",
+        ge=0,
+        le=100_000,
+        key="watts",
+        group="The whole run",
     )
-    pue: float = _field(
+    pue: float = number(
         1.0,
         "Power usage effectiveness",
         "What the data centre draws for each watt of the GPUs, cooling included.",
         ge=1,
         le=10,
+        key="pue",
+        group="The whole run",
     )
 
 
@@ -569,8 +1108,8 @@ class Plan(_Part):
     model is a preset's name, {"size": "7B"}, or a whole Hugging Face config.json object.
     """
 
-    version: int = _field(VERSION, "Version", "Of this document's form.", ge=1, le=VERSION)
-    model: str | dict[str, Any] = _field(
+    version: int = number(VERSION, "Version", "Of this document's form.", ge=1, le=VERSION)
+    model: str | dict[str, Any] = other(
         "llama-3-8b", "Model", "A preset's name, a size such as 7B, or a config.json."
     )
     cluster: Cluster = Cluster()
@@ -807,10 +1346,24 @@ def field_of(path: str) -> FieldInfo:
     return found
 
 
-@functools.cache
+def facts(path: str) -> Facts:
+    """All else that it declares."""
+    return facts_of(field_of(path))
+
+
 def words_of(path: str) -> Mapping[str, Word] | None:
     """The words that a field takes, if it takes words."""
-    return next((m.table for m in field_of(path).metadata if isinstance(m, _Words)), None)
+    return facts(path).words
+
+
+@functools.cache
+def field_paths() -> tuple[str, ...]:
+    """Every field of a plan, those of a section by their dotted paths, as they are declared."""
+    found: list[str] = []
+    for name, info in Plan.model_fields.items():
+        part = getattr(info.annotation, "model_fields", None)
+        found += [f"{name}.{last}" for last in part] if part else [name]
+    return tuple(found)
 
 
 def title_of(path: str) -> str:

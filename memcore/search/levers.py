@@ -2,8 +2,9 @@
 
 A lever changes a few fields; what must follow them is mended by the rules. Its bytes and seconds
 are the difference of two evaluations and nothing else. What is tried, and in which order a
-practitioner would, is the table TRIES: a new word of a policy is a lever as soon as the policy's
-table has it. Two at once are tried where no single one makes a plan fit and trains the same.
+practitioner would, is the table TRIES. A field that is tried alone declares so itself, and a new
+word of a policy is a lever as soon as the policy's table has it. Two at once are tried where no
+single one makes a plan fit and trains the same.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from memcore.errors import PlanError
-from memcore.plan.plan import Plan, get, put, title_of, value_text, words_of
+from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
+from memcore.plan.plan import Plan, facts, field_paths, get, put, title_of, value_text, words_of
 from memcore.plan.repair import repair
 from memcore.report import Memory, Time
 from memcore.training.training import Pool, Training
 from memcore.units import bytes_text
 
-SAME, ROUNDED, MACHINES, OTHER = "same", "rounded", "machines", "other"
-FROZEN = "frozen"
 # What a change makes of the training itself: the same numbers but for their rounding, optimizer
 # states in fewer bits, or another training.
 TRAINS = {SAME: "trains the same", ROUNDED: "rounds states", OTHER: "changes the training"}
@@ -402,24 +402,18 @@ def differences(before: Plan, after: Plan) -> dict[str, Any]:
 SECTIONS = tuple(n for n, i in Plan.model_fields.items() if hasattr(i.annotation, "model_fields"))
 
 
-def words(path: str, kind: str = SAME, **kinds: str) -> Try:
-    """Each other word of a field; `kinds`: of words that are of another kind."""
+def declared(path: str) -> Try:
+    """What a field declares as its levers: each other word of it, or one value."""
+    lever = facts(path).lever
 
     def ways(plan: Plan) -> Iterable[Way]:
         here = get(plan, path)
-        for word in words_of(path) or ():
-            if word != here:
-                yield Way(kinds.get(word.replace("-", "_"), kind), [{path: word}])
-
-    return ways
-
-
-def switch(path: str, value: Any) -> Try:
-    """A field set to one value."""
-
-    def ways(plan: Plan) -> Iterable[Way]:
-        if get(plan, path) != value:
-            yield Way(SAME, [{path: value}])
+        if isinstance(lever, Switch) and here != lever.to:
+            yield Way(SAME, [{path: lever.to}])
+        if isinstance(lever, EachWord):
+            for word in words_of(path) or ():
+                if word != here:
+                    yield Way(lever.kind, [{path: word}])
 
     return ways
 
@@ -567,35 +561,38 @@ def _shorter(plan: Plan) -> Iterable[Way]:
 
 # In the order in which a practitioner tries them: first what costs nothing, last what changes the
 # training. Sources: transformers' guide to training on one GPU, torchtune's overview of memory
-# optimizations, DeepSpeed's and torchtitan's guides.
-TRIES: tuple[Try, ...] = (
-    switch("train.allocator", "expandable"),
-    switch("train.gradients", "freed"),
-    words("train.attention"),
-    switch("parallel.sequence_parallel", True),
-    words("parallel.schedule"),
-    switch("parallel.virtual_stages", 1),
-    words("train.cross_entropy"),
-    words("train.kernels"),
+# optimizations, DeepSpeed's and torchtitan's guides. A path stands for what that field declares; a
+# field with a lever that is not named here comes last.
+_ORDER: tuple[Try | str, ...] = (
+    "train.allocator",
+    "train.gradients",
+    "train.attention",
+    "parallel.sequence_parallel",
+    "parallel.schedule",
+    "parallel.virtual_stages",
+    "train.cross_entropy",
+    "train.kernels",
     _larger_batches,
     _smaller_batches,
-    switch("parallel.shard_group", 0),
+    "parallel.shard_group",
     _stages_of_zero,
-    words("train.checkpointing"),
+    "train.checkpointing",
     _layers_checkpointed,
     _optimizers,
     _ranks("parallel.tp"),
     _ranks("parallel.cp"),
     _ranks("parallel.ep"),
     _ranks("parallel.pp"),
-    words("train.offload_optimizer"),
-    words("train.offload_activations"),
-    words("train.offload_parameters"),
+    "train.offload_optimizer",
+    "train.offload_activations",
+    "train.offload_parameters",
     _gpus,
-    words("train.precision", OTHER),
-    words("train.frozen", FROZEN),
-    words("train.ema", OTHER),
-    words("train.embedding_gradient", OTHER),
+    "train.precision",
+    "train.frozen",
+    "train.ema",
+    "train.embedding_gradient",
     _adapters,
     _shorter,
 )
+_LAST = [p for p in field_paths() if facts(p).lever and p not in _ORDER]
+TRIES = tuple(declared(t) if isinstance(t, str) else t for t in (*_ORDER, *_LAST))

@@ -8,6 +8,7 @@ from memcore.hardware import constants
 from memcore.hardware.accelerator import FP32_PASSES
 from memcore.layers.experts import active
 from memcore.models.counts import weights
+from memcore.plan.field import facts_of
 from memcore.plan.plan import Plan
 from memcore.quantity.formula import (
     Formula,
@@ -65,9 +66,8 @@ def _given(book: Book, *path: str) -> Explanation:
         part, value = info.annotation, value[name]
     if isinstance(value, dict):
         raise LookupError
-    extra = info.json_schema_extra or {}
-    unit = extra.get("unit", "") if isinstance(extra, dict) else ""
     source = f"the plan: {'.'.join(path)}"
+    unit = facts_of(info).unit
     return about(info.title or path[-1], unit, None, info.description or "", [source], value=value)
 
 

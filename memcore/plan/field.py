@@ -1,0 +1,136 @@
+"""Field: all that is declared about one field of a plan, where the field stands.
+
+The declaration says which values there are, what a link calls the field, where the sidebar draws it
+and as which lever it is tried. Validation, links, the sidebar and the levers read it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+from pydantic.functional_validators import AfterValidator
+
+from memcore.errors import did_you_mean, shown
+from memcore.words.word import Word
+
+if TYPE_CHECKING:
+    from memcore.models.model import Model
+
+# Groups of the sidebar in its order, and the page on which each is unfolded.
+GROUPS = {
+    "Training details": "",
+    "Offload": "",
+    "Parallelism": "",
+    "The whole run": "Time",
+    "Serving": "Serve",
+    "Request stream": "Serve",
+    "Train and serve together": "Together",
+}
+TOP = "top"  # above the groups: what matters most
+HARDWARE = "hardware"  # beside the GPU and its host
+
+# What a change leaves as it was; search.levers says more of each.
+SAME, ROUNDED, MACHINES, OTHER, FROZEN = "same", "rounded", "machines", "other", "frozen"
+
+Drafted = Callable[[str], Any]  # the value at a path, of a plan that may not be valid yet
+When = Callable[[Drafted, "Model"], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A lever: the field set to one value, which trains the same."""
+
+    to: Any
+
+
+@dataclass(frozen=True, slots=True)
+class EachWord:
+    """Levers: each other word of the field. `kind`: what such a change leaves as it was."""
+
+    kind: str = SAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a field says besides its type, its title, its help and its limits.
+
+    unit    of its value, or ''
+    words   those that it takes, if it takes words
+    key     its short name in a link
+    group   of the sidebar, or '' where it is not drawn there
+    after   the field that it is drawn behind, where that is not the one declared before it
+    when    whether it has a meaning in a drafted plan; where it has none, it is not drawn
+    steps   values that a slider stops at; () is no slider
+    text    one of these values for people
+    slider  whether its words are on a slider
+    lever   what of it is tried as a lever
+    """
+
+    unit: str = ""
+    words: Mapping[str, Word] | None = None
+    key: str = ""
+    group: str = ""
+    after: str = ""
+    when: When | None = None
+    steps: Sequence[int] = ()
+    text: Callable[[int], str] = "{:,}".format
+    slider: bool = False
+    lever: Switch | EachWord | None = None
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Add to the field's JSON schema what pydantic does not know."""
+        if self.unit:
+            schema["unit"] = self.unit
+        if self.words:
+            schema["enum"] = list(self.words)
+
+
+def number(
+    default: Any,
+    title: str,
+    help: str,
+    unit: str = "",
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    **facts: Any,
+) -> Any:
+    """A field that takes a number within limits. `facts` are those of Facts."""
+    return Field(
+        default=default,
+        title=title,
+        description=help,
+        ge=ge,
+        gt=gt,
+        le=le,
+        json_schema_extra=Facts(unit=unit, **facts),
+    )
+
+
+def other(default: Any, title: str, help: str, **facts: Any) -> Any:
+    """A field that is on or off, or that takes a name or a whole description."""
+    return Field(default=default, title=title, description=help, json_schema_extra=Facts(**facts))
+
+
+def choice(table: Mapping[str, Word], default: str, title: str, help: str, **facts: Any) -> Any:
+    """A field that takes a word of a table."""
+
+    def known(word: str) -> str:
+        if word not in table:
+            raise ValueError(f"{shown(word)} is not known; {did_you_mean(word, table)}")
+        return word
+
+    info: FieldInfo = other(default, title, help, words=table, **facts)
+    info.metadata.append(AfterValidator(known))
+    return info
+
+
+def facts_of(info: FieldInfo) -> Facts:
+    """What a field declares."""
+    found = info.json_schema_extra
+    return found if isinstance(found, Facts) else Facts()

@@ -58,6 +58,16 @@ def titles() -> dict[str, str]:
     return {path: title_of(path) for path in field_paths()}
 
 
+@functools.cache
+def in_group(group: str) -> tuple[str, ...]:
+    """The fields that the sidebar draws in a group, in its order."""
+    found = [path for path in field_paths() if facts(path).group == group]
+    for path in [path for path in found if facts(path).after]:
+        found.remove(path)
+        found.insert(found.index(facts(path).after) + 1, path)
+    return tuple(found)
+
+
 def _limit(metadata: list[Any], *names: str) -> float | None:
     for mark in metadata:
         for name in names:

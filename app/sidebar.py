@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -11,17 +12,18 @@ import streamlit as st
 
 from app import parts, state
 from app.controls import Take
-from app.fields import Field, field
+from app.fields import Field, field, in_group
 from app.text import plain
 from memcore import PlanError
 from memcore.models import catalog
 from memcore.models.config import parse_config
-from memcore.plan.plan import Plan
-from memcore.units import count_text, parse_count
+from memcore.plan.field import GROUPS, HARDWARE, TOP
+from memcore.plan.plan import Plan, facts
+from memcore.units import parse_count
 from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS
 from memcore.words.precision import COPIES
 from memcore.words.stored import AS_PUBLISHED
-from memcore.words.training import FRAMEWORKS, LOWER
+from memcore.words.training import FRAMEWORKS
 from memcore.words.word import Word
 
 SIZES = (
@@ -30,19 +32,6 @@ SIZES = (
     *("50B", "65B", "70B", "90B", "110B", "130B", "150B", "175B", "200B", "250B", "300B", "405B"),
     *("500B", "600B", "700B", "850B", "1T", "1.2T", "1.5T", "1.8T", "2T"),
 )
-BATCHES: tuple[int, ...] = (
-    *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256),
-    *(384, 512, 768, 1024),
-)
-LENGTHS: tuple[int, ...] = (
-    *(128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576),
-    *(32_768, 49_152, 65_536, 98_304, 131_072, 196_608, 262_144, 524_288, 1_048_576),
-)
-TOKENS: tuple[int, ...] = (
-    *(10**6, 10**7, 10**8, 10**9, 2 * 10**9, 5 * 10**9, 10**10, 3 * 10**10, 10**11, 3 * 10**11),
-    *(10**12, 2 * 10**12, 5 * 10**12, 10**13, 15 * 10**12, 3 * 10**13),
-)
-RANKS = (1, 2, 4, 8, 16, 32, 64)
 STAGES = {
     0: "0: nothing sharded",
     1: "1: optimizer",
@@ -51,130 +40,24 @@ STAGES = {
 }
 
 
-DEEPSPEED = (  # the first two of any stage, the others of the third
-    *("train.overlap_comm", "train.reduce_bucket_size"),
-    *("train.stage3_max_live_parameters", "train.stage3_max_reuse_distance"),
-    *("train.stage3_prefetch_bucket_size", "train.stage3_param_persistence_threshold"),
-    "train.sub_group_size",
-)
-
-
 def draw(page: str) -> None:
     """Every widget of the plan: the six that matter most, the model, the hardware, the rest in
     groups. What belongs to the page is unfolded."""
     _examples()
     _size_slider()
-    _steps("train.micro_batch", BATCHES)
-    _steps("train.seq_len", LENGTHS)
-    _word_slider("train.precision")
-    _word_slider("train.checkpointing")
-    _zero_slider()
+    _group(TOP)
     _model()
     _hardware()
-    for title, (content, home) in GROUPS.items():
-        parts.folded(title, content, unfolded=page == home)
+    for title, home in GROUPS.items():
+        parts.folded(title, functools.partial(_group, title), unfolded=page == home)
 
 
-def _training() -> None:
-    if tower := state.plan().architecture.tower:
-        _fields("train.images" if tower.image else "train.target_len")
-    _fields("train.grad_accumulation", "train.gradients", "train.framework", "train.optimizer")
-    if state.drafted("train.framework") == "deepspeed":
-        _fields(*DEEPSPEED[: None if state.drafted("train.zero") == 3 else 2])
-    _fields("train.kernels", "train.attention", "train.cross_entropy")
-    _fields("train.ema", "train.embedding_gradient", "train.frozen")
-    if state.drafted("train.frozen") == LOWER:
-        _fields("train.trained_layers")
-    _fields("train.checkpoint_every", "train.early_stop", "train.adapter", "train.allocator")
-    if state.drafted("train.framework") == "megatron":
-        _fields("train.mtp_layers")
-    if state.drafted("train.adapter") != "none":
-        _fields("train.lora_targets", "train.lora_rank", "train.lora_dropout")
-        _fields("train.adapter_dtype")
-
-
-def _offload() -> None:
-    _fields("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
-    if state.drafted("train.offload_optimizer") == "nvme":
-        _fields("train.offload_optimizer_buffers")
-    if state.drafted("train.offload_parameters") == "nvme":
-        _fields("train.offload_param_buffers", "train.offload_param_buffer_size")
-        _fields("train.offload_param_max_in_cpu")
-    _fields("train.loader_workers", "train.loader_prefetch", "train.loader_pin_memory")
-
-
-def _parallelism() -> None:
-    for path in ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"):
-        _steps(path, RANKS)
-    if state.plan().architecture.experts:
-        _steps("parallel.etp", RANKS)
-        _fields("train.imbalance")
-    _fields("parallel.sequence_parallel", "parallel.schedule", "parallel.virtual_stages")
-    _fields("parallel.shard_group")
-
-
-def _whole_run() -> None:
-    _steps("run.tokens", TOKENS, count_text)
-    _list_prices()
-    _fields("run.price_per_gpu_hour", "run.watts_per_gpu", "run.pue")
-
-
-def _serving() -> None:
-    for axis in ("tp", "pp"):
-        _steps(f"serve.{axis}", (0, *RANKS), _or_training(state.drafted(f"parallel.{axis}")))
-    _fields("serve.weight_dtype")
-    if state.plan().serve.weight_dtype == AS_PUBLISHED:
-        parts.small(plain(f"Stored as {state.plan().weights.label}."))
-    _fields("serve.kv_dtype", "serve.kv_cache", "serve.concurrency")
-    if state.plan().architecture.recurrence:
-        _fields("serve.state_dtype")
-    _fields("serve.prompt_len", "serve.output_len")
-    if (tower := state.plan().architecture.tower) and tower.image:
-        _fields("serve.images")
-    _fields("serve.block_size", "serve.max_seq_len")
-    _fields("serve.memory_utilization", "serve.max_batched_tokens")
-    _fields("serve.runtime", "serve.prefill", "serve.draft_tokens")
-    if state.drafted("serve.draft_tokens"):
-        _fields("serve.draft_model", "serve.draft_acceptance")
-    _fields("serve.offload_weights", "serve.offload_kv")
-
-
-def _or_training(ranks: int) -> Callable[[int], str]:
-    """How many ranks, where none says as many as train."""
-    return lambda n: f"{n:,}" if n else f"{ranks:,}, as in training"
-
-
-def _stream() -> None:
-    _fields("serve.arrivals")
-    if state.drafted("serve.arrivals") != "burst":
-        _fields("serve.arrival_rate")
-    _fields("serve.requests", "serve.lengths")
-    if state.drafted("serve.lengths") != "fixed":
-        _fields("serve.prompt_cv", "serve.output_cv")
-    _fields("serve.shared_prefix", "serve.seed")
-
-
-def _together() -> None:
-    _fields("together.kind")
-    if state.drafted("together.kind") != "none":
-        if state.drafted("serve.tp"):
-            parts.small(f"Engine tensor parallel: {state.drafted('serve.tp'):,}, as at Serving.")
-        else:
-            _steps("together.engine_tp", RANKS)
-        _fields("together.asleep", "together.trainer")
-    if state.drafted("together.kind") in ("grpo", "ppo"):
-        _fields("together.reference", "together.reward", "together.rollouts")
-
-
-GROUPS: dict[str, tuple[Callable[[], None], str]] = {  # what is in each, and the page it is for
-    "Training details": (_training, ""),
-    "Offload": (_offload, ""),
-    "Parallelism": (_parallelism, ""),
-    "The whole run": (_whole_run, "Time"),
-    "Serving": (_serving, "Serve"),
-    "Request stream": (_stream, "Serve"),
-    "Train and serve together": (_together, "Together"),
-}
+def _group(group: str) -> None:
+    """The fields of a group that have a meaning in the plan."""
+    for path in in_group(group):
+        when = facts(path).when
+        if when is None or when(state.drafted, state.plan().architecture):
+            OWN.get(path, _field)(path)
 
 
 # --- widgets by kind of field --------------------------------------------------------------------
@@ -195,54 +78,77 @@ def _common(f: Field, take: Take | None = None) -> dict[str, Any]:
     }
 
 
-def _fields(*paths: str) -> None:
-    """A plain widget for each field. One word alone is nothing to choose, so it is only named."""
-    for path in paths:
-        f = field(path)
-        if f.words and len(f.words) == 1:
-            (word,) = f.words.values()
-            st.markdown(f":small[{f.title}: {word.label}]", help=f.full_help)
-        elif f.words:
-            take = _framework_chosen if path == "train.framework" else None
-            st.selectbox(options=list(f.words), format_func=_labels(f.words), **_common(f, take))
-        elif f.kind is bool:
-            st.toggle(**_common(f))
-        elif f.kind is float and (f.high or 0) > 1:
-            st.number_input(min_value=f.low, max_value=f.high, step=0.1, **_common(f))
-        elif f.kind is float and f.high == 1:
-            st.slider(min_value=0.0, max_value=1.0, step=0.01, **_common(f))
-        elif f.kind is float:
-            st.number_input(min_value=f.low, max_value=f.high, step=0.01, **_common(f))
-        else:
-            st.number_input(min_value=int(f.low or 0), max_value=int(f.high or 0), **_common(f))
+def _field(path: str, take: Take | None = None, text: Callable[[int], str] | None = None) -> None:
+    """The widget of a field: `take` does what a choice does beside setting it, `text` says a step.
+    One word alone is nothing to choose, so it is only named."""
+    f, declared = field(path), facts(path)
+    if f.words and len(f.words) == 1:
+        (word,) = f.words.values()
+        st.markdown(f":small[{f.title}: {word.label}]", help=f.full_help)
+        return
+    common = _common(f, take)
+    if declared.steps:
+        options = _with_own(path, declared.steps)
+        st.select_slider(options=options, format_func=text or declared.text, **common)
+    elif f.words and declared.slider:
+        st.select_slider(options=list(f.words), format_func=_labels(f.words), **common)
+        if remark := state.report().remarks.get(path):
+            parts.small(plain(remark))
+    elif f.words:
+        st.selectbox(options=list(f.words), format_func=_labels(f.words), **common)
+    elif f.kind is bool:
+        st.toggle(**common)
+    elif f.kind is float and f.high == 1:
+        st.slider(min_value=0.0, max_value=1.0, step=0.01, **common)
+    elif f.kind is float:
+        step = 0.1 if (f.high or 0) > 1 else 0.01
+        st.number_input(min_value=f.low, max_value=f.high, step=step, **common)
+    else:
+        st.number_input(min_value=int(f.low or 0), max_value=int(f.high or 0), **common)
 
 
 def _labels(words: Mapping[str, Word]) -> Callable[[str], str]:
     return lambda word: words[word].label
 
 
-def _steps(path: str, steps: Sequence[int], text: Callable[[int], str] = "{:,}".format) -> None:
-    """A slider over useful steps; whatever other value the plan has is a step of its own."""
-    f = field(path)
-    common = _common(f)
+def _with_own(path: str, steps: Sequence[int]) -> list[int]:
+    """Useful steps; whatever other value the plan has is a step of its own."""
     own = st.session_state.setdefault(f"steps_{path}", set())
     own.add(state.drafted(path))
-    st.select_slider(options=sorted({*steps, *own}), format_func=text, **common)
+    return sorted({*steps, *own})
 
 
-def _word_slider(path: str) -> None:
-    f = field(path)
-    words = f.words or {}
-    st.select_slider(options=list(words), format_func=_labels(words), **_common(f))
-    if remark := state.report().remarks.get(path):
-        parts.small(plain(remark))
+def _serving_ranks(path: str) -> None:
+    """How many ranks, where none says as many as train."""
+    ranks = state.drafted(path.replace("serve.", "parallel."))
+    _field(path, text=lambda n: f"{n:,}" if n else f"{ranks:,}, as in training")
 
 
-def _zero_slider() -> None:
+def _weight_dtype(path: str) -> None:
+    _field(path)
+    if state.plan().serve.weight_dtype == AS_PUBLISHED:
+        parts.small(plain(f"Stored as {state.plan().weights.label}."))
+
+
+def _engine_ranks(path: str) -> None:
+    if state.drafted("serve.tp"):
+        parts.small(f"Engine tensor parallel: {state.drafted('serve.tp'):,}, as at Serving.")
+    else:
+        _field(path)
+
+
+def _price(path: str) -> None:
+    _list_prices()
+    _field(path)
+
+
+def _framework(path: str) -> None:
+    _field(path, _framework_chosen)
+
+
+def _zero_slider(path: str) -> None:
     st.select_slider(
-        options=list(STAGES),
-        format_func=STAGES.__getitem__,
-        **_common(field("train.zero"), _zero_chosen),
+        options=list(STAGES), format_func=STAGES.__getitem__, **_common(field(path), _zero_chosen)
     )
 
 
@@ -278,6 +184,17 @@ def of_framework(framework: str) -> dict[str, Any]:
         "train.kernels": fitting,
         "train.precision": precision if (framework, precision) in COPIES else "bf16-mixed",
     }
+
+
+OWN: dict[str, Callable[[str], None]] = {  # widgets that are more than their field
+    "train.zero": _zero_slider,
+    "train.framework": _framework,
+    "run.price_per_gpu_hour": _price,
+    "serve.tp": _serving_ranks,
+    "serve.pp": _serving_ranks,
+    "serve.weight_dtype": _weight_dtype,
+    "together.engine_tp": _engine_ranks,
+}
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -369,11 +286,10 @@ def _hardware() -> None:
     plan = state.plan()
     gpu, node = field("cluster.gpu"), field("cluster.node")
     _gpu(gpu)
-    left, right = st.columns(2)
-    with left:
-        _fields("cluster.gpus")
-    with right:
-        _fields("cluster.gpus_per_node")
+    paths = in_group(HARDWARE)
+    for column, path in zip(st.columns(len(paths)), paths, strict=True):
+        with column:
+            _field(path)
     _preset(node, catalog.node_names(), _node_label, plan.node.label)
 
 

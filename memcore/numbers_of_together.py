@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memcore.quantity.formula import Formula, ceiling, known, largest, total
+from memcore.quantity.interval import INTERVAL, ends
 from memcore.quantity.quantity import Explanation, about, rule
+from memcore.quantity.reading import Terms
 from memcore.quantity.shapes import row, sum_of
 from memcore.report import LedgerRow, Phase
 from memcore.serving.serve import serve
 from memcore.step.step import Instant
 from memcore.together import PARTS, TRAINERS, Scene, at_host, cast_of, engine_plan
 from memcore.training.memory import instant_bytes, listed, rows_alive
-from memcore.training.numbers_of_memory import INTERVAL, interval, slack
+from memcore.training.overheads import slack
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -81,7 +83,7 @@ def _row(book: Book, i: str, part: str, n: str) -> Explanation:
 @rule("together.phases.*.device_bytes")
 def _phase_device(book: Book, i: str) -> Explanation:
     what = f"{_phase(book, i).label}, device memory"
-    return interval(book, f"together.phases.{i}.device_bytes", what, "")
+    return ends(book, f"together.phases.{i}.device_bytes", what, "")
 
 
 @rule("together.phases.*.device_bytes.0|1")
@@ -92,7 +94,7 @@ def _phase_device_end(book: Book, i: str, end: str) -> Explanation:
     trained = [f for p, f in parts.items() if p in TRAINERS]
     held = []
     if trained:
-        held = [ceiling(total(trained) * slack(book, int(end)))]
+        held = [ceiling(total(trained) * slack(Terms(book), int(end)))]
     engine = [f for p, f in parts.items() if p not in TRAINERS]
     overheads = [
         book.at(f"memory.overheads.{n}.{field}") for n in range(len(book.memory.overheads))
@@ -104,7 +106,7 @@ def _phase_device_end(book: Book, i: str, end: str) -> Explanation:
 
 @rule("together.device_bytes")
 def _device(book: Book) -> Explanation:
-    return interval(book, "together.device_bytes", "Device memory", "Of the fullest phase.")
+    return ends(book, "together.device_bytes", "Device memory", "Of the fullest phase.")
 
 
 @rule("together.device_bytes.0|1")

@@ -15,3 +15,8 @@ def method() -> Mapping[str, Any]:
     return tomllib.loads(
         files("presets").joinpath("evidence", "method.toml").read_text(encoding="utf-8")
     )
+
+
+def term(word: str) -> str:
+    """What a word of the pages means, as the Method page says it."""
+    return next((str(t["meaning"]) for t in method()["terms"] if t["term"] == word), "")

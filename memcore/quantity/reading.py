@@ -9,15 +9,15 @@ functions here and the methods of `Values` and `Terms`, which know all three rea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
 from memcore.quantity import formula, shapes
 from memcore.quantity.formula import Formula
-from memcore.quantity.quantity import Explanation, about, rule
+from memcore.quantity.quantity import Explanation, about, matching, rule
 from memcore.tape import dims
 from memcore.words.word import DTYPE_BYTES
 
@@ -105,6 +105,13 @@ def no_more(a: Read, b: Read) -> Read:
     return a <= b
 
 
+def named(name: str, x: Read) -> Read:
+    """A number of the Report by another name than its own."""
+    if isinstance(x, Formula):
+        return formula.leaf(replace(x.terms[0], name=name))
+    return x
+
+
 def total(of: Iterable[Read]) -> Read:
     """The sum."""
     every = list(of)
@@ -136,9 +143,9 @@ class Values:
         """A factor that is not taken apart further; `name`, `unit` and `more` are its words."""
         return value
 
-    def constant(self, constant: Constant) -> Any:
-        """A measured constant: the middle of its interval."""
-        return constant.middle
+    def constant(self, constant: Constant, end: int | None = None) -> Any:
+        """A measured constant: its low end (0), its high end (1) or its middle."""
+        return constant.middle if end is None else (constant.low, constant.high)[end]
 
     def width(self, dtype: str) -> int:
         """Bytes of one value."""
@@ -215,9 +222,9 @@ class Terms:
         """A factor that is not taken apart further."""
         return formula.known(name, value, unit, **more)
 
-    def constant(self, constant: Constant) -> Formula:
-        """A measured constant: the middle of its interval."""
-        return formula.constant(constant)
+    def constant(self, constant: Constant, end: int | None = None) -> Formula:
+        """A measured constant: its low end (0), its high end (1) or its middle."""
+        return formula.constant(constant, end)
 
     def width(self, dtype: str) -> Formula:
         """Bytes of one value."""
@@ -262,10 +269,17 @@ class _TermPart:
             value = getattr(self._given, name)
             if isinstance(value, BaseModel):
                 return _TermPart(self._book, path, value)
-            if name not in type(self._given).model_fields:
+            if isinstance(self._given, BaseModel) and name not in type(self._given).model_fields:
                 return value  # a property; `known` says its words
+        elif matching(path) is None:  # several numbers, each explained by itself
+            of = getattr(getattr(self._book, self._path), name)
+            if isinstance(of, Mapping):
+                return {k: self._book.at(f"{path}.{k}") for k in of}
+            return tuple(_TermPart(self._book, f"{path}.{i}", row) for i, row in enumerate(of))
         else:
             value = self._book.explain(path).value
+        if isinstance(value, tuple):
+            return tuple(self._book.at(f"{path}.{i}") for i in range(len(value)))
         if isinstance(value, int | float) and not isinstance(value, bool):
             return self._book.at(path)
         return value

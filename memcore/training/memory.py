@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 from memcore.models.stack import Layers
 from memcore.plan.plan import Plan
+from memcore.quantity.interval import fitting, interval
+from memcore.quantity.reading import Read, Values, at_least_zero, computed, named, quantity, total
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Peak, RankMemory
 from memcore.step.step import Alive, Instant, Step, saved_for_backward
-from memcore.tape.dims import Number, maximum
+from memcore.tape.dims import Number, maximum, where
 from memcore.tape.ledger import Amounts, Holding, Template
 from memcore.training import offload
-from memcore.training.overheads import plan_overheads, reserved_bytes
+from memcore.training.overheads import counted, plan_overheads, reserved
 from memcore.training.steps import step_of, training_sizes
 
 
@@ -93,40 +97,111 @@ def count(
     if rows:
         found = ((r.template, r.times, each, r.tier) for r, each in elsewhere if r.times * each)
         ledger += tuple(_row(*row, amounts) for row in found)
-    overheads = plan_overheads(plan, amounts)
-    reserved = reserved_bytes(plan, best, overheads)
-    device = (
-        reserved[0] + sum(o.low for o in overheads if o.counter == "device"),
-        reserved[1] + sum(o.high for o in overheads if o.counter == "device"),
-    )
-    capacity = plan.accelerator.usable_bytes
-    tiers = {"hbm": best}
-    for tier in ("dram", "nvme"):
-        tiers[tier] = sum(r.times * each for r, each in elsewhere if r.tier == tier)
-    room = {"hbm": capacity, "dram": plan.node.dram_bytes, "nvme": plan.node.nvme_bytes}
-    beside = 0
-    if plan.accelerator.unified_memory:  # the host's share is of the same memory
-        beside, room["dram"] = tiers["dram"], max(0, capacity - device[0])
-    roomy = all(tiers[t] <= room[t] for t in ("dram", "nvme"))
-    fits = roomy and device[1] + beside <= capacity
-    possible = roomy and device[0] + beside <= capacity
+    tiers = {"hbm": best, "dram": 0, "nvme": 0}
+    for r, each in elsewhere:
+        tiers[r.tier] += r.times * each
+    given = _given(plan, amounts, tiers)
+    x = Values(plan=plan, memory=given).memory
     memory = Memory(
         allocated_bytes=best,
         peak=Peak(rank, peak.id),
         consumers=peak.consumers,
         saved_for_backward_bytes=int(amounts.held(step.saved)),
-        reserved_bytes=reserved,
-        device_bytes=device,
-        capacity_bytes=capacity,
-        fits=fits,
-        verdict="fits" if fits else "tight" if possible else "over",
+        reserved_bytes=x.reserved_bytes,
+        device_bytes=x.device_bytes,
+        capacity_bytes=given.capacity_bytes,
+        fits=x.fits,
+        verdict=x.verdict,
         tiers=tiers,
-        tier_capacities=room,
+        tier_capacities=x.tier_capacities,
         ranks=ranks or (RankMemory(0, best, peak.id, peak.label, peak.consumers),),
         timeline=tuple(timeline),
-        overheads=overheads,
+        overheads=given.overheads,
     )
     return Counted(memory, ledger)
+
+
+def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleNamespace:
+    """What quantities of memory read, for arrays of sizes: of the stage that needs the most."""
+    found: dict[str, Number] = {}
+    for step in steps:
+        here: dict[str, Number] = {"hbm": peak_bytes(step, amounts), "dram": 0, "nvme": 0}
+        for r in offload.resting(plan, step):
+            each = amounts.whole(amounts.bytes(r.template.shape, r.template.dtype))
+            here[r.tier] = here[r.tier] + r.times * each  # not in place: arrays may be shared
+        first: Any = found["hbm"] >= here["hbm"] if found else False
+        found = {t: where(first, found[t], n) for t, n in here.items()} if found else here
+    return _given(plan, amounts, found)
+
+
+def _given(plan: Plan, amounts: Amounts, tiers: Mapping[str, Number]) -> SimpleNamespace:
+    """What quantities of memory read as it is."""
+    return SimpleNamespace(
+        allocated_bytes=tiers["hbm"],
+        tiers=tiers,
+        capacity_bytes=plan.accelerator.usable_bytes,
+        overheads=plan_overheads(plan, amounts),
+    )
+
+
+@interval("memory.reserved_bytes", "Reserved by PyTorch", "bytes", word="reserved")
+def reserved_bytes(x: Any, end: int) -> Read:
+    return reserved(x, x.memory.allocated_bytes, x.memory.overheads, end)
+
+
+@interval("memory.device_bytes", "Device memory", "bytes", word="device")
+def device_bytes(x: Any, end: int) -> Read:
+    return total([x.memory.reserved_bytes[end], *counted(x.memory.overheads, "device", end)])
+
+
+@interval(
+    "memory.overhead_bytes",
+    "Overhead beyond allocated",
+    "bytes",
+    "The allocator's slack, the CUDA context and NCCL's buffers.",
+)
+def overhead_bytes(x: Any, end: int) -> Read:
+    return x.memory.device_bytes[end] - x.memory.allocated_bytes
+
+
+@interval("memory.room_bytes", "To spare", "bytes", "What is left of the GPU; below 0: too much.")
+def room_bytes(x: Any, end: int) -> Read:
+    return x.memory.capacity_bytes - x.memory.device_bytes[1 - end]
+
+
+def left_for_host(x: Any) -> Read:
+    """Of unified memory, at most: what the GPU leaves."""
+    return at_least_zero(x.memory.capacity_bytes - x.memory.device_bytes[0])
+
+
+@computed("memory.tier_capacities")
+def tier_capacities(x: Any) -> Mapping[str, Number]:
+    """What each tier can hold: of one GPU, and of one node."""
+    node, unified = x.plan.node, x.plan.accelerator.unified_memory
+    dram = left_for_host(x) if unified else node.dram_bytes
+    return {"hbm": x.memory.capacity_bytes, "dram": dram, "nvme": node.nvme_bytes}
+
+
+TO_FIT = "Whether the step fits, on the counter that nvidia-smi shows."
+HOST_TIERS = {"dram": "Host DRAM", "nvme": "NVMe"}
+
+
+def _judged(x: Any) -> tuple[Read, Read]:
+    m, needed = x.memory, x.memory.device_bytes
+    if x.plan.accelerator.unified_memory:  # the host's share is of the same memory
+        needed = [end + m.tiers["dram"] for end in needed]
+    others = [(m.tiers[t], named(name, m.tier_capacities[t])) for t, name in HOST_TIERS.items()]
+    return fitting(needed, m.capacity_bytes, others)
+
+
+@quantity("memory.fits", "Verdict", "", TO_FIT)
+def fits(x: Any) -> Read:
+    return _judged(x)[0]
+
+
+@quantity("memory.verdict", "Verdict", "", TO_FIT)
+def verdict(x: Any) -> Read:
+    return _judged(x)[1]
 
 
 def rows_at(plan: Plan, instant: int, stage: int = 0) -> tuple[LedgerRow, ...]:

@@ -10,33 +10,24 @@ from memcore.layers.experts import active
 from memcore.models.counts import weights
 from memcore.plan.field import facts_of
 from memcore.plan.plan import Plan
-from memcore.quantity.formula import (
-    Formula,
-    at_least_zero,
-    ceiling,
-    constant,
-    known,
-    total,
-    whichever,
-)
-from memcore.quantity.glossary import method
+from memcore.quantity.formula import known, total, whichever
+from memcore.quantity.glossary import term
+from memcore.quantity.interval import INTERVAL
 from memcore.quantity.quantity import Explanation, about, rule
+from memcore.quantity.reading import Terms
 from memcore.quantity.shapes import row, shape, sum_of, text_shape, width
 from memcore.report import LedgerRow
 from memcore.tape.dims import LIVE
 from memcore.tape.ledger import AUTOGRAD
-from memcore.training.memory import rows_at
-from memcore.training.overheads import allocator_slack
+from memcore.training.memory import HOST_TIERS, left_for_host, rows_at
+from memcore.training.overheads import streamed
 from memcore.training.steps import step_of
 from memcore.training.training import trained
 from memcore.words.precision import COPIES
-from memcore.words.training import NATIVE
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
 
-INTERVAL = ("at least", "at most")
-TO_SPARE = "What is left of the GPU; below 0: too much."
 CONSUMERS = {
     "parameters": "Parameters",
     "gradients": "Gradients",
@@ -44,17 +35,12 @@ CONSUMERS = {
     "activations": "Activations",
     "workspace": "Workspace",
 }
-TIERS = {"hbm": "GPU memory", "dram": "Host DRAM", "nvme": "NVMe"}
+TIERS = {"hbm": "GPU memory"} | HOST_TIERS
 MEANINGS = {
     "parameters": "Weights as they live through the step.",
     "gradients": "Gradients of weights, until the optimizer step.",
     "optimizer_states": "What the optimizer keeps between steps, master copies included.",
 }
-
-
-def _term(word: str) -> str:
-    """What a word of the pages means, as the Method page says it."""
-    return next((str(t["meaning"]) for t in method()["terms"] if t["term"] == word), "")
 
 
 @rule("plan.*", "plan.*.*")
@@ -255,7 +241,7 @@ def _consumer(book: Book, name: str) -> Explanation:
 
 
 def _meaning(name: str) -> str:
-    return MEANINGS.get(name) or _term(name)
+    return MEANINGS.get(name) or term(name)
 
 
 @rule("memory.ranks.*.consumers.*")
@@ -287,7 +273,7 @@ def _instant_of_rank(book: Book, i: str) -> Explanation:
     if rank.rank == book.stage:
         return _peak_instant(book)
     return about(
-        f"Instant of the peak of stage {rank.rank}", "", None, _term("instant"),
+        f"Instant of the peak of stage {rank.rank}", "", None, term("instant"),
         ["the schedule of that stage"], value=rank.instant,
     )  # fmt: skip
 
@@ -298,7 +284,7 @@ def _peak_instant(book: Book, *_: str) -> Explanation:
         moment.id: book.at(f"memory.timeline.{i}.bytes", moment.label)
         for i, moment in enumerate(book.memory.timeline)
     }
-    return about("Instant of the peak", "", whichever(every), _term("instant"))
+    return about("Instant of the peak", "", whichever(every), term("instant"))
 
 
 @rule("memory.peak.rank", "memory.timeline.*.rank")
@@ -324,7 +310,7 @@ def _moment(book: Book, i: str) -> Explanation:
     names = [f"memory.timeline.{i}.consumers.{name}" for name in moment.consumers]
     at = f" Fullest at {moment.at}." if moment.at else ""
     return about(
-        moment.label, "bytes", total([book.at(n) for n in names]), f"{_term('instant')}{at}"
+        moment.label, "bytes", total([book.at(n) for n in names]), f"{term('instant')}{at}"
     )
 
 
@@ -346,7 +332,7 @@ def _moments_consumer(book: Book, i: str, name: str) -> Explanation:
 def _saved(book: Book) -> Explanation:
     rows = [(f"memory.saved.{k}", r) for k, r in enumerate(book.saved)]
     return about(
-        "Saved for backward", "bytes", sum_of(book, rows), _term("saved for backward"), [AUTOGRAD]
+        "Saved for backward", "bytes", sum_of(book, rows), term("saved for backward"), [AUTOGRAD]
     )
 
 
@@ -370,52 +356,6 @@ def _saved_row(book: Book, k: str) -> Explanation:
     return row(book, book.saved[int(k)])
 
 
-def interval(book: Book, path: str, what: str, meaning: str) -> Explanation:
-    """Two numbers as one."""
-    low, high = (book.at(f"{path}.{i}", f"{what}, {INTERVAL[i]}") for i in (0, 1))
-    both = Formula(
-        (low.value, high.value),
-        f"{low.words}; {high.words}",
-        f"{low.numbers} to {high.numbers}",
-        (*low.terms, *high.terms),
-    )
-    return about(what, "bytes", both, meaning)
-
-
-def slack(book: Book, end: int) -> Formula:
-    """Reserved over allocated, at the low or the high end."""
-    found = constant(allocator_slack(book.plan), end)
-    if book.plan.train.allocator != NATIVE:
-        return found
-    return found * constant(constants.NATIVE_SEGMENTS, end)
-
-
-@rule("memory.reserved_bytes.0|1")
-def _reserved_end(book: Book, end: str) -> Explanation:
-    held = ceiling(book.at("memory.allocated_bytes") * slack(book, int(end)))
-    formula = total([held, *_counted_by(book, "reserved", end)])
-    what = f"Reserved by PyTorch, {INTERVAL[int(end)]}"
-    return about(what, "bytes", formula, _term("reserved"))
-
-
-def _counted_by(book: Book, counter: str, end: str) -> list[Formula]:
-    """The overheads that a counter is the first to count."""
-    field = ("low", "high")[int(end)]
-    return [
-        book.at(f"memory.overheads.{i}.{field}")
-        for i, o in enumerate(book.memory.overheads)
-        if o.counter == counter
-    ]
-
-
-@rule("memory.device_bytes.0|1")
-def _device_end(book: Book, end: str) -> Explanation:
-    overheads = _counted_by(book, "device", end)
-    formula = total([book.at(f"memory.reserved_bytes.{end}"), *overheads])
-    what = f"Device memory, {INTERVAL[int(end)]}"
-    return about(what, "bytes", formula, _term("device"))
-
-
 @rule("memory.overheads.*", "memory.overheads.*.low|high")
 def _overhead(book: Book, i: str, end: str = "high") -> Explanation:
     o = book.memory.overheads[int(i)]
@@ -424,39 +364,9 @@ def _overhead(book: Book, i: str, end: str = "high") -> Explanation:
     if o.name == constants.STREAM_POOLS.name:
         precision = COPIES[book.plan.train.framework, book.plan.train.precision]
         live = width(precision.compute) * shape(book, (LIVE,), book.amounts)
-        formula = ceiling(live * constant(constants.STREAM_POOLS, int(end == "high")))
+        formula = streamed(Terms(book), live, int(end == "high"))
         return about(name, "bytes", formula, meaning, [source], o.certainty)
     return about(name, "bytes", None, meaning, [source], o.certainty, getattr(o, end))
-
-
-@rule("memory.overhead_bytes.0|1")
-def _over_allocated(book: Book, end: str) -> Explanation:
-    what = f"Overhead beyond allocated, {INTERVAL[int(end)]}"
-    formula = book.at(f"memory.device_bytes.{end}") - book.at("memory.allocated_bytes")
-    meaning = "The allocator's slack, the CUDA context and NCCL's buffers."
-    return about(what, "bytes", formula, meaning)
-
-
-@rule("memory.reserved_bytes")
-def _reserved(book: Book) -> Explanation:
-    return interval(book, "memory.reserved_bytes", "Reserved by PyTorch", _term("reserved"))
-
-
-@rule("memory.device_bytes")
-def _device(book: Book) -> Explanation:
-    return interval(book, "memory.device_bytes", "Device memory", _term("device"))
-
-
-@rule("memory.room_bytes")
-def _room(book: Book) -> Explanation:
-    return interval(book, "memory.room_bytes", "To spare", TO_SPARE)
-
-
-@rule("memory.room_bytes.0|1")
-def _room_end(book: Book, end: str) -> Explanation:
-    formula = book.at("memory.capacity_bytes") - book.at(f"memory.device_bytes.{1 - int(end)}")
-    what = f"To spare, {INTERVAL[int(end)]}"
-    return about(what, "bytes", formula, TO_SPARE)
 
 
 @rule("memory.capacity_bytes", "memory.tier_capacities.hbm")
@@ -470,9 +380,8 @@ def _capacity(book: Book) -> Explanation:
 def _tier_capacity(book: Book, tier: str) -> Explanation:
     book.memory.tier_capacities[tier]
     if tier == "dram" and book.plan.accelerator.unified_memory:
-        left = at_least_zero(book.at("memory.capacity_bytes") - book.at("memory.device_bytes.0"))
         meaning = "Memory is unified: the host has what the GPU leaves of it."
-        return about("Left for the host", "bytes", left, meaning)
+        return about("Left for the host", "bytes", left_for_host(Terms(book)), meaning)
     return book.explain(f"hardware.{tier}_bytes")
 
 
@@ -498,38 +407,6 @@ def _consumer_in_tier(book: Book, tier: str, name: str) -> Explanation:
         raise LookupError
     what = f"{CONSUMERS[name]} in {TIERS[tier]}"
     return about(what, "bytes", sum_of(book, rows), "Per node: what every GPU in it keeps there.")
-
-
-@rule("memory.fits|verdict")
-def _verdict(book: Book, field: str) -> Explanation:
-    low, high = (book.at(f"memory.device_bytes.{i}") for i in (0, 1))
-    pairs = [
-        (book.at(f"memory.tiers.{t}"), book.at(f"memory.tier_capacities.{t}", TIERS[t]))
-        for t in ("dram", "nvme")
-        if book.memory.tiers[t]
-    ]
-    if book.plan.accelerator.unified_memory and book.memory.tiers["dram"]:
-        low, high = (end + book.at("memory.tiers.dram") for end in (low, high))
-    capacity = book.at("memory.capacity_bytes")
-    roomy = all(held.value <= room.value for held, room in pairs)
-    fits = roomy and high.value <= capacity.value
-    possible = roomy and low.value <= capacity.value
-    words = " and ".join(
-        f"{held.words} is no more than {room.words}" for held, room in [(high, capacity), *pairs]
-    )
-    numbers = "; ".join(
-        f"{held.numbers} against {room.numbers}" for held, room in [(high, capacity), *pairs]
-    )
-    verdict = "fits" if fits else "tight" if possible else "over"
-    if field == "verdict":
-        words += "; tight where only the low end of device memory is"
-    every = (low, high, capacity, *(f for pair in pairs for f in pair))
-    terms = dict.fromkeys(t for f in every for t in f.terms)
-    value = fits if field == "fits" else verdict
-    return about(
-        "Verdict", "", Formula(value, f"fits where {words}", numbers, tuple(terms)),
-        "Whether the step fits, on the counter that nvidia-smi shows.",
-    )  # fmt: skip
 
 
 L1, L2, PEERS = "l1", "l2", "peers"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from memcore.frameworks import FRAMEWORKS
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import Read, Values, ceil, total
 from memcore.report import Overhead
-from memcore.tape.dims import LIVE
+from memcore.tape.dims import LIVE, Number
 from memcore.tape.ledger import Amounts
 from memcore.words.precision import COPIES
 from memcore.words.training import NATIVE
@@ -19,18 +21,28 @@ def allocator_slack(plan: Plan) -> constants.Constant:
     return FRAMEWORKS[plan.train.framework].slack_at(plan.train.zero)
 
 
-def reserved_bytes(plan: Plan, allocated: int, overheads: tuple[Overhead, ...]) -> tuple[int, int]:
+def slack(x: Any, end: int) -> Read:
+    """Reserved over allocated bytes at one end, with what the allocator's gaps add."""
+    found = x.constant(allocator_slack(x.plan), end)
+    if x.plan.train.allocator == NATIVE:
+        found = found * x.constant(constants.NATIVE_SEGMENTS, end)
+    return found
+
+
+def counted(overheads: Iterable[Any], counter: str, end: int) -> list[Read]:
+    """Those that a counter is the first to count, at one end."""
+    return [(o.low, o.high)[end] for o in overheads if o.counter == counter]
+
+
+def reserved(x: Any, allocated: Read, overheads: Iterable[Any], end: int) -> Read:
     """What PyTorch's allocator holds: allocated with its slack, and cuBLAS's workspace."""
-    slack = allocator_slack(plan)
-    low, high = slack.low, slack.high
-    if plan.train.allocator == NATIVE:
-        gaps = constants.NATIVE_SEGMENTS
-        low, high = low * gaps.low, high * gaps.high
-    inside = [o for o in overheads if o.counter == "reserved"]
-    return (
-        math.ceil(allocated * low) + sum(o.low for o in inside),
-        math.ceil(allocated * high) + sum(o.high for o in inside),
-    )
+    return total([ceil(allocated * slack(x, end)), *counted(overheads, "reserved", end)])
+
+
+def reserved_bytes(plan: Plan, allocated: int, overheads: Sequence[Overhead]) -> tuple[int, int]:
+    """The same at both ends."""
+    x = Values(plan=plan)
+    return reserved(x, allocated, overheads, 0), reserved(x, allocated, overheads, 1)
 
 
 # Architectures whose cuBLAS has PyTorch's larger workspace.
@@ -40,26 +52,32 @@ LARGE_WORKSPACE = ("Hopper", "Blackwell")
 def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     """What no shape determines, by the counter that it is first seen in."""
     gpu = plan.accelerator
-    found = [(constants.CUDA_CONTEXT, "device")]
-    if plan.cluster.gpus > 1:
-        found.append((constants.NCCL_BUFFERS, "device"))
+    found = [(constants.CUDA_CONTEXT, "device", 1)]
+    several = amounts.sizes["GPUS"] > 1
+    if amounts.arrays or several:
+        found.append((constants.NCCL_BUFFERS, "device", several))
     if gpu.vendor == "nvidia":
         large = gpu.architecture.startswith(LARGE_WORKSPACE)
         workspace = constants.CUBLAS_WORKSPACE_HOPPER if large else constants.CUBLAS_WORKSPACE
-        found.insert(0, (workspace, "reserved"))
+        found.insert(0, (workspace, "reserved", 1))
     overheads = [
-        Overhead(c.name, int(c.low), int(c.high), counter, c.certainty, c.source)
-        for c, counter in found
+        Overhead(c.name, int(c.low) * n, int(c.high) * n, counter, c.certainty, c.source)
+        for c, counter, n in found
     ]
     framework = FRAMEWORKS[plan.train.framework]
     if framework.streams and plan.train.zero >= framework.gathers:
-        c, live = constants.STREAM_POOLS, streamed_bytes(plan, amounts)
-        low, high = (math.ceil(live * end) for end in (c.low, c.high))
+        c, x, live = constants.STREAM_POOLS, Values(), streamed_bytes(plan, amounts)
+        low, high = streamed(x, live, 0), streamed(x, live, 1)
         overheads.insert(0, Overhead(c.name, low, high, "reserved", c.certainty, c.source))
     return tuple(overheads)
 
 
-def streamed_bytes(plan: Plan, amounts: Amounts) -> int:
+def streamed(x: Any, live: Read, end: int) -> Read:
+    """What DeepSpeed's streams keep for the `live` bytes that run on them."""
+    return ceil(live * x.constant(constants.STREAM_POOLS, end))
+
+
+def streamed_bytes(plan: Plan, amounts: Amounts) -> Number:
     """Weights of other ranks that DeepSpeed's ZeRO-3 holds at once, all on a stream of its own."""
     compute = COPIES[plan.train.framework, plan.train.precision].compute
-    return int(amounts.bytes((LIVE,), compute))
+    return amounts.whole(amounts.bytes((LIVE,), compute))

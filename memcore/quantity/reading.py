@@ -139,6 +139,12 @@ class Values:
         self.__dict__[name] = part
         return part
 
+    def where_is(self, path: str, value: Any) -> Values:
+        """The same plan's quantities, where the one at a path is this."""
+        found, (part, name) = Values(**self._given), path.split(".")
+        setattr(getattr(found, part), name, value)
+        return found
+
     def known(self, name: str, value: Any, unit: str = "", **more: Any) -> Any:
         """A factor that is not taken apart further; `name`, `unit` and `more` are its words."""
         return value

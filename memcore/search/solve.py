@@ -17,7 +17,7 @@ from memcore.plan.repair import repair
 from memcore.report import Serve
 from memcore.serving.serve import serve
 from memcore.serving.server import Server
-from memcore.serving.time import at_once, decoding, felt, per_step, seconds
+from memcore.serving.time import at_once, of_running
 from memcore.words.serving import KV_CACHES, PREFILLS
 
 MOST_TOKENS = 1 << 24  # of a prompt, as a plan allows
@@ -214,7 +214,7 @@ class _Load:
         return self.server.plan.serving_tp * self.server.plan.serving_pp
 
     def first(self, running: int) -> float:
-        return felt(self.server, running).first
+        return float(of_running(self.server, running).serve.ttft_seconds)
 
     def gpus(self, replicas: int) -> int:
         """Those that read prompts besides, where they are others."""
@@ -223,7 +223,7 @@ class _Load:
 
     def each(self, running: int, share: float) -> float:
         """Seconds per token, where prompts take a share of the time."""
-        return seconds(decoding(self.server, running)) / per_step(self.server.plan) / (1 - share)
+        return float(of_running(self.server, running).serve.tpot_seconds) / (1 - share)
 
     def running(self, replicas: int) -> int:
         """The fewest sequences at once that keep up with one replica's share of the load, or 0."""

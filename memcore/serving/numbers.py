@@ -23,7 +23,7 @@ from memcore.quantity.shapes import product_of, row, shape, sum_of, text_shape, 
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
 from memcore.serving.cache import CROSS_CACHE, SERVER, STATES, copies, state_bytes, token_bytes
-from memcore.serving.room import REPLICA, SCHEDULER, activation_bytes, widened
+from memcore.serving.room import activation_bytes, widened
 from memcore.serving.server import Server, one_forward
 from memcore.serving.time import (
     ATTENTION,
@@ -38,9 +38,7 @@ from memcore.serving.time import (
     SPLIT_ROWS,
     STATE_READ,
     TOWER,
-    Felt,
     Part,
-    felt,
     in_window,
     launches,
     seconds,
@@ -191,16 +189,12 @@ def _alive(book: Book, tapes: Sequence[Tape]) -> tuple[LedgerRow, ...]:
     return listed([(r, 1, amounts.bytes(r.shape, r.dtype)) for r in rows], amounts)
 
 
-def _felt(book: Book) -> Felt:
-    running = int(book.explain("serve.running").value)
-    if not running:
-        raise LookupError("nothing fits, so there are no speeds")
-    return book.once("felt", lambda: felt(_server(book), running))
-
-
 def _parts(book: Book, which: str) -> list[Part]:
-    felt = _felt(book)
-    return {"tower": felt.tower, "prefill": felt.prefill, "decode": felt.decode}[which]
+    server = _server(book)
+    if not server.numbers.serve.running:
+        raise LookupError("nothing fits, so there are no speeds")
+    found: list[Part] = getattr(server.numbers.serve, which)
+    return found
 
 
 @rule("serve.prefill|decode|tower.*", f"serve.prefill|decode|tower.*.{FIELDS}")
@@ -396,20 +390,6 @@ def _step(book: Book, which: str) -> Explanation:
     return about(what, "seconds", _sum(book, which.removesuffix("_step")), "On one replica.")
 
 
-@rule("serve.prefill_steps")
-def _chunks(book: Book) -> Explanation:
-    _felt(book)
-    meaning = "In which a prompt is read."
-    if not PREFILLS[book.plan.serve.prefill].chunked:
-        return about("Steps of a prompt", "", None, meaning, [SERVER], value=1)
-    theirs = book.at("serve.running")
-    if book.plan.serve.draft_tokens:
-        own = known("token of a step", 1, source=SCHEDULER)
-        theirs = theirs * (own + _plan(book, "draft_tokens"))
-    room = largest(1, _plan(book, "max_batched_tokens") - theirs)
-    return about("Steps of a prompt", "", ceiling(_plan(book, "prompt_len") / room), meaning)
-
-
 @rule("serve.tower_seconds")
 def _once(book: Book) -> Explanation:
     what, meaning = "What runs once for a prompt", "Before its first step, on one replica."
@@ -421,7 +401,8 @@ def _once(book: Book) -> Explanation:
 
 @rule("serve.transfer_seconds")
 def _transfer(book: Book) -> Explanation:
-    _felt(book)
+    if not _server(book).numbers.serve.running:
+        raise LookupError("nothing fits, so there are no speeds")
     what, meaning = "Sending the cache over", "Of one prompt, to the GPUs that generate."
     if not PREFILLS[book.plan.serve.prefill].elsewhere:
         return about(what, "seconds", None, "It stays where it is.", [SERVER], value=0.0)
@@ -439,47 +420,6 @@ def _transfer(book: Book) -> Explanation:
                           source=book.plan.node.label)  # fmt: skip
             rate = rate * joined.next / links
     return about(what, "seconds", moved / (rate * constant(constants.LINK_EFFICIENCY)), meaning)
-
-
-@rule("serve.tokens_per_step")
-def _per_step(book: Book) -> Explanation:
-    what, n = "Tokens of a step", book.plan.serve.draft_tokens
-    right = book.plan.serve.draft_acceptance
-    if not n or right == 1:
-        meaning = "Every guess is right." if n else "One each."
-        return about(what, "", None, meaning, [SERVER], value=float(n + 1))
-    accepted = _plan(book, "draft_acceptance")
-    left = known("that all are right", right ** (n + 1), source="serve.draft_acceptance, each")
-    source = "Leviathan et al., Fast inference from transformers via speculative decoding, eq. 1"
-    one = known("certainty", 1, source=source)
-    return about(
-        what, "", (one - left) / (one - accepted), "Of one sequence, on average.", [source]
-    )
-
-
-@rule("serve.stall_seconds")
-def _stall(book: Book) -> Explanation:
-    words = PREFILLS[book.plan.serve.prefill]
-    meaning = "Between two tokens of a sequence while another's prompt is read."
-    formula = book.at("serve.prefill_step" if words.chunked else "serve.decode_step")
-    if not words.chunked and not words.elsewhere:
-        formula = formula + book.at("serve.prefill_step")
-    if not words.elsewhere and _parts(book, "tower"):
-        formula = formula + book.at("serve.tower_seconds")
-    return about("Longest gap", "seconds", formula, meaning)
-
-
-@rule("serve.ttft_seconds|tpot_seconds")
-def _latency(book: Book, field: str) -> Explanation:
-    if field == "ttft_seconds":
-        formula = book.at("serve.prefill_steps") * book.at("serve.prefill_step")
-        formula = formula + book.at("serve.transfer_seconds")
-        if _parts(book, "tower"):
-            formula = book.at("serve.tower_seconds") + formula
-        return about("Time to first token", "seconds", formula, "Of one prompt that need not wait.")
-    formula = book.at("serve.decode_step") / book.at("serve.tokens_per_step")
-    meaning = "A step of all that run at once, at half of their output."
-    return about("Time per output token", "seconds", formula, meaning)
 
 
 def _with_tower(which: str) -> tuple[str, ...]:
@@ -505,9 +445,3 @@ def _bound_by(book: Book, field: str) -> Explanation:
     names = dict.fromkeys(p.time.bound_by for p in every_part)
     every = {name: book.at(f"serve.{which}.bound.{name}") for name in names}
     return about(f"What bounds {which}", "", whichever(every), "Where most of its seconds go.")
-
-
-@rule("serve.tokens_per_second")
-def _tokens_per_second(book: Book) -> Explanation:
-    formula = book.at("serve.running") / book.at("serve.tpot_seconds")
-    return about("Output tokens per second", "tokens/s", formula, REPLICA)

@@ -6,13 +6,15 @@ between kernels: constants.DECODE_*. They were read off the runs that served.tom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memcore.hardware import constants
-from memcore.quantity.reading import computed
+from memcore.quantity.reading import Read, Values, ceil, computed, largest, quantity, where
 from memcore.report import OperationTime
+from memcore.serving.cache import SERVER
+from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
 from memcore.tape.dims import HEADS, TP
 from memcore.tape.ledger import Amounts
@@ -33,6 +35,7 @@ ATTENTION_OF = "new tokens attend to the cache: each reads every key and value o
 LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER = (
     *("layers", "attention", "scan", "head", "link", "launch", "host", "draft", "tower"),
 )
+LEVIATHAN = "Leviathan et al., Fast inference from transformers via speculative decoding, eq. 1"
 STATE_READ = "each step reads and writes every state of each sequence once"
 
 
@@ -307,51 +310,9 @@ def host_rate(plan: Plan) -> float:
     return plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
 
 
-@dataclass(frozen=True, slots=True)
-class Felt:
-    """Of one request, while `running` others generate.
-
-    tower              parts of what runs once for its prompt, in the first of its steps
-    prefill            parts of one step of its prompt, of which there are `chunks`
-    transfer           seconds to bring its cache to the GPUs that generate
-    decode             parts of one step of all that run
-    tokens_per_step    that one sequence gets of it
-    stall              seconds between two of its tokens while another's prompt is read
-    """
-
-    tower: list[Part]
-    prefill: list[Part]
-    chunks: int
-    transfer: float
-    decode: list[Part]
-    tokens_per_step: float
-    stall: float
-
-    @property
-    def once(self) -> float:
-        return seconds(self.tower)
-
-    @property
-    def first(self) -> float:
-        return self.once + self.chunks * seconds(self.prefill) + self.transfer
-
-    @property
-    def each(self) -> float:
-        return seconds(self.decode) / self.tokens_per_step
-
-
-def felt(server: Server, running: int) -> Felt:
-    """What a request feels of `running` sequences at half of their output."""
-    s = server.plan.serve
-    chunks, prefill = prompt(server, running)
-    decode, step = decoding(server, running), per_step(server.plan)
-    words, tower = PREFILLS[s.prefill], of_tower(server)
-    stall = seconds(decode)
-    if words.chunked:
-        stall = seconds(prefill) + seconds(tower)
-    elif not words.elsewhere:
-        stall += seconds(prefill) + seconds(tower)
-    return Felt(tower, prefill, chunks, transfer(server), decode, step, stall)
+def of_running(server: Server, running: int) -> Values:
+    """Its quantities while so many sequences generate, each at half of its output."""
+    return server.numbers.where_is("serve.running", running)
 
 
 def at_once(server: Server) -> int:
@@ -363,33 +324,22 @@ def at_once(server: Server) -> int:
 def prompts_beside(server: Server, running: int) -> float:
     """Tokens of prompts that a step reads on average, where as many come as `running` end."""
     s = server.plan.serve
-    return running * s.prompt_len / (s.output_len / per_step(server.plan))
+    return float(running * s.prompt_len / (s.output_len / server.numbers.serve.tokens_per_step))
 
 
-def prompt(server: Server, running: int) -> tuple[int, list[Part]]:
-    """In how many steps a prompt is read, and the parts of the middle one: with its own part, or
-    as much of all prompts as such a step reads on average, whichever is more."""
+def prompt(server: Server, running: int, chunks: int, left: int) -> list[Part]:
+    """The parts of the middle one of the steps that a prompt is read in: with its own part, or as
+    much of all prompts as such a step, with tokens `left` for them, reads on average, whichever is
+    more."""
     s = server.plan.serve
     n = s.prompt_len
     if server.plan.architecture.encoder_decoder:  # the first token, with the whole prompt in reach
-        return 1, parts(server, 1, 1, n + 1, 1)
+        return parts(server, 1, 1, n + 1, 1)
     if not PREFILLS[s.prefill].chunked:
-        return 1, parts(server, 1, n, n, 1)
-    chunks = chunks_of(server, running)
+        return parts(server, 1, n, n, 1)
     chunk = -(-n // chunks)
-    step = min(left_of_step(server, running), max(chunk, round(prompts_beside(server, running))))
-    return chunks, mixed(server, running, context_of(server), step, (n - chunk) / 2)
-
-
-def left_of_step(server: Server, running: int) -> int:
-    """Tokens of prompts that a step has room for beside those of `running` sequences."""
-    s = server.plan.serve
-    return max(1, s.max_batched_tokens - running * (1 + s.draft_tokens))
-
-
-def chunks_of(server: Server, running: int) -> int:
-    """Steps that a prompt takes, of which each has room for what `running` sequences leave."""
-    return -(-server.plan.serve.prompt_len // left_of_step(server, running))
+    step = min(left, max(chunk, round(prompts_beside(server, running))))
+    return mixed(server, running, context_of(server), step, (n - chunk) / 2)
 
 
 def context_of(server: Server) -> int:
@@ -408,14 +358,6 @@ def decoding(server: Server, running: int) -> list[Part]:
                      s.draft_tokens)  # fmt: skip
         found.append(Part(DRAFT, time, running))
     return found
-
-
-def per_step(plan: Plan) -> float:
-    """Tokens that a step gives one sequence, on average, where each guess is right as often as the
-    others (Leviathan et al., "Fast inference from transformers via speculative decoding", eq. 1).
-    """
-    n, right = plan.serve.draft_tokens, plan.serve.draft_acceptance
-    return float(n + 1) if right == 1 else (1 - right ** (n + 1)) / (1 - right)
 
 
 def transfer(server: Server) -> float:
@@ -460,7 +402,7 @@ def points(server: Server, most: int) -> tuple[Point, ...]:
     found = []
     for n in [s for s in sizes if s <= max(1, 4 * most)]:
         step = decoding(server, n)
-        each = seconds(step) / per_step(server.plan)
+        each = seconds(step) / server.numbers.serve.tokens_per_step
         found.append(Point(n, n / each, each, bound(step), n <= most))
     return tuple(found)
 
@@ -493,31 +435,119 @@ def bound(parts: Sequence[Part]) -> str:
 # --- what the report says of it ------------------------------------------------------------------
 
 
-@computed("serve.felt")
-def of_running(x: Any) -> Felt | None:
-    """What a request feels of the sequences that run; None where not even one fits."""
-    return felt(x.server, x.serve.running) if x.serve.running else None
+@computed("serve.tower")
+def tower(x: Any) -> list[Part]:
+    """What runs once for a prompt, in the first of its steps."""
+    return of_tower(x.server)
 
 
-@computed("serve.tokens_per_step")
-def tokens_per_step(x: Any) -> float:
-    return per_step(x.server.plan)
+@computed("serve.prefill")
+def prefill(x: Any) -> list[Part]:
+    """One of the steps that a prompt is read in."""
+    return prompt(x.server, x.serve.running, x.serve.prefill_steps, _left(x))
 
 
-def _of_felt(path: str, read: Callable[[Felt], Any]) -> None:
-    computed(path)(lambda x: read(x.serve.felt) if x.serve.felt else None)
+@computed("serve.decode")
+def decode(x: Any) -> list[Part]:
+    """One step of all that run."""
+    return decoding(x.server, x.serve.running)
 
 
-_of_felt("serve.prefill_steps", lambda f: f.chunks)
-_of_felt("serve.transfer_seconds", lambda f: f.transfer)
-_of_felt("serve.tower_seconds", lambda f: f.once)
-_of_felt("serve.ttft_seconds", lambda f: f.first)
-_of_felt("serve.tpot_seconds", lambda f: f.each)
-_of_felt("serve.stall_seconds", lambda f: f.stall)
-_of_felt("serve.prefill_bound_by", lambda f: bound([*f.tower, *f.prefill]))
-_of_felt("serve.decode_bound_by", lambda f: bound(f.decode))
+def _sum_of(path: str, parts: str) -> None:
+    computed(path)(lambda x: seconds(getattr(x.serve, parts)) if x.serve.running else None)
 
 
-@computed("serve.tokens_per_second")
-def tokens_per_second(x: Any) -> float | None:
-    return x.serve.running / x.serve.felt.each if x.serve.felt else None
+_sum_of("serve.tower_seconds", "tower")
+_sum_of("serve.prefill_step", "prefill")
+_sum_of("serve.decode_step", "decode")
+
+
+@computed("serve.transfer_seconds")
+def transfer_seconds(x: Any) -> float | None:
+    return transfer(x.server) if x.serve.running else None
+
+
+@computed("serve.prefill_bound_by")
+def prefill_bound_by(x: Any) -> str | None:
+    return bound([*x.serve.tower, *x.serve.prefill]) if x.serve.running else None
+
+
+@computed("serve.decode_bound_by")
+def decode_bound_by(x: Any) -> str | None:
+    return bound(x.serve.decode) if x.serve.running else None
+
+
+@quantity(
+    "serve.tokens_per_step", "Tokens of a step", "", "Of one sequence, on average.", [LEVIATHAN]
+)
+def tokens_per_step(x: Any) -> Read:
+    """Each guess is right as often as the others."""
+    n, right = x.server.plan.serve.draft_tokens, x.server.plan.serve.draft_acceptance
+    if not n or right == 1:
+        return x.said(float(n + 1), "Every guess is right." if n else "One each.", [SERVER])
+    source = "serve.draft_acceptance, each"
+    every = x.known("that all are right", right ** (n + 1), source=source)
+    one = x.known("certainty", 1, source=LEVIATHAN)
+    return (one - every) / (one - x.plan.serve.draft_acceptance)
+
+
+def _left(x: Any) -> Read:
+    """Tokens of prompts that a step has room for beside those of the sequences that run."""
+    guesses, theirs = x.plan.serve.draft_tokens, x.serve.running
+    own = x.known("token of a step", 1, source=SCHEDULER)
+    theirs = where(guesses > 0, theirs * (own + guesses), theirs)
+    return largest(1, x.plan.serve.max_batched_tokens - theirs)
+
+
+@quantity("serve.prefill_steps", "Steps of a prompt", "", "In which a prompt is read.")
+def prefill_steps(x: Any) -> Read | None:
+    if not x.serve.running:
+        return None
+    if x.server.plan.architecture.encoder_decoder or not PREFILLS[x.plan.serve.prefill].chunked:
+        return x.said(1, sources=[SERVER])
+    return ceil(x.plan.serve.prompt_len / _left(x))
+
+
+@quantity(
+    "serve.ttft_seconds", "Time to first token", "seconds", "Of one prompt that need not wait."
+)
+def ttft_seconds(x: Any) -> Read | None:
+    if not x.serve.running:
+        return None
+    read = x.serve.prefill_steps * x.serve.prefill_step
+    if runs_tower(x.server):
+        read = x.serve.tower_seconds + read
+    return read + x.serve.transfer_seconds
+
+
+@quantity(
+    "serve.tpot_seconds",
+    "Time per output token",
+    "seconds",
+    "A step of all that run at once, at half of their output.",
+)
+def tpot_seconds(x: Any) -> Read | None:
+    return x.serve.decode_step / x.serve.tokens_per_step if x.serve.running else None
+
+
+@quantity(
+    "serve.stall_seconds",
+    "Longest gap",
+    "seconds",
+    "Between two tokens of a sequence while another's prompt is read.",
+)
+def stall_seconds(x: Any) -> Read | None:
+    if not x.serve.running:
+        return None
+    words = PREFILLS[x.plan.serve.prefill]
+    if words.elsewhere:
+        return x.serve.decode_step
+    read = x.serve.prefill_step
+    if runs_tower(x.server):
+        read = read + x.serve.tower_seconds
+    return read if words.chunked else x.serve.decode_step + read
+
+
+@quantity("serve.tokens_per_second", "Output tokens per second", "tokens/s", "Of one replica.")
+def tokens_per_second(x: Any) -> Read | None:
+    return x.serve.running / x.serve.tpot_seconds if x.serve.running else None

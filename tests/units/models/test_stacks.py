@@ -14,7 +14,7 @@ from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
 from memcore.serving.server import Server
-from memcore.serving.time import felt, of_tower
+from memcore.serving.time import of_running, of_tower
 from memcore.stream import simulate
 from memcore.tape.dims import MAIN, B, D, F, S, of_stack
 from memcore.training.memory import rows_at
@@ -299,8 +299,10 @@ def test_what_runs_once_for_a_prompt(model, n):
     server = Server.of(p)
     once = of_tower(server)
     assert sum(o.time.flops for o in once) == encoded(p)
-    first = felt(server, 1)
-    assert first.first == pytest.approx(first.once + sum(o.time.seconds for o in first.prefill))
+    first = of_running(server, 1).serve
+    assert first.ttft_seconds == pytest.approx(
+        first.tower_seconds + sum(o.time.seconds for o in first.prefill)
+    )
     # A decoder's step makes no keys and values of the encoder's tokens again.
     names = {o.time.name for o in first.decode}
     assert "layers.EncDecAttention.q.matmul" in names

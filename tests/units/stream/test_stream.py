@@ -14,7 +14,7 @@ from memcore.plan.plan import Plan
 from memcore.search import solve
 from memcore.serving.pages import Pages
 from memcore.serving.server import Server
-from memcore.serving.time import per_step, transfer_rate
+from memcore.serving.time import transfer_rate
 from memcore.stream import (
     Clock,
     Requests,
@@ -431,7 +431,9 @@ def test_guesses_that_are_always_right_come_all_at_once():
 def test_a_step_gives_as_many_tokens_as_leviathan_et_al_say(guesses, right):
     plan = plan_of(draft_tokens=guesses, draft_acceptance=right)
     pace = Guessed.of(guesses, right, 3)
-    assert pace.tokens(PERIOD) / PERIOD == pytest.approx(per_step(plan), rel=0.03)
+    assert pace.tokens(PERIOD) / PERIOD == pytest.approx(
+        Server.of(plan).numbers.serve.tokens_per_step, rel=0.03
+    )
     assert Guessed.of(guesses, right, 3) == pace
     sums = [pace.tokens(k) for k in range(200)]
     for k in (0, 1, 7, 150):

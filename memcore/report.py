@@ -32,6 +32,7 @@ class LedgerRow:
     certainty   'exact', 'measured' or 'assumed'
     source      where the knowledge comes from
     why         one sentence: who keeps it and for what
+    of_angles   a table of rotary angles
     """
 
     name: str
@@ -46,6 +47,7 @@ class LedgerRow:
     certainty: str
     source: str
     why: str
+    of_angles: bool = field(default=False, metadata=INSIDE)
 
 
 @dataclass(frozen=True, slots=True)

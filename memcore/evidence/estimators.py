@@ -99,7 +99,7 @@ def _ours(plan: Plan, what: str) -> tuple[int, list[LedgerRow], int]:
 def _is_state(plan: Plan, row: LedgerRow) -> bool:
     """DeepSpeed's estimator counts its buffers among the states."""
     if plan.train.framework == "deepspeed":
-        return not row.name.startswith("rotary")
+        return not row.of_angles
     return row.consumer in OF_STATES
 
 

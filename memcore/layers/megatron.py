@@ -42,7 +42,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
-from memcore.tape.kinds import Module
+from memcore.tape.kinds import Module, Role
 from memcore.tape.primitives import (
     add,
     cast,
@@ -295,7 +295,9 @@ def latent_heads(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor, Tens
 
 
 def _angles(t: Tape) -> list[Tensor]:
-    return [t.shared(f"rotary {n}", (S / CP, ROTARY), t.parameter_dtype) for n in ("cos", "sin")]
+    shape = (S / CP, ROTARY)
+    cos = t.shared("rotary cos", shape, t.parameter_dtype, Role.ANGLES)
+    return [cos, t.shared("rotary sin", shape, t.parameter_dtype)]
 
 
 def _turned_queries(t: Tape, q: Tensor) -> Tensor:

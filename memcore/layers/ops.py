@@ -41,7 +41,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
-from memcore.tape.kinds import CHUNKED, EVERY, SLIDING, Part
+from memcore.tape.kinds import CHUNKED, EVERY, SLIDING, Part, Role
 from memcore.tape.primitives import (
     add,
     cast,
@@ -86,10 +86,13 @@ def slides(kind: str) -> bool:
     return kind.startswith((SLIDING, CHUNKED))
 
 
-def mask_of(kind: str) -> str:
-    """The name of the mask that a layer of this kind is given."""
-    limit = next((word for word in (SLIDING, CHUNKED) if kind.startswith(word)), "causal")
-    return f"{limit} mask"
+def mask_of(kind: str) -> tuple[str, Role | None]:
+    """The mask that a layer of this kind is given: its name and role."""
+    limit = next((word for word in (SLIDING, CHUNKED) if kind.startswith(word)), "")
+    return (f"{limit} mask", None) if limit else (CAUSAL, Role.CAUSAL_MASK)
+
+
+CAUSAL = "causal mask"
 
 
 def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
@@ -291,7 +294,8 @@ def _fused_core(
     if s.attention == "sdpa" and (slides(kind) or always_masked or by_sequence):
         reach = S if always_masked or by_sequence else MASKED
         sequences = B if by_sequence else 1  # else a view for every sequence
-        t.use(t.shared(mask_of(kind), (sequences, 1, S / CP, reach), "bool"))
+        name, role = mask_of(kind)
+        t.use(t.shared(name, (sequences, 1, S / CP, reach), "bool", role))
         kept.append(t.new("mask as bias", (B, 1, S / CP, reach), v.dtype))
         product = PRODUCT
         if slides(kind) or by_sequence:
@@ -326,7 +330,7 @@ def _eager_core(
         capped = keeps_result(t, scale(t, scores, "scores / cap"), "tanh")
         scores = scale(t, capped, "scores, capped")
     if kind != EVERY:
-        scores = masked(t, scores, mask_of(kind))
+        scores = masked(t, scores, *mask_of(kind))
     return weighted_values(t, s, scores, v, softmax_fp32)
 
 
@@ -340,9 +344,11 @@ def _fused_softmax_core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) 
     return weighted_values(t, s, scores, v, softmax_fp32=False)
 
 
-def masked(t: Tape, scores: Tensor, name: str) -> Tensor:
+def masked(
+    t: Tape, scores: Tensor, name: str = CAUSAL, role: Role | None = Role.CAUSAL_MASK
+) -> Tensor:
     """Scores plus the additive mask that the model made once."""
-    mask = t.shared(name, (B, 1, S / CP, S), t.parameter_dtype)
+    mask = t.shared(name, (B, 1, S / CP, S), t.parameter_dtype, role)
     return add(t, scores, mask, "scores, masked")
 
 
@@ -373,7 +379,8 @@ def rotary_tables(
     """cos and sin, made once by the model; `which` names one of several pairs."""
     shape = (1, 1, S / CP, width)
     of = dtype or t.parameter_dtype
-    return t.shared(f"rotary cos{which}", shape, of), t.shared(f"rotary sin{which}", shape, of)
+    cos = t.shared(f"rotary cos{which}", shape, of, Role.ANGLES)
+    return cos, t.shared(f"rotary sin{which}", shape, of)
 
 
 def rotary(
@@ -413,7 +420,7 @@ def complex_rotary(t: Tape, q: Tensor, k: Tensor, at_once: bool) -> tuple[Tensor
 
     at_once   both products are there before either is cast
     """
-    table = t.shared("rotary cos and sin", (1, 1, S / CP, ROTARY), "fp32")
+    table = t.shared("rotary cos and sin", (1, 1, S / CP, ROTARY), "fp32", Role.ANGLES)
     q32, k32 = cast(t, q, "fp32", "q (fp32)"), cast(t, k, "fp32", "k (fp32)")
     q_turned = multiply(t, q32, table, "q_rotary")
     if at_once:

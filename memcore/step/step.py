@@ -18,6 +18,7 @@ from memcore.models.blocks import Blocks
 from memcore.models.stack import Layers
 from memcore.step.states import BlockStates, block_states, lookup_tables
 from memcore.tape.dims import EP, HALF_ROTARY, Cut, Number, Shape
+from memcore.tape.kinds import Role
 from memcore.tape.ledger import (
     AUTOGRAD,
     BACKWARD,
@@ -247,6 +248,7 @@ BUFFERS = Group(
             "buffers of the rotary embedding",
             AUTOGRAD,
             copies=2,
+            role=Role.ANGLES,
         ),
     )
 )
@@ -299,7 +301,7 @@ def resident(step: Step) -> Alive:
 
 def tables_of(step: Step) -> int:
     """How many tables of rotary angles the model has."""
-    return sum("rotary cos" in r.name for r in _shared(step)[0].rows + _shared(step)[1].rows)
+    return sum(r.role is Role.ANGLES for r in _shared(step)[0].rows + _shared(step)[1].rows)
 
 
 def stepping(step: Step) -> Alive:
@@ -329,7 +331,7 @@ def saved_for_backward(step: Step) -> Alive:
     if step.checkpointed and (compiled or blocks.carries):  # or arguments given by position
         until_backward = _shared(step)[0]
     elif step.checkpointed and blocks.mask_is_argument:  # saved, as an argument given by position
-        mask = [r for r in _shared(step)[0].rows if r.name == "causal mask"]
+        mask = [r for r in _shared(step)[0].rows if r.role is Role.CAUSAL_MASK]
         until_backward = Group.of(dict.fromkeys((*until_backward.rows, *mask)))
     return [
         *step.at_first((saved(blocks.embed), 1)),

@@ -20,6 +20,14 @@ class Part(Enum):
 
 
 @counted_nowhere
+class Role(Enum):
+    """What a tensor that all layers read is for, where something follows from it."""
+
+    ANGLES = "angles"  # a table of rotary angles: cosines, or cosines and sines together
+    CAUSAL_MASK = "causal mask"
+
+
+@counted_nowhere
 class Module(Enum):
     """Whose kernel an operation is, where its rate or what the host starts for it depends on it:
     FlashAttention's, or one of Transformer Engine's modules."""

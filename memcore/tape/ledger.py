@@ -25,6 +25,7 @@ from memcore.tape.dims import (
     real,
     whole,
 )
+from memcore.tape.kinds import Role
 from memcore.tape.tape import ALWAYS, Storage, Tape
 from memcore.words.training import KEPT_PRODUCTS, LAYER, OPERATIONS
 from memcore.words.word import DTYPE_BYTES
@@ -34,7 +35,8 @@ AUTOGRAD = "PyTorch autograd: derivatives.yaml and the modelling code, equal to 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A row before it has numbers. `copies`: a further factor, for identical tensors."""
+    """A row before it has numbers. `copies`: a further factor, for identical tensors; role: as of
+    a tape's storage."""
 
     name: str
     consumer: str
@@ -45,6 +47,7 @@ class Template:
     source: str
     certainty: str = "exact"
     copies: int = 1
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +436,7 @@ def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
         Group.of(
             Template(
                 _own_name(s), "activations", s.shape, s.dtype,
-                lifetime, "made once, read by every layer", AUTOGRAD,
+                lifetime, "made once, read by every layer", AUTOGRAD, role=s.role,
             )
             for s in storages
         )
@@ -454,7 +457,7 @@ def besides(group: Group, tape: Tape) -> Group:
 
 def _own_name(s: Storage) -> str:
     """A shared tensor's name without the layer that reads it."""
-    return s.name.rsplit(".", 1)[-1]
+    return s.own_name
 
 
 @kept

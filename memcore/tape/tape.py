@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from memcore.kept import counted_apart
 from memcore.tape.dims import Axis, Shape, of_stack
-from memcore.tape.kinds import Module, Part
+from memcore.tape.kinds import Module, Part, Role
 from memcore.tape.structure import Adapters, Narrow
 
 WEIGHTS = ("parameter", "tied")
@@ -55,6 +55,8 @@ class Storage:
     narrow    of a parameter: what of it is in 8 bits
     table     of a parameter: the gradient that it has as a table of rows
     parts     of a parameter: as Work.parts
+    role      of a tensor that all layers read: what it is for
+    own_name  of one: its name without the layer that reads it; the same tensor has the same
     """
 
     name: str
@@ -81,6 +83,8 @@ class Storage:
     narrow: Narrow | None = None
     table: str = "dense"
     parts: tuple[Part, ...] = ()
+    role: Role | None = None
+    own_name: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -241,9 +245,11 @@ class Tape:
         """The block's input. It belongs to this block if one of its operations saves it."""
         return self._tensor(name, shape, dtype, "input", needs_grad)
 
-    def shared(self, name: str, shape: Shape, dtype: str) -> Tensor:
+    def shared(self, name: str, shape: Shape, dtype: str, role: Role | None = None) -> Tensor:
         """A tensor that another block made and counts, read here: rotary tables, masks."""
-        return self._tensor(name, shape, dtype, "shared", needs_grad=False)
+        tensor = self._tensor(name, shape, dtype, "shared", needs_grad=False)
+        tensor.storage.role = role
+        return tensor
 
     def carry(self, name: str, shape: Shape, dtype: str) -> Tensor:
         """The same, of which a gradient is wanted: each block that reads it adds to it."""
@@ -280,7 +286,7 @@ class Tape:
         return tensor
 
     def _tensor(self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool) -> Tensor:
-        storage = Storage(self._named(name), shape, dtype, kind, birth=0)
+        storage = Storage(self._named(name), shape, dtype, kind, birth=0, own_name=name)
         if kind not in WEIGHTS:
             self.storages.append(storage)
         return Tensor(storage, shape, dtype, needs_grad)
@@ -290,7 +296,7 @@ class Tape:
         a reduction or random numbers."""
         self.clock += 1
         kind = "temporary" if self.forward_end else "activation"
-        storage = Storage(self._named(name), shape, dtype, kind, birth=self.clock)
+        storage = Storage(self._named(name), shape, dtype, kind, self.clock, own_name=name)
         storage.death = self.clock + 1
         self.storages.append(storage)
         if self._current is not None:
@@ -661,7 +667,7 @@ def in_stack(tape: Tape, stack: str) -> Tape:
     for s in {id(s): s for s in (*tape.storages, *tape.parameters)}.values():
         s.shape = renamed(s.shape)
         if s.kind == "shared":
-            s.name = f"{s.name} ({stack})"
+            s.name, s.own_name = f"{s.name} ({stack})", f"{s.own_name} ({stack})"
     for w in tape.work:
         w.flops = [(n, renamed(shape)) for n, shape in w.flops]
         w.traffic = [(renamed(shape), dtype) for shape, dtype in w.traffic]

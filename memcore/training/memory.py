@@ -14,6 +14,7 @@ from memcore.quantity.reading import Read, Values, at_least_zero, computed, name
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Peak, RankMemory
 from memcore.step.step import Alive, Instant, Step, saved_for_backward
 from memcore.tape.dims import Number, maximum, where
+from memcore.tape.kinds import Role
 from memcore.tape.ledger import Amounts, Holding, Template
 from memcore.training import offload
 from memcore.training.overheads import counted, plan_overheads, reserved
@@ -280,4 +281,5 @@ def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts)
         template.certainty,
         template.source,
         template.why,
+        template.role is Role.ANGLES,
     )

@@ -156,7 +156,6 @@ READ = {
 }
 # Defects: what is said in the name should be a field of its own. To be emptied, not to be added to.
 DEFECTS: set[tuple[str, str]] = {
-    ("memcore.evidence.estimators", "row.name.startswith('rotary')"),
     ("memcore.layers.experts", "bias.storage.name.rpartition('.')"),
     ("memcore.layers.experts", "parameter.name.endswith('bias')"),
     ("memcore.layers.experts", "x.storage.name.rpartition('.')"),
@@ -170,8 +169,6 @@ DEFECTS: set[tuple[str, str]] = {
     ("memcore.serving.stored", "word in p.name"),
     ("memcore.serving.weights", "p.name.rpartition('.embed.')"),
     ("memcore.serving.weights", "p.name.rpartition('embed.')"),
-    ("memcore.step.step", "'rotary cos' in r.name"),
-    ("memcore.step.step", "r.name == 'causal mask'"),
     ("memcore.tape.dims", "factor.name.partition('.')"),
     ("memcore.training.numbers_of_time", "o.name.startswith(o.phase)"),
 }

@@ -96,7 +96,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         def run(heads: Sequence[Tensor]) -> Tensor:
             q, k, v = heads
             scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores with alibi", product="baddbmm")
-            return weighted_values(t, s, masked(t, scores, "causal mask"), v, softmax_fp32=True)
+            return weighted_values(t, s, masked(t, scores), v, softmax_fp32=True)
 
         out = core(t, run, q, k, v)
         return linear(t, "dense", out, Q / TP, D, bias=True)

@@ -230,7 +230,7 @@ def _core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if t.kernels != "megatron":  # whose values are a tensor of their own
             v = contiguous(t, v, (*TOKENS, KEPT_V), "v, kept")
         scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
-        scores = masked(t, scores, "causal mask")
+        scores = masked(t, scores)
         return weighted_values(t, s, scores, v, True, RESULTS, VALUES / TP)
     # flash_attn wants one width: values are padded, results cut. cuDNN, under Megatron, takes both.
     padded = s.attention == "flash" and t.kernels != "megatron"

@@ -127,9 +127,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
                     k, v = (contiguous(t, x, REPEATED_KEYS, f"{n}, repeated")
                             for x, n in ((k, "k"), (v, "v")))  # fmt: skip
                 scores = matmul(t, q, k, SCORES, HEAD_DIM, "scores")
-                return weighted_values(
-                    t, s, masked(t, scores, "causal mask"), v, softmax_fp32=False
-                )
+                return weighted_values(t, s, masked(t, scores), v, softmax_fp32=False)
 
             out = core(t, run, q, k, v)
         return linear(t, "dense", out, Q / TP, D, s.traits.mlp_bias)

@@ -129,7 +129,7 @@ def _eager(
     """Scores with one more column, the sink; less their maximum; softmax in their dtype."""
     k, v = (contiguous(t, x, REPEATED_KEYS, f"{n}, repeated") for x, n in ((k, "k"), (v, "v")))
     scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
-    scores = masked(t, scores, mask_of(kind))
+    scores = masked(t, scores, *mask_of(kind))
     probabilities = softmax(t, _less_maximum(t, _with_sinks(t, scores, sinks)), "softmax")
     (probabilities,) = split(t, probabilities, [SCORES], sliced=True)
     if s.traits.attention_dropout:

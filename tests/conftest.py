@@ -9,24 +9,51 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 EXPLORE = os.environ.get("MEMPLAN_EXPLORE", "")
 
-# One machine is slower or busier than another; no test is wrong for it.
+EXAMPLES = 25  # of a law that says no other number; an exploring run draws EXPLORED times as many
+EXPLORED = 4
+
+# One machine is slower or busier than another; no test is wrong for it. Nothing is kept from one
+# run to the next, and nothing is written into the checkout.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir(), "memplan")))
 settings.register_profile(
-    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "same",
+    deadline=None,
+    database=None,
+    derandomize=True,
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
     "explore",
     deadline=None,
     database=None,
+    max_examples=EXPLORED * EXAMPLES,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("explore" if EXPLORE else "same")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What hypothesis draws can be explored (`-m explore`)."""
+    for item in items:
+        if hasattr(getattr(item, "obj", None), "hypothesis"):
+            item.add_marker(pytest.mark.explore)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker for each core where all tests are asked for, none where a few are: to start the
+    workers takes as long as a file's tests."""
+    few = any(Path(part.partition("::")[0]).is_file() for part in config.args)
+    return 0 if few or config.option.keyword or config.option.usepdb else os.cpu_count() or 1
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads the seed

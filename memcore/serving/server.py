@@ -276,7 +276,6 @@ def _scans(e: Execution) -> bool:
 
 
 @kept
-@kept
 def _caching(kinds: tuple[str, ...], layers: int, per_stage: int) -> tuple[Caching, Caching]:
     """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
     the first of several."""

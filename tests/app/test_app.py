@@ -172,7 +172,7 @@ def test_every_accelerator_has_its_charts_and_tables(gpu: str) -> None:
         figures.append(charts.serving(report.serve, plan.serve.concurrency))
         rows.append(tables.serving(report.serve, plan.serve.concurrency))
     assert all(figure.data for figure in figures)
-    for table in rows:
+    for table in filter(None, rows):  # one GPU sends nobody anything
         assert pd.read_csv(io.BytesIO(tables.csv(table))).shape[0] == len(table)
 
 

@@ -130,6 +130,7 @@ def test_an_average_in_fp32_is_offloaded_with_the_optimizer():
     assert on - off == pytest.approx(4 * 8_030_261_248, rel=1e-4)
 
 
+@pytest.mark.oracle
 def test_torch_s_averaged_model_is_as_large_as_the_model():
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(64, 32, dtype=torch.bfloat16)

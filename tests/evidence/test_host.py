@@ -6,7 +6,8 @@ from statistics import median
 import asked
 import pytest
 from drawn import divided
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memcore.evaluate import evaluate
@@ -141,7 +142,7 @@ def test_each_expert_of_transformer_engine_is_a_product_of_its_own():
     assert more["backward"] == pytest.approx(2 * more["forward"] + replicas)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(10)
 @given(plan=divided(), times=st.sampled_from([0.1, 1.0, 30.0]))
 def test_the_gpu_waits_for_the_host_as_long_as_that_takes_or_less(plan, times):
     time = evaluate(slower(plan, times)).time

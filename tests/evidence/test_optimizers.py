@@ -64,6 +64,7 @@ def test_states_are_torch_s(name):
         assert ours == kept
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", ["adamw", "adamw-foreach", "sgd", "sgd-momentum", "adafactor"])
 def test_states_are_those_of_the_torch_that_is_here(name):
     torch = pytest.importorskip("torch")

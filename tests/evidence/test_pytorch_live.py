@@ -15,6 +15,8 @@ from memcore.models.counts import parameters
 from memcore.models.families import FAMILIES, from_config, wrappers
 from memcore.plan.plan import Plan
 
+pytestmark = pytest.mark.oracle
+
 SAVED_TOLERANCE = 0.001
 SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
 OF_IMAGES = ("vit", "llava", "gemma3")  # whose sequences are as long as their images want

@@ -5,7 +5,8 @@ import math
 
 import pytest
 from drawn import ANY
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memcore import PlanError
@@ -18,7 +19,7 @@ ROUNDING = 1e-9
 PALM = 0.01  # FLOPs per token against the formula, which leaves out nothing but norms
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15)
 @given(ANY)
 def test_no_resource_is_busy_longer_than_the_step(plan):
     time = evaluate(plan).time
@@ -29,7 +30,7 @@ def test_no_resource_is_busy_longer_than_the_step(plan):
         assert 0 <= time.exposed[name] <= time.step_seconds * (1 + ROUNDING), name
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15)
 @given(ANY)
 def test_overlap_lies_between_the_longest_and_the_sum(plan):
     time = evaluate(plan).time
@@ -58,7 +59,7 @@ FASTER = {
 
 
 @pytest.mark.parametrize("what", FASTER)
-@settings(max_examples=25, deadline=None)
+@examples(8)
 @given(plan=ANY)
 def test_faster_hardware_is_never_slower(what, plan):
     document = plan.document()
@@ -74,7 +75,7 @@ def test_faster_hardware_is_never_slower(what, plan):
 
 
 @pytest.mark.parametrize("field", ["micro_batch", "seq_len", "grad_accumulation"])
-@settings(max_examples=25, deadline=None)
+@examples(8)
 @given(plan=ANY, more=st.integers(1, 3))
 def test_more_work_never_takes_less_time(field, plan, more):
     """Twice as many are divided by the same ranks."""

@@ -3,7 +3,8 @@
 import pytest
 from drawn import plans
 from explained import checked
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memcore import PlanError
@@ -17,7 +18,7 @@ from memcore.together import TRAINERS, Scene, engine_plan
 from memcore.training.steps import step_of, training_sizes
 from memcore.words.together import ASLEEP, FROZEN, TRAINER
 
-FEW = settings(max_examples=60, deadline=None)
+FEW = examples(15)
 
 
 def plan(kind="grpo", **words):

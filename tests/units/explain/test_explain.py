@@ -3,7 +3,8 @@
 import pytest
 from drawn import served, varied
 from explained import checked
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memcore.evaluate import evaluate
@@ -17,13 +18,13 @@ ROUNDING = 1e-9  # of floating-point sums in another order
 
 
 @given(varied(), st.integers(0, 9))
-@settings(max_examples=120)
+@examples(25)
 def test_every_number_of_training_is_explained_by_its_parts(plan, share):
     checked(Book(plan, evaluate(plan)), share)
 
 
 @given(served(), st.integers(0, 9))
-@settings(max_examples=80)
+@examples(20)
 def test_every_number_of_serving_is_explained_by_its_parts(plan, share):
     checked(Book(plan, evaluate(plan)), share)
 

@@ -4,7 +4,8 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memcore.evaluate import evaluate
@@ -244,7 +245,7 @@ def test_a_larger_group_of_a_domain_has_no_fewer_links(gpu):
 
 
 @pytest.mark.parametrize("gpu", RACKS)
-@settings(max_examples=10)
+@examples(10)
 @given(ranks=st.sampled_from([2, 4, 8]), moved=st.floats(1e3, 1e11))
 def test_inside_the_domain_is_never_slower_than_across(gpu, ranks, moved):
     domain = plan(gpu, 1).gpus_per_domain

@@ -139,6 +139,7 @@ ENCODERS = {  # what encoders are told besides LLAMA's sizes
 OTHERS = ["llama", "qwen3", "gemma2", "gpt_neox", "opt", "bloom", "mixtral", "phi3"]
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("family", [*OTHERS, *ENCODERS])
 def test_other_heads_are_those_of_transformers(family):
     """Parameters of each class that is no language model, against transformers."""

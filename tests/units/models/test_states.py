@@ -96,6 +96,7 @@ def transformers():
     return pytest.importorskip("transformers", reason=WHY)
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("family", SMALL)
 def test_parameters_of_small_models(family, transformers):
     """With flags that presets and defaults have not: biases, a norm behind the state, an MLP."""
@@ -109,6 +110,7 @@ def test_parameters_of_small_models(family, transformers):
     assert parameters(from_config(config(family))) == sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("tokens", [3, 40])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", SMALL)

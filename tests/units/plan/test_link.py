@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 from hypothesis import strategies as some
 
 from memcore import Issue, PlanError
@@ -228,7 +229,7 @@ def plans(draw: some.DrawFn) -> Plan:
 labels = some.text(some.characters(codec="utf-8"), min_size=1, max_size=80)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(25)
 @given(plan=plans(), short=some.booleans())
 def test_a_plan_survives_the_trip(plan: Plan, short: bool) -> None:
     query = encode(plan, short=short)
@@ -438,7 +439,7 @@ any_key = any_text | some.sampled_from(KNOWN)
 any_value = any_text | some.integers().map(str) | some.floats().map(str) | some.just(packed(INLINE))
 
 
-@settings(deadline=None, max_examples=150)
+@examples(40)
 @given(some.dictionaries(any_key, any_value | some.lists(any_value, max_size=3), max_size=12))
 def test_nothing_makes_decode_raise(query: dict[str, Any]) -> None:
     plan, issues = decode(query)
@@ -448,7 +449,7 @@ def test_nothing_makes_decode_raise(query: dict[str, Any]) -> None:
         assert str(issue).isprintable()
 
 
-@settings(deadline=None, max_examples=100)
+@examples(30)
 @given(some.binary(max_size=200) | some.text(max_size=200).map(lambda t: zlib.compress(t.encode())))
 def test_no_payload_makes_decode_raise(payload: bytes) -> None:
     text = base64.urlsafe_b64encode(payload).decode().rstrip("=")
@@ -467,7 +468,7 @@ json_values = some.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@examples(30)
 @given(some.sampled_from(sorted(INLINE)), json_values)
 def test_no_inline_model_makes_decode_raise(key: str, value: Any) -> None:
     plan, issues = decode({"config": packed({**INLINE, key: value})})

@@ -5,7 +5,8 @@ import math
 import pandas as pd
 import pytest
 from drawn import plans
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
@@ -50,7 +51,7 @@ def held(table, plan, axes, numbers):
     return compared
 
 
-@settings(max_examples=15)
+@examples(8)
 @given(plans())
 def test_times_of_any_plan(plan):
     """Where training is planned: batches and lengths as arrays, read by the same functions."""

@@ -5,7 +5,8 @@ import math
 
 import pytest
 from drawn import plans
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 
 from memcore.evaluate import evaluate
 from memcore.models import catalog
@@ -50,7 +51,7 @@ def checked(before, after):
 
 
 @given(plans(), plans())
-@settings(max_examples=15)
+@examples(6)
 def test_changes_between_any_two_plans_add_up(before, after):
     checked(before, after)
 

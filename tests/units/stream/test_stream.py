@@ -5,7 +5,8 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memcore import PlanError
@@ -226,7 +227,7 @@ def test_prompts_in_too_many_parts_are_cut_short(strategy):
     assert found.events <= 100 * (300 + 100) + 1
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15)
 @given(
     st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=30),
     st.integers(1, 64),
@@ -247,7 +248,7 @@ def test_pages_end_where_they_began(pairs, block, slots, most, budget):
     assert trace.generated == sum(o for o, fit in zip(outputs, fits, strict=True) if fit)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(st.integers(1, 5000), st.integers(0, 2**32))
 def test_buddies_never_overlap_and_join_again(slots, seed):
     draws, buddy, taken = random.Random(seed), Buddy(slots), {}
@@ -618,7 +619,7 @@ def test_a_file_that_is_none_is_refused_with_what_to_change(data, said):
     assert issue.field == "lengths"
 
 
-@settings(max_examples=200, deadline=None)
+@examples(50)
 @given(
     st.binary(max_size=200) | st.text("0123456789,;\t\n\"'promtu.-e", max_size=80).map(str.encode)
 )

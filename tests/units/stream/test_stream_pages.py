@@ -6,7 +6,8 @@ import math
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from explored import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memcore.evidence.served import planned, served_table
@@ -190,7 +191,7 @@ def both(pairs, shape, blocks, most, budget, guesses=0, lookahead=0, gap=3):
     return ours, trace, theirs, held, done
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(PAIRS, SHAPES, st.integers(1, 12), st.integers(1, 80))
 def test_blocks_of_every_iteration_are_vllms(pairs, shape, most, budget):
     """Where there is room for all, whatever the window, the chunk, the budget."""
@@ -200,7 +201,7 @@ def test_blocks_of_every_iteration_are_vllms(pairs, shape, most, budget):
     assert trace.preemptions == theirs.preemptions == 0
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(PAIRS, SHAPES, st.integers(1, 12), st.integers(1, 80), st.integers(20, 60))
 def test_who_is_put_out_is_vllms_choice_too(pairs, shape, most, budget, places):
     """Without windows to the block; with them a step's own blocks come back before it takes."""
@@ -215,7 +216,7 @@ def test_who_is_put_out_is_vllms_choice_too(pairs, shape, most, budget, places):
         assert trace.preemptions <= theirs.preemptions + len(pairs)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(PAIRS, SHAPES, st.integers(1, 12), st.integers(8, 80), st.integers(1, 4), st.booleans())
 def test_blocks_with_a_draft_are_vllms(pairs, shape, most, budget, guesses, model):
     """A draft's model has places for its guesses beside those that a step checks."""
@@ -260,7 +261,7 @@ def test_gemmas_blocks_and_concurrency_come_out_of_the_streams_own_pool():
 
 @pytest.mark.parametrize("chunked", [False, True])
 @given(PAIRS, st.integers(1, 9), st.integers(20, 60))
-@settings(max_examples=50, deadline=None)
+@examples(20)
 def test_a_window_that_nothing_fills_is_none(chunked, pairs, block, places):
     window = -(-200 // block) * block  # no sequence is as long
     blocks = -(-places // block) * 3

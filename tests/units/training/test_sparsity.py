@@ -35,6 +35,7 @@ def test_a_sparse_gradient_has_a_row_for_each_token():
     assert dense["gradients"] - sparse["gradients"] == less
 
 
+@pytest.mark.oracle
 def test_torch_s_sparse_gradient():
     torch = pytest.importorskip("torch")
     table = torch.nn.Embedding(100, 8, sparse=True, dtype=torch.bfloat16)
@@ -105,6 +106,7 @@ def test_every_number_is_explained(word, model):
     checked(Book(p, report))
 
 
+@pytest.mark.oracle
 def test_two_of_four_weights_are_nine_bits_each():
     """Values and places as torch converts a dense matrix for CUTLASS."""
     torch = pytest.importorskip("torch")

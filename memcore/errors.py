@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ SHOWN = 80  # characters of a user's own text that a message repeats
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One problem: `field` is the dotted path in the Plan, `message` says what to change."""
+    """One problem: `field` is the dotted path in the Plan, `message` says what to change, and
+    `remedies` are such changes: fields with the values that they are set to, the best first."""
 
     field: str
     message: str
+    remedies: tuple[Mapping[str, Any], ...] = dataclasses.field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message

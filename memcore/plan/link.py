@@ -35,7 +35,7 @@ from memcore.plan.keys import (
     literal_text,
 )
 from memcore.plan.plan import Plan, get, put, value_text, words_of
-from memcore.plan.repair import MENDERS, repair
+from memcore.plan.repair import follow, issues_in, repair, ways
 
 MAX_KEYS = 256
 MAX_VALUE = 200  # characters of one readable value
@@ -129,53 +129,44 @@ MAX_TRIED = 400  # documents that are looked at for the sake of what was asked f
 def _keeping(document: Mapping[str, Any], asked: Sequence[str]) -> dict[str, Any] | None:
     """The document made valid with some of its fields as they are, or None where that is not found.
 
-    An issue is settled by setting a field, which is kept then too: to what the issue's own text
-    advises, or else to anything that settles it. What has the fewest fields set and issues left is
+    An issue is settled by setting fields, which are kept then too: by a remedy of its own, or else
+    by anything that settles it. What has the fewest fields set and issues left is
     looked into first."""
     tried = itertools.count()
     first = copy.deepcopy(dict(document))
-    waiting = [(0, next(tried), first, frozenset(asked), _issues(first))]
+    waiting = [(0, next(tried), first, frozenset(asked), issues_in(first))]
     while waiting:
         _, _, here, kept, issues = heapq.heappop(waiting)
         if not issues:
             return here
         issue = next((i for i in issues if i.field in kept), issues[0])
-        ways = _settled(here, issue, kept)
-        for path, trial in ways:
-            left = _issues(trial)
+        for paths, trial in _settled(here, issue, kept):
+            left = issues_in(trial)
             number = next(tried)
             if number > MAX_TRIED:
                 return None
             if issue not in left:
                 cost = len(kept) - len(asked) + 1 + len(left)
-                heapq.heappush(waiting, (cost, number, trial, kept | {path}, left))
+                heapq.heappush(waiting, (cost, number, trial, kept.union(paths), left))
     return None
 
 
 def _settled(
     document: dict[str, Any], issue: Issue, kept: Collection[str]
-) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Documents in which an issue may be settled, each with the field that was set."""
-    trial = copy.deepcopy(document)
-    wise = MENDERS.get(issue.field)
-    if issue.field not in kept and wise and wise(trial, kept):
-        yield issue.field, trial
-        return
-    every = [alternative for alternative in _alternatives(document) if alternative[0] not in kept]
-    advised = [(path, value) for path, value in every if _says(issue.message, value)]
-    for alternatives in (advised, every):
+) -> Iterable[tuple[Collection[str], dict[str, Any]]]:
+    """Documents in which an issue may be settled, each with the fields that were set."""
+    every = ({path: value} for path, value in _alternatives(document))
+    for remedies in (ways(issue, kept), every):
         helped = False
-        for path, value in alternatives:
+        for remedy in remedies:
+            if not remedy.keys().isdisjoint(kept):
+                continue
             trial = copy.deepcopy(document)
-            put(trial, path, value)
-            yield path, trial
-            helped = helped or issue not in _issues(trial)
+            follow(trial, remedy)
+            yield remedy.keys(), trial
+            helped = helped or issue not in issues_in(trial)
         if helped:
             return
-
-
-def _says(message: str, value: Any) -> bool:
-    return bool(re.search(rf"\b{re.escape(literal_text(value))}\b", message))
 
 
 def _alternatives(document: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -184,14 +175,6 @@ def _alternatives(document: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         here, default = get(document, path), KEYS[name].default
         values = words_of(path) or ((True, False) if isinstance(default, bool) else (default,))
         yield from ((path, value) for value in values if value != here)
-
-
-def _issues(document: Mapping[str, Any]) -> tuple[Issue, ...]:
-    try:
-        Plan.of(document)
-    except PlanError as e:
-        return e.issues
-    return ()
 
 
 def _first(issues: list[Issue]) -> list[Issue]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from memcore.errors import Issue, PlanError
-from memcore.models.families import FAMILIES
 from memcore.plan.keys import FIELDS, GPU, KEYS, KNOWN, MODEL, NODE, frozen_defaults, literal_text
-from memcore.plan.plan import Plan, put, resolve_model
-from memcore.words.training import FRAMEWORKS
+from memcore.plan.plan import Plan, get, put
+from memcore.plan.rule import Remedy, done
 
 
 def repair(
@@ -19,12 +18,14 @@ def repair(
 ) -> tuple[Plan, list[Issue]]:
     """The nearest valid plan to a document of the right form, and what was changed to reach it.
 
-    `given` are the fields that somebody chose: where two fields conflict, those are kept. `error`:
-    what the document was refused with, where that is known.
+    An issue is settled by a remedy of its rule: one that leaves alone the fields that somebody
+    chose (`given`) and those that were mended already, if there is one. `error`: what the document
+    was refused with, where that is known.
     """
     issues: list[Issue] = []
     mended: dict[str, Any] = json.loads(json.dumps(document))
     seen: set[str] = set()
+    set_already: list[Remedy] = []
     for _ in range(2 * len(KNOWN)):
         try:
             if error:
@@ -36,10 +37,67 @@ def repair(
             issue = min(e.issues, key=lambda i: i.field == "cluster.gpus")
             error = None
             _complete(mended)
-            what = _mend(mended, issue.field, issue.field in seen, given)
-            seen.add(issue.field)
-            issues.append(Issue(issue.field, f"{issue.message}. {what}"))
+            remedy = next(ways(issue, given, set_already), None)
+            if remedy:
+                follow(mended, remedy)
+                set_already.append(remedy)
+                what = done(remedy, issue.field)
+            else:
+                what = _mend(mended, issue.field, issue.field in seen)
+                seen.add(issue.field)
+            issues.append(Issue(issue.field, f"{issue.message}. {what[:1].upper()}{what[1:]}"))
     return Plan(), [*issues, Issue("", "the default plan is shown instead")]
+
+
+def ways(issue: Issue, given: Collection[str], before: Collection[Remedy] = ()) -> Iterator[Remedy]:
+    """The remedies of an issue that were not followed yet, those first that leave alone what is
+    given and what others have set."""
+    taken = {path for remedy in before for path in remedy}
+    left = [r for r in issue.remedies if r not in before]
+    return iter(
+        sorted(left, key=lambda r: (not r.keys().isdisjoint(given), not r.keys().isdisjoint(taken)))
+    )
+
+
+def follow(document: dict[str, Any], remedy: Remedy) -> None:
+    """Set what a remedy sets."""
+    for path, value in remedy.items():
+        put(document, path, value)
+
+
+def followed(
+    document: Mapping[str, Any], changes: Mapping[str, Any], may: Collection[str]
+) -> dict[str, Any]:
+    """Changes to a complete document, with those of the fields that `may` follow which have to.
+    What they cannot settle is left."""
+    trial = copy.deepcopy(dict(document))
+    follow(trial, changes)
+    kept, before = set(changes), list[Remedy]()
+    for _ in range(2 * len(may)):
+        remedy = next(
+            (
+                r
+                for issue in issues_in(trial)
+                for r in ways(issue, kept, before)
+                if r.keys() <= set(may) and r.keys().isdisjoint(kept)
+            ),
+            None,
+        )
+        if remedy is None:
+            break
+        follow(trial, remedy)
+        before.append(remedy)
+    paths = dict.fromkeys([*changes, *(path for remedy in before for path in remedy)])
+    return {path: get(trial, path) for path in paths}
+
+
+def issues_in(document: Mapping[str, Any]) -> tuple[Issue, ...]:
+    """Why a document is no plan; nothing where it is one."""
+    try:
+        Plan.of(document)
+    except PlanError as e:
+        return e.issues
+    return ()
 
 
 def _complete(document: dict[str, Any]) -> None:
@@ -50,12 +108,10 @@ def _complete(document: dict[str, Any]) -> None:
             document[name] = default | given
 
 
-def _mend(document: dict[str, Any], field: str, again: bool, given: Collection[str]) -> str:
-    """Change `document` so that the issue at `field` goes away; says what was done."""
+def _mend(document: dict[str, Any], field: str, again: bool) -> str:
+    """Change `document` so that an issue at `field` that names no remedy goes away; says what was
+    done."""
     if not again:
-        wise = MENDERS.get(field)
-        if wise and (what := wise(document, given)):
-            return what
         name = FIELDS.get(field)
         if name:
             put(document, field, KEYS[name].default)
@@ -77,76 +133,3 @@ def _mend(document: dict[str, Any], field: str, again: bool, given: Collection[s
     document.clear()
     document.update(defaults)
     return "All defaults are used"
-
-
-def _mend_seq_len(document: dict[str, Any], given: Collection[str]) -> str:
-    """Learned positions end somewhere: use as many tokens as there are."""
-    tokens = document["train"]["seq_len"]
-    try:
-        model = resolve_model(document["model"])
-    except PlanError:
-        return ""
-    fitting = tokens == model.max_positions if model.image else tokens <= model.max_positions
-    if type(tokens) is not int or not model.learned_positions or fitting:
-        return ""
-    document["train"]["seq_len"] = model.max_positions
-    return f"{model.max_positions:,} is used"
-
-
-def _mend_zero(document: dict[str, Any], given: Collection[str]) -> str:
-    """Take a framework that has the stage; or, when only the framework was chosen, its stage."""
-    train = document["train"]
-    stages = {name: framework.zero for name, framework in FRAMEWORKS.items()}
-    if train["framework"] not in stages or train["zero"] not in range(4):
-        return ""
-    if "train.framework" in given and "train.zero" not in given:
-        train["zero"] = max(n for n in stages[train["framework"]] if n <= train["zero"])
-        return f"Stage {train['zero']} is used"
-    having = [name for name, has in stages.items() if train["zero"] in has]
-    if not having:
-        return ""
-    train["framework"] = having[0]
-    return f"Framework {having[0]} is used"
-
-
-def _mend_gpus(document: dict[str, Any], given: Collection[str]) -> str:
-    """Round the GPUs up to a multiple of the ranks that one replica takes."""
-    gpus, cuts = document["cluster"]["gpus"], document["parallel"]
-    sizes = (gpus, *(cuts.get(axis, 1) for axis in ("tp", "pp", "cp")))
-    if not all(type(n) is int and 1 <= n <= 10**6 for n in sizes):
-        return ""
-    ranks = math.prod(sizes[1:])
-    document["cluster"]["gpus"] = -(-gpus // ranks) * ranks
-    return f"{document['cluster']['gpus']:,} GPUs are used"
-
-
-def _mend_sequence_parallel(document: dict[str, Any], given: Collection[str]) -> str:
-    """Nothing needs it off."""
-    document["parallel"]["sequence_parallel"] = True
-    return "It is used"
-
-
-def _mend_attention(document: dict[str, Any], given: Collection[str]) -> str:
-    """Take an attention that the model's code has."""
-    try:
-        runs = FAMILIES[resolve_model(document["model"]).family].attentions
-    except PlanError:
-        return ""
-    document["train"]["attention"] = runs[-1]
-    return f"{runs[-1]} is used"
-
-
-def _mend_images(document: dict[str, Any], given: Collection[str]) -> str:
-    """A prompt too short for an image has none."""
-    document["serve"]["images"] = 0
-    return "0 is used"
-
-
-MENDERS = {
-    "serve.images": _mend_images,
-    "train.attention": _mend_attention,
-    "train.seq_len": _mend_seq_len,
-    "train.zero": _mend_zero,
-    "cluster.gpus": _mend_gpus,
-    "parallel.sequence_parallel": _mend_sequence_parallel,
-}

@@ -82,7 +82,7 @@ def test_images_must_fit_into_the_sequence():
     with pytest.raises(PlanError, match=r"train\.images: 4 of 576 tokens each do not fit"):
         plan(images=4)
     mended, issues = repair(LLAVA | {"train": {"seq_len": 2048, "images": 4}})
-    assert mended.train.images == 1
+    assert mended.train.images == 3
     assert [i.field for i in issues] == ["train.images"]
 
 

@@ -1,0 +1,97 @@
+"""Rule: a combination that cannot exist, why, and what settles it.
+
+What settles it is data: the sentence that people read is printed from it, and whoever mends a plan
+(a link, the sidebar, a lever, a button) follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from memcore.errors import Issue
+
+Remedy = Mapping[str, Any]  # fields, by their paths, and the values that they are set to
+
+
+class Rule(NamedTuple):
+    """A condition on a plan, judged.
+
+    field     what the message belongs to
+    broken    whether the plan breaks the rule
+    why       what is wrong with it
+    remedies  what settles it, what changes least first
+    advice    what else would, where no list of values can say it: 'another divisor of 32'
+    """
+
+    field: str
+    broken: bool
+    why: str
+    remedies: tuple[Remedy, ...] = ()
+    advice: str = ""
+
+    @property
+    def issue(self) -> Issue:
+        """What is said of a plan that breaks it."""
+        ways = [said(self.remedies, self.field)] if self.remedies else []
+        ways += [self.advice] if self.advice else []
+        return Issue(self.field, f"{self.why}; {', or '.join(ways)}", self.remedies)
+
+
+def issues_of(rules: Iterable[Rule]) -> list[Issue]:
+    """What is said of a plan that breaks some of these."""
+    return [rule.issue for rule in rules if rule.broken]
+
+
+def to(field: str, *values: Any) -> tuple[Remedy, ...]:
+    """Remedies that set one field, each to another value."""
+    return tuple({field: value} for value in values)
+
+
+def said(remedies: Iterable[Remedy], field: str) -> str:
+    """Remedies as people read them: 'set it to none, or train.kernels to hf or liger'."""
+    alone: dict[str, list[Any]] = {}
+    ways: list[tuple[str, Any] | str] = []
+    for remedy in remedies:
+        if len(remedy) == 1:
+            ((path, value),) = remedy.items()
+            if path not in alone:
+                ways.append((path, alone.setdefault(path, [])))
+            alone[path].append(value)
+        else:
+            ways.append(_together(remedy, field))
+    texts = [w if isinstance(w, str) else _set(w[0], w[1], field) for w in ways]
+    return f"set {', or '.join(texts)}"
+
+
+def _set(path: str, values: list[Any], field: str) -> str:
+    name = "it" if path == field else path
+    return f"{name} to {_listed([_text(v) for v in values], 'or')}"
+
+
+def _together(remedy: Remedy, field: str) -> str:
+    """Several fields at once; those of one section that are set to one value are named together."""
+    sections = {path.partition(".")[0] for path in remedy}
+    values = {_text(value) for value in remedy.values()}
+    if len(sections) == len(values) == 1:
+        section, value = sections.pop(), values.pop()
+        names = [path.partition(".")[2] for path in remedy]
+        return f"{section}.{_listed(names, 'and')} to {value}"
+    return " and ".join(_set(path, [value], field) for path, value in remedy.items())
+
+
+def _listed(texts: list[str], last: str) -> str:
+    return f" {last} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def done(remedy: Remedy, field: str) -> str:
+    """What following a remedy did: 'hf is used', or 'train.zero is set to 3'."""
+    if list(remedy) == [field]:
+        return f"{_text(remedy[field])} is used"
+    return " and ".join(f"{path} is set to {_text(value)}" for path, value in remedy.items())

@@ -326,7 +326,7 @@ HOSTILE = {
     "cp=64&gpus=64&seq=8": "parallel.cp",
     "pp=64&gpus=64": "parallel.pp",
     "zero=1": "framework",
-    "fw=pytorch": "Stage",
+    "fw=pytorch": "1 is used",
     "model=gpt2": "learned positions",
 }
 

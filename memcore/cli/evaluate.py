@@ -56,7 +56,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _checked(args: argparse.Namespace, report: Report) -> int:
-    """The exit status of what was asked to be checked, the worst; 0 where nothing was."""
+    """The exit status of --check and --check-serving, the worse of both; 0 without them."""
     asked = [report.verdict] * args.check + [report.serving_verdict] * args.check_serving
     return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
 

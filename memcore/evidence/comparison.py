@@ -1,4 +1,4 @@
-"""A figure of others beside ours, whatever its source."""
+"""A figure of somebody else, compared with ours."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ OF_STATES = ("parameters", "gradients", "optimizer_states")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Difference:
     """Tensors that one side counts otherwise than the other: ours less theirs, bytes."""
 
     tensors: str
@@ -52,7 +52,7 @@ class Estimate:
     stage: int
     theirs: int
     ours: int
-    parts: tuple[Part, ...]
+    parts: tuple[Difference, ...]
 
     @property
     def unexplained(self) -> float:
@@ -79,7 +79,7 @@ def _estimate(row: Mapping[str, Any], what: str) -> Estimate:
     sizes = {**training_sizes(plan), **whole}
     shared = estimators_table()["shared"]
     items = [i for name in row[f"of_{what}"] for i in shared[name]["parts"]]
-    parts = tuple(Part(i["tensors"], _bytes(i, rows, times, sizes)) for i in items)
+    parts = tuple(Difference(i["tensors"], _bytes(i, rows, times, sizes)) for i in items)
     ours = times * sum(r.bytes for r in rows)
     return Estimate(row["estimator"], row["label"], plan, what, stage, row[what], ours, parts)
 

@@ -115,7 +115,7 @@ class Keys:
         self._config = Watched(config, self.asked)
 
     def assume(self, key: str, default: Any) -> None:
-        """Note what is taken for a key that decides sizes, where it is not there."""
+        """Note the value that is assumed for a missing key that decides sizes."""
         if key not in self.config and key not in WEIGHTLESS:
             self.assumed[key] = default
 

@@ -211,8 +211,8 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
 
 
 def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
-    """The smallest first; of those that cost the same, in the order of TRIES. Two changes at once
-    are thought of where more GPUs are, not before."""
+    """A key to sort levers by, the best first; levers of the same price keep the order of TRIES.
+    Two changes at once rank beside more GPUs, never before."""
     kind = KINDS[lever.kind]
     rank = kind.rank if lever.single else max(kind.rank, KINDS[MACHINES].rank)
     price = round(lever.price + kind.reluctance, DIGITS)

@@ -198,7 +198,7 @@ def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """One kind of replica under a load, whatever their number."""
+    """One kind of replica under a load, for any number of replicas."""
 
     server: Server
     room: int

@@ -386,7 +386,7 @@ class Continuous:
         self.slope += sign * more
 
     def _pass(self, i: int, tokens: int) -> None:
-        """Whatever comes with so many tokens, and the mark of what comes next."""
+        """Apply what happens when sequence i reaches so many tokens, and mark the next change."""
         pages, window = self.pool.pages, self.pool.pages.window
         last = window + self.pool.kept
         if pages.chunked:

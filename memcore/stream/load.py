@@ -23,7 +23,7 @@ ENOUGH = 0.99  # of all requests within the plan's targets
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One rate, in requests per second, and what its stream felt."""
+    """One arrival rate, in requests per second, and the simulated run at that rate."""
 
     rate: float
     run: Run

@@ -376,7 +376,7 @@ def held(tape: Tape) -> Group:
 
 @kept
 def carried_gradients(tape: Tape) -> Group:
-    """Gradients of what this block reads beside its input, when it has run backward."""
+    """Gradients of the block's other inputs, which exist once it has run backward."""
     return Group.of(
         Template(
             f"{x.storage.name} grad", "workspace", x.shape, x.dtype, "backward",

@@ -54,7 +54,7 @@ class Storage:
     quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
     narrow    of a parameter: what of it is in 8 bits
     table     of a parameter: the gradient that it has as a table of rows
-    parts     of a parameter: as Work.parts
+    parts     of a parameter: as Cost.parts
     role      of a tensor that all layers read: what it is for
     own_name  of one: its name without the layer that reads it; the same tensor has the same
     """
@@ -117,7 +117,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Work:
+class Cost:
     """What one operation costs in one direction: FLOPs and the tensors it reads and writes.
 
     phase     'forward', 'backward', or 'recompute' for what backward runs again by itself
@@ -153,7 +153,7 @@ class Send:
     kind     'all-gather', 'reduce-scatter', 'all-reduce', 'all-to-all'
     axis     the name of the ranks that take part: 'TP', 'CP', 'EP'
     shape    what the ranks have together; of an all-to-all, what one of them has
-    phase    as Work.phase
+    phase    as Cost.phase
     behind   (count, shape): FLOPs of the product that runs meanwhile; attention: it is attention
     """
 
@@ -208,7 +208,7 @@ class Tape:
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
-        self.work: list[Work] = []
+        self.work: list[Cost] = []
         self.sends: list[Send] = []
         self.clock = 0
         self.forward_end = 0
@@ -221,7 +221,7 @@ class Tape:
         self._prefix: list[str] = []
         self._parts: tuple[Part, ...] = ()
         self._nodes = 0
-        self._current: Work | None = None
+        self._current: Cost | None = None
         self._computed: int | None = None
         self._no_grad = False
         self._graph: list[Node] = []
@@ -369,7 +369,7 @@ class Tape:
         fusible = not flops
         self._begun = self.clock
         phase = "recompute" if self.forward_end else "forward"
-        self._current = Work(self._named(name), phase, list(flops), [], product, fusible, started)
+        self._current = Cost(self._named(name), phase, list(flops), [], product, fusible, started)
         self._current.parts, self._current.module = self._parts, module
         self._current.sources += [x.storage for x in inputs]
         self.use(*inputs)
@@ -414,7 +414,7 @@ class Tape:
         scope, parts = list(self._prefix), self._parts
 
         def run(grads: Gradients) -> Gradients:
-            self._current = Work(full, "backward", list(flops), [], fusible=fusible)
+            self._current = Cost(full, "backward", list(flops), [], fusible=fusible)
             self._current.parts, self._current.module = parts, module
             for t in read:
                 self._touch(t.storage, t.shape, t.dtype)

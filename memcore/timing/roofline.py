@@ -50,7 +50,7 @@ class Work:
     kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
     moved    the bytes of that
-    started, parts, module, stack    as in tape.Work
+    started, parts, module, stack    as in tape.Cost
     """
 
     name: str
@@ -72,7 +72,7 @@ class Work:
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
 
 
-def _kernel(w: tape.Work) -> str:
+def _kernel(w: tape.Cost) -> str:
     """Whose rate the FLOPs of an operation are done at."""
     if w.module is Module.ATTENTION:
         return ATTENTION

@@ -17,9 +17,9 @@ from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 from memcore.plan.rules import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
-from memcore.tape.dims import Number, maximum
+from memcore.tape.dims import Number, minimum
 from memcore.tape.ledger import Amounts
-from memcore.training.memory import peak_bytes
+from memcore.training.memory import swept_memory
 from memcore.training.steps import complete, steps_of
 from memcore.training.time import SweptTime, swept_time
 from memcore.training.training import not_planned
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PEAK = "memory.allocated_bytes"
+TIERS = ("hbm", "dram", "nvme")
+INTERVALS = ("reserved_bytes", "device_bytes", "room_bytes", "overhead_bytes")
+MEMORY = {  # read with arrays
+    *(PEAK, "memory.fits", "memory.capacity_bytes"),
+    *(f"memory.{part}.{tier}" for part in ("tiers", "tier_capacities") for tier in TIERS),
+    *(f"memory.{name}.{end}" for name in INTERVALS for end in (0, 1)),
+}
 # Plan fields that are numbers in the flat sizes and change no structure.
 BROADCAST = {"train.micro_batch": "B", "train.seq_len": "S", "cluster.gpus": "GPUS"}
 TIMED = ("train.micro_batch", "train.seq_len")  # of them, those that change no rank
@@ -44,8 +51,8 @@ def sweep(
     numbers  paths of the Report ('time.step_seconds', 'serve.max_concurrency')
 
     Returns one row a combination, in the order of `itertools.product`; one column an axis and one a
-    number, NaN where the combination cannot exist or has no such number. Raises PlanError for an
-    axis that is no field, and for a number that no combination's Report has.
+    number, NaN where the combination cannot exist or has no such number. A yes is 1, a no 0. Raises
+    PlanError for an axis that is no field, and for a number that no combination's Report has.
     """
     import numpy as np
     import pandas as pd
@@ -55,10 +62,11 @@ def sweep(
     cells = {number: [float("nan")] * len(found) for number in numbers}
     known = dict.fromkeys(numbers, False)
     for memory in (True, False):
-        wanted = [n for n in numbers if (n == PEAK) == memory]
+        wanted = [n for n in numbers if (n in MEMORY) == memory]
         together = [n for n in wanted if memory or _broadcasts(n)]
         alone = [n for n in wanted if n not in together]
-        broadcast = BROADCAST if memory and plan.train.framework != REPLICATED else TIMED
+        frameworks = (plan.train.framework, *axes.get("train.framework", ()))
+        broadcast = BROADCAST if memory and REPLICATED not in frameworks else TIMED
         inner = [n for n in names if n in broadcast] if together else []
         outer = [n for n in names if n not in inner]
         if together:
@@ -148,6 +156,8 @@ def _at(document: Any, path: str) -> float | None:
             document = document[word]
         else:
             return None
+    if isinstance(document, bool):
+        return int(document)
     return document if isinstance(document, int | float) else None
 
 
@@ -192,21 +202,23 @@ def _cells(
         allowed = allowed & np.asarray(sizes["S"] <= model.max_positions)
     complete(sizes, plan)
     amounts, steps = Amounts(sizes), steps_of(plan)
+    swept: Any = plan
+    if arrays:
+        in_node = {"gpus_in_node": minimum(sizes["GPUS"], plan.gpus_per_node)}
+        swept = Swept(plan, arrays | in_node)
+    given: dict[str, Any] = {}
+    if MEMORY.intersection(numbers):
+        given["memory"] = swept_memory(swept, steps, amounts)
+    if not MEMORY.issuperset(numbers):
+        given["time"] = swept_time(plan, steps, amounts)
+    x = Values(plan=swept, hardware=plan.accelerator, **given)
     found: dict[str, Any] = {}
-    if PEAK in numbers:
-        found[PEAK] = 0
-        for step in steps:
-            found[PEAK] = maximum(found[PEAK], peak_bytes(step, amounts))
-    timed = [n for n in numbers if n != PEAK]
-    if timed:
-        swept: Any = Swept(plan, arrays) if arrays else plan
-        time = swept_time(plan, steps, amounts)
-        x = Values(plan=swept, hardware=plan.accelerator, time=time)
-        for number in timed:
-            part, field, *word = number.split(".")
-            value = getattr(getattr(x, part), field)
-            value = value[word[0]] if word else value
-            found[number] = np.nan if value is None else value
+    for number in numbers:
+        part, field, *word = number.split(".")
+        value = getattr(getattr(x, part), field)
+        for key in word:
+            value = value[int(key) if key.isdigit() else key]
+        found[number] = np.nan if value is None else value
     return {
         n: np.broadcast_to(np.where(allowed, v, np.nan), full).ravel().tolist()
         for n, v in found.items()

@@ -25,8 +25,15 @@ SWEPT = (
 def at(report, path):
     found = report.to_dict()
     for word in path.split("."):
-        found = (found or {}).get(word)
-    return found
+        found = found[int(word)] if word.isdigit() else (found or {}).get(word)
+    return int(found) if isinstance(found, bool) else found
+
+
+MEMORY = (
+    *("memory.allocated_bytes", "memory.fits", "memory.tiers.dram", "memory.tiers.nvme"),
+    *("memory.reserved_bytes.0", "memory.reserved_bytes.1"),
+    *("memory.device_bytes.0", "memory.device_bytes.1", "memory.tier_capacities.dram"),
+)
 
 
 def held(table, plan, axes, numbers):
@@ -61,6 +68,56 @@ def test_times_of_any_plan(plan):
         "train.seq_len": [image.tokens] if image else [1, 64, 300],
     }
     held(sweep(plan, axes, SWEPT), plan, axes, SWEPT)
+
+
+@examples(4)
+@given(plans())
+def test_memory_of_any_plan(plan):
+    """What is reserved, what the GPU and its host hold and whether it fits: batches as arrays."""
+    image = plan.architecture.image
+    axes = {
+        "train.micro_batch": [1, 5],
+        "train.seq_len": [image.tokens] if image else [64, 300],
+        "cluster.gpus": [1, 64],
+    }
+    held(sweep(plan, axes, MEMORY), plan, axes, MEMORY)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"train": {"framework": "fsdp2", "offload_activations": "cpu"}},
+        {"train": {"framework": "deepspeed", "zero": 3, "offload_optimizer": "nvme"}},
+        {"train": {"framework": "deepspeed", "zero": 2, "offload_optimizer": "cpu"}},
+        {"train": {"framework": "pytorch", "zero": 0, "allocator": "native"}},
+        {
+            "train": {
+                "framework": "megatron",
+                "kernels": "megatron",
+                "zero": 1,
+                "grad_accumulation": 4,
+            }
+        }
+        | {"parallel": {"tp": 2, "pp": 2}},
+        {"model": "qwen2.5-0.5b", "cluster": {"gpu": "dgx-spark-gb10-128gb", "gpus": 1}},
+    ],
+    ids=["activations", "nvme", "host", "ddp", "pipeline", "unified"],
+)
+def test_memory_and_whether_it_fits(words):
+    """A sweep passes from what fits to what does not at the same cell as evaluate."""
+    plan = Plan.of({"model": "llama-3.2-1b"} | words)
+    axes = {"cluster.gpus": [1, 2, 4, 16], "train.micro_batch": [1, 64, 512]}
+    table = sweep(plan, axes, MEMORY)
+    assert held(table, plan, axes, MEMORY) >= 3 * len(MEMORY)
+    assert set(table["memory.fits"].dropna()) == {0, 1}
+
+
+def test_what_is_to_spare_is_swept_too():
+    numbers = ("memory.room_bytes.0", "memory.capacity_bytes", "memory.device_bytes.1")
+    room, capacity, device = sweep(Plan(), {"train.micro_batch": [1, 4]}, numbers)[
+        list(numbers)
+    ].T.values
+    assert (room == capacity - device).all()
 
 
 @pytest.mark.parametrize(

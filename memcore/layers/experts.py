@@ -29,6 +29,7 @@ from memcore.tape.dims import (
     Factor,
     Shape,
 )
+from memcore.tape.kinds import Role
 from memcore.tape.primitives import cast, linear, multiply, softmax, split
 from memcore.tape.sharding import fsdp_cut
 from memcore.tape.structure import Structure
@@ -47,7 +48,7 @@ def active(shape: Shape) -> Shape:
 
 def is_matrix(parameter: Storage) -> bool:
     """Whether inputs are multiplied with it; the biases of experts are stacked, yet biases."""
-    return len(parameter.shape) > 1 and not parameter.name.endswith("bias")
+    return len(parameter.shape) > 1 and parameter.role is not Role.BIAS
 
 
 def top_k(t: Tape, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
@@ -182,8 +183,8 @@ class Weights:
 
 
 def _weights(t: Tape, stacks: Stacks, stack: Factor) -> Weights:
-    def parameter(name: str, *shape: Factor) -> Tensor:
-        return t.parameter(name, (stack, *shape))
+    def parameter(name: str, *shape: Factor, role: Role | None = None) -> Tensor:
+        return t.parameter(name, (stack, *shape), role=role)
 
     wide, width = stacks.wide, EXPERT_F / TP
     flip = stacks.transposed
@@ -191,7 +192,8 @@ def _weights(t: Tape, stacks: Stacks, stack: Factor) -> Weights:
     down = parameter(NAMES[1], *((width, D) if flip else (D, width)))
     if not stacks.biases:
         return Weights(up, down)
-    return Weights(up, down, parameter(f"{NAMES[0]}_bias", wide), parameter(f"{NAMES[1]}_bias", D))
+    up_bias = parameter(f"{NAMES[0]}_bias", wide, role=Role.BIAS)
+    return Weights(up, down, up_bias, parameter(f"{NAMES[1]}_bias", D, role=Role.BIAS))
 
 
 NAMES = ("gate_up_proj", "down_proj")
@@ -276,8 +278,8 @@ def _by_row(t: Tape, bias: Tensor | None, ids: Tensor, count: Factor) -> Tensor 
     """Each row's bias, that of its expert."""
     if bias is None:
         return None
-    name = bias.storage.name.rpartition(".")[2]
-    return taken(t, bias, ids, (count, bias.shape[-1]), f"{name}, by row")
+    name = f"{bias.storage.own_name}, by row"
+    return taken(t, bias, ids, (count, bias.shape[-1]), name)
 
 
 def masked_rows(t: Tape, x: Tensor, mask: Tensor, name: str, in_place: bool = False) -> Tensor:
@@ -332,7 +334,7 @@ def _whole(t: Tape, w: Weights, name: str, dtype: str = "") -> list[Tensor]:
     """A tensor as large as each of these weights, padded as FSDP2 pads them."""
     return [
         t.new(
-            f"{x.storage.name.rpartition('.')[2]} ({name})",
+            f"{x.storage.own_name} ({name})",
             fsdp_cut(x.shape, "gathered", True),
             dtype or x.dtype,
         )

@@ -340,7 +340,7 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
         rate = book.at("hardware.pcie_bandwidth") * constant(constants.LINK_EFFICIENCY)
         source = "as many as serve.offload_weights says, or the keys and values of all"
         moved = known("bytes", part.weights, "bytes", source=source) / rate
-        return at_least_zero(moved - busy) if "cache" in o.name else moved
+        return at_least_zero(moved - busy) if part.behind else moved
     runtime = RUNTIMES[plan.serve.runtime]
     if not runtime.launches:
         tower = _server(book).tower

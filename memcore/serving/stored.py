@@ -22,7 +22,7 @@ from memcore.words.stored import STORED_BITS, WeightDtype
 REST, EMBEDDING, HEAD, EXPERTS, MLP = "rest", "embedding", "head", "experts", "mlp"
 VALUES, KEYS, OUTPUT, MATRIX = "values", "keys", "output", "matrix"
 
-_NAMES = (  # the first that a parameter's name ends in says what it is for
+_PATHS = (  # the first that a parameter's path ends in says what it is for, as llama.cpp reads it
     (REST, ("bias", "sinks", "gate.logits.weight", "router.logits.weight", "router.weight")),
     (REST, ("embed_positions.weight", "wpe.weight", "shared_expert_gate.logits.weight")),
     (HEAD, ("lm_head.weight",)),
@@ -38,14 +38,14 @@ _DOWN = ("down_proj", "down_proj.weight", "dense_4h_to_h.weight", "fc2.weight", 
 @kept
 def role(p: Storage) -> str:
     """What a parameter is for."""
-    found = next((role for role, ends in _NAMES if p.name.endswith(ends)), "")
+    found = next((role for role, ends in _PATHS if p.path.endswith(ends)), "")
     if found == REST or not is_matrix(p):
         return REST
     if VOCAB in map(whole, p.shape) and not found:
         return EMBEDDING
     if len(p.shape) == 3:
         return EXPERTS
-    return found or (MLP if any(word in p.name for word in _MLP) else MATRIX)
+    return found or (MLP if any(word in p.path for word in _MLP) else MATRIX)
 
 
 def whole(f: Factor) -> Factor:
@@ -78,7 +78,7 @@ def types(
             return {_fitting(_head(dtype, model, row), row): 1}
         if what == EMBEDDING:
             return {_fitting(dtype.outer, row): 1}
-        down = p.name.endswith(_DOWN)
+        down = p.path.endswith(_DOWN)
         found = (_mixed(dtype, model, what, down, i) for i in layers)
         return dict(Counter(_fitting(t, row) for t in found))
     if what == EMBEDDING:
@@ -102,7 +102,7 @@ def _by_name(
     others = replace(dtype, modules=())
     found: Counter[str] = Counter()
     for i in layers:
-        kind = stored_as(dtype.modules, p.name, i)
+        kind = stored_as(dtype.modules, p.path, i)
         if kind is None:
             found.update(types(others, model, p, (i,), row))
         else:
@@ -230,7 +230,7 @@ _JOINED = {  # vLLM's packed_modules_mapping, and DeepSeek's fused_qkv_a_proj
 }
 
 
-def joined(name: str) -> str:
-    """The name of the tensor that a serving engine keeps a parameter in."""
-    *where, matrix, what = name.split(".")
+def joined(path: str) -> str:
+    """The path of the tensor that a serving engine keeps a parameter in."""
+    *where, matrix, what = path.split(".")
     return ".".join((*where, _JOINED.get(matrix, matrix), what))

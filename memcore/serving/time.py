@@ -48,6 +48,7 @@ class Part:
     batch, tokens, context    sequences, new tokens of each, tokens that each sees
     weights    bytes of them that it reads
     states     bytes of its sequences' states, once
+    behind     of a copy: the rest of the step hides it
     """
 
     kind: str
@@ -58,6 +59,7 @@ class Part:
     execution: Execution | None = None
     weights: float = 0.0
     states: float = 0.0
+    behind: bool = False
 
 
 def forward(
@@ -253,7 +255,8 @@ def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
         read = sum(p.time.hbm_bytes for p in found if p.kind == ATTENTION) / plan.serving_pp
         hidden = sum(p.time.seconds for p in found)
         exposed = max(0.0, read / host_rate(plan) - hidden)
-        rest.append(Part(HOST, _only("cache from the host", exposed, "pcie", 1), weights=read))
+        copied = _only("cache from the host", exposed, "pcie", 1)
+        rest.append(Part(HOST, copied, weights=read, behind=True))
     if plan.serve.offload_weights:
         moved = min(plan.serve.offload_weights * GiB, sum(p.weights for p in found))
         rest.append(Part(HOST, _only("weights from the host", moved / host_rate(plan), "pcie", 1),

@@ -50,12 +50,12 @@ def held_weights(server: Server, amounts: Amounts) -> list[list[Held]]:
     for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
         types = ((p, _types(server, amounts, p, layers)) for p in tape.parameters)
         found.append([(p, *item) for p, of in types for item in of.items()])
-    of_text = {p.name.rpartition("embed.")[2] for p in server.embed.parameters}
+    of_text = {p.path.rpartition("embed.")[2] for p in server.embed.parameters}
     for tape, n in server.tower.tapes if server.tower else ():
         own = (
             p
             for p in tape.parameters
-            if p.name.rpartition(".embed.")[2] not in of_text
+            if p.path.rpartition(".embed.")[2] not in of_text
             and (p.trained or not server.manager.pages)  # nobody reads what it makes: Tower.of
         )
         found.append([(p, server.plan.weight_dtype, n) for p in own])
@@ -155,7 +155,7 @@ def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> 
     joined: dict[tuple[str, ...], list[tuple[Storage, str, int]]] = {}
     for i, part in enumerate(held):
         for p, kind, n in part:
-            joined.setdefault((str(i), stored.joined(p.name), kind), []).append((p, kind, n))
+            joined.setdefault((str(i), stored.joined(p.path), kind), []).append((p, kind, n))
     rows = []
     for (_, name, kind), parts in joined.items():
         shapes = [shared_out(server, p.shape) for p, _, _ in parts]

@@ -43,9 +43,11 @@ class _Divisible:
 @dataclass(frozen=True, slots=True, eq=False)
 class Dim(_Divisible):
     """One named dimension; `meaning`: what it counts. A stack's own dimensions mean the same as the
-    main one's and have none."""
+    main one's and have none: they are `of` one of these, in a `stack`."""
 
     meaning: str = ""
+    stack: str = ""
+    of: Dim | None = None
 
     def __post_init__(self) -> None:
         if self.meaning:
@@ -308,18 +310,15 @@ DIMENSIONS = {value.name: value for value in list(globals().values()) if isinsta
 STACKS = ("vision", "encoder")  # what runs before a model's main layers, on dimensions of its own
 
 MAIN = "main"  # in a block of another stack: of the main stack all the same
-_DIMS: dict[str, Dim] = {}
 
 
 @kept
 def of_stack(stack: str, factor: Factor) -> Factor:
     """A factor as one stack of layers has it: that stack's hidden size, its tokens, ..."""
     if isinstance(factor, Dim):
-        own, dot, name = factor.name.partition(".")
-        if dot:  # it says itself whose it is
-            return _DIMS[name] if own == MAIN else factor
-        _DIMS[factor.name] = factor
-        return _dim(f"{stack}.{factor.name}")
+        if factor.of:  # it says itself whose it is
+            return factor.of if factor.stack == MAIN else factor
+        return _dim(stack, factor)
     if isinstance(factor, Cut):
         assert isinstance(factor.dim, Dim | Cut)
         inner = of_stack(stack, factor.dim)
@@ -330,8 +329,8 @@ def of_stack(stack: str, factor: Factor) -> Factor:
 
 
 @once
-def _dim(name: str) -> Dim:
-    return Dim(name)
+def _dim(stack: str, of: Dim) -> Dim:
+    return Dim(f"{stack}.{of.name}", stack=stack, of=of)
 
 
 def _derive_stack(stack: str, sizes: MutableMapping[str, Number]) -> None:

@@ -21,10 +21,11 @@ class Part(Enum):
 
 @counted_nowhere
 class Role(Enum):
-    """What a tensor that all layers read is for, where something follows from it."""
+    """What a tensor is for, where something follows from it."""
 
     ANGLES = "angles"  # a table of rotary angles: cosines, or cosines and sines together
     CAUSAL_MASK = "causal mask"
+    BIAS = "bias"  # of a stack of experts, whose shape is that of a matrix
 
 
 @counted_nowhere

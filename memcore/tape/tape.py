@@ -55,8 +55,10 @@ class Storage:
     narrow    of a parameter: what of it is in 8 bits
     table     of a parameter: the gradient that it has as a table of rows
     parts     of a parameter: as Cost.parts
-    role      of a tensor that all layers read: what it is for
-    own_name  of one: its name without the layer that reads it; the same tensor has the same
+    role      what it is for
+    own_name  its name in its scope; what all layers read has the same in each of them
+    path      of a parameter: where the model's checkpoint has it, which quantizers ask for, as
+              'layers.self_attn.q_proj.weight'
     """
 
     name: str
@@ -85,6 +87,7 @@ class Storage:
     parts: tuple[Part, ...] = ()
     role: Role | None = None
     own_name: str = ""
+    path: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -267,6 +270,7 @@ class Tape:
         quantized: str = "",
         narrow: Narrow | None = None,
         idle: bool = False,
+        role: Role | None = None,
     ) -> Tensor:
         """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
         gradient reach the parameter before that block has run backward: there the parameter is
@@ -280,6 +284,7 @@ class Tape:
         tensor.storage.joined = joined
         tensor.storage.trained, tensor.storage.quantized = trained, quantized
         tensor.storage.narrow, tensor.storage.parts = narrow, self._parts
+        tensor.storage.role, tensor.storage.path = role, ".".join((*self._prefix, name))
         tensor.storage.own = adapter and bool(self.adapters and self.adapters.own)
         if not tied:
             self.parameters.append(tensor.storage)

@@ -140,7 +140,7 @@ def operation(
     book: Book, o: OperationTime, base: str, field: str, dtype: str, pieces: Pieces
 ) -> Explanation:
     """One number of an operation at `base`."""
-    phase = o.phase if o.name.startswith(o.phase) else f"{o.name}, {o.phase}"
+    phase = o.phase if o.phase == host.OPTIMIZER else f"{o.name}, {o.phase}"
     if field in ("flops", "hbm_bytes"):
         work, moved, *_ = pieces()
         if field == "flops":

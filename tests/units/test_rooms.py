@@ -156,21 +156,9 @@ READ = {
 }
 # Defects: what is said in the name should be a field of its own. To be emptied, not to be added to.
 DEFECTS: set[tuple[str, str]] = {
-    ("memcore.layers.experts", "bias.storage.name.rpartition('.')"),
-    ("memcore.layers.experts", "parameter.name.endswith('bias')"),
-    ("memcore.layers.experts", "x.storage.name.rpartition('.')"),
     ("memcore.quantity.shapes", "' of ' in name"),
     ("memcore.quantity.shapes", "name.split('/')"),
     ("memcore.quantity.shapes", "name.startswith('1/')"),
-    ("memcore.serving.numbers", "'cache' in o.name"),
-    ("memcore.serving.stored", "name.split('.')"),
-    ("memcore.serving.stored", "p.name.endswith(_DOWN)"),
-    ("memcore.serving.stored", "p.name.endswith(ends)"),
-    ("memcore.serving.stored", "word in p.name"),
-    ("memcore.serving.weights", "p.name.rpartition('.embed.')"),
-    ("memcore.serving.weights", "p.name.rpartition('embed.')"),
-    ("memcore.tape.dims", "factor.name.partition('.')"),
-    ("memcore.training.numbers_of_time", "o.name.startswith(o.phase)"),
 }
 
 

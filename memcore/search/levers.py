@@ -211,8 +211,12 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
 
 
 def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
-    """A key to sort levers by, the best first; levers of the same price keep the order of TRIES.
-    Two changes at once rank beside more GPUs, never before."""
+    """What levers are sorted by: the smallest comes first.
+
+    Where the plan fits: what fits too and is faster. Where it does not: what makes it fit, then
+    what may, then the rest. Within each: what trains the same, then more machines (and a pair of
+    changes, if it trains the same), then what changes the training. Within these: the price to a
+    percent; of what does not make it fit, the bytes that it saves."""
     kind = KINDS[lever.kind]
     rank = kind.rank if lever.single else max(kind.rank, KINDS[MACHINES].rank)
     price = round(lever.price + kind.reluctance, DIGITS)

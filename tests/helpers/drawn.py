@@ -72,7 +72,7 @@ def configs(draw, families=None):
 
 @st.composite
 def plans(draw):
-    # Products in 8 bits want sizes in multiples, and have no time yet: see test_eight_bit.py.
+    # Products in 8 bits want sizes in multiples of 16: see test_eight_bit.py.
     framework, precision = draw(st.sampled_from(sorted(c for c in COPIES if not eight_bit(*c))))
     own = framework == "megatron"  # which runs its own kernels, and they nowhere else
     known = [f for f in sorted(FAMILIES) if not own or "megatron" in FAMILIES[f].kernels]

@@ -112,7 +112,7 @@ def number(
     )
 
 
-def other(default: Any, title: str, help: str, **facts: Any) -> Any:
+def declare(default: Any, title: str, help: str, **facts: Any) -> Any:
     """A field that is on or off, or that takes a name or a whole description."""
     return Field(default=default, title=title, description=help, json_schema_extra=Facts(**facts))
 
@@ -125,7 +125,7 @@ def choice(table: Mapping[str, Word], default: str, title: str, help: str, **fac
             raise ValueError(f"{shown(word)} is not known; {did_you_mean(word, table)}")
         return word
 
-    info: FieldInfo = other(default, title, help, words=table, **facts)
+    info: FieldInfo = declare(default, title, help, words=table, **facts)
     info.metadata.append(AfterValidator(known))
     return info
 

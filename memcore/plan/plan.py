@@ -36,9 +36,9 @@ from memcore.plan.field import (
     Switch,
     When,
     choice,
+    declare,
     facts_of,
     number,
-    other,
 )
 from memcore.plan.rules import broken_rules
 from memcore.units import count_text
@@ -137,7 +137,7 @@ class _Part(BaseModel):
 
 
 class Cluster(_Part):
-    gpu: str | Accelerator = other("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
+    gpu: str | Accelerator = declare("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
     gpus: int = number(
         8, "GPUs", "Accelerators in all.", ge=1, le=1_000_000, key="gpus", group=HARDWARE
     )
@@ -150,7 +150,7 @@ class Cluster(_Part):
         key="pernode",
         group=HARDWARE,
     )
-    node: str | Node | None = other(
+    node: str | Node | None = declare(
         None, "Node", "Host preset: DRAM, PCIe, NVMe, network. Default: the GPU's usual host."
     )
 
@@ -209,7 +209,7 @@ class Parallel(_Part):
         when=_experts,
         steps=RANKS,
     )
-    sequence_parallel: bool = other(
+    sequence_parallel: bool = declare(
         False,
         "Sequence parallel",
         "Cut norms and residuals over tensor ranks too.",
@@ -685,7 +685,7 @@ class Train(_Part):
         key="ahead",
         group="Offload",
     )
-    loader_pin_memory: bool = other(
+    loader_pin_memory: bool = declare(
         False,
         "Loader pins memory",
         "Batches are copied to page-locked memory (pin_memory).",
@@ -1109,7 +1109,7 @@ class Plan(_Part):
     """
 
     version: int = number(VERSION, "Version", "Of this document's form.", ge=1, le=VERSION)
-    model: str | dict[str, Any] = other(
+    model: str | dict[str, Any] = declare(
         "llama-3-8b", "Model", "A preset's name, a size such as 7B, or a config.json."
     )
     cluster: Cluster = Cluster()

@@ -1,0 +1,55 @@
+"""What the sidebar draws, and in which order, is read off the fields of the plan."""
+
+from __future__ import annotations
+
+from app.fields import field, in_group
+from app.sidebar import OWN
+from memcore.models import catalog
+from memcore.plan.field import GROUPS, HARDWARE, TOP
+from memcore.plan.keys import FIELDS
+from memcore.plan.plan import Plan, facts, get
+
+ON_A_PAGE = {"serve.target_ttft", "serve.target_tpot"}
+
+
+def test_every_field_is_in_one_group() -> None:
+    drawn = [path for group in (TOP, HARDWARE, *GROUPS) for path in in_group(group)]
+    assert len(drawn) == len(set(drawn))
+    assert set(drawn) == set(FIELDS) - ON_A_PAGE
+    assert set(OWN) <= set(drawn)
+
+
+def test_a_group_has_the_order_of_the_plan() -> None:
+    """But for what says behind which other field it is."""
+    assert in_group(TOP) == tuple(
+        f"train.{n}" for n in ("micro_batch", "seq_len", "precision", "checkpointing", "zero")
+    )
+    ranks = in_group("Parallelism")
+    assert ranks[ranks.index("parallel.etp") + 1] == "train.imbalance"
+
+
+def test_a_field_without_a_meaning_is_not_drawn() -> None:
+    """Fields of DeepSpeed under DeepSpeed, those of experts for models that have some."""
+
+    def shown(path: str, plan: Plan) -> bool:
+        when = facts(path).when
+        assert when
+        return when(lambda other: get(plan, other), plan.architecture)
+
+    dense, mixed = Plan(), Plan(model="mixtral-8x7b")
+    deepspeed = Plan(train={"framework": "deepspeed", "zero": 1})
+    assert not shown("train.reduce_bucket_size", dense)
+    assert shown("train.reduce_bucket_size", deepspeed)
+    assert not shown("train.sub_group_size", deepspeed)
+    assert shown("train.sub_group_size", deepspeed.changed("train.zero", 3))
+    assert not shown("train.imbalance", dense)
+    assert shown("train.imbalance", mixed)
+    reads = next(n for n in catalog.model_names() if n.startswith("llava"))
+    assert shown("train.images", Plan(model=reads))
+    assert not shown("train.target_len", Plan(model=reads))
+
+
+def test_a_form_has_limits_and_words_from_the_field() -> None:
+    batch = field("train.micro_batch")
+    assert (batch.low, batch.high, batch.unit) == (1, 65_536, "sequences")
+    assert field("train.allocator").words is facts("train.allocator").words

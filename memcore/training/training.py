@@ -10,6 +10,7 @@ from memcore.models.counts import parameters, weights
 from memcore.models.families import FAMILIES
 from memcore.models.stack import layers_of
 from memcore.plan.plan import Plan
+from memcore.plan.rule import Remedy, Rule, to
 from memcore.report import Memory, Time
 from memcore.step.step import Step
 from memcore.tape.dims import Number
@@ -41,45 +42,79 @@ def trained(step: Step) -> list[tuple[Storage, int]]:
 
 def not_planned(plan: Plan) -> str:
     """Why training cannot be planned for this combination, or ''. Serving may still be."""
-    p = plan.parallel
-    own = plan.train.framework == "megatron"
-    if not FAMILIES[plan.architecture.family].trained:
-        return (
-            f"what layers with a state keep for backward is not known yet, and "
-            f"{plan.architecture.label} has some; it is planned for serving alone. Set model to "
-            "another to train."
-        )
-    if p.etp > 1 and not (own and plan.architecture.experts):
-        return (
-            "expert tensor parallelism is that of Megatron's mixtures of experts; set parallel.etp "
-            "to 1."
-        )
-    if p.ep > 1 and not plan.architecture.experts:
-        return f"{plan.architecture.label} has no experts to share out; set parallel.ep to 1."
-    if p.ep > 1 and not own:
-        if plan.train.framework != "fsdp2" or plan.train.zero != 3:
-            return (
-                "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
-                "transformers runs it; set train.framework to one of them, or parallel.ep to 1."
-            )
-        t = plan.train
-        moved = {t.offload_optimizer, t.offload_parameters, t.offload_activations} - {"none"}
-        if p.shard_group or moved:
-            return (
-                "expert parallelism under FSDP2 is not planned with hybrid sharding or offload; "
-                "set parallel.shard_group to 0 and offload to none, or parallel.ep to 1."
-            )
-        if p.tp * p.pp * p.cp > 1 or plan.architecture.family == "llama4_text":
-            return (
-                "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "
-                "Llama 4; set parallel.tp, pp and cp to 1, or parallel.ep to 1."
-            )
-    if p.tp > 1 and plan.architecture.experts and not own:
-        return (
-            "tensor parallelism of mixtures of experts is planned for Megatron only; set "
-            "train.framework to megatron, or parallel.tp to 1."
-        )
-    return ""
+    broken = next((rule for rule in training_rules(plan) if rule.broken), None)
+    return f"{broken.issue.message}." if broken else ""
+
+
+def training_rules(plan: Plan) -> list[Rule]:
+    """Combinations that can be served and whose training is not planned."""
+    t, p, model = plan.train, plan.parallel, plan.architecture
+    own = t.framework == "megatron"
+    alone: Remedy = {"parallel.ep": 1}
+    shares = p.ep > 1 and not own
+    moved = [
+        f"train.offload_{what}"
+        for what in ("optimizer", "parameters", "activations")
+        if getattr(t, f"offload_{what}") != "none"
+    ]
+    still: Remedy = dict.fromkeys(moved, "none")
+    hybrid: Remedy = {"parallel.shard_group": 0} if p.shard_group else {}
+    llama_4 = model.family == "llama4_text"
+    axes: Remedy = dict.fromkeys(("parallel.tp", "parallel.pp", "parallel.cp"), 1)
+    return [
+        Rule(
+            "",
+            not FAMILIES[model.family].trained,
+            f"what layers with a state keep for backward is not known yet, and {model.label} has "
+            "some",
+            advice="it is planned for serving alone. Set model to another to train",
+        ),
+        Rule(
+            "",
+            p.etp > 1 and not (own and model.experts),
+            "expert tensor parallelism is that of Megatron's mixtures of experts",
+            to("parallel.etp", 1),
+        ),
+        Rule(
+            "",
+            p.ep > 1 and not model.experts,
+            f"{model.label} has no experts to share out",
+            (alone,),
+        ),
+        Rule(
+            "",
+            shares and (t.framework != "fsdp2" or t.zero != 3),
+            "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
+            "transformers runs it",
+            (
+                {"train.framework": "fsdp2", "train.zero": 3},
+                {"train.framework": "megatron"},
+                alone,
+            ),
+        ),
+        Rule(
+            "",
+            shares and bool(hybrid or moved),
+            "expert parallelism under FSDP2 is not planned with hybrid sharding or offload",
+            ({**hybrid, **still}, alone),
+        ),
+        Rule(
+            "",
+            shares and (p.tp * p.pp * p.cp > 1 or llama_4),
+            "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "
+            "Llama 4",
+            (alone,) if llama_4 else (axes, alone),
+        ),
+        Rule(
+            "",
+            p.tp > 1 and bool(model.experts) and not own,
+            "tensor parallelism of mixtures of experts is planned for Megatron only",
+            (
+                {"train.framework": "megatron"},
+                {"parallel.tp": 1},
+            ),
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,13 @@ from memcore.quantity.glossary import term
 from memcore.quantity.interval import INTERVAL
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Terms
-from memcore.quantity.shapes import row, shape, sum_of, text_shape, width
+from memcore.quantity.shapes import row, sum_of, text_shape
 from memcore.report import LedgerRow
-from memcore.tape.dims import LIVE
 from memcore.tape.ledger import AUTOGRAD
 from memcore.training.memory import HOST_TIERS, left_for_host, rows_at
 from memcore.training.overheads import streamed
 from memcore.training.steps import step_of
 from memcore.training.training import trained
-from memcore.words.precision import COPIES
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -362,9 +360,7 @@ def _overhead(book: Book, i: str, end: str = "high") -> Explanation:
     name, source = f"{o.name}, {INTERVAL[end == 'high']}", f"{o.name}: {o.source}"
     meaning = "No shape determines it: an interval."
     if o.name == constants.STREAM_POOLS.name:
-        precision = COPIES[book.plan.train.framework, book.plan.train.precision]
-        live = width(precision.compute) * shape(book, (LIVE,), book.amounts)
-        formula = streamed(Terms(book), live, int(end == "high"))
+        formula = streamed(Terms(book), book.amounts, int(end == "high"))
         return about(name, "bytes", formula, meaning, [source], o.certainty)
     return about(name, "bytes", None, meaning, [source], o.certainty, getattr(o, end))
 

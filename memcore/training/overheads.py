@@ -10,7 +10,7 @@ from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import Read, Values, ceil, total
 from memcore.report import Overhead
-from memcore.tape.dims import LIVE, Number
+from memcore.tape.dims import LIVE
 from memcore.tape.ledger import Amounts
 from memcore.words.precision import COPIES
 from memcore.words.training import NATIVE
@@ -66,18 +66,15 @@ def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     ]
     framework = FRAMEWORKS[plan.train.framework]
     if framework.streams and plan.train.zero >= framework.gathers:
-        c, x, live = constants.STREAM_POOLS, Values(), streamed_bytes(plan, amounts)
-        low, high = streamed(x, live, 0), streamed(x, live, 1)
+        c, x = constants.STREAM_POOLS, Values(plan=plan)
+        low, high = streamed(x, amounts, 0), streamed(x, amounts, 1)
         overheads.insert(0, Overhead(c.name, low, high, "reserved", c.certainty, c.source))
     return tuple(overheads)
 
 
-def streamed(x: Any, live: Read, end: int) -> Read:
-    """What DeepSpeed's streams keep for the `live` bytes that run on them."""
+def streamed(x: Any, amounts: Amounts, end: int) -> Read:
+    """What DeepSpeed's streams keep for weights of other ranks, all on a stream of its own: those
+    that ZeRO-3 holds at once."""
+    compute = COPIES[x.plan.train.framework, x.plan.train.precision].compute
+    live = x.width(compute) * x.shape((LIVE,), amounts)
     return ceil(live * x.constant(constants.STREAM_POOLS, end))
-
-
-def streamed_bytes(plan: Plan, amounts: Amounts) -> Number:
-    """Weights of other ranks that DeepSpeed's ZeRO-3 holds at once, all on a stream of its own."""
-    compute = COPIES[plan.train.framework, plan.train.precision].compute
-    return amounts.whole(amounts.bytes((LIVE,), compute))

@@ -13,7 +13,8 @@ from memcore.plan.plan import Plan, field_of
 from memcore.plan.rules import attention_missing
 from memcore.report import Report, Serve, Time
 from memcore.serving.notes import serving_notes
-from memcore.serving.serve import servable, serve
+from memcore.serving.serve import servable, served_by
+from memcore.serving.server import Server
 from memcore.step.step import Step
 from memcore.tape.dims import ceil_div
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING
@@ -30,7 +31,8 @@ def evaluate(plan: Plan) -> Report:
     """Everything Memplan knows about a plan. Pure; never raises for a valid plan."""
     training, count_of = Training.of(plan), parameters(plan.architecture)
     time = training.time() if training else None
-    served = serve(plan) if servable(plan.architecture) else None
+    server = Server.of(plan) if servable(plan.architecture) else None
+    served = served_by(server) if server else None
     return Report(
         plan=plan.document(),
         parameters=count_of,
@@ -44,7 +46,7 @@ def evaluate(plan: Plan) -> Report:
         if training
         else None,
         ledger=training.counted.ledger if training else (),
-        notes=tuple(_notes(plan, training, served)),
+        notes=tuple(_notes(plan, training, served, server)),
         remarks=_remarks(plan, training, time) if training and time else {},
     )
 
@@ -103,7 +105,9 @@ def _without(plan: Plan, path: str, word: str) -> Training | None:
         return None
 
 
-def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[str]:
+def _notes(
+    plan: Plan, training: Training | None, served: Serve | None, server: Server | None
+) -> list[str]:
     """What a reader of the report should know besides its numbers."""
     notes = _booking_notes(plan, training is not None)
     if plan.accelerator.caveat:
@@ -125,7 +129,7 @@ def _notes(plan: Plan, training: Training | None, served: Serve | None) -> list[
     if served is not None:
         words = plan.weights
         notes += lacking(plan.accelerator, "Serving", words.product or words.compute)
-        return notes + serving_notes(plan, served)
+        return notes + serving_notes(plan, served, server)
     notes.append(
         f"Serving is not computed: {model.label} is {_what(model)}, which generates nothing and "
         "has no KV cache."

@@ -19,7 +19,7 @@ ENCODER_NOTE = (
 )
 
 
-def serving_notes(plan: Plan, served: Serve) -> list[str]:
+def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> list[str]:
     """What a reader of a report should know of its serving."""
     s, notes = plan.serve, _stored(plan)
     rest = plan.accelerator.usable_bytes - served.budget_bytes
@@ -40,7 +40,7 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
             "Serving: prompts have no images (serve.images); of what makes tokens of them the "
             "weights alone count."
         )
-    server = Server.of(plan)
+    server = server or Server.of(plan)
     if server.reserves:
         own = "what serve.max_seq_len says" if s.max_seq_len else "the model's own limit"
         spare = served.reserved_tokens - server.length
@@ -61,7 +61,7 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
             f"{bytes_text(blocks * pages.block_bytes)}."
         )
     if plan.architecture.recurrence:
-        notes.append(_of_states(plan, served))
+        notes.append(_of_states(server, served))
     if s.offload_kv != "none":
         notes.append(
             "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "
@@ -70,9 +70,9 @@ def serving_notes(plan: Plan, served: Serve) -> list[str]:
     return notes
 
 
-def _of_states(plan: Plan, served: Serve) -> str:
+def _of_states(server: Server, served: Serve) -> str:
     """What states mean for how many sequences run at once."""
-    server = Server.of(plan)
+    plan = server.plan
     held, layers = server.caches, server.every
     dtypes = " and ".join(dict.fromkeys(dtype for _, _, dtype in server.states))
     said = (

@@ -29,7 +29,12 @@ def servable(model: Model) -> bool:
 
 def serve(plan: Plan) -> Serve:
     """Memory and speed of serving on one replica of tp x pp GPUs. Sizes are per GPU."""
-    return filled(Serve, Server.of(plan).numbers.serve)
+    return served_by(Server.of(plan))
+
+
+def served_by(server: Server) -> Serve:
+    """The same of a server that is there already."""
+    return filled(Serve, server.numbers.serve)
 
 
 @computed("serve.rows")
@@ -78,8 +83,8 @@ def nothing_fits(served: Serve) -> str:
 
 def curve(plan: Plan) -> tuple[Point, ...]:
     """Throughput and latency of one replica against how many sequences run."""
-    server, s = Server.of(plan), serve(plan)
-    return points(server, s.max_concurrency)
+    server = Server.of(plan)
+    return points(server, served_by(server).max_concurrency)
 
 
 def of_fewer(plan: Plan, served: Serve) -> str:

@@ -16,6 +16,7 @@ from app.fields import titles
 from app.text import plain as plain
 from memcore.errors import Issue
 from memcore.plan.link import query_text
+from memcore.plan.plan import title_of, value_text
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
 from memcore.search.solve import Answer
 from memcore.serving.notes import serving_notes
@@ -122,6 +123,29 @@ def _problems() -> None:
             help=_listed(mended),
             icon=":material/build:",
         )
+        for i, remedy in enumerate(_remedies(issues)):
+            st.button(
+                f"Fix: {plain(_setting(remedy))}",
+                key=f"fix_{i}",
+                on_click=state.change,
+                args=(remedy,),
+                help="Changes this and nothing else.",
+                icon=":material/healing:",
+            )
+
+
+MOST_FIXES = 4
+
+
+def _remedies(issues: Sequence[Issue]) -> list[Mapping[str, Any]]:
+    """What settles the first of these, but for taking back what was just asked for."""
+    asked = state.asked()
+    first = issues[0].remedies
+    return [r for r in first if r.keys().isdisjoint(asked)][:MOST_FIXES]
+
+
+def _setting(remedy: Mapping[str, Any]) -> str:
+    return ", ".join(f"{title_of(p)} {value_text(p, v)}" for p, v in remedy.items())
 
 
 def _listed(issues: Any) -> str:

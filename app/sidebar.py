@@ -20,10 +20,7 @@ from memcore.models.config import parse_config
 from memcore.plan.field import GROUPS, HARDWARE, TOP
 from memcore.plan.plan import Plan, facts
 from memcore.units import parse_count
-from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS
-from memcore.words.precision import COPIES
 from memcore.words.stored import AS_PUBLISHED
-from memcore.words.training import FRAMEWORKS
 from memcore.words.word import Word
 
 SIZES = (
@@ -154,36 +151,17 @@ def _zero_slider(path: str) -> None:
 
 def _zero_chosen(stage: int) -> None:
     """A stage, and a framework that has it: the present one if it does."""
-    framework = state.drafted("train.framework")
-    if stage not in FRAMEWORKS[framework].zero:
-        framework = next(name for name, f in FRAMEWORKS.items() if stage in f.zero)
-    state.change(of_framework(framework) | {"train.zero": stage})
+    state.change(state.with_followers({"train.zero": stage}))
 
 
 def _framework_chosen(framework: str) -> None:
-    """A framework, with a ZeRO stage, kernels and a precision that it has."""
+    """A framework, with a ZeRO stage, kernels, an optimizer and a precision that it has."""
     state.change(of_framework(framework))
 
 
 def of_framework(framework: str) -> dict[str, Any]:
     """A framework, and what of the plan must follow it: the present words where it has them."""
-    zero, kernels, precision = (
-        state.drafted(f"train.{name}") for name in ("zero", "kernels", "precision")
-    )
-    stages = FRAMEWORKS[framework].zero
-    own = framework == "megatron"
-    fitting = "megatron" if own else "hf" if kernels == "megatron" else kernels
-    optimizer = state.drafted("train.optimizer")
-    if framework == "deepspeed":
-        fitting = "hf" if fitting == "compile" else fitting
-        optimizer = optimizer if optimizer in DEEPSPEED_OPTIMIZERS else "adamw"
-    return {
-        "train.optimizer": optimizer,
-        "train.framework": framework,
-        "train.zero": zero if zero in stages else stages[-1],
-        "train.kernels": fitting,
-        "train.precision": precision if (framework, precision) in COPIES else "bf16-mixed",
-    }
+    return state.with_followers({"train.framework": framework})
 
 
 OWN: dict[str, Callable[[str], None]] = {  # widgets that are more than their field

@@ -28,7 +28,7 @@ from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.link import decode, decode_pin, encode, encode_pin, nearest
 from memcore.plan.plan import Plan, get, title_of, value_text
-from memcore.plan.repair import repair
+from memcore.plan.repair import followed, repair
 from memcore.report import Report
 from memcore.search.levers import Lever
 from memcore.search.solve import Answer
@@ -314,9 +314,24 @@ def drafted(path: str) -> Any:
     return value
 
 
+FOLLOWING = tuple(
+    f"train.{name}" for name in ("framework", "zero", "kernels", "precision", "optimizer")
+)
+
+
+def with_followers(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes, and what of the framework's own words must follow them, as the rules have it."""
+    return followed(session().draft, changes, FOLLOWING)
+
+
 def problems() -> tuple[Issue, ...]:
     """Why the draft is not a plan."""
     return session().problems
+
+
+def asked() -> tuple[str, ...]:
+    """Fields that were set since the draft was last a plan."""
+    return session().asked
 
 
 def adjusted() -> list[Issue]:

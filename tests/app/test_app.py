@@ -911,3 +911,17 @@ def test_what_is_said_of_the_server_stands_on_its_own_page() -> None:
     assert "nothing is left for the KV cache" in "\n".join(
         m.value for m in [*served.markdown, *served.error]
     )
+
+
+def test_a_button_fixes_what_was_refused_and_keeps_what_was_asked_for() -> None:
+    at = unfolded({"frozen": "embeddings"})
+    assert shown_plan(at).train.frozen == "embeddings"
+    at.selectbox(key="train_kernels").set_value("compile").run()
+    alive(at)
+    assert "set it to none, or train.kernels to hf or liger" in said(at)
+    fixes = [b for b in at.button if b.key.startswith("fix_")]
+    assert len(fixes) == 1  # not the one that takes back what was just asked for
+    fixes[0].click().run()
+    alive(at)
+    assert shown_plan(at).train.kernels == "compile"
+    assert shown_plan(at).train.frozen == "none"

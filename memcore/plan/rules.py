@@ -17,7 +17,7 @@ from memcore.plan.rule import Remedy, Rule, issues_of, to
 from memcore.tape.dims import maximum
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
 from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS
-from memcore.words.precision import COPIES, eight_bit
+from memcore.words.precision import COPIES, PURE, eight_bit
 from memcore.words.serving import KV_CACHES, PREFILLS
 from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
 from memcore.words.training import (
@@ -468,7 +468,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            t.framework == "fsdp2" and t.precision == "bf16-pure" and t.adapter_dtype == "fp32",
+            t.framework == "fsdp2" and t.precision in PURE and t.adapter_dtype == "fp32",
             "FSDP2 wants one dtype for the weights of a layer",
             (drop, {"train.adapter_dtype": "base"}),
         ),
@@ -534,9 +534,9 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
             Rule(field, not decodes, "planned for decoders only", dense),
             Rule(
                 field,
-                t.precision not in ("bf16-pure", "fp32"),
-                "planned in bf16-pure and fp32",
-                (*dense, *to("train.precision", "bf16-pure", "fp32")),
+                t.precision not in (*PURE, "fp32"),
+                "planned in bf16-pure, fp16-pure and fp32",
+                (*dense, *to("train.precision", *PURE, "fp32")),
             ),
             Rule(
                 field,

@@ -24,6 +24,7 @@ from memcore.plan.repair import repair
 from memcore.report import Memory, Time
 from memcore.training.training import Pool, Training
 from memcore.units import bytes_text
+from memcore.words.precision import PURE
 
 # What a change makes of the training itself: the same numbers but for their rounding, optimizer
 # states in fewer bits, or another training.
@@ -552,8 +553,10 @@ def _adapters(plan: Plan) -> Iterable[Way]:
         changes["train.offload_optimizer"] = "none"
         if word != "lora" or t.framework != "fsdp2":
             changes |= {"train.framework": "pytorch", "train.zero": 0}
-            changes["train.precision"] = "bf16-pure" if t.precision != "fp32" else "fp32"
-        elif t.precision == "bf16-pure":
+            bf16 = plan.accelerator.runs_as("bf16") == "bf16"
+            pure = "bf16-pure" if bf16 else "fp16-pure"
+            changes["train.precision"] = pure if t.precision != "fp32" else "fp32"
+        elif t.precision in PURE:
             changes["train.adapter_dtype"] = "base"
         yield Way(OTHER, [changes])
 

@@ -56,6 +56,9 @@ class Precision(Word):
 _FP16 = "fp16 arithmetic with a scaled loss, fp32 master weights and fp32 Adam moments."
 _MIXED = "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
 _PURE = "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
+_PURE_FP16 = (
+    "Everything in fp16, moments included, with no scaled loss: for adapters on GPUs without bf16."
+)
 _AUTOCAST = (
     "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
 )
@@ -96,6 +99,9 @@ COPIES = {
     ("pytorch", "bf16-pure"): Precision(
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
     ),
+    ("pytorch", "fp16-pure"): Precision(
+        "fp16-pure", _PURE_FP16, "fp16", "fp16", "fp16", "fp16", "", "fp16"
+    ),
     ("megatron", "bf16-mixed"): Precision(
         "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "fp32", "fp32", "fp32"
     ),
@@ -133,7 +139,13 @@ COPIES = {
     ("fsdp2", "bf16-pure"): Precision(
         "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
     ),
+    ("fsdp2", "fp16-pure"): Precision(
+        "fp16-pure", _PURE_FP16, "fp16", "fp16", "fp16", "fp16", "", "fp16"
+    ),
 }
+
+
+PURE = ("bf16-pure", "fp16-pure")  # one 16-bit dtype for every copy
 
 
 def eight_bit(framework: str, precision: str) -> EightBit | None:
@@ -148,6 +160,7 @@ PRECISIONS = {
     "bf16-mixed": Word("bf16 mixed", _MIXED),
     "bf16-autocast": Word("bf16 autocast", _AUTOCAST),
     "bf16-pure": Word("bf16 pure", _PURE),
+    "fp16-pure": Word("fp16 pure", _PURE_FP16),
     "fp8-mixed": Word("fp8 mixed", _FP8),
     "fp8-delayed": Word("fp8, delayed scaling", _FP8_DELAYED),
     "fp8-params": Word("fp8 parameters", _FP8_PARAMS),

@@ -68,7 +68,7 @@ def test_latent_attention_caches_one_latent():
 
 def test_serving_weights_are_those_of_every_kind_of_layer():
     for model in ("deepseek-v3", "deepseek-v2-lite", "qwen3-30b-a3b"):
-        report = evaluate(Plan(model=model))
+        report = evaluate(Plan(model=model, serve={"weight_dtype": "bf16"}))
         assert report.serve.weights_bytes == 2 * report.parameters
 
 

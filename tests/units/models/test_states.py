@@ -421,10 +421,11 @@ def test_a_bad_config_is_named(family, bad, field):
     assert all(isinstance(issue, Issue) and issue.message for issue in caught.value.issues)
 
 
-def test_a_text_model_inside_another_is_named():
+def test_a_text_model_inside_another_is_opened():
     whole = {"model_type": "qwen3_5", "text_config": config("qwen3_5_text"), "vision_config": {}}
-    with pytest.raises(PlanError, match="its text_config is, as qwen3_5_text"):
-        from_config(whole)
+    opened, alone = from_config(whole), from_config(config("qwen3_5_text"))
+    assert (opened.family, opened.sizes) == (alone.family, alone.sizes)
+    assert any("is left out: 453,650,672 parameters" in note for note in opened.notes)
 
 
 def test_a_log_of_vllm_s():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SHOWN = 80  # characters of a user's own text that a message repeats
+PATH_SHOWN = 200  # characters of a file's path
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ def shown(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else "?" for c in text[: SHOWN + 1])
     return f"'{text[:SHOWN]}{'...' if len(text) > SHOWN else ''}'"
+
+
+def shown_path(path: str) -> str:
+    """A file's name, safe to repeat in a message; of a long path the end."""
+    text = "".join(c if c.isprintable() else "?" for c in path[-PATH_SHOWN:])
+    return f"...{text}" if len(path) > PATH_SHOWN else text
 
 
 def fault(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from memcore.errors import Issue, PlanError, shown
+from memcore.errors import Issue, PlanError, shown, shown_path
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +26,7 @@ def source(args: argparse.Namespace) -> str:
     path = getattr(args, "plan", None)
     if path is None:
         return ""
-    return f"{'standard input' if path == '-' else shown(path)[1:-1]}: "
+    return f"{'standard input' if path == '-' else shown_path(path)}: "
 
 
 def read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from memcore.cli.arguments import Commands, command, plan_argument
 from memcore.cli.printing import fail, json_text, printable, table
 from memcore.cli.reading import given_plan, read
-from memcore.errors import PlanError, shown
+from memcore.errors import PlanError, shown_path
 from memcore.units import seconds_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _simulate(args: argparse.Namespace) -> int:
         given = args.lengths is not None
         lengths = read_lengths(read(args.lengths, MAX_BYTES)) if given else None
     except PlanError as e:
-        return fail(*(f"{shown(args.lengths)[1:-1]}: {i.message}" for i in e.issues))
+        return fail(*(f"{shown_path(args.lengths)}: {i.message}" for i in e.issues))
     if args.rates:
         return _rates(args, loads(plan, lengths))
     stream = simulate(plan, lengths)

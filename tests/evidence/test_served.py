@@ -230,7 +230,7 @@ def test_an_engine_beside_a_trainer_has_the_server_s_ranks():
     ("fields", "field"), [({"tp": 3}, "tp"), ({"tp": 16}, "tp"), ({"pp": 33}, "pp")]
 )
 def test_ranks_that_cannot_share_a_model_are_refused_by_name(fields, field):
-    with pytest.raises(PlanError, match=rf"serve\.{field}.*0 for as many as in training"):
+    with pytest.raises(PlanError, match=rf"serve\.{field}.*0 is as many as in training"):
         Plan(model="llama-3-8b", serve=fields)
 
 

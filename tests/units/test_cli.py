@@ -697,3 +697,11 @@ def test_evaluate_says_whether_the_server_fits(memplan: Callable[..., Ran]) -> N
     assert "First token after" not in printed.out
     (report,) = memplan("evaluate", "-", "--json", given=large).lines
     assert "ttft_seconds" not in report["serve"]
+
+
+def test_of_a_long_path_the_end_is_shown(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    path = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 9, "plan.json")
+    ran = memplan("evaluate", str(path))
+    assert ran.status == 2
+    assert "plan.json: no such file or directory" in ran.err
+    assert len(ran.err) < 300

@@ -231,7 +231,7 @@ def test_the_attention_that_there_is_is_taken_and_said(family):
     assert note.endswith(f"; {NO_FLASH[family]} attention is taken.")
     again = Plan.of(report.plan)
     assert evaluate(again).notes == report.notes
-    with pytest.raises(PlanError, match=r"train\.attention: .* set it to eager"):
+    with pytest.raises(PlanError, match=rf"train\.attention: .* set it to {NO_FLASH[family]}"):
         Plan(model={"model_type": family} | SIZES, train={"seq_len": 512, "attention": "flash"})
 
 

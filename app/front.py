@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config, file_util
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
+OLD = frozenset(("timeline",))  # addresses of views that stand elsewhere now
 # The page's own scripts are beside it, and so is the server. Not told so, the page looks for the
 # server below each view's own address first, and is answered twice that there is none.
 BESIDE = (
@@ -55,4 +56,4 @@ class Base:
 def _is_view(scope: Scope) -> bool:
     *folders, name = str(scope["path"]).split("/")
     base = config.get_option("server.baseUrlPath").strip("/")
-    return name in VIEWS and "/".join(folders).strip("/") == base
+    return name in VIEWS | OLD and "/".join(folders).strip("/") == base

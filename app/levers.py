@@ -82,7 +82,7 @@ def _cost(lever: Lever) -> None:
 def _undo() -> None:
     """What was applied last, while nothing else was changed since, and the way back."""
     label = state.applied()
-    if label:
+    if label and not state.adjusted():  # that says so on top
         with st.container(horizontal=True, vertical_alignment="center", key="applied"):
             st.markdown(f"Applied: **{plain(label)}**", width="content")
             st.button("Undo", key="undo_lever", on_click=state.undo, icon=":material/undo:")

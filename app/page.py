@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
-from app import parts, sidebar, state, warm, why
+from app import explore, parts, sidebar, start, state, strip, warm, why
 
 # Drawn here, since every named icon would be fetched from the network.
 ICON = (
@@ -12,33 +14,60 @@ ICON = (
     '<rect width="16" height="5" y="11" fill="#0072B2"/><rect width="11" height="4" y="6.5" '
     'fill="#009E73"/><rect width="7" height="4" y="2" fill="#E69F00"/></svg>'
 )
-st.set_page_config(page_title="Memplan", page_icon=ICON, layout="wide")
+WIDTH = 310  # of the sidebar, in pixels
+st.set_page_config(page_title="Memplan", page_icon=ICON, layout="wide", initial_sidebar_state=WIDTH)
 warm.once()
 
-VIEWS = [
-    st.Page("views/train.py", title="Train", url_path="home", default=True),
-    st.Page("views/timeline.py", title="Timeline", url_path="timeline"),
-    st.Page("views/time.py", title="Time", url_path="time"),
-    st.Page("views/tiers.py", title="Tiers", url_path="tiers"),
-    st.Page("views/serve.py", title="Serve", url_path="serve"),
-    st.Page("views/together.py", title="Together", url_path="together"),
-    st.Page("views/ledger.py", title="Ledger", url_path="ledger"),
-    st.Page("views/accuracy.py", title="Accuracy", url_path="accuracy"),
-    st.Page("views/method.py", title="Method", url_path="method"),
+
+def _view(name: str, title: str, **more: Any) -> Any:
+    return st.Page(f"views/{name}.py", title=title, url_path=name, **more)
+
+
+# What people come for, and the views of each; the address of a view is its name.
+TRAIN = st.Page("views/train.py", title="Memory", url_path="home", default=True)
+PLACES = {
+    "Train": (
+        TRAIN,
+        _view("time", "Time"),
+        _view("tiers", "Tiers"),
+        _view("ledger", "Every tensor"),
+    ),
+    "Serve": (
+        _view("serve", "Memory"),
+        _view("stream", "Requests"),
+        _view("rates", "Arrival rates"),
+    ),
+    "RL": (_view("together", "RL"),),
+    "Explore": (_view("explore", "Explore"),),
+    "Compare": (_view("compare", "Compare"),),
+    "Proof": (_view("accuracy", "Accuracy"), _view("method", "Method")),
+}
+# Other names of the first view: its own, and that of what stands on it now.
+ALIASES = [
+    st.Page("views/train.py", title="Memory", url_path=name, visibility="hidden")
+    for name in ("train", "timeline")
 ]
-# The default view lives at "/"; its name leads there too.
-ALIAS = st.Page("views/train.py", title="Train", url_path="train", visibility="hidden")
 # Hidden: the links of parts.navigation carry the plan, which Streamlit's own would drop.
-view = st.navigation([*VIEWS, ALIAS], position="hidden")
+every = [view for views in PLACES.values() for view in views]
+view = st.navigation([*every, *ALIASES], position="hidden")
+here = TRAIN if view.url_path in ("train", "timeline") else view
+place = next(name for name, views in PLACES.items() if here in views)
 
 state.begin(view.url_path)
 state.publish()
-beside = st.sidebar.container()  # stands there from the start, so that nothing moves later
+if there := start.leads():
+    led = next(v for v in every if v.url_path == there)
+    st.switch_page(led, query_params=state.query())
+beside = st.sidebar.container() if place != "Proof" else None  # from the start: nothing moves later
 why.style()
-parts.navigation(VIEWS)
-parts.header(serves=view.url_path == "serve")
+parts.navigation(PLACES, here)
+if beside:
+    if here is TRAIN and state.fresh():
+        start.ask()
+    strip.draw("Serve" if place == "Explore" and explore.serves() else place)
 view.run()
 why.drawer()
-with beside:
-    sidebar.draw(view.title)
+if beside:
+    with beside:
+        sidebar.draw(place, view.title)
 state.drawn()

@@ -91,10 +91,26 @@ WAITS = {
 }  # parts of a step in which no operation runs
 
 
+# From little to much, on both themes and without colour vision: Cividis without its darkest end.
+RAMP = ("#2F4B7C", "#5C6A7D", "#838479", "#B09F69", "#E0BE4C", "#FDE737")
+
+
+def ramp(share: float) -> str:
+    """The colour of a share of the way from the least to the most."""
+    at = min(1.0, max(0.0, share)) * (len(RAMP) - 1)
+    first = min(int(at), len(RAMP) - 2)
+    pairs = zip(_channels(RAMP[first]), _channels(RAMP[first + 1]), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * (at - first)):02X}" for a, b in pairs)
+
+
+def _channels(colour: str) -> tuple[int, ...]:
+    return tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+
+
 def text_on(colour: str) -> str:
     """Black or white, whichever is read better on a colour: a luminance of 0.18 has the same
     contrast with both."""
-    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    channels = (n / 255 for n in _channels(colour))
     shares = (0.2126, 0.7152, 0.0722)
     light = sum(s * c**2.2 for s, c in zip(shares, channels, strict=True))
     return "#000000" if light > 0.18 else "#ffffff"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -17,8 +18,8 @@ from app.text import plain
 from memcore import PlanError
 from memcore.models import catalog
 from memcore.models.config import parse_config
-from memcore.plan.field import GROUPS, HARDWARE, TOP
-from memcore.plan.plan import Plan, facts
+from memcore.plan.field import GROUPS, HARDWARE
+from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text
 from memcore.units import parse_count
 from memcore.words.stored import AS_PUBLISHED
 from memcore.words.word import Word
@@ -37,24 +38,124 @@ STAGES = {
 }
 
 
-def draw(page: str) -> None:
-    """Every widget of the plan: the six that matter most, the model, the hardware, the rest in
-    groups. What belongs to the page is unfolded."""
-    _examples()
+JOB = ("train.micro_batch", "train.seq_len")
+TRICKS = ("train.precision", "train.checkpointing", "train.zero")
+ABOVE = frozenset((*JOB, *TRICKS, "run.price_per_gpu_hour"))  # drawn before the groups
+
+
+def draw(place: str, page: str) -> None:
+    """Every widget of the plan, in the order of a booking: the model, the hardware and its price,
+    the job, what saves memory, and all else in groups. What belongs to the page is unfolded; on
+    Serve what serves comes before what trains."""
+    _changes()
+    _heading("Model")
     _size_slider()
-    _group(TOP)
-    _model()
+    model_search()
+    _config_file()
+    _heading("Hardware and price")
     _hardware()
-    for title, home in GROUPS.items():
-        parts.folded(title, functools.partial(_group, title), unfolded=page == home)
+    mine = [title for title, home in GROUPS.items() if home and home in (place, page)]
+    if place == "Serve":
+        _groups(mine, unfolded=True)
+    _heading("Job")
+    for path in JOB:
+        _number_slider(path)
+    _heading("Memory tricks")
+    for path in TRICKS:
+        OWN.get(path, _field)(path)
+        _words_below(path)
+    _heading("More")
+    _find()
+    if place != "Serve":
+        _groups(mine, unfolded=True)
+    _groups([title for title in GROUPS if title not in mine], unfolded=False)
+    _examples()
+    _marks()
+
+
+def _heading(text: str) -> None:
+    st.markdown(f"##### {text}", anchors=False)
+
+
+def _groups(titles: Sequence[str], unfolded: bool) -> None:
+    for title in titles:
+        parts.folded(title, functools.partial(_group, title), unfolded=unfolded)
 
 
 def _group(group: str) -> None:
     """The fields of a group that have a meaning in the plan."""
     for path in in_group(group):
         when = facts(path).when
-        if when is None or when(state.drafted, state.plan().architecture):
+        if path not in ABOVE and (when is None or when(state.drafted, state.plan().architecture)):
             OWN.get(path, _field)(path)
+
+
+# --- what is not the default ---------------------------------------------------------------------
+
+
+def _changes() -> None:
+    """How many fields are not the default; unfolded, which, and each back at a press."""
+    changed = state.changed()
+    n = len(changed)
+    said = f"{n} change{'s' * (n != 1)} from the default" if n else "All as the default"
+    box = st.expander(said, key="changes", on_change="rerun")
+    if not box.open:
+        return
+    with box:
+        for path, value in changed.items():
+            with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+                parts.small(f"{title_of(path)}: **{plain(_shown(path, value))}**", "stretch")
+                st.button(
+                    "Reset",
+                    key=f"reset_{path}",
+                    on_click=state.change,
+                    args=({path: get(DEFAULT, path)},),
+                    help=f"Back to {plain(_shown(path, get(DEFAULT, path)))}",
+                )
+        if n > 1:
+            st.button("Reset all", key="reset_all", on_click=state.replace, args=(Plan(),))
+
+
+DEFAULT = Plan().document()
+
+
+def _shown(path: str, value: Any) -> str:
+    plan = state.plan()
+    labels = {"model": plan.architecture.label, "cluster.gpu": plan.accelerator.label}
+    labels["cluster.node"] = plan.node.label
+    if path in labels and value != get(DEFAULT, path):
+        return labels[path]
+    return value_text(path, value)
+
+
+def _marks() -> None:
+    """A dot before the label of each field that is not the default."""
+    keys = [path.replace(".", "_") for path in state.changed()]
+    if keys:
+        labels = ", ".join(f'.st-key-{key} [data-testid="stWidgetLabel"]::before' for key in keys)
+        st.html(f"<style>{labels} {{ content: '●'; margin-right: .3rem; }}</style>")
+
+
+def _find() -> None:
+    """A search over all fields, by title, word or name; what is found is drawn below it."""
+    path = st.selectbox(
+        "Find a setting",
+        [path for path in field_paths() if facts(path).group],
+        index=None,
+        format_func=_searched,
+        placeholder="Liger, offload, KV dtype, ...",
+        key="find",
+    )
+    if path:
+        _field(path, prefix="found_")
+
+
+@functools.cache
+def _searched(path: str) -> str:
+    """What a field is found by."""
+    f = field(path)
+    words = ", ".join(w.label for w in (f.words or {}).values())
+    return f"{f.title}: {words}" if words else f"{f.title} ({path.split('.')[0]})"
 
 
 # --- widgets by kind of field --------------------------------------------------------------------
@@ -65,9 +166,9 @@ def _setting(path: str) -> Take:
     return lambda value: state.change({path: value})
 
 
-def _common(f: Field, take: Take | None = None) -> dict[str, Any]:
+def _common(f: Field, take: Take | None = None, prefix: str = "") -> dict[str, Any]:
     """What every widget of a field has: its key, which shows the draft, and its help."""
-    key = f.path.replace(".", "_")
+    key = prefix + f.path.replace(".", "_")
     return {
         "label": f.label,
         "key": state.control(key, state.drafted(f.path), take or _setting(f.path)),
@@ -75,15 +176,21 @@ def _common(f: Field, take: Take | None = None) -> dict[str, Any]:
     }
 
 
-def _field(path: str, take: Take | None = None, text: Callable[[int], str] | None = None) -> None:
-    """The widget of a field: `take` does what a choice does beside setting it, `text` says a step.
-    One word alone is nothing to choose, so it is only named."""
+def _field(
+    path: str,
+    take: Take | None = None,
+    text: Callable[[int], str] | None = None,
+    prefix: str = "",
+) -> None:
+    """The widget of a field: `take` does what a choice does beside setting it, `text` says a step,
+    `prefix` tells it from another of the same field. One word alone is nothing to choose, so it is
+    only named."""
     f, declared = field(path), facts(path)
     if f.words and len(f.words) == 1:
         (word,) = f.words.values()
         st.markdown(f":small[{f.title}: {word.label}]", help=f.full_help)
         return
-    common = _common(f, take)
+    common = _common(f, take, prefix)
     if declared.steps:
         options = _with_own(path, declared.steps)
         st.select_slider(options=options, format_func=text or declared.text, **common)
@@ -91,8 +198,14 @@ def _field(path: str, take: Take | None = None, text: Callable[[int], str] | Non
         st.select_slider(options=list(f.words), format_func=_labels(f.words), **common)
         if remark := state.report().remarks.get(path):
             parts.small(plain(remark))
+    elif f.words and _is_short(f.words):
+        st.segmented_control(
+            options=list(f.words), format_func=_labels(f.words), required=True, **common
+        )
     elif f.words:
         st.selectbox(options=list(f.words), format_func=_labels(f.words), **common)
+    elif f.kind is str:
+        st.text_input(**common)
     elif f.kind is bool:
         st.toggle(**common)
     elif f.kind is float and f.high == 1:
@@ -102,6 +215,43 @@ def _field(path: str, take: Take | None = None, text: Callable[[int], str] | Non
         st.number_input(min_value=f.low, max_value=f.high, step=step, **common)
     else:
         st.number_input(min_value=int(f.low or 0), max_value=int(f.high or 0), **common)
+
+
+LINE = 30  # letters of the words that have room beside each other
+
+
+def _is_short(words: Mapping[str, Word]) -> bool:
+    """Whether all words fit beside each other."""
+    return sum(len(word.label) + 3 for word in words.values()) <= LINE
+
+
+def _number_slider(path: str) -> None:
+    """A slider, and beside it the same number to be typed."""
+    f = field(path)
+    with st.container(key=f"number_{path}", gap=None):
+        _field(path)
+        st.number_input(
+            f"{f.title}, typed",
+            min_value=int(f.low or 0),
+            max_value=int(f.high or 0),
+            key=state.control(f"typed_{f.path}", state.drafted(path), _setting(path)),
+            label_visibility="collapsed",
+        )
+
+
+def _words_below(path: str) -> None:
+    """Every word of a slider, below its track; the chosen one stands out."""
+    words: Mapping[Any, str] = (
+        STAGES
+        if path == "train.zero"
+        else {name: word.label for name, word in (field(path).words or {}).items()}
+    )
+    here = state.drafted(path)
+    spans = "".join(
+        f'<span class="{"here" if name == here else ""}">{html.escape(label)}</span>'
+        for name, label in words.items()
+    )
+    st.html(f'<div class="words">{spans}</div>')
 
 
 def _labels(words: Mapping[str, Word]) -> Callable[[str], str]:
@@ -134,11 +284,6 @@ def _engine_ranks(path: str) -> None:
         _field(path)
 
 
-def _price(path: str) -> None:
-    _list_prices()
-    _field(path)
-
-
 def _framework(path: str) -> None:
     _field(path, _framework_chosen)
 
@@ -167,7 +312,6 @@ def of_framework(framework: str) -> dict[str, Any]:
 OWN: dict[str, Callable[[str], None]] = {  # widgets that are more than their field
     "train.zero": _zero_slider,
     "train.framework": _framework,
-    "run.price_per_gpu_hour": _price,
     "serve.tp": _serving_ranks,
     "serve.pp": _serving_ranks,
     "serve.weight_dtype": _weight_dtype,
@@ -197,20 +341,59 @@ def _nearest(parameters: int) -> str:
     return min(SIZES, key=lambda size: abs(parse_count(size) / parameters - 1))
 
 
-def _model() -> None:
+def model_search(prefix: str = "") -> None:
+    """One box over presets and sizes; a size, a config.json or a link can be typed or pasted."""
     drafted = state.drafted("model")
-    preset = drafted if isinstance(drafted, str) else None
+    chosen = drafted if isinstance(drafted, str) else drafted.get("size")
     st.selectbox(
         "Model",
-        catalog.model_names(),
+        [*catalog.model_names(), *SIZES],
         format_func=_model_label,
-        key=state.control("model_preset", preset, _named("model")),
+        key=state.control(f"{prefix}model_preset", chosen, _model_chosen),
         placeholder=state.plan().architecture.label,
-        help=field("model").full_help,
+        accept_new_options=True,
+        help=field("model").full_help
+        + "\n\nType a size such as 7.5B, or paste a config.json or a link.",
     )
-    if preset is None:
+    if chosen is None and not prefix:
         for note in state.plan().architecture.notes:
             parts.small(plain(note))
+
+
+def _model_chosen(text: str | None) -> None:
+    """A preset, a size, a config.json or a link."""
+    if not text:
+        return
+    if name := model_named(text):
+        state.change({"model": name})
+    elif text.lstrip().startswith("{"):
+        _use_config(text)
+    elif "?" in text:
+        state.open_link(text)
+    else:
+        state.use_model({"size": text.strip()})
+
+
+def model_named(text: str) -> str:
+    """The preset with this name or label, or the only one whose label has this in it; '' for
+    whatever else, and for a size."""
+    words = text.strip().lower()
+    if name := _by_label().get(words):
+        return name
+    if re.fullmatch(r"[0-9.]+ *[kmbt]?", words):
+        return ""
+    found = {name for label, name in _by_label().items() if words in label}
+    return found.pop() if len(found) == 1 else ""
+
+
+@functools.cache
+def _by_label() -> Mapping[str, str]:
+    """Presets by what people call them, and by their names."""
+    names = {name: name for name in catalog.model_names()}
+    return {_model_label(name).lower(): name for name in names} | names
+
+
+def _config_file() -> None:
     with st.expander("Your own config.json"):
         st.file_uploader(
             "Drop a Hugging Face config.json",
@@ -230,7 +413,9 @@ def _model() -> None:
 
 
 def _model_label(name: str) -> str:
-    return str(catalog.model_entry(name)["label"])
+    if name in catalog.model_names():
+        return str(catalog.model_entry(name)["label"])
+    return f"{name}, a standard Llama shape" if name in SIZES else name
 
 
 def _named(path: str) -> Take:
@@ -261,17 +446,21 @@ def _use_config(text: str | bytes) -> None:
 
 
 def _hardware() -> None:
-    plan = state.plan()
-    gpu, node = field("cluster.gpu"), field("cluster.node")
-    _gpu(gpu)
-    paths = in_group(HARDWARE)
+    gpu, paths = field("cluster.gpu"), in_group(HARDWARE)
+    gpu_search(gpu)
     for column, path in zip(st.columns(len(paths)), paths, strict=True):
         with column:
             _field(path)
-    _preset(node, catalog.node_names(), _node_label, plan.node.label)
+    parts.folded("Node and price", _node_and_price)
 
 
-def _gpu(f: Field) -> None:
+def _node_and_price() -> None:
+    _preset(field("cluster.node"), catalog.node_names(), _node_label, state.plan().node.label)
+    _list_prices()
+    _field("run.price_per_gpu_hour")
+
+
+def gpu_search(f: Field, prefix: str = "") -> None:
     """A chip, and where it is sold with several sizes of memory, which one: each is a preset."""
     drafted = state.drafted(f.path)
     name = drafted if isinstance(drafted, str) and drafted in catalog.gpu_names() else None
@@ -282,10 +471,12 @@ def _gpu(f: Field) -> None:
         f.label,
         chips,
         format_func=_chip_label,
-        key=state.control("cluster_gpu", chip, _named(f.path)),
+        key=state.control(f"{prefix}cluster_gpu", chip, _named(f.path)),
         placeholder=gpu.label,
         help=f.full_help,
     )
+    if prefix:
+        return
     if name and len(catalog.sizes(name)) > 1:
         st.segmented_control(
             "Memory",
@@ -361,7 +552,7 @@ def _node_label(name: str) -> str:
 def _examples() -> None:
     """Worked plans to start from; shows which one is on the page, if one is."""
     entries = catalog.plan_entries()
-    here = next((name for name in entries if _example(name) == state.plan()), None)
+    here = next((name for name in entries if example(name) == state.plan()), None)
     st.selectbox(
         "Start from",
         list(entries),
@@ -373,11 +564,12 @@ def _examples() -> None:
 
 
 @st.cache_resource(show_spinner=False)
-def _example(name: str) -> Plan:
+def example(name: str) -> Plan:
+    """A worked plan by its name."""
     entry: Mapping[str, Any] = catalog.plan_entries()[name]
     return Plan.of(entry["plan"])
 
 
 def _example_chosen(name: str | None) -> None:
     if name:
-        state.replace(_example(name))
+        state.replace(example(name))

@@ -15,7 +15,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
@@ -26,11 +26,12 @@ from memcore import PlanError
 from memcore.errors import Issue
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
-from memcore.plan.link import decode, decode_pin, encode, encode_pin, nearest
-from memcore.plan.plan import Plan, get, title_of, value_text
+from memcore.plan.keys import LOOK, NAME, PINS
+from memcore.plan.link import decode, decode_pin, encode, encode_pin, name_of, nearest, pin_name
+from memcore.plan.plan import Plan, get, put, title_of, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
-from memcore.search.levers import Lever
+from memcore.search.levers import Lever, differences
 from memcore.search.solve import Answer
 from memcore.search.waterfall import Change
 from memcore.search.waterfall import waterfall as changes_between
@@ -42,6 +43,26 @@ from memcore.words.precision import COPIES
 Query = dict[str, list[str]]
 T = TypeVar("T")
 MOST_ADDRESSES = 1000  # that a session remembers; a browser is behind by a few
+MOST_LOOK = 200  # characters of what a page shows
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A plan that is kept to compare with, and what somebody calls it, or ''."""
+
+    plan: Plan
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """What an address decodes to: its plan, with its name, those beside it, and what its page
+    shows of them."""
+
+    plan: Plan
+    pins: tuple[Pin, ...] = ()
+    name: str = ""
+    look: str = ""
 
 
 @dataclass
@@ -58,17 +79,30 @@ class Session:
     asked: tuple[str, ...] = ()  # fields that were set since the draft was last a plan
     adjusted: list[Issue] = field(default_factory=list)
     adjusted_to: str = ""
-    pin: Plan | None = None
+    pins: tuple[Pin, ...] = ()
+    name: str = ""  # of the plan, until it changes
+    looks: dict[str, str] = field(default_factory=dict)  # by page, what it shows of the plan
     link_issues: list[Issue] = field(default_factory=list)
+    fresh: bool = False  # it began without a plan in its address
     edited: bool = False  # by a callback, since the last run began
     applied: list[tuple[Plan, Plan, str]] = field(default_factory=list)  # before, after, lever
     page: str = ""
     query: Query = field(default_factory=dict)  # the address that was read or written last
-    says: tuple[Plan, Plan | None] | None = None  # what it decodes to
+    says: Says | None = None  # what it decodes to
     behind: bool = False  # whether the browser showed another when it asked for this run
     written: int = 0  # the run that wrote it
     known: dict[int, None] = field(default_factory=dict)  # all addresses so far, the newest last
     controls: Controls = field(default_factory=Controls)
+
+    @property
+    def pin(self) -> Plan | None:
+        """The plan that every figure is held against: the first that was pinned."""
+        return self.pins[0].plan if self.pins else None
+
+    @property
+    def now(self) -> Says:
+        """What the address ought to say."""
+        return Says(self.plan, self.pins, self.name, self.looks.get(self.page, ""))
 
 
 def session() -> Session:
@@ -82,7 +116,7 @@ def begin(page: str) -> None:
     before any widget."""
     query = {key: st.query_params.get_all(key) for key in st.query_params}
     if "memplan" not in st.session_state:
-        s = Session(Plan(), page=page)
+        s = Session(Plan(), page=page, fresh=not query)
         _load(s, query)
         s.controls.run = 1
         st.session_state.memplan = s
@@ -100,9 +134,10 @@ def _go_on(s: Session, page: str, query: Query) -> None:
     # A click in the navigation drops the query: the plan of this session goes on.
     moved = page != s.page and not query
     foreign = _named(query) not in s.known and not edited and not moved
+    s.page = page
     if s.behind and (foreign or _went_back()):
         _load(s, query)
-    s.page, s.edited = page, False
+    s.edited = False
 
 
 def _went_back() -> bool:
@@ -114,11 +149,11 @@ def _went_back() -> bool:
 def publish() -> None:
     """Write the plan into the address where the browser shows another, or soon will."""
     s = session()
-    if not s.behind and s.says == (s.plan, s.pin):
+    if not s.behind and s.says == s.now:
         return
-    if s.says != (s.plan, s.pin):
-        query = _written(s.plan, s.pin, short=True)
-        _at(s, {key: [value] for key, value in query.items()}, (s.plan, s.pin))
+    if s.says != s.now:
+        query = _written(s.now, short=True)
+        _at(s, {key: [value] for key, value in query.items()}, s.now)
         s.written = s.controls.run
     # Also one that the browser has: an older one may be under way to it.
     st.query_params.from_dict(s.query)
@@ -126,11 +161,11 @@ def publish() -> None:
 
 
 def query() -> dict[str, str]:
-    """The plan as the query that every link to another view carries."""
-    return {key: values[-1] for key, values in session().query.items()}
+    """The plan, and those beside it, as the query that every link to another view carries."""
+    return {key: values[-1] for key, values in session().query.items() if key != LOOK}
 
 
-def _at(s: Session, query: Query, says: tuple[Plan, Plan | None]) -> None:
+def _at(s: Session, query: Query, says: Says) -> None:
     """The address is now this one."""
     s.query, s.says = query, says
     s.known.pop(_named(query), None)
@@ -145,37 +180,42 @@ def _named(query: Query) -> int:
 
 
 def written() -> Callable[[], dict[str, str]]:
-    """What writes the plan and the pinned plan, every setting of it, as the query of an address."""
-    s = session()
-    plan, pin = s.plan, s.pin
-    return lambda: _written(plan, pin, short=False)
+    """What writes the plan, every setting of it, and those beside it, as the query of an
+    address."""
+    says = session().now
+    return lambda: _written(says, short=False)
 
 
-def _written(plan: Plan, pin: Plan | None, short: bool) -> dict[str, str]:
-    query = encode(plan, short)
-    if pin:
-        query["pin"] = encode_pin(pin)
-    return query
+def _written(says: Says, short: bool) -> dict[str, str]:
+    query = encode(says.plan, short)
+    named = {NAME: says.name, LOOK: says.look}
+    query |= {key: text for key, text in named.items() if text}
+    pins = zip(PINS, says.pins, strict=False)
+    return query | {key: encode_pin(pin.plan, pin.name) for key, pin in pins}
 
 
 def _load(s: Session, query: Query) -> None:
     plan, s.link_issues = decode(query) if query else (Plan(), [])
-    _, s.pin = _decoded(query)
-    if s.pin and decode_pin(query["pin"][0])[1]:
-        s.link_issues = [*s.link_issues, Issue("pin", "the pinned plan in this link is damaged")]
+    found = []
+    for key in PINS:
+        if text := query.get(key, [""])[0]:
+            pinned, issues = decode_pin(text)
+            found.append(Pin(pinned, pin_name(text)))
+            if issues:
+                damaged = Issue(key, "the pinned plan in this link is damaged")
+                s.link_issues = [*s.link_issues, damaged]
+    s.pins = tuple(found)
     _accept(s, plan)
-    _at(s, query, (s.plan, s.pin))
-
-
-def _decoded(query: Query) -> tuple[Plan, Plan | None]:
-    """The plan and the pinned plan that an address holds."""
-    pin = query.get("pin", [""])[0]
-    if not query:
-        return Plan(), None
-    return decode(query)[0], decode_pin(pin)[0] if pin else None
+    s.name = name_of(query.get(NAME, [""])[0])
+    s.looks.pop(s.page, None)
+    if look := query.get(LOOK, [""])[0]:
+        s.looks[s.page] = look[:MOST_LOOK]
+    _at(s, query, s.now)
 
 
 def _accept(s: Session, plan: Plan) -> None:
+    if plan != s.plan:
+        s.name = ""  # it was another's
     s.plan, s.draft, s.problems = plan, plan.document(), ()
     s.asked, s.adjusted = (), []
 
@@ -211,6 +251,49 @@ def pinned() -> Report | None:
 def book() -> Book:
     """Why the numbers of the report are what they are; made when somebody asks."""
     return _explained("book", plan(), report())
+
+
+def pins() -> tuple[Pin, ...]:
+    """The plans that are kept to compare with, in the order in which they were pinned."""
+    return session().pins
+
+
+def can_pin() -> bool:
+    """Whether there is room for this plan beside them, and it is not one of them."""
+    s = session()
+    return len(s.pins) < len(PINS) and all(pin.plan != s.plan for pin in s.pins)
+
+
+def name() -> str:
+    """What somebody calls the plan, or ''."""
+    return session().name
+
+
+def looks() -> str:
+    """What this page is to show of the plan, as the address has it, or ''."""
+    s = session()
+    return s.looks.get(s.page, "")
+
+
+def report_of(plan: Plan) -> Report:
+    """What the engine says about another plan; those that are asked about again are kept."""
+    return _book_of(plan).report
+
+
+def book_of(plan: Plan) -> Book:
+    """Why the numbers of another plan are what they are."""
+    return book() if plan == session().plan else _book_of(plan)
+
+
+MOST_BOOKS = 8
+
+
+def _book_of(plan: Plan) -> Book:
+    kept: tuple[Book, ...] = st.session_state.get("kept_books", ())
+    found = next((b for b in kept if b.plan == plan), None) or Book(plan, evaluate(plan))
+    others = tuple(b for b in kept if b is not found)
+    st.session_state.kept_books = (found, *others)[:MOST_BOOKS]
+    return found
 
 
 def pinned_book() -> Book | None:
@@ -306,12 +389,19 @@ def applied() -> str:
     return done[-1][2] if done and done[-1][1] == plan() else ""
 
 
+def fresh() -> bool:
+    """Whether the session began on the first screen, and not with somebody's link."""
+    return session().fresh
+
+
+def changed() -> dict[str, Any]:
+    """What of the plan is not the default, by field."""
+    return differences(Plan(), plan())
+
+
 def drafted(path: str) -> Any:
     """What the widget of a field shows."""
-    value: Any = session().draft
-    for name in path.split("."):
-        value = value[name]
-    return value
+    return get(session().draft, path)
 
 
 FOLLOWING = tuple(
@@ -379,27 +469,31 @@ def change(changes: Mapping[str, Any]) -> None:
     s.edited, s.link_issues = True, []
     draft = copy.deepcopy(s.draft)
     for path, value in changes.items():
-        *parents, last = path.split(".")
-        part = draft
-        for name in parents:
-            part = part[name]
-        part[last] = value
+        put(draft, path, value)
     s.draft = draft
     try:
         _accept(s, Plan.of(draft))
     except PlanError as e:
         s.problems = e.issues
         s.asked = tuple(dict.fromkeys([*(p for p in s.asked if p not in changes), *changes]))
-        if "model" in changes:
-            _fit_to_model(s, draft)
+        _follow(s, changes)
 
 
-def _fit_to_model(s: Session, draft: Mapping[str, Any]) -> None:
-    """A model that was just chosen brings its own limits: what it cannot have gives way to it."""
-    fitted, mended = repair(draft, given=("model",))
-    if fitted.model == draft["model"]:
-        _accept(s, fitted)
-        s.adjusted, s.adjusted_to = mended, "this model"
+def _follow(s: Session, changes: Mapping[str, Any]) -> None:
+    """Show the nearest valid plan that has what was just chosen, where there is one: what it cannot
+    have beside it gives way, the page says what, and `undo` takes it all back."""
+    before = s.plan
+    if "model" in changes:  # it brings its own limits
+        found, mended = repair(s.draft, given=("model",))
+        wish = "this model"
+    else:
+        found, mended = nearest(s.draft, s.asked)
+        wish = " and ".join(f"{title_of(p)} {value_text(p, v)}" for p, v in changes.items())
+    document = found.document()
+    if all(get(document, path) == value for path, value in changes.items()):
+        _accept(s, found)
+        s.adjusted, s.adjusted_to = mended, wish
+        s.applied.append((before, found, wish))
 
 
 def use_model(config: Mapping[str, Any] | PlanError) -> None:
@@ -413,6 +507,14 @@ def use_model(config: Mapping[str, Any] | PlanError) -> None:
     change({"model": config})
     if any(issue.field.startswith("model") for issue in s.problems):
         s.draft = before
+
+
+def open_link(address: str) -> None:
+    """Show what a link says that somebody pasted."""
+    s = session()
+    s.edited = True
+    _load(s, parse_qs(urlsplit(address.strip()).query, keep_blank_values=True))
+    s.says = None  # the address bar has another
 
 
 def use_lengths(data: bytes, name: str) -> None:
@@ -469,10 +571,48 @@ def undo() -> None:
 
 
 def pin() -> None:
+    """Keep the plan as it is beside those that are kept already, if there is room for it."""
     s = session()
-    s.edited, s.pin = True, s.plan
+    s.edited = True
+    if can_pin():
+        s.pins = (*s.pins, Pin(s.plan, s.name))
 
 
-def unpin() -> None:
+def unpin(i: int | None = None) -> None:
+    """Let go the plan that was pinned as number `i`, or all of them."""
     s = session()
-    s.edited, s.pin = True, None
+    s.edited = True
+    s.pins = tuple(pin for n, pin in enumerate(s.pins) if i is not None and n != i)
+
+
+def take(i: int) -> None:
+    """Go on with the plan that was pinned as number `i`; the one on the page has its place, where
+    it is not pinned itself."""
+    s = session()
+    chosen, here = s.pins[i], Pin(s.plan, s.name)
+    if any(pin.plan == here.plan for pin in s.pins):
+        _replace(s, chosen.plan)
+    else:
+        s.pins = (*s.pins[:i], here, *s.pins[i + 1 :])
+        _replace(s, chosen.plan)
+    s.name = chosen.name
+
+
+def rename(i: int | None, name: str) -> None:
+    """Call a pinned plan so, or the one on the page."""
+    s = session()
+    s.edited, name = True, name_of(name)
+    if i is None:
+        s.name = name
+    else:
+        s.pins = tuple(Pin(p.plan, name) if n == i else p for n, p in enumerate(s.pins))
+
+
+def look(text: str) -> None:
+    """Let the address say what this page shows of the plan."""
+    s = session()
+    s.edited = True
+    if text:
+        s.looks[s.page] = text[:MOST_LOOK]
+    else:
+        s.looks.pop(s.page, None)

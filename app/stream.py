@@ -82,6 +82,7 @@ def asked(stream: Stream, plan: Plan, file: str) -> str:
         "burst": "all at once",
         "regular": f"in equal steps, {rate},",
         "poisson": f"at random, {rate},",
+        "closed": f"{s.concurrency:,} at a time, each as soon as another has its answer,",
     }[s.arrivals]
     lengths = (
         f"with lengths drawn from {file}"
@@ -227,11 +228,9 @@ def legend(stream: Stream) -> str:
 
 
 SPEED_LEGEND = (
-    "Left: the line is decoding alone, at half of an output's length, from one sequence at once "
-    "on; where it turns back, matrix products need one more row of tiles. Fit: at full length. "
-    "The diamonds are the simulated strategies, which read prompts in between. Right: the plan's "
-    "cache alone, with requests from few to more than it can take; the dotted line is the plan's "
-    "own arrival rate."
+    "The line is decoding alone, at half of an output's length, from one sequence at once on; "
+    "where it turns back, matrix products need one more row of tiles. Fit: at full length. The "
+    "diamonds are the simulated strategies, which read prompts in between."
 )
 
 
@@ -239,7 +238,10 @@ def load_legend(found: Sequence[Load], plan: Plan) -> str:
     """What the rates are, and up to which one the targets hold."""
     if not found:
         return ""
-    each = f"Right: {found[0].run.requests:,} requests at each of {len(found)} rates."
+    each = (
+        f"{found[0].run.requests:,} requests of the plan's stream at each of {len(found)} rates; "
+        "the dotted line is the plan's own."
+    )
     if found[0].run.attained is None:
         return f"{each} With a target above, its share of requests is counted too."
     best = sustained(found)
@@ -388,7 +390,7 @@ def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
         )
     target = {"ttft": s.target_ttft, "tpot": s.target_tpot}.get(quantity, 0.0)
     marks = []
-    if s.arrivals != "burst" and found and s.arrival_rate <= found[-1].rate:
+    if s.arrivals in ("poisson", "regular") and found and s.arrival_rate <= found[-1].rate:
         marks.append(_mark("x", s.arrival_rate, palette.OVERHEAD[1], "dot"))
     if target:
         marks.append(_mark("y", target, palette.CAPACITY, "dash"))

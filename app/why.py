@@ -15,8 +15,10 @@ import streamlit as st
 from app import state, tables
 from app.text import plain
 from memcore.explain.book import Book
+from memcore.plan.plan import Plan, title_of, value_text
 from memcore.quantity.formula import Term
 from memcore.quantity.quantity import Explanation
+from memcore.search.levers import differences
 from memcore.units import exact_text
 
 STYLE = Path(__file__).with_name("why.css")
@@ -32,10 +34,11 @@ def height(rows: int) -> int:
 # --- what can be clicked -------------------------------------------------------------------------
 
 
-def opened(path: str) -> None:
-    """A callback: this run opens the drawer on the number at `path`."""
+def opened(path: str, of: Plan | None = None) -> None:
+    """A callback: this run opens the drawer on the number at `path`, of the plan on the page or of
+    another."""
     s = st.session_state
-    s.why, s.why_opens, s.why_deeper = [path], True, False
+    s.why, s.why_opens, s.why_deeper, s.why_of = [path], True, False, of
 
 
 def figure(path: str, help: str) -> Any:
@@ -53,9 +56,19 @@ def figure(path: str, help: str) -> Any:
     return place
 
 
-def link(label: str, path: str, width: int | Literal["content"] = "content") -> None:
+def link(
+    label: str, path: str, width: int | Literal["content"] = "content", icon: str | None = None
+) -> None:
     """A number in a line of small print that is its own button."""
-    st.button(label, key=f"why_{path}", on_click=opened, args=(path,), type="tertiary", width=width)
+    st.button(
+        label,
+        key=f"why_{path}",
+        on_click=opened,
+        args=(path,),
+        type="tertiary",
+        width=width,
+        icon=icon,
+    )
 
 
 CLICKED = "clicked"
@@ -93,8 +106,9 @@ def _meant(key: str, row: int, column: int) -> bool:
     return column > 0 and not passing and here != before
 
 
-def mark(key: str) -> None:
-    """A callback of a chart: the number of the bar or point that was clicked.
+def mark(key: str, of: Sequence[Plan] = ()) -> None:
+    """A callback of a chart: the number of the bar or point that was clicked, of the plan on the
+    page, or of one of these, whose number stands before the path.
 
     A second click on a mark takes its selection away, and opens it again.
     """
@@ -102,8 +116,9 @@ def mark(key: str) -> None:
     for point in st.session_state[key].selection.points[:1]:
         said = point.get("customdata")
         st.session_state[last] = said[1] if isinstance(said, list) else ""
-    if st.session_state.get(last):
-        opened(st.session_state[last])
+    if path := st.session_state.get(last):
+        number, _, path = path.rpartition("|")
+        opened(path, of[int(number or 0)] if of else None)
 
 
 # --- the drawer ----------------------------------------------------------------------------------
@@ -123,7 +138,10 @@ def drawer() -> None:
 @st.dialog("Why this number", width="medium", position="right", icon=":material/account_tree:")
 def _drawer() -> None:
     stack: list[str] = st.session_state.why
-    book = state.book()
+    other: Plan | None = st.session_state.why_of
+    book = state.book_of(other) if other else state.book()
+    if other and other != state.plan():
+        st.markdown(f":small[{plain(_differs(state.plan(), other))}]")
     chain = book.chain(stack[-1])
     e = chain[0]
     if st.session_state.why_deeper:  # also when back at the first: the focus is on its crumb
@@ -137,6 +155,19 @@ def _drawer() -> None:
         _descent(chain)
     _sources(book.sources(e.path))
     st.code(f"memplan explain plan.json {e.path}", "bash")
+
+
+MOST_SAID = 4  # fields of another plan that are named
+
+
+def _differs(here: Plan, other: Plan) -> str:
+    """Which other plan this is about."""
+    changes = {p: v for p, v in differences(here, other).items() if p != "model"}
+    said = [f"{title_of(p)} {value_text(p, v)}" for p, v in changes.items()][:MOST_SAID]
+    if other.architecture != here.architecture:
+        said.insert(0, other.architecture.label)
+    more = f" and {len(changes) - MOST_SAID} more" if len(changes) > MOST_SAID else ""
+    return f"Of another plan than the one on the page: {', '.join(said)}{more}."
 
 
 def _result(e: Explanation) -> str:

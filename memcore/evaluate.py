@@ -18,13 +18,14 @@ from memcore.serving.server import Server
 from memcore.step.step import Step
 from memcore.tape.dims import ceil_div
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING
-from memcore.together import together
+from memcore.together.together import together
 from memcore.training.executions import peak_dtype
 from memcore.training.run import run_of
+from memcore.training.steps import keeps_outputs, unquantized_in_fp32
 from memcore.training.training import Training, not_planned, predicting
 from memcore.units import bytes_text, rate_text
 from memcore.words.precision import PRECISIONS
-from memcore.words.training import ATTENTION, AVERAGED, CHECKPOINTING, CORE, DENSE, NO_LAYER
+from memcore.words.training import ATTENTION, AUTO, AVERAGED, CHECKPOINTING, CORE, DENSE, NO_LAYER
 
 
 def evaluate(plan: Plan) -> Report:
@@ -198,6 +199,17 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
         )
     if t.adapter != "none":
         notes.append(f"{trainable:,} parameters of adapters are trained, beside the model's own.")
+        if t.unquantized_dtype == AUTO and unquantized_in_fp32(plan):
+            notes.append(
+                "What is not quantized is taken to be fp32, with the residual stream and the "
+                "logits, as PEFT's prepare_model_for_kbit_training leaves it "
+                "(train.unquantized_dtype)."
+            )
+        if t.outputs == AUTO and keeps_outputs(plan):
+            notes.append(
+                "The training loop is taken to keep the model's outputs through backward, as the "
+                "loops of PEFT's examples do; transformers' Trainer frees them (train.outputs)."
+            )
     elif t.frozen != NO_LAYER:
         notes.append(f"{trainable:,} parameters are trained; the others are frozen.")
     if t.ema == AVERAGED:
@@ -221,6 +233,14 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
         notes.append(f"{why[0].upper()}{why[1:]}; {plan.train.attention} attention is taken.")
     if note := FAMILIES[model.family].note:
         notes.append(note)
+    if model.recurrence:
+        package = "mamba_ssm" if model.recurrence.projects else "flash-linear-attention"
+        notes.append(
+            f"Layers with a state run the kernels of {package} and causal-conv1d, as transformers "
+            "does where both are installed; its own code without them keeps several times as many "
+            "bytes. What share of the peak their scans reach is assumed: no measured step was held "
+            "against it."
+        )
     if model.experts and (eight_bit := step.copies.eight_bit):
         notes.append(
             "Rows of an expert that are padded to a multiple of "

@@ -180,9 +180,15 @@ class StageTime:
 class Time:
     """Of the pipeline stage whose step takes longest: `stage` is its rank. step_seconds are what
     its resources are waited for (`exposed`), and `bubble_seconds`, in which it waits for other
-    stages. starts: the operations that its host starts, by phase."""
+    stages. starts: the operations that its host starts, by phase.
+
+    step_interval   seconds that 9 of 10 steps that were measured of the like lie between, if they
+                    were as far off ours; compared: what those were, and how many
+    """
 
     step_seconds: float
+    step_interval: tuple[float, float]
+    compared: str
     tokens_per_second: float
     tokens_per_second_per_gpu: float
     mfu: float
@@ -225,7 +231,9 @@ class Serve:
     """On the fullest GPU of one replica. Where not even one sequence fits there are no speeds: the
     steps and seconds of a request and what bounds them are None (serving.nothing_fits says why).
 
-    table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks
+    table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks, and
+                          what pads experts for their kernels
+    loaded_bytes          of both what is on the GPU: what an engine's log prints as loaded
     tower_bytes           the most that an encoder or a vision tower needs at once; feature_bytes:
                           of its result, which stays while the layers run; both in activation_bytes
     profiled_images       that one forward may bring
@@ -239,18 +247,29 @@ class Serve:
     reserved_tokens       for which a sequence has memory from its start; 0 where none is reserved
     wasted_bytes_per_sequence   of sequence_bytes, what is never used, averaged over its life
     offloaded_bytes       of the weights, in the host's memory
+    sequence_limit        that the engine schedules at once, and sizes activations and graphs for
+    computed_tokens       of a prompt; the others are in the prefix cache
     step_sequences        that can generate at once in steps of max_batched_tokens
     running               sequences that the speeds are of: asked for, with room, and in one step
+    joining_tokens        of prompts in a step that reads any, in a closed loop (None elsewhere);
+                          interruption_seconds: what a prompt adds to others' steps there;
+                          request_seconds: of one, from where it has room to its last token
+    ttft_range, tpot_range   between which eight in ten of the measured ones lie
+    first_seconds         of ttft_seconds: the engine's own; wait_seconds: for others
     prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
     stall_seconds         between two tokens of a sequence while another's prompt is read
     tokens_per_step       of one sequence: more than one where a draft guesses
+    prompt_token_seconds  of a whole replica, for each token of a prompt; output_token_seconds: of
+                          what comes out; cost_per_million_in, _out: at the plan's price, else None
     kv_capacity_tokens    of sequences of the plan's length, where layers with a window keep less
     """
 
     weights_bytes: int
     offloaded_bytes: int
     table_bytes: int
+    loaded_bytes: int
     kv_bytes_per_token: int
+    sequence_limit: int
     activation_bytes: int
     tower_bytes: int
     feature_bytes: int
@@ -271,16 +290,28 @@ class Serve:
     wasted_bytes_per_sequence: int
     max_concurrency: int
     fits: bool
+    computed_tokens: int
     step_sequences: int
     running: int
     prefill_steps: int | None
     transfer_seconds: float | None
     tower_seconds: float | None
+    first_seconds: float | None
+    wait_seconds: float | None
+    joining_tokens: int | None
+    interruption_seconds: float | None
+    request_seconds: float | None
     ttft_seconds: float | None
     tpot_seconds: float | None
+    ttft_range: tuple[float, float] | None
+    tpot_range: tuple[float, float] | None
     stall_seconds: float | None
     tokens_per_step: float
     tokens_per_second: float | None
+    prompt_token_seconds: float | None
+    output_token_seconds: float | None
+    cost_per_million_in: float | None
+    cost_per_million_out: float | None
     prefill_bound_by: str | None
     decode_bound_by: str | None
     tp: int
@@ -307,12 +338,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class TogetherMemory:
-    """phases in their order; `peak` is the fullest one's id. dram_bytes: per node."""
+    """phases in their order; `peak` is the fullest one's id. host: bytes of one GPU in host DRAM,
+    by part; dram_bytes: per node."""
 
     phases: tuple[Phase, ...]
     peak: str
     device_bytes: tuple[int, int]
     capacity_bytes: int
+    host: Mapping[str, int]
     dram_bytes: int
     dram_capacity_bytes: int
     kv_capacity_tokens: int

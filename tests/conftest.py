@@ -14,11 +14,16 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 EXPLORE = os.environ.get("MEMPLAN_EXPLORE", "")
 
 EXAMPLES = 25  # of a law that says no other number; an exploring run draws EXPLORED times as many
 EXPLORED = 4
+
+# Hypothesis also draws constants of the modules that happen to be imported. Which those are depends
+# on the tests that ran before in the same worker: a seed would not draw the same examples again.
+providers.is_local_module_file = lambda path: False  # type: ignore[assignment]
 
 # One machine is slower or busier than another; no test is wrong for it. Nothing is kept from one
 # run to the next, and nothing is written into the checkout.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from app.charts.accuracy import GROUPS, OUR_ROW, TRACKER_ROW, calculators, residuals
+from app.charts.compare import phases as compared_phases
+from app.charts.explore import swept
 from app.charts.levers import waterfall_bytes, waterfall_seconds
 from app.charts.memory import memory_by_consumer, timeline
-from app.charts.serve import serving, together
+from app.charts.search import found
+from app.charts.serve import together
 from app.charts.tiers import tiers
 from app.charts.time import roofline, stages, step_phases, step_time
 
@@ -14,13 +17,15 @@ __all__ = [
     "OUR_ROW",
     "TRACKER_ROW",
     "calculators",
+    "compared_phases",
+    "found",
     "memory_by_consumer",
     "residuals",
     "roofline",
-    "serving",
     "stages",
     "step_phases",
     "step_time",
+    "swept",
     "tiers",
     "timeline",
     "together",

@@ -12,24 +12,32 @@ from app.charts.memory import LABEL
 from memcore.search.waterfall import Change
 from memcore.units import GiB, bytes_text, seconds_text, signed_bytes, signed_seconds
 
+ENDS = ("Pinned", "This plan")  # what the two plans are called, where nobody says it
 
-def waterfall_bytes(changes: Sequence[Change], before: int, after: int) -> go.Figure:
+
+def waterfall_bytes(
+    changes: Sequence[Change], before: int, after: int, ends: tuple[str, str] = ENDS
+) -> go.Figure:
     """Allocated bytes at the peak, from one plan to another, by the changes that move them."""
     return _waterfall(
         [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes if c.bytes],
         (before / GiB, bytes_text(before)),
         (after / GiB, bytes_text(after), "memory.allocated_bytes"),
         "GiB allocated at the peak",
+        ends,
     )
 
 
-def waterfall_seconds(changes: Sequence[Change], before: float, after: float) -> go.Figure:
+def waterfall_seconds(
+    changes: Sequence[Change], before: float, after: float, ends: tuple[str, str] = ENDS
+) -> go.Figure:
     """Seconds of a step, from one plan to another, by the changes that move them."""
     return _waterfall(
         [(c.label, c.seconds, signed_seconds(c.seconds)) for c in changes if c.seconds],
         (before, seconds_text(before)),
         (after, seconds_text(after), "time.step_seconds"),
         "seconds of a step",
+        ends,
     )
 
 
@@ -38,6 +46,7 @@ def _waterfall(
     before: tuple[float, str],
     after: tuple[float, str, str],
     unit: str,
+    names: tuple[str, str],
 ) -> go.Figure:
     """Bars that hang from one another: (label, value, text) each, between two whole ones."""
     ends = [before[0]]
@@ -61,7 +70,7 @@ def _waterfall(
                 cliponaxis=False,
             )
         )
-    wholes = [("Pinned", *before, ""), ("This plan", *after)]
+    wholes = [(names[0], *before, ""), (names[1], *after)]
     traces.append(
         bar(
             "Plan",
@@ -75,7 +84,7 @@ def _waterfall(
             cliponaxis=False,
         )
     )
-    order = ["Pinned", *numbered, "This plan"]
+    order = [names[0], *numbered, names[1]]
     return figure(
         traces,
         height=110 + 30 * len(order),

@@ -28,23 +28,40 @@ from app.tables.accuracy import (
     why_they_differ,
 )
 from app.tables.base import FIELDS, PATH, Rows, breakdown, context, csv, displayed
+from app.tables.compare import fields as compared_fields
+from app.tables.compare import figures as compared_figures
+from app.tables.compare import tidy
+from app.tables.explore import (
+    BOOKING_COLUMNS,
+    SWEPT_COLUMNS,
+    bookings,
+    million_text,
+    swept,
+)
 from app.tables.levers import changes_text, cost_text, levers, saved_text, waterfall
 from app.tables.memory import consumers, largest, ledger, overheads, timeline
+from app.tables.search import FOUND_COLUMNS, found
 from app.tables.serve import limits, serving, together
 from app.tables.tiers import in_tiers, tiers
 from app.tables.time import TRANSFER_COLUMNS, answers, operations, phases, resources, transfers
 
 __all__ = [
+    "BOOKING_COLUMNS",
     "FIELDS",
+    "FOUND_COLUMNS",
     "PATH",
+    "SWEPT_COLUMNS",
     "TRANSFER_COLUMNS",
     "Rows",
     "accuracy",
     "agreement",
     "answers",
+    "bookings",
     "breakdown",
     "calculators",
     "changes_text",
+    "compared_fields",
+    "compared_figures",
     "constants_used",
     "consumers",
     "context",
@@ -56,6 +73,7 @@ __all__ = [
     "estimators",
     "families",
     "first_fixes",
+    "found",
     "headline",
     "in_tiers",
     "largest",
@@ -65,6 +83,7 @@ __all__ = [
     "limits",
     "markdown",
     "matching",
+    "million_text",
     "not_compared",
     "one_block",
     "operations",
@@ -77,7 +96,9 @@ __all__ = [
     "serving",
     "sources",
     "spread",
+    "swept",
     "terms",
+    "tidy",
     "tiers",
     "timeline",
     "together",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from app.tables.base import PATH, Rows
 from memcore import evidence
 from memcore.evidence.markdown import table
-from memcore.hardware import constants
+from memcore.hardware import constants, kernels
 from memcore.plan.plan import Plan
 from memcore.quantity.formula import Term
 from memcore.quantity.quantity import Explanation
@@ -26,6 +26,7 @@ from memcore.units import (
     relative_text,
     seconds_text,
 )
+from memcore.words import engines
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -365,7 +366,7 @@ def constants_used() -> Rows:
             "certainty": c.certainty,
             "source": c.source,
         }
-        for c in constants.ALL
+        for c in (*constants.ALL, *kernels.ALL, *engines.CONSTANTS)
     ]
 
 

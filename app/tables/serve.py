@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.tables.base import PATH, Rows, felt
 from memcore.report import Serve, TogetherMemory
 from memcore.search.solve import LIMITS, Answer
-from memcore.together import PARTS
+from memcore.together.scene import PARTS
 from memcore.units import bytes_text
 
 
@@ -59,6 +59,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
     lines = (
         ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
         ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
+        ("Loaded", serve.loaded_bytes, "both, as the engine's log prints it", "loaded_bytes"),
         ("KV cache per token", serve.kv_bytes_per_token, "keys and values of all layers",
          "kv_bytes_per_token"),
         ("KV cache per sequence", serve.sequence_bytes, whole,

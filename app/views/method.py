@@ -24,7 +24,7 @@ freed. Checkpointing, autocast and kernels change what is run, and the bytes fol
 
 **Instants.** A peak is a place in the step, not a sum of worst cases. The same rows are added up
 for each instant at which the step can be fullest: forward, the loss, backward of the last and the
-first layer, the optimizer step. The largest is the peak, and the Timeline page shows them all.
+first layer, the optimizer step. The largest is the peak, and Memory shows them all.
 
 **Intervals.** What shapes determine is one number, *allocated*. What the allocator, CUDA and NCCL
 add is not determined by any shape, so *reserved* and *device* are intervals, with their sources on

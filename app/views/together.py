@@ -7,7 +7,6 @@ from app import charts, parts, state, tables
 found = state.report().together
 
 if found:
-    parts.together_verdict(found)
     parts.chart(
         charts.together(found),
         key="together",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -16,11 +17,16 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def add(commands: Commands) -> None:
-    about = "Open the app in a browser. It serves this machine alone, unless --host says otherwise."
+    about = (
+        "Open the app in a browser. It serves this machine alone, unless --address says otherwise."
+    )
     sub = command(commands, "app", _app, about)
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
-    sub.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
-    about = "a name under which others reach it, where --host serves them; may be repeated"
+    about = "address to serve on (%(default)s); 0.0.0.0 is every one that this machine has"
+    sub.add_argument("--address", "--host", dest="host", default="127.0.0.1", help=about)
+    about = "path below which it is served, such as /memplan behind a proxy"
+    sub.add_argument("--base-path", metavar="PATH", type=_path, default="", help=about)
+    about = "a name under which others reach it, where --address serves them; may be repeated"
     sub.add_argument("--allow", metavar="NAME", action="append", default=[], help=about)
     sub.add_argument("--no-browser", action="store_true", help="only print the address")
 
@@ -29,6 +35,14 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 65_535):
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a port from 1 to 65535")
     return int(text)
+
+
+def _path(text: str) -> str:
+    """A path of words between slashes, with a slash before and none behind it; '' is the root."""
+    words = [word for word in text.split("/") if word]
+    if not all(re.fullmatch(r"[A-Za-z0-9._~-]+", w) and w.strip(".") for w in words):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no path such as /memplan")
+    return "".join(f"/{word}" for word in words)
 
 
 def _app(args: argparse.Namespace) -> int:
@@ -42,7 +56,9 @@ def _app(args: argparse.Namespace) -> int:
         at = f"{args.host} port {args.port}" if args.port else args.host
         return fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
     browser = not args.no_browser and _has_display()
-    threading.Thread(target=_announce, args=(args.host, browser), daemon=True).start()
+    threading.Thread(
+        target=_announce, args=(args.host, args.base_path, browser), daemon=True
+    ).start()
 
     from streamlit.web import cli
 
@@ -50,6 +66,7 @@ def _app(args: argparse.Namespace) -> int:
         "server.address": args.host,
         # Without one Streamlit takes the first free port from FIRST_PORT on.
         **({"server.port": args.port} if args.port else {}),
+        **({"server.baseUrlPath": args.base_path} if args.base_path else {}),
         "server.headless": "true",  # no question about an e-mail address; we open the browser
         "browser.gatherUsageStats": "false",
         "logger.hideWelcomeMessage": "true",
@@ -98,7 +115,7 @@ def _has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _announce(host: str, open_browser: bool) -> None:
+def _announce(host: str, base: str, open_browser: bool) -> None:
     """Print the address, and open it, as soon as the server answers."""
     import time
     import urllib.request
@@ -106,7 +123,7 @@ def _announce(host: str, open_browser: bool) -> None:
     from app import front
 
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    url = f"http://{f'[{here}]' if ':' in here else here}:{front.port()}"
+    url = f"http://{f'[{here}]' if ':' in here else here}:{front.port()}{base}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from memcore.cli.arguments import Commands, command, plan_argument
-from memcore.cli.printing import BAD_INPUT, FAILED, failed, json_text, plan_title, printable, table
+from memcore.cli.printing import (
+    BAD_INPUT,
+    CHECKED,
+    FAILED,
+    WORST,
+    failed,
+    json_text,
+    plan_title,
+    printable,
+    table,
+    write_csv,
+)
 from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, plan_of
 from memcore.errors import PlanError, fault
+from memcore.report import plain
 from memcore.units import (
     bytes_text,
     count_text,
@@ -24,8 +36,8 @@ if TYPE_CHECKING:
     from memcore import Report
     from memcore.plan.plan import Plan
 
-CHECKED = {"fits": 0, "tight": 3, "over": 1}  # exit statuses of a check
-WORST = (0, 3, 1, BAD_INPUT)  # the best first
+
+TABLES = ("breakdown", "ledger", "transfers")
 
 
 def add(commands: Commands) -> None:
@@ -34,6 +46,13 @@ def add(commands: Commands) -> None:
     plan_argument(sub)
     about = "print the Report as JSON; with -, read one plan a line and print one Report a line"
     sub.add_argument("--json", action="store_true", help=about)
+    about = (
+        "print its tables as one CSV, whose first column says of which table a row is: "
+        f"{', '.join(TABLES)}"
+    )
+    sub.add_argument("--csv", action="store_true", help=about)
+    about = "of --csv this table alone"
+    sub.add_argument("--table", choices=TABLES, help=about)
     about = (
         "say by the exit status whether training fits (serving, where training is not planned): 0 "
         "it fits, 1 it does not, 3 it is tight (the range of what it needs goes beyond the "
@@ -51,8 +70,40 @@ def _evaluate(args: argparse.Namespace) -> int:
         return _evaluate_lines(sys.stdin.buffer, args)
     plan = given_plan(args)
     report = evaluate(plan)
+    if args.csv or args.table:
+        wanted = [args.table] if args.table else TABLES
+        write_csv({"table": table, **row} for table in wanted for row in _rows(report, table))
+        return _checked(args, report)
     print(json_text(report.to_dict(), indent=1) if args.json else _readable(plan, report))
     return _checked(args, report)
+
+
+def _rows(report: Report, table: str) -> Iterable[dict[str, Any]]:
+    """One table of a Report, row by row: bytes, and seconds of a step."""
+    if table == "ledger":
+        return (plain(row) for row in report.ledger)
+    if table == "transfers":
+        return (plain(row) for row in report.time.transfers) if report.time else ()
+    return _breakdown(report)
+
+
+def _breakdown(report: Report) -> Iterable[dict[str, Any]]:
+    """Who holds the peak of one GPU and what lies beyond it, each node's memory, and what a step's
+    time is made of."""
+    if memory := report.memory:
+        for name, size in memory.consumers.items():
+            yield {"part": "consumers", "name": name, "bytes": size}
+        for name in ("reserved_bytes", "device_bytes"):
+            low, high = getattr(memory, name)
+            yield {"part": "intervals", "name": name, "bytes": low, "bytes_at_most": high}
+        for name, size in memory.tiers.items():
+            yield {"part": "tiers", "name": name, "bytes": size}
+    if time := report.time:
+        for name, busy in time.resources.items():
+            exposed = time.exposed.get(name, 0.0)
+            yield {"part": "resources", "name": name, "seconds": busy, "exposed_seconds": exposed}
+        for name, seconds in time.phases.items():
+            yield {"part": "phases", "name": name, "seconds": seconds}
 
 
 def _checked(args: argparse.Namespace, report: Report) -> int:
@@ -148,9 +199,11 @@ def _time(report: Report) -> Iterable[str]:
     time = report.time
     if time is None:
         return
+    low, high = time.step_interval
     yield (
-        f"Step: {seconds_text(time.step_seconds)}, bound by {time.bound_by}; "
-        f"{time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}"
+        f"Step: {seconds_text(time.step_seconds)} ({seconds_text(low)} to {seconds_text(high)}), "
+        f"bound by {time.bound_by}; {time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}\n"
+        f"The interval is that of {time.compared}."
     )
     rows = [
         (name, seconds_text(busy), seconds_text(time.exposed.get(name, 0.0)))
@@ -192,8 +245,16 @@ def _serve(plan: Plan, report: Report) -> Iterable[str]:
         f"{serve.gpus_per_replica:,} GPU{'s' * (serve.gpus_per_replica > 1)} of a replica"
     )
     if serve.ttft_seconds and serve.tpot_seconds and serve.tokens_per_second:
+        ends = (serve.ttft_range, serve.tpot_range)
+        first, each = (" to ".join(map(seconds_text, pair)) for pair in ends if pair)
         said += (
-            f"\nFirst token after {seconds_text(serve.ttft_seconds)}, then one every "
-            f"{seconds_text(serve.tpot_seconds)}; {serve.tokens_per_second:,.0f} tokens/s in all"
+            f"\nFirst token after {seconds_text(serve.ttft_seconds)} ({first}), then one every "
+            f"{seconds_text(serve.tpot_seconds)} ({each}); {serve.tokens_per_second:,.0f} tokens/s "
+            "in all. Eight in ten that were measured lie within"
+        )
+    if serve.cost_per_million_in is not None and serve.cost_per_million_out is not None:
+        said += (
+            f"\nA million tokens cost {money_text(serve.cost_per_million_in)} in and "
+            f"{money_text(serve.cost_per_million_out)} out, where a replica is busy all along"
         )
     yield said

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from memcore.plan.plan import Plan
 
 BAD_INPUT = 2
+CHECKED = {"fits": 0, "tight": 3, "over": 1}  # exit statuses of a check
+WORST = (0, 3, 1, BAD_INPUT)  # the best first
 FAILED = "Memplan failed at this, which is Memplan's fault; please report it"
 
 
@@ -49,6 +51,24 @@ def json_text(value: Any, indent: int | None = None) -> str:
     except ValueError:
         message = "a number in it is not finite; JSON has no NaN and no Infinity"
         raise PlanError([Issue("", message)]) from None
+
+
+def write_csv(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Rows as CSV, with a column for each name that one of them has."""
+    import csv
+
+    every = list(rows)
+    names = dict.fromkeys(name for row in every for name in row)
+    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(every)
+
+
+def form_options(sub: argparse.ArgumentParser, json_about: str, csv_about: str) -> None:
+    """--json or --csv, in place of a table to read."""
+    form = sub.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help=json_about)
+    form.add_argument("--csv", action="store_true", help=csv_about)
 
 
 def printable(text: str) -> str:

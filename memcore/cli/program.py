@@ -10,26 +10,34 @@ from typing import Any
 
 from memcore.cli import (
     app,
+    check,
+    compare,
     evaluate,
     explain,
     gpus,
     levers,
+    link,
     models,
     plans,
     prices,
+    search,
     simulate,
     solve,
+    sweep,
 )
 from memcore.cli.printing import FAILED, fail, failed
 from memcore.cli.reading import source
 from memcore.errors import PlanError, fault
 
-COMMANDS = (evaluate, explain, levers, simulate, solve, app, models, gpus, prices, plans)
+COMMANDS = (
+    *(evaluate, check, explain, levers, solve, search, sweep, compare, link, simulate),
+    *(app, models, gpus, prices, plans),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 (failed) or 2 (bad input); of a check
-    those of evaluate.CHECKED, or 2 where there is no answer."""
+    those of printing.CHECKED, or 2 where there is no answer."""
     args = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):  # a label may hold what this terminal cannot write
         if hasattr(stream, "reconfigure"):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from memcore.cli.arguments import Commands, command, plan_argument
-from memcore.cli.printing import fail, json_text, printable, table
+from memcore.cli.printing import fail, json_text, printable, table, write_csv
 from memcore.cli.reading import given_plan, read
 from memcore.errors import PlanError, shown_path
 from memcore.units import seconds_text
@@ -51,7 +50,7 @@ def _simulate(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text(stream.to_dict(), indent=1))
     elif args.csv:
-        _write_csv([run.row() for run in stream.runs])
+        write_csv([run.row() for run in stream.runs])
     else:
         print(printable("\n\n".join(filter(None, _streamed(plan, stream)))))
     return 0
@@ -63,7 +62,7 @@ def _rates(args: argparse.Namespace, found: Sequence[Load]) -> int:
     if args.json:
         print(json_text([load.row() for load in found], indent=1))
     elif args.csv:
-        _write_csv([load.row() for load in found])
+        write_csv([load.row() for load in found])
     else:
         head = ("Requests/s", "at once", "tokens/s", *WAITS, "in targets")
         rows = [
@@ -79,15 +78,6 @@ def _rates(args: argparse.Namespace, found: Sequence[Load]) -> int:
         print(printable("\n".join(table(head, rows))))
         print("Times: median, 99th percentile.")
     return 0
-
-
-def _write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    import csv
-
-    names = dict.fromkeys(name for row in rows for name in row)
-    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
 
 
 def _streamed(plan: Plan, stream: Stream) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""`memplan solve`: the longest context, the most sequences or the fewest GPUs."""
+"""`memplan solve`: the largest or the smallest value of any number of a plan that still fits."""
 
 from __future__ import annotations
 
@@ -6,26 +6,52 @@ import argparse
 from typing import TYPE_CHECKING
 
 from memcore.cli.arguments import Commands, command, plan_argument
-from memcore.cli.printing import fail, json_text, printable
+from memcore.cli.printing import fail, json_text, printable, table
 from memcore.cli.reading import given_plan
-from memcore.errors import shown
+from memcore.errors import PlanError, shown
 from memcore.units import seconds_text
 
 if TYPE_CHECKING:
-    from memcore.search.solve import Answer
+    from memcore.plan.plan import Plan
+    from memcore.search.solve import Answer, Targets
+
+
+QUESTIONS = ("context", "concurrency", "gpus")
+EXAMPLES = "train.micro_batch, train.seq_len, cluster.gpus, train.lora_rank, serve.prompt_len"
 
 
 def add(commands: Commands) -> None:
-    about = "Find the longest context, the most sequences or the fewest GPUs that a plan can serve."
+    about = (
+        "Find the largest value of a field with which a plan still fits, or the smallest of a "
+        "field of which more frees memory; or the longest context, the most sequences or the "
+        "fewest GPUs of a server."
+    )
     sub = command(commands, "solve", _solve, about)
-    sub.add_argument("question", choices=("context", "concurrency", "gpus"), help="what to find")
+    about = (
+        f"a numeric field ({EXAMPLES}), layers, cluster.gpu (the smallest GPU), a number of the "
+        "model's config.json (model.num_hidden_layers) or of the hardware (cluster.node.dram_bytes)"
+        f"; or, of a server, {', '.join(QUESTIONS)}"
+    )
+    sub.add_argument("question", metavar="FIELD", help=about)
     plan_argument(sub)
+    goal = sub.add_mutually_exclusive_group()
+    about = "the largest value, whatever the field is"
+    goal.add_argument("--largest", action="store_const", const="largest", dest="goal", help=about)
+    about = "the smallest value, whatever the field is"
+    goal.add_argument("--smallest", action="store_const", const="smallest", dest="goal", help=about)
+    about = "what has to fit is serving, also where the field is not of serving"
+    sub.add_argument("--serving", action="store_true", help=about)
     sub.add_argument("--rate", type=_positive, help="requests per second, which gpus needs")
+    about = "users at once, for whom gpus lists the choices: GPU, ranks and replicas of which none "
+    about += "is better in tokens per second and GPU and in tokens per second and user"
+    sub.add_argument("--users", type=int, help=about)
+    about = "with --users: the fewest GPUs of every accelerator instead"
+    sub.add_argument("--every", action="store_true", help=about)
     about = "most seconds to the first token; else the plan's serve.target_ttft"
     sub.add_argument("--ttft", type=_positive, help=about)
     about = "most seconds for each token after it; else the plan's serve.target_tpot"
     sub.add_argument("--tpot", type=_positive, help=about)
-    sub.add_argument("--json", action="store_true", help="the answer, its plan and what it serves")
+    sub.add_argument("--json", action="store_true", help="the answer and its plan, as JSON")
 
 
 def _positive(text: str) -> float:
@@ -43,18 +69,89 @@ def _solve(args: argparse.Namespace) -> int:
     from memcore.serving.serve import servable
 
     plan = given_plan(args)
+    if args.question not in QUESTIONS:
+        return _solve_field(plan, args)
     if not servable(plan.architecture):
         return fail("this plan cannot be served: `memplan evaluate` says why")
-    s = plan.serve
-    targets = solve.Targets(args.ttft or s.target_ttft or None, args.tpot or s.target_tpot or None)
+    targets = _targets(plan, args)
     if args.question == "gpus":
+        if args.users is not None:
+            return _choose(plan, args, targets)
         if args.rate is None:
-            return fail("how many requests per second? Say --rate")
+            return fail("how many requests per second? Say --rate, or --users for how many at once")
         answer = solve.fewest_gpus(plan, args.rate, targets)
     else:
         find = {"context": solve.longest_context, "concurrency": solve.largest_concurrency}
         answer = find[args.question](plan, targets)
     print(json_text(answer.to_dict(), indent=1) if args.json else printable(_solved(answer)))
+    return 0
+
+
+def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
+    """The choices for so many users at once."""
+    from memcore.search.choices import choices, front, table_of
+
+    if args.users < 1:
+        return fail(f"--users {args.users:,}: at least one")
+    found = table_of(plan, args.users, targets)
+    if not args.every:
+        found = front(choices(plan, args.users, targets))
+    if args.json:
+        print(json_text([c.to_dict() for c in found], indent=1))
+        return 0
+    if not found:
+        print("Not possible: no accelerator serves them, within memory and the targets.")
+        return 0
+    rows = [
+        (
+            c.gpu, f"{c.gpus:,}", f"{c.tp:,}", f"{c.replicas:,}", f"{c.users:,}",
+            f"{c.per_gpu:,.0f}", f"{c.per_user:,.1f}", seconds_text(c.first),
+            "" if c.cost_in is None else f"{c.cost_in:,.3f}",
+            "" if c.cost_out is None else f"{c.cost_out:,.3f}",
+        )
+        for c in found
+    ]  # fmt: skip
+    head = ("GPU", "GPUs", "TP", "replicas", "users of one", "tokens/s/GPU", "tokens/s/user",
+            "first token", "USD/M in", "USD/M out")  # fmt: skip
+    print(printable("\n".join(table(head, rows))))
+    return 0
+
+
+def _targets(plan: Plan, args: argparse.Namespace) -> Targets:
+    from memcore.search.solve import Targets
+
+    s = plan.serve
+    return Targets(args.ttft or s.target_ttft or None, args.tpot or s.target_tpot or None)
+
+
+def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
+    from memcore.search.pieces import FIELD, pieces
+    from memcore.search.solve import LIMITS
+    from memcore.search.solver import smallest_gpu, solve
+
+    try:
+        if args.question == "cluster.gpu":
+            found = smallest_gpu(plan, args.serving)
+        else:
+            serves = True if args.serving else None
+            found = solve(plan, args.question, args.goal or "", _targets(plan, args), serves)
+    except PlanError as e:
+        return fail(*(f"{i.field}: {i.message}" for i in e.issues))
+    if args.json:
+        print(json_text(found.to_dict(), indent=1))
+        return 0
+    if found.field == FIELD:
+        for piece in pieces(plan):
+            until = f"{piece.first:,} to {piece.last:,}"
+            print(printable(f"Allocated peak, micro-batch {until}: {piece.text} ({piece.instant})"))
+    limit = LIMITS[found.limit]
+    if found.value is None:
+        print(printable(f"No value of {found.field} fits: {limit} forbids it."))
+        return 0
+    value = f"{found.value:,}" if isinstance(found.value, int | float) else found.value
+    then = "anything smaller" if found.goal == "smallest" else "more"
+    goal = found.goal.capitalize()
+    print(printable(f"{goal} {found.field} that fits: {value}; {limit} forbids {then}."))
     return 0
 
 

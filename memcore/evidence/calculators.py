@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.evaluate import evaluate
 from memcore.evidence.comparison import TRACKER, Comparison, relative, text
 from memcore.evidence.papers import resident
+from memcore.evidence.planned import memory_of
 from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, peak_before_step
 from memcore.plan.plan import Plan
 
@@ -94,8 +94,7 @@ def _worked(
     row: Mapping[str, Any], figures: list[Mapping[str, Any]], known: Mapping[str, Calculator]
 ) -> Worked:
     plan = Plan.of(row["plan"])
-    memory = evaluate(plan).memory
-    assert memory, "every worked plan is one whose training is computed"
+    memory = memory_of(plan)
     said = []
     for f in figures:
         if f["plan"] == row["name"]:
@@ -121,8 +120,7 @@ def compared_whole() -> tuple[Comparison, ...]:
 
 def _whole(w: Worked) -> Comparison:
     train, model = w.plan.train, w.plan.architecture
-    memory = evaluate(w.plan).memory
-    assert memory
+    memory = memory_of(w.plan)
     return Comparison(
         TRACKER,
         f"{w.plan.model}",

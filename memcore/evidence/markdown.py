@@ -10,14 +10,34 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
 from memcore import evidence
-from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison
+from memcore.evaluate import evaluate
+from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison, relative
+from memcore.evidence.engines import (
+    LOW_LOAD,
+    Felt,
+    Spread,
+    choices,
+    engines_table,
+    felt,
+    native,
+    of_first,
+    per_token,
+    spread,
+    throughput,
+)
+from memcore.evidence.fit import PATH as LEFT_OUT
+from memcore.evidence.fit import source_of
+from memcore.models.catalog import accelerator
 from memcore.plan.plan import Plan
+from memcore.timing.certainty import like
 from memcore.units import bytes_text
+from memcore.words.engines import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,19 +93,73 @@ def _kind(plan: Plan) -> tuple[object, ...]:
     return m.family, sizes, plan.accelerator.label
 
 
+TWINS = "checked, twins: this model on this GPU tuned on elsewhere"
+SAME = "checked, another model or GPU of a source that was tuned on"
+NEW = "checked, of sources that nothing was tuned on"
+
+
 def steps() -> dict[str, list[Comparison]]:
-    """The measured steps, by how much of them the constants were tuned on."""
-    runs = [(Plan.of(run["plan"]), run) for run in evidence.times_table()["runs"]]
-    seen = {_kind(plan) for plan, run in runs if run["used_for"] == TUNED}
-    known = [_kind(plan) in seen for plan, _ in runs]
-    rows = list(zip(evidence.compared_times(), known, strict=True))
-    checks = [(r, k) for r, k in rows if r.used_for == CHECK]
-    return {
-        "tuned on": [r for r, _ in rows if r.used_for != CHECK],
-        "checked": [r for r, _ in checks],
-        "checked, this model on this GPU tuned on elsewhere": [r for r, k in checks if k],
-        "checked, never this model on this GPU": [r for r, k in checks if not k],
-    }
+    """The measured steps, by how far they are from those that the constants were tuned on."""
+    runs = [
+        (_kind(Plan.of(run["plan"])), source_of(run), run["used_for"])
+        for run in evidence.times_table()["runs"]
+    ]
+    kinds = {kind for kind, _, used in runs if used == TUNED}
+    sources = {source for _, source, used in runs if used == TUNED}
+    found: dict[str, list[Comparison]] = {"tuned on": [], "checked": []}
+    found |= {TWINS: [], SAME: [], NEW: []}
+    for (kind, source, _), r in zip(runs, evidence.compared_times(), strict=True):
+        if r.used_for != CHECK:
+            found["tuned on"].append(r)
+            continue
+        found["checked"].append(r)
+        found[TWINS if kind in kinds else SAME if source in sources else NEW].append(r)
+    return found
+
+
+RULE = 0.45  # of the peak
+
+
+def ruled(plan: Plan) -> float:
+    """Seconds of a step by a rule of one line: 45 % of the peak, and the pipeline's bubble."""
+    time = evaluate(plan).time
+    assert time
+    peak = time.model_flops / time.mfu / time.step_seconds
+    p = plan.parallel
+    bubble = (p.pp - 1) / (p.virtual_stages * plan.train.grad_accumulation)
+    return time.model_flops / (RULE * peak) * (1 + bubble)
+
+
+def beside_rule() -> str:
+    """Ours and the rule's on the same steps, by kind of work and distance."""
+    runs = evidence.times_table()["runs"]
+    rules = {run["run"]: relative(ruled(Plan.of(run["plan"])), run["seconds"]) for run in runs}
+    works = {run["run"]: like(Plan.of(run["plan"]))[2] for run in runs}
+    of = steps()
+    rows = []
+    for words in ("tuned on", TWINS, SAME, NEW):
+        for work in dict.fromkeys(works.values()):
+            here = [r for r in of[words] if works[r.run] == work]
+            if not here:
+                continue
+            off = (sorted(map(abs, e)) for e in ([r.error for r in here],
+                                                 [rules[r.run] for r in here]))  # fmt: skip
+            spread = [f"{_off(median(e))}, {_off(e[math.ceil(0.9 * len(e)) - 1])}" for e in off]
+            rows.append((words, work, f"{len(here)}", *spread))
+    head = ("steps", "work", "figures", "ours: half, nine in ten within", "the rule")
+    return table(head, rows)
+
+
+def left_out_sources() -> str:
+    """Each tuned source, with constants that were fitted to the others alone."""
+    found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
+    rows = []
+    for source, of in found.items():
+        off = sorted(map(abs, of["errors"]))
+        most = max(of["errors"], key=abs)
+        rows.append((source, f"{len(off)}", _off(median(off)),
+                     _off(off[math.ceil(0.9 * len(off)) - 1]), _signed(most)))  # fmt: skip
+    return table(("source", *SPREAD), rows)
 
 
 SPREAD = ("figures", "half within", "nine in ten within", "worst")
@@ -104,9 +178,9 @@ def short() -> str:
         "Room for KV cache, in tokens, from its log": _checks("KV tokens"),
         "Time per token of a server": _checks(*PER_TOKEN),
         "Time of a training step": of["checked"],
-        "Of these, a model on a GPU where it was never tuned on": of[
-            "checked, never this model on this GPU"
-        ],
+        "Of these, twins: this model on this GPU tuned on elsewhere": of[TWINS],
+        "Of these, other models and GPUs of sources that were tuned on": of[SAME],
+        "Of these, of sources that nothing was tuned on": of[NEW],
     }
     return table(("what", *SPREAD), [(what, *_spread(rows)) for what, rows in lines.items()])
 
@@ -191,9 +265,93 @@ def small_models() -> str:
     return table(("table", "about", "rows"), rows)
 
 
+def _felt(name: str, chosen: Callable[[Felt], bool]) -> tuple[str, ...]:
+    token = spread(per_token, chosen)
+    first = spread(of_first, lambda f: chosen(f) and f.point.at_once <= LOW_LOAD)
+    of_any = spread(of_first, chosen)
+    return (
+        name,
+        f"{token.count:,}",
+        _signed(token.signed),
+        _off(token.median),
+        _off(token.nine_in_ten),
+        _off(first.median) if first.count else "",
+        _off(of_any.median),
+    )
+
+
+def engines() -> str:
+    """Engines under load: by engine, by GPU, and by kind of model; others' estimators below."""
+    every = felt()
+    rows = [_felt("all", lambda f: True)]
+    rows += [
+        _felt(ENGINES[e].label, lambda f, e=e: f.point.engine == e)  # type: ignore[misc]
+        for e in dict.fromkeys(f.point.engine for f in every)
+    ]
+    rows += [
+        _felt(accelerator(g).label, lambda f, g=g: f.point.gpu == g)  # type: ignore[misc]
+        for g in dict.fromkeys(f.point.gpu for f in every)
+    ]
+    rows += [_felt("dense", lambda f: not f.experts), _felt("mixtures", lambda f: f.experts)]
+    for o in engines_table()["others"]:
+        nine = _off(o["nine_in_ten"]) if "nine_in_ten" in o else ""
+        first = _off(o["first"]) if "first" in o else ""
+        rows.append((o["name"], "1,827", "", _off(o["token"]), nine, "", first))
+    return table(
+        (
+            "points of", "points", "token, signed", "token, half within", "nine in ten within",
+            f"first token, {LOW_LOAD} at once or fewer", "first token, any load",
+        ),
+        rows,
+    )  # fmt: skip
+
+
+def left_out() -> str:
+    """The same, of a GPU or a model that the constants were fitted without."""
+    return table(
+        ("fitted without", "points", "token, signed", "token, half within", "nine in ten within",
+         "first token, half within"),
+        [
+            (r["name"], f"{r['points']:,}", _signed(r["signed"]), _off(r["token"]),
+             _off(r["nine_in_ten"]), _off(r["first"]))
+            for r in engines_table()["left_out"]
+        ],
+    )  # fmt: skip
+
+
+def choosing() -> str:
+    """Choices of ranks and load under a target for each token."""
+    c = choices()
+    return table(
+        ("choices", "the measured best", "none found", "throughput of the choice, in the median"),
+        [(f"{c.count:,}", f"{c.best:,}", f"{c.missed:,}", f"{_off(c.throughput)} of the best")],
+    )
+
+
+def loads() -> str:
+    """llama.cpp's tables and TensorRT-LLM's greatest throughput."""
+    lines = {
+        "llama.cpp, a token": [e for what, e in native() if what == "token"],
+        "llama.cpp, a prompt": [e for what, e in native() if what == "first"],
+        "TensorRT-LLM, greatest throughput, dense": [e for of, e in throughput() if not of],
+        "TensorRT-LLM, greatest throughput, mixtures": [e for of, e in throughput() if of],
+    }
+    rows = []
+    for name, errors in lines.items():
+        s = Spread.of(errors)
+        rows.append((name, f"{s.count:,}", _signed(s.signed), _off(s.median), _off(s.nine_in_ten)))
+    return table(("seconds of", "figures", "signed", "half within", "nine in ten within"), rows)
+
+
 PARTS = {
+    "engines": engines,
+    "left out": left_out,
+    "choosing": choosing,
+    "loads": loads,
     "short": short,
     "steps": step_times,
+    "rule": beside_rule,
+    "sources left out": left_out_sources,
     "everything": everything,
     "far off": far_off,
     "calculators": calculators,

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memcore.evaluate import evaluate
-from memcore.evidence.comparison import OUT_OF_MEMORY, Comparison, of_run, of_training, text
-from memcore.plan.plan import Plan
+from memcore.evidence.comparison import (
+    CHECK,
+    OUT_OF_MEMORY,
+    TUNED,
+    Comparison,
+    of_run,
+    of_training,
+    text,
+)
+from memcore.evidence.planned import memory_of
+from memcore.plan.plan import Plan, put
 from memcore.report import Memory
 
 # What the issue of accuracy asks of runs of high confidence.
@@ -20,8 +29,37 @@ RESERVED_WIDTH = 0.15  # of the interval, over its lower end
 
 @functools.cache
 def measured_table() -> Mapping[str, Any]:
-    """`runs` and what is `left_out`, as the file has them."""
-    return tomllib.loads(text("measured.toml"))
+    """`runs` and what is `left_out`, as the file has them; those of a series among the runs."""
+    table = tomllib.loads(text("measured.toml"))
+    more = [run for series in table["series"] for run in _runs_of(series)]
+    return {"runs": [*table["runs"], *more], "left_out": table["left_out"]}
+
+
+def _runs_of(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The runs that a series lists: for each of its rows and each counter one."""
+    shared = {key: series[key] for key in ("source", "where", "confidence")}
+    remarks, figures = series.get("remarks", {}), series.get("figures", ())
+    for i, row in enumerate(series["rows"], 1):
+        plan: dict[str, Any] = copy.deepcopy(series["plan"])
+        varied = dict(zip(series["varies"], row, strict=False))
+        for path, value in varied.items():
+            put(plan, path, value)
+        words = ", ".join(
+            "a model of its own" if isinstance(v, dict) else str(v) for v in varied.values()
+        )
+        values = row[len(series["varies"]) :]
+        for counter, value in zip(series["counters"], values, strict=True):
+            yield {
+                "id": f"{series['id']}-{i}-{counter}",
+                "run": f"{series['run']}: {words}",
+                "counter": counter,
+                "value": value,
+                "plan": plan,
+                "used_for": TUNED if counter in series["tuned_on"] else CHECK,
+                "figures": list(figures[i - 1 : i]),
+                "remark": remarks.get(str(i), ""),
+                **shared,
+            }
 
 
 @functools.cache
@@ -34,8 +72,7 @@ def compared_run(run: Mapping[str, Any]) -> Comparison:
     """One run. For 'reserved', `ours` is the middle of an interval; for 'out of memory', the least
     that the plan needs of the device, beside what the device has."""
     plan = Plan.of(run["plan"])
-    memory = evaluate(plan).memory
-    assert memory, "runs are plans whose training is computed"
+    memory = memory_of(plan)
     low, high = _interval(run["counter"], memory)
     ends = {"low": low, "high": high} if low < high else {}
     return of_run(
@@ -48,6 +85,8 @@ def _interval(counter: str, memory: Memory) -> tuple[int, int]:
     """What we say of a counter, from and to."""
     if counter == "reserved":
         return memory.reserved_bytes
+    if counter == "device":
+        return memory.device_bytes
     if counter == "after start":
         return (memory.consumers["parameters"],) * 2
     if counter == "after a step":

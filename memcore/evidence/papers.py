@@ -11,6 +11,7 @@ from typing import Any
 
 from memcore.evaluate import evaluate
 from memcore.evidence.comparison import PUBLISHED, Comparison, relative, text
+from memcore.evidence.planned import memory_of
 from memcore.plan.plan import Plan
 from memcore.report import Memory, Report
 from memcore.stream import Clock, Run, draw, run
@@ -74,12 +75,6 @@ def _report(figure: Figure) -> Report:
     return evaluate(Plan.of(figure["plan"]))
 
 
-def _memory(plan: Plan) -> Memory:
-    memory = evaluate(plan).memory
-    assert memory
-    return memory
-
-
 def weights(figure: Figure) -> float:
     """Bytes of the weights as they are served, by an engine that pads no vocabulary."""
     serve = evaluate(Plan.of(figure["plan"]).changed("serve.kv_cache", "contiguous")).serve
@@ -105,8 +100,8 @@ def resident(memory: Memory, consumers: Sequence[str] = STATE_CONSUMERS) -> int:
 def zero_3_share(figure: Figure) -> float:
     """How many times less states a rank keeps than one GPU alone would."""
     plan = Plan.of(figure["plan"])
-    alone = resident(_memory(plan.changed("cluster.gpus", 1)))
-    return alone / resident(_memory(plan))
+    alone = resident(memory_of(plan.changed("cluster.gpus", 1)))
+    return alone / resident(memory_of(plan))
 
 
 def zero_states(figure: Figure) -> float:
@@ -198,7 +193,7 @@ def quadratic_bytes(figure: Figure) -> float:
     vanishes in it, a quadratic one does not."""
     plan = Plan.of(figure["plan"])
     a, b, c = (
-        _memory(plan.changed("train.seq_len", n)).saved_for_backward_bytes
+        memory_of(plan.changed("train.seq_len", n)).saved_for_backward_bytes
         for n in (2048, 4096, 6144)
     )
     return c - 2 * b + a
@@ -207,7 +202,7 @@ def quadratic_bytes(figure: Figure) -> float:
 def _with_layers(plan: Plan, layers: int) -> Memory:
     model = plan.model
     assert isinstance(model, dict)
-    return _memory(plan.changed("model", model | {"n_layer": layers}))
+    return memory_of(plan.changed("model", model | {"n_layer": layers}))
 
 
 def saved_per_layer(figure: Figure) -> float:

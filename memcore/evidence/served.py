@@ -7,10 +7,10 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.evaluate import evaluate
 from memcore.evidence.comparison import Comparison, of_run, text
 from memcore.plan.plan import Plan
 from memcore.report import Serve
+from memcore.serving.serve import serve
 
 WEIGHTS_TOLERANCE, QUANTIZED_TOLERANCE = 0.005, 0.02
 GENERATING, GENERATING_TOLERANCE = "allocated while generating", 0.05
@@ -64,8 +64,7 @@ def planned(run: Mapping[str, Any]) -> Plan:
 
 def compared_serving(run: Mapping[str, Any]) -> Comparison:
     plan, what = planned(run), run["what"]
-    s = evaluate(plan).serve
-    assert s, "every plan can be served"
+    s = serve(plan)
     ours = _ours(what, s, run)
     tolerance = TOLERANCES.get(what, WEIGHTS_TOLERANCE)
     if what == "weights" and plan.weight_dtype not in WHOLE:
@@ -78,7 +77,7 @@ def compared_serving(run: Mapping[str, Any]) -> Comparison:
 
 def _ours(what: str, s: Serve, run: Mapping[str, Any]) -> float:
     if what == "weights":
-        return s.weights_bytes + s.table_bytes
+        return s.loaded_bytes
     if what == "KV per token":
         return s.kv_bytes_per_token
     if what == "KV tokens":

@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.evaluate import evaluate
 from memcore.evidence.comparison import Comparison, of_run, of_training, text
+from memcore.evidence.planned import time_of
 from memcore.plan.plan import Plan
 
 STEP_TIME = "step time"
@@ -32,8 +32,7 @@ def compared_times() -> tuple[Comparison, ...]:
 
 def compared_time(run: Mapping[str, Any]) -> Comparison:
     plan = Plan.of(run["plan"])
-    time = evaluate(plan).time
-    assert time, "runs are plans whose training is computed"
+    time = time_of(plan)
     return of_run(
         run, plan, STEP_TIME, run["seconds"], time.step_seconds, "seconds",
         tolerance=TIME_TOLERANCE, **of_training(plan),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from memcore.frameworks.framework import Framework
+from memcore.frameworks.framework import Beside, Framework
 from memcore.hardware import constants
+from memcore.plan.plan import Plan
 from memcore.step.step import (
     Alive,
     Instant,
@@ -12,10 +13,19 @@ from memcore.step.step import (
     crossing,
     left_until_end,
     resident,
+    state_bytes,
     stepping,
     waiting,
 )
-from memcore.tape.ledger import BACKWARD, FORWARD, gradients, tied_gradient, window
+from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, gradients, tied_gradient, window
+from memcore.timing.communication import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ONE_BACKWARD,
+    Move,
+    collective,
+    links,
+)
 
 
 def whole_model(step: Step) -> list[Instant]:
@@ -96,4 +106,27 @@ def whole_model(step: Step) -> list[Instant]:
     return out
 
 
-DDP = Framework(schedule=whole_model, slack=constants.ALLOCATOR_SLACK, replicas=True)
+def replicated(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
+    """DistributedDataParallel sums gradients in buckets behind backward, once a step; owners of
+    optimizer states send the weights that they have updated (ZeroRedundancyOptimizer)."""
+    over = links(plan, "DP")
+    pieces = {"gradients in buckets": state_bytes(step, "buckets", amounts)}
+    found = [
+        collective(
+            "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, beside.all_backward,
+            ONE_BACKWARD, BACKWARD,
+        )
+    ]  # fmt: skip
+    if plan.train.zero:
+        weights = {"updated weights": state_bytes(step, "trained", amounts)}
+        found.append(collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1))
+    return found
+
+
+DDP = Framework(
+    schedule=whole_model,
+    sends=replicated,
+    slack=constants.ALLOCATOR_SLACK,
+    replicas=True,
+    one_stream=True,
+)

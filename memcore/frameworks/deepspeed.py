@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memcore.frameworks.framework import Framework
+from memcore.frameworks.framework import Beside, Framework
+from memcore.frameworks.fsdp2 import sharded
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
@@ -103,27 +104,33 @@ def buckets(overlap: str, zero: int) -> int:
 def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     """Add the dimensions that DeepSpeed's buffers have.
 
+    Frozen weights are gathered like the others; gradients and their buffers are of trained ones.
     LIVE: what is gathered at once. Prefetching goes on until more than stage3_max_live_parameters
     are, so that the last tensor may go over it; what is used again within the reuse distance stays.
     """
     tapes = step.blocks.counted(step.layers.counts)
+    every: Number = 0
     group: Number = 0
     largest: Number = 0
+    longest: Number = 0  # of those that are trained
     persistent: Number = 0
     for tape, times in tapes:
         for p in tape.parameters:
             n = elements(p.shape, sizes)
-            group = group + n * times
+            every = every + n * times
             largest = maximum(largest, n)
+            if p.trained:
+                group = group + n * times
+                longest = maximum(longest, n)
             stays = n <= train.stage3_param_persistence_threshold
             persistent = persistent + where(stays, n, 0 * n) * times
     ahead = max(train.stage3_max_live_parameters, train.stage3_max_reuse_distance)
     share = ceil_div(group, sizes["STATE"])
-    whole = ceil_div(largest, sizes["SHARD"])
+    whole = ceil_div(longest, sizes["SHARD"])
     # One rank alone gathers nothing: its part is the tensor (NoGatherHandle), unless on the host.
     copies = True if train.offload_parameters != "none" else sizes["SHARD"] > 1
-    live = minimum(group - persistent, ahead + largest)
-    prefetched = minimum(group, train.stage3_prefetch_bucket_size + 0 * group)
+    live = minimum(every - persistent, ahead + largest)
+    prefetched = minimum(every, train.stage3_prefetch_bucket_size + 0 * every)
     sizes["GROUP"], sizes["LARGEST"] = group, largest
     sizes["PERSISTENT"] = where(copies, persistent, 0 * persistent)
     sizes["LIVE"] = where(copies, live, 0 * live)
@@ -137,7 +144,7 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     held = minimum(share, train.offload_param_max_in_cpu + 0 * share) if swapping else 0 * share
     sizes["HOSTED"], sizes["SWAPPED"] = held, share - held if swapping else 0 * share
     sizes["PARAMETER_BUFFER"] = train.offload_param_buffer_size if swapping else 0
-    sizes["SLICE"] = of_stage_3 if step.zero == 3 else minimum(largest, share)
+    sizes["SLICE"] = of_stage_3 if step.zero == 3 else minimum(longest, share)
 
 
 @kept
@@ -373,19 +380,22 @@ def _ending(step: Step, base: Alive, made: Alive) -> list[Instant]:
     ]
 
 
-def deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> list[Move]:
+def deepspeed(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
     """DeepSpeed with whole weights on every GPU: ZeRO 0 sums gradients, ZeRO 1 reduces them to
     their owners at the last micro-batch and ZeRO 2 at each; owners send the updated weights. With
-    overlap_comm a reduction runs behind backward (deepspeed/runtime/zero/stage_1_and_2.py)."""
+    overlap_comm a reduction runs behind backward (deepspeed/runtime/zero/stage_1_and_2.py). ZeRO 3
+    gathers and reduces as FSDP2 does."""
+    if step.sharded:
+        return sharded(plan, step, amounts, beside)
     t, over = plan.train, links(plan, "DP")
     pieces = {"gradients in buckets": float(state_bytes(step, "buckets", amounts))}
-    how: tuple[float, Cover, str] = 0.0, NOTHING, ""
+    how: tuple[Number, Cover, str] = 0.0, NOTHING, ""
     if t.overlap_comm == "on":
-        how = backward, ONE_BACKWARD, BACKWARD
+        how = beside.all_backward, ONE_BACKWARD, BACKWARD
     if t.zero == 0:
         return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, *how)]
     times = t.grad_accumulation if t.zero == 2 else 1
-    weights = {"updated weights": float(state_bytes(step, "resident", amounts))}
+    weights = {"updated weights": float(state_bytes(step, "trained", amounts))}
     return [
         collective("reduce-scatter gradients", REDUCE_SCATTER, "DP", over, pieces, times, *how),
         collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1),
@@ -394,11 +404,13 @@ def deepspeed(plan: Plan, step: Step, amounts: Amounts, backward: float) -> list
 
 DEEPSPEED = Framework(
     schedule=instants,
+    sends=deepspeed,
     slack=constants.ALLOCATOR_SLACK_DEEPSPEED,
     slack_sharded=constants.ALLOCATOR_SLACK_ZERO_3,
     gathers=3,
     shards=3,
     flat=True,
+    one_dtype=True,
     streams=True,
     buckets=buckets,
     dimensions=DIMENSIONS,

@@ -6,13 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memcore.hardware.constants import Constant
-from memcore.plan.plan import Train
+from memcore.plan.plan import Plan, Train
 from memcore.step.step import Instant, Step
 from memcore.tape.dims import Dim, Number
-from memcore.tape.ledger import Group
+from memcore.tape.ledger import Amounts, Group
 from memcore.tape.tape import Tape
+from memcore.timing.communication import Move
 
 NEVER = 4  # one more than ZeRO's last stage
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What runs beside the transfers of data parallelism, in one micro-batch.
+
+    layers         of the stage that have a group of weights; reached: of them, those of backward
+    forward        seconds of a mean layer's forward; backward: of a mean layer's backward
+    all_backward   seconds of the backward of all layers
+    """
+
+    layers: int
+    reached: int
+    forward: Number
+    backward: Number
+    all_backward: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +38,10 @@ class Framework:
     `words.training` and `words.precision`.
 
     schedule      every instant at which memory can peak, of a step
+    sends         what data parallelism sends in one step, where there is anyone to send to
     slack         what PyTorch's allocator reserves over what is allocated
     slack_sharded the same where parameters are sharded, if it differs
+    slack_native  the same with the native allocator, where it was measured
     gathers       the first ZeRO stage whose weights are gathered before use
     shards        the first ZeRO stage at which each rank has a part of the parameters
     replicas      whether gradients are averaged in buckets, as DistributedDataParallel does
@@ -33,6 +52,7 @@ class Framework:
     regathers     whether exchanged experts are gathered again for backward
     stacks        whether a stack of experts is cut, and padded, along its first dimension
     streams       whether gathered weights lie on a stream of their own
+    one_stream    whether all that is allocated is allocated on the stream that computes
     vocabulary    the vocabulary is padded to this many x tp; 0: it is not
     buffers       what is kept for good besides the states, of layers' tapes under a word
     buckets       how many buffers gradients are reduced in, by overlap_comm and ZeRO stage
@@ -41,8 +61,10 @@ class Framework:
     """
 
     schedule: Callable[[Step], list[Instant]]
+    sends: Callable[[Plan, Step, Amounts, Beside], list[Move]]
     slack: Constant
     slack_sharded: Constant | None = None
+    slack_native: Constant | None = None
     gathers: int = NEVER
     shards: int = NEVER
     replicas: bool = False
@@ -53,6 +75,7 @@ class Framework:
     regathers: bool = False
     stacks: bool = False
     streams: bool = False
+    one_stream: bool = False
     vocabulary: int = 0
     buffers: Callable[[tuple[Tape, ...], str], Group] | None = None
     buckets: Callable[[str, int], int] = lambda overlap, zero: 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from memcore.frameworks.framework import Framework
+from memcore.frameworks.framework import Beside, Framework
 from memcore.hardware import constants
+from memcore.plan.plan import Plan
 from memcore.step.step import (
     Alive,
     Instant,
@@ -11,12 +12,27 @@ from memcore.step.step import (
     activations,
     crossing,
     left_until_end,
+    owned,
     resident,
+    root,
     stepping,
     waiting,
 )
-from memcore.tape.ledger import BACKWARD, FORWARD, gradients, saved, window
+from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, gradients, saved, window
 from memcore.tape.structure import BRIDGE, IDLE
+from memcore.timing.communication import (
+    ALL_BACKWARD,
+    ALL_GATHER,
+    ALL_REDUCE,
+    LAYER_BACKWARD,
+    LAYER_FORWARD,
+    NOTHING_AFTER,
+    NOTHING_BEFORE,
+    Cover,
+    Move,
+    collective,
+    links,
+)
 
 
 def sharded_layers(step: Step) -> list[Instant]:
@@ -209,9 +225,80 @@ def sharded_layers(step: Step) -> list[Instant]:
     return out
 
 
+def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
+    """Each layer's weights are gathered while the layer before runs, and its gradients
+    reduce-scattered while the next one runs backward. With one rank in a shard group gradients are
+    all-reduced instead. Kinds of layer differ little in their weights: a mean layer stands for
+    each."""
+    t, over = plan.train, links(plan, "DP")
+    batches = t.grad_accumulation
+    gathered = amounts.held(step.holding("gathered", ends=False)) / beside.layers
+    all_reduced = amounts.held(step.holding("reduction", ends=False))
+    reduced = all_reduced / max(1, beside.reached)
+    root_gathered = amounts.alive(root(step, "gathered"))
+    root_reduced = amounts.alive(root(step, "reduction"))
+
+    def gather(
+        name: str, pieces: dict[str, float], times: float, cover: float, by: Cover, phase: str
+    ) -> Move:
+        """One collective for each piece: an all-gather or a reduce-scatter, which cost the same."""
+        return collective(name, ALL_GATHER, "DP", over, pieces, times, cover, by, phase)
+
+    if t.zero == 0:
+        pieces = {
+            "gradients of the layers": all_reduced,
+            "gradients of the root": root_reduced,
+        }
+        return [
+            collective(
+                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches,
+                beside.all_backward, ALL_BACKWARD, BACKWARD,
+            )
+        ]  # fmt: skip
+    weights, grads = {"weights of a layer": gathered}, {"gradients of a layer": reduced}
+    first = {"weights of the root and of a layer": root_gathered + gathered}
+    last = {"gradients of the root and of a layer": root_reduced + reduced}
+    others, again = ((max(1, n) - 1) * batches for n in (beside.layers, beside.reached))
+    found = [
+        gather(
+            "all-gather root and first layer, forward", first, batches, 0.0, NOTHING_BEFORE, FORWARD
+        ),
+        gather(
+            "all-gather layers, forward", weights, others, beside.forward, LAYER_FORWARD, FORWARD
+        ),
+    ]
+    if step.reshards:
+        whole = {"weights of the root": root_gathered}
+        found += [
+            gather("all-gather root, backward", whole, batches, 0.0, NOTHING_BEFORE, BACKWARD),
+            gather(
+                "all-gather and reduce-scatter layers, backward", weights | grads, again,
+                beside.backward, LAYER_BACKWARD, BACKWARD,
+            ),
+        ]  # fmt: skip
+    else:
+        name = "reduce-scatter layers"
+        found.append(gather(name, grads, again, beside.backward, LAYER_BACKWARD, BACKWARD))
+    name = "reduce-scatter first layer and root"
+    found.append(gather(name, last, batches, 0.0, NOTHING_AFTER, ""))
+    if plan.parallel.shard_group:
+        # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
+        shards = {"gradients of all weights": amounts.alive(owned(step, "gradients", False))}
+        found.append(
+            collective(
+                "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
+                links(plan, "REPLICAS"), shards, batches, beside.all_backward, ALL_BACKWARD,
+                BACKWARD,
+            )
+        )  # fmt: skip
+    return found
+
+
 FSDP2 = Framework(
     schedule=sharded_layers,
+    sends=sharded,
     slack=constants.ALLOCATOR_SLACK_FSDP2,
+    slack_native=constants.ALLOCATOR_SLACK_FSDP2_NATIVE,
     gathers=0,  # of one rank without ZeRO
     shards=2,
     one_dtype=True,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from memcore.frameworks.ddp import whole_model
-from memcore.frameworks.framework import Framework
+from memcore.frameworks.framework import Beside, Framework
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.step import Step, owned
-from memcore.tape.dims import CP, TP, VOCAB, B, D, S
-from memcore.tape.ledger import Amounts, Group, Template
+from memcore.tape.dims import CP, TP, VOCAB, B, D, Number, S, positive
+from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
 from memcore.tape.structure import SEQUENCE
 from memcore.tape.tape import Tape
 from memcore.timing.communication import (
     ALL_GATHER,
     ALL_REDUCE,
+    NOTHING,
+    ONE_BACKWARD,
+    ONE_FORWARD,
     REDUCE_SCATTER,
+    Cover,
     Move,
     collective,
     links,
@@ -57,35 +61,46 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     return Group.of(rows)
 
 
-def megatron(plan: Plan, step: Step, amounts: Amounts) -> list[Move]:
-    """Megatron's data parallelism: gradients after the last backward, in fp32; with the distributed
-    optimizer each rank gets its part, and everybody the updated weights (overlap_grad_reduce and
-    overlap_param_gather are off by default). Experts have their own replicas."""
-    found = []
+def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
+    """Megatron's data parallelism: gradients in fp32 once a step, behind the last backward where
+    they overlap it; with the distributed optimizer each rank gets its part, and everybody the
+    updated weights, behind the first forward where they overlap. Experts have their own replicas,
+    and share what hides both by their bytes."""
+    t, found = plan.train, []
+    there = []
     for axis, of_experts in (("DP", False), ("EDP", True)):
         over = links(plan, axis)
+        grads, weights = (
+            amounts.real(amounts.alive(owned(step, which, of_experts)))
+            for which in ("gradients", "resident")
+        )
+        if over.ranks > 1 and positive(grads):
+            there.append((axis, over, of_experts, grads, weights))
+    every = sum(grads for *_, grads, _ in there)
+    for axis, over, of_experts, grads, weights in there:
         whose = "experts" if of_experts else "weights"
-        state = dict(zip(("gradients", "resident"), DATA_PARALLEL[of_experts], strict=True))
-        grads, weights = (float(amounts.alive(owned(step, which, of_experts))) for which in state)
-        if not grads or over.ranks <= 1:
+        of_gradients, of_weights = DATA_PARALLEL[of_experts]
+        reduced: Hiding = 0.0, NOTHING, ""
+        gathered: Hiding = 0.0, NOTHING, ""
+        if t.overlap_grad_reduce:
+            reduced = beside.all_backward * (grads / every), ONE_BACKWARD, BACKWARD
+            if t.overlap_param_gather:
+                forward = beside.forward * beside.layers
+                gathered = forward * (grads / every), ONE_FORWARD, FORWARD
+        pieces = {of_gradients: grads}
+        if t.zero == 0:
+            name = f"all-reduce gradients of {whose}"
+            found.append(collective(name, ALL_REDUCE, axis, over, pieces, 1, *reduced))
             continue
-        pieces = {state["gradients"]: grads}
-        if plan.train.zero == 0:
-            found.append(
-                collective(f"all-reduce gradients of {whose}", ALL_REDUCE, axis, over, pieces, 1)
-            )
-            continue
-        found += [
-            collective(
-                f"reduce-scatter gradients of {whose}", REDUCE_SCATTER, axis, over, pieces, 1
-            ),
-            collective(
-                f"all-gather updated {whose}", ALL_GATHER, axis, over,
-                {state["resident"]: weights}, 1,
-            ),
-        ]  # fmt: skip
+        name = f"reduce-scatter gradients of {whose}"
+        found.append(collective(name, REDUCE_SCATTER, axis, over, pieces, 1, *reduced))
+        name = f"all-gather updated {whose}"
+        pieces = {of_weights: weights}
+        found.append(collective(name, ALL_GATHER, axis, over, pieces, 1, *gathered))
     return found
 
+
+Hiding = tuple[Number, Cover, str]
 
 DATA_PARALLEL = {
     False: ("gradients of all weights", "weights of this rank"),
@@ -94,6 +109,7 @@ DATA_PARALLEL = {
 
 MEGATRON = Framework(
     schedule=whole_model,
+    sends=megatron,
     slack=constants.ALLOCATOR_SLACK,
     accumulated=True,
     to_end=True,

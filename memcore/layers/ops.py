@@ -106,12 +106,16 @@ def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
         return multiply(t, cast(t, _normalised(t, x), x.dtype, "normalised, cast"), w, "weighted")
 
 
-def rms_norm_fp32_weight(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
-    """OLMo 2's RMSNorm: the weight multiplies in fp32, the product is cast back."""
+def rms_norm_fp32_weight(
+    t: Tape, x: Tensor, name: str, width: Factor = D, widened: bool = False
+) -> Tensor:
+    """OLMo 2's RMSNorm: the weight multiplies in fp32, the product is cast back. `widened`: a copy
+    of the weight in fp32 is what multiplies, and is kept."""
     with t.scope(name):
         if t.kernels == "liger":
             return fused.rms_norm(t, x, width, in_place=False)
         w = t.parameter("weight", (width,))
+        w = cast(t, w, "fp32", "weight (fp32)") if widened else w
         return cast(t, multiply(t, _normalised(t, x), w, "weighted"), x.dtype, "cast")
 
 
@@ -363,9 +367,11 @@ def weighted_values(
 ) -> Tensor:
     """softmax(scores) @ v, heads joined; `each` is the result by heads, `joined` its width."""
     low = v.dtype
-    if softmax_fp32 or t.autocast:
-        scores = cast(t, scores, "fp32", "scores (fp32)")
-    probabilities = softmax(t, scores, "softmax")
+    wide = "fp32" if softmax_fp32 or t.autocast else ""
+    if wide and scores.dtype != "fp16":  # which CUDA's kernel reads as it is
+        scores = cast(t, scores, wide, "scores (fp32)")
+    own = t.kernels == "megatron"  # FusedScaleMaskSoftmax: over the gradient that came
+    probabilities = softmax(t, scores, "softmax", wide, own)
     probabilities = cast(t, probabilities, low, "probabilities")
     if s.traits.attention_dropout:
         probabilities = dropout(t, probabilities, "attn_dropout")
@@ -374,10 +380,11 @@ def weighted_values(
 
 
 def rotary_tables(
-    t: Tape, which: str = "", dtype: str = "", width: Factor = ROTARY
+    t: Tape, which: str = "", dtype: str = "", width: Factor = ROTARY, sequences: Factor = 1
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin, made once by the model; `which` names one of several pairs."""
-    shape = (1, 1, S / CP, width)
+    """cos and sin, made once by the model; `which` names one of several pairs. `sequences`: that
+    have some of their own, as images in them would make them differ."""
+    shape = (sequences, 1, S / CP, width)
     of = dtype or t.parameter_dtype
     cos = t.shared(f"rotary cos{which}", shape, of, Role.ANGLES)
     return cos, t.shared(f"rotary sin{which}", shape, of)
@@ -497,6 +504,7 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
     if s.traits.logits_softcap:
         capped = keeps_result(t, scale(t, logits, "logits / cap"), "logits tanh")
         logits = scale(t, capped, "logits, capped")
+    t.returns(logits)
     with t.scope("loss", Part.LOSS):
         labels = t.new("labels", (LABELS,), "int64")
         if t.kernels == "megatron" and s.cross_entropy == "eager":
@@ -515,10 +523,11 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
 
 def labelled_loss(t: Tape, logits: Tensor) -> Tensor:
     """torch.nn.CrossEntropyLoss on the logits as they are, a label for each row."""
+    t.returns(logits)
     with t.scope("loss", Part.LOSS):
         labels = t.new("labels", logits.shape[:-1], "int64")
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
-        loss = nll_loss(t, softmax(t, read, "log_softmax"), labels)
+        loss = nll_loss(t, softmax(t, read, "log_softmax", one_kernel=True), labels)
         t.use(read, logits)  # the model's output holds the logits until it returns
         return loss
 
@@ -542,6 +551,7 @@ def classes_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
     """transformers' ForSequenceClassificationLoss: of one class the squared error of its number."""
     if not s.one_class:
         return labelled_loss(t, logits)
+    t.returns(logits)
     with t.scope("loss", Part.LOSS):
         targets = t.new("labels", (B,), logits.dtype)
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits

@@ -4,9 +4,7 @@ Mamba-2's mixer and Qwen's gated delta net are alike in shape: heads of values, 
 and queries (B and C of a state space model), a convolution over the last few tokens of all three,
 and for each head a matrix of what values left under which key. New tokens are taken a span at a
 time, as products: mamba_ssm's mamba_chunk_scan_combined, and chunk_gated_delta_rule of
-flash-linear-attention. vLLM runs both.
-
-What training keeps of them is not declared: Family.trained says so.
+flash-linear-attention. vLLM runs both; training runs them as memcore.tape.scans has them.
 """
 
 from __future__ import annotations
@@ -34,7 +32,20 @@ from memcore.tape.dims import (
     Shape,
 )
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import contiguous, heads_first, keeps_input, linear, multiply, split
+from memcore.tape.primitives import (
+    add,
+    cast,
+    contiguous,
+    heads_first,
+    joined,
+    keeps_input,
+    keeps_result,
+    linear,
+    multiply,
+    scale,
+    split,
+)
+from memcore.tape.scans import causal_conv1d, chunk_gated_delta_rule, split_conv1d_scan
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Gradients, Tape, Tensor
 
@@ -72,6 +83,10 @@ def mamba2_mixer(t: Tape, s: Structure, x: Tensor, name: str = "mamba") -> Tenso
     traits = s.traits
     with t.scope(name):
         joint = linear(t, "in_proj", x, D, SSM_IN / TP, traits.recurrence_bias)
+        if not s.served:
+            if traits.recurrence_scaled:
+                joint = multiply(t, joint, _buffer(t, s, "multipliers"), "in_proj, scaled")
+            return _trained_mixer(t, s, joint, x.shape)
         widths: list[Shape] = [VALUES, (*TOKENS, CONVOLVED / TP), _TOKEN_HEADS]
         gate, mixed, steps = split(t, joint, widths)
         mixed = _convolved(t, mixed, traits.convolution_bias)
@@ -83,8 +98,34 @@ def mamba2_mixer(t: Tape, s: Structure, x: Tensor, name: str = "mamba") -> Tenso
         return linear(t, "out_proj", out, SSM_INNER / TP, D, traits.recurrence_out_bias)
 
 
+def _buffer(t: Tape, s: Structure, name: str) -> Tensor:
+    """Of the model, not of a step: Falcon-H1's number for each column of a projection."""
+    w = t.parameter(name, (1, 1, SSM_IN / TP), tied=True, idle=True)
+    return Tensor(w.storage, w.shape, s.buffers or s.dtype, False)
+
+
+def _trained_mixer(t: Tape, s: Structure, joint: Tensor, shape: Shape) -> Tensor:
+    """The rest of it as training runs it."""
+    traits = s.traits
+    with t.scope("conv1d"):
+        conv = [t.parameter("weight", (CONVOLVED / TP, 1, KERNEL))]
+        conv += [t.parameter("bias", (CONVOLVED / TP,))] if traits.convolution_bias else []
+    dt_bias, log, of_d = (t.parameter(n, (SSM_HEADS / TP,)) for n in ("dt_bias", "A_log", "D"))
+    with t.scope("norm"):
+        norm = t.parameter("weight", (SSM_INNER / TP,)) if traits.recurrence_normed else None
+    with t.scope("out_proj"):
+        out = [t.parameter("weight", (D, SSM_INNER / TP))]
+        out += [t.parameter("bias", (D,))] if traits.recurrence_out_bias else []
+    decay = keeps_result(t, cast(t, log, "fp32", "A_log (fp32)"), "exp")
+    heads = (dt_bias, scale(t, decay, "A"), of_d)
+    return split_conv1d_scan(t, joint, conv, heads, norm, out, shape)
+
+
 def gated_delta_net(t: Tape, s: Structure, x: Tensor, name: str = "linear_attn") -> Tensor:
     """Qwen3-Next's linear attention (Yang et al., Gated Delta Networks); (batch, sequence, D)."""
+    if not s.served:
+        with t.scope(name):
+            return _trained_delta_net(t, s, x)
     with t.scope(name):
         joint = linear(t, "in_proj_qkvz", x, D, GATED_IN / TP, bias=False)
         pairs = linear(t, "in_proj_ba", x, D, SSM_PAIRS / TP, bias=False)
@@ -98,6 +139,55 @@ def gated_delta_net(t: Tape, s: Structure, x: Tensor, name: str = "linear_attn")
         out = multiply(t, out, keeps_input(t, gate, "silu"), "gated")
         out = heads_first(t, out, VALUES, copies_grad=False)
         return linear(t, "out_proj", out, SSM_INNER / TP, D, bias=False)
+
+
+KEY: Shape = (*TOKENS, SSM_GROUPS / TP, SSM_STATE)
+
+
+def _trained_delta_net(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """As transformers trains it."""
+    shape: Shape = (*TOKENS, CONVOLVED / TP)
+    if s.traits.recurrence_split:
+        mixed = linear(t, "in_proj_qkv", x, D, CONVOLVED / TP, bias=False)
+        gate = linear(t, "in_proj_z", x, D, SSM_INNER / TP, bias=False)
+        write = linear(t, "in_proj_b", x, D, SSM_HEADS / TP, bias=False)
+        forget = linear(t, "in_proj_a", x, D, SSM_HEADS / TP, bias=False)
+    else:
+        joint = linear(t, "in_proj_qkvz", x, D, GATED_IN / TP, bias=False)
+        pairs = linear(t, "in_proj_ba", x, D, SSM_PAIRS / TP, bias=False)
+        q, k, v, gate = split(t, joint, [KEY, KEY, VALUES, VALUES])
+        write, forget = split(t, pairs, [_TOKEN_HEADS, _TOKEN_HEADS])
+        v, gate, write, forget, q, k = (
+            contiguous(t, of, of.shape, f"{name}, contiguous")
+            for of, name in ((v, "v"), (gate, "gate"), (write, "write"), (forget, "forget"),
+                             (q, "q"), (k, "k"))
+        )  # fmt: skip
+        mixed = joined(t, (q, k, v), shape, "queries, keys and values")
+    with t.scope("conv1d"):
+        weight = t.parameter("weight", (CONVOLVED / TP, 1, KERNEL))
+        convolved = causal_conv1d(t, mixed, weight)
+        if not s.traits.recurrence_split:
+            t.use(q, k, v)  # have names until they are those of its parts
+    q, k, v = split(t, convolved, [KEY, KEY, HEADS])
+    beta = keeps_result(t, write, "sigmoid")
+    with t.scope("decay"):
+        dt_bias, log = (t.parameter(n, (SSM_HEADS / TP,)) for n in ("dt_bias", "A_log"))
+        rate = scale(t, keeps_result(t, cast(t, log, "fp32", "A_log (fp32)"), "exp"), "A")
+        step = add(t, cast(t, forget, "fp32", "a (fp32)"), dt_bias, "a + bias")
+        g = multiply(t, keeps_input(t, step, "softplus"), rate, "decay")
+    out = chunk_gated_delta_rule(t, q, k, v, g, beta, s.traits.recurrence_grouped)
+    t.use(convolved)  # its parts have names until the layer returns
+    out = _gated_norm(t, out, heads_first(t, gate, HEADS, copies_grad=False))
+    out = heads_first(t, out, VALUES, copies_grad=False)
+    return linear(t, "out_proj", out, SSM_INNER / TP, D, bias=False)
+
+
+def _gated_norm(t: Tape, x: Tensor, gate: Tensor) -> Tensor:
+    """transformers' own, in several operations: RMSNorm, then times silu(gate) in fp32."""
+    normal = rms_norm(t, x, "norm", SSM_DIM)
+    with t.scope("norm"):
+        wide = keeps_input(t, cast(t, gate, "fp32", "gate (fp32)"), "silu")
+        return cast(t, multiply(t, normal, wide, "gated"), x.dtype, "gated, cast")
 
 
 def _convolved(t: Tape, x: Tensor, bias: bool) -> Tensor:

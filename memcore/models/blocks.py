@@ -11,7 +11,7 @@ from memcore.layers.ops import HIDDEN
 from memcore.models.families import FAMILIES, TOWERS
 from memcore.models.model import Model
 from memcore.tape.dims import of_stack
-from memcore.tape.kinds import Part
+from memcore.tape.kinds import Part, is_first
 from memcore.tape.primitives import scatter
 from memcore.tape.structure import (
     BRIDGE,
@@ -72,6 +72,8 @@ def structure_of(
     regathers: str = "",
     table: str = "dense",
     again: bool = False,
+    keeps: bool = False,
+    buffers: str = "",
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -97,6 +99,8 @@ def structure_of(
         regathers,
         table,
         again,
+        keeps,
+        buffers,
         stack=model.stack,
         head=model.head,
         one_class=model.classes == 1,
@@ -133,7 +137,7 @@ def _tape(
     t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
-    t.table = s.table
+    t.table, t.keeps = s.table, s.keeps
     t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     layer = kind is not None and kind.place != BRIDGE
     with t.scope(prefix, Part.LAYER if layer else None):
@@ -159,7 +163,8 @@ def _ends(s: Structure) -> tuple[Tape, Tape]:
     kernels = "hf" if s.kernels == "compile" else s.kernels  # each layer is compiled by itself
 
     def head(t: Tape) -> Tensor:
-        x = t.input("input", HIDDEN, s.dtype, needs_grad=s.reached or s.frozen != LOWER)
+        dtype = "fp32" if s.traits.residual_fp32 and not s.served else s.dtype
+        x = t.input("input", HIDDEN, dtype, needs_grad=s.reached or s.frozen != LOWER)
         return multi_token.head(t, s, x, _one(family.layer)) if s.depths else family.head(t, s, x)
 
     return (
@@ -202,7 +207,8 @@ def _layer(s: Structure, kind: LayerKind) -> Tape:
     bridge = FAMILIES[s.family].bridge
 
     def main(t: Tape) -> Results:
-        x = t.input("input", HIDDEN, s.dtype, needs_grad=not kind.leads)
+        wide = s.traits.residual_fp32 and not s.served and not is_first(kind.attention)
+        x = t.input("input", HIDDEN, "fp32" if wide else s.dtype, needs_grad=not kind.leads)
         out = FAMILIES[s.family].layer(t, s, x, kind.attention)
         t.use(x)  # the loop over layers holds it until the layer returns
         return out

@@ -86,6 +86,7 @@ class Recurrence:
     chunk    tokens that a scan takes at once
     dtype    of the state as config.json asks for it, or ''
     alone    a layer is a state, attention or an MLP, and nothing else
+    projects    training's kernel makes the layer's last product too, with its weight as it is
     """
 
     heads: int
@@ -96,6 +97,7 @@ class Recurrence:
     chunk: int
     dtype: str = ""
     alone: bool = False
+    projects: bool = True
 
     @property
     def sizes(self) -> dict[str, int]:

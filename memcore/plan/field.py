@@ -28,7 +28,7 @@ GROUPS = {
     "The whole run": "Time",
     "Serving": "Serve",
     "Request stream": "Serve",
-    "Train and serve together": "Together",
+    "Train and serve together": "RL",
 }
 TOP = "top"  # above the groups: what matters most
 HARDWARE = "hardware"  # beside the GPU and its host
@@ -68,6 +68,8 @@ class Facts:
     text    one of these values for people
     slider  whether its words are on a slider
     lever   what of it is tried as a lever
+    frees   whether more of it needs less memory, so that who solves for it asks for the least
+    auto    whether 0 is no number of it, but leaves it to something else
     """
 
     unit: str = ""
@@ -80,6 +82,8 @@ class Facts:
     text: Callable[[int], str] = "{:,}".format
     slider: bool = False
     lever: Switch | EachWord | None = None
+    frees: bool = False
+    auto: bool = False
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Add to the field's JSON schema what pydantic does not know."""

@@ -39,7 +39,11 @@ OBJECTS = {
     "nodedef": "cluster.node",
 }
 PIN = "pin"  # a second plan to compare with, as a query inside the query
-KNOWN = ("v", *OBJECTS, *KEYS, PIN)
+PINS = (PIN, *(f"{PIN}{n}" for n in range(2, 6)))  # more of them, each a column beside the others
+NAME = "name"  # what somebody calls a plan
+LOOK = "look"  # what a page shows of a plan: no part of it
+BESIDE = (*PINS, NAME, LOOK)  # what a link says besides its plan
+KNOWN = ("v", *OBJECTS, *KEYS, *BESIDE)
 FIELDS = {key.path: name for name, key in KEYS.items()}
 
 

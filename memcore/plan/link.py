@@ -25,9 +25,11 @@ from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
 from memcore.models import catalog
 from memcore.models.config import check_depth
 from memcore.plan.keys import (
+    BESIDE,
     FIELDS,
     KEYS,
     KNOWN,
+    NAME,
     OBJECTS,
     PIN,
     VERSION,
@@ -42,6 +44,7 @@ MAX_VALUE = 200  # characters of one readable value
 MAX_PAYLOAD = 30_000  # characters of one compressed object
 MAX_OBJECT = 200_000  # bytes it may expand to
 MAX_ISSUES = 8
+MAX_NAME = 40  # characters of a plan's name
 
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
 
@@ -62,16 +65,32 @@ def query_text(query: Mapping[str, str]) -> str:
     return urlencode(query, safe="~")
 
 
-def encode_pin(plan: Plan) -> str:
-    """A plan as the one value of the `pin` key."""
-    return query_text(encode(plan, short=True))
+def encode_pin(plan: Plan, name: str = "") -> str:
+    """A plan, and what somebody calls it, as the one value of a `pin` key."""
+    named = {NAME: name} if name else {}
+    return query_text({**encode(plan, short=True), **named})
 
 
 def decode_pin(text: str) -> tuple[Plan, list[Issue]]:
     """The plan in a `pin` value."""
     if len(text) > 3 * MAX_PAYLOAD:
         return Plan(), [Issue(PIN, "too long; the pinned plan was ignored")]
-    return decode(dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None)[:MAX_KEYS]))
+    return decode(_keys_of(text))
+
+
+def pin_name(text: str) -> str:
+    """What the plan in a `pin` value is called, or ''."""
+    return name_of(_keys_of(text).get(NAME, "")) if len(text) <= 3 * MAX_PAYLOAD else ""
+
+
+def _keys_of(text: str) -> dict[str, str]:
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None)[:MAX_KEYS])
+
+
+def name_of(text: str) -> str:
+    """A plan's name as somebody wrote it: one short line of what can be printed."""
+    shown = "".join(c if c.isprintable() else " " for c in text[: 4 * MAX_NAME])
+    return " ".join(shown.split())[:MAX_NAME].rstrip()
 
 
 def decode(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
@@ -90,7 +109,8 @@ def _decoded(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
     issues: list[Issue] = []
     values = _single(query, issues)
     _check_version(values.pop("v", str(VERSION)), issues)
-    values.pop(PIN, None)
+    for name in BESIDE:
+        values.pop(name, None)
     document = frozen_defaults()
     given = set()
     for name, text in values.items():

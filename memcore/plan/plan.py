@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from memcore.errors import Issue, PlanError, did_you_mean, not_text, shown
@@ -42,39 +43,57 @@ from memcore.plan.field import (
 )
 from memcore.plan.rules import broken_rules
 from memcore.units import count_text
+from memcore.words import engines, experts
 from memcore.words.optimizers import OPTIMIZERS
 from memcore.words.precision import PRECISIONS, eight_bit
 from memcore.words.serving import (
     ARRIVALS,
+    DRAFT_HEADS,
     KV_CACHES,
     LENGTHS,
+    NO_DRAFT,
     PREFILLS,
     RUNTIMES,
     SERVE_OFFLOAD,
     STATE_DTYPES,
 )
-from memcore.words.stored import AS_PUBLISHED, KV_DTYPES, SERVED_DTYPES, WEIGHT_DTYPES, WeightDtype
+from memcore.words.stored import (
+    AS_KEYS,
+    AS_PUBLISHED,
+    GGUF_MXFP4,
+    KV_DTYPES,
+    SERVED_DTYPES,
+    VALUE_DTYPES,
+    WEIGHT_DTYPES,
+    WeightDtype,
+)
 from memcore.words.together import ASLEEP, FROZEN, TOGETHER, TRAINER
 from memcore.words.training import (
     ADAPTER_DTYPES,
     ADAPTERS,
     ALLOCATORS,
     ATTENTION,
+    AUTO,
     AVERAGES,
     CHECKPOINTING,
     CROSS_ENTROPY,
     EARLY_STOP,
     EMBEDDING_GRADIENTS,
     FRAMEWORKS,
+    FREED,
     GRADIENTS,
     KERNELS,
     LORA_TARGETS,
     LOWER,
+    NO_LAYER,
     OFFLOAD,
     OFFLOAD_ACTIVATIONS,
+    OUTPUTS,
     OVERLAP,
     SCHEDULES,
+    UNQUANTIZED_DTYPES,
     UNTRAINED,
+    listed,
 )
 from memcore.words.word import Word
 
@@ -108,12 +127,20 @@ def _not(path: str, value: Any) -> When:
     return lambda drafted, model: drafted(path) != value
 
 
+_megatron = _is("train.framework", "megatron")
+
+
 def _deepspeed(drafted: Drafted, model: Model) -> bool:
     return bool(drafted("train.framework") == "deepspeed")
 
 
 def _zero_3(drafted: Drafted, model: Model) -> bool:
     return _deepspeed(drafted, model) and drafted("train.zero") == 3
+
+
+def _quantized(drafted: Drafted, model: Model) -> bool:
+    adapter = ADAPTERS.get(drafted("train.adapter"))
+    return bool(adapter and adapter.quantized)
 
 
 def _image(drafted: Drafted, model: Model) -> bool:
@@ -128,6 +155,28 @@ def _experts(drafted: Drafted, model: Model) -> bool:
     return bool(model.experts)
 
 
+def _mxfp4(drafted: Drafted, model: Model) -> bool:
+    word, said = drafted("serve.weight_dtype"), model.quantization
+    if word == AS_PUBLISHED:
+        word = said.word if said else ""
+    return bool(model.experts) and word == "mxfp4"
+
+
+def _llama_cpp(drafted: Drafted, model: Model) -> bool:
+    word = drafted("serve.engine")
+    if word == engines.AUTO:
+        word = engines.OF_RUNTIME.get(drafted("serve.runtime"), engines.VLLM)
+    return bool(word == engines.LLAMA_CPP)
+
+
+def _cpu_experts(drafted: Drafted, model: Model) -> bool:
+    return bool(model.experts) and _llama_cpp(drafted, model)
+
+
+def _values(drafted: Drafted, model: Model) -> bool:
+    return not model.kv_rank  # latent attention keeps one vector for both
+
+
 def _states(drafted: Drafted, model: Model) -> bool:
     return bool(model.recurrence)
 
@@ -139,7 +188,14 @@ class _Part(BaseModel):
 class Cluster(_Part):
     gpu: str | Accelerator = declare("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
     gpus: int = number(
-        8, "GPUs", "Accelerators in all.", ge=1, le=1_000_000, key="gpus", group=HARDWARE
+        8,
+        "GPUs",
+        "Accelerators in all.",
+        ge=1,
+        le=1_000_000,
+        key="gpus",
+        group=HARDWARE,
+        frees=True,
     )
     gpus_per_node: int = number(
         0,
@@ -148,6 +204,7 @@ class Cluster(_Part):
         ge=0,
         le=1_000,
         key="pernode",
+        auto=True,
         group=HARDWARE,
     )
     node: str | Node | None = declare(
@@ -163,6 +220,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="tp",
+        frees=True,
         group="Parallelism",
         steps=RANKS,
     )
@@ -173,6 +231,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="pp",
+        frees=True,
         group="Parallelism",
         steps=RANKS,
     )
@@ -183,6 +242,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="cp",
+        frees=True,
         group="Parallelism",
         steps=RANKS,
     )
@@ -194,6 +254,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="ep",
+        frees=True,
         group="Parallelism",
         steps=RANKS,
     )
@@ -205,6 +266,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="etp",
+        frees=True,
         group="Parallelism",
         when=_experts,
         steps=RANKS,
@@ -245,12 +307,20 @@ class Parallel(_Part):
         ge=0,
         le=1_000_000,
         key="hsdp",
+        frees=True,
+        auto=True,
         group="Parallelism",
         lever=Switch(0),
     )
 
 
 class Train(_Part):
+    @field_validator("lora_modules")
+    @classmethod
+    def _as_listed(cls, modules: str) -> str:
+        """Without blanks, and nothing as its word."""
+        return ",".join(listed(modules)) or NO_LAYER
+
     micro_batch: int = number(
         1,
         "Micro-batch",
@@ -301,6 +371,7 @@ class Train(_Part):
         ge=0,
         le=3,
         key="zero",
+        frees=True,
         group=TOP,
     )
     images: int = number(
@@ -366,6 +437,36 @@ class Train(_Part):
         key="overlap",
         group="Training details",
         when=_deepspeed,
+    )
+    overlap_grad_reduce: bool = declare(
+        True,
+        "overlap_grad_reduce",
+        "Megatron: gradients are reduced behind the last backward of a step, layer by layer. "
+        "NeMo's and Megatron-Bridge's recipes have it on; Megatron-LM's own default is off.",
+        key="ogr",
+        group="Training details",
+        when=_megatron,
+        lever=Switch(True),
+    )
+    overlap_param_gather: bool = declare(
+        True,
+        "overlap_param_gather",
+        "Megatron: updated weights are gathered behind the first forward of the next step, layer "
+        "by layer. It needs overlap_grad_reduce and the distributed optimizer (ZeRO 1).",
+        key="opg",
+        group="Training details",
+        when=_megatron,
+        lever=Switch(True),
+    )
+    tp_comm_overlap: bool = declare(
+        False,
+        "tp_comm_overlap",
+        "Megatron: what tensor-parallel ranks send each other is cut in pieces that run behind "
+        "pieces of the product beside it (Transformer Engine's user buffers).",
+        key="tpo",
+        group="Training details",
+        when=_megatron,
+        lever=Switch(True),
     )
     reduce_bucket_size: int = number(
         500_000_000,
@@ -554,6 +655,15 @@ class Train(_Part):
         group="Training details",
         when=_not("train.adapter", "none"),
     )
+    lora_modules: str = declare(
+        NO_LAYER,
+        "LoRA modules",
+        "Names of the linear layers with an adapter in place of LoRA targets, as PEFT's "
+        "target_modules, with commas between: q_proj,k_proj,v_proj. none: LoRA targets say it.",
+        key="modules",
+        group="Training details",
+        when=_not("train.adapter", "none"),
+    )
     lora_rank: int = number(
         16,
         "LoRA rank",
@@ -582,6 +692,26 @@ class Train(_Part):
         key="adtype",
         group="Training details",
         when=_not("train.adapter", "none"),
+    )
+    unquantized_dtype: str = choice(
+        UNQUANTIZED_DTYPES,
+        AUTO,
+        "Unquantized weights",
+        "Under QLoRA: of the weights that are not quantized (embedding, norms, biases, head), and "
+        "of what flows between the layers.",
+        key="unqdtype",
+        group="Training details",
+        when=_quantized,
+    )
+    outputs: str = choice(
+        OUTPUTS,
+        AUTO,
+        "Outputs",
+        "Whether the training loop keeps the model's outputs, the logits among them, through "
+        "backward.",
+        key="outputs",
+        group="Training details",
+        lever=Switch(FREED),
     )
     imbalance: float = number(
         1.0,
@@ -694,12 +824,18 @@ class Train(_Part):
     )
 
 
-_DRAFTS = {"none": Word("None", "Guessed from the text, by n-grams.")} | {
-    name: Word(name, "A preset.") for name in catalog.model_names()
-}
+_DRAFTS = DRAFT_HEADS | {name: Word(name, "A preset.") for name in catalog.model_names()}
 
 
 class Serve(_Part):
+    engine: str = choice(
+        engines.CHOICES,
+        engines.AUTO,
+        "Engine",
+        "The program that serves: what it takes between kernels, and what it allocates.",
+        key="engine",
+        group="Serving",
+    )
     tp: int = number(
         0,
         "Tensor parallel, serving",
@@ -707,6 +843,8 @@ class Serve(_Part):
         ge=0,
         le=1024,
         key="stp",
+        frees=True,
+        auto=True,
         group="Serving",
         steps=(0, *RANKS),
     )
@@ -717,6 +855,8 @@ class Serve(_Part):
         ge=0,
         le=1024,
         key="spp",
+        frees=True,
+        auto=True,
         group="Serving",
         steps=(0, *RANKS),
     )
@@ -728,6 +868,15 @@ class Serve(_Part):
         key="wdtype",
         group="Serving",
     )
+    moe_backend: str = choice(
+        experts.CHOICES,
+        experts.AUTO,
+        "Expert kernels",
+        "What runs experts in MXFP4: each pads their matrices to what its kernels read.",
+        key="moeback",
+        group="Serving",
+        when=_mxfp4,
+    )
     kv_dtype: str = choice(
         KV_DTYPES,
         "bf16",
@@ -735,6 +884,15 @@ class Serve(_Part):
         "How keys and values are cached.",
         key="kvdtype",
         group="Serving",
+    )
+    value_dtype: str = choice(
+        VALUE_DTYPES,
+        AS_KEYS,
+        "Value dtype",
+        "How values are cached, where they are not as keys are (llama.cpp's --cache-type-v).",
+        key="vdtype",
+        group="Serving",
+        when=_values,
     )
     kv_cache: str = choice(
         KV_CACHES,
@@ -751,6 +909,17 @@ class Serve(_Part):
         ge=1,
         le=1_000_000,
         key="conc",
+        group="Serving",
+    )
+    max_num_seqs: int = number(
+        0,
+        "Most sequences",
+        "That the engine schedules at once (vLLM's max_num_seqs): it sizes activations and graphs "
+        "for as many, however few are served. 0: the engine's own default, or the concurrency "
+        "where that is more.",
+        ge=0,
+        le=1_000_000,
+        key="maxseqs",
         group="Serving",
     )
     state_dtype: str = choice(
@@ -810,15 +979,18 @@ class Serve(_Part):
         ge=0,
         le=16_777_216,
         key="maxlen",
+        auto=True,
         group="Serving",
     )
     memory_utilization: float = number(
         0.9,
         "Memory utilization",
-        "Share of the GPU that the server may use.",
+        "Share of the GPU that the server may use; of SGLang for weights and cache alone, of "
+        "TensorRT-LLM of what the weights leave. llama.cpp has none.",
         gt=0,
         le=1,
         key="memutil",
+        frees=True,
         group="Serving",
     )
     max_batched_tokens: int = number(
@@ -835,7 +1007,8 @@ class Serve(_Part):
         RUNTIMES,
         "graphs",
         "Runtime",
-        "What starts the kernels; it decides what lies between them.",
+        "What starts the kernels. An engine that is named has its own, but eager leaves its graphs "
+        "out.",
         key="runtime",
         group="Serving",
     )
@@ -843,7 +1016,8 @@ class Serve(_Part):
         PREFILLS,
         "whole",
         "Prefill",
-        "How prompts are read while other sequences generate.",
+        "How prompts are read while other sequences generate. In a closed loop they are read in "
+        "steps of those, whether whole or in chunks.",
         key="prefill",
         group="Serving",
     )
@@ -861,7 +1035,8 @@ class Serve(_Part):
         _DRAFTS,
         "none",
         "Draft model",
-        "Who guesses; none: the text itself, which costs nothing.",
+        "Who guesses: a smaller model, or a head of this one's own shape; none: the text itself, "
+        "which costs nothing.",
         key="drafter",
         group="Serving",
         when=_not("serve.draft_tokens", 0),
@@ -884,7 +1059,32 @@ class Serve(_Part):
         ge=0,
         le=10_000,
         key="offw",
+        frees=True,
         group="Serving",
+    )
+    gpu_layers: int = number(
+        0,
+        "Layers on the GPU",
+        "The last so many (llama.cpp's -ngl); the CPU computes the others, and the head, in the "
+        "host's memory. 0: all of them.",
+        "layers",
+        ge=0,
+        le=100_000,
+        key="ngl",
+        group="Serving",
+        when=_llama_cpp,
+    )
+    cpu_moe_layers: int = number(
+        0,
+        "Experts on the host",
+        "Of the first so many layers: the CPU computes them in the host's memory (llama.cpp's "
+        "--n-cpu-moe).",
+        "layers",
+        ge=0,
+        le=100_000,
+        key="ncmoe",
+        group="Serving",
+        when=_cpu_experts,
     )
     offload_kv: str = choice(
         SERVE_OFFLOAD,
@@ -911,7 +1111,7 @@ class Serve(_Part):
         le=1_000_000,
         key="rate",
         group="Request stream",
-        when=_not("serve.arrivals", "burst"),
+        when=_is("serve.arrivals", "poisson", "regular"),
     )
     requests: int = number(
         1000,
@@ -958,7 +1158,31 @@ class Serve(_Part):
         ge=0,
         le=16_777_216,
         key="prefix",
+        frees=True,
         group="Request stream",
+    )
+    prefix_hits: float = number(
+        0.0,
+        "Prefix hits",
+        "Share of a prompt's new tokens that the prefix cache has already, of other requests: "
+        "they are not computed again.",
+        ge=0,
+        le=1,
+        key="hits",
+        group="Serving",
+        after="serve.output_len",
+    )
+    turns: int = number(
+        1,
+        "Turns",
+        "Of a conversation, whose earlier turns the prefix cache keeps. The prompt length is that "
+        "of all of them on average, history included; of it only what a turn adds is computed.",
+        "turns",
+        ge=1,
+        le=10_000,
+        key="turns",
+        group="Serving",
+        after="serve.prefix_hits",
     )
     seed: int = number(
         0,
@@ -1005,6 +1229,7 @@ class Together(_Part):
         ge=1,
         le=1024,
         key="enginetp",
+        frees=True,
         group="Train and serve together",
         when=_not("together.kind", "none"),
         steps=RANKS,
@@ -1174,6 +1399,8 @@ class Plan(_Part):
     def weights(self) -> WeightDtype:
         """How a server stores the weights: as the plan says, or the model's own config.json."""
         word, said = self.serve.weight_dtype, self.architecture.quantization
+        if self.engine == engines.LLAMA_CPP and self.weight_dtype == "mxfp4":
+            return GGUF_MXFP4
         if word == AS_PUBLISHED:
             return said.dtype if said else WEIGHT_DTYPES["bf16"]
         return WEIGHT_DTYPES[word]
@@ -1214,6 +1441,82 @@ class Plan(_Part):
         """Data-parallel ranks: gpus / (tp x pp x cp)."""
         p = self.parallel
         return self.cluster.gpus // (p.tp * p.pp * p.cp)
+
+    @property
+    def engine(self) -> str:
+        """The word for what serves, of words.engines.ENGINES."""
+        word: str = self.serve.engine
+        if word == engines.AUTO:
+            return engines.OF_RUNTIME.get(self.serve.runtime, engines.VLLM)
+        return word
+
+    @property
+    def runtime(self) -> str:
+        """What starts the kernels of what serves: an engine that was named has its own, but that
+        graphs can be left out."""
+        word: str = self.serve.runtime
+        own = self.serve.engine == engines.AUTO or word == "eager"
+        return word if own else engines.ENGINES[self.engine].runtime
+
+    @property
+    def cache_manager(self) -> str:
+        """The word for how cache memory is handed out, of KV_CACHES: an engine that was named and
+        has no pages hands it out in its own way."""
+        word: str = self.serve.kv_cache
+        own = "" if self.serve.engine == engines.AUTO else engines.ENGINES[self.engine].cache
+        return own if own and KV_CACHES[word].pages else word
+
+    @property
+    def value_dtype(self) -> str:
+        """How values are cached, of KV_DTYPES: latent attention keeps nothing but its latents."""
+        word: str = self.serve.value_dtype
+        own = word == AS_KEYS or self.architecture.kv_rank
+        return self.serve.kv_dtype if own else word
+
+    @property
+    def host_layers(self) -> int:
+        """How many layers, the first ones, lie in the host's memory with their cache."""
+        asked, layers = self.serve.gpu_layers, self.architecture.layers
+        return layers - min(asked, layers) if asked else 0
+
+    @property
+    def share(self) -> str:
+        """What serve.memory_utilization is a share of, of words.engines: of an engine that was not
+        named, of the device."""
+        named = self.serve.engine != engines.AUTO
+        return engines.ENGINES[self.engine].share if named else engines.DEVICE
+
+    @property
+    def drafts(self) -> bool:
+        """Whether a model or a head guesses tokens."""
+        return bool(self.serve.draft_tokens) and self.serve.draft_model != NO_DRAFT
+
+    def of_model(self, model: Model) -> Plan:
+        """This plan with a model that no config.json describes."""
+        other = self.model_copy()
+        other.__dict__["architecture"] = model
+        return other
+
+    @property
+    def own_sequences(self) -> int:
+        """Sequences that the engine schedules at once where the plan does not say; 0: as many as
+        are served."""
+        engine, gpu = engines.ENGINES[self.engine], self.accelerator
+        if not KV_CACHES[self.cache_manager].pages:
+            return 0
+        roomy = gpu.usable_bytes >= engines.ROOMY and gpu.architecture != "Ampere"
+        return engine.large if roomy and engine.large else engine.limit
+
+    @property
+    def expert_backend(self) -> str:
+        """The word for what runs a server's experts in MXFP4, of words.experts.BACKENDS."""
+        word: str = self.serve.moe_backend
+        if word != experts.AUTO:
+            return word
+        if not KV_CACHES[self.cache_manager].pages:
+            return experts.PLAIN
+        gpu = self.accelerator
+        return experts.backend_of(gpu.vendor, gpu.architecture, gpu.memory_kind.startswith("HBM"))
 
     @property
     def serving_tp(self) -> int:
@@ -1354,6 +1657,17 @@ def facts(path: str) -> Facts:
 def words_of(path: str) -> Mapping[str, Word] | None:
     """The words that a field takes, if it takes words."""
     return facts(path).words
+
+
+@functools.cache
+def limits_of(path: str) -> tuple[float, float]:
+    """The least and the greatest number that a field takes; a least one that it must be above is
+    given as it stands."""
+    least, most = -math.inf, math.inf
+    for limit in field_of(path).metadata:
+        least = getattr(limit, "ge", getattr(limit, "gt", least))
+        most = getattr(limit, "le", most)
+    return least, most
 
 
 @functools.cache

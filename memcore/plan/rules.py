@@ -9,26 +9,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memcore.errors import Issue, shown
+from memcore.errors import Issue, did_you_mean, shown
 from memcore.models import catalog
+from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.plan.rule import Remedy, Rule, issues_of, to
 from memcore.tape.dims import maximum
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
+from memcore.words import engines
 from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS
 from memcore.words.precision import COPIES, PURE, eight_bit
-from memcore.words.serving import KV_CACHES, PREFILLS
+from memcore.words.serving import DRAFT_HEADS, KV_CACHES, PREFILLS
 from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
 from memcore.words.training import (
+    AUTO,
     AVERAGED,
     AVERAGED_FP32,
+    BASE,
     CHECKPOINTING,
     DENSE,
     FLASH_3,
+    FP32,
     FRAMEWORKS,
+    FREED,
+    KEPT,
     LAYER,
     NO_LAYER,
+    listed,
 )
 
 if TYPE_CHECKING:
@@ -209,6 +217,7 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     rules = [
         *_framework_rules(plan),
         *_eight_bit_rules(plan),
+        *_module_rules(plan, model),
         *_adapter_rules(plan, model),
         *_frozen_rules(plan, model),
         *_deepspeed_rules(plan),
@@ -223,7 +232,10 @@ def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
     if model is None:
         return issues_of(rules)
     rules += _model_rules(plan, model)
-    sizes = plan.sizes()
+    try:
+        sizes = plan.sizes()
+    except KeyError:  # an unknown preset of hardware, which is reported on its own
+        return issues_of(rules)
     return [*issues_of(rules), *(r.issue(sizes) for r in SIZE_RULES if not r.holds(sizes))]
 
 
@@ -243,6 +255,14 @@ def _framework_rules(plan: Plan) -> list[Rule]:
                 (*to("train.framework", *others), *to("train.zero", nearest)),
             )
         )
+    rules.append(
+        Rule(
+            "train.outputs",
+            t.outputs == KEPT and (t.framework == "megatron" or plan.parallel.pp > 1),
+            "Megatron and pipelines hand the loss alone to the training loop",
+            to("train.outputs", AUTO, FREED),
+        )
+    )
     if (t.framework, t.precision) not in COPIES:
         known = sorted((w for f, w in COPIES if f == t.framework), key=lambda w: w != USUAL)
         others = [f for f, word in COPIES if word == t.precision]
@@ -326,6 +346,19 @@ def _model_rules(plan: Plan, model: Model) -> list[Rule]:
             and not p.sequence_parallel,
             "Megatron routes each rank's own tokens",
             ({"parallel.sequence_parallel": True}, {"parallel.tp": 1}),
+        ),
+        Rule(
+            "train.overlap_param_gather",
+            t.framework == "megatron" and t.overlap_param_gather and not t.overlap_grad_reduce,
+            "Megatron gathers weights behind forward only where it reduces gradients behind "
+            "backward (overlap_grad_reduce)",
+            ({"train.overlap_param_gather": False}, {"train.overlap_grad_reduce": True}),
+        ),
+        Rule(
+            "train.tp_comm_overlap",
+            t.framework == "megatron" and t.tp_comm_overlap and not p.sequence_parallel,
+            "Megatron cuts up what tensor-parallel ranks send only under sequence parallelism",
+            ({"train.tp_comm_overlap": False}, {"parallel.sequence_parallel": True}),
         ),
     ]
     if image := model.image:
@@ -426,6 +459,35 @@ def _flash_3_rules(plan: Plan) -> list[Rule]:
     ]
 
 
+ROUTER = "logits"  # a parameter of its own, no linear layer
+
+
+def linear_layers(model: Model) -> tuple[str, ...]:
+    """What the linear layers of a model's layers are called, as PEFT finds them."""
+    _, tapes = weights(model)
+    found = (
+        p.path.split(".")[-2]
+        for tape, _ in tapes
+        for p in tape.parameters
+        if p.path.endswith(".weight") and len(p.shape) == 2 and p.path.startswith("layers.")
+    )
+    return tuple(dict.fromkeys(name for name in found if name != ROUTER))
+
+
+def _module_rules(plan: Plan, model: Model | None) -> list[Rule]:
+    """Whether the model has the linear layers that adapters are listed for, adapted now or not."""
+    field, asked = "train.lora_modules", listed(plan.train.lora_modules)
+    if not (asked and model):
+        return []
+    names = linear_layers(model)
+    unknown = [name for name in asked if name not in names]
+    if not unknown:
+        return []
+    message = f"the layers have no linear layer {shown(unknown[0])}"
+    told = did_you_mean(unknown[0], names)
+    return [Rule(field, True, f"{message}; {told}", to(field, NO_LAYER))]
+
+
 def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
     """What adapters are not known to run with."""
     t, p = plan.train, plan.parallel
@@ -434,17 +496,21 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
     field, targets = "train.adapter", "train.lora_targets"
     experts = model is not None and bool(model.experts)
     drop: Remedy = {field: "none"}
+    by_name = bool(listed(t.lora_modules))
     return [
         Rule(
             targets,
-            experts and t.lora_targets == "all-linear",
+            not by_name and experts and t.lora_targets == "all-linear",
             "PEFT adapts stacked experts as whole parameters then (target_parameters), which is "
             "not planned",
             to(targets, "attention", "attention-all"),
         ),
         Rule(
             targets,
-            model is not None and bool(model.kv_rank) and t.lora_targets == "attention",
+            not by_name
+            and model is not None
+            and bool(model.kv_rank)
+            and t.lora_targets == "attention",
             "latent attention has no projection of values alone",
             to(targets, "attention-all"),
         ),
@@ -456,9 +522,27 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            t.adapter != "lora" and t.framework != "pytorch",
-            f"{t.adapter} is planned with pytorch only",
-            (drop, {"train.framework": "pytorch"}),
+            t.adapter != "lora" and t.framework == "fsdp2" and t.precision not in PURE,
+            f"{t.adapter} has its 4-bit values in the other weights' dtype under FSDP2 "
+            f"(bnb_4bit_quant_storage), which {t.precision} casts",
+            (
+                {"train.precision": "bf16-pure", "train.adapter_dtype": "base"},
+                drop,
+                {"train.framework": "pytorch"},
+            ),
+        ),
+        Rule(
+            field,
+            t.adapter != "lora" and t.framework == "deepspeed" and t.zero == 3,
+            f"{t.adapter} is not planned with ZeRO 3: sharded 4-bit weights "
+            "(bnb_4bit_quant_storage) are not known yet",
+            (drop, {"train.zero": 2}, {"train.framework": "pytorch"}),
+        ),
+        Rule(
+            "train.unquantized_dtype",
+            t.framework in ("deepspeed", "fsdp2") and t.unquantized_dtype == FP32,
+            "DeepSpeed and FSDP2 want one dtype for the weights of a layer",
+            to("train.unquantized_dtype", AUTO, BASE),
         ),
         Rule(
             field,
@@ -796,12 +880,6 @@ def _deepspeed_rules(plan: Plan) -> list[Rule]:
             to("train.kernels", "hf", "liger"),
         ),
         Rule(
-            "train.adapter",
-            t.adapter != "none",
-            "adapters are not planned with DeepSpeed",
-            (*to("train.adapter", "none"), *to("train.framework", "pytorch", "fsdp2")),
-        ),
-        Rule(
             optimizer,
             t.optimizer not in DEEPSPEED_OPTIMIZERS,
             f"{t.optimizer} is not known to step DeepSpeed's flat partitions",
@@ -937,7 +1015,49 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
             (*to("serve.prefill", "whole", "chunked"), *to("cluster.gpus", 2 * ranks)),
         )
     )
-    if s.draft_tokens and s.draft_model != "none":
+    for path, set_ in (
+        ("serve.gpu_layers", s.gpu_layers),
+        ("serve.cpu_moe_layers", s.cpu_moe_layers),
+    ):
+        other = plan.engine != engines.LLAMA_CPP
+        cut = ranks > 1
+        rules += [
+            Rule(
+                path,
+                bool(set_) and other,
+                "the CPU computes layers or experts in llama.cpp alone",
+                (*to(path, 0), *to("serve.engine", engines.LLAMA_CPP)),
+            ),
+            Rule(
+                path,
+                bool(set_) and not other and cut,
+                f"with the CPU one GPU is planned, not {ranks:,}",
+                (*to(path, 0), {"serve.tp": 1, "serve.pp": 1}),
+            ),
+        ]
+    keeps = model is None or not (model.recurrence or model.encoder_decoder)
+    for path, asked, off in (
+        ("serve.prefix_hits", bool(s.prefix_hits), 0.0),
+        ("serve.turns", s.turns > 1, 1),
+    ):
+        rules.append(
+            Rule(
+                path,
+                asked and not keeps,
+                "layers with a state, and encoders, have no prefix cache here",
+                to(path, off),
+            )
+        )
+    if plan.drafts and s.draft_model in DRAFT_HEADS:
+        rules.append(
+            Rule(
+                "serve.draft_model",
+                model is not None and bool(model.recurrence or model.tower),
+                "heads for models with states or towers are not planned",
+                to("serve.draft_model", "none"),
+            )
+        )
+    elif plan.drafts:
         draft = catalog.model(s.draft_model)
         field, served = "serve.draft_model", FAMILIES[draft.family].decoder and not draft.tower
         none, another = to(field, "none"), "choose another"
@@ -960,7 +1080,7 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
             ),
         ]
     if model is not None and model.recurrence:
-        state = KV_CACHES[s.kv_cache].state
+        state = KV_CACHES[plan.cache_manager].state
         rules += [
             Rule(
                 "serve.offload_kv",

@@ -27,17 +27,19 @@ def interval(
     that says the meaning."""
 
     def register(function: Function) -> Function:
-        QUANTITIES[path] = lambda x: (function(x, 0), function(x, 1))
+        QUANTITIES[path] = lambda x: _ends(function(x, 0), function(x, 1))
         for end in (0, 1):
             QUANTITIES[f"{path}.{end}"] = partial(_one, function, end)
 
         @rule(path)
         def both(book: Book) -> Explanation:
-            return ends(book, path, what, meaning or term(word))
+            return ends(book, path, what, meaning or term(word), unit)
 
         @rule(f"{path}.0|1")
         def one(book: Book, end: str) -> Explanation:
             made = function(Terms(book), int(end))
+            if made is None:
+                raise LookupError(path)
             return about(f"{what}, {INTERVAL[int(end)]}", unit, made, meaning or term(word))
 
         return function
@@ -45,11 +47,16 @@ def interval(
     return register
 
 
+def _ends(low: Read, high: Read) -> Read:
+    """Both, or None where a plan has no such number."""
+    return None if low is None else (low, high)
+
+
 def _one(function: Function, end: int, x: Any) -> Read:
     return function(x, end)
 
 
-def ends(book: Book, path: str, what: str, meaning: str) -> Explanation:
+def ends(book: Book, path: str, what: str, meaning: str, unit: str = "bytes") -> Explanation:
     """Two numbers as one."""
     low, high = (book.at(f"{path}.{i}", f"{what}, {INTERVAL[i]}") for i in (0, 1))
     both = Formula(
@@ -58,7 +65,7 @@ def ends(book: Book, path: str, what: str, meaning: str) -> Explanation:
         f"{low.numbers} to {high.numbers}",
         (*low.terms, *high.terms),
     )
-    return about(what, "bytes", both, meaning)
+    return about(what, unit, both, meaning)
 
 
 def fitting(

@@ -8,6 +8,7 @@ functions here and the methods of `Values` and `Terms`, which know all three rea
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -60,20 +61,14 @@ def least(*of: Read) -> Read:
     """The smallest."""
     if any(isinstance(x, Formula) for x in of):
         return formula.smallest(*of)
-    found = of[0]
-    for x in of[1:]:
-        found = dims.minimum(found, x)
-    return found
+    return functools.reduce(dims.minimum, of)
 
 
 def largest(*of: Read) -> Read:
     """The largest."""
     if any(isinstance(x, Formula) for x in of):
         return formula.largest(*of)
-    found = of[0]
-    for x in of[1:]:
-        found = dims.maximum(found, x)
-    return found
+    return functools.reduce(dims.maximum, of)
 
 
 def at_least_zero(x: Read) -> Read:

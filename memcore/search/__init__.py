@@ -1,1 +1,1 @@
-"""Search: what to change. Levers, waterfalls, solvers and sweeps."""
+"""Search: what to change, and what to book. Levers, waterfalls, solvers, sweeps and searches."""

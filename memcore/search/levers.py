@@ -423,13 +423,15 @@ def declared(path: str) -> Try:
     return ways
 
 
+ADAMS = {"adamw": SAME, "adamw-foreach": SAME, "adam8bit": ROUNDED}  # as each takes a step of Adam
+
+
 def _optimizers(plan: Plan) -> Iterable[Way]:
     """Another optimizer. Adam is the same one fused and in lists, and nearly so in 8 bits."""
-    adam = {"adamw": SAME, "adamw-foreach": SAME, "adam8bit": ROUNDED}
     here = plan.train.optimizer
     for word in words_of("train.optimizer") or ():
         if word != here:
-            kind = max(adam.get(here, OTHER), adam.get(word, OTHER), key=list(KINDS).index)
+            kind = max(ADAMS.get(here, OTHER), ADAMS.get(word, OTHER), key=list(KINDS).index)
             yield Way(kind, [{"train.optimizer": word}])
 
 
@@ -559,6 +561,11 @@ def _adapters(plan: Plan) -> Iterable[Way]:
         elif t.precision in PURE:
             changes["train.adapter_dtype"] = "base"
         yield Way(OTHER, [changes])
+
+
+def adapter_changes(plan: Plan) -> list[Changes]:
+    """What each adapter that the plan has not wants changed."""
+    return [way.ladder[0] for way in _adapters(plan)]
 
 
 def _shorter(plan: Plan) -> Iterable[Way]:

@@ -33,6 +33,7 @@ LIMITS = {  # what forbids more, in words
     "load": "the number of requests",
     "rule": "another field of the plan",
     "range": "nothing that was tried",
+    "kind": "that it cannot be planned",
 }
 
 
@@ -146,7 +147,7 @@ def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
     image = model.tower.image if model.tower else None
 
     def reserved(prompt: int) -> Mapping[str, Any]:
-        follows = KV_CACHES[plan.serve.kv_cache].reserves
+        follows = KV_CACHES[plan.cache_manager].reserves
         return {"serve.max_seq_len": prompt + output} if follows else {}
 
     least = max(plan.serve.shared_prefix, plan.serve.images * image.prompted - 1 if image else 0)

@@ -8,13 +8,15 @@ yet is that of `evaluate`, cell by cell. There is no second copy of any formula.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.evaluate import evaluate
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, field_paths, limits_of, put
 from memcore.plan.rules import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
 from memcore.tape.dims import Number, minimum
@@ -43,12 +45,16 @@ SWEPT = {f"time.{f.name}" for f in fields(SweptTime)}
 
 
 def sweep(
-    plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str] = (PEAK,)
+    plan: Plan,
+    axes: Mapping[str, Sequence[Any]],
+    numbers: Sequence[str] = (PEAK,),
+    progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Numbers of the Report for every combination of the axes' values.
 
-    axes     fields, named as in an error ('train.seq_len'), and the values to try
-    numbers  paths of the Report ('time.step_seconds', 'serve.max_concurrency')
+    axes      fields, named as in an error ('train.seq_len'), and the values to try
+    numbers   paths of the Report ('time.step_seconds', 'serve.max_concurrency')
+    progress  is called with how many combinations of words are done, and of how many
 
     Returns one row a combination, in the order of `itertools.product`; one column an axis and one a
     number, NaN where the combination cannot exist or has no such number. A yes is 1, a no 0. Raises
@@ -57,38 +63,48 @@ def sweep(
     import numpy as np
     import pandas as pd
 
-    names = list(axes)
-    found = pd.DataFrame(list(itertools.product(*axes.values())), columns=names)
-    cells = {number: [float("nan")] * len(found) for number in numbers}
-    known = dict.fromkeys(numbers, False)
-    for memory in (True, False):
-        wanted = [n for n in numbers if (n in MEMORY) == memory]
-        together = [n for n in wanted if memory or _broadcasts(n)]
-        alone = [n for n in wanted if n not in together]
-        frameworks = (plan.train.framework, *axes.get("train.framework", ()))
-        broadcast = BROADCAST if memory and REPLICATED not in frameworks else TIMED
-        inner = [n for n in names if n in broadcast] if together else []
-        outer = [n for n in names if n not in inner]
-        if together:
-            for n in together:
-                known[n] = True
-            for rows, changed in _choices(plan, axes, outer):
-                arrays = {n: axes[n] for n in inner}
-                with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is allowed
-                    values = _cells(changed, arrays, together) if changed else {}
-                for number, of in values.items():
-                    for row, value in zip(rows, of, strict=True):
-                        cells[number][row] = value
-        if alone:
-            for rows, changed in _choices(plan, axes, names):
-                document = evaluate(changed).to_dict() if changed else {}
-                for number in alone:
-                    if (cell := _at(document, number)) is not None:
-                        known[number] = True
-                        cells[number][rows[0]] = cell
-    if missing := [n for n, is_known in known.items() if not is_known]:
+    _refuse_unknown(axes)
+    cells = {number: np.full(tuple(map(len, axes.values())), np.nan) for number in numbers}
+    known = {n for n in numbers if n in MEMORY or _broadcasts(n)}
+    readings = list(_readings(plan, axes, numbers))
+    lengths = [[len(of) for n, of in axes.items() if n not in inner] for _, inner, _ in readings]
+    done, every = 0, sum(map(math.prod, lengths))
+    for wanted, inner, read in readings:
+        for where, changed in _choices(plan, axes, inner):
+            done += 1
+            if progress:
+                progress(done, every)
+            if changed is None:
+                continue
+            found = read(changed, {n: axes[n] for n in inner}, wanted)
+            known.update(found)
+            for number, value in found.items():
+                cells[number][where] = value
+    if missing := [n for n in numbers if n not in known]:
         raise PlanError([Issue("numbers", _refusal(plan, n)) for n in missing])
-    return found.assign(**cells)
+    columns: dict[str, Any] = dict(_columns(axes))
+    return pd.DataFrame(columns | {n: of.ravel() for n, of in cells.items()})
+
+
+Progress = Callable[[int, int], None]
+Found = dict[str, Any]  # a number's cells, by the number
+Reading = Callable[[Plan, Mapping[str, Sequence[Any]], Sequence[str]], Found]
+
+
+def _readings(
+    plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]
+) -> Iterator[tuple[list[str], list[str], Reading]]:
+    """Numbers that are read together, the axes that broadcast for them, and how they are read."""
+    memory = [n for n in numbers if n in MEMORY]
+    timed = [n for n in numbers if n not in memory and _broadcasts(n)]
+    alone = [n for n in numbers if n not in memory and n not in timed]
+    replicated = REPLICATED in (plan.train.framework, *axes.get("train.framework", ()))
+    if memory:
+        yield memory, [n for n in axes if n in (TIMED if replicated else BROADCAST)], _cells
+    if timed:
+        yield timed, [n for n in axes if n in TIMED], _cells
+    if alone:
+        yield alone, [], _evaluated
 
 
 def _broadcasts(number: str) -> bool:
@@ -99,38 +115,53 @@ def _broadcasts(number: str) -> bool:
 
 
 def _choices(
-    plan: Plan, axes: Mapping[str, Sequence[Any]], outer: Sequence[str]
-) -> list[tuple[list[int], Plan | None]]:
-    """Each combination of the outer axes: its rows of the table, and the plan; None where its rules
-    forbid it."""
-    names, found = list(axes), []
-    rows = list(itertools.product(*(range(len(axes[n])) for n in names)))
-    by: dict[tuple[int, ...], list[int]] = {}
-    for i, row in enumerate(rows):
-        by.setdefault(tuple(row[names.index(n)] for n in outer), []).append(i)
-    for choice, where in by.items():
+    plan: Plan, axes: Mapping[str, Sequence[Any]], inner: Sequence[str]
+) -> Iterator[tuple[tuple[Any, ...], Plan | None]]:
+    """Each combination of the axes that do not broadcast: where its cells are, and the plan; None
+    where its rules forbid it."""
+    every = slice(None)
+    places: list[Sequence[Any]] = [[every] if n in inner else range(len(axes[n])) for n in axes]
+    for at in itertools.product(*places):
         document = plan.document()
-        changed: Plan | None = plan
-        for name, i in zip(outer, choice, strict=True):
-            part, _, field = name.partition(".")
-            if field not in document.get(part, {}) and name != "model":
-                raise PlanError([Issue(name, f"is no field of a plan; {_near(document, name)}")])
-            if field:
-                document[part][field] = axes[name][i]
-            else:
-                document[name] = axes[name][i]
-        if outer:
-            try:
-                changed = Plan.of(document)
-            except PlanError:
-                changed = None
-        found.append((where, changed))
-    return found
+        for (name, values), i in zip(axes.items(), at, strict=True):
+            if i != every:
+                put(document, name, values[i])
+        try:
+            yield at, Plan.of(document) if len(inner) < len(axes) else plan
+        except PlanError:
+            yield at, None
 
 
-def _near(document: Mapping[str, Any], name: str) -> str:
-    every = [f"{part}.{f}" for part, of in document.items() if isinstance(of, dict) for f in of]
-    return did_you_mean(name, every)
+def _refuse_unknown(axes: Mapping[str, Sequence[Any]]) -> None:
+    """Raises PlanError for an axis that is no field of a plan, or that has no list of values."""
+    known, issues = field_paths(), []
+    for name, values in axes.items():
+        if name not in known:
+            issues.append(Issue(name, f"is no field of a plan; {did_you_mean(name, known)}"))
+        elif isinstance(values, str) or not hasattr(values, "__len__"):
+            issues.append(Issue(name, f"wants a list of values, not {shown(values)}"))
+    if issues:
+        raise PlanError(issues)
+
+
+def _columns(axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
+    """Each axis as a column of the table, in the order of `itertools.product`."""
+    import numpy as np
+    import pandas as pd
+
+    before, rows = 1, math.prod(map(len, axes.values()))
+    for name, values in axes.items():
+        after = rows // max(1, before * len(values))
+        at = np.tile(np.repeat(np.arange(len(values)), after), before)
+        yield name, pd.Series(list(values)).take(at).reset_index(drop=True)
+        before *= len(values)
+
+
+def _evaluated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+    """Numbers of one plan, where its Report has them."""
+    document = evaluate(plan).to_dict()
+    cells = {number: _at(document, number) for number in numbers}
+    return {number: cell for number, cell in cells.items() if cell is not None}
 
 
 def _refusal(plan: Plan, number: str) -> str:
@@ -175,31 +206,65 @@ class Swept:
         return Swept(value, inner) if inner else value
 
 
-def _cells(
-    plan: Plan, axes: Mapping[str, Sequence[int]], numbers: Sequence[str]
-) -> dict[str, list[float]]:
-    """One structure, its numeric axes broadcast: each number, flat."""
+def _data_parallel(sizes: Mapping[str, Any]) -> Any:
+    return sizes["GPUS"] // (sizes["TP"] * sizes["PP"] * sizes["CP"])
+
+
+def _permitted(plan: Plan, path: str, values: Sequence[Any]) -> list[bool]:
+    """Whether a field may have each of these values, but for what SIZE_RULES say, which are asked
+    of all axes together. Every other rule allows a numeric field from some value on, or up to one,
+    so that of a long axis the ends speak for all; an engine beside the trainer divides the GPUs."""
+    low, high = limits_of(path)
+    whole = [isinstance(v, Integral) and not isinstance(v, bool) for v in values]
+    may = [w and low <= v <= high for v, w in zip(values, whole, strict=True)]
+    within = [v for v, m in zip(values, may, strict=True) if m]
+    ends = {min(within), max(within)} if within else set()
+    if plan.together.kind == "none" and all(_else_permitted(plan, path, v) for v in ends):
+        return may
+    return [m and _else_permitted(plan, path, v) for v, m in zip(values, may, strict=True)]
+
+
+def _else_permitted(plan: Plan, path: str, value: Any) -> bool:
+    """Whether a field may have a value, but for what SIZE_RULES say."""
+    document = plan.document()
+    put(document, path, int(value))
+    try:
+        Plan.of(document)
+    except PlanError as e:
+        sizes = plan.sizes() | {BROADCAST[path]: int(value)}
+        sizes["DP"] = _data_parallel(sizes)
+        said = [rule.issue(sizes) for rule in SIZE_RULES if not rule.holds(sizes)]
+        return all(issue in said for issue in e.issues)
+    return True
+
+
+def _cells(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+    """One structure, its numeric axes broadcast: each number, shaped like the axes."""
     import numpy as np
 
-    full = tuple(len(v) for v in axes.values())
     if not_planned(plan):
-        return {}
+        return dict.fromkeys(numbers, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is allowed
+        return _broadcast(plan, axes, numbers)
+
+
+def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+    import numpy as np
+
     sizes: dict[str, Number] = plan.sizes()
     arrays = {}
+    allowed: Any = True
     for i, (name, values) in enumerate(axes.items()):
         along = [1] * len(axes)
         along[i] = len(values)
-        arrays[name] = np.asarray(values, dtype=np.int64).reshape(along)
+        may = _permitted(plan, name, values)
+        whole = [value if m else 1 for value, m in zip(values, may, strict=True)]
+        arrays[name] = np.asarray(whole, dtype=np.int64).reshape(along)
         sizes[BROADCAST[name]] = arrays[name]
-    sizes["DP"] = sizes["GPUS"] // (sizes["TP"] * sizes["PP"] * sizes["CP"])
-    allowed: Any = True
+        allowed = allowed & np.asarray(may, dtype=bool).reshape(along)
+    sizes["DP"] = _data_parallel(sizes)
     for rule in SIZE_RULES:
         allowed = allowed & np.asarray(rule.holds(sizes))
-    model = plan.architecture
-    if model.image:
-        allowed = allowed & np.asarray(sizes["S"] == model.image.tokens)
-    elif model.learned_positions:
-        allowed = allowed & np.asarray(sizes["S"] <= model.max_positions)
     complete(sizes, plan)
     amounts, steps = Amounts(sizes), steps_of(plan)
     swept: Any = plan
@@ -219,7 +284,4 @@ def _cells(
         for key in word:
             value = value[int(key) if key.isdigit() else key]
         found[number] = np.nan if value is None else value
-    return {
-        n: np.broadcast_to(np.where(allowed, v, np.nan), full).ravel().tolist()
-        for n, v in found.items()
-    }
+    return {n: np.where(allowed, v, np.nan) for n, v in found.items()}

@@ -131,6 +131,11 @@ def token_bytes(x: Any) -> Read:
     """Bytes that one layer keeps of a token."""
     server = x.server
     amounts, dtype = server.amounts(1, 1), KV_DTYPES[server.plan.serve.kv_dtype]
+    if server.plan.value_dtype != server.plan.serve.kv_dtype:
+        other = KV_DTYPES[server.plan.value_dtype]
+        keys = x.known(f"bits of a key, {dtype.label}", dtype.bits, source="the dtype")
+        values = x.known(f"bits of a value, {other.label}", other.bits, source="the dtype")
+        return x.shape((*server.cache[1:],), amounts) * (keys + values) / 8
     bits = x.known(f"bits of {dtype.label}", dtype.bits, source="the dtype")
     first, *rest = server.cache
     if isinstance(first, int):
@@ -416,7 +421,7 @@ def profiled_images(x: Any) -> Read:
         return x.said(prompts * s.images, meaning)
     each = x.known("tokens of an image", tower.image.prompted, "tokens", source="config.json")
     budget = floor(largest(s.max_batched_tokens, each) / each)
-    return x.said(largest(1, least(budget, s.concurrency * s.images)), meaning, [PROFILED])
+    return x.said(largest(1, least(budget, x.serve.sequence_limit * s.images)), meaning, [PROFILED])
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -445,7 +450,8 @@ def kv_rows(server: Server) -> list[LedgerRow]:
         return []
     x, (first, *rest) = server.numbers.serve, server.cache
     shape = server.amounts(1, 1).text((first, STAGE_LAYERS, *rest))
-    dtype = KV_DTYPES[server.plan.serve.kv_dtype].label
+    both = (server.plan.serve.kv_dtype, server.plan.value_dtype)
+    dtype = " and ".join(dict.fromkeys(KV_DTYPES[word].label for word in both))
 
     def row(name: str, tokens: int, n: int, why: str) -> LedgerRow:
         return LedgerRow(

@@ -62,6 +62,16 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
         )
     if plan.architecture.recurrence:
         notes.append(_of_states(server, served))
+    if s.gpu_layers or s.cpu_moe_layers:
+        there, dram = served.offloaded_bytes, plan.node.dram_bytes
+        said = (
+            f"Serving: {bytes_text(there)} of weights lie in the host's memory, where the CPU "
+            f"reads {bytes_text(int(plan.node.dram_bandwidth))} a second at most (cluster.node: "
+            f"{plan.node.label}); what it computes meanwhile is not counted."
+        )
+        if there > dram:
+            said += f" They do not fit: it has {bytes_text(dram)}."
+        notes.append(said)
     if s.offload_kv != "none":
         notes.append(
             "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memcore.hardware import constants, topology
+from memcore.hardware.kernels import NOTHING, ONE, ONE_SHOT, routing
 from memcore.quantity.formula import (
     Formula,
     at_least_zero,
@@ -28,25 +29,35 @@ from memcore.serving.server import Server, one_forward
 from memcore.serving.time import (
     ATTENTION,
     ATTENTION_OF,
+    CPU,
     DRAFT,
+    EXCHANGE,
     HEAD,
     HOST,
     LAUNCH,
     LAYERS,
     LINK,
+    OFFLOADED,
+    OFFLOADED_FROM,
     SCAN,
     SPLIT_ROWS,
     STATE_READ,
+    STEPS,
     TOWER,
     Part,
+    Rates,
+    attention_share,
+    exchange,
+    exchanged,
     in_window,
     launches,
+    product_share,
+    rates_of,
+    routed_layers,
     seconds,
     seen_share,
-    speed_of,
     traffic,
     transfer_rate,
-    widening,
 )
 from memcore.serving.towers import (
     fullest,
@@ -56,8 +67,7 @@ from memcore.tape.dims import HEADS, TP
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Links
-from memcore.timing.roofline import ATTENTION as ATTENDS
-from memcore.timing.roofline import PRODUCT, product_flops
+from memcore.timing.roofline import product_flops
 from memcore.training.memory import listed
 from memcore.training.numbers_of_time import (
     DECLARED,
@@ -71,7 +81,6 @@ from memcore.training.numbers_of_time import (
     flops,
     network,
     place,
-    reached,
     ring,
     sides,
     whole_fast,
@@ -197,7 +206,7 @@ def _parts(book: Book, which: str) -> list[Part]:
     return found
 
 
-@rule("serve.prefill|decode|tower.*", f"serve.prefill|decode|tower.*.{FIELDS}")
+@rule("serve.prefill|decode|joined|tower.*", f"serve.prefill|decode|joined|tower.*.{FIELDS}")
 def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explanation:
     part, base = _parts(book, which)[int(i)], f"serve.{which}.{i}"
     o = part.time
@@ -214,30 +223,46 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         if part.kind == SCAN:
             moved = moved + _states_moved(book, part)
         return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
+    rates = rates_of(_server(book))
     if field == "compute_seconds":
-        dtype = book.plan.weights
-        kernel = ATTENDS if attends else part.execution.work.kernel if part.execution else PRODUCT
-        rate = reached(book, dtype.product or dtype.compute, kernel, serving=True)
-        formula = book.at(f"{base}.flops", "FLOPs") / rate
+        formula = book.at(f"{base}.flops", "FLOPs") / _rate(book, rates, part)
         if o.compute_seconds and not attends and part.batch * part.tokens >= SPLIT_ROWS:
             formula = formula / known("share of the GPU that is filled", _filled(book, part),
                                       source=TILES)  # fmt: skip
         return about(f"Arithmetic of {o.name}", "seconds", formula, "If only compute limited it.")
     if field == "hbm_seconds":
-        rate = book.at("hardware.memory_bandwidth") * constant(constants.DECODE_BANDWIDTH)
-        share = widening(_server(book))
-        if attends or not part.weights:
-            formula = book.at(f"{base}.hbm_bytes", "HBM traffic") / rate
+        peak, kernels = book.at("hardware.memory_bandwidth"), rates.kernels
+        read = peak * constant(kernels.bandwidth)
+        if attends:
+            formula = book.at(f"{base}.hbm_bytes", "HBM traffic") / (peak * constant(kernels.cache))
         else:
-            read = _weights_read(book, part) / constant(share)
-            formula = (read + _others(book, part)) / rate
+            assert part.execution
+            if part.execution.work.flops:
+                share = rates.widened(part.bits)
+                weights = _weights_read(book, part)
+                if share is not ONE:
+                    weights = weights / constant(share)
+                formula = (weights + _others(book, part)) / read
+            else:
+                every = _weights_read(book, part) + _others(book, part)
+                formula = every / (read if kernels.small is ONE else read * constant(kernels.small))
             if part.kind == SCAN:
-                formula = formula + _states_moved(book, part) / rate
+                formula = formula + _states_moved(book, part) / read
         return about(f"HBM traffic of {o.name}", "seconds", formula, "If only HBM limited it.")
     if field in PLACE:
         return place(book, o.name, base, field)
     longer = largest(*sides(book, base).values())
     return about(o.name, "seconds", longer, "In one step.", [ROOFLINE])
+
+
+def _rate(book: Book, rates: Rates, part: Part) -> Formula:
+    """FLOP/s of an operation's arithmetic."""
+    if part.kind == ATTENTION or (part.execution and part.execution.work.attention):
+        share, dtype = attention_share(rates.kernels, rates.gpu), rates.compute
+    else:
+        dtype = rates.dtype(part.bits)
+        share = product_share(rates.kernels, rates.gpu, dtype)
+    return book.at(f"hardware.peak_flops.{dtype}") * constant(share)
 
 
 def _amounts(book: Book, part: Part) -> Amounts:
@@ -253,8 +278,8 @@ def _work(book: Book, part: Part) -> Formula:
 
 def _filled(book: Book, part: Part) -> float:
     assert part.execution
-    speed = speed_of(_server(book))
-    work, padded = product_flops(part.execution.work, _amounts(book, part), speed.sms)
+    sms = book.plan.accelerator.sms
+    work, padded = product_flops(part.execution.work, _amounts(book, part), sms)
     return work / padded
 
 
@@ -265,7 +290,7 @@ def _weights_read(book: Book, part: Part) -> Formula:
 
 def _others(book: Book, part: Part) -> Formula:
     assert part.execution
-    _, others = traffic(_server(book), part.execution, _amounts(book, part))
+    _, others, _ = traffic(_server(book), part.execution, _amounts(book, part))
     return known("activations", others * part.execution.runs, "bytes", source=TOUCHED)
 
 
@@ -322,18 +347,43 @@ def _read(book: Book, part: Part) -> Formula:
     return read
 
 
+BESIDE = (LINK, EXCHANGE, HOST, LAUNCH, DRAFT, STEPS, CPU)  # what is no operation of the GPU's own
+
+
 def _rest(book: Book, part: Part, which: str) -> Formula:
     """Seconds of what is not an operation on the GPU."""
     plan, o = book.plan, part.time
     if part.kind == LINK:
         return _reductions(book, part)
+    if part.kind == CPU:
+        few = part.tokens < OFFLOADED_FROM
+        read = known("weights and cache on the host", part.weights, "bytes", source=OFFLOADED)
+        if not few:
+            pcie = book.at("hardware.pcie_bandwidth") * constant(constants.LINK_EFFICIENCY)
+            return read / pcie
+        theirs = known("what the GPU would take for them", part.context, "seconds",
+                       source=ROOFLINE, certainty="assumed")  # fmt: skip
+        dram = book.at("hardware.dram_bandwidth") * constant(constants.HOST_READ)
+        return at_least_zero(read / dram - theirs)
+    if part.kind == EXCHANGE:
+        server = _server(book)
+        _, one = exchange(server, part.tokens)
+        note = f"{exchanged(server, part.tokens):,.0f} bytes of each rank over {o.bound_by}"
+        both = known("both ways of a layer", one, "seconds", source="an all-to-all", note=note,
+                     certainty="assumed")  # fmt: skip
+        return both * known("layers with experts", o.runs // 2, source="config.json")
     if part.kind == DRAFT:
         times = _plan(book, "draft_tokens")
         one = o.seconds / plan.serve.draft_tokens
         source = f"a step of {plan.serve.draft_model} with the same sequences"
         return times * known("a step of the draft's model", one, "seconds", source=source,
                              certainty="assumed")  # fmt: skip
-    of_layers = [p for p in _parts(book, which) if p.kind not in (LINK, HOST, LAUNCH, DRAFT)]
+    server = _server(book)
+    if part.kind == STEPS:
+        engine = server.engine
+        each = constant(engine.sequence) * known("sequences", part.batch, source="serve.running")
+        return each if engine.step is NOTHING else constant(engine.step) + each
+    of_layers = [p for p in _parts(book, which) if p.kind not in BESIDE]
     busy = known("the rest of the step", seconds(of_layers), "seconds", source=ROOFLINE,
                  certainty="assumed")  # fmt: skip
     if part.kind == HOST:
@@ -341,11 +391,15 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
         source = "as many as serve.offload_weights says, or the keys and values of all"
         moved = known("bytes", part.weights, "bytes", source=source) / rate
         return at_least_zero(moved - busy) if part.behind else moved
-    runtime = RUNTIMES[plan.serve.runtime]
-    if not runtime.launches:
-        tower = _server(book).tower
+    if not RUNTIMES[plan.runtime].launches:
+        tower = server.tower
         n = tower.layers if which == "tower" and tower else plan.architecture.layers
-        return constant(runtime.layer) * known("layers", n, source="config.json")
+        idle = constant(server.kernels.layer) * known("layers", n, source="config.json")
+        more, routed = routing(server.kernels, plan.accelerator), routed_layers(of_layers)
+        if more is not NOTHING and routed:
+            idle = idle + constant(more) * known("layers with experts", routed,
+                                                 source="config.json")  # fmt: skip
+        return idle
     kernels = launches(_server(book), of_layers)
     started = known("kernels", kernels, source="operations of the layers and the head") * constant(
         constants.HOST_LAUNCH
@@ -373,8 +427,12 @@ def _reductions(book: Book, part: Part) -> Formula:
     if over.domains > 1 or not over.direct:
         return named * ring_of
     others = known("other ranks", over.ranks - 1, source="ranks of a replica: serve.tp")
-    shot = constant(constants.ONE_SHOT) + moved * others / fast(book, over.inside, 1)
-    return named * smallest(ring_of, shot)
+    kernels, rate = _server(book).kernels, fast(book, over.inside, 1)
+    if kernels.hop is None:
+        return named * smallest(ring_of, constant(ONE_SHOT) + moved * others / rate)
+    ranks = known("ranks of a replica", over.ranks, source="serve.tp")
+    wait = constant(kernels.hop) + constant(kernels.rank) * others
+    return named * smallest(ring_of, wait + both * moved * others / ranks / rate)
 
 
 def _sum(book: Book, which: str) -> Formula:
@@ -384,9 +442,16 @@ def _sum(book: Book, which: str) -> Formula:
     return total([book.at(f"serve.{which}.{i}.seconds") for i, _ in ordered])
 
 
-@rule("serve.prefill_step|decode_step")
+_STEPS = {
+    "prefill_step": "A step of the prompt",
+    "decode_step": "A step of all that run",
+    "joined_step": "A step of all that run, with prompts",
+}
+
+
+@rule("serve.prefill_step|decode_step|joined_step")
 def _step(book: Book, which: str) -> Explanation:
-    what = "A step of the prompt" if which == "prefill_step" else "A step of all that run"
+    what = _STEPS[which]
     return about(what, "seconds", _sum(book, which.removesuffix("_step")), "On one replica.")
 
 

@@ -21,10 +21,11 @@ from memcore.report import LedgerRow
 from memcore.serving.cache import NO_PAGES, SERVER
 from memcore.serving.server import Server, one_forward
 from memcore.serving.towers import FEATURES_STAY, features, fullest, runs_tower
-from memcore.serving.weights import ROTARY_SOURCE, held_weights, table_rows, weight_rows
+from memcore.serving.weights import ROTARY_SOURCE, held_weights, on_host, table_rows, weight_rows
 from memcore.tape.dims import VOCAB, Shape
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.units import GiB
+from memcore.words import engines
 from memcore.words.serving import PREFILLS
 from memcore.words.training import QUANTIZED
 
@@ -32,6 +33,10 @@ LOGITS: Shape = (VOCAB,)
 LOGITS_COPIES = 1.5  # in bf16, and copied to fp32
 FORWARD_SOURCE = (
     "peak of the transformers layer without saved tensors; an engine's own kernels differ"
+)
+PREFIX_CACHE = (
+    "vLLM's automatic prefix caching, SGLang's RadixAttention: blocks of tokens that were computed "
+    "before are found by what they hold; the cache is taken to be large enough to keep them"
 )
 REPLICA = "Of one replica."
 SCHEDULER = (
@@ -48,6 +53,16 @@ def fixed_rows(x: Any) -> tuple[list[LedgerRow], list[LedgerRow]]:
     amounts = one_forward(x.server)
     here = held_weights(x.server, amounts)
     return weight_rows(x.server, here, amounts), table_rows(x.server, here, amounts)
+
+
+@computed("serve.host_bytes")
+def host_bytes(x: Any) -> int:
+    """Weights that the CPU computes with in the host's memory."""
+    s = x.server.plan.serve
+    if not (s.gpu_layers or s.cpu_moe_layers):
+        return 0
+    amounts = one_forward(x.server)
+    return on_host(x.server, held_weights(x.server, amounts), amounts)
 
 
 @computed("serve.layer_bytes")
@@ -90,7 +105,18 @@ def weights_bytes(x: Any) -> Read:
 )
 def offloaded_bytes(x: Any) -> Read:
     gib = x.known("GiB", GiB, "bytes", source="the unit")
-    return least(floor(x.plan.serve.offload_weights * gib), x.serve.weights_bytes)
+    moved = floor(x.plan.serve.offload_weights * gib)
+    if n := x.server.numbers.serve.host_bytes:
+        said = "layers and experts that the CPU computes"
+        moved = moved + x.known(said, n, "bytes", source="serve.gpu_layers, serve.cpu_moe_layers")
+        meaning = "The CPU computes with them there (serve.gpu_layers, serve.cpu_moe_layers)."
+        return x.said(least(moved, x.serve.weights_bytes), meaning)
+    return least(moved, x.serve.weights_bytes)
+
+
+def _away(x: Any) -> Any:
+    """Whether some weights are not on the GPU."""
+    return True if x.server.numbers.serve.host_bytes else x.plan.serve.offload_weights > 0
 
 
 @quantity(
@@ -105,6 +131,18 @@ def table_bytes(x: Any) -> Read:
 
 
 @quantity(
+    "serve.loaded_bytes",
+    "Loaded",
+    "bytes",
+    "On each GPU before any request: what an engine's log prints after loading the model.",
+)
+def loaded_bytes(x: Any) -> Read:
+    both = x.serve.weights_bytes + x.serve.table_bytes
+    away = _away(x)
+    return where(away, both - x.serve.offloaded_bytes, both)
+
+
+@quantity(
     "serve.feature_bytes", "Results of the tower", "bytes", "They stay while the layers run.",
     [FEATURES_STAY],
 )  # fmt: skip
@@ -112,6 +150,23 @@ def feature_bytes(x: Any) -> Read:
     if not runs_tower(x.server):
         return x.said(0, "Nothing runs before the layers.", [SERVER])
     return x.width(x.server.compute) * x.shape(features(x.server), one_forward(x.server))
+
+
+@quantity(
+    "serve.sequence_limit",
+    "Sequences that the engine schedules",
+    "sequences",
+    "At once at most: what it sizes activations and graphs for.",
+)
+def sequence_limit(x: Any) -> Read:
+    asked, served, n = x.plan.serve.max_num_seqs, x.plan.serve.concurrency, 0
+    if n := x.server.plan.own_sequences:
+        label = engines.ENGINES[x.server.plan.engine].label
+        own = x.known(f"{label}'s own default", n, "sequences", source=engines.LIMIT_SOURCE)
+        served = largest(own, served)
+    return x.said(
+        where(asked > 0, asked, served), sources=[engines.LIMIT_SOURCE] if n else [SERVER]
+    )
 
 
 @quantity(
@@ -128,7 +183,10 @@ def activation_bytes(x: Any) -> Read:
         copies = x.constant(constants.SAMPLER_LOGITS)
     else:
         copies = x.known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
-    logits = x.width("fp32") * x.shape(LOGITS, one_forward(x.server)) * x.plan.serve.concurrency
+    rows = x.plan.serve.concurrency
+    if x.server.manager.pages:
+        rows = least(x.serve.sequence_limit, x.plan.serve.max_batched_tokens)
+    logits = x.width("fp32") * x.shape(LOGITS, one_forward(x.server)) * rows
     rest = largest(x.serve.layer_bytes, logits * copies)
     if not runs_tower(x.server):
         return floor(rest)
@@ -157,14 +215,30 @@ def overhead_bytes(x: Any) -> Read:
     "What memory_utilization does not count; it must fit into the rest of the GPU.",
 )
 def outside_bytes(x: Any) -> Read:
-    if not x.server.manager.pages:
+    if not x.server.manager.pages or x.server.plan.share == engines.ALL:
         return x.said(0, sources=[SERVER])
-    return floor(x.constant(constants.CUDA_CONTEXT) + x.constant(constants.CUDA_GRAPHS))
+    found = x.constant(constants.CUDA_CONTEXT) + x.constant(constants.CUDA_GRAPHS)
+    if x.server.plan.share == engines.POOL:
+        found = found + x.serve.activation_bytes + x.serve.overhead_bytes
+    return floor(found)
 
 
-@quantity("serve.budget_bytes", "Budget", "bytes", "What the server may use of one GPU.")
+@quantity("serve.budget_bytes", "Budget", "bytes")
 def budget_bytes(x: Any) -> Read:
-    return floor(x.hardware.usable_bytes * x.plan.serve.memory_utilization)
+    """What the server may use of one GPU, as its engine reads memory_utilization."""
+    share, asked = x.server.plan.share, x.plan.serve.memory_utilization
+    meaning, sources = "What the server may use of one GPU.", [engines.SHARE_SOURCE[share]]
+    usable = x.hardware.usable_bytes
+    if share == engines.DEVICE:
+        return x.said(floor(usable * asked), meaning)
+    if share == engines.ALL:
+        return x.said(floor(usable * x.known("all of it", 1, source=sources[0])), meaning, sources)
+    free = usable - x.constant(constants.CUDA_CONTEXT)
+    if share == engines.POOL:
+        return x.said(floor(free * asked), "Of one GPU, for weights and cache alone.", sources)
+    return x.said(
+        floor(free), f"{meaning} Its share is of what weights and a forward leave.", sources
+    )
 
 
 # --- what is left, and who fits ------------------------------------------------------------------
@@ -177,9 +251,13 @@ def kv_budget_bytes(x: Any) -> Read:
         room = floor(floor(x.hardware.dram_bytes * x.plan.serve.memory_utilization) / ranks)
         return x.said(room, "In the host's memory, of each GPU.", ())
     left = x.serve.budget_bytes - x.serve.weights_bytes - x.serve.table_bytes
-    left = left - x.serve.activation_bytes - x.serve.overhead_bytes
-    away = x.plan.serve.offload_weights > 0
-    return at_least_zero(where(away, left + x.serve.offloaded_bytes, left))
+    if x.server.plan.share != engines.POOL:
+        left = left - x.serve.activation_bytes - x.serve.overhead_bytes
+    away = _away(x)
+    left = where(away, left + x.serve.offloaded_bytes, left)
+    if x.server.plan.share == engines.LEFT:
+        left = floor(left * x.plan.serve.memory_utilization)
+    return at_least_zero(left)
 
 
 @quantity("serve.blocks", "Blocks", "", "Pages of the whole cache.")
@@ -230,6 +308,31 @@ def held(x: Any) -> Read:
     return least(x.plan.serve.concurrency, x.serve.max_concurrency)
 
 
+@quantity(
+    "serve.computed_tokens",
+    "Tokens of a prompt that are computed",
+    "tokens",
+    "The others are in the prefix cache.",
+    [PREFIX_CACHE],
+)
+def computed_tokens(x: Any) -> Read:
+    """Of equal turns, a tokens each and o generated, the k-th prompt has k a + (k - 1) o: on
+    average over all n (n + 1) / 2 a + (n - 1) / 2 o, which the plan gives; a is what is new."""
+    s, whole = x.server.plan.serve, x.plan.serve.prompt_len
+    if not (s.prefix_hits or s.turns > 1):
+        return x.said(whole, "All of it.", [SERVER])
+    new = whole
+    if s.turns > 1:
+        two = x.known("both ends of the conversation, on average", 2, source=PREFIX_CACHE)
+        one = x.known("turn that has no history", 1, source=PREFIX_CACHE)
+        turns = x.plan.serve.turns
+        said = x.plan.serve.output_len * (turns - one)
+        new = largest(1, floor((two * whole - said) / (turns + one)))
+    if s.prefix_hits:
+        new = largest(1, new - floor(new * x.plan.serve.prefix_hits))
+    return new
+
+
 @quantity("serve.step_sequences", "Sequences of one step", "sequences", sources=[SCHEDULER])
 def step_sequences(x: Any) -> Read:
     """That can generate at once in steps of max_batched_tokens, as memory alone would not say.
@@ -240,8 +343,9 @@ def step_sequences(x: Any) -> Read:
     each = x.known("token of a sequence in a step", 1, "tokens", source=SCHEDULER)
     each = where(s.draft_tokens > 0, each + s.draft_tokens, each)
     meaning = "Each takes a token of every step, and with a draft its guesses."
-    if PREFILLS[s.prefill].chunked and not x.server.plan.architecture.encoder_decoder:
-        each = each + s.prompt_len / (s.output_len / x.serve.tokens_per_step)
+    mixes = PREFILLS[s.prefill].chunked and s.arrivals != "closed"
+    if mixes and not x.server.plan.architecture.encoder_decoder:
+        each = each + x.serve.computed_tokens / (s.output_len / x.serve.tokens_per_step)
         meaning += " In the long run prompts take as many for each as a request has of them."
     return x.said(largest(1, floor(s.max_batched_tokens / each)), meaning)
 
@@ -250,11 +354,11 @@ def step_sequences(x: Any) -> Read:
     "serve.running",
     "Sequences that run at once",
     "sequences",
-    "Asked for, with room, and in one step. The speeds are of these.",
+    "Asked for, with room, in one step, and scheduled. The speeds are of these.",
 )
 def running(x: Any) -> Read:
     fit = least(x.plan.serve.concurrency, x.serve.max_concurrency)
-    return least(fit, x.serve.step_sequences)
+    return least(fit, x.serve.step_sequences, x.serve.sequence_limit)
 
 
 # --- what all of them take -----------------------------------------------------------------------

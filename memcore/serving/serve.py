@@ -93,7 +93,15 @@ def of_fewer(plan: Plan, served: Serve) -> str:
     said = f"Serving: speeds are of {served.running:,} sequences that generate at once, not of "
     said += f"{s.concurrency:,}; the others wait. "
     if served.running == served.max_concurrency:
-        return f"{said}The KV cache has room for no more."
+        said += "The KV cache has room for no more."
+        if served.sequence_limit > s.concurrency and not s.max_num_seqs:
+            said += (
+                f" The engine makes room for {served.sequence_limit:,} sequences in one step; with "
+                f"serve.max_num_seqs at {s.concurrency:,} more is left for the cache."
+            )
+        return said
+    if served.running == served.sequence_limit:
+        return f"{said}The engine schedules no more at once (serve.max_num_seqs)."
     said += f"A step has {s.max_batched_tokens:,} tokens (serve.max_batched_tokens), "
     if PREFILLS[s.prefill].chunked:
         return f"{said}and in the long run prompts take their share of them."

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from memcore.hardware.kernels import Kernels
 from memcore.kept import kept
 from memcore.layers.recurrent import CONVOLUTION, STATE
 from memcore.models import catalog
@@ -35,9 +36,19 @@ from memcore.tape.ledger import Amounts
 from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
 from memcore.timing.roofline import Execution, executions
-from memcore.words.serving import KV_CACHES, RUNTIMES, CacheManager
+from memcore.words.engines import ENGINES, Engine
+from memcore.words.serving import (
+    DRAFT_HEADS,
+    EAGLE,
+    KV_CACHES,
+    MULTI_TOKEN,
+    NO_DRAFT,
+    RUNTIMES,
+    CacheManager,
+)
 from memcore.words.stored import KV_DTYPES, WeightDtype
 
+EAGLE_VOCABULARY = 32_000  # draft_vocab_size of the published EAGLE-3 heads
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 STAGE_LAYERS = Dim("STAGE_LAYERS", "layers on the fullest pipeline stage")
 KNOWN = 16  # forwards of different sizes: evaluating a plan has five
@@ -99,27 +110,37 @@ class Server:
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
-        s, model = plan.serve, replace(plan.architecture, tower=None)
+        model = replace(plan.architecture, tower=None)
         compute = plan.weights.compute
-        fused = "hf" if RUNTIMES[s.runtime].launches else "compile"
+        fused = "hf" if RUNTIMES[plan.runtime].launches else "compile"
         kinds, stack = layers_of(model)
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         per_stage = -(-model.layers // plan.serving_pp)
         timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)
         draft = None
-        if s.draft_tokens and s.draft_model != "none":
+        if plan.drafts:
             draft = cls.of(_drafting(plan))
         bits = _read_bits(model, plan.weights, blocks, stack)
-        tower = Tower.of(plan.architecture, compute, fused, KV_CACHES[s.kv_cache].pages)
+        tower = Tower.of(plan.architecture, compute, fused, KV_CACHES[plan.cache_manager].pages)
         return cls(
             plan, blocks.embed, stack, layers, blocks.head, per_stage, timed.layers, bits, draft,
-            *_caching(model.kinds, model.layers, per_stage), tower,
+            *_cached(plan, model, per_stage), tower,
         )  # fmt: skip
 
     @property
+    def engine(self) -> Engine:
+        """What serves."""
+        return ENGINES[self.plan.engine]
+
+    @property
+    def kernels(self) -> Kernels:
+        """What its kernels reach on these GPUs."""
+        return self.engine.on(self.plan.accelerator)
+
+    @property
     def manager(self) -> CacheManager:
-        return KV_CACHES[self.plan.serve.kv_cache]
+        return KV_CACHES[self.plan.cache_manager]
 
     @property
     def compute(self) -> str:
@@ -157,6 +178,12 @@ class Server:
         return layers + self.every.attends + self.every.recurrent
 
     @property
+    def expert_replicas(self) -> int:
+        """Replicas whose tokens the same experts compute: where more ranks share the experts out
+        than share a layer, attention is data parallel (DEP)."""
+        return max(1, self.plan.parallel.ep // self.plan.serving_tp)
+
+    @property
     def bounded(self) -> bool:
         """Whether some layers keep no more of a sequence however long it is."""
         return bool(self.caches.windowed or self.caches.recurrent)
@@ -180,7 +207,9 @@ class Server:
 
     @property
     def kv_bits(self) -> float:
-        return KV_DTYPES[self.plan.serve.kv_dtype].bits
+        """Of a cached value: of keys and of values half each."""
+        keys, values = KV_DTYPES[self.plan.serve.kv_dtype], KV_DTYPES[self.plan.value_dtype]
+        return (keys.bits + values.bits) / 2
 
     @property
     def kv_per_token(self) -> int:
@@ -226,6 +255,7 @@ class Server:
         sizes |= {"B": batch, "S": tokens, "CP": 1, "STAGE_LAYERS": self.caches.attends}
         sizes |= {"TP": self.plan.serving_tp, "PP": self.plan.serving_pp}
         sizes["IMAGES"] = images
+        sizes["ETP"] = max(1, self.plan.serving_tp // self.plan.parallel.ep)
         if self.plan.architecture.encoder_decoder:
             sizes |= {"S": self.plan.serve.prompt_len, "TARGET": tokens}
         if "KERNEL" in sizes:
@@ -234,7 +264,9 @@ class Server:
         if self.manager.pages:
             sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         derive(sizes)
-        sizes["CHOSEN"] = chosen(sizes["EXPERTS"], sizes["TOP_K"], batch * tokens)
+        spread = self.expert_replicas
+        chose = chosen(sizes["EXPERTS"], sizes["TOP_K"], batch * tokens * spread)
+        sizes["CHOSEN"] = ceil_div(chose, spread)
         return Amounts(sizes)
 
     @property
@@ -275,6 +307,17 @@ def _scans(e: Execution) -> bool:
     return Part.SCAN in e.work.parts
 
 
+def _cached(plan: Plan, model: Model, per_stage: int) -> tuple[Caching, Caching]:
+    """Of all layers, and of those of one GPU: layers on the host keep their cache there."""
+    every, caches = _caching(model.kinds, model.layers, per_stage)
+    if plan.host_layers:
+        kinds = model.kinds[plan.host_layers :]
+        caches = _caching(kinds, model.layers - plan.host_layers, per_stage)[1]
+        if not kinds:
+            caches = Caching(model.layers - plan.host_layers, 0, 0)
+    return every, caches
+
+
 @kept
 def _caching(kinds: tuple[str, ...], layers: int, per_stage: int) -> tuple[Caching, Caching]:
     """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
@@ -295,16 +338,44 @@ def chosen(experts: int, top_k: int, tokens: int) -> int:
 
 
 def _drafting(plan: Plan) -> Plan:
-    """The plan of a draft's model: the same GPUs, dtypes and cache, without a draft of its own."""
-    document = plan.document()
-    name = plan.serve.draft_model
-    attention = FAMILIES[catalog.model(name).family].attentions[-1]
-    document["model"] = name
-    document["serve"] |= {"draft_tokens": 0, "draft_model": "none", "offload_weights": 0.0}
-    document["serve"] |= {"tp": plan.serving_tp, "pp": 1}
+    """The plan of a draft: the same GPUs, dtypes and cache, without a draft of its own."""
+    document, word, target = plan.document(), plan.serve.draft_model, plan.architecture
+    document["serve"] |= {"draft_tokens": 0, "draft_model": NO_DRAFT, "offload_weights": 0.0}
+    document["serve"] |= {"tp": plan.serving_tp, "pp": 1, "gpu_layers": 0, "cpu_moe_layers": 0}
     document["parallel"] = {}
-    document["train"] = {"attention": attention, "seq_len": 1}
-    return Plan.of(document)
+    if word == EAGLE:
+        document["model"] = eagle_config(target)
+        document["serve"]["weight_dtype"] = plan.weights.compute
+    elif word != MULTI_TOKEN:
+        document["model"] = word
+    family = "llama" if word == EAGLE else target.family
+    if word not in DRAFT_HEADS:
+        family = catalog.model(word).family
+    document["train"] = {"attention": FAMILIES[family].attentions[-1], "seq_len": 1}
+    found = Plan.of(document)
+    if word == EAGLE:
+        return found.of_model(replace(found.architecture, label="EAGLE-3 head"))
+    if word == MULTI_TOKEN:
+        label, kinds = f"multi-token prediction of {target.label}", target.kinds[-1:]
+        return found.of_model(replace(target, layers=1, kinds=kinds, tower=None, label=label))
+    return found
+
+
+def eagle_config(target: Model) -> dict[str, object]:
+    """The config.json of an EAGLE-3 head for a model: a layer of Llama's kind of the model's own
+    sizes (SpecForge's and EAGLE's published heads)."""
+    return {
+        "model_type": "llama",
+        "hidden_size": target.hidden_size,
+        "intermediate_size": target.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": target.heads,
+        "num_key_value_heads": target.kv_heads,
+        "head_dim": target.head_dim,
+        "vocab_size": EAGLE_VOCABULARY,
+        "max_position_embeddings": target.max_positions,
+        "tie_word_embeddings": False,
+    }
 
 
 @kept

@@ -95,6 +95,7 @@ def types(
     return {(what == EXPERTS and dtype.experts) or dtype.matrices: sum(1 for _ in layers)}
 
 
+@kept
 def _by_name(
     dtype: WeightDtype, model: Model, p: Storage, layers: tuple[int, ...], row: int
 ) -> dict[str, int]:

@@ -1,39 +1,61 @@
 """Serving time: one forward of a server, operation by operation, and what a request feels of it.
 
 Decoding reads every weight once for each step, so that bandwidth decides, and after it what lies
-between kernels: constants.DECODE_*. They were read off the runs that served.toml marks.
+between kernels: each engine has its own (memcore/hardware/kernels.py, memcore/words/engines.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from memcore.hardware import constants
-from memcore.quantity.reading import Read, Values, ceil, computed, largest, quantity, where
+from memcore.hardware.accelerator import Accelerator
+from memcore.hardware.constants import Constant
+from memcore.hardware.kernels import NOTHING, ONE, ONE_SHOT, Kernels, by_architecture, routing
+from memcore.quantity.interval import interval
+from memcore.quantity.reading import (
+    Read,
+    Values,
+    at_least_zero,
+    ceil,
+    computed,
+    largest,
+    quantity,
+    where,
+)
 from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
 from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
-from memcore.tape.dims import HEADS, TP
+from memcore.tape.dims import CHOSEN, EXPERTS, HEADS, TP
 from memcore.tape.ledger import Amounts
 from memcore.timing.communication import Links
 from memcore.timing.host import each_start
-from memcore.timing.roofline import Execution, Speed, product_flops
+from memcore.timing.roofline import ROUTED_ROWS, Execution, product_flops
 from memcore.units import GiB
+from memcore.words.engines import QUEUE
 from memcore.words.serving import PREFILLS, RUNTIMES
-from memcore.words.stored import STORED_BITS
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
     from memcore.serving.server import Server
 
 SPLIT_ROWS = 256  # products of fewer rows split their sums over the GPU; others come in whole tiles
+CPU = "cpu"  # a kind of part: what the CPU computes
+OFFLOADED_FROM = 32  # tokens from which llama.cpp copies weights to the GPU instead
+OFFLOADED = (
+    "llama.cpp computes with weights in the host's memory on the CPU, and of 32 tokens and more "
+    "copies them to the GPU for it (ggml-cuda.cu, ggml_backend_cuda_device_offload_op)"
+)
 CACHE_READ = "attention over the cache"
 ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
-LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER = (
+LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER, STEPS, EXCHANGE = (
     *("layers", "attention", "scan", "head", "link", "launch", "host", "draft", "tower"),
+    "scheduler",
+    "exchange",
 )
 LEVIATHAN = "Leviathan et al., Fast inference from transformers via speculative decoding, eq. 1"
 STATE_READ = "each step reads and writes every state of each sequence once"
@@ -48,6 +70,7 @@ class Part:
     batch, tokens, context    sequences, new tokens of each, tokens that each sees
     weights    bytes of them that it reads
     states     bytes of its sequences' states, once
+    bits       of the values of these weights
     behind     of a copy: the rest of the step hides it
     """
 
@@ -60,6 +83,7 @@ class Part:
     weights: float = 0.0
     states: float = 0.0
     behind: bool = False
+    bits: float = 0.0
 
 
 def forward(
@@ -78,7 +102,7 @@ def parts(server: Server, batch: int, tokens: int, context: float, logits: int) 
     found = of_layers(server, batch, tokens)
     found += mixing(server, batch, tokens, context)
     found += of_head(server, logits)
-    return found + between(server, found, batch * tokens)
+    return found + between(server, found, batch * tokens, batch)
 
 
 def mixed(server: Server, running: int, context: float, chunk: int, start: float) -> list[Part]:
@@ -87,69 +111,129 @@ def mixed(server: Server, running: int, context: float, chunk: int, start: float
     found += mixing(server, running, 1, context)
     found += mixing(server, 1, chunk, start + chunk / 2)
     found += of_head(server, running + 1)
-    return found + between(server, found, running + chunk)
+    return found + between(server, found, running + chunk, running + 1)
 
 
-def speed_of(server: Server) -> Speed:
-    dtype = server.plan.weights
-    return Speed.of(server.plan.accelerator, dtype.product or dtype.compute)
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What all operations of a forward have in common.
+
+    read, cache, small   B/s of products, of attention over the cache, of elementwise kernels
+    attention            FLOP/s
+    """
+
+    kernels: Kernels
+    gpu: Accelerator
+    compute: str
+    product: str
+    read: float
+    cache: float
+    small: float
+    attention: float
+
+    by_bits: dict[float, tuple[float, float]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, server: Server) -> Rates:
+        gpu, dtype, k = server.plan.accelerator, server.plan.weights, server.kernels
+        read = gpu.memory_bandwidth * k.bandwidth.middle
+        return cls(
+            k, gpu, dtype.compute, dtype.product, read,
+            gpu.memory_bandwidth * k.cache.middle, read * k.small.middle,
+            gpu.peak_flops(dtype.compute) * attention_share(k, gpu).middle,
+        )  # fmt: skip
+
+    def dtype(self, bits: float) -> str:
+        """In which a product is done whose weights have so many bits."""
+        if bits >= WIDE:
+            return self.compute
+        native = self.product or (FP4_BESIDE if bits < NARROW and FP4 in self.gpu.flops else "")
+        return native if native in self.gpu.flops else self.compute
+
+    def products(self, bits: float) -> tuple[float, float]:
+        """FLOP/s of such products, and B/s at which their weights come."""
+        found = self.by_bits.get(bits)
+        if found is None:
+            dtype = self.dtype(bits)
+            share = product_share(self.kernels, self.gpu, dtype).middle
+            rate = self.gpu.peak_flops(dtype) * share
+            found = self.by_bits[bits] = rate, self.read * self.widened(bits).middle
+        return found
+
+    def widened(self, bits: float) -> Constant:
+        """The share of `read` at which weights of so many bits come."""
+        if bits >= WIDE or self.dtype(bits) != self.compute:
+            return ONE
+        return self.kernels.eight if bits >= NARROW else self.kernels.four
 
 
-def bandwidth(plan: Plan) -> float:
-    """B/s that a kernel which only reads reaches."""
-    return plan.accelerator.memory_bandwidth * constants.DECODE_BANDWIDTH.middle
+@computed("serve.rates")
+def rates_read(x: Any) -> Rates:
+    return Rates.of(x.server)
 
 
-def widening(server: Server) -> constants.Constant:
-    """The share of that which a product reaches whose weights are widened first."""
-    dtype = server.plan.weights
-    bits = STORED_BITS[dtype.matrices]
-    native = dtype.product and server.plan.accelerator.flops.get(dtype.product)
-    if bits >= 16 or native:
-        return constants.AS_STORED
-    return constants.WIDENED_8 if bits >= 6 else constants.WIDENED_4
+def rates_of(server: Server) -> Rates:
+    found: Rates = server.numbers.serve.rates
+    return found
+
+
+WIDE, NARROW = 16, 6  # bits
+# Blackwell multiplies MXFP4 with activations of 8 bits (PTX ISA, tcgen05.mma kind::mxf8f6f4).
+FP4, FP4_BESIDE = "fp4", "fp8"
+
+
+def product_share(kernels: Kernels, gpu: Accelerator, dtype: str) -> Constant:
+    """Of the peak, what products in a dtype reach."""
+    return kernels.products.get(dtype) or by_architecture(gpu).products
+
+
+def attention_share(kernels: Kernels, gpu: Accelerator) -> Constant:
+    return kernels.attention or by_architecture(gpu).attention
+
+
+def routed_layers(found: Sequence[Part]) -> int:
+    """Layers with experts."""
+    return max((p.time.runs for p in found if p.execution and grouped(p.execution)), default=0)
+
+
+def grouped(e: Execution) -> bool:
+    """Whether it is a product of each expert's rows with the expert's weights."""
+    return bool(e.work.flops) and e.work.flops[0][1][0] in ROUTED_ROWS
 
 
 def of_layers(server: Server, batch: int, tokens: int) -> list[Part]:
     amounts = server.amounts(batch, tokens)
-    rates = _Rates.of(server)
+    rates = rates_of(server)
     return [_part(server, LAYERS, e, amounts, batch, tokens, rates) for e in server.executions[0]]
 
 
 def of_head(server: Server, logits: int) -> list[Part]:
     amounts = server.amounts(logits, 1)
-    rates = _Rates.of(server)
+    rates = rates_of(server)
     return [_part(server, HEAD, e, amounts, logits, 1, rates) for e in server.executions[1]]
-
-
-class _Rates(NamedTuple):
-    """What all operations of a forward have in common."""
-
-    speed: Speed
-    widening: float
-    bandwidth: float
-
-    @classmethod
-    def of(cls, server: Server) -> _Rates:
-        return cls(speed_of(server), widening(server).middle, bandwidth(server.plan))
 
 
 def _part(
     server: Server, kind: str, e: Execution, amounts: Amounts, batch: int, tokens: int,
-    rates: _Rates,
+    rates: Rates,
 ) -> Part:  # fmt: skip
     """An operation whose weights are read as they are stored."""
-    speed = rates.speed
-    work, padded = product_flops(e.work, amounts, speed.sms) if e.work.flops else (0.0, 0.0)
-    weights, others = traffic(server, e, amounts)
-    compute = (padded if batch * tokens >= SPLIT_ROWS else work) / speed.of_kernel(e.work.kernel)
-    hbm = (weights / rates.widening + others) / rates.bandwidth
+    weights, others, bits = traffic(server, e, amounts)
+    work = compute = 0.0
+    if e.work.flops:
+        work, padded = product_flops(e.work, amounts, rates.gpu.sms)
+        rate, read = rates.products(bits)
+        rate = rates.attention if e.work.attention else rate
+        compute = (padded if batch * tokens >= SPLIT_ROWS else work) / rate
+        hbm = weights / read + others / rates.read
+    else:
+        hbm = (weights + others) / rates.small
     runs = e.runs
     time = OperationTime(
         e.work.name, e.work.phase, work * runs, (weights + others) * runs, compute * runs,
         hbm * runs, max(compute, hbm) * runs, "compute" if compute >= hbm else "hbm", runs,
     )  # fmt: skip
-    return Part(kind, time, batch, tokens, 0, e, weights * runs)
+    return Part(kind, time, batch, tokens, 0, e, weights * runs, bits=bits)
 
 
 def of_tower(server: Server) -> list[Part]:
@@ -157,22 +241,25 @@ def of_tower(server: Server) -> list[Part]:
     result, or what makes tokens of a prompt's images."""
     if server.tower is None or not runs_tower(server):
         return []
-    amounts, rates = of_prompt(server), _Rates.of(server)
+    amounts, rates = of_prompt(server), rates_of(server)
     batch, tokens = rows(server)
     found = [_part(server, TOWER, e, amounts, batch, tokens, rates) for e in server.once]
     return [*found, _between_kernels(server, found, server.tower.layers)]
 
 
-def traffic(server: Server, e: Execution, amounts: Amounts) -> tuple[float, float]:
-    """Bytes of weights, as stored, and of everything else that one run reads and writes."""
+def traffic(server: Server, e: Execution, amounts: Amounts) -> tuple[float, float, float]:
+    """Bytes of weights, as stored, and of everything else that one run reads and writes; bits of
+    these weights' values."""
     weights = others = 0.0
+    width = float(WIDE)
     for shape, dtype, n in e.work.traffic:
         bits = server.bits.get(shape)
         if bits is None:
             others += n * amounts.bytes(shape, dtype)
         else:
             weights += n * amounts.elements(shape) * bits / 8
-    return weights, others
+            width = min(width, bits)
+    return weights, others, width
 
 
 def mixing(server: Server, batch: int, tokens: int, context: float) -> list[Part]:
@@ -186,13 +273,13 @@ def scans(server: Server, batch: int, tokens: int) -> list[Part]:
     a draft it writes one for each guess."""
     if not server.every.recurrent:
         return []
-    amounts, rates = server.amounts(batch, tokens), _Rates.of(server)
+    amounts, rates = server.amounts(batch, tokens), rates_of(server)
     found = []
     for e in server.executions[2]:
         part = _part(server, SCAN, e, amounts, batch, tokens, rates)
         states = float(batch * server.state_bytes(amounts) * e.runs)
         o, moved = part.time, (1 + server.state_copies) * states
-        hbm = o.hbm_seconds + moved / rates.bandwidth
+        hbm = o.hbm_seconds + moved / rates.read
         time = OperationTime(
             o.name, o.phase, o.flops, o.hbm_bytes + moved, o.compute_seconds, hbm,
             max(o.compute_seconds, hbm), "compute" if o.compute_seconds >= hbm else "hbm", o.runs,
@@ -204,7 +291,7 @@ def scans(server: Server, batch: int, tokens: int) -> list[Part]:
 def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     """Attention of new tokens to the cache: it reads every key and value once, of a layer with a
     window no more than that. Of an encoder-decoder each layer attends twice, to other tokens."""
-    plan, speed = server.plan, speed_of(server)
+    plan, rates = server.plan, rates_of(server)
     amounts = server.amounts(batch, tokens)
     layers, windowed = server.every.attends, server.every.windowed
     seen, visible = (
@@ -216,7 +303,7 @@ def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     flops = 2.0 * batch * tokens * context * products * share * seen
     moved = batch * context * read * visible
-    compute, hbm = flops / speed.attention, moved / bandwidth(plan)
+    compute, hbm = flops / rates.attention, moved / rates.cache
     time = OperationTime(
         CACHE_READ, "forward", flops, moved, compute, hbm, max(compute, hbm),
         "compute" if compute >= hbm else "hbm", layers,
@@ -242,8 +329,8 @@ def seen_of_prompt(tokens: float, window: int) -> float:
     return most * (tokens - most / 2)
 
 
-def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
-    """What a forward takes besides its operations: links, the host, launches."""
+def between(server: Server, found: Sequence[Part], tokens: int, sequences: int = 1) -> list[Part]:
+    """What a forward takes besides its operations: links, the host, launches, the scheduler."""
     plan = server.plan
     rest = []
     if plan.serving_tp > 1:
@@ -251,6 +338,10 @@ def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
         runs = server.reductions
         rest.append(Part(LINK, _only("tensor-parallel all-reduce", runs * one, link, runs),
                          tokens=tokens))  # fmt: skip
+    if server.expert_replicas > 1 and (layers := routed_layers(found)):
+        link, one = exchange(server, tokens)
+        time = _only("rows to their experts and back", layers * one, link, 2 * layers)
+        rest.append(Part(EXCHANGE, time, tokens=tokens))
     if plan.serve.offload_kv == "cpu":
         read = sum(p.time.hbm_bytes for p in found if p.kind == ATTENTION) / plan.serving_pp
         hidden = sum(p.time.seconds for p in found)
@@ -261,17 +352,70 @@ def between(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
         moved = min(plan.serve.offload_weights * GiB, sum(p.weights for p in found))
         rest.append(Part(HOST, _only("weights from the host", moved / host_rate(plan), "pcie", 1),
                          weights=moved))  # fmt: skip
-    return [*rest, _between_kernels(server, found, plan.architecture.layers)]
+    rest += by_cpu(server, found, tokens)
+    rest.append(_between_kernels(server, found, plan.architecture.layers))
+    engine = server.engine
+    each = engine.step.middle + engine.sequence.middle * sequences
+    if each:
+        rest.append(Part(STEPS, _only("scheduler", each, "host", 1), sequences))
+    return rest
+
+
+def by_cpu(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
+    """What a forward takes longer since some layers, or the experts of some, are in the host's
+    memory: the CPU reads them there, and of many tokens the GPU does over PCIe (OFFLOADED)."""
+    plan = server.plan
+    if not (plan.serve.gpu_layers or plan.serve.cpu_moe_layers):
+        return []
+    of_layers, of_experts = _host_shares(server)
+    read = on_gpu = 0.0
+    for p in found:
+        share = of_layers
+        if p.kind == LAYERS and p.execution and _reads_experts(p.execution):
+            share = of_experts
+        elif p.kind == HEAD:
+            share = 1.0 if plan.serve.gpu_layers else 0.0
+        read += share * (p.time.hbm_bytes if p.kind in (ATTENTION, SCAN) else p.weights)
+        on_gpu += share * p.time.seconds
+    few = tokens < OFFLOADED_FROM
+    rate = host_read(plan) if few else host_rate(plan)
+    more = max(0.0, read / rate - on_gpu) if few else read / rate
+    name = "layers and experts by the CPU" if few else "weights from the host"
+    return [Part(CPU, _only(name, more, "dram" if few else "pcie", 1), tokens=tokens, weights=read,
+                 context=on_gpu)]  # fmt: skip
+
+
+def _host_shares(server: Server) -> tuple[float, float]:
+    """Of layers, and of those with experts, the share that the CPU computes."""
+    plan, stack = server.plan, server.stack
+    first = plan.host_layers
+    with_experts = [
+        i for i in range(stack.count)
+        if any(len(p.shape) == 3 and p.shape[0] is EXPERTS
+               for p in server.layers[stack.kind(i)][0].parameters)
+    ]  # fmt: skip
+    last = max(first, plan.serve.cpu_moe_layers)
+    there = sum(1 for i in with_experts if i < last)
+    return first / plan.architecture.layers, there / len(with_experts) if with_experts else 0.0
+
+
+def _reads_experts(e: Execution) -> bool:
+    return any(shape and shape[0] is CHOSEN and len(shape) == 3 for shape, _, _ in e.work.traffic)
+
+
+def host_read(plan: Plan) -> float:
+    """B/s that the CPU reads weights with."""
+    return plan.node.dram_bandwidth * constants.HOST_READ.middle
 
 
 def _between_kernels(server: Server, found: Sequence[Part], layers: int) -> Part:
     """What the host takes to start them, beyond what they take; or a share of each layer."""
-    runtime = RUNTIMES[server.plan.serve.runtime]
-    if runtime.launches:
+    if RUNTIMES[server.plan.runtime].launches:
         host = each_start(server.plan) * launches(server, found)
         idle = max(0.0, host - sum(p.time.seconds for p in found))
     else:
-        idle = runtime.layer.middle * layers
+        idle = server.kernels.layer.middle * layers
+        idle += routing(server.kernels, server.plan.accelerator).middle * routed_layers(found)
     return Part(LAUNCH, _only("between kernels", idle, "launch", 1))
 
 
@@ -290,22 +434,45 @@ def launches(server: Server, found: Sequence[Part]) -> float:
 
 
 def reduction(server: Server, tokens: int) -> tuple[str, float]:
-    """Seconds of one all-reduce of the hidden states, and the link that takes most of them: over
-    NVLink in one shot, where that is faster than a ring."""
-    plan = server.plan
-    ranks = plan.serving_tp
-    over = Links.of(plan, ranks)
+    """Seconds of one all-reduce of the hidden states, and the link that takes most of them."""
+    plan, kernels = server.plan, server.kernels
+    over = Links.of(plan, plan.serving_tp)
     moved = 2.0 * tokens * server.plan.architecture.hidden_size
     ring = over.reduce(moved)
     link = max(ring, key=lambda name: ring[name])
     if over.domains > 1 or not over.direct:
         return link, ring[link]
-    return link, min(ring[link], one_shot(over, moved))
+    if kernels.hop is None:
+        return link, min(ring[link], one_shot(over, moved))
+    return link, min(ring[link], signalled(over, kernels, moved))
 
 
 def one_shot(over: Links, moved: float) -> float:
     """Every GPU reads what the others have."""
-    return constants.ONE_SHOT.middle + moved * (over.ranks - 1) / over.peer
+    return ONE_SHOT.middle + moved * (over.ranks - 1) / over.peer
+
+
+def signalled(over: Links, kernels: Kernels, moved: float) -> float:
+    """A ring's bytes, behind an engine's own kernel: it waits for each other GPU's signal."""
+    assert kernels.hop
+    others = over.ranks - 1
+    wait = kernels.hop.middle + kernels.rank.middle * others
+    return wait + 2 * moved * others / over.ranks / over.peer
+
+
+def exchange(server: Server, tokens: int) -> tuple[str, float]:
+    """Seconds of the two all-to-alls of a layer with experts, where attention is data parallel, and
+    the link that takes most of them: every token goes to each of its experts, and comes back."""
+    plan = server.plan
+    over = Links.of(plan, plan.parallel.ep).exchange(exchanged(server, tokens))
+    link = max(over, key=lambda name: over[name])
+    return link, 2 * over[link]
+
+
+def exchanged(server: Server, tokens: int) -> float:
+    """Bytes of a rank's rows, in 16 bits."""
+    model = server.plan.architecture
+    return 2.0 * tokens * model.top_k * model.hidden_size
 
 
 def host_rate(plan: Plan) -> float:
@@ -327,7 +494,8 @@ def at_once(server: Server) -> int:
 def prompts_beside(server: Server, running: int) -> float:
     """Tokens of prompts that a step reads on average, where as many come as `running` end."""
     s = server.plan.serve
-    return float(running * s.prompt_len / (s.output_len / server.numbers.serve.tokens_per_step))
+    tokens = server.numbers.serve.computed_tokens
+    return float(running * tokens / (s.output_len / server.numbers.serve.tokens_per_step))
 
 
 def prompt(server: Server, running: int, chunks: int, left: int) -> list[Part]:
@@ -335,14 +503,60 @@ def prompt(server: Server, running: int, chunks: int, left: int) -> list[Part]:
     much of all prompts as such a step, with tokens `left` for them, reads on average, whichever is
     more."""
     s = server.plan.serve
-    n = s.prompt_len
+    n = new_of_prompt(server)
     if server.plan.architecture.encoder_decoder:  # the first token, with the whole prompt in reach
-        return parts(server, 1, 1, n + 1, 1)
-    if not PREFILLS[s.prefill].chunked:
-        return parts(server, 1, n, n, 1)
+        return parts(server, 1, 1, s.prompt_len + 1, 1)
+    if closed(server) or not PREFILLS[s.prefill].chunked:
+        return parts(server, 1, n, reach(server), 1)
     chunk = -(-n // chunks)
     step = min(left, max(chunk, round(prompts_beside(server, running))))
-    return mixed(server, running, context_of(server), step, (n - chunk) / 2)
+    start = s.prompt_len - n + (n - chunk) / 2
+    return mixed(server, running, context_of(server), step, start)
+
+
+def new_of_prompt(server: Server) -> int:
+    """Tokens of a prompt that are not in the prefix cache."""
+    return int(server.numbers.serve.computed_tokens)
+
+
+def reach(server: Server) -> float:
+    """Tokens that those of a prompt see, as attention counts them: the whole prompt, of which a
+    token sees half on average, or what was cached and half of the rest."""
+    n, whole = new_of_prompt(server), server.plan.serve.prompt_len
+    return n if n == whole else whole - n / 2
+
+
+def closed(server: Server) -> bool:
+    """Whether as many requests are there at all times: one that ends makes another come."""
+    return bool(server.plan.serve.arrivals == "closed")
+
+
+def joins(server: Server) -> bool:
+    """Whether it is one, and prompts are read where others generate."""
+    return closed(server) and not PREFILLS[server.plan.serve.prefill].elsewhere
+
+
+def joining(server: Server, running: int) -> int:
+    """Tokens of prompts in a step that reads any, in a closed loop: a whole prompt, or as many as
+    come for what each step ends, if the step has room for them."""
+    s = server.plan.serve
+    left = max(1, s.max_batched_tokens - running * (1 + s.draft_tokens))
+    return int(min(left, max(new_of_prompt(server), prompts_beside(server, running))))
+
+
+def joined(server: Server, running: int) -> list[Part]:
+    """One step of all that run with such tokens of prompts in it."""
+    s, now = server.plan.serve, joining(server, running)
+    own = new_of_prompt(server)
+    prompts, new = max(1, round(now / own)), 1 + s.draft_tokens
+    each, rows = now // prompts, running * (1 + s.draft_tokens)
+    whole = each == own
+    found = of_layers(server, 1, rows + now)
+    found += mixing(server, running, new, context_of(server))
+    found += mixing(server, prompts, each, reach(server) if whole else s.prompt_len - own / 2)
+    found += of_head(server, rows + prompts)
+    found += between(server, found, rows + now, running)
+    return found + drafts(server, running)
 
 
 def context_of(server: Server) -> int:
@@ -352,15 +566,19 @@ def context_of(server: Server) -> int:
 
 def decoding(server: Server, running: int) -> list[Part]:
     """One step: a token of each sequence, or a check of those that a draft guessed."""
-    s = server.plan.serve
-    new = 1 + s.draft_tokens
+    new = 1 + server.plan.serve.draft_tokens
     found = parts(server, running, new, context_of(server), running * new)
-    if s.draft_tokens and (draft := server.draft):
-        one = seconds(parts(draft, running, 1, context_of(server), running))
-        time = _only(f"draft by {draft.plan.architecture.label}", s.draft_tokens * one, "hbm",
-                     s.draft_tokens)  # fmt: skip
-        found.append(Part(DRAFT, time, running))
-    return found
+    return found + drafts(server, running)
+
+
+def drafts(server: Server, running: int) -> list[Part]:
+    """What a draft's model takes to guess, in a step."""
+    guesses, draft = server.plan.serve.draft_tokens, server.draft
+    if not guesses or not draft:
+        return []
+    one = seconds(parts(draft, running, 1, context_of(server), running))
+    name = f"draft by {draft.plan.architecture.label}"
+    return [Part(DRAFT, _only(name, guesses * one, "hbm", guesses), running)]
 
 
 def transfer(server: Server) -> float:
@@ -450,6 +668,14 @@ def prefill(x: Any) -> list[Part]:
     return prompt(x.server, x.serve.running, x.serve.prefill_steps, _left(x))
 
 
+@computed("serve.joined")
+def joined_step(x: Any) -> list[Part]:
+    """A step of a closed loop that reads prompts."""
+    if not joins(x.server):
+        return []
+    return joined(x.server, x.serve.running)
+
+
 @computed("serve.decode")
 def decode(x: Any) -> list[Part]:
     """One step of all that run."""
@@ -463,6 +689,7 @@ def _sum_of(path: str, parts: str) -> None:
 _sum_of("serve.tower_seconds", "tower")
 _sum_of("serve.prefill_step", "prefill")
 _sum_of("serve.decode_step", "decode")
+_sum_of("serve.joined_step", "joined")
 
 
 @computed("serve.transfer_seconds")
@@ -481,7 +708,11 @@ def decode_bound_by(x: Any) -> str | None:
 
 
 @quantity(
-    "serve.tokens_per_step", "Tokens of a step", "", "Of one sequence, on average.", [LEVIATHAN]
+    "serve.tokens_per_step",
+    "Tokens of a step",
+    "",
+    "Of one sequence, on average: with a draft its acceptance length, the checked token with it.",
+    [LEVIATHAN],
 )
 def tokens_per_step(x: Any) -> Read:
     """Each guess is right as often as the others."""
@@ -508,29 +739,168 @@ def prefill_steps(x: Any) -> Read | None:
         return None
     if x.server.plan.architecture.encoder_decoder or not PREFILLS[x.plan.serve.prefill].chunked:
         return x.said(1, sources=[SERVER])
-    return ceil(x.plan.serve.prompt_len / _left(x))
+    return ceil(x.serve.computed_tokens / _left(x))
 
 
 @quantity(
-    "serve.ttft_seconds", "Time to first token", "seconds", "Of one prompt that need not wait."
+    "serve.first_seconds",
+    "Before the first token",
+    "seconds",
+    "HTTP, the scheduler, and the kernels of a prompt's step, which no graph starts.",
+)
+def first_seconds(x: Any) -> Read | None:
+    if not x.serve.running:
+        return None
+    first, layers = x.server.engine.first, x.server.plan.architecture.layers
+    if first is NOTHING:
+        return x.said(0.0, "Nothing is known of it for this engine.", [SERVER])
+    return x.constant(first) * x.known("layers", layers, source="config.json")
+
+
+CLOSED = "a closed loop: each step that ends a sequence lets another's prompt in"
+
+
+@quantity(
+    "serve.joining_tokens",
+    "Tokens of prompts in a step that reads any",
+    "tokens",
+    "Of a closed loop: a whole prompt, or as many as come for what each step ends.",
+    [CLOSED],
+)
+def joining_tokens(x: Any) -> Read | None:
+    if not (x.serve.running and joins(x.server)):
+        return None
+    return x.said(joining(x.server, x.server.numbers.serve.running))
+
+
+@quantity(
+    "serve.interruption_seconds",
+    "What a prompt adds",
+    "seconds",
+    "To the steps of those that generate, in a closed loop, all of its parts together.",
+    [CLOSED],
+)
+def interruption_seconds(x: Any) -> Read | None:
+    if not (x.serve.running and joins(x.server)):
+        return None
+    more = at_least_zero(x.serve.joined_step - x.serve.decode_step)
+    return more * x.serve.computed_tokens / x.serve.joining_tokens
+
+
+@quantity(
+    "serve.wait_seconds",
+    "Waits for others",
+    "seconds",
+    "Of a closed loop: until the step that runs has ended and prompts that came before are read; "
+    "and for room in memory, where more ask than fit.",
+    [CLOSED],
+)
+def wait_seconds(x: Any) -> Read | None:
+    if not x.serve.running:
+        return None
+    if not closed(x.server):
+        return x.said(0.0, "One prompt that need not wait.", [SERVER])
+    found = x.serve.queue_seconds
+    more = x.plan.serve.concurrency - x.serve.running
+    if x.server.plan.serve.concurrency <= x.server.numbers.serve.running:
+        return found
+    return found + more / x.serve.running * x.serve.request_seconds
+
+
+@quantity(
+    "serve.queue_seconds",
+    "Waits for the step and the prompts before it",
+    "seconds",
+    "In a closed loop, while all that ask have room.",
+    [CLOSED],
+)
+def queue_seconds(x: Any) -> Read | None:
+    """Of as many that run, the square root comes together by chance."""
+    if not (x.serve.running and closed(x.server)):
+        return None
+    running = x.server.numbers.serve.running
+    others = x.known("root of those that run, less one's own", math.sqrt(running) - 1,
+                     source=f"{CLOSED}; serve.running")  # fmt: skip
+    return x.serve.decode_step + x.constant(QUEUE) * others * x.serve.prefill_step
+
+
+@quantity(
+    "serve.request_seconds",
+    "A request",
+    "seconds",
+    "In a closed loop, from where it has room to its last token: its own steps, and what the "
+    "prompts of all others add to them.",
+    [CLOSED],
+)
+def request_seconds(x: Any) -> Read | None:
+    if not (x.serve.running and closed(x.server)):
+        return None
+    steps = x.plan.serve.output_len / x.serve.tokens_per_step * x.serve.decode_step
+    least = _first_alone(x) + x.serve.queue_seconds + steps
+    if not joins(x.server):
+        return least
+    return largest(least, steps + x.serve.running * x.serve.interruption_seconds)
+
+
+def _first_alone(x: Any) -> Read:
+    """Seconds of a first token, had it not to wait."""
+    steps = 1 if closed(x.server) else x.serve.prefill_steps
+    read = x.serve.prefill_step if closed(x.server) else steps * x.serve.prefill_step
+    if runs_tower(x.server):
+        read = x.serve.tower_seconds + read
+    read = read + x.serve.transfer_seconds
+    return read if x.server.engine.first is NOTHING else x.serve.first_seconds + read
+
+
+@quantity(
+    "serve.ttft_seconds",
+    "Time to first token",
+    "seconds",
+    "Of one prompt that need not wait; in a closed loop of one that others come before.",
 )
 def ttft_seconds(x: Any) -> Read | None:
     if not x.serve.running:
         return None
-    read = x.serve.prefill_steps * x.serve.prefill_step
-    if runs_tower(x.server):
-        read = x.serve.tower_seconds + read
-    return read + x.serve.transfer_seconds
+    alone = _first_alone(x)
+    return alone + x.serve.wait_seconds if closed(x.server) else alone
 
 
 @quantity(
     "serve.tpot_seconds",
     "Time per output token",
     "seconds",
-    "A step of all that run at once, at half of their output.",
+    "A step of all that run at once, at half of their output; in a closed loop with what the "
+    "prompts of others add.",
 )
 def tpot_seconds(x: Any) -> Read | None:
-    return x.serve.decode_step / x.serve.tokens_per_step if x.serve.running else None
+    if not x.serve.running:
+        return None
+    if not closed(x.server):
+        return x.serve.decode_step / x.serve.tokens_per_step
+    before = _first_alone(x) + x.serve.queue_seconds
+    return (x.serve.request_seconds - before) / x.plan.serve.output_len
+
+
+@interval(
+    "serve.ttft_range", "Time to first token", "seconds",
+    "Eight in ten that were measured lie within.",
+)  # fmt: skip
+def ttft_range(x: Any, end: int) -> Read | None:
+    if not x.serve.running:
+        return None
+    experts = bool(x.server.plan.architecture.experts)
+    return x.serve.ttft_seconds * x.constant(x.server.engine.off.of_first(experts), end)
+
+
+@interval(
+    "serve.tpot_range", "Time per output token", "seconds",
+    "Eight in ten that were measured lie within.",
+)  # fmt: skip
+def tpot_range(x: Any, end: int) -> Read | None:
+    if not x.serve.running:
+        return None
+    experts = bool(x.server.plan.architecture.experts)
+    return x.serve.tpot_seconds * x.constant(x.server.engine.off.per_token(experts), end)
 
 
 @quantity(
@@ -545,6 +915,8 @@ def stall_seconds(x: Any) -> Read | None:
     words = PREFILLS[x.plan.serve.prefill]
     if words.elsewhere:
         return x.serve.decode_step
+    if closed(x.server):
+        return x.serve.joined_step
     read = x.serve.prefill_step
     if runs_tower(x.server):
         read = read + x.serve.tower_seconds
@@ -553,4 +925,8 @@ def stall_seconds(x: Any) -> Read | None:
 
 @quantity("serve.tokens_per_second", "Output tokens per second", "tokens/s", "Of one replica.")
 def tokens_per_second(x: Any) -> Read | None:
-    return x.serve.running / x.serve.tpot_seconds if x.serve.running else None
+    if not x.serve.running:
+        return None
+    if closed(x.server):
+        return x.serve.running * x.plan.serve.output_len / x.serve.request_seconds
+    return x.serve.running / x.serve.tpot_seconds

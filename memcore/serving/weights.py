@@ -10,9 +10,28 @@ from memcore.models.stack import Layers
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
 from memcore.serving.server import Server
-from memcore.tape.dims import EP, EXPANDED, EXPERTS, KV_RANK, TP, Cut, D, Shape, size
+from memcore.tape.dims import (
+    EP,
+    ETP,
+    EXPANDED,
+    EXPERT_FUSED,
+    EXPERTS,
+    KV,
+    KV_RANK,
+    TP,
+    Cut,
+    D,
+    Dim,
+    Factor,
+    Q,
+    Shape,
+    ceil_div,
+    size,
+)
 from memcore.tape.ledger import AUTOGRAD, Amounts
 from memcore.tape.tape import Storage
+from memcore.words import experts
+from memcore.words.serving import DRAFT_HEADS, EAGLE, MULTI_TOKEN
 from memcore.words.word import DTYPE_BYTES
 
 ROTARY_SOURCE = (
@@ -20,6 +39,8 @@ ROTARY_SOURCE = (
     "(vllm/model_executor/layers/rotary_embedding), under linear scaling of its factor's times as "
     "many; two logged pairs differ by just that"
 )
+EAGLE_STATES = 3  # hidden states that an EAGLE-3 head reads
+MXFP4_GROUP = 32  # values with one scale (OCP Microscaling 1.0)
 ABSORBED: Shape = (EXPANDED / TP, KV_RANK)
 ABSORBED_SOURCE = (
     "vLLM keeps W_UK and W_UV in the model's dtype beside kv_b_proj "
@@ -78,13 +99,38 @@ def weight_rows(
     return rows
 
 
+def on_host(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> int:
+    """Bytes of layers, of experts and of what is around the layers that the CPU computes with."""
+    plan, found = server.plan, 0.0
+    if plan.serve.gpu_layers:
+        found += sum(amounts.elements(p.shape) * stored.bits(k) / 8 * n for p, k, n in held[0])
+    first, experts_of = plan.host_layers, max(plan.host_layers, plan.serve.cpu_moe_layers)
+    for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
+        for p in tape.parameters:
+            there = experts_of if len(p.shape) == 3 and p.shape[0] is EXPERTS else first
+            kinds = _types(server, amounts, p, [i for i in layers if i < there])
+            each = amounts.elements(shared_out(server, p.shape)) / 8
+            found += sum(each * stored.bits(kind) * n for kind, n in kinds.items())
+    return int(found)
+
+
 def shared_out(server: Server, shape: Shape) -> Shape:
-    """What one GPU has of a weight: with expert parallelism whole experts, uncut."""
+    """What one GPU has of a weight: with expert parallelism its share of the experts, each whole,
+    or where there are more tensor-parallel ranks cut over those that are left for each."""
     if len(shape) < 2 or shape[0] is not EXPERTS or server.plan.parallel.ep == 1:
         return shape
     if len(shape) == 2 and not isinstance(shape[1], Cut) and shape[1] is D:
         return shape  # the router, which every GPU has
-    return (EXPERTS / EP, *map(stored.whole, shape[1:]))
+    over = server.plan.serving_tp > server.plan.parallel.ep
+    return (EXPERTS / EP, *(_by_expert(f, over) for f in shape[1:]))
+
+
+def _by_expert(f: Factor, over: bool) -> Factor:
+    """A dimension of an expert that is whole, or cut `over` the ranks that are left for each."""
+    if not isinstance(f, Cut):
+        return f
+    whole = stored.whole(f)
+    return whole / ETP if over and isinstance(whole, Dim) else whole
 
 
 def _types(server: Server, amounts: Amounts, p: Storage, layers: Sequence[int]) -> dict[str, int]:
@@ -124,10 +170,7 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
             )
         )  # fmt: skip
     if server.draft:
-        alone = server.draft.amounts(1, 1)
-        n = sum(
-            r.bytes for r in weight_rows(server.draft, held_weights(server.draft, alone), alone)
-        )
+        n = draft_bytes(server)
         rows.append(
             LedgerRow(
                 "draft model", "tables", f"bytes {n:,}", "int8", n, 1, n, "hbm", "always", "exact",
@@ -146,7 +189,79 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
                     "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
                 )
             )  # fmt: skip
-    return rows + _rests(server, held, amounts)
+    return rows + _padding(server, held, amounts) + _rests(server, held, amounts)
+
+
+def draft_bytes(server: Server) -> int:
+    """Weights of a draft on one GPU. A head shares the model's embedding, and multi-token
+    prediction its head too; both have a matrix more that joins what they read."""
+    draft, word = server.draft, server.plan.serve.draft_model
+    assert draft
+    alone = draft.amounts(1, 1)
+    n = sum(r.bytes for r in weight_rows(draft, held_weights(draft, alone), alone))
+    if word not in DRAFT_HEADS:
+        return n
+    wide = DTYPE_BYTES[draft.plan.weights.compute]
+    shared = [p.shape for p in draft.embed.parameters]
+    if word == MULTI_TOKEN:
+        shared += [p.shape for p in draft.head.parameters if len(p.shape) == 2]
+    n -= int(sum(alone.elements(of) for of in shared)) * wide
+    d = server.plan.architecture.hidden_size
+    joined = (EAGLE_STATES if word == EAGLE else 2) * d * d
+    if word == EAGLE:  # queries, keys and values are of a token's embedding too
+        joined += int(sum(alone.elements((D, of)) for of in (Q / TP, KV / TP, KV / TP)))
+    return n + joined * wide
+
+
+def _padding(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
+    """What is added to experts in MXFP4, and to their biases, for the kernels that run them."""
+    plan, rows = server.plan, []
+    layout = experts.BACKENDS[plan.expert_backend]
+
+    def length(of: Factor) -> tuple[int, int]:
+        """Of one dimension of an expert on this GPU, and padded."""
+        n = int(amounts.elements((of,)))
+        if stored.whole(of) is D:
+            return n, _up(n, layout.hidden)
+        fused = 2 if stored.whole(of) is EXPERT_FUSED else 1
+        return n, fused * _up(ceil_div(n, fused), layout.inner)
+
+    for part in held:
+        biased = any(len(p.shape) == 2 and _whole(p.shape) == [EXPERTS, EXPERT_FUSED]
+                     for p, _, _ in part)  # fmt: skip
+        for p, kind, layers in part:
+            shape = shared_out(server, p.shape)
+            if kind != "mxfp4" or len(shape) != 3:
+                continue
+            sums = stored.width(p, plan.architecture)
+            (outer,) = [f for f in shape[1:] if stored.whole(f) is not sums]
+            (inner,) = [f for f in shape[1:] if stored.whole(f) is sums]
+            (n, made), (k, read) = length(outer), length(inner)
+            values = _up(made, layout.outputs) * read // 2
+            scales = _up(made, layout.scales) * ceil_div(read, MXFP4_GROUP)
+            added = values + scales - math.ceil(n * k * stored.bits(kind) / 8)
+            if biased:
+                stays, bias = server.compute, layout.bias or server.compute
+                added += made * DTYPE_BYTES[bias] - n * DTYPE_BYTES[stays]
+            if added:
+                each = int(amounts.elements(shape[:1])) * added
+                rows.append(
+                    LedgerRow(
+                        f"{p.name}, padded", "tables",
+                        f"{amounts.text(shape[:1])} x added bytes {added:,}", "int8", each, layers,
+                        each * layers, "hbm", "always", "exact", experts.SOURCE,
+                        f"what {layout.label} adds to experts, biases with them, for its kernels",
+                    )
+                )  # fmt: skip
+    return rows
+
+
+def _whole(shape: Shape) -> list[Factor]:
+    return [stored.whole(f) for f in shape]
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
 
 
 def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:

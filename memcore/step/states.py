@@ -37,7 +37,8 @@ class BlockStates:
     """Groups of one block's states, on one GPU.
 
     resident     parameters as they live through the step (a shard, where sharded)
-    updated      of them, those that this GPU's optimizer step updates
+    trained      of them, those that are trained
+    updated      those that this GPU's optimizer step updates
     gradients    reduced gradients, until the optimizer step
     moments      what the optimizer remembers of each parameter
     temporaries  what its step needs while it runs
@@ -51,6 +52,7 @@ class BlockStates:
     """
 
     resident: Group
+    trained: Group
     updated: Group
     gradients: Group
     moments: Group
@@ -106,13 +108,24 @@ def block_states(
     primary = [p for p, how in narrow if how.how.primary]
     whole = [p for p in tape.parameters if not p.quantized and p not in primary]
     resident = group("", "parameters", copies.resident, always, "a weight", of=whole)
+    # What is cut are the 4-bit values, stored as floating-point numbers (bnb_4bit_quant_storage);
+    # their scales are no parameters, so that every GPU has them all (QuantState).
     in_4_bits = (
         Template(
-            p.name + piece, "parameters", shape, dtype, always, "a frozen weight in 4 bits",
-            PARAMS_4BIT,
+            p.name + piece, "parameters",
+            shape if i else part(shape, "resident", sharded), dtype, always,
+            "a frozen weight in 4 bits", PARAMS_4BIT,
         )
         for p in quantized
-        for piece, shape, dtype in parts(p.shape, p.quantized)
+        for i, (piece, shape, dtype) in enumerate(parts(p.shape, p.quantized))
+    )  # fmt: skip
+    gathered_4_bits = (
+        Template(
+            f"{p.name}{piece} (gathered)", "workspace", part(shape, "gathered", sharded), dtype,
+            "all-gather to reshard", "whole weights of a layer in flight", PARAMS_4BIT,
+        )
+        for p in quantized
+        for piece, shape, dtype in parts(p.shape, p.quantized)[:1]
     )  # fmt: skip
     in_8_bits = (
         Template(
@@ -122,8 +135,18 @@ def block_states(
         for p, how in narrow
         for piece, shape, dtype in parts_in_8_bits(p.shape, how)
     )  # fmt: skip
+    gathered = group(
+        " (gathered)",
+        "workspace",
+        copies.compute,
+        "all-gather to reshard",
+        "whole weights of a layer in flight",
+        "gathered",
+        [p for p in one_group if not p.quantized],
+    )
     return BlockStates(
         resident=Group((*resident.rows, *in_4_bits, *in_8_bits)),
+        trained=group("", "parameters", copies.resident, always, "a trained weight"),
         updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
         gradients=group(
             ".grad",
@@ -184,15 +207,7 @@ def block_states(
             ".average", "optimizer_states", copies.resident, always,
             "moving average of the weight, in a second model", of=tape.parameters,
         ),
-        gathered=group(
-            " (gathered)",
-            "workspace",
-            copies.compute,
-            "all-gather to reshard",
-            "whole weights of a layer in flight",
-            "gathered",
-            one_group,
-        ),
+        gathered=Group((*gathered.rows, *gathered_4_bits)),
         reduction=group(
             ".grad (reduce-scatter input)",
             "workspace",

@@ -35,6 +35,7 @@ from memcore.tape.ledger import (
     gradients,
     held,
     leaves,
+    outputs,
     saved,
     shared,
     weight_copies,
@@ -79,6 +80,7 @@ class Step:
                of parallelism; None where it keeps nothing
     flat       whether states lie in flat buffers, as DeepSpeed has them, with its ZeRO stage and
                how many `buckets` gradients are reduced in
+    outputs    whether the training loop keeps the logits through backward and the optimizer step
     """
 
     schedule: Callable[[Step], list[Instant]]
@@ -105,11 +107,19 @@ class Step:
     flat: bool = False
     zero: int = 0
     buckets: int = 0
+    outputs: bool = False
 
     @functools.cached_property
     def instants(self) -> tuple[Instant, ...]:
         """Every instant at which memory can peak, in order of time."""
-        return tuple(self.schedule(self))
+        found = self.schedule(self)
+        if not (self.outputs and self.last):
+            return tuple(found)
+        # Up to the end of the head's backward they are part of its window.
+        left = (outputs(self.blocks.head), 1)
+        later = [i.id for i in found].index("loss-backward") + 1
+        kept = (replace(i, alive=[*i.alive, left]) for i in found[later:])
+        return *found[:later], *kept
 
     @functools.cached_property
     def saved(self) -> Holding:
@@ -312,6 +322,11 @@ def stepping(step: Step) -> Alive:
 def _shared(step: Step, places: tuple[str, ...] = (TOWER, IDLE, MAIN)) -> tuple[Group, Group]:
     """What the layers of these places read together: (until backward, forward only)."""
     return shared(_of_layers(step, places), step.checkpointed)
+
+
+def read_together(step: Step) -> tuple[Group, Group]:
+    """What all layers read: until backward, and in forward only."""
+    return _shared(step)
 
 
 def _of_layers(step: Step, places: tuple[str, ...]) -> tuple[Tape, ...]:

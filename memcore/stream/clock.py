@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from memcore.plan.plan import Plan
 from memcore.serving.server import Server
 from memcore.serving.time import (
+    EXCHANGE,
     HOST,
     LAUNCH,
     LAYERS,
@@ -92,6 +93,8 @@ class Clock:
     guesses    tokens that a draft guesses for a step; draft: its own clock, where it is a model
     scan       through states: of a step, by sequences; scanned: of a part of a prompt, by tokens
     once       what runs once for a prompt, before its first part: a tower of images
+    step       what the engine takes for a step besides; sequence: more for each
+    first      the engine's own before a first token: its requests feel it, its steps do not
     """
 
     layers: Curve
@@ -108,12 +111,15 @@ class Clock:
     scan: Curve | None = None
     scanned: Curve | None = None
     once: float = 0.0
+    step: float = 0.0
+    sequence: float = 0.0
+    first: float = 0.0
 
     def decode(self, sequences: int) -> tuple[float, float]:
         """A step of each without attention: what hides the cache's way from the host, and what is
         beside it."""
         rows = sequences * (1 + self.guesses)
-        beside = self.beside.at(rows)
+        beside = self.beside.at(rows) + self.step + self.sequence * sequences
         if self.draft:
             beside += self.guesses * sum(self.draft.decode(sequences))
         found = self.layers.at(rows) + self.head.at(rows)
@@ -150,6 +156,7 @@ class Clock:
             attention += self.scan.at(sequences)
         found = self.layers.at(tokens) + attention
         found += self.head.at(sequences * (1 + self.guesses) + len(chunks))
+        later += self.step + self.sequence * (sequences + len(chunks))
         return max(found, fetched) + self.beside.at(tokens) + later + fresh * self.once
 
     def pairs(self, start: int, now: int) -> tuple[float, float]:
@@ -208,7 +215,7 @@ def _clock(server: Server) -> Clock:
     return Clock(
         Curve(sizes, tuple(_only(found, LAYERS) for found in forwards)),
         Curve.of(rows, lambda n: seconds(of_head(server, n))),
-        Curve(sizes, tuple(_only(found, LINK, HOST, LAUNCH) for found in forwards)),
+        Curve(sizes, tuple(_only(found, LINK, EXCHANGE, HOST, LAUNCH) for found in forwards)),
         once,
         rate(prompt.compute_seconds, *pairs),
         rate(prompt.hbm_seconds, prompt_len, visible),
@@ -220,6 +227,9 @@ def _clock(server: Server) -> Clock:
         scan,
         scanned,
         seconds(of_tower(server)),
+        server.engine.step.middle,
+        server.engine.sequence.middle,
+        server.engine.first.middle * model.layers,
     )
 
 

@@ -58,7 +58,8 @@ class Meter:
 class Trace:
     """What happened to each request, and to the server.
 
-    started, first, done   seconds: let in, first token, last token; nan where it never ran
+    came, started, first, done   seconds: asked, let in, first token, last token; nan where it never
+                           ran
     events                 how many steps the simulation took; cut: they were more than `most`
     computed, recomputed   tokens of prompts, and of preempted sequences once more
     reading, idle          of the seconds, those of iterations that read prompts, and of none
@@ -66,6 +67,7 @@ class Trace:
     """
 
     meter: Meter
+    came: list[float]
     started: list[float]
     first: list[float]
     done: list[float]
@@ -90,7 +92,7 @@ class Trace:
     def of(cls, requests: Requests, capacity: int) -> Trace:
         never = [math.nan] * requests.count
         most = EVENTS_EACH * (requests.count + EVENTS_EACH)
-        return cls(Meter(capacity), never[:], never[:], never[:], most)
+        return cls(Meter(capacity), list(requests.arrivals), never[:], never[:], never[:], most)
 
 
 class Continuous:
@@ -115,16 +117,17 @@ class Continuous:
         self.most, self.budget = min(most, max(1, budget // self.each)), max(budget, self.each)
         self.mixed, self.loaded = mixed, loaded
         self.trace = Trace.of(requests, pool.capacity)
-        self.now, self.step = 0.0, 0
+        self.now, self.step, count = 0.0, 0, requests.count
         self.at = 0  # tokens that a sequence would have of all steps
         self.next = 0  # the request that comes next
+        # in a closed loop, the one that comes when another ends
+        self.asked = next((i for i, at in enumerate(requests.arrivals) if math.isnan(at)), count)
         self.waiting: deque[int] = deque()
         self.order: list[tuple[int, int]] = []  # who was let in, in order: (sequence, which time)
         self.reading: deque[int] = deque()  # whose prompt is being read
         self.fresh: set[int] = set()  # of them, those of which no part is read yet
         self.ends: list[tuple[int, int, int]] = []  # heap: (at, sequence, which time)
         self.marks: list[tuple[int, int, int]] = []  # the same: when a window is full
-        count = requests.count
         self.stays = [0] * count  # how often it was let in, or put out again
         self.length = [0] * count  # tokens to read before it generates
         self.read = [0] * count  # tokens that are read
@@ -160,10 +163,12 @@ class Continuous:
 
     def _arrive(self) -> bool:
         """Whoever has come by now waits; an idle server waits for the next. False: all is done."""
-        arrivals, count = self.requests.arrivals, self.requests.count
+        arrivals, count = self.trace.came, self.requests.count
         prompts, outputs = self.requests.prompts, self.requests.outputs
         while self.next < count:
             i = self.next
+            if math.isnan(arrivals[i]):  # of a closed loop: nobody has ended for it to come
+                break
             if arrivals[i] > self.now:
                 if self.running or self.waiting:
                     break
@@ -172,10 +177,20 @@ class Continuous:
                 self._measure(wait, self.used, pool.asked, pool.held, self.future)
                 self.trace.idle += wait
                 self.now = arrivals[i]
+            self.next += 1
             if self.pool.ever(prompts[i], outputs[i]):
                 self.waiting.append(i)
-            self.next += 1
+            else:
+                self._ask()
         return bool(self.running or self.waiting)
+
+    def _ask(self) -> None:
+        """In a closed loop, who has an answer, or none will ever get, makes another come."""
+        came = self.trace.came
+        if self.asked < len(came):
+            if math.isnan(came[self.asked]):
+                came[self.asked] = self.now
+            self.asked += 1
 
     def _make_room(self) -> bool:
         """Room for the next step of each; whether somebody had to be put out for it."""
@@ -436,6 +451,7 @@ class Continuous:
             self._leave(i)
             self.stays[i] += 1
             self.trace.done[i] = self.now
+            self._ask()
         self._point()
 
     def _width(self) -> int:
@@ -456,8 +472,8 @@ class Continuous:
         line = self._line()
         if line.until < math.inf:
             steps = min(steps, max(1, pace.reach(at + math.ceil(line.until)) - step))
-        if self.next < self.requests.count and not self.waiting and self.running < self.most:
-            wait = self.requests.arrivals[self.next] - self.now
+        if self.next < self.asked and not self.waiting and self.running < self.most:
+            wait = self.trace.came[self.next] - self.now
             steps = self._until(wait, line, steps)
         asked, held = self.pool.asked, self.pool.held
         if steps > 1 and not self.pool.reserves:

@@ -36,8 +36,9 @@ Refuse = Callable[[str], PlanError]
 class Requests:
     """A stream of requests, the first to come first.
 
-    arrivals   seconds; prompts and outputs in tokens; shared: of every prompt's first tokens, so
-               many are the same for all
+    arrivals   seconds; of a closed loop nan for whoever comes when another ends
+    prompts    in tokens, as are outputs; shared: of every prompt's first tokens, so many are the
+               same for all
     """
 
     arrivals: tuple[float, ...]
@@ -85,6 +86,8 @@ def _arrivals(s: Serve, random: Random) -> Iterator[float]:
     for i in itertools.count():
         if s.arrivals == "burst":
             yield 0.0
+        elif s.arrivals == "closed":
+            yield 0.0 if i < s.concurrency else math.nan
         elif s.arrivals == "regular":
             yield i / s.arrival_rate
         else:

@@ -34,7 +34,7 @@ class Load:
 
 def own(plan: Plan) -> str:
     """The strategy of the plan's own cache."""
-    return "paged" if KV_CACHES[plan.serve.kv_cache].pages else "max"
+    return "paged" if KV_CACHES[plan.cache_manager].pages else "max"
 
 
 def loads(
@@ -62,7 +62,7 @@ def loads(
     most = taken(plan, report.serve)
     if not most:
         return ()
-    arrivals = plan.serve.arrivals if plan.serve.arrivals != "burst" else "poisson"
+    arrivals = "regular" if plan.serve.arrivals == "regular" else "poisson"
     rates = [most * share for share in shares]
     return tuple(Load(r, streamed(arrivals=arrivals, arrival_rate=r)) for r in rates)
 

@@ -168,9 +168,10 @@ class Paged:
 
     def __init__(
         self, slots: int, block: int, shared: int = 0, pages: Pages | None = None,
-        longest: int | None = None, lag: int = 0,
+        longest: int | None = None, lag: int = 0, found: float = 0.0,
     ):  # fmt: skip
         self.pages = pages or Pages(block)
+        self.found = found  # share of each prompt that the prefix cache has, of blocks of its own
         self.block = block
         self.blocks = self.free = slots // block
         self.capacity = self.blocks * block
@@ -214,6 +215,8 @@ class Paged:
         if needed - (0 if first else self.prefix) > self.free:
             return None
         there = self.kept if self.cached else 0
+        if self.found:
+            there = max(there, min(int(prompt * self.found), length - 1))
         if first:
             self.free -= self.prefix
             self.cached = True

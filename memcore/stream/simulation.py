@@ -218,11 +218,14 @@ def run(
         pace = Guessed.of(s.draft_tokens, s.draft_acceptance, s.seed)
     prefix = requests.shared if strategy.shares and _shares(server) else 0
 
+    found = 1 - server.numbers.serve.computed_tokens / s.prompt_len
+
     def paged(lag: int) -> Paged:
         ahead = replace(pages, ahead=pages.ahead if lag else 0)
-        return Paged(slots, pages.block, prefix, ahead, most, lag)
+        return Paged(slots, pages.block, prefix, ahead, most, lag, found)
 
-    limits, words = (s.concurrency, s.max_batched_tokens), PREFILLS[s.prefill]
+    most_at_once = min(s.concurrency, s.max_num_seqs or s.concurrency)
+    limits, words = (most_at_once, s.max_batched_tokens), PREFILLS[s.prefill]
     read = None
     asked = requests
     if words.elsewhere:
@@ -240,7 +243,7 @@ def run(
         trace = Continuous(asked, pool, clock, *limits, mixed, pace, words.elsewhere).run(steps)
     if read:
         trace = _joined(requests, read, trace, who)
-    return _read_off(plan, name, requests, trace)
+    return _read_off(plan, name, requests, trace, clock.first)
 
 
 def _sent(requests: Requests, read: Trace, server: Server) -> tuple[Requests, list[int]]:
@@ -265,8 +268,9 @@ def _joined(requests: Requests, read: Trace, trace: Trace, who: Sequence[int]) -
             found.started[i] = read.started[i]
         found.first[i], found.done[i] = trace.first[k], trace.done[k]
     return replace(
-        trace, started=found.started, first=found.first, done=found.done, computed=read.computed,
-        recomputed=trace.recomputed + read.recomputed, cut=trace.cut or read.cut,
+        trace, came=read.came, started=found.started, first=found.first, done=found.done,
+        computed=read.computed, recomputed=trace.recomputed + read.recomputed,
+        cut=trace.cut or read.cut,
         preemptions=trace.preemptions + read.preemptions, events=trace.events + read.events,
     )  # fmt: skip
 
@@ -280,8 +284,9 @@ RESERVES: dict[str, Callable[[int, int, int, int], int]] = {
 }
 
 
-def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace) -> Run:
-    arrivals, outputs = requests.arrivals, requests.outputs
+def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace, before: float) -> Run:
+    """`before`: what the engine takes besides, before a first token."""
+    arrivals, outputs = trace.came, requests.outputs
     done = [i for i, at in enumerate(trace.done) if not math.isnan(at)]
     started = sum(not math.isnan(at) for at in trace.started)
     span = trace.seconds
@@ -290,7 +295,7 @@ def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace) -> Run:
     busy = 1 - shares["free"]
     unfinished = sum(not math.isnan(at) for at in trace.started) - len(done)
     tokens = sum(outputs[i] for i in done)
-    ttft = {i: trace.first[i] - arrivals[i] for i in done}
+    ttft = {i: trace.first[i] - arrivals[i] + before for i in done}
     tpot = {i: (trace.done[i] - trace.first[i]) / (outputs[i] - 1) for i in done if outputs[i] > 1}
     first, each = plan.serve.target_ttft or math.inf, plan.serve.target_tpot or math.inf
     within = None
@@ -320,10 +325,10 @@ def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace) -> Run:
         useful_share=shares["used"] / busy if busy > 0 else 0.0,
         reading_share=trace.reading / span if span else 0.0,
         idle_share=trace.idle / span if span else 0.0,
-        wait=Spread.of([trace.started[i] - arrivals[i] for i in done]),
+        wait=Spread.of([trace.started[i] - arrivals[i] + before for i in done]),
         ttft=Spread.of(list(ttft.values())),
         tpot=Spread.of(list(tpot.values())),
-        latency=Spread.of([trace.done[i] - arrivals[i] for i in done]),
+        latency=Spread.of([trace.done[i] - arrivals[i] + before for i in done]),
         attained=None if within is None else within / requests.count,
         goodput=None if within is None or not span else within / span,
         timeline=_timeline(trace),
@@ -362,6 +367,12 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             "Layers keep different things of a sequence: the cache is counted in places of a token "
             f"in a group of {cut.group:,} layers, of which it has {slots:,}."
         )
+    if s.prefix_hits or s.turns > 1:
+        notes.append(
+            f"Of each prompt {1 - server.numbers.serve.computed_tokens / s.prompt_len:.0%} are in "
+            "the prefix cache when it comes (serve.prefix_hits, serve.turns), in the sequence's "
+            "own pages; whoever reserves its memory finds none."
+        )
     if s.shared_prefix and server.caches.recurrent:
         notes.append("No prefix is shared: layers with a state keep none after it.")
     if s.max_batched_tokens < s.concurrency:
@@ -378,6 +389,8 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
             "Prompts are read on one other replica with a cache as large, and sent one after the "
             "other. Whoever is put out is read again where it generates."
         )
+        if s.arrivals == "closed":
+            notes.append("Of a closed loop the next prompt comes when the one before is read.")
     if plan.serving_pp > 1:
         notes.append("One batch passes the pipeline's stages at a time: they do not overlap.")
     if all(r.refused == r.requests for r in runs):

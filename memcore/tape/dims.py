@@ -10,7 +10,7 @@ below and never branch on a size, so the same rows work for one plan and for a m
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -302,6 +302,14 @@ KEPT_TOKENS = Dim(
 )
 SPAN = Dim("SPAN", "tokens that a scan takes at once, as products; of a shorter sequence all")
 BETWEEN = Dim("BETWEEN", "states between the spans of a sequence")
+CHUNK_TOKENS = Dim("CHUNK_TOKENS", "tokens of a chunk of a scan in training")
+CHUNKS = Dim("CHUNKS", "chunks of a sequence in training, the last one padded")
+SPLITS = Dim(
+    "SPLITS",
+    "parts of a group's heads whose gradients of keys and queries are summed last: as many as keep "
+    "every multiprocessor busy",
+)
+NORM_ROWS = Dim("NORM_ROWS", "partial sums of a gated norm's gradient, in mamba_ssm's kernel")
 
 # Every axis and dimension above, by its name.
 AXES = {value.name: value for value in list(globals().values()) if isinstance(value, Axis)}
@@ -360,6 +368,16 @@ def _derive_states(sizes: MutableMapping[str, Number]) -> None:
     sizes.setdefault("KEPT_TOKENS", sizes["KERNEL"] - 1)
     sizes["SPAN"] = minimum(sizes["S"], sizes["CHUNK_TOKENS"])
     sizes["BETWEEN"] = ceil_div(sizes["S"], sizes["SPAN"]) - 1
+    chunks = sizes["CHUNKS"] = ceil_div(sizes["S"], sizes["CHUNK_TOKENS"])
+    # mamba_ssm/ops/triton/ssd_chunk_state.py: _chunk_state_bwd_db; layernorm_gated.py:
+    # _layer_norm_bwd.
+    own, sms = ceil_div(heads, tp), sizes.get("SMS", 1)
+    shared = own // ceil_div(groups, tp)
+    each = maximum(minimum(ceil_div(sizes["B"] * chunks * own, sms), shared), 1)
+    sizes["SPLITS"] = ceil_div(shared, each)
+    width = next_power_of_2(shared * sizes["SSM_DIM"])
+    warps = minimum(maximum(width // 256, 1), 8)
+    sizes["NORM_ROWS"] = ceil_div(sms * ceil_div(4, warps), ceil_div(groups, tp))
 
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
@@ -502,6 +520,23 @@ def where(condition: Any, yes: Number, no: Number) -> Number:
     import numpy as np
 
     return np.where(condition, yes, no)
+
+
+def each_alone(sizes: Mapping[str, Number], of: Callable[[dict[str, Number]], Number]) -> Number:
+    """What a function that takes plain sizes says of each of a sweep's: an array."""
+    import numpy as np
+
+    arrays = {name: n for name, n in sizes.items() if is_array(n)}
+    plain = {name: n for name, n in sizes.items() if name not in arrays}
+    every = np.broadcast(*arrays.values())
+    known: dict[tuple[int, ...], Number] = {}
+    found = []
+    for values in every:
+        key = tuple(map(int, values))
+        if key not in known:
+            known[key] = of({**plain, **dict(zip(arrays, key, strict=True))})
+        found.append(known[key])
+    return np.array(found).reshape(every.shape)
 
 
 def maximum(a: Number, b: Number) -> Number:

@@ -164,7 +164,7 @@ def linear(
         gathers, scatters = column and sequence, row and sequence
         rows = (B, S / CP) if column else x.shape[:-1]
         flops = (2.0, (*rows, width, into))
-        _sends(t, x, (*rows, width), (*rows, into), column, row)
+        _sends(t, x, (*rows, width), (*rows, into), column, row, whole=head)
         t.start("matmul", x, *weights, flops=[flops], product="mm", module=Module.LINEAR)
         read, kept = [x], [x]
         if narrow:
@@ -245,21 +245,27 @@ def narrowed(
     return rows, rows
 
 
-def _sends(t: Tape, x: Tensor, into: Shape, out: Shape, column: bool, row: bool) -> None:
+def _sends(
+    t: Tape, x: Tensor, into: Shape, out: Shape, column: bool, row: bool, whole: bool
+) -> None:
     """What tensor-parallel ranks send each other for one linear (megatron/core/tensor_parallel:
     LinearWithGradAccumulationAndAsyncCommunication): the input is gathered again while its gradient
-    is computed, and the input's gradient is summed while the weight's is."""
+    is computed, and the input's gradient is summed while the weight's is.
+
+    whole   the product is never cut in pieces: only Transformer Engine's are (its user buffers)
+    """
     one_product = (2.0, (*into, out[-1]))
+    beside = None if whole else one_product
     if column and t.parallel:
         summed = "all-reduce"
         if t.parallel == SEQUENCE:
             summed = "reduce-scatter"
-            t.send("tokens", "all-gather", TP, into, x.dtype)
+            t.send("tokens", "all-gather", TP, into, x.dtype, beside=beside)
             t.send("tokens", "all-gather", TP, into, x.dtype, backward=True, behind=one_product)
         t.send("gradients of tokens", summed, TP, into, x.dtype, backward=True, behind=one_product)
     elif row and t.parallel == SEQUENCE:
-        t.send("partial results", "reduce-scatter", TP, out, x.dtype)
-        t.send("gradients of results", "all-gather", TP, out, x.dtype, backward=True)
+        t.send("partial results", "reduce-scatter", TP, out, x.dtype, beside=beside)
+        t.send("gradients of results", "all-gather", TP, out, x.dtype, backward=True, beside=beside)
     elif row and t.parallel:
         t.send("partial results", "all-reduce", TP, out, x.dtype)
 

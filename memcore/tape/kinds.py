@@ -25,18 +25,21 @@ class Role(Enum):
 
     ANGLES = "angles"  # a table of rotary angles: cosines, or cosines and sines together
     CAUSAL_MASK = "causal mask"
+    KERNEL = "kernel"  # allocated by one kernel's own code, which PyTorch's dispatcher does not see
     BIAS = "bias"  # of a stack of experts, whose shape is that of a matrix
 
 
 @counted_nowhere
 class Module(Enum):
     """Whose kernel an operation is, where its rate or what the host starts for it depends on it:
-    FlashAttention's, or one of Transformer Engine's modules."""
+    FlashAttention's, or one of Transformer Engine's modules, or a scan over states."""
 
     ATTENTION = "attention"
     LINEAR = "linear"
     NORM = "norm"
     GROUPED = "grouped linear"  # one product for each expert
+    WIDENED = "widened"  # weights of 4 bits are made 16 bits before the product (bitsandbytes)
+    SCAN = "scan"  # Triton's, over the chunks of a sequence
 
 
 FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "sliding-nope"
@@ -65,6 +68,15 @@ def nope(kind: str) -> str:
 def turns(kind: str) -> bool:
     """Whether queries and keys of a layer of this kind are rotated."""
     return "nope" not in kind
+
+
+def first(kind: str) -> str:
+    """The kind of the first layer, whose input has another dtype than those of the others."""
+    return f"{kind}-first"
+
+
+def is_first(kind: str) -> bool:
+    return kind.endswith("-first")
 
 
 def dense(kind: str) -> str:

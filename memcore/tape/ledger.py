@@ -375,6 +375,18 @@ def held(tape: Tape) -> Group:
 
 
 @kept
+def outputs(tape: Tape) -> Group:
+    """What the training loop has of the model besides its loss."""
+    return Group.of(
+        Template(
+            s.name, "activations", s.shape, s.dtype, "forward to optimizer step",
+            "the loop keeps the model's outputs (train.outputs)", AUTOGRAD,
+        )
+        for s in tape.results
+    )  # fmt: skip
+
+
+@kept
 def carried_gradients(tape: Tape) -> Group:
     """Gradients of the block's other inputs, which exist once it has run backward."""
     return Group.of(
@@ -506,4 +518,5 @@ def _template(s: Storage, stretch: str, recomputed: bool) -> Template:
     elif s.kind == "input":
         consumer = "activations" if recomputed else "workspace"
         lifetime, why = "its layer's forward", "input of the block"
-    return Template(s.name, consumer, s.shape, s.dtype, lifetime, why, AUTOGRAD)
+    role = s.role if s.role is Role.KERNEL else None
+    return Template(s.name, consumer, s.shape, s.dtype, lifetime, why, AUTOGRAD, role=role)

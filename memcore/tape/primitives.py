@@ -25,8 +25,8 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
-from memcore.tape.kinds import Module, Part
-from memcore.tape.quantized import blocks
+from memcore.tape.kinds import Module, Part, Role
+from memcore.tape.quantized import blocks, parts
 from memcore.tape.structure import SEQUENCE
 from memcore.tape.tape import Gradients, Tape, Tensor
 from memcore.words.training import DENSE, NF4_DOUBLE, SPARSE
@@ -162,6 +162,8 @@ VALUES, JOINT = ("q_proj", "v_proj"), ("qkv_proj", "c_attn", "query_key_value")
 def _targeted(t: Tape, name: str) -> bool:
     """Whether the linear layer of this name, within the tape's scope, has an adapter."""
     assert t.adapters
+    if t.adapters.modules:
+        return name in t.adapters.modules
     if t.adapters.targets == "attention":
         return name in (*VALUES, *JOINT)
     return t.adapters.targets == "all-linear" or t.within(Part.ATTENTION)
@@ -208,25 +210,33 @@ def _widened_product(
     t: Tape, x: Tensor, w: Tensor, biases: list[Tensor], width: Factor, into: Factor
 ) -> Tensor:
     """bitsandbytes' Linear4bit: W is widened for the product, and again for its backward. Saves
-    nothing but the weight in 4 bits."""
-    low = cast(t, x, "bf16", "input (bf16)") if t.autocast else x
+    nothing but the weight in 4 bits. Widening is a kernel of its own, which no arithmetic hides
+    (bitsandbytes/functional.py: dequantize_4bit)."""
+    assert t.adapters
+    computes = t.adapters.computes
+    low = cast(t, x, computes, f"input ({computes})")
     rows = x.shape[:-1]
     flops = (2.0, (*rows, width, into))
 
     def widened() -> Tensor:
         double = w.storage.quantized == NF4_DOUBLE
-        scales = [t.new("scales (fp32)", (blocks(w.shape),), "fp32")] if double else []
-        whole = t.new("weight, widened", w.shape, low.dtype)
-        t.use(*scales) if not t.forward_end else t.free(*scales)
+        # Of scales in 8 bits: their values, the offset added, and the kernel that widens.
+        with t.operation("dequantize", started=3 if double else 1):
+            pieces = parts(w.shape, w.storage.quantized)
+            t.reads(w.storage, *((shape, dtype) for _, shape, dtype in pieces))
+            scales = [t.new("scales (fp32)", (blocks(w.shape),), "fp32")] if double else []
+            whole = t.new("weight, widened", w.shape, low.dtype)
+            t.use(*scales) if not t.forward_end else t.free(*scales)
         return whole
 
-    t.start("matmul 4 bit", low, *biases, flops=[flops], product="mm")
     whole = widened()
+    t.start("matmul 4 bit", low, *biases, flops=[flops], product="mm", module=Module.WIDENED)
     out = t.new("out", (*rows, into), low.dtype)
     t.use(whole)
 
     def backward(g: Gradients) -> Gradients:
         whole = widened()
+        t.reads(whole.storage)
         dx = t.new("input grad", low.shape, low.dtype)
         t.free(whole)
         return [dx, *(None for _ in biases)]
@@ -431,13 +441,31 @@ def indexed(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
     return out
 
 
-def softmax(t: Tape, x: Tensor, name: str) -> Tensor:
-    """Softmax or log-softmax over the last dimension, in x's dtype. Saves its result."""
+def softmax(t: Tape, x: Tensor, name: str, dtype: str = "", one_kernel: bool = False) -> Tensor:
+    """Softmax or log-softmax over the last dimension. Saves its result.
+
+    dtype       of the result, x's own if left out: CUDA's kernel reads fp16 and writes fp32
+                (aten/src/ATen/native/SoftMax.cpp: at::_softmax with half_to_float)
+    one_kernel  backward is one, as a log-softmax's; torch's softmax multiplies gradient and result
+                first (aten/src/ATen/native/cuda/SoftMax.cu: softmax_backward_cuda_out)
+    """
+    dtype = dtype or x.dtype
     t.start(name, x)
     if t.compiled:  # which computes the result again from these
-        t.use(*(t.new(f"{name}, {n}", x.shape[:-1], x.dtype, fixed=True) for n in ("max", "sum")))
-    out = t.new(name, x.shape, x.dtype)
-    t.finish(name, [x], out, [out], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+        t.use(*(t.new(f"{name}, {n}", x.shape[:-1], dtype, fixed=True) for n in ("max", "sum")))
+    out = t.new(name, x.shape, dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        product = (
+            [] if one_kernel or t.compiled else [t.new(f"{name} grad x result", x.shape, dtype)]
+        )
+        for p in product:
+            p.storage.role = Role.KERNEL
+        grad = t.new(f"{name} grad", x.shape, x.dtype)
+        t.free(*product)
+        return [grad]
+
+    t.finish(name, [x], out, [out], backward)
     return out
 
 
@@ -498,6 +526,14 @@ def contiguous(t: Tape, x: Tensor, shape: Shape, name: str, other: Tensor | None
         return [g[0]] if shape == x.shape else [t.new(f"{name} grad", x.shape, x.dtype)]
 
     t.finish(name, inputs, out, [], backward)
+    return out
+
+
+def joined(t: Tape, parts: Sequence[Tensor], shape: Shape, name: str) -> Tensor:
+    """torch.cat. Saves nothing; backward hands out views."""
+    t.start(name, *parts)
+    out = t.new(name, shape, parts[0].dtype)
+    t.finish(name, parts, out, [], lambda g: [g[0] for _ in parts])
     return out
 
 
@@ -679,7 +715,7 @@ def log_softmax(t: Tape, x: Tensor, name: str) -> Tensor:
     """Log-softmax over the vocabulary. Saves its result. Over tensor-parallel ranks it is composed
     of operations, and its backward is part of the loss's."""
     if not t.parallel:
-        return softmax(t, x, name)
+        return softmax(t, x, name, one_kernel=True)
     t.start(name, x)
     shifted = t.new("shifted", x.shape, x.dtype)
     t.use(t.new("exponentials", x.shape, x.dtype))

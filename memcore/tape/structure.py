@@ -19,10 +19,12 @@ class Adapters:
     """Low-rank adapters beside linear layers whose own weights are frozen, as in PEFT's LoRA.
 
     targets    which layers have them (policies.LORA_TARGETS)
+    modules    the names of these layers, where a plan lists them
     dtype      of their weights and of what they compute
     own        they have that dtype in every copy, whatever the precision says of other weights
     dropout    runs before them
     quantized  '' or how the frozen weights of the layers' matrices are kept (policies.QUANTIZED)
+    computes   the dtype that these are widened to for their products
     inputs     the embedding's result needs a gradient (PEFT asks for it with checkpointing)
     """
 
@@ -31,7 +33,9 @@ class Adapters:
     own: bool
     dropout: bool
     quantized: str
+    computes: str
     inputs: bool
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class Structure:
     regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
                own, gathered for their products and freed after them; else ''
     again      layers are run again in backward, which changes what T5 wants a gradient of
+    keeps      the training loop keeps the logits through backward
+    buffers    the dtype that a model's buffers have: that in which its weights are kept
     depths     multi-token prediction behind the last layer, if there is any
     stack      of a tower: whose dimensions it has (dims.STACKS)
     tower      the layers before these
@@ -104,6 +110,8 @@ class Structure:
     regathers: str = ""
     table: str = "dense"
     again: bool = False
+    keeps: bool = False
+    buffers: str = ""
     stack: str = ""
     tower: Structure | None = None
     head: str = CAUSAL
@@ -182,4 +190,9 @@ class Traits:
     recurrence_bias: bool = False
     recurrence_out_bias: bool = False
     recurrence_normed: bool = True
+    recurrence_scaled: bool = False
+    recurrence_split: bool = False
+    recurrence_grouped: bool = False
+    residual_fp32: bool = False
+    keys_scaled: bool = False
     convolution_bias: bool = False

@@ -158,6 +158,8 @@ class Send:
     shape    what the ranks have together; of an all-to-all, what one of them has
     phase    as Cost.phase
     behind   (count, shape): FLOPs of the product that runs meanwhile; attention: it is attention
+    beside   the same of the product that reads or makes what is sent, whose pieces run behind
+             pieces of it where both are cut (tp_comm_overlap)
     """
 
     what: str
@@ -168,6 +170,7 @@ class Send:
     phase: str
     behind: tuple[float, Shape] | None = None
     attention: bool = False
+    beside: tuple[float, Shape] | None = None
 
 
 @counted_apart
@@ -208,6 +211,8 @@ class Tape:
         self.idle = False  # what runs here is read by nobody, and trained by nothing
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
         self.frozen = self.frozen_tied = self.reached = False
+        self.keeps = False  # who called the model keeps what it returns through backward
+        self.results: list[Storage] = []  # of that, all but the loss
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
@@ -329,6 +334,16 @@ class Tape:
         self._current.traffic.append((shape, dtype))
         self._current.touched.append(storage)
 
+    def operation(self, name: str, started: int = 1) -> _Operation:
+        """What is recorded within is an operation of its own, in the midst of another or between
+        two: its kernels run before those of what comes."""
+        return _Operation(self, name, started)
+
+    def reads(self, storage: Storage, *pieces: tuple[Shape, str]) -> None:
+        """The operation reads these pieces, which the storage consists of, or all of it."""
+        for shape, dtype in pieces or ((storage.shape, storage.dtype),):
+            self._touch(storage, shape, dtype)
+
     def read_and_write(self, storage: Storage, shape: Shape, dtype: str) -> None:
         """Backward: a kernel adds to memory that the block does not own (Megatron's main_grad)."""
         if self._current is not None:
@@ -347,13 +362,15 @@ class Tape:
         backward: bool = False,
         behind: tuple[float, Shape] | None = None,
         attention: bool = False,
+        beside: tuple[float, Shape] | None = None,
     ) -> None:
         """A collective that forward waits for here, or `backward` will. What no rank shares costs
         nothing: the axis of one rank."""
         if backward and self._no_grad:
             return
         phase = "backward" if backward else "recompute" if self.forward_end else "forward"
-        self.sends.append(Send(what, kind, axis.name, shape, dtype, phase, behind, attention))
+        made = Send(what, kind, axis.name, shape, dtype, phase, behind, attention, beside)
+        self.sends.append(made)
 
     # -- recording operations -------------------------------------------------------------------
 
@@ -382,6 +399,29 @@ class Tape:
             x.storage.stands |= not fusible
         self.work.append(self._current)
 
+    def then(
+        self,
+        name: str,
+        *inputs: Tensor,
+        flops: Sequence[tuple[float, Shape]] = (),
+        product: str = "",
+        module: Module | None = None,
+        started: int = 1,
+    ) -> None:
+        """A further kernel of the operation that runs, forward or backward, with a cost of its own:
+        one function of autograd's may start many."""
+        before = self._current
+        assert before is not None
+        cost = Cost(self._named(name), before.phase, list(flops), [], product, started=started)
+        cost.parts, cost.module, cost.sources = before.parts, module, before.sources
+        self._current = cost
+        if cost.phase == "backward":
+            for x in inputs:
+                self._touch(x.storage, x.shape, x.dtype)
+        else:
+            self.use(*inputs)
+        self.work.append(cost)
+
     def finish(
         self,
         name: str,
@@ -390,8 +430,12 @@ class Tape:
         saved: Sequence[Tensor],
         backward: Callable[[Gradients], Gradients],
         flops: Sequence[tuple[float, Shape]] = (),
+        packs_last: bool = False,
     ) -> None:
-        """End an operation: connect its outputs to the graph and keep what it saves."""
+        """End an operation: connect its outputs to the graph and keep what it saves.
+
+        packs_last    it saves its inputs too once it has computed, as torch.autograd.Function does
+        """
         # What has no kernel of its own is a view, which a compiler fuses too.
         fusible = self._current is None or self._current.fusible
         module = self._current.module if self._current else None
@@ -405,7 +449,8 @@ class Tape:
         if saved and not self.forward_end:
             self.last_packed = max(self._begun, *(t.storage.birth for t in saved))
             # Inputs are packed before the operation computes, and nothing is run again after them.
-            computed = self.last_packed > self._begun
+            computed = packs_last or self.last_packed > self._begun
+            self.last_packed = self.clock if packs_last else self.last_packed
             self.run_again = len(self.work) - (0 if computed else running)
         storages: list[Storage] = []
         for t in saved:
@@ -467,6 +512,13 @@ class Tape:
 
         self.finish(name, inputs, out, [*inputs, *masks], backward)
         return out
+
+    def returns(self, x: Tensor) -> None:
+        """Forward: this is what the model returns besides its loss."""
+        if not self.keeps:
+            return
+        x.storage.holders += 1
+        self.results.append(x.storage)
 
     def computed(self) -> None:
         """Backward: an operation has its results; the engine casts and sums them from here on."""
@@ -678,6 +730,23 @@ def in_stack(tape: Tape, stack: str) -> Tape:
         w.traffic = [(renamed(shape), dtype) for shape, dtype in w.traffic]
         w.stack = stack
     return tape
+
+
+class _Operation:
+    def __init__(self, tape: Tape, name: str, started: int):
+        self.tape, self.outside = tape, tape._current
+        phase = "recompute" if tape.forward_end else "forward"
+        if self.outside is not None:
+            phase = self.outside.phase
+        self.cost = Cost(tape._named(name), phase, [], [], fusible=True, started=started)
+        self.cost.parts = tape._parts
+
+    def __enter__(self) -> None:
+        self.tape.work.append(self.cost)
+        self.tape._current = self.cost
+
+    def __exit__(self, *_: object) -> None:
+        self.tape._current = self.outside
 
 
 class _Scope:

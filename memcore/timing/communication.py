@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memcore.hardware import constants, topology
-from memcore.tape.dims import Number, maximum, minimum, where
+from memcore.tape.dims import Number, is_array, maximum, minimum, where
 
 if TYPE_CHECKING:
+    from memcore.hardware.accelerator import Accelerator
     from memcore.plan.plan import Plan
     from memcore.tape.dims import Shape
+
+
+NO_SECONDS = 1e-30  # shorter than any transfer: what is divided by in place of none
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +44,13 @@ NOTHING_BEFORE = Cover("nothing: the first has no layer before it")
 NOTHING_AFTER = Cover("nothing: backward is over")
 NOTHING = Cover("nothing")
 PRODUCT_MEANWHILE = Cover("the product that runs meanwhile")
+PIECES_MEANWHILE = Cover("pieces of the product beside it")
 ATTENTION_MEANWHILE = Cover("attention to the keys that are there")
 CHUNK_FORWARD = Cover("another chunk's forward")
 LAYER_FORWARD = Cover("the forward of the layer before", grows=True)
 LAYER_BACKWARD = Cover("the backward of the layer before", grows=True)
 ONE_BACKWARD = Cover("backward of one batch", grows=True)
+ONE_FORWARD = Cover("forward of one batch", grows=True)
 ALL_BACKWARD = Cover("backward", grows=True)
 
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "all-gather", "reduce-scatter", "all-reduce"
@@ -63,6 +69,8 @@ class Links:
     wide         to all of them at once, each its own part
     network      what this group has of the network of its part of a domain, B/s one way: groups
                  side by side share it
+    taken        share of a GPU's multiprocessors that a collective's kernels run on
+    memory       a GPU's own, B/s as kernels reach it, of which a collective takes a part
     direct       a GPU reads the memory of any other of the group
     """
 
@@ -74,6 +82,8 @@ class Links:
     wide: float
     network: float
     direct: bool
+    taken: float = 0.0
+    memory: float = math.inf
 
     @classmethod
     def of(cls, plan: Plan, ranks: int, stride: int = 1) -> Links:
@@ -92,6 +102,8 @@ class Links:
             whole * joined.share * joined.spread,
             plan.network_per_gpu * share * inside,
             bool(gpu.peer_bandwidth) and gpu.peer_access and joined.direct,
+            taken(gpu),
+            gpu.memory_bandwidth * constants.HBM_EFFICIENCY.middle,
         )
 
     def seconds(self, kind: str, total: float) -> dict[str, float]:
@@ -135,6 +147,13 @@ class Links:
             found["network"] = outside / self.network + latency if self.network else math.inf
         return found
 
+    def drawn(self, kind: str, total: float) -> float:
+        """Seconds of a GPU's own memory that one collective takes: what passes through it is read
+        once and written once."""
+        passes = 2 if kind == ALL_REDUCE else 1
+        share = 1.0 if kind == SEND else (self.ranks - 1) / self.ranks
+        return 2 * passes * share * total / self.memory
+
     @property
     def latency(self) -> float:
         return constants.COLLECTIVE_LATENCY.middle * math.log2(self.ranks)
@@ -148,6 +167,13 @@ class Links:
         link, rate = ("network", self.network) if across else ("nvlink", self.next)
         latency = constants.COLLECTIVE_LATENCY.middle
         return {link: total / rate + latency if rate else math.inf}
+
+
+def taken(gpu: Accelerator) -> float:
+    """Share of the multiprocessors of a GPU that the kernels of a collective run on. Chips of few
+    large cores (TPUs, Trainium) have engines of their own for it."""
+    kernels = constants.COLLECTIVE_SMS.middle
+    return kernels / gpu.sms if gpu.sms > 2 * kernels else 0.0
 
 
 def fast_rate(plan: Plan) -> float:
@@ -215,6 +241,8 @@ class Move:
     shapes      of pieces that are no states: (elements, dtype)
     behind      (count, shape): FLOPs of what hides it; kernel: whose rate they are done at
     ways        of each piece that crosses NVMe: 'read' or 'write'
+    taken       share of the multiprocessors that a collective takes while it runs
+    drawn       seconds of the GPU's own memory that each time takes
     """
 
     name: str
@@ -230,6 +258,8 @@ class Move:
     behind: tuple[float, Shape] | None = None
     kernel: str = ""
     ways: tuple[str, ...] = ()
+    taken: float = 0.0
+    drawn: float = 0.0
 
     @property
     def bytes(self) -> float:
@@ -240,25 +270,28 @@ class Move:
         """The link that can be exposed."""
         return max(self.seconds, key=lambda link: self.seconds[link])
 
-    def exposed_on(self, link: str) -> Number:
-        """Of `exposed`, what stands on a link: all on the slowest, the first of equal ones."""
-        slowest: Number = True
-        names = list(self.seconds)
-        for k, other in enumerate(names):
-            mine, theirs = self.seconds[link], self.seconds[other]
-            if other != link:
-                slowest = slowest & (mine > theirs if k < names.index(link) else mine >= theirs)
-        return where(slowest, self.exposed, 0.0)
+    @property
+    def exposed_by_link(self) -> dict[str, Number]:
+        """Of `exposed`, what stands on each link: all on the slowest, the first of equal ones."""
+        longest = functools.reduce(maximum, self.seconds.values(), 0.0)
+        left, found = self.exposed, {}
+        for link, seconds in self.seconds.items():
+            found[link] = where(seconds >= longest, left, 0.0)
+            left = where(seconds >= longest, 0.0, left)
+        return found
 
     @property
     def exposed(self) -> Number:
         """Seconds by which a step is longer for it: what nothing hides, and what the work that
-        hides the rest loses, as kernels of a collective take memory bandwidth and processors."""
+        hides the rest loses: kernels of a collective take multiprocessors while they run, and
+        memory bandwidth."""
         if not self.seconds:
             return 0.0
         each = functools.reduce(maximum, self.seconds.values())
         hidden = minimum(each, self.cover)
-        lost = constants.CONTENTION.middle * hidden if self.axis else 0.0
+        lost = self.taken * hidden
+        if is_array(self.drawn) or self.drawn:  # of arrays some may be 0, and so may `each`
+            lost = lost + hidden * (self.drawn / maximum(each, NO_SECONDS))
         return (each - hidden + lost) * self.times
 
 
@@ -283,5 +316,6 @@ def collective(
         each = [over.seconds(kind, n) for n in pieces.values()]
         spent = {link: sum(e[link] for e in each) for link in (each[0] if each else ())}
     return Move(
-        name, pieces, spent, times, cover, hidden_by, phase, kind, axis, shapes, behind, kernel
+        name, pieces, spent, times, cover, hidden_by, phase, kind, axis, shapes, behind, kernel,
+        taken=over.taken, drawn=over.drawn(kind, sum(pieces.values())),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from memcore.tape.kinds import Module
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
-from memcore.timing.roofline import ATTENTION, Work, works
+from memcore.timing.roofline import ATTENTION, SCANNED, Work, works
 
 PHASES = FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
@@ -60,7 +60,7 @@ def _counted(
 def is_product(of: Work | OperationTime) -> bool:
     """Whether backward makes two products of an operation: of its input's gradient and of its
     weight's."""
-    return of.phase == BACKWARD and bool(of.flops) and of.kernel != ATTENTION
+    return of.phase == BACKWARD and bool(of.flops) and of.kernel not in (ATTENTION, SCANNED)
 
 
 def operations(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from memcore.hardware import constants
@@ -47,7 +47,7 @@ class Work:
     """One operation in one direction, without numbers.
 
     phase    'forward', 'recompute', 'backward'
-    kernel   PRODUCT, ATTENTION or EIGHT_BIT: whose rate its FLOPs are done at
+    kernel   PRODUCT, ATTENTION, EIGHT_BIT or SCANNED: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
     moved    the bytes of that
     started, parts, module, stack    as in tape.Cost
@@ -70,12 +70,18 @@ class Work:
 
 
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
+HALF = "16-bit product"  # where others are in fp32
+SCANNED = "scan"
 
 
 def _kernel(w: tape.Cost) -> str:
     """Whose rate the FLOPs of an operation are done at."""
     if w.module is Module.ATTENTION:
         return ATTENTION
+    if w.module is Module.WIDENED:
+        return HALF
+    if w.module is Module.SCAN:
+        return SCANNED
     return EIGHT_BIT if any(dtype == "fp8" for _, dtype in w.traffic) else PRODUCT
 
 
@@ -94,7 +100,7 @@ def works(
         last = block.run_again if recompute == word else len(block.work)
         for k, w in enumerate(block.work):
             kernel = _kernel(w)
-            counted: dict[tuple[Shape, str], int] = {}
+            counted: Counted = {}
             for key in w.traffic:
                 counted[key] = counted.get(key, 0) + 1
             phases = [w.phase]
@@ -102,20 +108,45 @@ def works(
             if again_here and w.name not in kept:
                 phases.append("recompute")
             for phase in phases:
-                work = Work(
-                    w.name,
-                    phase,
-                    tuple(w.flops),
-                    tuple((shape, dtype, n) for (shape, dtype), n in counted.items()),
-                    kernel,
-                    Terms.of((s, n * DTYPE_BYTES[dtype]) for (s, dtype), n in counted.items()),
-                    w.started,
-                    w.parts,
-                    w.module,
-                    w.stack,
-                )
-                found.setdefault(work, []).append(i)
+                for name, part, rest in parted(w, phase, counted):
+                    work = Work(
+                        name,
+                        phase,
+                        tuple(w.flops) if rest else (),
+                        tuple((shape, dtype, n) for (shape, dtype), n in part.items()),
+                        kernel if rest else PRODUCT,
+                        Terms.of((s, n * DTYPE_BYTES[dtype]) for (s, dtype), n in part.items()),
+                        w.started if rest else 0,
+                        w.parts,
+                        w.module if rest else None,
+                        w.stack,
+                    )
+                    found.setdefault(work, []).append(i)
     return tuple((work, tuple(where)) for work, where in found.items())
+
+
+Counted = dict[tuple[Shape, str], int]
+
+
+def parted(w: tape.Cost, phase: str, counted: Counted) -> list[tuple[str, Counted, bool]]:
+    """A product in 8 bits is two operations: what it reads is made narrow first, by a kernel of its
+    own that no arithmetic hides. Forward narrows its input, backward the gradient of its result,
+    and its input where only the wide one was kept."""
+    whole = [(w.name, counted, True)]
+    if not (w.flops and any(dtype == "fp8" for _, dtype in counted)):
+        return whole
+    width, into = w.flops[0][1][-2:]
+    least = {into: 1, width: 2} if phase == "backward" else {width: 1}
+    made: Counted = {}
+    for (shape, dtype), n in counted.items():
+        if dtype == "fp8" and len(shape) > 1 and n >= least.get(shape[-1], n + 1):
+            wide = next(((s, d) for s, d in counted if s == shape and DTYPE_BYTES[d] == 2), None)
+            if wide:
+                made |= {wide: 1, (shape, dtype): n}
+    if not made:
+        return whole
+    rest = {key: n - made.get(key, 0) for key, n in counted.items() if n > made.get(key, 0)}
+    return [(f"{w.name}, to 8 bits", made, False), (w.name, rest, True)]
 
 
 @kept
@@ -136,8 +167,7 @@ def sends(
             if s.phase == "forward" and word and not kept:
                 phases.append("recompute")
             for phase in phases:
-                send = Send(s.what, s.kind, s.axis, s.shape, s.dtype, phase, s.behind, s.attention)
-                found.setdefault(send, []).append(i)
+                found.setdefault(replace(s, phase=phase), []).append(i)
     return tuple((send, tuple(where)) for send, where in found.items())
 
 
@@ -146,6 +176,7 @@ class Speed:
     """What one accelerator really reaches: datasheet peaks times stated efficiencies.
 
     launch   seconds that every operation takes besides its work
+    units    rate of the units that products run on, over that of the fastest for 16 bits: at most 1
     """
 
     matmul: float  # FLOP/s
@@ -155,11 +186,13 @@ class Speed:
     launch: float = 0.0
     eight: float = 0.0  # FLOP/s of products in 8 bits
     sram: int = 0  # bytes of one multiprocessor
+    half: float = 0.0  # FLOP/s of products in 16 bits, whatever the others are in
+    scan: float = 0.0  # FLOP/s
+    units: float = 1.0
 
     def of_kernel(self, kernel: str) -> float:
-        if kernel == PRODUCT:
-            return self.matmul
-        return self.attention if kernel == ATTENTION else self.eight
+        others = {ATTENTION: self.attention, HALF: self.half, SCANNED: self.scan}
+        return self.matmul if kernel == PRODUCT else others.get(kernel, self.eight)
 
     @classmethod
     def of(
@@ -169,8 +202,10 @@ class Speed:
         launch: float = 0.0,
         kernels: str = "",
         attention: str = "",
+        half: str = "",
     ) -> Speed:
-        """`kernels`, `attention`: whose run (policies.KERNELS, policies.ATTENTION)."""
+        """`kernels`, `attention`: whose run (policies.KERNELS, policies.ATTENTION); half: the
+        dtype of products in 16 bits, where it is not `dtype`."""
         peak = gpu.peak_flops(dtype)
         reached = constants.efficiency(gpu.architecture)
         power = sustained(gpu, dtype)
@@ -182,7 +217,15 @@ class Speed:
             launch,
             gpu.peak_flops("fp8") * reached.eight.middle * power,
             gpu.l1_bytes_per_sm,
+            gpu.peak_flops(half or dtype) * reached.matmul.middle * power,
+            peak * constants.SCAN.middle * power,
+            min(1.0, peak / gpu.tensor_flops),
         )
+
+    def begins(self, kernel: str) -> float:
+        """Share of TILE_START that a tile's beginning and end take: they do not wait for slower
+        units, so that they are worth fewer products of these."""
+        return self.units if kernel == PRODUCT else 1.0
 
 
 def attention_efficiency(gpu: Accelerator, kernels: str, attention: str = "") -> constants.Constant:
@@ -266,20 +309,27 @@ EXPERT_TILE = 128  # rows of a tile of a grouped product
 ROUTED_ROWS = (ROUTED, ARRIVED, COMPUTED)
 
 
-def product_flops(work: Work, amounts: Amounts, sms: int) -> tuple[float, float]:
-    """FLOPs of one execution, and those that it takes the time of: whole tiles, in whole waves."""
+def product_flops(
+    work: Work, amounts: Amounts, sms: int, begins: float = 1.0
+) -> tuple[float, float]:
+    """FLOPs of one execution, and those that it takes the time of: whole tiles, in whole waves.
+    `begins`: Speed.begins of its kernel."""
     flops = padded = 0.0  # plain loops: this is the innermost part of an evaluation
     for count, shape in work.flops:
         done = count * amounts.elements(shape)
         flops += done
-        if work.attention:
+        if work.kernel == SCANNED:
+            padded += done
+        elif work.attention:
             padded += done * (1 + FLASH_TILE / amounts.elements(shape[-2:-1]))
         else:
-            padded += done * unfilled(work.phase == "backward", count, shape, amounts, sms)
+            padded += done * unfilled(work.phase == "backward", count, shape, amounts, sms, begins)
     return flops, padded
 
 
-def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: int) -> Number:
+def unfilled(
+    backward: bool, count: float, shape: Shape, amounts: Amounts, sms: int, begins: float
+) -> Number:
     """How much longer a product of (rows, width, into) takes per FLOP than one that fills the GPU.
 
     Forward makes (rows, into); backward (rows, width) and, of a trained weight, (into, width),
@@ -292,16 +342,16 @@ def unfilled(backward: bool, count: float, shape: Shape, amounts: Amounts, sms: 
     share = functools.partial(filled_of, most=most) if amounts.arrays else filled
     rows = real + experts * EXPERT_TILE // 2  # those of each expert end in a half empty tile
     if not backward:
-        return rows / real * started(width, most) / share(rows, most(1, into), sms)
-    inputs = rows / real * started(into, most) / share(rows, most(1, width), sms)
+        return rows / real * started(width, begins, most) / share(rows, most(1, into), sms)
+    inputs = rows / real * started(into, begins, most) / share(rows, most(1, width), sms)
     if count < 4:
         return inputs
-    return (inputs + rows / real * started(rows / max(1, experts), most)) / 2
+    return (inputs + rows / real * started(rows / max(1, experts), begins, most)) / 2
 
 
-def started(summed: Number, most: Callable[..., Number] = max) -> Number:
+def started(summed: Number, begins: float, most: Callable[..., Number] = max) -> Number:
     """How much longer a tile takes for its beginning and end, where it sums so many products."""
-    return 1 + constants.TILE_START.middle / most(1, summed)
+    return 1 + begins * constants.TILE_START.middle / most(1, summed)
 
 
 def operation(
@@ -386,7 +436,7 @@ def _costs(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[C
     """What each operation costs; found once for plans that share their amounts. Operations are
     known by identity, which is quick, and kept with what they cost, so that no others take their
     place."""
-    key = id(every), speed.sms, speed.sram
+    key = id(every), speed.sms, speed.sram, speed.units
     known = amounts.costs.get(key)
     if known is None:
         found = [_cost(e.work, amounts, speed) for e in every]
@@ -397,7 +447,8 @@ def _costs(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[C
 
 def _cost(w: Work, amounts: Amounts, speed: Speed) -> Cost:
     """FLOPs of one execution, those that it takes the time of, and its traffic."""
-    flops, padded = product_flops(w, amounts, speed.sms) if w.flops else (0.0, 0.0)
+    begins = speed.begins(w.kernel)
+    flops, padded = product_flops(w, amounts, speed.sms, begins) if w.flops else (0.0, 0.0)
     traffic = amounts.real(amounts.total(w.moved))
     if w.attention:
         traffic += read_again(w, amounts, speed)

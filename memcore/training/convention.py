@@ -10,7 +10,7 @@ from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan
 from memcore.step.step import Step
 from memcore.tape.dims import Number, derive
-from memcore.tape.kinds import Part
+from memcore.tape.kinds import Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER
 from memcore.tape.tape import Tape
@@ -20,7 +20,8 @@ from memcore.words.training import CHECKPOINTING, NO_LAYER
 def convention_flops(plan: Plan, step: Step, amounts: Amounts) -> Number:
     """FLOPs of one micro-batch on one GPU as MFU counts them: 2 per matmul parameter and token, and
     4 x width x sequence per layer for attention, causal or not (PaLM, Chowdhery et al., app. B),
-    three times over; a sliding layer counts its window. A frozen weight has no gradient: twice, and
+    three times over; a sliding layer counts its window, one with a
+    state its weights alone. A frozen weight has no gradient: twice, and
     once where backward does not come."""
     if plan.architecture.tower:
         return sum(p.times * p.passes * (p.products + p.attention) for p in parts(step, amounts))
@@ -114,6 +115,7 @@ def convention_layers(
             if is_matrix(p):
                 sums[p.trained] += whole.elements(active(p.shape))
         reach = amounts.least(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
+        reach = reach if attends(kind.attention) else 0 * reach
         passes = 1 if kind.frozen and kind.leads else 3
         found.append((times, sums[True], sums[False], reach, passes))
     return found

@@ -20,8 +20,9 @@ from memcore.words.word import DTYPE_BYTES
 def speed_of(plan: Plan, step: Step) -> Speed:
     t = plan.train
     return Speed.of(
-        plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, t.kernels, t.attention
-    )
+        plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, t.kernels, t.attention,
+        half=half_dtype(step),
+    )  # fmt: skip
 
 
 def started(
@@ -37,9 +38,16 @@ def matmul_dtype(step: Step) -> str:
     return "bf16" if step.copies.autocast else step.copies.compute
 
 
+def half_dtype(step: Step) -> str:
+    """What products with weights of 4 bits run in: the 16 bits of the plan's precision, though what
+    is around them may have been cast to fp32."""
+    adapters = step.blocks.structure.adapters
+    return adapters.computes if adapters and adapters.quantized else matmul_dtype(step)
+
+
 def peak_dtype(step: Step) -> str:
     """Whose peak utilization is a share of: the narrowest dtype that products have."""
-    return "fp8" if step.copies.eight_bit else matmul_dtype(step)
+    return "fp8" if step.copies.eight_bit else half_dtype(step)
 
 
 def step_executions(step: Step, batches: int) -> list[Execution]:

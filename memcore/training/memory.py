@@ -17,7 +17,7 @@ from memcore.tape.dims import Number, maximum, where
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import Amounts, Holding, Template
 from memcore.training import offload
-from memcore.training.overheads import counted, plan_overheads, reserved
+from memcore.training.overheads import by_rules, counted, plan_overheads, reserved, segments
 from memcore.training.steps import step_of, training_sizes
 
 
@@ -101,7 +101,7 @@ def count(
     tiers = {"hbm": best, "dram": 0, "nvme": 0}
     for r, each in elsewhere:
         tiers[r.tier] += r.times * each
-    given = _given(plan, amounts, tiers)
+    given = _given(plan, step, amounts, tiers)
     x = Values(plan=plan, memory=given).memory
     memory = Memory(
         allocated_bytes=best,
@@ -132,16 +132,21 @@ def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleN
             here[r.tier] = here[r.tier] + r.times * each  # not in place: arrays may be shared
         first: Any = found["hbm"] >= here["hbm"] if found else False
         found = {t: where(first, found[t], n) for t, n in here.items()} if found else here
-    return _given(plan, amounts, found)
+    return _given(plan, steps[0], amounts, found)
 
 
-def _given(plan: Plan, amounts: Amounts, tiers: Mapping[str, Number]) -> SimpleNamespace:
-    """What quantities of memory read as it is."""
+def _given(
+    plan: Plan, step: Step, amounts: Amounts, tiers: Mapping[str, Number]
+) -> SimpleNamespace:
+    """What quantities of memory read as it is. `step`: of one stage, where stages differ."""
+    overheads = plan_overheads(plan, amounts)
+    if by_rules(plan):
+        overheads = segments(plan, step, amounts, tiers["hbm"]), *overheads
     return SimpleNamespace(
         allocated_bytes=tiers["hbm"],
         tiers=tiers,
         capacity_bytes=plan.accelerator.usable_bytes,
-        overheads=plan_overheads(plan, amounts),
+        overheads=overheads,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from memcore.frameworks.megatron import DATA_PARALLEL
 from memcore.hardware import constants, topology
 from memcore.quantity.formula import (
     Formula,
@@ -35,6 +36,8 @@ from memcore.timing.communication import (
     LAYER_FORWARD,
     NOTHING,
     ONE_BACKWARD,
+    ONE_FORWARD,
+    PIECES_MEANWHILE,
     SEND,
     Links,
     Move,
@@ -43,8 +46,10 @@ from memcore.timing.communication import (
 from memcore.timing.roofline import (
     ATTENTION,
     EIGHT_BIT,
+    HALF,
     PHASES,
     PRODUCT,
+    SCANNED,
     Execution,
     Speed,
     Work,
@@ -55,6 +60,7 @@ from memcore.timing.roofline import (
 )
 from memcore.training.convention import convention_layers, head_is_frozen, parts, sharing
 from memcore.training.executions import (
+    half_dtype,
     matmul_dtype,
     peak_dtype,
     speed_of,
@@ -188,15 +194,17 @@ def sides(book: Book, base: str) -> dict[str, Formula]:
     }
 
 
-def reached(book: Book, dtype: str, kernel: str, serving: bool = False) -> Formula:
+def reached(book: Book, dtype: str, kernel: str) -> Formula:
     """FLOP/s that products, those in 8 bits, or attention, reach on this GPU."""
     gpu = book.plan.accelerator
     of = constants.efficiency(gpu.architecture)
     t = book.plan.train
-    words = () if serving else (t.kernels, t.attention)
-    attention = attention_efficiency(gpu, *(words or ("",)))
-    which = {ATTENTION: attention, EIGHT_BIT: of.eight}.get(kernel, of.matmul)
-    peak = "fp8" if kernel == EIGHT_BIT else dtype
+    attention = attention_efficiency(gpu, t.kernels, t.attention)
+    which = {ATTENTION: attention, EIGHT_BIT: of.eight, SCANNED: constants.SCAN}.get(
+        kernel, of.matmul
+    )
+    narrow = {EIGHT_BIT: "fp8", HALF: half_dtype(book.timed)}
+    peak = narrow.get(kernel, dtype)
     rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)
     power = sustained(gpu, dtype)
     if power != 1:
@@ -238,10 +246,11 @@ def _runs(book: Book, i: str) -> Explanation:
 
 def of_execution(book: Book, e: Execution, amounts: Amounts) -> tuple[Formula, Formula, str, float]:
     """What the time of an operation is made of."""
-    work, padded = product_flops(e.work, amounts, book.plan.accelerator.sms)
+    speed = timed_speed(book)
+    work, padded = product_flops(e.work, amounts, speed.sms, speed.begins(e.work.kernel))
     return (
         flops(book, e.work, e.runs, amounts),
-        traffic(e.work, e.runs, amounts, read_again(e.work, amounts, timed_speed(book))),
+        traffic(e.work, e.runs, amounts, read_again(e.work, amounts, speed)),
         e.work.kernel,
         work / padded if padded else 1.0,
     )
@@ -283,7 +292,7 @@ def _updated_bytes(book: Book) -> Explanation:
 
 
 STATES = {
-    "resident": ("Weights on one GPU", "resident", "every"),
+    "trained": ("Trained weights on one GPU", "trained", "every"),
     "updated": ("Weights that one GPU updates", "updated", "every"),
     "optimizer": ("Optimizer states of one GPU's weights", "", "every"),
     "buckets": ("Gradients in DDP's buckets", "buckets", "every"),
@@ -341,7 +350,7 @@ PIECES = {  # what is moved: the states it consists of, and whether one layer's 
     "gradients of the layers": [("layer-gradients", False)],
     "gradients of the root": [("root-gradients", False)],
     "gradients in buckets": [("buckets", False)],
-    "updated weights": [("resident", False)],
+    "updated weights": [("trained", False)],
     "gradients of all weights": [("rank-gradients", False)],
     "weights of this rank": [("rank-weights", False)],
     "gradients of all experts": [("expert-gradients", False)],
@@ -412,7 +421,7 @@ def _transfer_itself(book: Book, i: str) -> Explanation:
 TRANSFERRED = "bytes|seconds|exposed_seconds|hides_at_bandwidth|hides_at_micro_batch"
 
 
-@rule(f"time.transfers.*.{TRANSFERRED}|each_seconds|cover")
+@rule(f"time.transfers.*.{TRANSFERRED}|each_seconds|cover|drawn")
 def _transfer(book: Book, i: str, field: str) -> Explanation:
     move, link = _moves(book)[int(i)]
     base = f"time.transfers.{i}"
@@ -427,6 +436,8 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     if field == "cover":
         formula = _cover(book, move)
         return about(f"Hidden behind: {move.hidden_by}", "seconds", formula, "", value=0.0)
+    if field == "drawn":
+        return _drawn(book, move, what, pieces)
     if field == "seconds":
         formula = times * book.at(f"{base}.each_seconds", "seconds each")
         return about(what, "seconds", formula, "Busy seconds in one step.")
@@ -454,10 +465,36 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     else:
         each = book.at(f"{base}.each_seconds", "seconds each")
         formula = at_least_zero(each - cover)
-        if move.axis:
-            formula = formula + constant(constants.CONTENTION) * smallest(each, cover)
+        formula = formula + smallest(each, cover) * _taken(book, move, base, each)
         formula = times * formula
     return about(f"{what}, exposed", "seconds", formula, "What the step waits for.")
+
+
+def _taken(book: Book, move: Move, base: str, each: Formula) -> Formula:
+    """What hides a transfer loses by it: multiprocessors and memory bandwidth."""
+    gpu, found = book.plan.accelerator, []
+    if move.taken:
+        every = known("multiprocessors", gpu.sms, source=gpu.label)
+        found.append(constant(constants.COLLECTIVE_SMS) / every)
+    if move.drawn:
+        found.append(book.at(f"{base}.drawn", "of its own memory") / each)
+    if not found:
+        return known("a copy takes nothing of them", 0.0, "", source="a copy engine does it")
+    return total(found)
+
+
+def _drawn(book: Book, move: Move, what: str, pieces: list[Formula]) -> Explanation:
+    """Seconds of the GPU's own memory that one collective takes: communication.Links.drawn."""
+    if not move.drawn:
+        raise LookupError
+    rate = book.at("hardware.memory_bandwidth") * constant(constants.HBM_EFFICIENCY)
+    moved = known("read and written", 2, source="what passes through a GPU") * total(pieces)
+    if move.kind == ALL_REDUCE:
+        moved = moved * known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
+    if move.kind != SEND:
+        ranks = known("ranks", group(book.plan, move.axis)[0], source="the plan")
+        moved = moved * (ranks - 1) / ranks
+    return about(f"{what}: of the GPU's own memory", "seconds", moved / rate, "Each time.")
 
 
 def _pieces(book: Book, move: Move) -> list[Formula]:
@@ -553,7 +590,12 @@ def _cover(book: Book, move: Move) -> Formula:
     if move.behind:
         count, of = move.behind
         dtype = matmul_dtype(book.timed)
-        return count * shape(book, of, book.amounts) / reached(book, dtype, move.kernel)
+        product = count * shape(book, of, book.amounts) / reached(book, dtype, move.kernel)
+        if hidden_by == PIECES_MEANWHILE:
+            ranks, _ = group(book.plan, move.axis)
+            product = product * known("of its pieces, all but the first", (ranks - 1) / ranks,
+                                      source="the plan: parallel.tp")  # fmt: skip
+        return product
     if hidden_by == CHUNK_FORWARD:
         virtual = known("virtual stages", book.plan.parallel.virtual_stages, source="the plan")
         batches = book.at("plan.train.grad_accumulation", "micro-batches")
@@ -565,7 +607,9 @@ def _cover(book: Book, move: Move) -> Formula:
             return book.at("time.layers.backward") / (_reached(book) * batches)
         return book.at("time.layers.forward") / (layers * batches)
     if hidden_by in (ONE_BACKWARD, ALL_BACKWARD):
-        return book.at("time.layers.backward") / batches
+        return _shared(book, move, book.at("time.layers.backward") / batches)
+    if hidden_by == ONE_FORWARD:
+        return _shared(book, move, book.at("time.layers.forward") / batches)
     if hidden_by == BATCH_FORWARD:
         return book.at("time.layers.forward") / batches
     if hidden_by == BATCH_BACKWARD:
@@ -578,6 +622,25 @@ def _cover(book: Book, move: Move) -> Formula:
         i = next(i for i, (_, link) in enumerate(_moves(book)) if link == "dram")
         return book.at(f"time.transfers.{i}.each_seconds")
     return known(str(NOTHING), 0.0, "seconds", source=str(hidden_by))
+
+
+def _shared(book: Book, move: Move, cover: Formula) -> Formula:
+    """Megatron's weights and experts share what hides them, by the bytes of their gradients."""
+    of = DATA_PARALLEL_OF.get(next(iter(move.pieces)))
+    if not of:
+        return cover
+    own, other = (book.at(f"time.moved.{name.replace(' ', '-')}", name) for name in of)
+    beside = [m for m, _ in _moves(book) if next(iter(m.pieces), "") == of[1]]
+    return cover * (own / (own + other)) if beside else cover
+
+
+_GRADIENTS = [gradients for gradients, _ in DATA_PARALLEL.values()]
+# The gradients of what is moved, and those that it shares its cover with.
+DATA_PARALLEL_OF = {
+    piece: (pieces[0], next(g for g in _GRADIENTS if g != pieces[0]))
+    for pieces in DATA_PARALLEL.values()
+    for piece in pieces
+}
 
 
 @rule("time.layers.forward|backward")

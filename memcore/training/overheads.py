@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from memcore.frameworks import FRAMEWORKS
 from memcore.hardware import constants
+from memcore.hardware.accelerator import Accelerator
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import Read, Values, ceil, total
 from memcore.report import Overhead
-from memcore.tape.dims import LIVE
+from memcore.step.step import Step
+from memcore.tape.dims import LIVE, Number
 from memcore.tape.ledger import Amounts
+from memcore.training.segments import reserved_by_rules
 from memcore.words.precision import COPIES
 from memcore.words.training import NATIVE
 
@@ -23,10 +26,44 @@ def allocator_slack(plan: Plan) -> constants.Constant:
 
 def slack(x: Any, end: int) -> Read:
     """Reserved over allocated bytes at one end, with what the allocator's gaps add."""
+    if by_rules(x.plan):
+        return 1  # what the rules add is an overhead of its own
+    measured = FRAMEWORKS[x.plan.train.framework].slack_native
+    if x.plan.train.allocator == NATIVE and measured:
+        return x.constant(measured, end)
     found = x.constant(allocator_slack(x.plan), end)
     if x.plan.train.allocator == NATIVE:
         found = found * x.constant(constants.NATIVE_SEGMENTS, end)
     return found
+
+
+def by_rules(plan: Plan) -> bool:
+    """Whether the native allocator's rules are followed: where all that is there lies on one
+    stream, and none of it on the host."""
+    t = plan.train
+    moved = (t.offload_optimizer, t.offload_parameters, t.offload_activations)
+    return t.allocator == NATIVE and FRAMEWORKS[t.framework].one_stream and set(moved) == {"none"}
+
+
+def segments(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> Overhead:
+    """What the native allocator reserves beyond what is allocated: no less than with expandable
+    segments, between which no gaps remain."""
+    c, reserved = constants.NATIVE_RULES, reserved_by_rules(step, amounts)
+
+    def beyond(share: float) -> Number:
+        least = ceil(allocated * allocator_slack(plan).low)
+        return amounts.most(amounts.whole(reserved * share), least) - allocated
+
+    return _overhead(c, beyond(c.low), beyond(c.high), "reserved")
+
+
+def context(gpu: Accelerator) -> tuple[int, int]:
+    """Bytes of the CUDA context, from and to: less on a GPU of few multiprocessors."""
+    of, each, alone = constants.CUDA_CONTEXT, constants.CONTEXT_PER_SM, constants.CONTEXT_ALONE
+    if gpu.vendor != "nvidia":
+        return int(of.low), int(of.high)
+    low, high = alone.low + gpu.sms * each.low, alone.high + gpu.sms * each.high
+    return int(min(of.low, low)), int(min(of.high, high))
 
 
 def counted(overheads: Iterable[Any], counter: str, end: int) -> list[Read]:
@@ -39,12 +76,6 @@ def reserved(x: Any, allocated: Read, overheads: Iterable[Any], end: int) -> Rea
     return total([ceil(allocated * slack(x, end)), *counted(overheads, "reserved", end)])
 
 
-def reserved_bytes(plan: Plan, allocated: int, overheads: Sequence[Overhead]) -> tuple[int, int]:
-    """The same at both ends."""
-    x = Values(plan=plan)
-    return reserved(x, allocated, overheads, 0), reserved(x, allocated, overheads, 1)
-
-
 # Architectures whose cuBLAS has PyTorch's larger workspace.
 LARGE_WORKSPACE = ("Hopper", "Blackwell")
 
@@ -52,24 +83,26 @@ LARGE_WORKSPACE = ("Hopper", "Blackwell")
 def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     """What no shape determines, by the counter that it is first seen in."""
     gpu = plan.accelerator
-    found = [(constants.CUDA_CONTEXT, "device", 1)]
     several = amounts.sizes["GPUS"] > 1
-    if amounts.arrays or several:
-        found.append((constants.NCCL_BUFFERS, "device", several))
+    found = []
     if gpu.vendor == "nvidia":
         large = gpu.architecture.startswith(LARGE_WORKSPACE)
-        workspace = constants.CUBLAS_WORKSPACE_HOPPER if large else constants.CUBLAS_WORKSPACE
-        found.insert(0, (workspace, "reserved", 1))
-    overheads = [
-        Overhead(c.name, int(c.low) * n, int(c.high) * n, counter, c.certainty, c.source)
-        for c, counter, n in found
-    ]
+        c = constants.CUBLAS_WORKSPACE_HOPPER if large else constants.CUBLAS_WORKSPACE
+        found.append(_overhead(c, int(c.low), int(c.high), "reserved"))
+    found.append(_overhead(constants.CUDA_CONTEXT, *context(gpu), "device"))
+    if amounts.arrays or several:
+        c = constants.NCCL_BUFFERS
+        found.append(_overhead(c, int(c.low) * several, int(c.high) * several, "device"))
     framework = FRAMEWORKS[plan.train.framework]
     if framework.streams and plan.train.zero >= framework.gathers:
         c, x = constants.STREAM_POOLS, Values(plan=plan)
         low, high = streamed(x, amounts, 0), streamed(x, amounts, 1)
-        overheads.insert(0, Overhead(c.name, low, high, "reserved", c.certainty, c.source))
-    return tuple(overheads)
+        found.insert(0, _overhead(c, low, high, "reserved"))
+    return tuple(found)
+
+
+def _overhead(c: constants.Constant, low: Number, high: Number, counter: str) -> Overhead:
+    return Overhead(c.name, low, high, counter, c.certainty, c.source)
 
 
 def streamed(x: Any, amounts: Amounts, end: int) -> Read:

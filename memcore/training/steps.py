@@ -8,7 +8,7 @@ from memcore.frameworks import FRAMEWORKS
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
 from memcore.models.stack import Layers, layers_of
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, Train
 from memcore.step import pipeline
 from memcore.step.step import Step, interned
 from memcore.tape.dims import Number, ceil_div, derive
@@ -25,16 +25,20 @@ from memcore.tape.structure import (
     Structure,
 )
 from memcore.words.optimizers import OPTIMIZERS
-from memcore.words.precision import COPIES, eight_bit
+from memcore.words.precision import COPIES, PURE, Precision, eight_bit
 from memcore.words.training import (
     ADAPTERS,
+    AUTO,
     CHECKPOINTING,
     EMBEDDINGS,
+    FP32,
     KEEPS_LIKE,
+    KEPT,
     LAYER,
     LOWER,
     NO_LAYER,
     OPERATIONS,
+    listed,
 )
 
 
@@ -52,7 +56,7 @@ def steps_of(plan: Plan) -> list[Step]:
 def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     """The model's blocks as the plan runs them, and its whole stack of layers."""
     t, p = plan.train, plan.parallel
-    copies = COPIES[t.framework, t.precision]
+    copies = copies_of(plan)
     again = CHECKPOINTING[t.checkpointing].recompute
     model = plan.architecture
     if p.pp > 1 and model.traits.tied_embeddings:  # the last stage has a copy of its own
@@ -73,9 +77,11 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         depths=depths_of(plan),
         frozen=frozen_of(plan),
         table=t.embedding_gradient,
+        buffers=copies.resident if model.recurrence else "",
         again=bool(again) and FAMILIES[model.family].carries,
         reached=bool(frozen_of(plan)) and again in (OPERATIONS, LAYER),
         regathers=copies.reduced if p.ep > 1 and FRAMEWORKS[t.framework].regathers else "",
+        keeps=keeps_outputs(plan),
     )
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == LOWER else 0
@@ -91,8 +97,9 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
     return interned(
         Step(
             schedule=framework.schedule,
+            outputs=keeps_outputs(plan),
             blocks=blocks,
-            copies=COPIES[t.framework, t.precision],
+            copies=copies_of(plan),
             optimizer=OPTIMIZERS[t.optimizer],
             layers=layers,
             keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
@@ -124,7 +131,8 @@ def _leads(structure: Structure) -> bool:
         return not structure.reached
     a = structure.adapters
     projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
-    return a is not None and not a.inputs and not (projected and a.targets == "all-linear")
+    adapted = "project_in" in a.modules if a and a.modules else a and a.targets == "all-linear"
+    return a is not None and not a.inputs and not (projected and adapted)
 
 
 def frozen_of(plan: Plan) -> str:
@@ -147,16 +155,52 @@ def adapters_of(plan: Plan) -> Adapters | None:
     t = plan.train
     if t.adapter == "none":
         return None
-    compute = COPIES[t.framework, t.precision].compute
-    own = t.adapter_dtype == "fp32" and not FRAMEWORKS[t.framework].one_dtype
+    copies = COPIES[t.framework, t.precision]
+    wide = t.adapter_dtype == "fp32" and not FRAMEWORKS[t.framework].one_dtype
     return Adapters(
         t.lora_targets,
-        "fp32" if own else compute,
-        own,
+        "fp32" if wide else copies.compute,
+        wide or unquantized_in_fp32(plan),
         t.lora_dropout > 0,
         ADAPTERS[t.adapter].quantized,
+        "bf16" if copies.autocast else copies.compute,
         CHECKPOINTING[t.checkpointing].recompute in (OPERATIONS, LAYER),
+        tuple(sorted(listed(t.lora_modules))),
     )
+
+
+def copies_of(plan: Plan) -> Precision:
+    """Which copies of a weight exist, and in which dtypes: of one that is neither an adapter's nor
+    quantized."""
+    t = plan.train
+    copies = COPIES[t.framework, t.precision]
+    return replace(copies, resident="fp32", compute="fp32") if unquantized_in_fp32(plan) else copies
+
+
+def unquantized_in_fp32(plan: Plan) -> bool:
+    """Whether what a quantized model leaves as it is was cast to fp32 before training, as PEFT's
+    prepare_model_for_kbit_training does (peft/utils/other.py)."""
+    t = plan.train
+    if not ADAPTERS[t.adapter].quantized or FRAMEWORKS[t.framework].one_dtype:
+        return False
+    return t.unquantized_dtype == FP32 or (t.unquantized_dtype == AUTO and by_peft(t))
+
+
+def by_peft(t: Train) -> bool:
+    """Whether adapters are trained as PEFT has them: in fp32 beside weights of fewer bits."""
+    return t.adapter != "none" and t.adapter_dtype == "fp32"
+
+
+def keeps_outputs(plan: Plan) -> bool:
+    """Whether the training loop holds the model's outputs while backward runs.
+
+    transformers' Trainer.compute_loss returns the loss alone; the loop that PEFT's examples have,
+    and whoever trains in 16 bits without autocast writes, has `outputs = model(**batch)`.
+    """
+    t = plan.train
+    if t.outputs != AUTO:
+        return bool(t.outputs == KEPT)
+    return t.framework == "pytorch" and t.precision in PURE and by_peft(t)
 
 
 def depths_of(plan: Plan) -> Depths | None:

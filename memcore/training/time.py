@@ -7,18 +7,21 @@ own weights.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import Any
 
 from memcore.plan.plan import Plan
+from memcore.quantity.interval import interval
 from memcore.quantity.reading import Read, Values, quantity
 from memcore.report import OperationTime, Time, Transfer
 from memcore.step.step import Step
 from memcore.tape.dims import Number, maximum, where
 from memcore.tape.ledger import Amounts
 from memcore.timing import host
+from memcore.timing.certainty import compared
 from memcore.timing.communication import Move
 from memcore.timing.roofline import Speed, by_phase, operation
 from memcore.training.convention import convention_flops
@@ -40,8 +43,9 @@ class _Traffic:
     exposed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
 
     def add(self, move: Move, micro_batch: int) -> None:
+        exposed = move.exposed_by_link
         for link, each in move.seconds.items():
-            shown = move.exposed_on(link)
+            shown = exposed[link]
             # Not in place: arrays may be shared.
             self.busy[link] = self.busy[link] + each * move.times
             self.exposed[link] = self.exposed[link] + shown
@@ -62,18 +66,14 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
 
     `steps`: of every pipeline stage. The one whose step takes longest is found here: besides its
     micro-batches each updates weights of its own, so that the slowest of one may not be it."""
-    gpu, batches = plan.accelerator, plan.train.grad_accumulation
     every = _every(plan, steps, amounts)
     wholes = [whole for _, whole in every]
     rank = max(range(len(every)), key=lambda k: wholes[k].seconds)
-    (slowest, whole), step = every[rank], every[rank][0].step
+    slowest, whole = every[rank]
     traffic, phases, operations = whole.traffic, by_phase(whole.operations), whole.operations
+    of = _numbers(plan, slowest, whole, amounts)
 
     rates = Values(plan=plan, time=SimpleNamespace(step_seconds=whole.seconds)).time
-    flops = sum([o.flops for o in operations])
-    recomputed = sum([o.flops for o in operations if o.phase == "recompute"])
-    model_flops = batches * convention_flops(plan, step, amounts)
-    peak = gpu.peak_flops(peak_dtype(step))
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
     phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))
@@ -81,17 +81,19 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     phases["bubble"] = whole.bubble
     return Time(
         step_seconds=whole.seconds,
+        step_interval=rates.step_interval,
+        compared=compared(plan).words(plan),
         tokens_per_second=rates.tokens_per_second,
         tokens_per_second_per_gpu=rates.tokens_per_second_per_gpu,
-        mfu=model_flops / whole.seconds / peak,
-        hfu=(model_flops + recomputed) / whole.seconds / peak,
+        mfu=of.mfu,
+        hfu=of.hfu,
         bound_by=bound_by,
         resources=traffic.busy,
         exposed=traffic.exposed,
         phases=phases,
-        model_flops=model_flops,
-        hardware_flops=flops,
-        recompute_flops=recomputed,
+        model_flops=of.model_flops,
+        hardware_flops=of.hardware_flops,
+        recompute_flops=of.recompute_flops,
         operations=tuple(operations),
         transfers=tuple(traffic.transfers),
         stage=slowest.time.rank,
@@ -130,27 +132,26 @@ class SweptTime:
 
 def swept_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SweptTime:
     """Time of one optimizer step for arrays of sizes."""
-    found: SweptTime | None = None
-    batches = plan.train.grad_accumulation
-    for stage, whole in _every(plan, steps, amounts):
-        step, operations = stage.step, whole.operations
-        recomputed = sum([o.flops for o in operations if o.phase == "recompute"])
-        model_flops = batches * convention_flops(plan, step, amounts)
-        peak = plan.accelerator.peak_flops(peak_dtype(step))
-        here = SweptTime(
-            whole.seconds,
-            whole.bubble,
-            model_flops / whole.seconds / peak,
-            (model_flops + recomputed) / whole.seconds / peak,
-            model_flops,
-            sum([o.flops for o in operations]),
-            recomputed,
-            whole.traffic.exposed,
-            whole.traffic.busy,
-        )
-        found = here if found is None else _slower(found, here)
-    assert found
-    return found
+    every = (_numbers(plan, s, whole, amounts) for s, whole in _every(plan, steps, amounts))
+    return functools.reduce(_slower, every)
+
+
+def _numbers(plan: Plan, stage: Stage, whole: _Whole, amounts: Amounts) -> SweptTime:
+    """Those of one stage."""
+    recomputed = sum([o.flops for o in whole.operations if o.phase == "recompute"])
+    model_flops = plan.train.grad_accumulation * convention_flops(plan, stage.step, amounts)
+    peak = plan.accelerator.peak_flops(peak_dtype(stage.step))
+    return SweptTime(
+        whole.seconds,
+        whole.bubble,
+        model_flops / whole.seconds / peak,
+        (model_flops + recomputed) / whole.seconds / peak,
+        model_flops,
+        sum([o.flops for o in whole.operations]),
+        recomputed,
+        whole.traffic.exposed,
+        whole.traffic.busy,
+    )
 
 
 def _slower(a: SweptTime, b: SweptTime) -> SweptTime:
@@ -216,6 +217,22 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     moved = 2.0 * states + weights * DTYPE_BYTES[step.copies.reduced]
     flops = float(weights) * step.optimizer.flops_per_parameter
     return operation("optimizer step", "optimizer", flops, moved, speed, 1)
+
+
+@interval(
+    "time.step_interval", "Step time, from and to", "seconds",
+    "What 9 of 10 measured steps of the like would lie between, had they been as far off ours.",
+)  # fmt: skip
+def step_interval(x: Any, end: int) -> Read:
+    of = compared(x.plan)
+    share = x.known(
+        "measured over predicted",
+        (of.low, of.high)[end],
+        source="presets/evidence/times.toml, by distance: presets/evidence/intervals.toml",
+        note=of.words(x.plan),
+        certainty="measured",
+    )
+    return x.time.step_seconds * share
 
 
 @quantity("time.tokens", "Tokens of a step", "tokens")

@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 
 from memcore.models.blocks import build, structure_of
 from memcore.models.counts import parameters, weights
-from memcore.models.families import FAMILIES
 from memcore.models.stack import layers_of
 from memcore.plan.plan import Plan
 from memcore.plan.rule import Remedy, Rule, to
 from memcore.report import Memory, Time
 from memcore.step.step import Step
 from memcore.tape.dims import Number
-from memcore.tape.kinds import Part
+from memcore.tape.kinds import Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Storage
 from memcore.training.memory import Counted, by_rank, count
 from memcore.training.steps import depths_of, steps_of, training_sizes
 from memcore.training.time import training_time
-from memcore.words.training import NO_LAYER
+from memcore.words.training import ADAPTERS, NO_LAYER
 
 
 def predicting(plan: Plan) -> int:
@@ -62,13 +61,7 @@ def training_rules(plan: Plan) -> list[Rule]:
     llama_4 = model.family == "llama4_text"
     axes: Remedy = dict.fromkeys(("parallel.tp", "parallel.pp", "parallel.cp"), 1)
     return [
-        Rule(
-            "",
-            not FAMILIES[model.family].trained,
-            f"what layers with a state keep for backward is not known yet, and {model.label} has "
-            "some",
-            advice="it is planned for serving alone. Set model to another to train",
-        ),
+        *_state_rules(plan),
         Rule(
             "",
             p.etp > 1 and not (own and model.experts),
@@ -113,6 +106,61 @@ def training_rules(plan: Plan) -> list[Rule]:
                 {"train.framework": "megatron"},
                 {"parallel.tp": 1},
             ),
+        ),
+    ]
+
+
+def _state_rules(plan: Plan) -> list[Rule]:
+    """What training of layers with a state is not known to run with."""
+    t, p, model = plan.train, plan.parallel, plan.architecture
+    if not model.recurrence:
+        return []
+    drop: Remedy = {"train.adapter": "none"}
+    projects = model.recurrence.projects
+    attending = any(map(attends, model.kinds))
+    targets = ("attention", "attention-all") if attending else ()
+    return [
+        Rule(
+            "",
+            p.tp * p.cp > 1,
+            "tensor and context parallelism of layers with a state are not planned: no framework "
+            "that is planned here shares their scans",
+            ({"parallel.tp": 1, "parallel.cp": 1},),
+        ),
+        Rule(
+            "",
+            p.ep > 1,
+            "expert parallelism of models whose layers keep states is not planned",
+            to("parallel.ep", 1),
+        ),
+        Rule(
+            "",
+            p.pp > 1 and model.traits.residual_fp32,
+            "a residual stream in fp32 is not planned with pipeline parallelism",
+            to("parallel.pp", 1),
+        ),
+        Rule(
+            "",
+            t.adapter != "none" and t.lora_targets != "all-linear" and not attending,
+            f"{model.label} has no attention for adapters",
+            (drop,),
+        ),
+        Rule(
+            "",
+            projects and t.adapter != "none" and t.lora_targets == "all-linear",
+            "mamba_ssm's kernel multiplies with the weight of out_proj itself, past an adapter, "
+            "which PEFT refuses",
+            (
+                *to("train.lora_targets", *targets),
+                drop,
+            ),
+        ),
+        Rule(
+            "",
+            projects and bool(ADAPTERS[t.adapter].quantized),
+            "mamba_ssm's kernel multiplies with the weight of out_proj itself, which bitsandbytes "
+            "would have in 4 bits",
+            ({"train.adapter": "lora"}, drop),
         ),
     ]
 

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcore.frameworks.deepspeed import deepspeed
-from memcore.frameworks.megatron import megatron
+from memcore.frameworks import FRAMEWORKS, Beside
 from memcore.kept import kept
 from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
-from memcore.step.step import Step, layers_reached, owned, root, state_bytes
+from memcore.step.step import Step, layers_reached
 from memcore.tape.dims import positive
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts
 from memcore.tape.tape import Send, Tape
 from memcore.timing.communication import (
-    ALL_BACKWARD,
-    ALL_GATHER,
-    ALL_REDUCE,
     ATTENTION_MEANWHILE,
     AXES,
     CHUNK_FORWARD,
-    LAYER_BACKWARD,
-    LAYER_FORWARD,
     NOTHING,
-    NOTHING_AFTER,
-    NOTHING_BEFORE,
-    ONE_BACKWARD,
+    PIECES_MEANWHILE,
     PRODUCT_MEANWHILE,
     SEND,
-    Cover,
     Move,
     collective,
     links,
@@ -92,18 +83,21 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
             continue
         n = amounts.real(amounts.bytes(s.shape, s.dtype))
         cover, by, kernel = 0.0, NOTHING, ""
-        if s.behind:
-            flops = s.behind[0] * amounts.real(amounts.elements(s.behind[1]))
+        behind = s.behind or (s.beside if plan.train.tp_comm_overlap else None)
+        if behind:
+            flops = behind[0] * amounts.real(amounts.elements(behind[1]))
             narrow = step.copies.eight_bit and s.axis == "TP"
             kernel = ATTENTION if s.attention else EIGHT_BIT if narrow else PRODUCT
             cover = flops / speed.of_kernel(kernel)
             by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
+            if not s.behind:  # the first piece is waited for
+                cover, by = cover * (over[s.axis].ranks - 1) / over[s.axis].ranks, PIECES_MEANWHILE
         name = f"{s.kind} {s.what}, {AXES[s.axis]}, {s.phase}"
         found.append(
             collective(
                 name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, cover, by,
                 FORWARD if s.phase == FORWARD else BACKWARD,
-                ((s.shape, s.dtype),), s.behind, kernel,
+                ((s.shape, s.dtype),), behind, kernel,
             )
         )  # fmt: skip
     if p.pp > 1:
@@ -142,7 +136,8 @@ def _between_stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> M
         by, phase = CHUNK_FORWARD, FORWARD
     return Move(
         "activations and gradients between stages", {"activations": n}, over.send(n), times, cover,
-        by, phase, SEND, "PP", ((HIDDEN, dtype),),
+        by, phase, SEND, "PP", ((HIDDEN, dtype),), taken=over.taken,
+        drawn=over.drawn(SEND, n),
     )  # fmt: skip
 
 
@@ -150,92 +145,13 @@ def _communication(
     plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime]
 ) -> list[Move]:
     """What data parallelism sends in one step."""
-    over = links(plan, "DP")
-    experts = links(plan, "EDP")
-    if over.ranks <= 1 and experts.ranks <= 1:
+    if links(plan, "DP").ranks <= 1 and links(plan, "EDP").ranks <= 1:
         return []
-    t, layers = plan.train, sum(step.grouped)
-    batches = t.grad_accumulation
-    inner = [o for o in operations if o.of_layers]
-    per = layers * batches
-    of = by_phase(inner)
-    forward = of["forward"] / per
-    trained = layers_reached(step)
-    of_backward = (of["recompute"] + of["backward"]) / batches
-    backward = of_backward / max(1, trained)
-    if step.accumulated:
-        return megatron(plan, step, amounts)
-    if step.flat and not step.sharded:
-        return deepspeed(plan, step, amounts, of_backward)
-    if not step.sharded:
-        pieces = {"gradients in buckets": state_bytes(step, "buckets", amounts)}
-        found = [
-            collective(
-                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, of_backward,
-                ONE_BACKWARD, BACKWARD,
-            )
-        ]  # fmt: skip
-        if t.zero:
-            weights = {"updated weights": state_bytes(step, "resident", amounts)}
-            found.append(
-                collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1)
-            )
-        return found
-    # Kinds of layer differ little in their weights: a mean layer stands for each.
-    gathered = amounts.held(step.holding("gathered", ends=False)) / layers
-    all_reduced = amounts.held(step.holding("reduction", ends=False))
-    reduced = all_reduced / max(1, trained)
-    root_gathered = amounts.alive(root(step, "gathered"))
-    root_reduced = amounts.alive(root(step, "reduction"))
-
-    def gather(
-        name: str, pieces: dict[str, float], times: float, cover: float, by: Cover, phase: str
-    ) -> Move:
-        """One collective for each piece: an all-gather or a reduce-scatter, which cost the same."""
-        return collective(name, ALL_GATHER, "DP", over, pieces, times, cover, by, phase)
-
-    if t.zero == 0:
-        pieces = {
-            "gradients of the layers": all_reduced,
-            "gradients of the root": root_reduced,
-        }
-        return [
-            collective(
-                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches, of_backward,
-                ALL_BACKWARD, BACKWARD,
-            )
-        ]  # fmt: skip
-    weights, grads = {"weights of a layer": gathered}, {"gradients of a layer": reduced}
-    first = {"weights of the root and of a layer": root_gathered + gathered}
-    last = {"gradients of the root and of a layer": root_reduced + reduced}
-    others, again = ((max(1, n) - 1) * batches for n in (layers, trained))
-    found = [
-        gather(
-            "all-gather root and first layer, forward", first, batches, 0.0, NOTHING_BEFORE, FORWARD
-        ),
-        gather("all-gather layers, forward", weights, others, forward, LAYER_FORWARD, FORWARD),
-    ]
-    if step.reshards:
-        whole = {"weights of the root": root_gathered}
-        found += [
-            gather("all-gather root, backward", whole, batches, 0.0, NOTHING_BEFORE, BACKWARD),
-            gather(
-                "all-gather and reduce-scatter layers, backward", weights | grads, again,
-                backward, LAYER_BACKWARD, BACKWARD,
-            ),
-        ]  # fmt: skip
-    else:
-        name = "reduce-scatter layers"
-        found.append(gather(name, grads, again, backward, LAYER_BACKWARD, BACKWARD))
-    name = "reduce-scatter first layer and root"
-    found.append(gather(name, last, batches, 0.0, NOTHING_AFTER, ""))
-    if plan.parallel.shard_group:
-        # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
-        shards = {"gradients of all weights": amounts.alive(owned(step, "gradients", False))}
-        found.append(
-            collective(
-                "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
-                links(plan, "REPLICAS"), shards, batches, of_backward, ALL_BACKWARD, BACKWARD,
-            )
-        )  # fmt: skip
-    return found
+    layers, batches = sum(step.grouped), plan.train.grad_accumulation
+    of = by_phase([o for o in operations if o.of_layers])
+    backward = (of["recompute"] + of["backward"]) / batches
+    reached = layers_reached(step)
+    beside = Beside(
+        layers, reached, of["forward"] / (layers * batches), backward / max(1, reached), backward
+    )
+    return FRAMEWORKS[plan.train.framework].sends(plan, step, amounts, beside)

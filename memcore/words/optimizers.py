@@ -151,5 +151,5 @@ OPTIMIZERS = {
     ),
 }
 
-# Those that treat each number by itself, so that a flat partition will do.
-DEEPSPEED_OPTIMIZERS = ("adamw", "adamw-foreach", "sgd", "sgd-momentum", "lion")
+# Those that treat each number by itself, or each 256 of them, so that a flat partition will do.
+DEEPSPEED_OPTIMIZERS = ("adamw", "adamw-foreach", "adam8bit", "sgd", "sgd-momentum", "lion")

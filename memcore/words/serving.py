@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memcore.hardware import constants
-from memcore.hardware.constants import Constant
 from memcore.words.word import Word
 
 
@@ -61,6 +59,11 @@ ARRIVALS = {
     "poisson": Word("Poisson", "Each by itself, at the rate on average."),
     "regular": Word("Regular", "One after the other, equally far apart."),
     "burst": Word("All at once", "Every request is there at the start: the rate does not matter."),
+    "closed": Word(
+        "Closed loop",
+        "As many as are served at once, each of which asks again as soon as it has its answer: how "
+        "benchmarks load an engine.",
+    ),
 }
 
 LENGTHS = {
@@ -130,10 +133,9 @@ SERVE_OFFLOAD = {
 
 @dataclass(frozen=True, slots=True)
 class Runtime(Word):
-    """What starts the kernels. `layer`: what a layer takes between them; `launches`: the host
-    starts each by itself, and a step takes no less than that."""
+    """What starts the kernels. `launches`: the host starts each by itself, and a step takes no less
+    than that."""
 
-    layer: Constant
     launches: bool = False
 
 
@@ -141,18 +143,16 @@ RUNTIMES = {
     "graphs": Runtime(
         "CUDA graphs",
         "An engine with graphs for decoding, as vLLM, SGLang and TensorRT-LLM.",
-        constants.LAYER_GRAPHS,
     ),
     "compiled": Runtime(
         "Compiled whole",
         "The model compiled into one graph of fused kernels, as gpt-fast.",
-        constants.LAYER_COMPILED,
     ),
-    "native": Runtime("Native", "A program without Python, as llama.cpp.", constants.LAYER_NATIVE),
+    "native": Runtime("Native", "A program without Python, as llama.cpp."),
     "eager": Runtime(
         "Eager",
-        "transformers' generate: Python starts each kernel, which small batches wait for.",
-        constants.HOST_LAUNCH,
+        "Python starts each kernel, which small batches wait for: transformers' generate, or an "
+        "engine without graphs.",
         launches=True,
     ),
 }
@@ -179,5 +179,20 @@ PREFILLS = {
         "On another replica, which sends the cache over: nobody waits, and every replica that "
         "generates needs one that reads.",
         elsewhere=True,
+    ),
+}
+
+NO_DRAFT, EAGLE, MULTI_TOKEN = "none", "eagle", "mtp"
+DRAFT_HEADS = {
+    NO_DRAFT: Word("None", "Guessed from the text, by n-grams."),
+    EAGLE: Word(
+        "EAGLE-3 head",
+        "One layer of this model's width with a head of 32,000 tokens, in 16 bits, which reads the "
+        "hidden states of three layers (Li et al. 2025).",
+    ),
+    MULTI_TOKEN: Word(
+        "Multi-token prediction",
+        "The model's own last layer once more, stored as the others, as DeepSeek-V3, Qwen3-Next "
+        "and GLM-4.5 are published with; embedding and head are the model's.",
     ),
 }

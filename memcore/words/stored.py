@@ -154,6 +154,18 @@ WEIGHT_DTYPES = {
     "q2_k": _gguf("Q2_K", "Q2_K", "llama.cpp: 2.63 bits, more for values, outputs and MLPs."),
 }
 
+# What llama.cpp's files of models with experts in MXFP4 have, as ggml-org publishes gpt-oss: every
+# other matrix is in Q8_0, and routers and biases in fp32 (llama-quant.cpp, its MXFP4_MOE).
+GGUF_MXFP4 = WeightDtype(
+    "GGUF MXFP4",
+    "llama.cpp: experts in 4.25 bits, every other matrix in 8.5.",
+    "Q8_0",
+    "fp16",
+    experts="mxfp4",
+    outer="Q8_0",
+    rest="fp32",
+)
+
 AS_PUBLISHED = "auto"
 SERVED_DTYPES: dict[str, Word] = {
     AS_PUBLISHED: Word(
@@ -184,4 +196,10 @@ KV_DTYPES = {
     ),
     "q8_0": StoredDtype("Q8_0", "llama.cpp: 8 bits and a 16-bit scale for each 32.", 8.5),
     "q4_0": StoredDtype("Q4_0", "llama.cpp: 4 bits and a 16-bit scale for each 32.", 4.5),
+}
+
+AS_KEYS = "same"
+VALUE_DTYPES: dict[str, Word] = {
+    AS_KEYS: Word("As the keys", "Values are cached as keys are."),
+    **KV_DTYPES,
 }

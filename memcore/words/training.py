@@ -62,8 +62,9 @@ ALLOCATORS = {
     ),
     NATIVE: Word(
         "Native",
-        "PyTorch's default, segments of fixed sizes, between which gaps remain: as much is "
-        "reserved as with expandable segments, or up to half as much again.",
+        "PyTorch's default, segments of fixed sizes, between which gaps remain: with pytorch as "
+        "its rules make of the step's tensors, elsewhere up to half as much again as with "
+        "expandable segments.",
     ),
 }
 
@@ -171,9 +172,52 @@ LORA_TARGETS = {
     "all-linear": Word("All linear", "Every linear layer but the head."),
 }
 
+
+def listed(modules: str) -> tuple[str, ...]:
+    """The names in a plan's list of modules, each once; () where it has none."""
+    if modules.strip() in ("", NO_LAYER):
+        return ()
+    names = (name.strip() for name in modules.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
 ADAPTER_DTYPES = {
     "fp32": Word("fp32", "PEFT's default (autocast_adapter_dtype): fp32 beside 16-bit weights."),
     "base": Word("As the weights", "As litgpt and torchtune have them, and FSDP2's groups want."),
+}
+
+AUTO, FP32, BASE = "auto", "fp32", "base"
+UNQUANTIZED_DTYPES = {
+    AUTO: Word(
+        "As PEFT does",
+        "fp32 beside fp32 adapters, as PEFT trains them; as loaded beside others, as litgpt and "
+        "torchtune do.",
+    ),
+    FP32: Word(
+        "fp32",
+        "PEFT's prepare_model_for_kbit_training casts embedding, norms, biases and head to fp32: "
+        "the residual stream, the checkpointed inputs and the logits are fp32 then.",
+    ),
+    BASE: Word("As loaded", "In the precision's own dtype, as the model was loaded."),
+}
+
+FREED, KEPT = "freed", "kept"
+OUTPUTS = {
+    AUTO: Word(
+        "As the loop does",
+        "Kept where PEFT's adapters are trained without autocast by PyTorch alone, as in PEFT's "
+        "own examples; freed elsewhere.",
+    ),
+    FREED: Word(
+        "Freed",
+        "The training loop has the loss alone (transformers' Trainer, torchtitan): the logits are "
+        "gone when the loss is computed.",
+    ),
+    KEPT: Word(
+        "Kept",
+        "`outputs = model(**batch); outputs.loss.backward()`: the logits stay until the "
+        "optimizer has stepped.",
+    ),
 }
 
 CORE, OPERATIONS, LAYER = "core", "operations", "layer"

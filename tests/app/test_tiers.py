@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from pages import alive, opened, said, shown_plan
+from pages import alive, opened, shown_plan, verdict
 
 from app import charts, tables
 from memcore.evaluate import evaluate
@@ -41,8 +41,8 @@ def test_the_consumers_of_a_tier_add_up_to_what_it_holds(plan: Plan) -> None:
 def test_what_is_too_much_for_the_host_is_said() -> None:
     at = opened({"model": "llama-3.1-405b", "offopt": "cpu", "offpar": "cpu"}, "tiers")
     alive(at)
-    assert "Host DRAM" in said(at)
-    assert "too much" in said(at)
+    assert "Host DRAM" in verdict(at)
+    assert "too much" in verdict(at)
 
 
 def chosen(at: Any, name: str, place: str) -> None:
@@ -57,7 +57,7 @@ def test_every_switch_leads_to_a_plan() -> None:
             chosen(at, name, place)
             alive(at)
             assert getattr(shown_plan(at).train, f"offload_{name}") == place
-            assert not at.error or "does not fit" in said(at)
+            assert not at.error
 
 
 @pytest.mark.parametrize(("framework", "zero"), [("pytorch", 0), ("deepspeed", 0), ("megatron", 1)])

@@ -66,7 +66,7 @@ def open_app(
     def open_(path: str = "/", fresh: bool = False, **options: object) -> Page:
         context = one_context
         if fresh or options:
-            context = watch.over(browser.new_context(viewport=rig.VIEWPORT, **options))
+            context = watch.over(browser.new_context(**{"viewport": rig.VIEWPORT, **options}))
             contexts.append(context)
         page = context.new_page()
         pages.append(page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,6 @@ from memcore.evaluate import evaluate
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan
 from memcore.units import (
-    GiB,
     bytes_text,
     count_text,
     energy_text,
@@ -27,8 +27,22 @@ from memcore.units import (
 )
 
 # The first is at the root of the address, the others at their names.
-VIEWS = ("train", "timeline", "time", "tiers", "serve", "together", "ledger", "accuracy", "method")
-VERDICTS = {"fits": " fits: ", "tight": " is tight: ", "over": " does not fit: "}
+PROOF = ("accuracy", "method")  # about Memplan, and no plan
+VIEWS = ("train", "time", "tiers", "ledger", "serve", "stream", "rates", "together", *PROOF)
+SERVING = ("serve", "stream", "rates")
+LINKS = {  # which place and which of what is inside it lead to a view
+    "train": ("Train", "Memory"),
+    "time": ("Train", "Time"),
+    "tiers": ("Train", "Tiers"),
+    "ledger": ("Train", "Every tensor"),
+    "serve": ("Serve", "Memory"),
+    "stream": ("Serve", "Requests"),
+    "rates": ("Serve", "Arrival rates"),
+    "together": ("RL", ""),
+    "accuracy": ("Proof", "Accuracy"),
+    "method": ("Proof", "Method"),
+}
+VERDICTS = {"fits": " fits: ", "tight": " tight: ", "over": " not fit: "}
 
 READ = """() => {
   const all = (selector, node = document) => [...node.querySelectorAll(selector)];
@@ -37,6 +51,11 @@ READ = """() => {
   return {
     figures: all('[data-testid="stMetric"]').map(m =>
       [text('[data-testid="stMetricLabel"]', m), text('[data-testid="stMetricValue"]', m)]),
+    asked: Object.fromEntries(
+      all('[data-testid="stMain"] [class*="st-key-why_"]').map(e =>
+        [[...e.classList].find(c => c.startsWith('st-key-why_')).slice(11), e.innerText.trim()])),
+    bar: Object.fromEntries(all('.st-key-bar *').flatMap(e => e.shadowRoot ?? [])
+      .flatMap(root => all('.part', root)).map(p => [p.dataset.part, Number(p.dataset.bytes)])),
     alerts: all('[data-testid="stAlert"]').map(a => a.innerText.trim()),
     charts: all('.js-plotly-plot').map(p => (p._fullData ?? []).map(t =>
       ({name: t.name, x: list(t.x), y: list(t.y)}))),
@@ -66,37 +85,45 @@ def addressed(page: Page) -> Plan:
 
 
 def view(page: Page) -> str:
-    return urlsplit(page.url).path.strip("/") or VIEWS[0]
+    here = urlsplit(page.url).path.strip("/") or VIEWS[0]
+    return VIEWS[0] if here == "timeline" else here  # an old address of it
 
 
-def header(report: Report) -> list[str]:
-    """The figures on top of every page, in order."""
+def go(page: Page, there: str) -> None:
+    """To a view by the links that lead to it."""
+    place, inside = LINKS[there]
+    page.locator(".st-key-navigation").get_by_role("link", name=place, exact=True).click()
+    if inside:
+        page.locator(".st-key-inside").get_by_role("link", name=inside, exact=True).click()
+
+
+def header(report: Report) -> dict[str, str]:
+    """The figures on top of a page about training, by their paths."""
     memory, time = report.memory, report.time
     assert memory
     assert time
-    return [
-        bytes_text(memory.allocated_bytes),
-        seconds_text(time.step_seconds),
-        count_text(time.tokens_per_second),
-        f"{time.mfu:.1%}",
-        palette.resource(time.bound_by),
-    ]
+    return {
+        "memory.allocated_bytes": bytes_text(memory.allocated_bytes),
+        "time.step_seconds": seconds_text(time.step_seconds),
+        "time.tokens_per_second": count_text(time.tokens_per_second),
+        "time.mfu": f"{time.mfu:.1%}",
+        "time.bound_by": palette.resource(time.bound_by),
+    }
 
 
-def serving(report: Report) -> list[str]:
-    """The figures of Serve, in order."""
+def serving(report: Report) -> dict[str, str]:
+    """The figures on top of Serve, by their paths."""
     serve = report.serve
     assert serve
-    assert serve.ttft_seconds is not None
-    assert serve.tpot_seconds is not None
-    assert serve.tokens_per_second is not None
-    return [
-        f"{serve.max_concurrency:,}",
-        f"{serve.kv_capacity_tokens:,}",
-        seconds_text(serve.ttft_seconds),
-        seconds_text(serve.tpot_seconds),
-        count_text(serve.tokens_per_second),
-    ]
+    figures: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
+        ("max_concurrency", serve.max_concurrency, "{:,}".format),
+        ("kv_capacity_tokens", serve.kv_capacity_tokens, "{:,}".format),
+        ("ttft_seconds", serve.ttft_seconds, seconds_text),
+        ("tpot_seconds", serve.tpot_seconds, seconds_text),
+        ("tokens_per_second", serve.tokens_per_second, count_text),
+    )
+    # Where nothing fits there are no speeds.
+    return {f"serve.{name}": text(n) for name, n, text in figures if n is not None}
 
 
 def whole_run(report: Report) -> list[str]:
@@ -114,44 +141,43 @@ def whole_run(report: Report) -> list[str]:
 
 def wrong(page: Page) -> str:
     """Where the page differs from `evaluate` of the plan in its address; '' when nowhere."""
+    here = view(page)
+    if here in PROOF:
+        return ""  # it is about no plan
     report, said = evaluate(addressed(page)), read(page)
-    memory, serve = report.memory, report.serve
+    memory, serve, together = report.memory, report.serve, report.together
     assert memory
     assert serve
-    alone = view(page) == "serve"  # the server has a header of its own
-    figures = serving(report) if alone else header(report)
-    if view(page) == "time":
-        figures += whole_run(report)
-    shown = [value for _, value in said["figures"]]
-    if shown[: len(figures)] != figures:  # what a page has besides comes after
-        return f"the page says {said['figures']}, evaluate {figures}"
+    asked = {path.replace(".", "-"): text for path, text in _figures(report, here).items()}
     low, high = map(gib_text, memory.device_bytes)
-    verdict: tuple[str, ...] = (VERDICTS[memory.verdict], low, high)
-    verdict += (gib_text(memory.capacity_bytes),)
-    if alone:
-        concurrency = addressed(page).serve.concurrency
-        verdict = (VERDICTS["fits" if serve.fits else "over"], f"{concurrency:,} sequences need")
-    if not any(all(part in alert for part in verdict) for alert in said["alerts"]):
-        return f"no verdict with {verdict} among {said['alerts']}"
-    peak = next(i.label for i in memory.timeline if i.bytes == memory.allocated_bytes)
-    for text in (f"{report.parameters:,} parameters", *([] if alone else [peak])):
-        if text not in said["text"]:
-            return f"{text!r} is not on the page"
-    if view(page) == "train" and (series := stacked(said)) != parts(report):
-        return f"the chart says {series}, evaluate {parts(report)}"
+    path, fit = "memory-room_bytes", memory.verdict
+    verdict = f"{low} to {high} of {gib_text(memory.capacity_bytes)}"
+    if here in SERVING:
+        path, fit = "serve-fits", "fits" if serve.fits else "over"
+        verdict = f"{addressed(page).serve.concurrency:,} sequences need"
+    elif here == "together" and together:
+        low, high = map(gib_text, together.device_bytes)
+        path, fit = "together-fits", together.verdict
+        verdict = f"{low} to {high} of {gib_text(together.capacity_bytes)}"
+    for at, text in {**asked, path: verdict, "parameters": f"{report.parameters:,}"}.items():
+        if text not in said["asked"].get(at, ""):
+            return f"at {at} the page says {said['asked'].get(at)!r}, evaluate {text!r}"
+    if VERDICTS[fit] not in said["asked"][path]:
+        return f"{said['asked'][path]!r} is not {fit}"
+    if here == "time" and [value for _, value in said["figures"]] != whole_run(report):
+        return f"the page says {said['figures']}, evaluate {whole_run(report)}"
+    parts = {part: size for part, size in memory.consumers.items() if size}
+    shown = {part: size for part, size in said["bar"].items() if part in memory.consumers}
+    if path == "memory-room_bytes" and shown != parts:
+        return f"the bar says {shown}, evaluate {parts}"
     return ""
 
 
-def stacked(said: dict[str, Any]) -> dict[str, int]:
-    """Bytes by consumer in the chart on Train."""
-    titles = {title: name for name, (title, _) in palette.CONSUMERS.items()}
-    chart = said["charts"][0] if said["charts"] else []
-    return {titles[t["name"]]: round(t["x"][0] * GiB) for t in chart if t["name"] in titles}
-
-
-def parts(report: Report) -> dict[str, int]:
-    assert report.memory
-    return dict(report.memory.consumers)
+def _figures(report: Report, here: str) -> dict[str, str]:
+    figures = serving(report) if here in SERVING else header(report)
+    if here == "together" and report.together:  # the time of a step is that of training alone
+        del figures["time.step_seconds"], figures["time.tokens_per_second"]
+    return figures
 
 
 def agrees(page: Page) -> None:

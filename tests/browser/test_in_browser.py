@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -19,7 +20,7 @@ from memcore import evidence
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.keys import KEYS
-from memcore.plan.link import decode, decode_pin, encode, encode_pin
+from memcore.plan.link import decode, encode, encode_pin
 from memcore.plan.plan import Plan
 from memcore.search.levers import levers
 from memcore.stream import loads, simulate
@@ -59,7 +60,8 @@ def field(plan: Plan, path: str) -> Any:
 
 
 def box(page: Page) -> dict[str, float] | None:
-    return page.locator('[data-testid="stPlotlyChart"]').first.bounding_box()
+    """Where the bar of memory is."""
+    return page.locator(".st-key-strip .track").bounding_box()
 
 
 # ---- open
@@ -70,10 +72,31 @@ def test_first_sight(open_app: Open) -> None:
     page = open_app("/")
     assert reading.addressed(page) == Plan()
     reading.agrees(page)
-    expect(page.get_by_text("Llama 3 8B on 8 × ")).to_be_in_viewport()
-    expect(page.locator('[data-testid="stAlert"]').first).to_be_in_viewport()
-    expect(page.locator('[data-testid="stMetric"]').first).to_be_in_viewport()
-    expect(page.locator('[data-testid="stPlotlyChart"] .main-svg').first).to_be_in_viewport()
+    expect(page.locator(".st-key-title").get_by_text("Llama 3 8B on 8 × ")).to_be_in_viewport()
+    strip = page.locator(".st-key-strip")
+    for name in (".st-key-verdict_fits", ".st-key-why_time-step_seconds", ".part", ".limit"):
+        expect(strip.locator(name).first).to_be_in_viewport()
+    page.mouse.move(800, 600)
+    page.mouse.wheel(0, 4000)
+    expect(page.get_by_text("Timeline (CSV)")).to_be_in_viewport()
+    expect(strip.locator(".part").first).to_be_in_viewport()
+
+
+def test_on_a_phone_the_verdict_is_in_view_beside_the_controls(open_app: Open) -> None:
+    page = open_app("/", viewport={"width": 390, "height": 844})
+    reading.agrees(page)
+    page.get_by_test_id("stExpandSidebarButton").click()
+    slider = page.locator('.st-key-train_seq_len input[type="range"]').first
+    page.locator(".st-key-train_seq_len label").scroll_into_view_if_needed()
+    slider.press("ArrowRight")
+    page.wait_for_url(lambda url: reading.plan_at(url) != Plan())
+    reading.agrees(page)
+    sheet = page.get_by_test_id("stSidebar").bounding_box()
+    bar = page.locator(".st-key-strip .track").bounding_box()
+    assert sheet
+    assert bar
+    assert 0 < bar["y"] < bar["y"] + bar["height"] < sheet["y"], "the sheet hides the answer"
+    assert page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0
 
 
 # ---- levers
@@ -84,18 +107,18 @@ def test_the_fix_button_applies_the_change_and_undo_returns(open_app: Open, sche
     """One click makes the plan fit, the address follows, and undo brings both back."""
     over = Plan(train={"micro_batch": 4, "checkpointing": "none"})
     page = open_app(address(over), color_scheme=scheme)
-    expect(page.get_by_text("Training does not fit")).to_be_visible()
+    expect(page.locator(".st-key-verdict_over")).to_be_visible()
     first = levers(over)[0]
     row = page.locator(f".st-key-lever_{first.name}")
     expect(row.get_by_text(first.label)).to_be_visible()
     row.get_by_role("button", name="Apply").click()
-    expect(page.get_by_text("Training fits")).to_be_visible()
+    expect(page.locator(".st-key-verdict_fits")).to_be_visible()
     assert reading.addressed(rig.settled(page)) == first.plan
     reading.agrees(page)
     found = Axe().run(page)
     assert not found.violations_count, found.generate_report()
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_text("Training does not fit")).to_be_visible()
+    expect(page.locator(".st-key-verdict_over")).to_be_visible()
     assert reading.addressed(rig.settled(page)) == over
     reading.agrees(page)
 
@@ -137,13 +160,13 @@ def test_each_slider_moves_the_plan_and_the_page(
 ) -> None:
     page = open_app("/")
     reading.agrees(page)
-    before, place = reading.read(page)["figures"], box(page)
+    before, place = reading.read(page)["asked"], box(page)
     page.locator(f'.st-key-{key} input[type="range"]').first.press(press)
     page.wait_for_url(lambda url: reading.plan_at(url) != Plan())
     reading.agrees(page)
     assert field(reading.addressed(page), path) == value
-    assert reading.read(page)["figures"] != before
-    assert box(page) == place, "the chart jumped"
+    assert reading.read(page)["asked"] != before
+    assert box(page) == place, "the bar jumped"
 
 
 def test_dragging_a_slider(open_app: Open) -> None:
@@ -248,55 +271,51 @@ def press_cell(page: Page, key: str, row: int, x: int) -> None:
     page.mouse.click(place["x"] + x, y)
 
 
-def test_one_click_on_a_number_of_serving_says_why(open_app: Open) -> None:
-    """Serve has a header of its own."""
+@pytest.mark.parametrize(
+    ("view", "path", "says"),
+    [
+        ("train", "memory-allocated_bytes", "torch.distributed.fsdp.fully_shard"),
+        ("serve", "serve-max_concurrency", "blocks"),
+    ],
+)
+def test_one_click_on_a_number_says_why(open_app: Open, view: str, path: str, says: str) -> None:
+    """A figure on top: its factors and a source; nothing on the page moves."""
     plan = Plan.of(ELSEWHERE)
-    serve = evaluate(plan).serve
-    assert serve
-    page = open_app(address(plan, "serve"))
+    page = open_app(address(plan, view))
     reading.agrees(page)
     place = box(page)
-    page.locator(".st-key-figure_serve-max_concurrency").click()
-    said = opened_by(page, f"{serve.max_concurrency:,}")
-    assert f"{serve.blocks:,}" in said
-    assert "memplan explain plan.json serve.max_concurrency" in said
-    assert place == box(page), "the chart jumped"
+    page.locator(f".st-key-why_{path}").click()
+    said = opened_by(page, ":")
+    assert says in said
+    assert f"memplan explain plan.json {path.replace('-', '.')}" in said
+    assert place == box(page), "the bar jumped"
     assert reading.addressed(page) == plan
 
 
-@pytest.mark.parametrize("view", [view for view in reading.VIEWS if view != "serve"])
-def test_one_click_on_a_number_says_why(open_app: Open, view: str) -> None:
-    """A figure in the header on every view: its factors and a source; nothing on the page moves."""
+def test_one_click_on_a_part_of_the_bar_says_why(open_app: Open) -> None:
     plan = Plan.of(ELSEWHERE)
     memory = evaluate(plan).memory
     assert memory
-    page = open_app(address(plan, view))
+    page = open_app(address(plan))
     reading.agrees(page)
-    place = box(page) if page.locator('[data-testid="stPlotlyChart"]').count() else None
-    page.locator(".st-key-figure_memory-allocated_bytes").click()
-    said = opened_by(page, bytes_text(memory.allocated_bytes))
-    for n in memory.consumers.values():
-        assert f"{n:,} B" in said
-    assert "torch.distributed.fsdp.fully_shard" in said
-    assert "memplan explain plan.json memory.allocated_bytes" in said
-    assert place == (box(page) if place else None), "the chart jumped"
-    assert reading.addressed(page) == plan
+    for _ in range(2):  # the same part again is a click again
+        page.locator('.st-key-strip .part[data-part="parameters"]').click()
+        opened_by(page, bytes_text(memory.consumers["parameters"]))
 
 
 CLICKED = {  # a cell of a table on each view, by row and pixels; what the drawer is then about
     "train": ("consumers", 2, 150, "Optimizer states"),
-    "timeline": ("instants", 1, 400, "Loss"),
     "time": ("phases", 0, 180, "Forward"),
     "tiers": ("tier_table", 2, 240, "usable GPU memory"),
-    "serve": ("serve_table", 2, 290, "KV cache per token"),
+    "serve": ("serve_table", 3, 290, "KV cache per token"),
     "together": ("together_table", 1, 500, "Policy"),
     "ledger": ("ledger", 0, 400, ":"),
     "accuracy": ("accuracy", 0, 300, "%"),
-    "method": ("dimensions", 0, 250, "B: 2"),
+    "method": ("dimensions", 0, 450, "B: 2"),
 }
 
 
-@pytest.mark.parametrize("view", reading.VIEWS)
+@pytest.mark.parametrize("view", CLICKED)
 def test_one_click_on_a_cell_says_why(open_app: Open, view: str) -> None:
     key, row, x, says = CLICKED[view]
     page = open_app(address(Plan.of(ELSEWHERE), view))
@@ -304,6 +323,8 @@ def test_one_click_on_a_cell_says_why(open_app: Open, view: str) -> None:
     for _ in range(2):  # the same cell again is a click again
         press_cell(page, key, row, x)
         opened_by(page, says, to_table=True)
+    if view in reading.PROOF:
+        return
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
     slider.press("ArrowRight")
     page.wait_for_url(lambda url: reading.plan_at(url).train.micro_batch == 3)
@@ -311,13 +332,14 @@ def test_one_click_on_a_cell_says_why(open_app: Open, view: str) -> None:
     expect(drawer(page)).to_have_count(0)
 
 
-@pytest.mark.parametrize("view", ["train", "timeline", "time", "tiers", "serve", "together"])
+@pytest.mark.parametrize("view", ["train", "time", "tiers", "together"])
 def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
     page = open_app(address(Plan.of(ELSEWHERE), view))
     reading.agrees(page)
     bars = '[data-testid="stPlotlyChart"] .bars .point path'
     pale = page.locator(bars).first.evaluate("e => getComputedStyle(e.parentNode).opacity")
     for _ in range(2):
+        page.locator(bars).first.evaluate("e => e.scrollIntoView({block: 'center'})")
         place = page.locator(bars).first.bounding_box()
         assert place  # of a logarithmic bar only the right end is on the chart
         page.mouse.click(place["x"] + place["width"] - 3, place["y"] + place["height"] / 2)
@@ -328,7 +350,7 @@ def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
 def test_parts_open_one_by_one_and_back(open_app: Open) -> None:
     page = open_app("/")
     reading.agrees(page)
-    page.locator(".st-key-figure_memory-allocated_bytes button").first.press("Enter")
+    page.locator(".st-key-why_memory-allocated_bytes button").first.press("Enter")
     expect(drawer(page).locator("h3")).to_contain_text("Allocated")
     press_cell(page, "why_parts_memory-allocated_bytes", 2, 250)
     expect(drawer(page).locator("h3")).to_contain_text("Optimizer states")
@@ -336,11 +358,11 @@ def test_parts_open_one_by_one_and_back(open_app: Open) -> None:
     expect(drawer(page).locator("h3")).to_contain_text(".exp_avg")
     expect(drawer(page)).to_contain_text("F/STATE")
     for name in ("Optimizer states", "Allocated at the peak"):
-        drawer(page).get_by_role("button", name=name).click()
+        drawer(page).get_by_role("button", name=name, exact=True).click()
         expect(drawer(page).locator("h3")).to_contain_text(name)
     closed(page)
     focused = page.evaluate("document.activeElement.innerText")
-    assert focused == "why?", "the focus goes back to what opened the drawer"
+    assert "allocated at the peak" in focused, "the focus goes back to what opened the drawer"
 
 
 IN_TABLE = "document.querySelector('.st-key-consumers').contains(document.activeElement)"
@@ -374,7 +396,7 @@ def test_the_drawer_is_accessible(
 ) -> None:
     page = open_app("/", color_scheme=scheme)
     reading.agrees(page)
-    page.locator(".st-key-figure_time-step_seconds").click()
+    page.locator(".st-key-why_time-step_seconds").click()
     expect(drawer(page).locator("h3")).to_contain_text("Step time")
     rig.settled(page)
     found = Axe().run(page)
@@ -385,11 +407,18 @@ def test_the_drawer_is_accessible(
 # ---- send
 
 
+def steady(page: Page) -> dict[str, Any]:
+    """What a page shows, without the ticks of its charts: how many there are depends on pixels."""
+    shown = reading.read(page)
+    lines = shown["text"].split("\n")
+    return shown | {"text": [line for line in lines if not re.fullmatch(r"[\d.,]+[kMG]?", line)]}
+
+
 def test_a_link_shows_the_same_on_every_view(open_app: Open, server: rig.Server) -> None:
     """One person goes through the views; for each, another opens the address and sees the same."""
     mine = open_app(address(Plan.of(ELSEWHERE)))
     for view in reading.VIEWS:
-        mine.get_by_role("link", name=view.title(), exact=True).first.click()
+        reading.go(mine, view)
         rig.eventually(lambda v=view: reading.view(mine) == v, page=mine)
         rig.eventually(lambda: reading.addressed(mine) == Plan.of(ELSEWHERE), page=mine)
         reading.agrees(mine)
@@ -397,7 +426,7 @@ def test_a_link_shows_the_same_on_every_view(open_app: Open, server: rig.Server)
         reading.agrees(theirs)
         assert theirs.url == mine.url
         rig.eventually(
-            lambda theirs=theirs: reading.read(theirs) == reading.read(mine),
+            lambda theirs=theirs: steady(theirs) == steady(mine),
             lambda theirs=theirs: f"{reading.read(theirs)}\n{reading.read(mine)}",
             page=theirs,
         )
@@ -414,19 +443,6 @@ def test_the_copied_link_says_everything(open_app: Open, server: rig.Server) -> 
     theirs = open_app(copied.removeprefix(server.url), fresh=True)
     reading.agrees(theirs)
     assert reading.addressed(theirs) == plan
-
-
-def test_the_copied_link_has_the_pinned_plan(open_app: Open, server: rig.Server) -> None:
-    plan = Plan.of(ELSEWHERE)
-    page = open_app(f"{address(plan)}&{urlencode({'pin': encode_pin(Plan())})}")
-    page.get_by_role("button", name="Share").click()
-    shown = page.locator('[data-testid="stCode"] code').first
-    expect(shown).to_contain_text("pin=")
-    theirs = open_app(shown.inner_text().strip().removeprefix(server.url), fresh=True)
-    reading.agrees(theirs)
-    assert reading.addressed(theirs) == plan
-    assert decode_pin(rig.query(theirs.url)["pin"][0]) == (Plan(), [])
-    expect(theirs.get_by_role("button", name="Unpin")).to_be_visible()
 
 
 # ---- download
@@ -465,7 +481,7 @@ def test_every_download(open_app: Open) -> None:
     assert table["bytes"].sum() == memory.allocated_bytes
     assert list(table["bytes"]) == list(memory.consumers.values())
 
-    table = csv("timeline", "memplan-timeline.csv")
+    table = csv("train", "memplan-timeline.csv")
     assert table["bytes"].max() == memory.allocated_bytes
     assert (table[list(memory.consumers)].sum(axis=1) == table["bytes"]).all()
     assert list(table["bytes"]) == [instant.bytes for instant in memory.timeline]
@@ -490,15 +506,15 @@ def test_every_download(open_app: Open) -> None:
 
     stream = simulate(plan)
     assert stream
-    table = csv("serve", "memplan-stream.csv")
+    table = csv("stream", "memplan-stream.csv")
     assert list(table["output_tokens"]) == [run.output_tokens for run in stream.runs]
     assert list(table["memory.used"]) == pytest.approx([r.memory["used"] for r in stream.runs])
-    table = csv("serve", "memplan-stream-timeline.csv")
+    table = csv("stream", "memplan-stream-timeline.csv")
     assert len(table) == sum(len(run.timeline) for run in stream.runs)
     assert (table["used_tokens"] <= table["capacity_tokens"]).all()
-    table = csv("serve", "memplan-throughput.csv")
+    table = csv("stream", "memplan-throughput.csv")
     assert list(table["sequences"]) == sorted(table["sequences"])
-    table, rates = csv("serve", "memplan-rates.csv"), loads(plan)
+    table, rates = csv("rates", "memplan-rates.csv"), loads(plan)
     assert list(table["rate"]) == pytest.approx([load.rate for load in rates])
     assert list(table["output_tokens"]) == [load.run.output_tokens for load in rates]
 
@@ -549,7 +565,28 @@ def test_the_plan_and_the_report_as_json(open_app: Open) -> None:
     assert json.loads(text) == json.loads(json.dumps(evaluate(plan).to_dict()))
 
 
-# ---- drop
+# ---- drop and paste
+
+
+def test_the_box_of_models_takes_what_is_pasted(open_app: Open, server: rig.Server) -> None:
+    """A size, a config.json, a link; and what is none of them changes nothing."""
+    page = open_app("/?mb=2")
+    reading.agrees(page)
+    box = page.locator(".st-key-model_preset input")
+    config = catalog.model_entry("llama-3.2-1b")["config"]
+    linked = Plan(train={"micro_batch": 3})
+    for text, same in (
+        ("7.5B", lambda plan: plan.model == {"size": "7.5B"}),
+        (json.dumps(config), lambda plan: plan.model == config),
+        (f"{server.url}{address(linked, 'time')}", lambda plan: plan == linked),
+        ("no such thing", lambda plan: plan == linked),
+    ):
+        box.fill(text)
+        with rig.a_run(page):
+            box.press("Enter")
+        reading.agrees(page)
+        assert same(reading.addressed(page)), text
+    expect(page.get_by_text("That could not be used")).to_be_visible()
 
 
 def test_dropping_a_config(open_app: Open) -> None:
@@ -606,7 +643,7 @@ LENGTHS_ZONE = '.st-key-lengths_file [data-testid="stFileUploaderDropzone"]'
 
 def test_dropping_a_file_of_lengths(open_app: Open) -> None:
     """The stream is drawn from it, the address stays; its own lengths come back at a press."""
-    page = open_app("/serve?reqs=50")
+    page = open_app("/stream?reqs=50")
     reading.agrees(page)
     page.get_by_text("Lengths from a file").click()
     page.wait_for_selector(LENGTHS_ZONE)
@@ -634,7 +671,7 @@ def test_dropping_a_file_of_lengths(open_app: Open) -> None:
 )
 def test_dropping_what_holds_no_lengths(open_app: Open, content: str, says: str) -> None:
     """A message; the plan, the page and the stream stay as they were."""
-    page = open_app("/serve?reqs=50&seed=3")
+    page = open_app("/stream?reqs=50&seed=3")
     reading.agrees(page)
     said = page.get_by_text("with log-normal lengths").inner_text()
     page.get_by_text("Lengths from a file").click()
@@ -692,14 +729,16 @@ def test_a_view_that_does_not_exist(open_app: Open) -> None:
 
 
 def test_no_view_asks_for_what_is_not_there(open_app: Open, server: rig.Server) -> None:
-    """From its own address, with and without a slash, nothing that is asked for is refused."""
+    """From its own address, an old one too, with and without a slash, nothing that is asked for is
+    refused, and the plan is that of the link."""
     page = open_app("/")
     refused: list[str] = []
     asked: list[str] = []
     page.on("response", lambda r: refused.append(r.url) if r.status >= 400 else None)
     page.on("response", lambda r: asked.append(r.url))
-    for path in (*reading.VIEWS, "timeline/"):
+    for path in (*reading.VIEWS, "timeline", "time/"):
         page.goto(f"{server.url}/{path}?mb=2")
+        rig.settled(page)
         reading.agrees(page)
         assert reading.addressed(page).train.micro_batch == 2
     assert refused == []
@@ -709,30 +748,9 @@ def test_no_view_asks_for_what_is_not_there(open_app: Open, server: rig.Server) 
 # ---- look
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_train_is_accessible(open_app: Open, scheme: str) -> None:
-    page = open_app("/", color_scheme=scheme)
-    reading.agrees(page)
-    found = Axe().run(page)
-    assert not found.violations_count, found.generate_report()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_serve_is_accessible(open_app: Open, scheme: str) -> None:
-    page = open_app("/serve?reqs=50&conc=8&arrive=burst&prefix=64", color_scheme=scheme)
-    reading.agrees(page)
-    found = Axe().run(page)
-    assert not found.violations_count, found.generate_report()
-    page.get_by_text("Lengths from a file").click()
-    page.wait_for_selector(LENGTHS_ZONE)
-    # Streamlit's own drop zone is a presentational section with a label.
-    found = Axe().run(page, options={"rules": {"presentation-role-conflict": {"enabled": False}}})
-    assert not found.violations_count, found.generate_report()
-
-
 def test_every_control_of_the_stream(open_app: Open) -> None:
     """Each changes the plan, the page follows, and nothing breaks."""
-    page = open_app("/serve?reqs=50")
+    page = open_app("/stream?reqs=50")
     reading.agrees(page)
     for word in ("Memory used", "Running", "Waiting", "Memory held"):
         page.get_by_role("radio", name=word, exact=True).click()
@@ -752,14 +770,13 @@ def test_every_control_of_the_stream(open_app: Open) -> None:
         box.press("Enter")
         page.wait_for_function("v => location.search.includes(v)", arg=f"={value}")
         reading.agrees(page)
-    for name, word, key in (
-        ("arrivals", "All at once", "arrive=burst"),
-        ("lengths", "Fixed", "lengths=fixed"),
-    ):
-        page.locator(f".st-key-serve_{name} input").click()
-        page.get_by_role("option", name=word).click()
-        page.wait_for_function("v => location.search.includes(v)", arg=key)
-        reading.agrees(page)
+    page.locator(".st-key-serve_arrivals input").click()
+    page.get_by_role("option", name="All at once").click()
+    page.wait_for_function("v => location.search.includes(v)", arg="arrive=burst")
+    reading.agrees(page)
+    page.locator(".st-key-serve_lengths").get_by_role("radio", name="Fixed").click()
+    page.wait_for_function("v => location.search.includes(v)", arg="lengths=fixed")
+    reading.agrees(page)
     serve = reading.addressed(page).serve
     assert (serve.arrivals, serve.lengths) == ("burst", "fixed")
     assert {name: getattr(serve, name) for name in numbers} == numbers

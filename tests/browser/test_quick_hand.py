@@ -155,12 +155,12 @@ def test_a_link_to_another_view_soon_after_an_edit(open_app: Open, gap: int) -> 
     _, plan = example()
     page = open_app(f"/?{query(plan)}")
     reading.agrees(page)
-    place = page.get_by_role("link", name="Timeline", exact=True).first.bounding_box()
+    place = page.get_by_role("link", name="Time", exact=True).first.bounding_box()
     assert place
     slider(page).press("ArrowRight")
     page.wait_for_timeout(gap)
     page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
-    rig.eventually(lambda: reading.view(page) == "timeline", page=page)
+    rig.eventually(lambda: reading.view(page) == "time", page=page)
     shows(page, with_batch(plan, 2))
 
 
@@ -180,14 +180,14 @@ def test_back_and_a_click_soon_after(open_app: Open, gap: int) -> None:
     reading.agrees(page)
     slider(page).press("ArrowRight")
     shows(page, decoded("mb=6"))
-    page.get_by_role("link", name="Timeline", exact=True).first.click()
-    rig.eventually(lambda: reading.view(page) == "timeline", page=page)
+    page.get_by_role("link", name="Time", exact=True).first.click()
+    rig.eventually(lambda: reading.view(page) == "time", page=page)
     shows(page, decoded("mb=6"))
     for step, view, batch in (
         (page.go_back, "train", 6),
         (page.go_back, "train", 5),
         (page.go_forward, "train", 6),
-        (page.go_forward, "timeline", 6),
+        (page.go_forward, "time", 6),
     ):
         step()
         page.wait_for_timeout(gap)

@@ -80,6 +80,10 @@ def test_a_price_changes_nothing_but_the_cost():
     )
     assert priced["run"].pop("cost") == 2.5 * plain["run"]["gpu_hours"]
     assert plain.pop("plan") != priced.pop("plan")
+    for way in ("in", "out"):
+        field, each = f"cost_per_million_{way}", priced["serve"]
+        assert each.pop(field) > 0
+        assert plain["serve"].pop(field, None) is None
     assert plain == priced
 
 

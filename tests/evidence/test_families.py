@@ -8,7 +8,6 @@ from collections import Counter
 import asked
 import pytest
 
-from memcore.evaluate import evaluate
 from memcore.models.families import FAMILIES
 
 TABLE = asked.table("families")
@@ -21,25 +20,28 @@ PEAK_TOLERANCE = 0.01
 # return; LLaVA the states of the tower's last layer until its forward returns.
 HELD_TOLERANCE = 0.04
 HELD = ("bert", "roberta", "llava", "seed")
+# Its residual is in fp32, which FSDP2 casts to 16 bits before a layer, but not where it runs again.
+CAST = ("mamba2",)
 
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
     assert (
-        evaluate(asked.plan_of_family(TABLE, row)).memory.saved_for_backward_bytes == row["bytes"]
+        asked.trained(asked.plan_of_family(TABLE, row)).memory.saved_for_backward_bytes
+        == row["bytes"]
     )
 
 
 @pytest.mark.parametrize("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
-    memory = evaluate(asked.plan_of_family(TABLE, row)).memory
-    ours = asked.peak_before_the_optimizer(memory)
+    ours = asked.peak_before_the_optimizer(asked.trained(asked.plan_of_family(TABLE, row)))
     held = (row["model"] in HELD, row.get("regime"), row["checkpointing"])
-    wide = held == (True, "autocast", "full")
+    cast = row["model"] in CAST and "fsdp2" in row["regime"] and row["checkpointing"] == "full"
+    wide = cast or held == (True, "autocast", "full")
     assert ours == pytest.approx(row["bytes"], rel=HELD_TOLERANCE if wide else PEAK_TOLERANCE)
 
 
 def test_every_family_is_asked():
     counts = Counter(TABLE["configs"][row["model"]]["model_type"] for row in TABLE["rows"])
-    assert set(counts) == {name for name, family in FAMILIES.items() if family.trained}
+    assert set(counts) == set(FAMILIES)
     assert min(counts.values()) >= 12

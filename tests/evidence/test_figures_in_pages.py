@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
-from memcore.evidence import markdown
+from memcore.evaluate import evaluate
+from memcore.evidence import TUNED, fit, markdown, times_table
+from memcore.plan.plan import Plan
 
 
 @pytest.mark.parametrize("page", markdown.PAGES)
@@ -26,11 +30,34 @@ def test_a_figure_that_has_moved_is_written_anew() -> None:
     assert markdown.written(stale).endswith("<!-- end -->\nafter")
 
 
-def test_steps_are_divided_by_what_was_tuned() -> None:
-    """No step of the last group has a tuned twin, and the checked ones are the last two groups."""
+def test_steps_are_divided_by_their_distance_to_what_was_tuned() -> None:
+    """Twins have a tuned step of their model on their GPU; of the last group's sources none was."""
     steps = markdown.steps()
-    tuned, checked, known, unknown = steps.values()
-    assert len(known) + len(unknown) == len(checked)
+    tuned, checked, twins, same, new = steps.values()
+    assert len(twins) + len(same) + len(new) == len(checked)
     assert not {r.run for r in tuned} & {r.run for r in checked}
-    assert any("Moonlight" in r.run for r in unknown)
-    assert not any("Moonlight" in r.run for r in known)
+    assert any("Moonlight" in r.run for r in same)
+    assert any("container 26.04" in r.run for r in twins)
+    assert all("DeepSpeed" in r.run or "TPU" in r.run or "T4" in r.run or "25.07" in r.run
+               for r in new)  # fmt: skip
+
+
+def test_the_rule_of_one_line_is_its_peak_and_its_bubble() -> None:
+    plan = Plan.of({
+        "model": "llama-3-8b", "cluster": {"gpu": "h100-sxm-80gb", "gpus": 16},
+        "parallel": {"pp": 2},
+        "train": {"framework": "megatron", "kernels": "megatron", "zero": 1,
+                  "attention": "flash", "grad_accumulation": 4, "cross_entropy": "fused"},
+    })  # fmt: skip
+    time = evaluate(plan).time
+    useful = time.model_flops / (0.45 * 989.4e12)
+    assert markdown.ruled(plan) == pytest.approx(useful * (1 + 1 / 4), rel=1e-3)
+
+
+def test_every_tuned_source_was_left_out_once() -> None:
+    said = tomllib.loads(fit.PATH.read_text(encoding="utf-8"))
+    runs = times_table()["runs"]
+    sources = {fit.source_of(run) for run in runs if run["used_for"] == TUNED}
+    assert set(said) == sources
+    for source, of in said.items():
+        assert len(of["errors"]) == sum(fit.source_of(run) == source for run in runs)

@@ -131,7 +131,8 @@ def test_each_expert_of_transformer_engine_is_a_product_of_its_own():
             cluster={"gpus": 8},
             parallel={"ep": ep},
             train={"framework": "megatron", "kernels": "megatron", "zero": 1, "seq_len": 4096,
-                   "checkpointing": "none"},
+                   "checkpointing": "none", "overlap_grad_reduce": False,
+                   "overlap_param_gather": False},
         )  # fmt: skip
         return evaluate(plan).time.starts
 

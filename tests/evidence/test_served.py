@@ -29,6 +29,7 @@ from memcore.serving.time import compute_bound_from
 from memcore.stream import simulate
 from memcore.tape.kinds import attends
 from memcore.units import GiB
+from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
 from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
 
@@ -188,7 +189,8 @@ def test_a_contiguous_cache_reserves_the_longest_sequence_that_is_let_in():
         return evaluate(plan).serve
 
     for cache in ("paged", "dynamic"):
-        assert {found(cache, n).max_concurrency for n in (0, 1024, 4096)} == {115}
+        fit = 114 if cache == "paged" else 115  # whose engine makes room for 1,024 at once
+        assert {found(cache, n).max_concurrency for n in (0, 1024, 4096)} == {fit}
         assert found(cache, 0).reserved_tokens == 0
     fitting = {n: found("contiguous", n) for n in (0, 1024, 2048, 4096)}
     assert [s.max_concurrency for s in fitting.values()] == [28, 115, 57, 28]
@@ -477,7 +479,9 @@ def test_the_first_token_comes_no_earlier_with_more_sequences_or_a_longer_prompt
     for n in (64, 1000, 10_000):
         lengths = (1, 100, 1024, 2048, 4096, 8192)
         found = [felt_by(n, prompt=p, prefill=prefill) for p in lengths]
-        assert all(b.ttft_seconds >= a.ttft_seconds for a, b in pairwise(found))
+        each = ENGINES["vllm"].sequence.middle  # of longer prompts fewer sequences run at once
+        felt = [s.ttft_seconds + each * (n - s.running) for s in found]
+        assert all(b >= a for a, b in pairwise(felt))
 
 
 def test_no_more_sequences_generate_at_once_than_a_step_has_tokens():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,20 @@ from streamlit.testing.v1 import AppTest
 
 from memcore.plan.plan import Plan
 
-VIEWS = ("train", "timeline", "time", "tiers", "serve", "together", "ledger", "accuracy", "method")
+PROOF = ("accuracy", "method")  # about Memplan, and no plan: without sidebar
+VIEWS = (
+    "train",
+    "time",
+    "tiers",
+    "ledger",
+    "serve",
+    "stream",
+    "rates",
+    "together",
+    "explore",
+    "compare",
+    *PROOF,
+)
 APP = Path(importlib.import_module("app").__file__ or "").parent
 
 
@@ -31,12 +45,13 @@ def each_view(query: dict[str, str] | None = None) -> Iterator[tuple[str, AppTes
         if view != VIEWS[0]:
             at.switch_page(f"views/{view}.py").run()
         alive(at)
+        assert bool(at.sidebar.get("select_slider")) == (view not in PROOF), view
         yield view, at
 
 
 def alive(at: AppTest) -> None:
     assert not at.exception, [e.message for e in at.exception]
-    assert at.select_slider(key="train_micro_batch")
+    assert at.main.children
 
 
 def shown_plan(at: AppTest) -> Plan:
@@ -46,6 +61,18 @@ def shown_plan(at: AppTest) -> Plan:
 
 def metrics(at: AppTest) -> dict[str, str]:
     return {m.label: m.value for m in at.metric}
+
+
+def figures(at: AppTest) -> dict[str, str]:
+    """What can be asked why, by its path in the Report."""
+    asked = {b.key.removeprefix("why_"): b.label for b in at.button if (b.key or "")[:4] == "why_"}
+    return {path: re.sub(r"[\\\\\u200b]", "", label) for path, label in asked.items()}
+
+
+def verdict(at: AppTest) -> str:
+    """What the strip on top says first."""
+    paths = ("memory.room_bytes", "serve.fits", "together.fits")
+    return next(text for path, text in figures(at).items() if path in paths)
 
 
 def said(at: AppTest) -> str:

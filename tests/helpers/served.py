@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import os
 import socket
 import subprocess
@@ -33,29 +34,36 @@ class Server:
     port: int
     log_path: Path
     pid: int = 0
+    base: str = ""  # the path below which it serves
 
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
-    def get(self, path: str, host: str = "", at: str = "127.0.0.1") -> tuple[int, str]:
+    def get(
+        self, path: str, host: str = "", at: str = "127.0.0.1", cookie: str = ""
+    ) -> tuple[int, str]:
         """Status and text of an answer."""
         connection = http.client.HTTPConnection(at, self.port, timeout=SECONDS)
         try:
-            connection.request("GET", path, headers={"Host": host or f"{at}:{self.port}"})
+            named = {"Host": host or f"{at}:{self.port}"}
+            connection.request("GET", path, headers=named | ({"Cookie": cookie} if cookie else {}))
             answer = connection.getresponse()
             return answer.status, answer.read().decode(errors="replace")
         finally:
             connection.close()
 
     @contextlib.contextmanager
-    def session(self, query: str = "", page: str = "", **headers: str) -> Iterator[Session]:
+    def session(
+        self, query: str = "", page: str = "", cookie: str = "", **headers: str
+    ) -> Iterator[Session]:
         """A session that has drawn its first page; with Host or Origin as given."""
         here = f"127.0.0.1:{self.port}"
         with connect(
-            f"ws://{headers.get('host', here)}/_stcore/stream",
+            f"ws://{headers.get('host', here)}{self.base}/_stcore/stream",
             sock=socket.create_connection(("127.0.0.1", self.port)),
             subprotocols=["streamlit"],  # type: ignore[list-item]
             origin=headers.get("origin", f"http://{here}"),  # type: ignore[arg-type]
+            additional_headers={"Cookie": cookie} if cookie else None,
             open_timeout=SECONDS,
             max_size=None,
             compression=None,
@@ -114,6 +122,8 @@ class Session:
             self.texts.append(element.markdown.body)
         elif kind == "alert":
             self.texts.append(element.alert.body)
+        elif kind == "button":
+            self.texts.append(element.button.label.replace("**", ""))
         elif kind == "html":
             self.texts.append(element.html.body)
         elif kind == "exception":
@@ -142,7 +152,8 @@ def serving(
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": path, **environment},
         )
-    server = Server(port, log_path, process.pid)
+    base = next((b for a, b in itertools.pairwise(command) if a == "--base-path"), "")
+    server = Server(port, log_path, process.pid, base)
     try:
         end = time.monotonic() + SECONDS
         while not _healthy(server):
@@ -161,7 +172,7 @@ def serving(
 
 def _healthy(server: Server) -> bool:
     try:
-        return server.get("/_stcore/health")[0] == 200
+        return server.get(f"{server.base}/_stcore/health")[0] == 200
     except OSError:
         return False
 

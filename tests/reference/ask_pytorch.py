@@ -1,8 +1,8 @@
 """Ask PyTorch what it keeps: `python tests/reference/ask_pytorch.py [N] [--new] [--write]`.
 
 Asks each N-th row of families.json anew and compares; --new: only those that it was never asked;
---write keeps what PyTorch said. Needs torch
-and transformers (`pip install '.[oracle]'`), no GPU: models are real, autograd is real, FSDP2 is
+--write keeps what PyTorch said. Needs torch and transformers (`pip install '.[oracle]'`), for
+models with a state what kernels.py says, and no GPU: models are real, autograd is real, FSDP2 is
 real, only the storage is fake. Nothing here knows a formula.
 
 `saved`  bytes of every distinct storage that one forward with labels packs for its backward, and
@@ -26,6 +26,7 @@ import weakref
 from importlib.metadata import version
 from pathlib import Path
 
+import kernels
 import torch
 import torch.distributed as dist
 import transformers
@@ -225,6 +226,8 @@ def made(config, **words):
 
 
 def build(config, dtype, words):
+    if config["model_type"] in kernels.STATES:
+        kernels.load()
     config = AutoConfig.for_model(
         config["model_type"], **{k: v for k, v in config.items() if k != "model_type"}
     )

@@ -38,28 +38,33 @@ class Nothing(ModuleType):
         return self
 
 
-@cache
-def load():
-    triton = Nothing("triton")
+def without_triton(module=Nothing):
+    """A stand-in for Triton, whose kernels do nothing, and for the GPU that they would run on."""
+    triton = module("triton")
     triton.__spec__ = importlib.machinery.ModuleSpec("triton", None)
     triton.__version__, triton.__path__ = "3.5.0", []
     triton.cdiv = lambda a, b: -(-a // b)
     triton.next_power_of_2 = lambda n: 1 << (n - 1).bit_length()
     sys.modules["triton"] = triton
-    language = Nothing("language")
+    language = module("language")
     language.constexpr = lambda value: SimpleNamespace(value=value)  # which host code reads
     triton.language = language
     for name in ("", ".math", ".extra", ".extra.libdevice", ".extra.cuda", ".extra.cuda.libdevice"):
         sys.modules[f"triton.language{name}"] = language
+    device = SimpleNamespace(multi_processor_count=MULTIPROCESSORS, name="NVIDIA H100")
+    torch.cuda.get_device_properties = lambda _: device
+    torch.cuda.get_device_capability = lambda *_: CAPABILITY
+    return triton
 
+
+@cache
+def load():
+    without_triton()
     from liger_kernel.ops import fused_linear_cross_entropy, rms_norm
 
     for module in (fused_linear_cross_entropy, rms_norm):
         source = inspect.getsource(module).replace('"cuda"', '"cpu"')
         exec(compile(source, module.__file__, "exec"), module.__dict__)
-    device = SimpleNamespace(multi_processor_count=MULTIPROCESSORS)
-    torch.cuda.get_device_properties = lambda _: device
-    torch.cuda.get_device_capability = lambda _: CAPABILITY
     # It counts the targets, checks their range, and skips the product with a gradient of one.
     answers = fake_impls.op_implementations_dict
     answers[torch.ops.aten._local_scalar_dense.default] = lambda mode, op, x: 1

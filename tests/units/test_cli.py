@@ -26,7 +26,7 @@ from memcore.cli import prices, reading
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
-from memcore.units import bytes_text
+from memcore.units import bytes_text, money_text
 from memcore.words.serving import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +143,11 @@ def test_check_of_serving(memplan: Callable[..., Ran]) -> None:
 
 def test_check_is_serving_where_training_is_not_planned(memplan: Callable[..., Ran]) -> None:
     for concurrency, status in ((1, 0), (10**6, 1)):
-        plan = {"model": "mamba2-780m", "serve": {"concurrency": concurrency}}
+        plan = {
+            "model": "mamba2-780m",
+            "parallel": {"tp": 2},
+            "serve": {"concurrency": concurrency},
+        }
         assert evaluate(Plan.of(plan)).memory is None
         assert memplan("evaluate", "-", "--check", given=json.dumps(plan)).status == status
 
@@ -153,7 +157,9 @@ def test_check_of_an_engine_beside_the_trainer(memplan: Callable[..., Ran]) -> N
     found = set()
     for model, gpus in (("llama-3.2-1b", 8), ("llama-3.2-1b", 64), ("llama-3-8b", 64)):
         together = {"kind": "grpo", "asleep": "all" if gpus == 8 else "nothing"}
-        plan = Plan.of({"model": model, "cluster": {"gpus": gpus}, "together": together})
+        few = {"max_num_seqs": 64}
+        document = {"model": model, "cluster": {"gpus": gpus}, "together": together, "serve": few}
+        plan = Plan.of(document)
         report = evaluate(plan)
         assert report.memory
         assert report.together
@@ -498,7 +504,7 @@ def test_a_host_that_is_none(memplan: Callable[..., Ran]) -> None:
 def test_evaluate_imports_neither_pandas_nor_streamlit() -> None:
     code = (
         "import sys; from memcore import cli; cli.main(['evaluate', '-']); "
-        "print({'pandas', 'plotly', 'streamlit'} & set(sys.modules), file=sys.stderr)"
+        "print({'numpy', 'pandas', 'plotly', 'streamlit'} & set(sys.modules), file=sys.stderr)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -665,7 +671,7 @@ def test_simulate_refuses_what_is_no_plan(memplan: Callable[..., Ran]) -> None:
 
 
 def test_solve_answers_three_questions(memplan: Callable[..., Ran]) -> None:
-    assert "Longest context: 7,072 tokens" in memplan("solve", "context", "-", given="{}").out
+    assert "Longest context: 6,576 tokens" in memplan("solve", "context", "-", given="{}").out
     assert "memory forbids more" in memplan("solve", "concurrency", "-", given="{}").out
     ran = memplan("solve", "gpus", "-", "--rate", "5", "--tpot", "0.05", "--json", given="{}")
     answer = json.loads(ran.out)
@@ -705,3 +711,29 @@ def test_of_a_long_path_the_end_is_shown(memplan: Callable[..., Ran], tmp_path: 
     assert ran.status == 2
     assert "plan.json: no such file or directory" in ran.err
     assert len(ran.err) < 300
+
+
+def test_evaluate_says_what_a_million_tokens_cost(memplan: Callable[..., Ran]) -> None:
+    priced = memplan("evaluate", "-", given='{"run": {"price_per_gpu_hour": 2.5}}').out
+    serve = evaluate(Plan.of({"run": {"price_per_gpu_hour": 2.5}})).serve
+    for cost in (serve.cost_per_million_in, serve.cost_per_million_out):
+        assert money_text(cost) in priced
+    assert "A million tokens cost" not in memplan("evaluate", "-", given="{}").out
+
+
+def test_solve_lists_the_choices_for_so_many_users(memplan: Callable[..., Ran]) -> None:
+    """GPU, ranks and replicas as a Pareto front; with --every the fewest GPUs of each."""
+    given = json.dumps({"model": "llama-3.1-70b", "serve": {"prompt_len": 2048}})
+    ran = memplan("solve", "gpus", "-", "--users", "128", "--json", given=given)
+    found = json.loads(ran.out)
+    assert len(found) > 3
+    assert [c["per_user"] for c in found] == sorted((c["per_user"] for c in found), reverse=True)
+    assert all(c["users"] * c["replicas"] >= 128 for c in found)
+    assert set(found[0]["changes"]) >= {"cluster.gpu", "cluster.gpus", "serve.tp"}
+    text = memplan("solve", "gpus", "-", "--users", "128", given=given).out
+    assert "tokens/s/GPU" in text
+    assert len(text.splitlines()) == len(found) + 1
+    every = memplan("solve", "gpus", "-", "--users", "128", "--every", given=given).out
+    assert len(every.splitlines()) > 40
+    refused = memplan("solve", "gpus", "-", "--users", "0", given=given)
+    assert (refused.status, "--users" in refused.err) == (2, True)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     *("units", "errors", "report", "version", "kept"),
     *("hardware", "words", "tape", "layers", "models", "plan", "quantity", "step", "timing"),
-    *("frameworks", "training", "serving", "together", "numbers_of_together", "evaluate"),
+    *("frameworks", "training", "serving", "together", "evaluate"),
     *("search", "stream", "evidence", "explain"),
     "memcore",  # what the package itself offers
     *("cli", "app"),
@@ -152,7 +152,6 @@ READ = {
     ("memcore.evidence.estimators", "re.search(item['rows'], name)"),  # rows that a table names
     ("memcore.evidence.papers", "r.name.endswith(tuple(figure['rows']))"),
     ("memcore.evidence.workings", "name.partition('.')"),  # a path to a number
-    ("memcore.search.sweep", "name.partition('.')"),
 }
 # Defects: what is said in the name should be a field of its own. To be emptied, not to be added to.
 DEFECTS: set[tuple[str, str]] = {

@@ -14,7 +14,7 @@ from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
 from memcore.step.step import saved_for_backward
 from memcore.tape.ledger import Amounts
-from memcore.together import TRAINERS, Scene, engine_plan
+from memcore.together.scene import TRAINERS, Scene, engine_plan
 from memcore.training.steps import step_of, training_sizes
 from memcore.words.together import ASLEEP, FROZEN, TRAINER
 

@@ -39,7 +39,6 @@ class Family:
     before             what a model with a tower runs before it, which the bridge reads
     bridge             what leads from the tower's last layer to the first of the main stack
     carries            its layers read tensors together that need a gradient
-    trained            what training it needs is known; else it is planned for serving alone
     aliases            other names that transformers takes for a key, and the key that is read
                        (attribute_map of its configuration class, or what its constructor renames)
     classes            of transformers, each with its head (model.CAUSAL, ...); the first is taken
@@ -58,7 +57,6 @@ class Family:
     mask_is_argument: bool = False
     losses: tuple[str, ...] = LOSSES
     decoder: bool = True
-    trained: bool = True
     alone: bool = False
     before: Callable[[Tape, Structure], Tensor] | None = None
     bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None

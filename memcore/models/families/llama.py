@@ -119,6 +119,8 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q, k = (rms_norm(t, q, "q_norm", HEAD_DIM), rms_norm(t, k, "k_norm", HEAD_DIM))
         q = heads_first(t, q, QUERIES, copies_grad=not normed)
         k = heads_first(t, k, KEYS, copies_grad=not normed)
+        if s.traits.keys_scaled and not s.served:
+            k = scale(t, k, "k, scaled")
         if turns(kind):
             q, k = rotary(t, q, k, rotary_tables(t))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)

@@ -12,6 +12,7 @@ from memcore.layers.ops import (
     activation,
     attention_core,
     gated_mlp,
+    logits_loss,
     partial_rotary,
     query_key_value,
     rms_norm,
@@ -24,10 +25,10 @@ from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mix
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled
 from memcore.models.families.mixtral import granite_mixture, routing, with_experts
 from memcore.models.model import Model, Recurrence
-from memcore.tape.dims import FUSED, TP, D, F
-from memcore.tape.kinds import BESIDE, FULL, RECURRENT, Part, dense, is_dense, nope, recurs
-from memcore.tape.primitives import add, heads_first, linear, multiply, scale, split
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.dims import FUSED, TP, VOCAB, D, F
+from memcore.tape.kinds import BESIDE, FULL, RECURRENT, Part, dense, first, is_dense, nope, recurs
+from memcore.tape.primitives import add, cast, heads_first, linear, multiply, scale, split
+from memcore.tape.structure import CAUSAL, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 UNLIMITED = 1 << 25  # tokens: no position is told to the model, so none that a plan has is too many
@@ -49,6 +50,7 @@ def _mamba2(k: Keys, label: str) -> Model:
     layers, bias = k.count("num_hidden_layers", 64, 100_000), k.flag("use_bias", False)
     groups = k.count("n_groups", 8, 10**6)
     k.divides("num_heads", heads, "n_groups", groups)
+    wide = k.flag("residual_in_fp32", True)
     return Model(
         family="mamba2",
         label=label,
@@ -60,7 +62,7 @@ def _mamba2(k: Keys, label: str) -> Model:
         head_dim=dim,
         vocab_size=k.count("vocab_size", 32_768),
         max_positions=UNLIMITED,
-        kinds=(RECURRENT,) * layers,
+        kinds=(first(RECURRENT), *[RECURRENT] * (layers - 1)) if wide else (RECURRENT,) * layers,
         recurrence=Recurrence(
             heads, dim, k.count("state_size", 128), groups, k.count("conv_kernel", 4, 1000),
             k.count("chunk_size", 256), alone=True,
@@ -68,6 +70,7 @@ def _mamba2(k: Keys, label: str) -> Model:
         traits=Traits(
             activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu"}),
             tied_embeddings=k.flag("tie_word_embeddings", False),
+            residual_fp32=wide,
             recurrence_bias=bias,
             recurrence_out_bias=bias,
             convolution_bias=k.flag("use_conv_bias", True),
@@ -76,8 +79,21 @@ def _mamba2(k: Keys, label: str) -> Model:
 
 
 def _mamba2_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = mamba2_mixer(t, s, rms_norm(t, x, "norm"), "mixer")
-    return add(t, x, h, "residual")
+    wide = s.traits.residual_fp32 and not s.served
+    if wide and s.buffers != s.dtype:  # FSDP2 casts a layer's input
+        x = cast(t, x, s.dtype, "input, cast")
+    h = rms_norm(t, cast(t, x, s.dtype, "norm input"), "norm")
+    x = cast(t, x, "fp32", "residual (fp32)") if wide else x
+    return add(t, x, mamba2_mixer(t, s, h, "mixer"), "residual")
+
+
+def _mamba2_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """The model itself widens its logits, and its result holds these."""
+    if s.served or s.head != CAUSAL:
+        return head(t, s, x)
+    h = cast(t, rms_norm(t, x, "norm"), s.dtype, "head input")
+    logits = linear(t, "lm_head", h, D, VOCAB / TP, bias=False, tied=s.traits.tied_embeddings)
+    return logits_loss(t, s, cast(t, logits, "fp32", "logits (fp32)"))
 
 
 def mamba_keys(k: Keys, hidden: int, inner: int | None = None) -> Recurrence:
@@ -225,7 +241,9 @@ def _falcon_h1(k: Keys, label: str) -> Model:
         recurrence=mamba_keys(k, model.hidden_size, width),
         kinds=(BESIDE,) * model.layers,
     )
-    return _traits(model, k, "projectors_bias", k.flag("mamba_rms_norm", False))
+    model = _traits(model, k, "projectors_bias", k.flag("mamba_rms_norm", False))
+    scaled = replace(model.traits, recurrence_scaled=True, keys_scaled=True)
+    return replace(model, traits=scaled)
 
 
 def _falcon_h1_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -236,28 +254,39 @@ def _falcon_h1_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     both = add(t, scale(t, state, "state, scaled"), scale(t, seen, "attention, scaled"), "both")
     x = add(t, x, both, "residual")
     h = rms_norm(t, x, "pre_ff_layernorm")
-    h = scale(t, gated_mlp(t, s, h, name="feed_forward"), "MLP, scaled")
+    h = scale(t, _scaled_mlp(t, s, h), "MLP, scaled")
     return add(t, x, h, "residual")
+
+
+def _scaled_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.served:
+        return gated_mlp(t, s, x, name="feed_forward")
+    bias = s.traits.mlp_bias
+    with t.scope("feed_forward"):
+        up = linear(t, "up_proj", x, D, F / TP, bias)
+        gate = scale(t, linear(t, "gate_proj", x, D, F / TP, bias), "gate, scaled")
+        product = multiply(t, up, activation(t, gate, s.traits.activation), "up x gate")
+        return linear(t, "down_proj", product, F / TP, D, bias)
 
 
 WORDS_OF_LAYERS = {"layer_types": "layers_block_type"}
 
 FAMILIES = {
     "mamba2": Family(
-        _mamba2, embed, _mamba2_layer, head, kernels=HF_ONLY, trained=False,
+        _mamba2, embed, _mamba2_layer, _mamba2_head, losses=("eager",), kernels=HF_ONLY,
         classes=decoder_classes("Mamba2", classifier=False),
     ),
     "bamba": Family(
-        _bamba, embed, _bamba_layer, head, kernels=HF_ONLY, trained=False, aliases=WORDS_OF_LAYERS,
+        _bamba, embed, _bamba_layer, head, kernels=HF_ONLY, aliases=WORDS_OF_LAYERS,
         classes=decoder_classes("Bamba", classifier=False),
     ),
     "granitemoehybrid": Family(
-        _granite, embed, _granite_layer, head, kernels=HF_ONLY, trained=False,
+        _granite, embed, _granite_layer, head, kernels=HF_ONLY,
         classes=decoder_classes("GraniteMoeHybrid", classifier=False),
         aliases={"layers_block_type": "layer_types"},
     ),
     "falcon_h1": Family(
-        _falcon_h1, embed, _falcon_h1_layer, head, kernels=HF_ONLY, trained=False,
+        _falcon_h1, embed, _falcon_h1_layer, head, kernels=HF_ONLY,
         aliases=WORDS_OF_LAYERS, classes=decoder_classes("FalconH1", classifier=False),
     ),
 }  # fmt: skip

@@ -12,8 +12,10 @@ from memcore.layers.ops import (
     QUERIES,
     activation,
     attention_core,
+    causal_lm_head,
     query_key_value,
     rms_norm,
+    rms_norm_fp32_weight,
     value_heads,
 )
 from memcore.layers.recurrent import mamba2_mixer
@@ -27,7 +29,7 @@ from memcore.models.families.family import (
     mixed_kinds,
     state_dtype,
 )
-from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import SHARED_F, TP, D, F, Factor, Q
@@ -118,13 +120,25 @@ def _kinds(k: Keys) -> tuple[str, ...]:
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = rms_norm(t, x, "norm")
+    h = _norm(t, s, x)
     if recurs(kind):
         h = mamba2_mixer(t, s, h, "mixer")
     else:
         with t.scope("mixer"):
             h = _OTHERS.get(kind, _attention)(t, s, h)
     return add(t, x, h, "residual")
+
+
+def _norm(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """transformers multiplies in fp32, with a copy of the weight in fp32; an engine has one
+    kernel."""
+    if s.served:
+        return rms_norm(t, x, "norm")
+    return rms_norm_fp32_weight(t, x, "norm", widened=True)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, _norm(t, s, x))
 
 
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -154,7 +168,7 @@ UNGATED = Stacks(_activated, gated=False)
 _OTHERS = {MLP_ALONE: _mlp, EXPERTS_ALONE: _mixture}
 
 FAMILY = Family(
-    _config, embed, _layer, head, kernels=HF_ONLY, trained=False,
+    _config, embed, _layer, _head, kernels=HF_ONLY,
     aliases={
         "layer_types": "layers_block_type",
         "num_local_experts": "n_routed_experts",

@@ -31,7 +31,7 @@ from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen_moe import shared_mixture, sparse
 from memcore.models.model import Model, Recurrence
-from memcore.tape.dims import GATED_Q, HEAD_DIM, HEADS, KV, KV_HEADS, TP, D, Q
+from memcore.tape.dims import GATED_Q, HEAD_DIM, HEADS, KV, KV_HEADS, TP, B, D, Q
 from memcore.tape.kinds import Part, dense, is_dense, recurs
 from memcore.tape.primitives import add, heads_first, keeps_result, linear, multiply, split
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
@@ -80,7 +80,13 @@ def _like(
     every = k.count("full_attention_interval", 4)
     kinds = mixed_kinds(k, "layer_types", model.layers, lambda i: bool((i + 1) % every))
     rotated = int(model.head_dim * k.rope("partial_rotary_factor", 0.25))
-    return replace(model, rotary_dim=rotated, recurrence=delta_net(k), kinds=kinds)
+    of = delta_net(k)
+    traits = replace(
+        model.traits,
+        recurrence_split=family != "qwen3_next",
+        recurrence_grouped=of.heads != of.groups,
+    )
+    return replace(model, rotary_dim=rotated, recurrence=of, kinds=kinds, traits=traits)
 
 
 def _with_experts(k: Keys, model: Model, experts: int, most: int) -> Model:
@@ -100,6 +106,7 @@ def delta_net(k: Keys) -> Recurrence:
         kernel=k.count("linear_conv_kernel_dim", 4, 1000),
         chunk=CHUNK,
         dtype=state_dtype(k, "mamba_ssm_dtype"),
+        projects=False,
     )
 
 
@@ -123,7 +130,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q, k = (rms_norm_plus_one(t, x, f"{n}_norm", HEAD_DIM) for x, n in ((q, "q"), (k, "k")))
         q = heads_first(t, q, QUERIES, copies_grad=False)
         k = heads_first(t, k, KEYS, copies_grad=False)
-        q, k = partial_rotary(t, q, k, rotary_tables(t))
+        own = s.traits.recurrence_split and not s.served
+        q, k = partial_rotary(t, q, k, rotary_tables(t, sequences=B if own else 1))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         out = multiply(t, out, keeps_result(t, gate, "sigmoid"), "gated")
         return linear(t, "o_proj", out, Q / TP, D, bias)
@@ -140,7 +148,6 @@ FAMILIES = {
         _layer,
         _head,
         kernels=HF_ONLY,
-        trained=False,
         classes=decoder_classes("Qwen3Next"),
     ),
     "qwen3_5_text": Family(
@@ -149,7 +156,6 @@ FAMILIES = {
         _layer,
         _head,
         kernels=HF_ONLY,
-        trained=False,
         classes={
             "Qwen3_5ForCausalLM": CAUSAL,
             "Qwen3_5TextModel": EMBEDDING,
@@ -162,7 +168,6 @@ FAMILIES = {
         _layer,
         _head,
         kernels=HF_ONLY,
-        trained=False,
         classes=decoder_classes("Qwen3_5Moe", "TextModel", classifier=False),
     ),
 }

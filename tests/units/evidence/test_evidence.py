@@ -10,13 +10,14 @@ import pytest
 from app import charts, tables
 from memcore import evidence
 from memcore.evaluate import evaluate
-from memcore.hardware import constants
+from memcore.hardware import constants, kernels
 from memcore.models import catalog
 from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
 from memcore.tape import dims
 from memcore.tape.ledger import Amounts, saved
 from memcore.training.steps import step_of, training_sizes
+from memcore.words import engines
 
 PLANS = [Plan.of(e["plan"]) for e in catalog.plan_entries().values()]
 GEMMA = Plan(model="gemma-2-9b", train={"grad_accumulation": 3, "checkpointing": "none"})
@@ -209,7 +210,9 @@ def test_rows_of_a_source_and_of_a_family():
 
 def test_every_constant_is_shown_with_its_certainty_and_source():
     rows = tables.constants_used()
-    assert [r["constant"] for r in rows] == [c.name for c in constants.ALL]
+    assert [r["constant"] for r in rows] == [
+        c.name for c in (*constants.ALL, *kernels.ALL, *engines.CONSTANTS)
+    ]
     assert {r["certainty"] for r in rows} <= {"measured", "assumed"}
     assert all(r["value"] and r["source"] for r in rows)
 

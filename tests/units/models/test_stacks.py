@@ -301,7 +301,7 @@ def test_what_runs_once_for_a_prompt(model, n):
     assert sum(o.time.flops for o in once) == encoded(p)
     first = of_running(server, 1).serve
     assert first.ttft_seconds == pytest.approx(
-        first.tower_seconds + sum(o.time.seconds for o in first.prefill)
+        first.first_seconds + first.tower_seconds + sum(o.time.seconds for o in first.prefill)
     )
     # A decoder's step makes no keys and values of the encoder's tokens again.
     names = {o.time.name for o in first.decode}
@@ -349,7 +349,7 @@ def test_images_of_one_forward_are_those_that_vllm_profiles():
     serve = {"images": 2, "max_batched_tokens": 8192, "prompt_len": 4095, "output_len": 1}
     p = Plan.of({"model": "gemma-3-27b", "serve": serve})
     assert evaluate(p).serve.profiled_images == 31
-    few = evaluate(p.changed("serve.concurrency", 3)).serve
+    few = evaluate(p.changed("serve.max_num_seqs", 3)).serve
     assert few.profiled_images == 6
     small = evaluate(p.changed("serve.max_batched_tokens", 100)).serve
     assert small.profiled_images == 1

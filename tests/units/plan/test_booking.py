@@ -51,7 +51,8 @@ def test_more_gpus_than_times_were_held_against_are_said():
 
 
 def test_what_is_served_alone_is_not_said_to_be_trained():
-    plan = Plan.of({"model": "mamba2-780m", "cluster": {"gpus": 100_000}})
+    alone = {"model": "mamba2-780m", "parallel": {"tp": 2}}  # its training is not cut over ranks
+    plan = Plan.of(alone | {"cluster": {"gpus": 100_000}})
     assert not said(evaluate(plan).notes, FAR)
 
 

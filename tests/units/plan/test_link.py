@@ -17,7 +17,7 @@ from hypothesis import strategies as some
 from memcore import Issue, PlanError
 from memcore.models import catalog
 from memcore.plan import link
-from memcore.plan.keys import KNOWN
+from memcore.plan.keys import BESIDE, KNOWN
 from memcore.plan.link import (
     FAILED,
     MAX_ISSUES,
@@ -28,6 +28,7 @@ from memcore.plan.link import (
     encode_pin,
     fields,
     nearest,
+    pin_name,
     query_text,
 )
 from memcore.plan.plan import Plan, get, put
@@ -237,6 +238,32 @@ def test_a_plan_survives_the_trip(plan: Plan, short: bool) -> None:
     text = query_text(query)
     assert decode(parse_qs(text)) == (plan, [])
     assert decode_pin(encode_pin(plan)) == (plan, [])
+
+
+def test_what_a_link_says_beside_its_plan_is_no_part_of_the_plan() -> None:
+    query = encode(Plan(train={"micro_batch": 2}), short=True)
+    assert decode(query | dict.fromkeys(BESIDE, "mb=64&x=1")) == decode(query)
+    assert set(BESIDE) >= {"pin", "pin5", "name", "look"}
+
+
+@examples(25)
+@given(name=labels)
+def test_a_pinned_plan_keeps_its_name_as_one_short_line(name: str) -> None:
+    plan = Plan(train={"micro_batch": 2})
+    text = encode_pin(plan, name)
+    assert decode_pin(text) == (plan, [])
+    assert len(pin_name(text)) <= 40
+    assert pin_name(text).isprintable()
+    assert pin_name(encode_pin(plan, pin_name(text))) == pin_name(text)
+
+
+def test_a_name_that_is_cut_at_a_space_ends_with_its_word() -> None:
+    assert pin_name(encode_pin(Plan(), "0" * 39 + " 0")) == "0" * 39
+
+
+def test_a_pinned_plan_of_an_old_link_has_no_name() -> None:
+    assert pin_name("v=1&mb=2") == ""
+    assert pin_name(encode_pin(Plan(), "ZeRO-2, half")) == "ZeRO-2, half"
 
 
 def test_a_link_by_presets_fits_every_proxy_and_chat() -> None:

@@ -330,7 +330,7 @@ def test_expandable_segments_are_a_lever_of_reserved_memory(framework):
     assert lever.changes == {"train.allocator": "expandable"}
     assert lever.saved_bytes == now.memory.allocated_bytes - then.memory.allocated_bytes == 0
     assert lever.saved_device_bytes == now.memory.device_bytes[1] - then.memory.device_bytes[1] > 0
-    assert now.memory.reserved_bytes[0] == then.memory.reserved_bytes[0]
+    assert now.memory.reserved_bytes[0] >= then.memory.reserved_bytes[0]
     assert now.memory.reserved_bytes[1] < 1.6 * then.memory.reserved_bytes[1]
     assert lever.added_seconds == 0
     assert not any(found.name.startswith("allocator") for found in levers(lever.plan))

@@ -183,3 +183,43 @@ def test_an_empty_axis_gives_an_empty_table():
     table = sweep(Plan(), {"train.micro_batch": []}, ["time.step_seconds"])
     assert isinstance(table, pd.DataFrame)
     assert table.empty
+
+
+def test_a_value_that_a_field_cannot_have_is_impossible_on_a_numeric_axis_too():
+    """Not cut to a whole number, and not a number of a plan that nobody can have."""
+    axes = {"train.micro_batch": [0, 1, 2.5, True, "2", 70_000], "train.seq_len": [64, 128]}
+    table = sweep(Plan(), axes, ["memory.allocated_bytes", "time.step_seconds"])
+    ok = [row == 1 and row is not True for row in axes["train.micro_batch"] for _ in range(2)]
+    for number in ("memory.allocated_bytes", "time.step_seconds"):
+        assert table[number].notna().tolist() == ok
+
+
+@pytest.mark.parametrize(
+    ("words", "axis"),
+    [
+        (
+            {
+                "cluster": {"gpus": 16},
+                "together": {"kind": "grpo", "engine_tp": 4},
+            },
+            {"cluster.gpus": [2, 6, 8, 12]},
+        ),
+        ({"serve": {"prefill": "disaggregated"}}, {"cluster.gpus": [1, 2, 8]}),
+        (
+            {"model": "llava-1.5-7b", "train": {"images": 2}},
+            {"train.seq_len": [512, 1024, 1152, 4096]},
+        ),
+    ],
+    ids=["engines", "replicas", "images"],
+)
+def test_rules_that_are_none_of_sizes_forbid_cells_too(words, axis):
+    plan = Plan.of(words)
+    numbers = ("memory.allocated_bytes", "time.step_seconds")
+    table = sweep(plan, axis, numbers)
+    held(table, plan, axis, numbers)
+    assert table[numbers[0]].isna().any()
+
+
+def test_an_axis_wants_a_list_of_values():
+    with pytest.raises(PlanError, match=r"train\.checkpointing.*list of values"):
+        sweep(Plan(), {"train.checkpointing": "none"})

@@ -211,7 +211,9 @@ def test_no_limit_changes_a_stream_that_keeps_it():
 
 def test_a_limit_of_steps_ends_what_would_not_end():
     """A cache that is too small for who is inside: they put each other out without end."""
-    plan = Plan(serve={"requests": 400, "arrivals": "burst", "memory_utilization": 0.22})
+    plan = Plan(
+        serve={"requests": 400, "arrivals": "burst", "memory_utilization": 0.22, "max_num_seqs": 64}
+    )
     found = simulate(plan, steps=500)
     assert sum(r.events for r in found.runs) <= 2 * 500 + len(found.runs)
     assert any("cut short" in note for note in found.notes)
@@ -334,7 +336,7 @@ def test_an_iteration_is_as_long_as_serving_says():
     plan = plan_of()
     clock, report = Clock.of(plan), evaluate(plan)
     s = plan.serve
-    assert clock.mixed(0, 0, 0, [(0, s.prompt_len)]) == pytest.approx(
+    assert clock.first + clock.mixed(0, 0, 0, [(0, s.prompt_len)]) == pytest.approx(
         report.serve.ttft_seconds, rel=0.01
     )
     running, context = s.concurrency, s.prompt_len + s.output_len // 2
@@ -355,7 +357,7 @@ def test_the_work_grows_with_requests_and_not_with_tokens(strategy):
 
 # ---- drafts, prompts read elsewhere, the host's memory
 
-STEADY_STATE = 0.02  # a closed form is at half of an output, the stream goes through all of it
+STEADY_STATE = 0.025  # a closed form is at half of an output, the stream goes through all of it
 
 
 @pytest.mark.parametrize("prefill", PREFILLS)
@@ -539,7 +541,8 @@ def test_all_time_is_read_generated_or_idle():
     lone = {"requests": 1, "lengths": "fixed", "arrivals": "burst"}
     found = run_of("paged", **lone)
     assert found.idle_share == 0
-    assert found.reading_share == pytest.approx(found.ttft.mean / found.seconds)
+    first = evaluate(plan_of(**lone)).serve.first_seconds  # the engine's own: nothing is read yet
+    assert found.reading_share == pytest.approx((found.ttft.mean - first) / found.seconds)
     rare = run_of("paged", requests=50, arrival_rate=0.01)
     assert rare.idle_share > 0.9
     assert run_of("paged", prefill="disaggregated").reading_share == 0

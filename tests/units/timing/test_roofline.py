@@ -70,7 +70,9 @@ def test_backward_of_a_product_is_two_products(operations):
 # GPT-2 medium, 64 x 1,024 tokens, forward and backward of attention (Dao et al. 2022, figure 2).
 FLASH_GB, STANDARD_GB = 4.4, 40.3
 TILED = 0.05
-EAGER = 0.3  # transformers also casts scores to fp32 and back
+# transformers also casts scores to fp32 and back, and CUDA's softmax multiplies the gradient with
+# its result in a kernel of its own before its backward (ATen/native/cuda/SoftMax.cu).
+EAGER = 0.35
 
 
 def test_flash_attention_accesses_hbm_as_published():
@@ -102,3 +104,34 @@ def test_eager_attention_reads_and_writes_quadratic_scores():
 def test_flash_attention_runs_five_products_backward(operations):
     name = "layers.self_attn.core.flash"
     assert operations[name, "backward"].flops == 2.5 * operations[name, "forward"].flops
+
+
+def test_a_tile_s_beginning_does_not_wait_for_slower_units():
+    """A narrow product takes less than eight times as long on units that are eight times slower:
+    the loads that begin a tile and the stores that end it take as long on either."""
+    wide, narrow = (
+        Plan(
+            model="llama-3.2-1b",
+            cluster={"gpu": "t4-16gb", "gpus": 1},
+            train={
+                "framework": "pytorch",
+                "zero": 0,
+                "micro_batch": 1,
+                "seq_len": 2048,
+                "attention": "eager",
+                "checkpointing": "none",
+                "precision": precision,
+            },
+        )
+        for precision in ("fp32", "fp16-pure")
+    )
+    units = wide.accelerator.peak_flops("fp16") / wide.accelerator.peak_flops("fp32")
+
+    def seconds(plan, name):
+        return sum(
+            o.compute_seconds for o in evaluate(plan).time.operations if o.name.endswith(name)
+        )
+
+    attention = seconds(wide, "core.scores") / seconds(narrow, "core.scores")
+    projection = seconds(wide, "mlp.down_proj.matmul") / seconds(narrow, "mlp.down_proj.matmul")
+    assert attention < projection < units

@@ -24,7 +24,9 @@ def test_a_t4_has_units_for_it_and_none_for_bf16():
     said = "Training: NVIDIA T4 16 GB has no units for bf16"
     assert not [n for n in fp16.notes if n.startswith(said)]
     assert [n for n in bf16.notes if n.startswith(said)]
-    assert fp16.time.resources["compute"] < bf16.time.resources["compute"] / 4
+    # Attention and head are fp32 in both, as PEFT leaves them.
+    assert fp16.time.resources["compute"] < bf16.time.resources["compute"] / 2
+    assert fp16.time.mfu < bf16.time.mfu  # of another peak: 65 TFLOP/s, and 8.1 in fp32
 
 
 def test_elsewhere_it_is_as_fast():

@@ -1,4 +1,4 @@
-"""Together: training and serving on the same GPUs, as reinforcement learning and evaluation do.
+"""Scene: who is on the GPU, phase by phase, where training and serving share it.
 
 A step goes through phases: an engine generates rollouts, frozen models score them, and the policy
 (and a critic) is updated. What one phase leaves on the GPU counts in the next. Every part is the
@@ -17,14 +17,12 @@ from memcore.layers.ops import VALUE
 from memcore.models.blocks import build
 from memcore.plan.plan import Parallel, Plan
 from memcore.plan.plan import Together as TogetherWords
-from memcore.report import Memory, Phase, Serve, TogetherMemory
-from memcore.serving.serve import serve
+from memcore.report import Memory, Serve
 from memcore.step.step import Alive, Instant, Step
 from memcore.step.step import resident as living
 from memcore.tape.dims import Dim, S
 from memcore.tape.ledger import INFERENCE, Amounts, Group, Template, window
 from memcore.training.memory import instant_bytes
-from memcore.training.overheads import reserved_bytes
 
 PARTS = {
     "policy": "Policy",
@@ -197,54 +195,6 @@ def cast_of(scene: Scene) -> dict[str, Parts]:
     return found
 
 
-def together(plan: Plan, step: Step, amounts: Amounts, memory: Memory) -> TogetherMemory | None:
-    """Memory of a step that trains and serves on the same GPUs; None where it does one of both."""
-    if plan.together.kind == "none":
-        return None
-    engine = serve(engine_plan(plan))
-    scene = Scene(plan, step, amounts, memory, engine)
-    phases = tuple(_phase(scene, name, parts) for name, parts in cast_of(scene).items())
-    fullest = max(phases, key=lambda p: p.device_bytes[1])
-    low = max(p.device_bytes[0] for p in phases)
-    room = plan.accelerator.usable_bytes
-    dram = host_bytes(scene)
-    on_host = dram <= plan.node.dram_bytes
-    fits = fullest.device_bytes[1] <= room and on_host
-    verdict = "fits" if fits else "tight" if low <= room and on_host else "over"
-    return TogetherMemory(
-        phases=phases,
-        peak=fullest.id,
-        device_bytes=(low, fullest.device_bytes[1]),
-        capacity_bytes=room,
-        dram_bytes=dram,
-        dram_capacity_bytes=plan.node.dram_bytes,
-        kv_capacity_tokens=engine.kv_capacity_tokens,
-        fits=fits,
-        verdict=verdict,
-    )
-
-
-def bytes_of(scene: Scene, part: list[Instant] | str) -> int:
-    """Bytes of one part on one GPU."""
-    if isinstance(part, str):
-        return int(getattr(scene.engine, part))
-    return sum(int(instant_bytes(i, scene.amounts)[0]) for i in part)
-
-
-def _phase(scene: Scene, name: str, parts: Parts) -> Phase:
-    sizes = {part: bytes_of(scene, parts[part]) for part in PARTS if part in parts}
-    trained = sum(n for part, n in sizes.items() if part in TRAINERS)
-    engine = sum(sizes.values()) - trained
-    overheads = scene.memory.overheads
-    low, high = reserved_bytes(scene.plan, trained, overheads)
-    outside = [o for o in overheads if o.counter == "device"]
-    device = (
-        low + engine + sum(o.low for o in outside),
-        high + engine + sum(o.high for o in outside),
-    )
-    return Phase(name, PHASES[name], sizes, trained + engine, device)
-
-
 def at_host(scene: Scene) -> dict[str, Instant]:
     """What one GPU's share in host DRAM is, at its fullest."""
     t = scene.plan.together
@@ -261,7 +211,8 @@ def at_host(scene: Scene) -> dict[str, Instant]:
     return found
 
 
-def host_bytes(scene: Scene) -> int:
-    """Bytes in the DRAM of one node: of all of its GPUs, and what the plan offloads anyway."""
-    one = sum(int(instant_bytes(i, scene.amounts)[0]) for i in at_host(scene).values())
-    return one * scene.plan.gpus_in_node + int(scene.memory.tiers["dram"])
+def bytes_of(scene: Scene, part: list[Instant] | str) -> int:
+    """Bytes of one part on one GPU."""
+    if isinstance(part, str):
+        return int(getattr(scene.engine, part))
+    return sum(int(instant_bytes(i, scene.amounts)[0]) for i in part)

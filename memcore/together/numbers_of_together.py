@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memcore.quantity.formula import Formula, ceiling, known, largest, total
+from memcore.quantity.formula import revalued, total
 from memcore.quantity.interval import INTERVAL, ends
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Terms
@@ -12,9 +12,9 @@ from memcore.quantity.shapes import row, sum_of
 from memcore.report import LedgerRow, Phase
 from memcore.serving.serve import serve
 from memcore.step.step import Instant
-from memcore.together import PARTS, TRAINERS, Scene, at_host, cast_of, engine_plan
+from memcore.together.scene import PARTS, Scene, at_host, cast_of, engine_plan
+from memcore.together.together import phase_device
 from memcore.training.memory import instant_bytes, listed, rows_alive
-from memcore.training.overheads import slack
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -89,33 +89,16 @@ def _phase_device(book: Book, i: str) -> Explanation:
 @rule("together.phases.*.device_bytes.0|1")
 def _phase_device_end(book: Book, i: str, end: str) -> Explanation:
     phase = _phase(book, i)
-    field = ("low", "high")[int(end)]
     parts = {p: book.at(f"together.phases.{i}.parts.{p}") for p in PARTS if p in phase.parts}
-    trained = [f for p, f in parts.items() if p in TRAINERS]
-    held = []
-    if trained:
-        held = [ceiling(total(trained) * slack(Terms(book), int(end)))]
-    engine = [f for p, f in parts.items() if p not in TRAINERS]
-    overheads = [
-        book.at(f"memory.overheads.{n}.{field}") for n in range(len(book.memory.overheads))
-    ]
     what = f"{phase.label}, device memory, {INTERVAL[int(end)]}"
     meaning = "The trainer's parts with the allocator's slack, the engine's, and what is outside."
-    return about(what, "bytes", total([*held, *engine, *overheads]), meaning)
+    return about(what, "bytes", phase_device(Terms(book), parts, int(end)), meaning)
 
 
-@rule("together.device_bytes")
-def _device(book: Book) -> Explanation:
-    return ends(book, "together.device_bytes", "Device memory", "Of the fullest phase.")
-
-
-@rule("together.device_bytes.0|1")
-def _device_end(book: Book, end: str) -> Explanation:
-    each = [
-        book.at(f"together.phases.{i}.device_bytes.{end}") for i in range(len(book.together.phases))
-    ]
-    what = f"Device memory, {INTERVAL[int(end)]}"
-    return about(what, "bytes", largest(*each), "Of the fullest phase.")
+@rule("together.peak")
+def _peak(book: Book) -> Explanation:
+    high = book.at("together.device_bytes.1")
+    return about("Fullest phase", "", revalued(high, book.together.peak), "By its device memory.")
 
 
 @rule("together.capacity_bytes")
@@ -126,14 +109,6 @@ def _capacity(book: Book) -> Explanation:
 @rule("together.dram_capacity_bytes")
 def _dram_capacity(book: Book) -> Explanation:
     return book.explain("memory.tier_capacities.dram")
-
-
-@rule("together.dram_bytes")
-def _dram(book: Book) -> Explanation:
-    gpus = known("GPUs of a node", book.plan.gpus_in_node, source="the plan: cluster")
-    parts = [book.at(f"together.host.{p}") * gpus for p in at_host(_scene(book))]
-    formula = total([*parts, book.at("memory.tiers.dram")])
-    return about("Kept in host DRAM", "bytes", formula, "Per node, at its fullest.")
 
 
 @rule("together.host.*")
@@ -155,16 +130,3 @@ def _tokens(book: Book) -> Explanation:
     meaning = "Tokens that the cache of one engine holds while rollouts are generated."
     value = book.together.kv_capacity_tokens
     return about("Tokens that fit", "tokens", None, meaning, [source], "assumed", value)
-
-
-@rule("together.fits|verdict|peak")
-def _verdict(book: Book, field: str) -> Explanation:
-    low, high = (book.at(f"together.device_bytes.{end}") for end in (0, 1))
-    room = book.at("together.capacity_bytes")
-    held, dram = book.at("together.dram_bytes"), book.at("together.dram_capacity_bytes")
-    words = f"{high.words} is no more than {room.words}, and {held.words} than {dram.words}"
-    numbers = f"{high.numbers} against {room.numbers}; {held.numbers} against {dram.numbers}"
-    terms = tuple(f.terms[0] for f in (low, high, room, held, dram))
-    value = getattr(book.together, field)
-    meaning = "Whether every phase fits on one GPU, and what is on the host in its DRAM."
-    return about("Verdict", "", Formula(value, f"fits where {words}", numbers, terms), meaning)

@@ -1,0 +1,311 @@
+"""Charts of the page Explore: a number against a field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from app import exploring, palette
+from app.charts.base import bar, figure
+from app.exploring import PART_NAMES, Figure, Spot, Sweep
+from memcore.report import CONSUMERS
+from memcore.units import GiB, bytes_text
+
+HEIGHT = 400
+SPREAD = 12  # from the least to the most, from which on an axis is logarithmic
+MOST_TICKS = 12
+HIGHEST = 2.2  # capacities that an axis of memory shows: what is far beyond would flatten the rest
+MARKS = {  # of a point, by its verdict; no colour is needed to tell them apart
+    "fits": ("circle", palette.OURS, "Fits"),
+    "tight": ("diamond", palette.CONSUMERS["activations"][1], "May fit"),
+    "over": ("x", palette.CAPACITY, "Does not fit"),
+}
+SERVED = {  # parts of a server's memory
+    "weights": palette.CONSUMERS["parameters"][1],
+    "kv_cache": palette.KV_CACHE[1],
+    "activations": palette.CONSUMERS["activations"][1],
+    "overhead": palette.OVERHEAD[1],
+}
+
+
+def swept(found: Sweep, own: Any) -> go.Figure:
+    """A number against the values of a field: numbers along an axis, words as bars. Memory is drawn
+    part by part, under the line of what there is of it. `own` is the plan's value."""
+    return _along(found, own) if exploring.is_number(found.path) else _words(found, own)
+
+
+def scale(of: Figure) -> float:
+    """What a unit of a figure is on an axis."""
+    return GiB if of.unit == "GiB" else 1.0
+
+
+def hover(found: Sweep, s: Spot) -> str:
+    """What a point says: its value, the number, whether it fits, and what had to follow."""
+    lines = [f"<b>{exploring.named(found.path, s.value_at)}</b>"]
+    if found.figure.parts:
+        whole = " to ".join(dict.fromkeys(map(bytes_text, (s.low, s.high))))
+        lines.append(f"{whole} of {bytes_text(s.limit)}")
+        lines += [f"{PART_NAMES[name]}: {bytes_text(n)}" for name, n in s.parts.items() if n]
+    elif s.value is not None:
+        lines.append(f"{found.figure.title}: {found.figure.text(s.value)}")
+    lines.append(MARKS[s.verdict][2])
+    lines += [f"with {exploring.title(p)}: {exploring.text(p, v)}" for p, v in s.with_.items()]
+    return "<br>".join(lines)
+
+
+def _along(found: Sweep, own: Any) -> go.Figure:
+    spots = [s for s in found.spots if s.plan and s.value is not None]
+    xs = [s.value_at for s in spots]
+    of, unit = found.figure, scale(found.figure)
+    traces: list[Any] = _areas(spots) if of.parts else [_line(xs, spots, unit)]
+    traces += _points(found, spots, unit)
+    limit = max((s.limit for s in spots), default=0)
+    ys = [(s.value or 0) / unit for s in spots]
+    top, bottom = max([*ys, 0.0]), min([*ys, 0.0])
+    if of.parts:
+        top = max(limit / unit, min(top, HIGHEST * limit / unit))
+    elif of.zero_line:  # below zero it does not fit: how far, is no question
+        bottom = max(bottom, -max(top, 0.2 * limit / unit))
+    shapes, notes = _lines(found, own, limit / unit, xs)
+    title = f"{exploring.title(found.path)}{f' ({u})' if (u := exploring.unit(found.path)) else ''}"
+    return figure(
+        traces,
+        height=HEIGHT,
+        xaxis={"title": title, **_axis(xs, (found.edge, found.maybe))},
+        yaxis={
+            "title": f"{of.title}{f' ({of.unit})' if of.unit else ''}",
+            "range": [1.05 * bottom, 1.08 * top],
+            "tickformat": ".0%" if of.key == "mfu" else None,
+        },
+        shapes=shapes,
+        annotations=notes,
+        margin={"l": 8, "r": 16, "t": 56, "b": 8},
+    )
+
+
+def _axis(xs: Sequence[float], between: Sequence[float | None] = ()) -> dict[str, Any]:
+    """Ticks at round values that were looked at, and room for marks at both ends. `between`: values
+    that were found and not chosen, which are none."""
+    if not xs:
+        return {}
+    low, high = min(xs), max(xs)
+    if low > 0 and high / low >= SPREAD:
+        span = math.log10(high / low)
+        chosen = sorted(x for x in xs if x not in between)
+        doubled = [x for x in chosen if isinstance(x, int) and x.bit_count() == 1]
+        return {
+            "type": "log",
+            "range": [math.log10(low) - 0.02 * span, math.log10(high) + 0.02 * span],
+            "tickvals": ticks if len(ticks := doubled or chosen) < MOST_TICKS else ticks[::2],
+            "ticktext": [short(x) for x in (ticks if len(ticks) < MOST_TICKS else ticks[::2])],
+        }
+    span = (high - low) or 1
+    return {"range": [low - 0.02 * span, high + 0.02 * span]}
+
+
+def short(value: float) -> str:
+    """A number on an axis: 128K where it is a whole number of 1,024s."""
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value // 1024}K" if value % 1024 == 0 else f"{value / 1000:.4g}k"
+    return f"{value:,}"
+
+
+def _areas(spots: Sequence[Spot]) -> list[go.Scatter]:
+    """The parts of memory on top of one another; above them what is outside the allocator."""
+    xs = [s.value_at for s in spots]
+    serves = bool(spots) and "weights" in spots[0].parts
+    names = SERVED if serves else {name: palette.CONSUMERS[name][1] for name in CONSUMERS}
+    layers = [
+        (PART_NAMES[name], colour, [s.parts.get(name, 0) for s in spots], "")
+        for name, colour in names.items()
+    ]
+    if not serves:
+        title, grey = palette.OVERHEAD
+        sure = [max(0, s.low - sum(s.parts.values())) for s in spots]
+        layers += [
+            (title, grey, sure, ""),
+            ("Overhead, at most", grey, [s.high - s.low for s in spots], "/"),
+        ]
+    return [
+        go.Scatter(
+            name=name,
+            x=xs,
+            y=[n / GiB for n in sizes],
+            stackgroup="memory",
+            mode="lines",
+            line={"width": 0, "color": colour},
+            fillcolor=colour,
+            fillpattern={"shape": pattern, "fillmode": "replace", "size": 6, "fgcolor": colour}
+            if pattern
+            else None,
+            hoverinfo="skip",
+        )
+        for name, colour, sizes, pattern in layers
+        if any(sizes)
+    ]
+
+
+def _line(xs: Sequence[Any], spots: Sequence[Spot], unit: float) -> go.Scatter:
+    return go.Scatter(
+        x=list(xs),
+        y=[(s.value or 0) / unit for s in spots],
+        mode="lines",
+        line={"color": palette.OURS, "width": 2},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _points(found: Sweep, spots: Sequence[Spot], unit: float) -> list[go.Scatter]:
+    """A mark for each value, which a click makes the plan."""
+    traces = []
+    for verdict, (symbol, colour, name) in MARKS.items():
+        chosen = [s for s in spots if s.verdict == verdict]
+        if chosen:
+            traces.append(
+                go.Scatter(
+                    name=name,
+                    x=[s.value_at for s in chosen],
+                    y=[(s.value or 0) / unit for s in chosen],
+                    mode="markers",
+                    marker={
+                        "symbol": symbol,
+                        "size": 11,
+                        "color": colour,
+                        "opacity": 1,
+                        "line": {"width": 1.5, "color": "#ffffff"},
+                    },
+                    unselected={"marker": {"opacity": 1}},
+                    customdata=[[hover(found, s), s.value_at] for s in chosen],
+                    hovertemplate="%{customdata[0]}<br>click: this plan<extra></extra>",
+                )
+            )
+    return traces
+
+
+def _lines(
+    found: Sweep, own: Any, limit: float, xs: Sequence[Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The capacity, up to where it fits, and the plan on the page."""
+    shapes: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    log = _axis(xs).get("type") == "log"
+
+    def place(x: float) -> float:
+        return math.log10(x) if log else x
+
+    def across(y: float, text: str) -> None:
+        ends = {"x0": 0, "x1": 1, "xref": "paper", "y0": y, "y1": y}
+        line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
+        shapes.append({"type": "line", **ends, "line": line})
+        notes.append(
+            {"x": 0, "xref": "paper", "xanchor": "left", "y": y, "yanchor": "bottom", "text": text,
+             "showarrow": False, "font": {"color": palette.CAPACITY}, "xshift": 4}
+        )  # fmt: skip
+
+    def down(x: float, text: str, dash: str, level: float) -> None:
+        ends = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1}
+        shapes.append({"type": "line", **ends, "line": {"color": MARK, "width": 1.5, "dash": dash}})
+        left = bool(xs) and place(x) > (place(min(xs)) + place(max(xs))) / 2
+        notes.append(
+            {"x": place(x), "y": level, "yref": "paper", "yanchor": "top", "showarrow": False,
+             "xanchor": "right" if left else "left", "text": f"<b>{text}</b>",
+             "xshift": -4 if left else 4}
+        )  # fmt: skip
+
+    if found.figure.parts:
+        word = "Budget" if found.figure.serves else "Capacity"
+        across(limit, f"{word} {bytes_text(limit * GiB)}")
+    elif found.figure.zero_line:
+        across(0, "Nothing to spare")
+    if found.edge is not None:
+        to = "fits up to" if found.rises else "fits from"
+        down(found.edge, f"{to} {exploring.text(found.path, found.edge)}", "dash", 0.99)
+    if own is not None and xs and min(xs) <= own <= max(xs):
+        down(own, f"this plan: {exploring.text(found.path, own)}", "dot", 0.92)
+    return shapes, notes
+
+
+MARK = "#7A7F87"  # lines that are no data: seen on both themes
+
+
+def _words(found: Sweep, own: Any) -> go.Figure:
+    spots = [s for s in found.spots if s.plan and s.value is not None]
+    of, unit = found.figure, scale(found.figure)
+    names = {s.value_at: _label(found.path, s, s.value_at == own) for s in spots}
+    labels = [names[s.value_at] for s in spots]
+    texts = [f"{hover(found, s)}<br>click: this plan" for s in spots]
+    at: Any = [s.value_at for s in spots]
+    if of.parts:
+        bars = [
+            bar(area.name, area.line.color, area.y, labels, texts, at,
+                marker={"pattern": {"shape": "/", "fillmode": "replace", "size": 6}}
+                if area.fillpattern.shape
+                else {})
+            for area in _areas(spots)
+        ]  # fmt: skip
+        bars.append(_limits(spots, labels))
+    else:
+        bars = [
+            bar(
+                name,
+                palette.OURS,
+                [(s.value or 0) / unit for s in spots if s.verdict == verdict],
+                [names[s.value_at] for s in spots if s.verdict == verdict],
+                [t for t, s in zip(texts, spots, strict=True) if s.verdict == verdict],
+                [s.value_at for s in spots if s.verdict == verdict],
+                text=[of.text(s.value or 0) for s in spots if s.verdict == verdict],
+                textposition="outside",
+                cliponaxis=False,
+                marker={"pattern": {"shape": pattern, "fillmode": "replace", "size": 6}},
+            )
+            for verdict, (_, _, name) in MARKS.items()
+            for pattern in ({"fits": "", "tight": "/", "over": "x"}[verdict],)
+            if any(s.verdict == verdict for s in spots)
+        ]
+    least = min([0.0, *((s.value or 0) / unit for s in spots)])
+    most = max([0.0, *((s.value or 0) / unit for s in spots)])
+    if of.parts:
+        most = max(s.limit for s in spots) / unit if not spots else max(
+            most if most < 3 * spots[0].limit / unit else 3 * spots[0].limit / unit,
+            *(s.limit / unit for s in spots),
+        )  # fmt: skip
+    return figure(
+        bars,
+        height=130 + 30 * max(1, len(spots)),
+        bargap=0.35,
+        xaxis={
+            "title": f"{of.title}{f' ({of.unit})' if of.unit else ''}",
+            "range": [1.15 * least, (1.05 if of.parts else 1.18) * most or 1],
+            "tickformat": ".0%" if of.key == "mfu" else None,
+        },
+        yaxis={"categoryorder": "array", "categoryarray": labels, "autorange": "reversed"},
+    )
+
+
+def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> go.Scatter:
+    """What there is of the memory, bar by bar."""
+    return go.Scatter(
+        name="Budget" if spots and "weights" in spots[0].parts else "Capacity",
+        x=[s.limit / GiB for s in spots],
+        y=list(labels),
+        mode="markers",
+        marker={
+            "symbol": "line-ns-open",
+            "size": 20,
+            "color": palette.CAPACITY,
+            "line": {"width": 3, "color": palette.CAPACITY},
+            "opacity": 1,
+        },
+        unselected={"marker": {"opacity": 1}},
+        hoverinfo="skip",
+    )
+
+
+def _label(path: str, s: Spot, is_own: bool) -> str:
+    said = exploring.text(path, s.value_at)
+    said = said if len(said) <= 30 else f"{said[:29]}…"
+    return f"<b>{said}</b> (now)" if is_own else said

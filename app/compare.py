@@ -1,0 +1,293 @@
+"""Compare on a page: pinned plans become columns, beside the plan on the page."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import streamlit as st
+
+from app import bar, charts, parts, shared, state, tables, why
+from app.bar import Bar
+from app.tables.compare import FIELD, FIGURE, Column
+from app.text import plain
+from memcore.plan.link import encode, query_text
+from memcore.plan.plan import Plan
+from memcore.units import gib_text
+
+THIS = "This plan"
+VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
+TRAINS, SERVES = "Training", "Serving"
+
+
+def columns() -> list[Column]:
+    """The pinned plans, and the one on the page where it is none of them."""
+    pins, here = state.pins(), state.plan()
+    found = [(p.name or f"Plan {string.ascii_uppercase[i]}", p.plan, i) for i, p in enumerate(pins)]
+    every: list[tuple[str, Plan, int | None]] = [*found]
+    if all(pin.plan != here for pin in pins):
+        every.append((state.name() or THIS, here, None))
+    names: list[str] = []
+    for i, (name, _, _) in enumerate(every):  # two of a name are told apart by their letters
+        taken = (*names, FIELD, FIGURE, "key", tables.PATH)
+        names.append(f"{string.ascii_uppercase[i]}: {name}" if name in taken else name)
+    return [
+        Column(name, plan, _report(plan), pin)
+        for name, (_, plan, pin) in zip(names, every, strict=True)
+    ]
+
+
+def _report(plan: Plan) -> Any:
+    return state.report() if plan == state.plan() else state.report_of(plan)
+
+
+def draw() -> None:
+    """The page."""
+    found = columns()
+    _heads(found)
+    if len(found) < 2:
+        st.markdown(
+            "**Pin a plan, change something in the sidebar, and both stand here side by side.** Up "
+            "to six plans can be compared: *Pin this plan* keeps the first, *Add to Compare* each "
+            "further one. The link in the address carries all of them."
+        )
+        return
+    _bars(found)
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    left.markdown("##### In what they differ")
+    alike = right.toggle("Also what is alike", key="compare_alike")
+    _fields(found, alike)
+    base = _figures(found, alike)
+    _times(found)
+    parts.folded("What moved what", _waterfall, found, base, unfolded=True)
+    _file(found)
+
+
+# --- the plans -----------------------------------------------------------------------------------
+
+
+def _heads(found: Sequence[Column]) -> None:
+    """A name that can be written, what it is of, and what can be done with it."""
+    for i, (place, c) in enumerate(zip(st.columns(max(2, len(found))), found, strict=False)):
+        here = c.plan == state.plan()
+        with place, st.container(gap="xsmall"):
+            given = state.name() if c.pin is None else state.pins()[c.pin].name
+            st.text_input(
+                f"Name of plan {string.ascii_uppercase[i]}",
+                key=state.control(f"compare_name_{i}", given, _named(c.pin)),
+                placeholder=c.name,
+                max_chars=40,
+                label_visibility="collapsed",
+            )
+            gpus = f"{c.plan.cluster.gpus:,} × {c.plan.accelerator.label}"
+            parts.small(
+                f"{plain(c.plan.architecture.label)} on {plain(gpus)}"
+                f"{', **on the page**' if here else ''}"
+            )
+            with st.container(horizontal=True, gap="small", key=f"compare_do_{i}"):
+                if c.pin is None:
+                    st.button(
+                        "Keep",
+                        key="compare_keep",
+                        on_click=state.pin,
+                        disabled=not state.can_pin(),
+                        help="Pin it: it stays here as it is while the sidebar goes on.",
+                    )
+                    continue
+                st.button(
+                    "Go on with it",
+                    key=f"compare_take_{i}",
+                    on_click=state.take,
+                    args=(c.pin,),
+                    disabled=here,
+                    help="It becomes the plan on the page; that one takes its place here.",
+                )
+                st.button("Remove", key=f"compare_drop_{i}", on_click=state.unpin, args=(c.pin,))
+
+
+def _named(pin: int | None) -> Callable[[Any], None]:
+    return lambda text: state.rename(pin, text or "")
+
+
+def _bars(found: Sequence[Column]) -> None:
+    """Each plan's memory, on one axis."""
+    kinds = [
+        kind
+        for kind, has in (
+            (TRAINS, any(c.report.memory for c in found)),
+            (SERVES, any(c.report.serve for c in found)),
+        )
+        if has
+    ]
+    if not kinds:
+        parts.absent("Memory")
+        return
+    asked = state.looks()
+    kind = asked if asked in kinds else kinds[0]
+    st.segmented_control(
+        "Memory of",
+        kinds,
+        key=state.control("compare_kind", kind, lambda k: state.look(k or kind)),
+        label_visibility="collapsed",
+    )
+    drawn = [(c, of) for c in found if (of := _bar(c, kind))]
+    end = max(b.end for _, (b, _, _) in drawn)
+    every = {part.name: part for _, (b, _, _) in drawn for part in b.parts if part.bytes}
+    with st.container(gap=None, key="compare_bars"):
+        for i, (c, (b, said, path)) in enumerate(drawn):
+            st.button(
+                f"**{plain(c.name)}** {plain(said)}",
+                key=f"why_compare_{i}",
+                on_click=why.opened,
+                args=(path, c.plan),
+                type="tertiary",
+            )
+            legend = tuple(every.values()) if i == len(drawn) - 1 else ()
+            bar.draw(b, f"compare_bar_{i}", end, legend, c.plan)
+    for c in found:
+        if not _bar(c, kind):
+            parts.small(f"{plain(c.name)}: {kind.lower()} is not computed for this plan.")
+
+
+def _bar(c: Column, kind: str) -> tuple[Bar, str, str] | None:
+    memory, serve = c.report.memory, c.report.serve
+    if kind == TRAINS and memory:
+        low, high = map(gib_text, memory.device_bytes)
+        return (
+            bar.of_training(memory),
+            f"{VERDICTS[memory.verdict]}: {low} to {high} of {gib_text(memory.capacity_bytes)}",
+            "memory.room_bytes",
+        )
+    if kind == SERVES and serve:
+        word = VERDICTS["fits" if serve.fits else "over"]
+        asked = f"{c.plan.serve.concurrency:,} sequences asked for"
+        said = f"{word}: {asked}, {serve.max_concurrency:,} fit"
+        return bar.of_serving(serve, c.plan.serve.concurrency), said, "serve.fits"
+    return None
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def _fields(found: Sequence[Column], alike: bool) -> None:
+    rows = tables.compared_fields(found, alike)
+    if not rows:
+        parts.small("In no field: they are the same plan under two names.")
+        return
+    parts.table(
+        rows,
+        key="compare_fields",
+        alt="Fields of the plans, side by side",
+        height=420,
+        columns=(FIELD, *(c.name for c in found)),
+    )
+
+
+def _figures(found: Sequence[Column], alike: bool) -> int:
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    left.markdown("##### Figures")
+    names = [c.name for c in found]
+    base = right.selectbox(
+        "Differences from", range(len(found)), format_func=lambda i: names[i], key="compare_base"
+    )
+    base = min(base or 0, len(found) - 1)
+    books = [state.book_of(c.plan) for c in found]
+    rows = tables.compared_figures(found, books, base, alike)
+    paths = [row[tables.PATH] for row in rows]
+    key, heads = "compare_figures", (FIGURE, *names)
+
+    def clicked() -> None:
+        for row, column in st.session_state[key].selection.cells[:1]:
+            if column in names and row < len(paths):
+                of = found[names.index(column)]
+                if state.book_of(of.plan).found(paths[row]):
+                    why.opened(paths[row], of.plan)
+        st.session_state[key] = why.NO_CELL
+
+    st.dataframe(
+        tables.displayed(rows),
+        column_order=heads,
+        key=key,
+        alt="Figures of the plans, side by side",
+        hide_index=True,
+        height=why.height(len(rows)),
+        on_select=clicked,
+        selection_mode="single-cell",
+    )
+    parts.small("A click on a figure says why it is so, in the plan of its column.")
+    return base
+
+
+def _times(found: Sequence[Column]) -> None:
+    timed = [c for c in found if c.report.time]
+    times = [(c.name, c.report.time) for c in timed if c.report.time]
+    if len(times) > 1:
+        st.markdown("##### Seconds of a step, by phase")
+        parts.chart(
+            charts.compared_phases(times),
+            key="compare_phases",
+            alt="Seconds of a step by phase, plan under plan on one axis",
+            of=[c.plan for c in timed],
+        )
+
+
+def _waterfall(found: Sequence[Column], base: int) -> None:
+    """Between any two: which change moved how many bytes and seconds."""
+    trained = [i for i, c in enumerate(found) if c.report.memory and c.report.time]
+    if len(trained) < 2:
+        parts.absent("The training of two of these plans")
+        return
+    names = [c.name for c in found]
+    left, right = st.columns(2)
+    first = left.selectbox(
+        "From",
+        trained,
+        index=trained.index(base) if base in trained else 0,
+        format_func=lambda i: names[i],
+        key="compare_from",
+    )
+    others = [i for i in trained if i != first]
+    second = right.selectbox(
+        "To", others, index=len(others) - 1, format_func=lambda i: names[i], key="compare_to"
+    )
+    one, other = found[first], found[second]
+    was, now = one.report, other.report
+    changes = shared.waterfall(one.plan, other.plan.model_dump_json())
+    if not changes or not was.memory or not now.memory or not was.time or not now.time:
+        return
+    ends = (one.name, other.name)
+    left, right = st.columns(2)
+    with left:
+        parts.chart(
+            charts.waterfall_bytes(
+                changes, was.memory.allocated_bytes, now.memory.allocated_bytes, ends
+            ),
+            key="compare_bytes",
+            alt=f"Allocated bytes at the peak, from {one.name} to {other.name}, change by change",
+            of=[other.plan],
+        )
+    with right:
+        parts.chart(
+            charts.waterfall_seconds(changes, was.time.step_seconds, now.time.step_seconds, ends),
+            key="compare_seconds",
+            alt=f"Seconds of a step, from {one.name} to {other.name}, change by change",
+            of=[other.plan],
+        )
+    rows = [{"from": one.name, "to": other.name, **row} for row in tables.waterfall(changes)]
+    parts.table(
+        rows,
+        key="compare_changes",
+        alt="What each change moved",
+        columns=("change", "memory", "device memory", "step time", "time per token"),
+    )
+    parts.small("Fields are changed one by one, in the order of a plan; together they add up.")
+
+
+def _file(found: Sequence[Column]) -> None:
+    """All of it, one value a row."""
+    here = (st.context.url or "").partition("?")[0]
+    links = [f"{here}?{query_text(encode(c.plan))}" for c in found]
+    together = f"{here}?{query_text(state.written()())}"
+    rows = tables.tidy(found, links, together)
+    parts.download("Comparison (CSV)", rows, "memplan-compare.csv", of_plan=False)

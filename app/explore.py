@@ -1,0 +1,359 @@
+"""Explore on a page: what is asked stands in the address, and a click on a point is that plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+
+from app import charts, exploring, heat, parts, searching, shared, state, tables, why
+from app.exploring import FIGURES
+from app.text import plain
+from memcore.plan.plan import Plan
+from memcore.serving.serve import servable
+from memcore.training.training import not_planned
+
+SWEEP, MAP, SEARCH, GPUS = "sweep", "map", "search", "gpus"
+PARTS = {SWEEP: "One field", MAP: "Two fields", SEARCH: "Search", GPUS: "On which GPUs"}
+WITHOUT_FIELDS = (SEARCH, GPUS)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the page shows: a part of it, a number, the field across and the field down."""
+
+    part: str
+    figure: str
+    across: str
+    down: str
+    every: bool = False  # accelerators, or those with a list price
+    search: str = ""  # searching.Options
+
+    def text(self) -> str:
+        """As the address has it."""
+        shown = (self.part, self.figure, self.across, self.down, "all" * self.every, self.search)
+        return "~".join(shown).rstrip("~")
+
+
+def asked(plan: Plan, look: str) -> Asked:
+    """What the address asks for; what of it this plan has not, is as it is at first."""
+    part, figure, across, down, every, search = (*look.split("~"), *[""] * 6)[:6]
+    figures = exploring.figures(plan)
+    part = part if part in parts_of(plan) else SWEEP
+    if figure not in figures:
+        figure = next(iter(figures))
+        if part == MAP and "tokens" in figures:
+            figure = "tokens"
+    fields = exploring.swept_fields(plan, FIGURES[figure].serves)
+    first = ("serve.prompt_len", "serve.concurrency")
+    usual = first if FIGURES[figure].serves else ("train.seq_len", "train.micro_batch")
+    across = across if across in fields else usual[0]
+    down = down if down in fields and down != across else next(p for p in usual if p != across)
+    return Asked(part, figure, across, down, every == "all", search)
+
+
+def parts_of(plan: Plan) -> tuple[str, ...]:
+    """The parts of the page that a plan has."""
+    has = {SEARCH: not not_planned(plan), GPUS: servable(plan.architecture)}
+    return tuple(part for part in PARTS if has.get(part, True))
+
+
+def serves() -> bool:
+    """Whether what the page shows is of the server, and so is what stands above it."""
+    plan = state.plan()
+    if not exploring.figures(plan):
+        return False
+    now = asked(plan, state.looks())
+    return now.part == GPUS or (now.part in (SWEEP, MAP) and FIGURES[now.figure].serves)
+
+
+def draw() -> None:
+    """The page."""
+    plan = state.plan()
+    if not exploring.figures(plan):
+        parts.absent("Neither training nor serving")
+        return
+    if why_not := not_planned(plan):
+        st.info(f"Training is not computed: {plain(why_not)}", icon=":material/info:")
+    now = asked(plan, state.looks())
+    _choices(plan, now)
+    {SWEEP: _sweep, MAP: _map, SEARCH: _search, GPUS: _gpus}[now.part](plan, now)
+
+
+# --- what is chosen ------------------------------------------------------------------------------
+
+
+def _set(now: Asked, field: str) -> Callable[[Any], None]:
+    def take(value: Any) -> None:
+        if value is not None:
+            state.look(replace(now, **{field: value}).text())
+
+    return take
+
+
+def _choices(plan: Plan, now: Asked) -> None:
+    """The part of the page, the number and the fields."""
+    st.segmented_control(
+        "Explore",
+        parts_of(plan),
+        format_func=lambda p: PARTS[p],
+        key=state.control("explore_part", now.part, _part(plan, now)),
+        label_visibility="collapsed",
+    )
+    if now.part in WITHOUT_FIELDS:
+        return
+    fields = exploring.swept_fields(plan, FIGURES[now.figure].serves)
+    columns = st.columns(3 if now.part == MAP else 2)
+    with columns[0]:
+        _choose("Number", list(exploring.figures(plan)), "figure", now, _figure_title)
+    with columns[1]:
+        _choose("Against" if now.part == SWEEP else "Across", fields, "across", now,
+                exploring.title)  # fmt: skip
+    if now.part == MAP:
+        with columns[2]:
+            _choose("Down", [p for p in fields if p != now.across], "down", now, exploring.title)
+
+
+def _part(plan: Plan, now: Asked) -> Callable[[Any], None]:
+    """Another part; a map begins with speed, since memory alone says less than what it buys."""
+
+    def take(part: Any) -> None:
+        if part is None:
+            return
+        figure = now.figure
+        if part == MAP and figure == "device" and "tokens" in exploring.figures(plan):
+            figure = "tokens"
+        state.look(replace(now, part=part, figure=figure).text())
+
+    return take
+
+
+def _choose(
+    label: str, options: Sequence[str], field: str, now: Asked, text: Callable[[str], str]
+) -> None:
+    st.selectbox(
+        label,
+        options,
+        format_func=text,
+        key=state.control(f"explore_{field}", getattr(now, field), _set(now, field)),
+    )
+
+
+def _figure_title(key: str) -> str:
+    f = FIGURES[key]
+    return f"{f.title} ({'serving' if f.serves else 'training'})"
+
+
+def go(wanted: dict[str, Any]) -> None:
+    """Make a point the plan, as any other change does, with what has to follow."""
+    state.change(state.with_followers(wanted))
+
+
+# --- one field -----------------------------------------------------------------------------------
+
+
+def _sweep(plan: Plan, now: Asked) -> None:
+    found = shared.swept(plan, now.across, now.figure)
+    own = exploring.here(plan, now.across)
+    name = exploring.title(now.across)
+    said = exploring.says(plan, found)
+    left, right = st.columns([4, 1], vertical_alignment="center")
+    left.markdown(" ".join([f"**{plain(said[0])}**", *map(plain, said[1:])]))
+    if exploring.is_number(now.across):
+        edge = found.edge if found.edge is not None else own
+        right.button(
+            f"Use {exploring.named(now.across, edge)}",
+            key="explore_use",
+            on_click=go,
+            args=(exploring.changes(plan, now.across, edge),),
+            help=f"The {'most' if found.rises else 'least'} that fits becomes the plan.",
+            disabled=found.edge is None or edge == own,
+            width="stretch",
+        )
+    if any(s.plan and s.value is not None for s in found.spots):
+        key = "explore_swept"
+        parts.chart(
+            charts.swept(found, own),
+            key=key,
+            alt=f"{found.figure.title} against {name}. {' '.join(said)}",
+            take=lambda: _clicked(key, plan, now.across),
+        )
+        parts.small(
+            "A click on a point or bar makes it the plan; the browser's Back undoes that. In the "
+            "table, tick a row for the same, or click a number to see why it is so."
+        )
+    rows = tables.swept(found)
+    columns = [name, *([] if found.figure.parts else [found.figure.title]), *tables.SWEPT_COLUMNS]
+    if not any(row["remark"] for row in rows):
+        columns.remove("remark")
+    if found.figure.serves:
+        columns.remove("peak at")
+    _table(
+        rows,
+        columns,
+        "explore_table",
+        f"{found.figure.title} for each value of {name}",
+        plans=[s.plan for s in found.spots],
+        paths=[row[tables.PATH] for row in rows],
+        wanted=[exploring.changes(plan, now.across, s.value_at) if s.plan else None
+                for s in found.spots],
+    )  # fmt: skip
+    parts.download("Sweep (CSV)", rows, "memplan-sweep.csv")
+
+
+def _clicked(key: str, plan: Plan, path: str) -> None:
+    """A callback of the chart: the point that was clicked is the plan."""
+    last = f"{key}_last"
+    for point in st.session_state[key].selection.points[:1]:
+        said = point.get("customdata")
+        st.session_state[last] = said[1] if isinstance(said, list) and len(said) > 1 else None
+    value = st.session_state.get(last)
+    if value is not None and value != exploring.here(plan, path):
+        go(exploring.changes(plan, path, value))
+
+
+NOTHING: dict[str, Any] = {"selection": {"rows": [], "columns": [], "cells": []}}
+
+
+def _table(
+    rows: tables.Rows,
+    columns: Sequence[str],
+    key: str,
+    alt: str,
+    plans: Sequence[Plan | None],
+    paths: Sequence[str],
+    wanted: Sequence[dict[str, Any] | None],
+    config: dict[str, Any] | None = None,
+    take: Callable[[int], None] | None = None,
+    height: int = 420,
+) -> None:
+    """Rows that can be ticked, which makes them the plan, with numbers that explain themselves."""
+
+    def chosen() -> None:
+        selection = st.session_state[key].selection
+        for row in selection.rows[:1]:
+            if row < len(rows):
+                st.session_state[key] = NOTHING
+                if take:
+                    take(row)
+                elif changes := wanted[row]:
+                    go(changes)
+                return
+        for row, column in selection.cells[:1]:
+            if row < len(rows) and column != columns[0] and paths[row] and (of := plans[row]):
+                st.session_state[key] = NOTHING
+                why.opened(_path(column, paths[row], of), of)
+
+    st.dataframe(
+        tables.displayed(rows),
+        column_order=columns,
+        key=key,
+        alt=alt,
+        hide_index=True,
+        height=min(height, why.height(len(rows))),
+        column_config=config or {},
+        on_select=chosen,
+        selection_mode=["single-row", "single-cell"],
+    )
+
+
+OF_COLUMN = {  # which number a column of these tables shows, beside the one that was asked for
+    "then": "memory.fits",
+    "memory": "memory.device_bytes",
+    "peak at": "memory.peak.instant",
+    "sequences": "serve.max_concurrency",
+    "tokens/s": "serve.tokens_per_second",
+    "first token": "serve.ttft_seconds",
+    "per token": "serve.tpot_seconds",
+}
+
+
+def _path(column: str, path: str, of: Plan) -> str:
+    """Where the number in a cell is in the Report of its plan."""
+    found = OF_COLUMN.get(column, path)
+    if path.startswith("serve."):
+        found = {"then": "serve.fits", "memory": "serve.asked_bytes"}.get(column, found)
+    return found if state.book_of(of).found(found) else path
+
+
+# --- two fields ----------------------------------------------------------------------------------
+
+
+def _map(plan: Plan, now: Asked) -> None:
+    found = shared.mapped(plan, now.across, now.down, now.figure)
+    own = (exploring.here(plan, now.across), exploring.here(plan, now.down))
+
+    def take(cell: int) -> None:
+        row, column = divmod(cell, len(found.columns))
+        if 0 <= row < len(found.rows):
+            go(
+                exploring.changes(plan, now.down, found.rows[row])
+                | exploring.changes(plan, now.across, found.columns[column])
+            )
+
+    heat.draw(found, own, "explore_map", take)
+    parts.small(
+        "A click on a cell makes it the plan; the browser's Back undoes that. Arrows lead from "
+        "cell to cell. A dotted frame: what may fit, as its interval straddles the capacity."
+    )
+    parts.download("Map (CSV)", list(heat.rows(found)), "memplan-map.csv")
+
+
+# --- search --------------------------------------------------------------------------------------
+
+
+def _search(plan: Plan, now: Asked) -> None:
+    searching.draw(plan, now.search, lambda text: state.look(replace(now, search=text).text()))
+
+
+# --- on which GPUs -------------------------------------------------------------------------------
+
+
+def _gpus(plan: Plan, now: Asked) -> None:
+    st.segmented_control(
+        "Accelerators",
+        (False, True),
+        format_func=lambda every: "All" if every else "With a list price",
+        key=state.control("explore_every", now.every, _set(now, "every")),
+        label_visibility="collapsed",
+    )
+    found = shared.bookings(plan, now.every)
+    s = plan.serve
+    said = f"{s.concurrency:,} sequences of {s.prompt_len:,} and {s.output_len:,} tokens"
+    fit = [b for b in found if b.fits]
+    if fit:
+        first = fit[0]
+        st.markdown(
+            f"**{plain(said)}: {len(fit)} of {len(found)} accelerators serve them.** "
+            f"{'Cheapest' if first.million is not None else 'First'}: "
+            f"{first.gpus} × {plain(exploring.text('cluster.gpu', first.name))}, "
+            f"{plain(tables.million_text(first))}."
+        )
+    else:
+        st.markdown(f"**{plain(said)}: no replica of up to 64 ranks in one node serves them.**")
+    rows = tables.bookings(found)
+    number = st.column_config.NumberColumn
+    _table(
+        rows,
+        tables.BOOKING_COLUMNS,
+        "explore_gpus",
+        "What serves the plan, accelerator by accelerator",
+        plans=[b.plan for b in found],
+        paths=[row[tables.PATH] for row in rows],
+        wanted=[None] * len(found),
+        config={
+            "tokens/s": number(format="localized"),
+            "USD a million tokens": number(format="$%.3f"),
+            "USD a GPU-hour": number(format="$%.2f"),
+        },
+        take=lambda row: state.replace(found[row].plan),
+        height=620,
+    )
+    parts.small(
+        "Of each the smallest replica on which all sequences fit: tensor parallelism within one "
+        "fast domain. Tick a row to book it; click a number to see why; click a head to sort. "
+        "Prices are the plan's own, or else the least of the price list, with their date."
+    )
+    parts.download("On which GPUs (CSV)", rows, "memplan-gpus.csv")

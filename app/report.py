@@ -1,0 +1,165 @@
+"""Report: a plan on one page, as a file for whoever signs the bill. It prints to PDF, needs no
+network, and every figure in it is one of the engine's."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from datetime import date
+
+from app import bar, palette
+from memcore.plan.plan import Plan, title_of, value_text
+from memcore.report import Memory, Report, Run, Serve, Time
+from memcore.search.levers import Lever, differences
+from memcore.units import (
+    bytes_text,
+    count_text,
+    energy_text,
+    gib_text,
+    money_text,
+    relative_text,
+    seconds_text,
+)
+from memcore.version import version
+
+Line = tuple[str, str]
+LEVERS = 5
+VERDICTS = {"fits": "fits", "tight": "is tight", "over": "does not fit"}
+LOOK = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
+       color: #1a1a1a; background: #fff; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; margin: 1.3rem 0 .3rem; }
+table { border-collapse: collapse; width: 100%; } td { padding: .15rem .6rem .15rem 0;
+        border-bottom: 1px solid #e3e5e8; vertical-align: top; } td:first-child { width: 45%; }
+.verdict { font-weight: 600; margin: .6rem 0; }
+.fits { color: #0a6b3d; } .tight { color: #8a5200; } .over { color: #b3261e; }
+.small-bar { position: relative; display: flex; height: 1.4rem; background: #e6e8eb;
+             overflow: hidden; print-color-adjust: exact; }
+.small-bar i { position: absolute; top: 0; bottom: 0; border-left: 2px dashed #e5484d; }
+.key { font-size: .8rem; display: flex; flex-wrap: wrap; gap: 0 1rem; }
+.key b { display: inline-block; width: .7rem; height: .7rem; margin-right: .3rem;
+         print-color-adjust: exact; }
+.small { font-size: .8rem; overflow-wrap: anywhere; }
+@media print { body { margin: 0; } }
+"""
+
+
+def page(plan: Plan, report: Report, levers: Iterable[Lever], link: str) -> str:
+    """The report as one HTML file. `link` opens the plan again."""
+    title = f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
+    parts = [f"<h1>{_safe(title)}</h1>"]
+    if report.memory:
+        parts += _memory(report.memory)
+    if report.time:
+        parts.append(_table("Time of a step", _time(report.time)))
+    if report.run:
+        parts.append(_table("The whole run", _run(plan, report.run)))
+    if report.serve:
+        parts += _serve(plan, report.serve)
+    changed = differences(Plan(), plan).items()
+    settings = [(title_of(path), value_text(path, value)) for path, value in changed]
+    parts.append(_table("Settings that are not the default", settings or [("none", "")]))
+    if better := [_lever(lever) for lever in list(levers)[:LEVERS]]:
+        parts.append(_table("What could be changed", better))
+    parts += [f'<p class="small">{_safe(note)}</p>' for note in report.notes]
+    parts.append(
+        f'<p class="small">Memplan {_safe(version())}, {date.today().isoformat()}. Bytes of '
+        "tensors are counted from shapes; what an allocator keeps and how long a step takes are "
+        "intervals between which measured ones lie. "
+        f'<a href="{_safe(link)}">Open this plan</a>:<br>{_safe(link)}</p>'
+    )
+    body = "\n".join(parts)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{_safe(title)}</title><style>{LOOK}</style></head><body>\n{body}\n</body></html>\n"
+    )
+
+
+def _safe(text: str) -> str:
+    return html.escape(text, quote=True)
+
+
+def _table(title: str, lines: Iterable[Line]) -> str:
+    rows = "".join(f"<tr><td>{_safe(a)}</td><td>{_safe(b)}</td></tr>" for a, b in lines)
+    return f"<h2>{_safe(title)}</h2><table>{rows}</table>"
+
+
+def _bar(drawn: bar.Bar) -> str:
+    key = "".join(
+        f'<span><b style="background:{bar.fill(p.colour, p.hatched)}"></b>'
+        f"{_safe(p.name)} {bytes_text(p.bytes)}</span>"
+        for p in drawn.parts
+        if p.bytes
+    )
+    return f'{bar.small(drawn)}<div class="key">{key}</div>'
+
+
+def _memory(m: Memory) -> list[str]:
+    low, high = m.device_bytes
+    said = (
+        f"Training {VERDICTS[m.verdict]}: {gib_text(low)} to {gib_text(high)} of "
+        f"{gib_text(m.capacity_bytes)} per GPU."
+    )
+    lines = [
+        ("Allocated at the peak", bytes_text(m.allocated_bytes)),
+        ("Reserved by the allocator", " to ".join(map(bytes_text, m.reserved_bytes))),
+        ("Device memory", f"{bytes_text(low)} to {bytes_text(high)}"),
+        ("Capacity of a GPU", bytes_text(m.capacity_bytes)),
+    ]
+    return [
+        f'<p class="verdict {m.verdict}">{_safe(said)}</p>',
+        _bar(bar.of_training(m)),
+        _table("Memory of a GPU", lines),
+    ]
+
+
+def _time(t: Time) -> list[Line]:
+    low, high = t.step_interval
+    return [
+        ("Step", seconds_text(t.step_seconds)),
+        ("Nine of ten measured steps of the like", f"{seconds_text(low)} to {seconds_text(high)}"),
+        ("Tokens a second, all GPUs", count_text(t.tokens_per_second)),
+        ("Model FLOPs utilization", f"{t.mfu:.1%}"),
+        ("Waits longest for", palette.resource(t.bound_by)),
+    ]
+
+
+def _run(plan: Plan, run: Run) -> list[Line]:
+    cost = "no price is set" if run.cost is None else money_text(run.cost)
+    return [
+        ("Tokens", count_text(plan.run.tokens)),
+        ("Time", seconds_text(run.seconds)),
+        ("GPU-hours", f"{run.gpu_hours:,.0f}"),
+        ("Cost", cost),
+        ("Energy", energy_text(run.energy_joules)),
+    ]
+
+
+def _serve(plan: Plan, s: Serve) -> list[str]:
+    word = "fits" if s.fits else "over"
+    said = f"Serving {plan.serve.concurrency:,} sequences at once {VERDICTS[word]}."
+    lines = [
+        ("Replicas", f"{s.replicas:,} of {s.gpus_per_replica:,} GPUs each"),
+        ("Sequences that fit on a replica", f"{s.max_concurrency:,}"),
+    ]
+    if s.ttft_seconds is not None and s.tpot_seconds is not None:
+        lines += [
+            ("Time to the first token", seconds_text(s.ttft_seconds)),
+            ("Time per output token", seconds_text(s.tpot_seconds)),
+        ]
+    if s.cost_per_million_in is not None and s.cost_per_million_out is not None:
+        lines += [
+            ("A million tokens in", money_text(s.cost_per_million_in)),
+            ("A million tokens out", money_text(s.cost_per_million_out)),
+        ]
+    return [
+        f'<p class="verdict {word}">{_safe(said)}</p>',
+        _bar(bar.of_serving(s, plan.serve.concurrency)),
+        _table("Serving", lines),
+    ]
+
+
+def _lever(lever: Lever) -> Line:
+    saved = bytes_text(abs(lever.saved_bytes))
+    what = f"{'saves' if lever.saved_bytes > 0 else 'adds'} {saved}"
+    return lever.label, f"{what}, {relative_text(lever.price)} GPU time per token; {lever.verdict}"

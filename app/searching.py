@@ -1,0 +1,242 @@
+"""Searching on a page: of all ways to do the training, those that fit; a row or a point is a plan.
+
+A search takes seconds, so somebody asks for it with a button. What it found stays on the page while
+the plan goes through it; it says of which plan it was asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from app import charts, parts, state, tables, why
+from app.text import plain
+from memcore import PlanError
+from memcore.plan.plan import Plan
+from memcore.search.search import BY, Found, Point, search, seconds_of
+from memcore.search.space import KEEPS
+from memcore.training.training import not_planned
+from memcore.units import seconds_text
+
+KEEP_TITLES = {"training": "Nothing", "rounding": "Rounding", "anything": "Anything"}
+BY_TITLES = {"time": "Time", "cost": "Cost", "energy": "Energy", "headroom": "Headroom"}
+SHOWN_EACH = 0.2  # seconds between two steps of the progress bar
+ONE = threading.Lock()  # a search takes a whole processor: of all sessions one at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is searched: as an address has it, 'training.time.32'."""
+
+    keep: str = "training"
+    by: str = "time"
+    gpus: int = 8
+
+    def text(self) -> str:
+        return f"{self.keep}.{self.by}.{self.gpus}"
+
+
+def options(plan: Plan, text: str) -> Options:
+    """Those of an address; what is none is as at first."""
+    keep, by, gpus = (*text.split("."), *[""] * 3)[:3]
+    whole = gpus.isascii() and gpus.isdecimal() and len(gpus) < 8 and int(gpus) > 0
+    return Options(
+        keep if keep in KEEPS else "training",
+        by if by in BY else "time",
+        int(gpus) if whole else plan.cluster.gpus,
+    )
+
+
+def draw(plan: Plan, text: str, look: Callable[[str], None]) -> None:
+    """The choices, the button, and what was found last."""
+    if not_planned(plan):
+        parts.absent("A search for training")
+        return
+    now = options(plan, text)
+    _choices(now, look)
+    found = st.session_state.get("searched")
+    asked = (plan, now)
+    is_new = found is None or found[0] != asked
+    with st.container(horizontal=True, vertical_alignment="center"):
+        pressed = st.button(
+            "Search", key="search_go", type="primary", disabled=not is_new, width="content"
+        )
+        parts.small(_about(plan, now) if is_new else "This is what was found.", "content")
+    bar = st.container()
+    if pressed:
+        with bar:
+            found = _searched(plan, now)
+        if found:
+            st.session_state.searched = found
+            st.rerun()
+    if found:
+        (start, given), answer = found
+        if (start, given) != (plan, now):
+            at = f"{start.architecture.label} on {start.cluster.gpus:,} × {start.accelerator.label}"
+            parts.small(f"Found from {plain(at)}; the plan on the page has moved since.")
+        _show(answer, plan)
+
+
+def _choices(now: Options, look: Callable[[str], None]) -> None:
+    def take(field: str) -> Callable[[Any], None]:
+        def chosen(value: Any) -> None:
+            if value is not None:
+                values = {"keep": now.keep, "by": now.by, "gpus": now.gpus, field: value}
+                look(Options(**values).text())
+
+        return chosen
+
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.segmented_control(
+            "What of the training may change",
+            tuple(KEEPS),
+            format_func=lambda k: KEEP_TITLES[k],
+            key=state.control("search_keep", now.keep, take("keep")),
+            help="\n".join(f"- **{KEEP_TITLES[k]}**: {text}" for k, text in KEEPS.items()),
+        )
+        st.segmented_control(
+            "Best is the least",
+            BY,
+            format_func=lambda b: BY_TITLES[b],
+            key=state.control("search_by", now.by, take("by")),
+            help="Time, cost and energy of the whole run; of headroom the most.",
+        )
+        st.number_input(
+            "GPUs at most",
+            min_value=1,
+            max_value=1_000_000,
+            key=state.control("search_gpus", now.gpus, take("gpus")),
+            width=150,
+        )
+
+
+def _about(plan: Plan, now: Options) -> str:
+    try:
+        seconds = seconds_of(plan, gpus_at_most=now.gpus, keep=now.keep)
+    except PlanError as e:
+        return plain(e.issues[0].message)
+    return (
+        f"Parallelism, ZeRO, framework, kernels, recomputation, offload and micro-batch; about "
+        f"{seconds_text(seconds)}. Whoever changes something meanwhile stops it."
+    )
+
+
+def _searched(plan: Plan, now: Options) -> Any:
+    """What is found, with a bar that shows how far it is; None where it cannot be searched."""
+    shown = st.progress(0.0, "Searching")
+    last = [0.0]
+
+    def progress(done: int, of: int) -> None:
+        if time.monotonic() - last[0] > SHOWN_EACH:
+            last[0] = time.monotonic()
+            shown.progress(done / max(of, 1), f"Searching: {done:,} of {of:,} groups of plans")
+
+    while not ONE.acquire(timeout=SHOWN_EACH):
+        shown.progress(0.0, "Somebody else searches; this one is next")
+    try:
+        answer = search(plan, gpus_at_most=now.gpus, keep=now.keep, by=now.by, progress=progress)
+    except PlanError as e:
+        st.error(plain(e.issues[0].message), icon=":material/block:")
+        return None
+    finally:
+        ONE.release()
+        shown.empty()
+    return (plan, now), answer
+
+
+# --- what was found ------------------------------------------------------------------------------
+
+
+def _show(found: Found, plan: Plan) -> None:
+    excluded = ", ".join(f"{why_} {n:,}" for why_, n in found.excluded.items())
+    st.markdown(
+        f"**{found.fits:,} of {found.evaluated:,} combinations fit.**"
+        f"{f' Excluded: {plain(excluded)}.' if excluded else ''}"
+    )
+    if not found.best:
+        parts.small("Nothing fits. More GPUs, another GPU, or more that may change, might.")
+        return
+    every = points(found)
+    key = "search_front"
+    parts.chart(
+        charts.found(found, plan),
+        key=key,
+        alt="Time of the whole run against GPUs of what was found, with what nothing beats",
+        take=lambda: _clicked(key, every),
+    )
+    rows = tables.found(every, plan)
+    _table(rows, every)
+    parts.small(
+        "Rows marked *front* are beaten by nothing in GPUs, time and cost; of one rank are those "
+        "that cannot be told apart. Tick a row or click a point to make it the plan; click a "
+        "number to see why."
+    )
+    parts.download("Search (CSV)", rows, "memplan-search.csv")
+    if found.why:
+        parts.folded("Why the best one wins", _wins, found)
+
+
+def points(found: Found) -> list[tuple[Point, bool]]:
+    """The best and the front, each plan once, and whether it is of the front."""
+    front = [p.plan for p in found.pareto]
+    every = [*found.best, *(p for p in found.pareto if all(p.plan != b.plan for b in found.best))]
+    return [(p, p.plan in front) for p in every]
+
+
+def _wins(found: Found) -> None:
+    rows = tables.waterfall(found.why)
+    parts.table(
+        rows,
+        key="search_why",
+        alt="What the best plan changed, one by one, with what each moved",
+        columns=("change", "memory", "device memory", "step time", "time per token"),
+    )
+
+
+def _clicked(key: str, points: list[tuple[Point, bool]]) -> None:
+    for point in st.session_state[key].selection.points[:1]:
+        said = point.get("customdata")
+        if isinstance(said, list) and len(said) > 1 and 0 <= int(said[1]) < len(points):
+            state.replace(points[int(said[1])][0].plan)
+
+
+NOTHING: dict[str, Any] = {"selection": {"rows": [], "columns": [], "cells": []}}
+PATHS = {
+    "step": "time.step_seconds",
+    "whole run": "run.seconds",
+    "to spare": "memory.room_bytes",
+    "tokens/s": "time.tokens_per_second",
+    "MFU": "time.mfu",
+}
+
+
+def _table(rows: tables.Rows, points: list[tuple[Point, bool]]) -> None:
+    key = "search_table"
+
+    def chosen() -> None:
+        selection = st.session_state[key].selection
+        st.session_state[key] = NOTHING
+        for row in selection.rows[:1]:
+            if row < len(points):
+                state.replace(points[row][0].plan)
+                return
+        for row, column in selection.cells[:1]:
+            if row < len(points) and column in PATHS:
+                why.opened(PATHS[column], points[row][0].plan)
+
+    st.dataframe(
+        tables.displayed(rows),
+        column_order=tables.FOUND_COLUMNS,
+        key=key,
+        alt="What was found, the best first",
+        hide_index=True,
+        height=min(460, why.height(len(rows))),
+        column_config={"changes": st.column_config.TextColumn(width=430)},
+        on_select=chosen,
+        selection_mode=["single-row", "single-cell"],
+    )

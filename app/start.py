@@ -1,0 +1,146 @@
+"""Start: the first screen. What somebody wants to run, on which model and GPUs; how far the plan
+can go; and worked plans to look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from app import bar, parts, shared, sidebar, state
+from app.fields import field
+from app.text import plain
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+from memcore.search.levers import differences
+
+# What people want to run: the fields that say so.
+JOBS: dict[str, dict[str, Any]] = {
+    "Pretrain": {"train.adapter": "none", "run.tokens": 1_000_000_000_000},
+    "Fine-tune": {"train.adapter": "none", "run.tokens": 100_000_000},
+    "LoRA": {"train.adapter": "lora"},
+    "QLoRA": {"train.adapter": "qlora"},
+    "Serve": {},
+    "RL": {"together.kind": "grpo"},
+}
+LEADS = {"Serve": "serve", "RL": "together"}  # to views of their own
+LONG_RUN = 10_000_000_000  # tokens, from which on a run is called pretraining
+
+
+def job(plan: Plan) -> str:
+    """Which of JOBS the plan is, as far as it trains."""
+    if plan.train.adapter != "none":
+        return "LoRA" if plan.train.adapter == "lora" else "QLoRA"
+    return "Pretrain" if plan.run.tokens >= LONG_RUN else "Fine-tune"
+
+
+def ask() -> None:
+    """What do you want to run? A model, GPUs."""
+    with st.container(key="start", gap="small"):
+        st.segmented_control(
+            "What do you want to run?",
+            list(JOBS),
+            key=state.control("job", job(state.plan()), _chosen),
+            required=True,
+        )
+        left, middle, right = st.columns([3, 1, 2])
+        with left:
+            sidebar.model_search("start_")
+        gpus, gpu = field("cluster.gpus"), field("cluster.gpu")
+        with middle:
+            st.number_input(
+                gpus.label,
+                min_value=int(gpus.low or 1),
+                max_value=int(gpus.high or 1),
+                key=state.control(
+                    "start_gpus",
+                    state.drafted("cluster.gpus"),
+                    lambda n: state.change({"cluster.gpus": n}),
+                ),
+            )
+        with right:
+            sidebar.gpu_search(gpu, "start_")
+
+
+def _chosen(name: str | None) -> None:
+    if name is None:
+        return
+    if name in LEADS:
+        st.session_state.leads = LEADS[name]
+    if JOBS[name]:
+        state.change(JOBS[name])
+
+
+def leads() -> str:
+    """The view that what was just chosen leads to, or ''."""
+    return str(st.session_state.pop("leads", ""))
+
+
+FURTHEST = (
+    ("train.micro_batch", "Largest micro-batch that fits", "{:,}", shared.largest_batch),
+    ("train.seq_len", "Longest sequence that fits", "{:,} tokens", shared.longest_sequence),
+)
+
+
+def furthest() -> None:
+    """How far this plan could go, each at a press."""
+    with st.container(horizontal=True, vertical_alignment="center", key="furthest"):
+        for path, label, text, find in FURTHEST:
+            found = find(state.plan())
+            if found.value is None:
+                parts.small(f"{label}: **none**", "content")
+                continue
+            here = state.drafted(path) == found.value
+            parts.small(f"{label}: **{text.format(found.value)}**", "content")
+            if not here:
+                st.button(
+                    "Use",
+                    key=f"use_{path}",
+                    on_click=state.replace,
+                    args=(found.plan,),
+                    help=f"Sets {field(path).title} {text.format(found.value)}.",
+                )
+
+
+def cards() -> None:
+    """Worked plans, each with its verdict and its bar; a press opens one."""
+    st.markdown("##### Worked plans")
+    entries = list(catalog.plan_entries().items())
+    for first in range(0, len(entries), 3):
+        for column, (name, entry) in zip(st.columns(3), entries[first : first + 3], strict=False):
+            with column, st.container(border=True, key=f"card_{name}"):
+                said, drawn, view = _card(name)
+                st.markdown(f"**{plain(entry['label'])}**  \n:small[{plain(entry['question'])}]")
+                st.html(drawn)
+                with st.container(horizontal=True, vertical_alignment="center"):
+                    parts.small(said, "stretch")
+                    st.button(
+                        "Open",
+                        key=f"open_{name}",
+                        on_click=_open,
+                        args=(name, view),
+                        help=plain(entry["label"]),
+                    )
+
+
+VERDICTS = {"fits": "fits", "tight": "is tight", "over": "does not fit"}
+
+
+@st.cache_resource(show_spinner=False)
+def _card(name: str) -> tuple[str, str, str]:
+    """Of a worked plan: its verdict, its bar as HTML, and the view that it is about, or ''."""
+    plan = sidebar.example(name)
+    report = evaluate(plan)
+    if report.serve and any(path.startswith("serve.") for path in differences(Plan(), plan)):
+        said = f"Serving {'fits' if report.serve.fits else 'does not fit'}"
+        return said, bar.small(bar.of_serving(report.serve, plan.serve.concurrency)), "serve"
+    if report.memory:
+        said = f"Training {VERDICTS[report.memory.verdict]}"
+        return said, bar.small(bar.of_training(report.memory)), ""
+    return "", "", ""
+
+
+def _open(name: str, view: str) -> None:
+    st.session_state.leads = view
+    state.replace(sidebar.example(name))

@@ -1,0 +1,317 @@
+"""Strip: what stays in view on top of a page. The verdict, the main figures and one memory bar; and
+above it what of the input was not used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import streamlit as st
+
+from app import bar, palette, parts, state, why
+from app.text import plain
+from memcore.report import Memory, Report, Serve, TogetherMemory
+from memcore.serving.notes import serving_notes
+from memcore.serving.serve import verdict
+from memcore.units import bytes_text, count_text, gib_text, seconds_text
+
+VERDICTS = {  # how each word of a verdict looks: its icon says it without colour, too
+    "fits": ("fits", ":material/check_circle:"),
+    "tight": ("is tight", ":material/error:"),
+    "over": ("does not fit", ":material/cancel:"),
+}
+TRAINING, SERVING, TOGETHER = "Training", "Serving", "Both together"
+
+# A figure: where it is in the Report, what follows it, its value now and then, and its text.
+Figure = tuple[str, str, Any, Any, Callable[[Any], str]]
+
+
+def draw(place: str) -> None:
+    """On top of every page of a plan: of Serve about the server, of RL about both, of all others
+    about training."""
+    _link_warnings()
+    _problems()
+    report, pinned = state.report(), state.pinned()
+    serve = report.serve if place == "Serve" else None
+    together = report.together if place == "RL" else None
+    _title(serve)
+    with st.container(key="strip", gap=None):
+        if serve:
+            _serving(serve, pinned.serve if pinned else None)
+        elif together:
+            _together(together)
+        else:
+            _training(report, pinned)
+    if serve:
+        _serving_print(serve)
+    else:
+        _small_print(report, pinned)
+        if not _whole(report):
+            for note in report.notes:
+                st.info(plain(note), icon=":material/info:")
+
+
+def _title(serve: Serve | None) -> None:
+    plan = state.plan()
+    said = f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
+    if serve:
+        n, gpus = serve.replicas, f"{serve.gpus_per_replica:,} × {plan.accelerator.label}"
+        replicas = "one replica" if n == 1 else f"{n:,} replicas"
+        said = f"{plan.architecture.label}, served by {replicas} of {gpus}"
+    with st.container(horizontal=True, vertical_alignment="center", key="title"):
+        st.markdown(f"#### {plain(said)}", width="stretch", anchors=False)
+        parts.pin_button()
+        parts.share(state.report())
+
+
+# --- what of the input was not used --------------------------------------------------------------
+
+
+def _link_warnings() -> None:
+    issues = state.link_issues()
+    if issues:
+        st.warning(
+            "**Part of this link could not be used; the rest of it is shown.**\n"
+            + parts.listed(issues),
+            icon=":material/link_off:",
+        )
+
+
+def _problems() -> None:
+    """Why the widgets do not make a plan, and two ways out."""
+    issues = state.problems()
+    if state.adjusted():
+        st.info(
+            f"**The plan was fitted to {plain(state.adjusted_to())}.**\n"
+            + parts.listed(state.adjusted()),
+            icon=":material/tune:",
+        )
+        if state.applied():
+            st.button("Undo", key="undo_wish", on_click=state.undo, icon=":material/undo:")
+    if not issues:
+        return
+    unchanged = state.is_unchanged()
+    said = (
+        "That could not be used; the plan is as it was"
+        if unchanged
+        else "This combination cannot be run; the last valid plan is shown"
+    )
+    st.error(f"**{said}.**\n" + parts.listed(issues), icon=":material/block:")
+    if unchanged:
+        return
+    plan, mended = state.repaired()
+    with st.container(horizontal=True):
+        st.button("Undo the change", key="undo", on_click=state.undo_draft, icon=":material/undo:")
+        st.button(
+            "Use the nearest valid plan",
+            key="nearest",
+            on_click=state.use_nearest,
+            args=(plan, mended),
+            help=parts.listed(mended),
+            icon=":material/build:",
+        )
+
+
+# --- the verdict and the figures -----------------------------------------------------------------
+
+
+def _verdict(word: str, of: str, how: str, path: str) -> None:
+    """In its colour, with an icon; a click says why."""
+    said, icon = VERDICTS[word]
+    with st.container(key=f"verdict_{word}"):
+        why.link(f"**{of} {said}**: {plain(how)}", path, icon=icon)
+
+
+def _figures(figures: Iterable[Figure]) -> None:
+    """Each with its change against the pinned plan."""
+    for path, follows, now, then, text in figures:
+        changed = f" ({change})" if (change := _change(now, then, text)) else ""
+        why.link(f"{text(now)}{follows}{changed}", path)
+
+
+def _change(now: Any, then: Any, text: Callable[[Any], str]) -> str:
+    """The difference in words, signed; '' when nothing is pinned."""
+    if then is None:
+        return ""
+    if now == then:
+        return "as pinned"
+    if isinstance(now, str):
+        return f"pinned: {text(then)}"
+    return f"{'-' if now < then else '+'}{text(abs(now - then))}"
+
+
+def _training(report: Report, pinned: Report | None) -> None:
+    memory, time = report.memory, report.time
+    before = pinned.time if pinned else None
+    with st.container(horizontal=True, vertical_alignment="center", key="strip_line", gap="small"):
+        if memory:
+            then = pinned.memory.device_bytes[1] if pinned and pinned.memory else None
+            _verdict(memory.verdict, TRAINING, _room(memory, then), "memory.room_bytes")
+        if time:
+            seconds = before.step_seconds if before else None
+            tokens = before.tokens_per_second if before else None
+            _figures(
+                (
+                    ("time.step_seconds", " a step", time.step_seconds, seconds, seconds_text),
+                    ("time.tokens_per_second", " tokens/s", time.tokens_per_second, tokens,
+                     count_text),
+                )
+            )  # fmt: skip
+    if memory:
+        bar.draw(bar.of_training(memory), "bar")
+
+
+def _room(memory: Memory, pinned: int | None) -> str:
+    """How much is left of the GPU, or too much on it, and of its host where that holds a part."""
+    low, high = memory.device_bytes
+    room_low, room_high = memory.capacity_bytes - high, memory.capacity_bytes - low
+    if memory.verdict == "fits":
+        how = f"at least {bytes_text(room_low)} to spare"
+    elif memory.verdict == "tight":
+        how = f"from {bytes_text(-room_low)} too much to {bytes_text(room_high)} to spare"
+    elif room_high < 0:
+        how = f"at least {bytes_text(-room_high)} too much"
+    else:
+        how = "the GPU would have room, its host has not"
+    change = _change(high, pinned, bytes_text)
+    against = f" ({change})" if change else ""
+    device = f"{gib_text(low)} to {gib_text(high)} of {gib_text(memory.capacity_bytes)}"
+    return f"{how}. {device} per GPU{against}.{_host_room(memory)}"
+
+
+HOST_TIERS = {"dram": "Host DRAM", "nvme": "NVMe"}
+
+
+def _host_room(memory: Memory) -> str:
+    """Where a plan keeps something on the host: how much of it, and whether it has the room."""
+    enough = parts.WORTH_SAYING * memory.tier_capacities["dram"]
+    kept = {"dram": memory.tiers["dram"] >= enough, "nvme": memory.tiers["nvme"] > 0}
+    said = ""
+    for tier in (t for t, worth in kept.items() if worth and memory.tiers[t]):
+        used, room = memory.tiers[tier], memory.tier_capacities[tier]
+        over = f": {bytes_text(used - room)} too much" if used > room else ""
+        said += f" {HOST_TIERS[tier]}: {bytes_text(used)} of {bytes_text(room)} per node{over}."
+    return said
+
+
+def _small_print(report: Report, pinned: Report | None) -> None:
+    """What a reader checks first: what is allocated, the instant of the peak, the parameters."""
+    m, t = report.memory, report.time
+    then, before = (pinned.memory, pinned.time) if pinned else (None, None)
+    with st.container(horizontal=True, gap="small", key="small_print"):
+        if m:
+            peak = next((i.label for i in m.timeline if i.id == m.peak.instant), m.peak.instant)
+            if len(m.ranks) > 1:
+                peak += f" (stage {m.peak.rank} of {len(m.ranks)})"
+            low, high = m.reserved_bytes
+            allocated = then.allocated_bytes if then else None
+            _figures(
+                (
+                    ("memory.allocated_bytes", " allocated at the peak", m.allocated_bytes,
+                     allocated, bytes_text),
+                )
+            )  # fmt: skip
+            why.link(f"peak at: {plain(peak)}", "memory.peak.instant")
+            why.link(
+                f"PyTorch reserves {gib_text(low)} to {gib_text(high)}", "memory.reserved_bytes"
+            )
+        if t:
+            ends = map(seconds_text, t.step_interval)
+            why.link(f"9 of 10 like it took {' to '.join(ends)}", "time.step_interval")
+            mfu, bound = (before.mfu, before.bound_by) if before else (None, None)
+            _figures(
+                (
+                    ("time.mfu", " MFU", t.mfu, mfu, "{:.1%}".format),
+                    ("time.bound_by", "", t.bound_by, bound,
+                     lambda name: f"bound by {palette.resource(name)}"),
+                )
+            )  # fmt: skip
+        why.link(f"{report.parameters:,} parameters", "parameters")
+        if _whole(report):  # else the notes say what is missing, and have a place of their own
+            for note in _of_training(report):
+                parts.small(plain(note))
+
+
+def _of_training(report: Report) -> list[str]:
+    """Notes that are not about the server alone, which has a page of its own."""
+    served = serving_notes(state.plan(), report.serve) if report.serve else []
+    return [note for note in report.notes if note not in served]
+
+
+def _whole(report: Report) -> bool:
+    """Whether every part of the report was computed."""
+    return None not in (report.memory, report.time, report.serve)
+
+
+def _together(found: TogetherMemory) -> None:
+    """Whether every phase fits, which is the fullest, and what the host holds."""
+    low, high = found.device_bytes
+    fullest = next(phase.label for phase in found.phases if phase.id == found.peak)
+    host = ""
+    if found.dram_bytes >= parts.WORTH_SAYING * found.dram_capacity_bytes:
+        room = bytes_text(found.dram_capacity_bytes)
+        host = f" Host DRAM of a node: {bytes_text(found.dram_bytes)} of {room}."
+    _verdict(
+        found.verdict,
+        TOGETHER,
+        f"{gib_text(low)} to {gib_text(high)} of {gib_text(found.capacity_bytes)} per GPU; the "
+        f"fullest phase is: {fullest}. An engine's cache holds {found.kv_capacity_tokens:,} "
+        f"tokens.{host}",
+        "together.fits",
+    )
+    bar.draw(bar.of_together(found), "bar")
+
+
+# --- serving -------------------------------------------------------------------------------------
+
+
+def _serving(serve: Serve, pinned: Serve | None) -> None:
+    """Whether the sequences fit, and what a user of the server feels."""
+    plan = state.plan()
+    with st.container(horizontal=True, vertical_alignment="center", key="strip_line", gap="small"):
+        replica = f"{serve.gpus_per_replica:,} GPU" + "s" * (serve.gpus_per_replica > 1)
+        said = f"{verdict(serve, plan.serve.concurrency)}. One replica is {replica}."
+        _verdict("fits" if serve.fits else "over", SERVING, said, "serve.fits")
+        figures: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+            ("max_concurrency", " sequences fit", "{:,.0f}".format),
+            ("kv_capacity_tokens", " tokens of cache", "{:,.0f}".format),
+            ("ttft_seconds", " to the first token", seconds_text),
+            ("tpot_seconds", " a token", seconds_text),
+            ("tokens_per_second", " tokens/s a replica", count_text),
+        )
+        _figures(
+            (f"serve.{field}", follows, now, getattr(pinned, field) if pinned else None, text)
+            for field, follows, text in figures
+            if (now := getattr(serve, field)) is not None
+        )
+        if serve.tpot_seconds is None:
+            parts.small("not served: no speeds are known")
+    bar.draw(bar.of_serving(serve, plan.serve.concurrency), "bar")
+
+
+def _serving_print(serve: Serve) -> None:
+    """What a reader should know of the figures."""
+    plan = state.plan()
+    said = plain(verdict(serve, plan.serve.concurrency))
+    with st.container(horizontal=True, gap="small", key="small_print"):
+        why.link(f"{state.report().parameters:,} parameters", "parameters")
+        for path, ends, what in (
+            ("serve.ttft_range", serve.ttft_range, "the first token"),
+            ("serve.tpot_range", serve.tpot_range, "a token"),
+        ):
+            if ends:
+                low, high = map(seconds_text, ends)
+                why.link(f"8 of 10 measured: {low} to {high} {what}", path)
+        if serve.prefill_bound_by and serve.decode_bound_by:
+            before = ""
+            if serve.tower_seconds:
+                before = f" ({seconds_text(serve.tower_seconds)} of it before the layers)"
+            parts.small(
+                f"Speeds are of {serve.running:,} that generate at once. The first token{before} "
+                f"is bound by {palette.resource(serve.prefill_bound_by)}, each other by "
+                f"{palette.resource(serve.decode_bound_by)}; {serve.replicas:,} "
+                f"{'replicas fit' if serve.replicas > 1 else 'replica fits'} on the GPUs."
+            )
+        for note in (*plan.architecture.notes, *serving_notes(plan, serve)):
+            if said not in plain(note):  # what the verdict says already
+                parts.small(plain(note))

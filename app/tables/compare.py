@@ -1,0 +1,147 @@
+"""Tables of the page Compare: a row a field or a figure, a column a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.tables.base import PATH, Rows, breakdown, context
+from memcore.explain.book import Book
+from memcore.models import catalog
+from memcore.plan.plan import Plan, title_of, value_text
+from memcore.report import Report
+from memcore.search.compare import FIGURES, differing, figures_of
+from memcore.units import relative_text
+from memcore.units import value_text as figure_text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A plan that stands beside others. `pin`: its number among the pinned, None of the page's."""
+
+    name: str
+    plan: Plan
+    report: Report
+    pin: int | None = None
+
+
+FIELD, FIGURE = "field", "figure"  # the heads of the first column
+
+
+def fields(columns: Sequence[Column], alike: bool) -> Rows:
+    """The fields in which plans differ, or all of them."""
+    found = differing([c.plan for c in columns], alike)
+    return [
+        {
+            FIELD: title_of(path),
+            **{c.name: field_text(path, v) for c, v in zip(columns, of, strict=True)},
+            "key": path,
+        }
+        for path, of in found.items()
+        if path != "version"
+    ]
+
+
+def field_text(path: str, value: Any) -> str:
+    """A field's value: the label of a word or of a preset; of a description the beginning."""
+    if value is None:
+        return "the usual"
+    if path == "model":
+        return model_text(value)
+    if isinstance(value, str) and path == "cluster.gpu":
+        return catalog.accelerator(value).label
+    if isinstance(value, str) and path == "cluster.node":
+        return catalog.node(value).label
+    if isinstance(value, dict):
+        return str(value.get("label") or json.dumps(value)[:60])
+    return value_text(path, value)
+
+
+def model_text(model: Any) -> str:
+    if isinstance(model, str):
+        return str(catalog.model_entry(model)["label"])
+    if set(model) == {"size"}:
+        return f"{model['size']}, a standard model"
+    return f"a config.json ({model.get('model_type', 'unknown')})"
+
+
+def figures(columns: Sequence[Column], books: Sequence[Book], base: int, alike: bool) -> Rows:
+    """The figures side by side, each with its difference from the plan `base`: those in which the
+    plans differ, or all."""
+    found = []
+    for path, of in figures_of([c.report for c in columns]).items():
+        e = next((e for book in books if (e := book.found(path))), None)
+        if e is None or not (alike or any(v != of[0] for v in of)):
+            continue
+        row: dict[str, Any] = {FIGURE: _title(e.what, path)}
+        for i, (c, value) in enumerate(zip(columns, of, strict=True)):
+            row[c.name] = _figure(value, of[base], e.unit, i == base)
+        found.append({**row, PATH: path})
+    return found
+
+
+def _title(what: str, path: str) -> str:
+    """An interval has a row for each of its ends; consumers are parts of the peak."""
+    if path.startswith("memory.consumers."):
+        return f"At the peak: {what[0].lower()}{what[1:]}"
+    if path == "trainable_parameters":
+        return "Trained parameters"
+    end = {"0": ", at least", "1": ", at most"}.get(path.rpartition(".")[2], "")
+    return what if "least" in what or "most" in what else f"{what}{end}"
+
+
+MOST_TIMES = 100  # a number so many times another is not said as a multiple of it
+
+
+def _figure(value: Any, base: Any, unit: str, is_base: bool) -> str:
+    if value is None:
+        return "–"
+    said = figure_text(value, "" if unit == "parameters" else unit)
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, base))
+    if is_base or not numbers or not base or value == base:
+        return said
+    change = value / base - 1
+    return f"{said} ({relative_text(change)})" if 5e-4 <= abs(change) < MOST_TIMES else said
+
+
+def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows:
+    """One value a row, of every plan: its fields that differ, its figures, and its memory from the
+    consumers up to the capacity. Each row has its plan's own link; `together` is that of all."""
+    plans = [c.plan for c in columns]
+    rows: Rows = []
+    for kind, table in (
+        ("field", differing(plans)),
+        ("figure", figures_of([c.report for c in columns])),
+    ):
+        for path, of in table.items():
+            for i, value in enumerate(of):
+                plain = json.dumps(value) if isinstance(value, dict) else value
+                rows.append(_tidy(i, kind, path, plain, FIGURES.get(path, "")))
+    for i, c in enumerate(columns):
+        memory = c.report.memory
+        for part in breakdown(memory) if memory else []:
+            row = _tidy(i, "memory", part["part"], part["bytes"], "bytes")
+            rows.append(
+                row | {"low": part["low_bytes"], "high": part["high_bytes"], "part": part["kind"]}
+            )
+    said = [
+        {"plan": c.name} | context(c.plan, link) | {"comparison link": together}
+        for c, link in zip(columns, links, strict=True)
+    ]
+    return [{**said[row.pop("i")], **row} for row in rows]
+
+
+def _tidy(i: int, kind: str, name: str, value: Any, unit: str) -> dict[str, Any]:
+    ends = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return {
+        "i": i,
+        "kind": kind,
+        "name": name,
+        "value": value,
+        "low": ends,
+        "high": ends,
+        "unit": unit,
+        "part": "",
+    }

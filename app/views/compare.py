@@ -1,0 +1,5 @@
+"""Compare: the pinned plans and this one, side by side."""
+
+from app import compare
+
+compare.draw()

@@ -1,0 +1,69 @@
+"""Requests: a simulated stream of requests to one replica, by how its cache is handed out."""
+
+import streamlit as st
+
+from app import parts, state, stream
+from memcore.stream import Stream
+
+
+@st.fragment
+def charts(found: Stream) -> None:
+    """What the strategies did. A choice in here draws this again, and no more of the page."""
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("**What the cache was for**")
+        parts.chart(
+            stream.shares(found),
+            key="stream_shares",
+            alt="Shares of the KV cache by use under each strategy, averaged over time",
+        )
+    with right:
+        quantity = st.segmented_control(
+            "Over time",
+            stream.QUANTITIES,
+            format_func=stream.title,
+            default="held_tokens",
+            required=True,
+            key="stream_quantity",
+        )
+        parts.chart(
+            stream.over_time(found, quantity),
+            key="stream_over_time",
+            alt="The chosen quantity over the time of the simulation, by strategy",
+        )
+
+
+report, plan = state.report(), state.plan()
+found = state.stream()
+if not report.serve or not found:
+    parts.absent("A stream of requests")
+else:
+    st.markdown("##### A stream of requests, by how the cache is handed out")
+    parts.latency_targets()
+    parts.small(parts.plain(stream.asked(found, plan, state.lengths_file())))
+    for note in found.notes:
+        parts.small(parts.plain(note))
+    parts.lengths_upload()
+    if stream.served(found):
+        parts.stream_metrics(stream.metrics(stream.of_plan(found, plan), plan))
+        charts(found)
+        compared = stream.rows(found)
+        parts.table(
+            compared,
+            key="stream_table",
+            alt="The figures of each strategy",
+            columns=stream.shown(found),
+        )
+        parts.small(stream.legend(found))
+        speeds = state.speeds()
+        st.markdown("##### Throughput against how many run at once")
+        parts.chart(
+            stream.speed(speeds, found),
+            key="stream_speed",
+            alt="Time per output token against output tokens per second",
+        )
+        parts.small(stream.SPEED_LEGEND)
+        with st.container(horizontal=True):
+            parts.download("Strategies (CSV)", compared, "memplan-stream.csv")
+            parts.download("Over time (CSV)", stream.moments(found), "memplan-stream-timeline.csv")
+            parts.download("Throughput (CSV)", stream.speeds(speeds), "memplan-throughput.csv")

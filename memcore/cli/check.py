@@ -1,0 +1,200 @@
+"""`memplan check`: whether plans fit, for scripts and continuous integration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memcore.cli.arguments import Commands, command
+from memcore.cli.link import base_option, link_to
+from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
+from memcore.cli.reading import plan_of, read
+from memcore.errors import PlanError, fault, shown_path
+from memcore.units import bytes_text
+
+if TYPE_CHECKING:
+    from memcore import Report
+    from memcore.plan.plan import Plan
+
+WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
+SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a workflow runner shows as its summary
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What became of one file; `verdict` and the numbers are None where it could not be read."""
+
+    file: str
+    status: int
+    message: str
+    verdict: str | None = None
+    device_bytes: tuple[int, int] | None = None
+    capacity_bytes: int | None = None
+    title: str = ""
+    link: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__ if name != "title"}
+
+
+def add(commands: Commands) -> None:
+    about = (
+        "Say whether plans fit. The exit status is 0 if all do, 1 if one does not, 2 if one is no "
+        "plan, 3 if it cannot be judged, as the range of what it needs straddles the memory; of "
+        "several files the worst: 2, then 1, then 3."
+    )
+    sub = command(commands, "check", _check, about)
+    sub.add_argument("files", metavar="FILE", nargs="+", help="plans; - is standard input")
+    sub.add_argument("--gpu", metavar="NAME", help="check on this GPU in place of the plan's")
+    sub.add_argument("--gpus", metavar="N", type=_count, help="and on so many of them")
+    about = "the most that may be needed of one GPU's memory, in GiB, if that is less than it has"
+    sub.add_argument("--max-device-gib", metavar="G", type=_size, help=about)
+    sub.add_argument("--serving", action="store_true", help="check serving, not training")
+    base_option(sub)
+    about = "add the summary, in Markdown, to this file too; without it to that which the "
+    sub.add_argument("--summary", metavar="FILE.md", help=f"{about}variable {SUMMARY} names")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 1_000_000):
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a number of GPUs")
+    return int(text)
+
+
+def _size(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a size in GiB above 0")
+    return value
+
+
+def _check(args: argparse.Namespace) -> int:
+    found = [_checked(file, args) for file in args.files]
+    status = max((each.status for each in found), key=WORST.index)
+    out = sys.stderr if args.json else sys.stdout
+    for each in found:
+        if each.status:
+            print(printable(_annotation(each)), file=out)
+    summary = _markdown(found)
+    if args.json:
+        print(json_text({"status": status, "files": [f.to_dict() for f in found]}, indent=1))
+    else:
+        print(printable(summary))
+    if path := args.summary or os.environ.get(SUMMARY):
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{summary}\n")
+        except (OSError, ValueError) as e:
+            why = getattr(e, "strerror", None) or str(e)
+            print(f"memplan: the summary is not in {shown_path(path)}: {why}", file=sys.stderr)
+    return status
+
+
+def _checked(file: str, args: argparse.Namespace) -> Checked:
+    """One file, judged; whatever is wrong with it, the others are judged too."""
+    from memcore.evaluate import evaluate
+
+    name = "standard input" if file == "-" else file
+    try:
+        plan = _elsewhere(plan_of(read(file)), args)
+        report = evaluate(plan)
+    except PlanError as e:
+        return Checked(name, BAD_INPUT, "; ".join(map(str, e.issues)))
+    except Exception as e:
+        return Checked(name, BAD_INPUT, f"Memplan failed at this ({fault(e)})")
+    return _judged(name, plan, report, args)
+
+
+def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:
+    """The plan on the GPUs that were asked for, in their usual host."""
+    changes: dict[str, Any] = {}
+    if args.gpu:
+        changes |= {"cluster.gpu": args.gpu, "cluster.node": None}
+    if args.gpus:
+        changes["cluster.gpus"] = args.gpus
+    return plan.with_changes(changes) if changes else plan
+
+
+def _judged(name: str, plan: Plan, report: Report, args: argparse.Namespace) -> Checked:
+    serving = args.serving or report.memory is None
+    if serving and report.serve is None:
+        message = f"{plan.architecture.label} cannot be served, and nothing else is asked"
+        return Checked(name, BAD_INPUT, message)
+    verdict = report.serving_verdict if serving else report.verdict
+    needed, capacity = _needed(report, serving), plan.accelerator.usable_bytes
+    most = None if args.max_device_gib is None else int(args.max_device_gib * GIB)
+    if most is not None and needed and verdict != "over":
+        low, high = needed
+        if high > most:
+            verdict = "over" if low > most else "tight"
+        capacity = min(capacity, most)
+    what = "serving" if serving else "training"
+    said = f"{what} {WORDS[verdict]}"
+    if needed:
+        said += f": {bytes_text(needed[0])} to {bytes_text(needed[1])} of {bytes_text(capacity)}"
+    on = f"{plan.cluster.gpus:,} x {plan.accelerator.label}"
+    return Checked(
+        file=name,
+        status=CHECKED[verdict],
+        message=f"{said} on each of {on}",
+        verdict=verdict,
+        device_bytes=needed,
+        capacity_bytes=capacity,
+        title=f"{plan.architecture.label} on {on}",
+        link=link_to([plan], args.base),
+    )
+
+
+def _needed(report: Report, serving: bool) -> tuple[int, int] | None:
+    """Device memory of one GPU, at least and at most."""
+    if serving:
+        s = report.serve
+        if s is None:
+            return None
+        held = s.weights_bytes - s.offloaded_bytes + s.table_bytes + s.activation_bytes
+        asked = s.sequence_bytes * report.plan["serve"]["concurrency"]
+        taken = held + s.overhead_bytes + s.outside_bytes + asked
+        return taken, taken
+    assert report.memory
+    both = report.together.device_bytes if report.together else (0, 0)
+    low, high = report.memory.device_bytes
+    return max(low, both[0]), max(high, both[1])
+
+
+def _annotation(checked: Checked) -> str:
+    """A line by which a workflow runner marks the file."""
+    title = "no plan" if checked.status == BAD_INPUT else WORDS[checked.verdict or "over"]
+    message = checked.message if checked.status != 3 else f"{checked.message}; it may or may not"
+    return f"::error file={_escaped(checked.file, ':,')},title=memplan {title}::{_escaped(message)}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Text as a workflow command carries it."""
+    return "".join(f"%{ord(c):02X}" if c in f"%\r\n{more}" else c for c in text)
+
+
+def _markdown(found: list[Checked]) -> str:
+    rows = ["| file | plan | device memory | of | |", "|---|---|---|---|---|"]
+    for each in found:
+        if each.verdict is None:
+            rows.append(f"| {_cell(each.file)} | {_cell(each.message)} | | | no plan |")
+            continue
+        size = " to ".join(map(bytes_text, each.device_bytes)) if each.device_bytes else ""
+        of = bytes_text(each.capacity_bytes or 0)
+        plan = f"[{_cell(each.title)}]({each.link})"
+        rows.append(f"| {_cell(each.file)} | {plan} | {size} | {of} | {WORDS[each.verdict]} |")
+    return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return "".join(f"\\{c}" if c in "|[]<`\\" else c for c in plain)

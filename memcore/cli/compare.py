@@ -1,0 +1,96 @@
+"""`memplan compare`: two to six plans side by side."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from memcore.cli.arguments import Commands, command
+from memcore.cli.link import base_option, link_to
+from memcore.cli.printing import fail, form_options, json_text, printable, table, write_csv
+from memcore.cli.reading import plan_of, read
+from memcore.errors import PlanError, shown_path
+from memcore.units import signed_bytes, signed_seconds, value_text
+
+if TYPE_CHECKING:
+    from memcore.search.compare import Comparison
+
+
+def add(commands: Commands) -> None:
+    about = (
+        "Compare two to six plans: the fields in which they differ, their figures, and which "
+        "change moved how many bytes and seconds."
+    )
+    sub = command(commands, "compare", _compare, about)
+    sub.add_argument("files", metavar="FILE", nargs="+", help="plans; - is standard input")
+    base_option(sub)
+    form_options(sub, "as JSON", "as tidy CSV: one value a row")
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from memcore.search.compare import compare
+
+    plans = []
+    for file in args.files:
+        try:
+            plans.append(plan_of(read(file)))
+        except PlanError as e:
+            name = "standard input" if file == "-" else shown_path(file)
+            return fail(*(f"{name}: {issue}" for issue in e.issues))
+    found = compare(plans, _names(args.files))
+    link = link_to(plans, args.base)
+    if args.json:
+        print(json_text(found.to_dict() | {"link": link}, indent=1))
+    elif args.csv:
+        write_csv(found.rows())
+    else:
+        print(printable("\n\n".join([*_readable(found), link])))
+    return 0
+
+
+def _names(files: list[str]) -> list[str]:
+    """What plans are called: their files, numbered where one is there twice."""
+    seen: dict[str, int] = {}
+    names = []
+    for file in files:
+        seen[file] = seen.get(file, 0) + 1
+        names.append(file if seen[file] == 1 else f"{file} ({seen[file]})")
+    return names
+
+
+def _readable(found: Comparison) -> Iterator[str]:
+    from memcore.plan.plan import title_of
+    from memcore.plan.plan import value_text as field_text
+    from memcore.search.compare import FIGURES
+
+    def text(value: Any, unit: str) -> str:
+        return "-" if value is None else value_text(value, unit) if unit else _plain(value)
+
+    if found.fields:
+        rows = [
+            (f"{title_of(path)} ({path})", *(_plain(field_text(path, v)) for v in values))
+            for path, values in found.fields.items()
+        ]
+        yield "\n".join(table(("Differs in", *found.names), rows))
+    else:
+        yield "The plans are the same."
+    figures = [
+        (path, *(text(value, FIGURES[path]) for value in values))
+        for path, values in found.figures.items()
+    ]
+    yield "\n".join(table(("Figure", *found.names), figures))
+    for (a, b), changes in found.between.items():
+        moves = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in changes]
+        if moves:
+            head = (f"From {found.names[a]} to {found.names[b]}", "peak", "step")
+            yield "\n".join(table(head, moves))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    text = str(value)
+    return f"{text[:40]}..." if len(text) > 43 else text

@@ -1,0 +1,54 @@
+"""`memplan link`: a plan as a link that opens it in the app."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.printing import json_text
+from memcore.cli.reading import given_plan
+
+if TYPE_CHECKING:
+    from memcore.plan.plan import Plan
+
+HOME = "http://localhost:8501/"  # where `memplan app` serves
+
+
+def add(commands: Commands) -> None:
+    about = "Print a link that opens a plan in the app: one that `memplan app` serves, or another."
+    sub = command(commands, "link", _link, about)
+    plan_argument(sub)
+    base_option(sub)
+    about = "every field, also those that have their default"
+    sub.add_argument("--long", action="store_true", help=about)
+    sub.add_argument("--json", action="store_true", help="the link and its keys, as JSON")
+
+
+def base_option(sub: argparse.ArgumentParser) -> None:
+    about = "the address of the app that links lead to (%(default)s)"
+    sub.add_argument("--base", metavar="URL", default=HOME, help=about)
+
+
+def link_to(plans: Sequence[Plan], base: str = HOME, long: bool = False) -> str:
+    """One link to a plan, with a second one pinned beside it."""
+    from memcore.plan.keys import PIN
+    from memcore.plan.link import encode, encode_pin, query_text
+
+    query = encode(plans[0], short=not long)
+    if len(plans) > 1:
+        query[PIN] = encode_pin(plans[1])
+    return f"{base}{'&' if '?' in base else '?'}{query_text(query)}"
+
+
+def _link(args: argparse.Namespace) -> int:
+    from memcore.plan.link import encode
+
+    plan = given_plan(args)
+    link = link_to([plan], args.base, args.long)
+    if args.json:
+        print(json_text({"link": link, "query": encode(plan, short=not args.long)}, indent=1))
+    else:
+        print(link)
+    return 0

@@ -1,0 +1,121 @@
+"""`memplan sweep`: any numbers of a report against any fields of a plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.printing import form_options, json_text, printable, table
+from memcore.cli.progress import Progress
+from memcore.cli.reading import given_plan
+from memcore.errors import Issue, PlanError, did_you_mean, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NUMBERS = ("memory.allocated_bytes", "memory.fits", "time.step_seconds")
+EXAMPLE = "train.micro_batch=1,2,4"
+MOST_VALUES = 1_000_000
+
+
+def add(commands: Commands) -> None:
+    about = "Try every combination of some fields' values: a table of numbers of the report."
+    sub = command(commands, "sweep", _sweep, about)
+    plan_argument(sub)
+    about = (
+        f"a field and its values: {EXAMPLE}, or 1:64 or 1:64:8 (from, to and in steps of), or all "
+        "of a field that takes words; may be repeated"
+    )
+    sub.add_argument("--axis", metavar="FIELD=VALUES", action="append", required=True, help=about)
+    about = f"numbers of the report; may be repeated. Without it: {', '.join(NUMBERS)}"
+    sub.add_argument("--number", metavar="NUMBER", action="append", help=about)
+    form_options(sub, "as a list of JSON objects, one a row", "as CSV")
+    about = "write the table to this Parquet file, which needs the package pyarrow"
+    sub.add_argument("--parquet", metavar="FILE", help=about)
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from memcore.search.sweep import sweep
+
+    plan = given_plan(args)
+    axes = dict(axis_of(text) for text in args.axis)
+    with Progress("sweep") as progress:
+        found = sweep(plan, axes, tuple(args.number or NUMBERS), progress)
+    if args.parquet:
+        _write_parquet(found, args.parquet)
+    elif args.csv:
+        found.to_csv(sys.stdout, index=False, lineterminator="\n")
+    elif args.json:
+        plain = found.astype(object).where(found.notna(), None)
+        print(json_text(plain.to_dict("records"), indent=1))
+    else:
+        rows = [[_cell(value) for value in row] for row in found.itertuples(index=False)]
+        print(printable("\n".join(table([*map(str, found)], rows, left=len(axes)))))
+    return 0
+
+
+def _write_parquet(found: pd.DataFrame, path: str) -> None:
+    try:
+        found.to_parquet(path, index=False)
+    except ImportError:
+        raise PlanError([Issue("--parquet", "needs the package pyarrow: install it")]) from None
+    except OSError as e:
+        raise PlanError([Issue("--parquet", e.strerror or str(e))]) from None
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return "-"
+    if isinstance(value, float):
+        return f"{int(value):,}" if value.is_integer() else f"{value:,.6g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def axis_of(text: str) -> tuple[str, list[Any]]:
+    """A field and its values, as the command line has them. Raises PlanError."""
+    from memcore.plan.plan import field_paths, words_of
+
+    field, sign, values = text.partition("=")
+    if not sign or not values:
+        raise PlanError(
+            [Issue("--axis", f"{shown(text)} is no field with values, as {EXAMPLE} is")]
+        )
+    if field not in field_paths():
+        raise PlanError(
+            [Issue(field, f"is no field of a plan; {did_you_mean(field, field_paths())}")]
+        )
+    if values == "all":
+        words = words_of(field)
+        if not words:
+            raise PlanError([Issue(field, "takes no words, of which all could be tried")])
+        return field, list(words)
+    found: list[Any] = []
+    for part in values.split(","):
+        found += _range(field, part) if ":" in part else [_value(part)]
+        if len(found) > MOST_VALUES:
+            raise PlanError([Issue(field, f"has more than {MOST_VALUES:,} values")])
+    return field, found
+
+
+def _range(field: str, text: str) -> range:
+    try:
+        first, last, *step = map(int, text.split(":"))
+        found = range(first, last + 1, *step)
+    except (TypeError, ValueError):
+        message = f"{shown(text)} is no range, as 1:64 and 1:64:8 are"
+        raise PlanError([Issue(field, message)]) from None
+    if len(found) > MOST_VALUES:
+        raise PlanError([Issue(field, f"has more than {MOST_VALUES:,} values")])
+    return found
+
+
+def _value(text: str) -> Any:
+    """A number, yes or no, or a word."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text

@@ -1,0 +1,264 @@
+"""Speeds of engines under load that others measured, beside ours.
+
+presets/evidence/engines.csv    time to first token and per output token in a closed loop: vLLM,
+                                SGLang and TensorRT-LLM on H100, H200 and B200, 2025 and 2026.
+                                Prompts and outputs may run up to 20 % short. The constants of
+                                engines were fitted to all of them (benchmarks/fit_engines.py)
+presets/evidence/native.jsonl   llama.cpp's tables, one sequence at a time
+presets/evidence/throughput.csv   TensorRT-LLM's greatest output tokens per second
+presets/evidence/engines.toml   errors where a GPU or a model was left out of the fit; what other
+                                estimators reach
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from memcore.evidence.comparison import text
+from memcore.plan.plan import Plan
+from memcore.serving.cache import places
+from memcore.serving.serve import serve
+from memcore.stream.clock import Clock
+from memcore.stream.lengths import draw
+from memcore.stream.simulation import run
+from memcore.words.engines import LLAMA_CPP
+
+TARGETS = (0.010, 0.015, 0.020, 0.030)  # seconds per token
+LOW_LOAD = 8  # at once
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured point of a closed loop; first and token in seconds."""
+
+    engine: str
+    version: str
+    gpu: str
+    tp: int
+    ep: int
+    model: str
+    weights: str
+    cache: str
+    prompt: int
+    output: int
+    at_once: int
+    first: float
+    token: float
+
+    @property
+    def plan(self) -> Plan:
+        words = {
+            "engine": self.engine,
+            "arrivals": "closed",
+            "weight_dtype": self.weights,
+            "prompt_len": self.prompt,
+            "output_len": self.output,
+            "concurrency": self.at_once,
+        }
+        return Plan.of(
+            {
+                "model": self.model,
+                "cluster": {"gpu": self.gpu, "gpus": self.tp},
+                "parallel": {"tp": self.tp, "ep": self.ep},
+                "serve": words | ({"kv_dtype": self.cache} if self.cache else {}),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """A point beside ours: relative errors, planned over measured less one; None where nothing
+    fits."""
+
+    point: Point
+    experts: bool
+    token: float | None
+    first: float | None
+
+
+def _rows(name: str) -> Iterator[Mapping[str, str]]:
+    yield from csv.DictReader(io.StringIO(text(name)))
+
+
+@functools.cache
+def points() -> tuple[Point, ...]:
+    """Every measured point."""
+    return tuple(
+        Point(
+            r["engine"], r["version"], r["gpu"], int(r["tp"]), int(r["ep"]), r["model"],
+            r["weights"], r["cache"], int(r["prompt"]), int(r["output"]), int(r["at_once"]),
+            float(r["first_ms"]) / 1e3, float(r["token_ms"]) / 1e3,
+        )
+        for r in _rows("engines.csv")
+    )  # fmt: skip
+
+
+@functools.cache
+def felt() -> tuple[Felt, ...]:
+    """All of them beside ours. Takes three seconds or so, once per process."""
+    return tuple(map(_felt, points()))
+
+
+def _felt(point: Point) -> Felt:
+    plan = point.plan
+    s = serve(plan)
+    experts = bool(plan.architecture.experts)
+    if s.tpot_seconds is None or s.ttft_seconds is None:
+        return Felt(point, experts, None, None)
+    return Felt(point, experts, s.tpot_seconds / point.token - 1, s.ttft_seconds / point.first - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far some errors are off: how many, the middle with its sign, the middle and the ninth of
+    ten without."""
+
+    count: int
+    signed: float
+    median: float
+    nine_in_ten: float
+
+    @classmethod
+    def of(cls, errors: Sequence[float]) -> Spread:
+        off = sorted(map(abs, errors))
+        return cls(len(off), median(errors), median(off), off[-(-9 * len(off) // 10) - 1])
+
+
+def spread(what: Callable[[Felt], float | None], chosen: Callable[[Felt], bool]) -> Spread:
+    return Spread.of([e for f in felt() if chosen(f) and (e := what(f)) is not None])
+
+
+def per_token(f: Felt) -> float | None:
+    return f.token
+
+
+def of_first(f: Felt) -> float | None:
+    return f.first
+
+
+# --- choices under a target ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Of the choices of ranks and load under a target that measurements make, how many ours are;
+    how many it finds none for; the throughput of each GPU under ours over the best one's, in the
+    median."""
+
+    count: int
+    best: int
+    missed: int
+    throughput: float
+
+
+@functools.cache
+def choices() -> Choices:
+    """For each engine, version, GPU, model, dtype and lengths with several tensor parallelisms: the
+    ranks and the load with the most tokens per second and GPU whose tokens come within a target."""
+    groups: dict[tuple[object, ...], list[tuple[Point, float | None]]] = {}
+    for f in felt():
+        p = f.point
+        key = p.engine, p.version, p.gpu, p.model, p.weights, p.prompt, p.output
+        ours = None if f.token is None else (1 + f.token) * p.token
+        groups.setdefault(key, []).append((p, ours))
+    count = best = missed = 0
+    shares = []
+    for found in groups.values():
+        if len({(p.tp, p.ep) for p, _ in found}) < 2:
+            continue
+        for target in TARGETS:
+            theirs = [p for p, _ in found if p.token <= target]
+            if not theirs:
+                continue
+            count += 1
+            kept = [(_each(p, t), p) for p, t in found if t is not None and t <= target]
+            if not kept:
+                missed += 1
+                continue
+            top = max(theirs, key=lambda p: _each(p, p.token))
+            _, chosen = max(kept, key=lambda pair: pair[0])
+            best += (top.tp, top.ep, top.at_once) == (chosen.tp, chosen.ep, chosen.at_once)
+            shares.append(_each(chosen, chosen.token) / _each(top, top.token))
+    return Choices(count, best, missed, median(shares))
+
+
+def _each(point: Point, token: float) -> float:
+    """Tokens per second of each GPU."""
+    return point.at_once / token / point.tp
+
+
+# --- llama.cpp, and the greatest throughput ------------------------------------------------------
+
+
+@functools.cache
+def native() -> tuple[tuple[str, float], ...]:
+    """llama.cpp's tables: 'token' or 'first', and how far ours is off."""
+    found: list[tuple[str, float]] = []
+    for line in text("native.jsonl").splitlines():
+        r = json.loads(line)
+        plan = Plan.of(
+            {
+                "model": r["model"],
+                "cluster": {"gpu": r["gpu"], "gpus": 1},
+                "serve": {
+                    "engine": LLAMA_CPP,
+                    "weight_dtype": r["weights"],
+                    "kv_dtype": r["cache"],
+                    "concurrency": 1,
+                    "prompt_len": r["prompt"],
+                    "output_len": r["output"],
+                    "max_batched_tokens": max(512, r["prompt"]),
+                },
+            }
+        )
+        s = serve(plan)
+        ours = s.tpot_seconds if r["what"] == "token" else s.ttft_seconds
+        if ours is not None:
+            found.append((r["what"], ours / (r["ms"] / 1e3) - 1))
+    return tuple(found)
+
+
+@functools.cache
+def throughput() -> tuple[tuple[bool, float], ...]:
+    """TensorRT-LLM's greatest output: whether of a mixture, and how far our seconds are off. Takes
+    some seconds: each is a simulated stream of up to 3,000 requests."""
+    found = []
+    for r in _rows("throughput.csv"):
+        plan = Plan.of(
+            {
+                "model": r["model"],
+                "cluster": {"gpu": r["gpu"], "gpus": int(r["tp"])},
+                "parallel": {"tp": int(r["tp"])},
+                "serve": {
+                    "weight_dtype": r["weights"],
+                    "kv_dtype": r["cache"],
+                    "prompt_len": int(r["prompt"]),
+                    "output_len": int(r["output"]),
+                    "concurrency": 2048,
+                    "memory_utilization": 0.95,
+                    "prefill": "chunked",
+                    "arrivals": "burst",
+                    "lengths": "fixed",
+                    "requests": int(r["requests"]),
+                    "max_seq_len": int(r["prompt"]) + int(r["output"]),
+                },
+            }
+        )
+        s = serve(plan)
+        ours = run(plan, "paged", draw(plan), Clock.of(plan), places(plan, s)).tokens_per_second
+        found.append((bool(plan.architecture.experts), float(r["tokens_per_second"]) / ours - 1))
+    return tuple(found)
+
+
+@functools.cache
+def engines_table() -> Mapping[str, Any]:
+    """`left_out` and `others`, as the file has them."""
+    return tomllib.loads(text("engines.toml"))

@@ -1,0 +1,280 @@
+"""Kernels: what an engine's kernels reach of a GPU's peaks, and what lies between them.
+
+Serving has constants of its own: what is fitted for training moves none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import TypeVar
+
+from memcore.hardware.accelerator import Accelerator
+from memcore.hardware.constants import SERVED, Constant
+
+ENGINES_FIT = (
+    "fitted to the 888 points of presets/evidence/engines.csv together: least absolute logarithm "
+    "of the time per token, and of the first token at 0.3 of its weight; errors where a GPU or a "
+    "model is left out are on the Accuracy page"
+)
+LLAMA_FIT = (
+    "fitted to the llama.cpp tables of presets/evidence/native.jsonl: 41 speeds of tokens and 17 "
+    "of prompts"
+)
+LLAMA_FEW = f"{LLAMA_FIT}, of which fewer than ten are of this kind of memory"
+
+
+def _of(name: str, value: float, unit: str, source: str, certainty: str = "measured") -> Constant:
+    return Constant(name, value, value, unit, certainty, source)
+
+
+def _same(value: float, unit: str) -> Constant:
+    """A factor or a time that this engine does not have."""
+    return _of("none", value, unit, "nothing of the kind is known of it", "assumed")
+
+
+ONE, NOTHING = _same(1.0, "ratio"), _same(0.0, "seconds")
+
+
+STACKED, BOARD, UNIFIED = "stacked", "board", "unified"  # HBM; GDDR; shared with the CPU
+
+
+def memory_class(gpu: Accelerator) -> str:
+    if gpu.unified_memory:
+        return UNIFIED
+    return STACKED if gpu.memory_kind.startswith("HBM") else BOARD
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Shares of peaks, and seconds.
+
+    layer       between the kernels of a layer
+    bandwidth   of the peak, what products read at; cache: attention over it; small: elementwise
+                kernels, of the same
+    eight, four   of that, where weights of 6 to 8 and of 2 to 5 bits are widened before a product
+    products    of the peak of a dtype, what products reach; {}: by architecture, of any dtype
+    attention   of the peak in 16 bits; None: by architecture
+    routing     of a layer with experts, more: choosing, sorting, gathering; by architecture, ''
+                for others
+    hop, rank   of an all-reduce over fast links: at all, and for each other GPU, where the ring's
+                own latency is not meant; hop None: one shot, as before engines were rows
+    """
+
+    layer: Constant
+    bandwidth: Constant
+    cache: Constant
+    small: Constant = ONE
+    eight: Constant = ONE
+    four: Constant = ONE
+    products: Mapping[str, Constant] = field(default_factory=lambda: MappingProxyType({}))
+    attention: Constant | None = None
+    routing: Mapping[str, Constant] = field(default_factory=lambda: MappingProxyType({}))
+    hop: Constant | None = None
+    rank: Constant = NOTHING
+
+    @property
+    def constants(self) -> Iterable[Constant]:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Constant):
+                yield value
+            elif value is not None:
+                yield from value.values()
+
+
+Found = TypeVar("Found")
+
+# --- what kernels of 2023 and 2024 reach: read off the runs that served.toml marks 'tuned' --------
+
+
+def _served(name: str, value: float, unit: str, certainty: str = "measured") -> Constant:
+    return _of(name, value, unit, SERVED, certainty)
+
+
+BANDWIDTH = _served("decoding, share of peak bandwidth", 0.845, "ratio")
+WIDENED_8 = _served("products with weights of 6 to 8 bits, widened, share of that", 0.85, "ratio")
+WIDENED_4 = _served("products with weights of 2 to 5 bits, widened, share of that", 0.74, "ratio")
+ONE_SHOT = _served("an all-reduce in one shot over NVLink", 8e-6, "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Shares of peak FLOP/s: products, and attention."""
+
+    products: Constant
+    attention: Constant
+
+
+def _reached(of: str, products: float, attention: float) -> Reached:
+    return Reached(
+        _served(f"matrix products, {of}, serving, share of peak FLOP/s", products, "ratio"),
+        _served(f"attention, {of}, serving, share of peak FLOP/s", attention, "ratio"),
+    )
+
+
+BY_ARCHITECTURE = {
+    "Ampere": _reached("Ampere", 0.90, 0.32),
+    "Hopper": _reached("Hopper", 0.70, 0.18),
+    "Blackwell": _reached("Blackwell", 0.455, 0.385),
+}
+OTHER = _reached("other architectures", 0.70, 0.30)
+
+
+def by_architecture(gpu: Accelerator) -> Reached:
+    return _of_architecture(BY_ARCHITECTURE, gpu) or OTHER
+
+
+def routing(kernels: Kernels, gpu: Accelerator) -> Constant:
+    """What a layer with experts takes more than others."""
+    return _of_architecture(kernels.routing, gpu) or kernels.routing.get("", NOTHING)
+
+
+def _of_architecture(table: Mapping[str, Found], gpu: Accelerator) -> Found | None:
+    return next((c for k, c in table.items() if k and gpu.architecture.startswith(k)), None)
+
+
+def _before(layer: Constant) -> Kernels:
+    return Kernels(layer, BANDWIDTH, BANDWIDTH, eight=WIDENED_8, four=WIDENED_4)
+
+
+V0 = _before(_served("between kernels, vLLM V0", 118e-6, "seconds per layer"))
+COMPILED = _before(_served("between kernels, compiled whole", 55e-6, "seconds per layer"))
+EAGER = _before(NOTHING)  # the host starts each: constants.HOST_LAUNCH
+
+
+# --- engines of 2025 and 2026 ---------------------------------------------------------------------
+
+
+def _today(name: str, value: float, unit: str) -> Constant:
+    return _of(name, value, unit, ENGINES_FIT)
+
+
+_PRODUCTS = MappingProxyType({
+    dtype: _today(f"matrix products in {dtype}, engines, share of peak FLOP/s", share, "ratio")
+    for dtype, share in (("bf16", 0.80), ("fp8", 0.69), ("fp4", 0.72))
+})  # fmt: skip
+_READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
+_SMALL = _today("elementwise kernels of engines, share of that", 0.25, "ratio")
+_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.67, "ratio")
+_ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
+_ROUTING = MappingProxyType({
+    "Blackwell": NOTHING,
+    "": _today("a layer with experts, before Blackwell: choosing and sorting", 20e-6,
+               "seconds per layer"),
+})  # fmt: skip
+_HOP = _today("an all-reduce of engines over NVLink", 4.5e-6, "seconds")
+_RANK = _today("the same, for each other GPU", 0.82e-6, "seconds")
+
+
+def _engine(layer: Constant) -> Mapping[str, Kernels]:
+    """By what memory a GPU has: the points are of GPUs with HBM."""
+
+    def read_at(share: Constant) -> Kernels:
+        return Kernels(
+            layer, share, share, _SMALL, WIDENED_8, _FOUR, _PRODUCTS, _ATTENTION, _ROUTING, _HOP,
+            _RANK,
+        )  # fmt: skip
+
+    others = read_at(BANDWIDTH)
+    return MappingProxyType({STACKED: read_at(_READ), BOARD: others, UNIFIED: others})
+
+
+VLLM = _engine(_today("between kernels, vLLM", 55.5e-6, "seconds per layer"))
+SGLANG = _engine(_today("between kernels, SGLang", 82e-6, "seconds per layer"))
+TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 40e-6, "seconds per layer"))
+
+# --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
+
+
+def _native(
+    of: str, layer: float, read: float, cache: float, products: float, few: str = ""
+) -> Kernels:
+    """`few`: what fewer than ten rows say: 'tokens' too, or 'prompts' alone."""
+
+    def fitted(what: str, value: float, unit: str, prompts: bool = False) -> Constant:
+        rests_on_few = few == "tokens" or (few == "prompts" and prompts)
+        words = (LLAMA_FEW, "assumed") if rests_on_few else (LLAMA_FIT, "measured")
+        return _of(f"{what}, llama.cpp, {of}", value, unit, *words)
+
+    reached = fitted("matrix products, share of peak FLOP/s", products, "ratio", prompts=True)
+    attention = fitted("attention to a prompt, share of peak FLOP/s", products / 2, "ratio", True)
+    return Kernels(
+        fitted("between kernels", layer, "seconds per layer"),
+        fitted("share of peak bandwidth", read, "ratio"),
+        fitted("attention over the cache, share of peak bandwidth", cache, "ratio"),
+        products=MappingProxyType({"fp16": reached, "bf16": reached}),
+        attention=attention,
+    )
+
+
+NATIVE = MappingProxyType({
+    STACKED: _native("HBM", 105e-6, 0.625, 0.20, 0.30, "prompts"),
+    BOARD: _native("GDDR", 78e-6, 0.875, 0.20, 0.80),
+    UNIFIED: _native("unified memory", 148e-6, 0.775, 0.10, 0.65, "tokens"),
+})  # fmt: skip
+
+
+# --- how far times are off ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """Measured over planned times, between which eight in ten of the measured ones lie: per token
+    and of the first token, of dense models and of mixtures."""
+
+    token: Constant
+    first: Constant
+    token_of_experts: Constant
+    first_of_experts: Constant
+
+    def per_token(self, experts: bool) -> Constant:
+        return self.token_of_experts if experts else self.token
+
+    def of_first(self, experts: bool) -> Constant:
+        return self.first_of_experts if experts else self.first
+
+
+def _off(what: str, low: float, high: float, source: str, certainty: str = "measured") -> Constant:
+    name = f"measured over planned, eight in ten: {what}"
+    return Constant(name, low, high, "ratio", certainty, source)
+
+
+_POINTS = "the 888 points of presets/evidence/engines.csv, to which the constants were fitted"
+_LOGS = "the speeds in presets/evidence/served.toml"
+_TABLES = "the llama.cpp tables of presets/evidence/native.jsonl"
+_V0_FIRST = _off("first token, engines of 2024", 0.70, 1.70, "few were measured", "assumed")
+_V0_TOKEN = _off("time per token, engines of 2024", 0.93, 1.34, _LOGS)
+_NATIVE_TOKEN = _off("time per token, llama.cpp", 0.87, 1.11, _TABLES)
+_NATIVE_FIRST = _off("first token, llama.cpp", 0.71, 1.71, _TABLES)
+OFF_TODAY = Off(
+    _off("time per token, engines, dense", 0.88, 1.16, _POINTS),
+    _off("first token, engines, dense", 0.57, 1.50, _POINTS),
+    _off("time per token, engines, mixtures", 0.84, 1.48, _POINTS),
+    _off("first token, engines, mixtures", 0.69, 1.73, _POINTS),
+)
+_SGLANG_TOKEN = _off("time per token, SGLang", 0.85, 1.38, f"63 of {_POINTS}")
+_SGLANG_FIRST = _off(
+    "first token, SGLang", 0.38, 13.0,
+    f"63 of {_POINTS}; a quarter of these took 5 s and more, which no load explains",
+)  # fmt: skip
+OFF_SGLANG = Off(_SGLANG_TOKEN, _SGLANG_FIRST, _SGLANG_TOKEN, _SGLANG_FIRST)
+OFF_BEFORE = Off(_V0_TOKEN, _V0_FIRST, _V0_TOKEN, _V0_FIRST)
+OFF_NATIVE = Off(_NATIVE_TOKEN, _NATIVE_FIRST, _NATIVE_TOKEN, _NATIVE_FIRST)
+
+
+def _every() -> tuple[Constant, ...]:
+    engines = (*VLLM.values(), *SGLANG.values(), *TENSORRT_LLM.values())
+    tables = (V0, COMPILED, EAGER, *engines, *NATIVE.values())
+    reached = [c for r in (*BY_ARCHITECTURE.values(), OTHER) for c in (r.products, r.attention)]
+    off = [
+        getattr(o, f.name)
+        for o in (OFF_TODAY, OFF_SGLANG, OFF_BEFORE, OFF_NATIVE)
+        for f in fields(o)
+    ]
+    found = [c for k in tables for c in k.constants] + reached + [ONE_SHOT] + off
+    return tuple(c for c in dict.fromkeys(found) if c not in (ONE, NOTHING))
+
+
+ALL = _every()

@@ -1,0 +1,216 @@
+"""Choices: on which accelerators a model is served for so many users at once, as a table over all
+of them and as a Pareto front of tokens per second and GPU against tokens per second and user.
+
+A choice is a kind of GPU, ranks of tensor parallelism, and replicas; users are shared out evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from memcore.errors import Issue, PlanError
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+from memcore.search.solve import ANY, Targets, last
+from memcore.serving.serve import servable
+from memcore.serving.server import Server
+from memcore.serving.time import of_running
+
+RANKS = (1, 2, 4, 8, 16, 32, 64)
+HOUR, MILLION = 3600, 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to serve them.
+
+    gpu, tp, replicas   gpus: all of them together
+    users               at once on one replica
+    first, each         seconds to a prompt's first token, and of each after it
+    per_gpu, per_user   output tokens per second
+    price               of a GPU for an hour in USD, from `source`; None where none is known
+    cost_in, cost_out   USD per million tokens, as serve.cost_per_million_in and _out; None likewise
+    """
+
+    gpu: str
+    tp: int
+    replicas: int
+    users: int
+    first: float
+    each: float
+    price: float | None
+    source: str
+    cost_in: float | None
+    cost_out: float | None
+    plan: Plan
+
+    @property
+    def gpus(self) -> int:
+        return self.replicas * self.plan.serving_tp * self.plan.serving_pp
+
+    @property
+    def per_user(self) -> float:
+        return 1 / self.each
+
+    @property
+    def per_gpu(self) -> float:
+        return self.users / self.each / (self.plan.serving_tp * self.plan.serving_pp)
+
+    def to_dict(self) -> dict[str, object]:
+        """Its figures by name, and the fields that make the asked plan this choice."""
+        names = (
+            *("gpu", "gpus", "tp", "replicas", "users", "per_gpu", "per_user"),
+            *("first", "each", "price", "source", "cost_in", "cost_out"),
+        )
+        return {name: getattr(self, name) for name in names} | {"changes": self.changes}
+
+    @property
+    def changes(self) -> dict[str, object]:
+        """Fields of the asked plan that make it this choice."""
+        return {
+            "cluster.gpu": self.gpu,
+            "cluster.gpus": self.gpus,
+            "serve.tp": self.tp,
+            "serve.concurrency": self.users,
+        }
+
+
+def table_of(
+    plan: Plan, users: int = 0, targets: Targets = ANY, names: Iterable[str] = ()
+) -> tuple[Choice, ...]:
+    """For each accelerator the choice with the fewest GPUs that serves `users` at once (0: the
+    plan's concurrency) within the targets; those that can on none are left out. The fewest GPUs
+    come first, of as many the fastest. Raises PlanError where the model is not served."""
+    _refuse(plan)
+    users, weights = users or plan.serve.concurrency, _weights(plan)
+    found = []
+    for name in names or catalog.gpu_names():
+        best: tuple[int, Server, int] | None = None
+        for server in _servers(plan, name, weights):
+            if best and server.plan.serving_tp * server.plan.serving_pp >= best[0]:
+                break  # one replica has as many GPUs
+            n = _most(server, users, targets)
+            if not n:
+                continue
+            gpus = math.ceil(users / n) * server.plan.serving_tp * server.plan.serving_pp
+            if best is None or gpus < best[0]:
+                best = gpus, server, n
+            if n >= users:
+                break  # more ranks are more GPUs
+        if best:
+            found.append(_choice(plan, name, best[1], users, best[2]))
+    return tuple(sorted(found, key=lambda c: (c.gpus, c.each, c.gpu)))
+
+
+def choices(
+    plan: Plan, users: int = 0, targets: Targets = ANY, names: Iterable[str] = ()
+) -> tuple[Choice, ...]:
+    """All choices on some accelerators (without names: those that a price is known of, and the
+    plan's): every number of ranks, and from the fewest replicas up to one for each user, doubled
+    each time. Raises PlanError where the model is not served."""
+    _refuse(plan)
+    users, weights = users or plan.serve.concurrency, _weights(plan)
+    own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
+    found = []
+    for name in names or dict.fromkeys(filter(None, (own, *catalog.priced_gpus()))):
+        for server in _servers(plan, name, weights):
+            n = _most(server, users, targets)
+            while n:
+                found.append(_choice(plan, name, server, users, n))
+                n //= 2
+    return tuple(found)
+
+
+def front(found: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Those that no other beats in tokens per second and GPU and in tokens per second and user;
+    the fastest for a user first."""
+    best, kept = 0.0, []
+    for c in sorted(found, key=lambda c: (-c.per_user, -c.per_gpu, c.gpus, c.gpu)):
+        if c.per_gpu > best:
+            best = c.per_gpu
+            kept.append(c)
+    return tuple(kept)
+
+
+def _refuse(plan: Plan) -> None:
+    if not servable(plan.architecture):
+        raise PlanError([Issue("model", "it generates no text, token by token: nothing serves it")])
+
+
+def _weights(plan: Plan) -> float:
+    """Bytes that all ranks of a replica have at least, together."""
+    each = Server.of(plan).numbers.serve
+    return float(each.weights_bytes - each.offloaded_bytes) * plan.serving_tp
+
+
+def _servers(plan: Plan, name: str, weights: float) -> Iterator[Server]:
+    """One replica on this accelerator, on each number of ranks within its fast domain or node that
+    the model can be cut into, and that can hold so many bytes of weights."""
+    room = catalog.accelerator(name).usable_bytes
+    for tp in RANKS:
+        if weights > room * tp:
+            continue
+        one = _planned(plan, name, tp, tp * plan.serving_pp, plan.serve.concurrency)
+        if one is None or tp > max(one.gpus_per_domain, one.gpus_per_node):
+            return
+        yield Server.of(one)
+
+
+def _planned(plan: Plan, name: str, tp: int, gpus: int, users: int) -> Plan | None:
+    """The plan there, training as it can be on so many; None where a rule forbids it."""
+    document = plan.document()
+    same = name == plan.cluster.gpu
+    document["cluster"] |= {"gpu": name, "gpus": gpus}
+    if not same:
+        document["cluster"] |= {"node": None, "gpus_per_node": 0}
+    document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": users}
+    p = plan.parallel
+    if gpus % (p.tp * p.pp * p.cp) or p.ep > 1:
+        document["parallel"] |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+    try:
+        return Plan.of(document)
+    except PlanError:
+        return None
+
+
+def _most(server: Server, users: int, targets: Targets) -> int:
+    """The most of these users that one replica serves at once within the targets, or 0."""
+    x = server.numbers.serve
+    room = int(min(x.max_concurrency, x.step_sequences, x.sequence_limit, users))
+    if targets == ANY or not room:
+        return room
+
+    def keeps(n: int) -> bool:
+        now = of_running(server, n).serve
+        return not targets.missed(now.ttft_seconds, now.tpot_seconds)
+
+    return last(room, keeps) if keeps(1) else 0
+
+
+def _choice(plan: Plan, name: str, server: Server, users: int, n: int) -> Choice:
+    replicas = math.ceil(users / n)
+    each = math.ceil(users / replicas)
+    now = of_running(server, each).serve
+    price, source = price_of(plan, name)
+    hour = price * server.plan.serving_tp * server.plan.serving_pp if price else None
+    a_second = None if hour is None else hour / HOUR * MILLION
+    return Choice(
+        name, server.plan.serving_tp, replicas, each, now.ttft_seconds, now.tpot_seconds,
+        price, source,
+        None if a_second is None else a_second * now.prompt_token_seconds,
+        None if a_second is None else a_second * now.output_token_seconds,
+        server.plan,
+    )  # fmt: skip
+
+
+def price_of(plan: Plan, name: str) -> tuple[float | None, str]:
+    """Of a GPU for an hour: the plan's own for its own GPU, else the lowest of a cloud."""
+    if name == plan.cluster.gpu and plan.run.price_per_gpu_hour:
+        return plan.run.price_per_gpu_hour, "the plan"
+    rows = catalog.prices(name)
+    if not rows:
+        return None, ""
+    cloud = min(rows, key=lambda c: rows[c]["usd"])
+    return rows[cloud]["usd"], f"{cloud}, {rows[cloud]['as_of']}"

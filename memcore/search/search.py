@@ -1,0 +1,627 @@
+"""Search: of all ways to run a training step, those that fit, the best first.
+
+Every combination of GPUs, parallelism, framework, ZeRO stage, kernels, recomputation, offload and
+micro-batch is judged, but not each by a computation of its own. What a group of plans shares is
+asked once; memory is asked before time, and time only of what may still be among the best. What
+holds of all plans is used, and laws in tests hold it: recomputing more, offloading more and a
+smaller micro-batch need no more of the GPU, and where a plan fits without recomputation or offload,
+the same with it is no faster.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.models import catalog
+from memcore.plan.plan import Plan, words_of
+from memcore.report import Time
+from memcore.search.levers import DIGITS, differences
+from memcore.search.solve import last
+from memcore.search.space import (
+    KEEPS,
+    TRAINING,
+    Changes,
+    Group,
+    Space,
+    allowed,
+    changed,
+    priced,
+)
+from memcore.search.waterfall import Change, waterfall
+from memcore.training.run import run_of
+from memcore.training.training import Pool, Training, not_planned
+from memcore.words.training import CHECKPOINTING
+
+TIME, COST, ENERGY, HEADROOM = "time", "cost", "energy", "headroom"
+BY = (TIME, COST, ENERGY, HEADROOM)
+LISTED = 10  # of the best
+MEMORY, HOST, RULES, BATCH, SLOWER, MONEY, KIND = (
+    "memory",
+    "host memory",
+    "no such combination",
+    "batch",
+    "fits with less recomputation and offload",
+    "money",
+    "not planned",
+)
+EACH_SECONDS = 0.035  # that a group takes, about: what a search is said to take
+OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One plan of a search.
+
+    rank         1 is the best; plans that cannot be told apart have the same
+    changes      fields that differ from the plan that was asked about
+    trains       what becomes of the training, a word of space.KEEPS
+    same_batch   whether a step has as many tokens as before
+    figures      as the Report has them: see `_figures`
+    """
+
+    plan: Plan
+    rank: int
+    changes: Mapping[str, Any]
+    trains: str
+    same_batch: bool
+    figures: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "plan": self.plan.document(),
+            "changes": dict(self.changes),
+            "trains": self.trains,
+            "same_batch": self.same_batch,
+            "figures": dict(self.figures),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found.
+
+    evaluated  combinations that were judged; fits: of them, those that fit
+    excluded   how many of the others each reason excluded
+    best       the best first
+    pareto     of GPUs, time and cost, those that nothing beats in all: the fewest GPUs first
+    why        what the best plan changed, one by one, with what each moved
+    stopped    whether it was stopped before all was judged
+    """
+
+    evaluated: int
+    fits: int
+    excluded: Mapping[str, int]
+    best: tuple[Point, ...]
+    pareto: tuple[Point, ...]
+    why: tuple[Change, ...]
+    stopped: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain JSON types."""
+        return {
+            "evaluated": self.evaluated,
+            "fits": self.fits,
+            "excluded": dict(self.excluded),
+            "best": [point.to_dict() for point in self.best],
+            "pareto": [point.to_dict() for point in self.pareto],
+            "why": [
+                {
+                    "label": c.label,
+                    "fields": dict(c.fields),
+                    "bytes": c.bytes,
+                    "device_bytes": c.device_bytes,
+                    "seconds": c.seconds,
+                    "per_token": c.per_token,
+                }
+                for c in self.why
+            ],
+            "stopped": self.stopped,
+        }
+
+
+def search(
+    plan: Plan,
+    *,
+    gpus: Sequence[str] = (),
+    gpus_at_most: int | None = None,
+    keep: str = TRAINING,
+    by: str = TIME,
+    cost_at_most: float = 0.0,
+    listed: int = LISTED,
+    thorough: bool = False,
+    progress: Progress | None = None,
+) -> Found:
+    """Of all ways to do a plan's training, those that fit, the best first.
+
+    gpus          presets to choose from; none is the plan's own
+    gpus_at_most  None is as many as the plan has
+    keep          what may not change: 'training', 'rounding' or 'anything' (space.KEEPS says more)
+    by            'time' or 'cost' of the whole run, its 'energy', or 'headroom' of the GPU
+    cost_at_most  of the whole run in USD, at the plan's price or the lowest that is listed; 0: any
+    thorough      whether ways are tried too that hardly anybody takes (space.Space says which)
+    progress      is called with how many groups of plans are done, and of how many; what raises
+                  KeyboardInterrupt there or elsewhere stops the search, and what it has is given
+
+    Raises PlanError for a GPU or a word that there is not, and where training is not planned.
+    """
+    _refuse(plan, gpus, keep, by)
+    space = Space(plan, tuple(gpus), gpus_at_most, keep, thorough)
+    run = _Search(plan, by, cost_at_most, listed)
+    stopped = False
+    try:
+        groups = run.groups(space)
+        for done, group in enumerate(groups):
+            if progress:
+                progress(done, len(groups))
+            run.judge(group)
+        run.time_what_may_win()
+    except KeyboardInterrupt:
+        stopped = True
+    return run.found(stopped)
+
+
+def seconds_of(
+    plan: Plan,
+    gpus: Sequence[str] = (),
+    gpus_at_most: int | None = None,
+    keep: str = TRAINING,
+    thorough: bool = False,
+) -> float:
+    """About how long a search takes on a common machine, before it starts."""
+    _refuse(plan, gpus, keep, TIME)
+    space = Space(plan, tuple(gpus), gpus_at_most, keep, thorough)
+    groups = sum(
+        space.goes(framework, layout)
+        for cluster in space.clusters()
+        for layout in space.layouts(cluster)
+        for _, setup in space.setups()
+        for framework in space.frameworks(setup)
+    )
+    return groups * EACH_SECONDS
+
+
+def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
+    issues = []
+    for gpu in gpus:
+        if gpu not in catalog.gpu_names():
+            hint = did_you_mean(gpu, catalog.gpu_names())
+            issues.append(Issue("gpus", f"no GPU preset {shown(gpu)}; {hint}"))
+    for name, word, known in (("keep", keep, KEEPS), ("by", by, BY)):
+        if word not in known:
+            issues.append(Issue(name, f"{shown(word)} is not known; {did_you_mean(word, known)}"))
+    if why := not_planned(plan):
+        issues.append(Issue("", f"training is not planned, so nothing is searched: {why}"))
+    if issues:
+        raise PlanError(issues)
+
+
+@dataclass(slots=True)
+class _Cell:
+    """One plan that fits."""
+
+    group: Group
+    training: Training
+    time: Time | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self.training.plan
+
+    @property
+    def moves(self) -> list[str]:
+        """What is offloaded."""
+        t = self.plan.train
+        offloaded = (t.offload_optimizer, t.offload_parameters, t.offload_activations)
+        return [tier for tier in offloaded if tier != "none"]
+
+    @property
+    def per_token(self) -> float:
+        assert self.time
+        return self.time.step_seconds / self.plan.tokens_per_step
+
+
+@dataclass(slots=True)
+class _Search:
+    start: Plan
+    by: str
+    cost_at_most: float
+    listed: int
+    judged: int = 0
+    fitting: int = 0
+    excluded: Counter[str] = field(default_factory=Counter)
+    cells: list[_Cell] = field(default_factory=list)
+    pool: Pool = field(default_factory=dict)
+    _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
+    _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
+    _work: dict[Any, float] = field(default_factory=dict)
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    def groups(self, space: Space) -> list[Group]:
+        found = []
+        for cluster in space.clusters():
+            layouts = list(space.layouts(cluster))
+            for trains, setup in space.setups():
+                for framework in space.frameworks(setup):
+                    words = setup | framework
+                    for kernels in self.kernels(cluster, words):
+                        for layout in (w for w in layouts if space.goes(framework, w)):
+                            plan = changed(cluster, words | kernels | layout)
+                            batches, same = space.batches(plan)
+                            if self.lattice(plan) and self.allowed_at_all(plan):
+                                found.append(Group(plan, batches, same, trains))
+                            else:
+                                n = len(batches) * COMBINATIONS
+                                self.judged += n
+                                self.excluded[RULES] += n
+        return found
+
+    def allowed_at_all(self, plan: Plan) -> bool:
+        """Whether the sizes of a group are allowed, with one of its combinations."""
+        return self._may(plan, BARE, self.lattice(plan)[BARE][-1])
+
+    def kernels(self, plan: Plan, words: Changes) -> list[Changes]:
+        """Kernels, attention and cross-entropy that a framework runs, without those that another
+        beats in memory and time, both with and without recomputation."""
+        named = {path: words[path] for path in DECIDE_KERNELS if path in words}
+        key = (plan.cluster.gpu, tuple(named.items()))
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels[key] = self._best_kernels(plan, words)
+        return found
+
+    def _best_kernels(self, plan: Plan, words: Changes) -> list[Changes]:
+        names = ("train.kernels", "train.attention", "train.cross_entropy")
+        measured: list[tuple[Changes, tuple[float, ...]]] = []
+        for values in itertools.product(*((words_of(n) or {}) for n in names)):
+            chosen = dict(zip(names, values, strict=True))
+            figures: list[float] = []
+            for again in ("none", "full"):
+                trial = changed(plan, words | chosen | _words(BARE, again))
+                if not allowed(trial):
+                    break
+                training = Training.of(trial, rows=False, pool=self.pool)
+                assert training
+                figures += [training.memory.allocated_bytes, training.time().step_seconds]
+            if len(figures) == 4:
+                measured.append((chosen, tuple(figures)))
+        kept = []
+        for i, (chosen, figures_of) in enumerate(measured):
+            beaten = any(
+                all(b <= a for a, b in zip(figures_of, other, strict=True))
+                and (other != figures_of or k < i)
+                for k, (_, other) in enumerate(measured)
+                if k != i
+            )
+            if not beaten:
+                kept.append(chosen)
+        return kept
+
+    def lattice(self, plan: Plan) -> dict[Offload, list[str]]:
+        """Which words of recomputation go with what is offloaded, under a plan's other words: the
+        rules ask for no more of a plan than is in the key."""
+        t, p = plan.train, plan.parallel
+        ranks = (p.tp > 1, p.pp > 1, p.cp > 1, p.ep > 1, plan.dp > 1, p.schedule, p.virtual_stages)
+        key = (
+            t.framework, t.zero, t.precision, t.optimizer, t.kernels, t.attention, t.adapter,
+            plan.cluster.gpu, ranks,
+        )  # fmt: skip
+        found = self._lattices.get(key)
+        if found is None:
+            words = [w for w in CHECKPOINTING if self._may(plan, BARE, w)]
+            # Rules of offload ask for no word of recomputation.
+            ways = [w for w in WHERE[1:] if words and self._may(plan, w, words[-1])]
+            found = dict.fromkeys((BARE, *ways), words) if words else {}
+            self._lattices[key] = found
+        return found
+
+    def _may(self, plan: Plan, where: Offload, again: str) -> bool:
+        return allowed(changed(plan, _words(where, again)))
+
+    # --- what fits -------------------------------------------------------------------------------
+
+    def training(self, group: Group, where: Offload, again: str, batch: Batch) -> Training:
+        """Memory of one plan."""
+        train = {"train.micro_batch": batch[0], "train.grad_accumulation": batch[1]}
+        plan = changed(group.plan, _words(where, again) | train)
+        training = Training.of(plan, rows=False, pool=self.pool)
+        assert training
+        return training
+
+    def judge(self, group: Group) -> None:
+        """Every combination of a group: memory."""
+        lattice, batches = self.lattice(group.plan), group.batches
+        self.judged += COMBINATIONS * len(batches)
+        in_all = sum(map(len, lattice.values()))
+        self.excluded[RULES] += (COMBINATIONS - in_all) * len(batches)
+        if not lattice or self._never_fits(group, lattice):
+            self.excluded[MEMORY] += in_all * len(batches)
+            return
+        done: dict[Offload, str] = {}  # what became of the leanest plan of each
+        bare = 0  # of the micro-batches, how many of the smallest fit with nothing offloaded
+        for where, words in lattice.items():
+            on_host = tuple("cpu" if tier == "nvme" else tier for tier in where)
+            left = batches[: len(batches) - bare] if self.by != HEADROOM else batches
+            n = len(words) * len(batches)
+            if not left or (where != on_host and done.get(on_host) != HOST):
+                self.excluded[SLOWER] += n
+                continue
+            fitting = self._fitting(group, where, words, left, done)
+            kept = sum(fitting.values())
+            self.fitting += kept
+            self.excluded[SLOWER] += len(words) * (len(batches) - len(left))
+            self.excluded[done[where] or MEMORY] += len(words) * len(left) - kept
+            if where == BARE:
+                bare = max(fitting.values(), default=0)
+
+    def _never_fits(self, group: Group, lattice: Mapping[Offload, list[str]]) -> bool:
+        """Whether not even the least of the GPU is enough: what can be offloaded is, and all is
+        recomputed."""
+        most = max(lattice, key=lambda where: sum(tier == "cpu" for tier in where))
+        memory = self.training(group, most, lattice[most][-1], group.batches[-1]).memory
+        return memory.device_bytes[1] > memory.capacity_bytes
+
+    def _fitting(
+        self,
+        group: Group,
+        where: Offload,
+        words: Sequence[str],
+        batches: Sequence[Batch],
+        done: dict[Offload, str],
+    ) -> dict[str, int]:
+        """How many micro-batches fit with each word of recomputation, the smallest first. What
+        recomputes less needs more, so that its largest micro-batch is no larger."""
+        fitting = dict.fromkeys(words, 0)
+        done[where], most = "", len(batches)
+        for again in reversed(words):
+            seen: dict[int, Training] = {}
+
+            def fits(n: int, again: str = again, seen: dict[int, Training] = seen) -> bool:
+                """The n-th smallest."""
+                seen[n] = self.training(group, where, again, batches[-n])
+                return seen[n].memory.fits
+
+            if not fits(1):
+                memory = seen[1].memory
+                over = memory.device_bytes[1] > memory.capacity_bytes
+                done[where] = done[where] or (MEMORY if over else HOST)
+                break
+            most = most if most == 1 or fits(most) else last(most - 1, fits)
+            fitting[again] = most
+            smaller = range(1, most) if group.plan.parallel.pp > 1 or self.by == HEADROOM else ()
+            for n in (*smaller, most):
+                if n not in seen:
+                    fits(n)
+                self.cells.append(_Cell(group, seen[n]))
+        return fitting
+
+    # --- how long it takes -----------------------------------------------------------------------
+
+    def time_what_may_win(self) -> None:
+        """Time plans until no other can be among the best, nor the fastest on its GPUs.
+
+        Of plans that differ in kernels, recomputation and micro-batch alone the one with the
+        largest micro-batch is timed first; the others, where that comes within NEAR of what they
+        would have to beat, and the arithmetic that they have to do leaves them time for it."""
+        if self.by == HEADROOM:
+            self.cells.sort(key=lambda c: -_room(c))
+            for cell in self.cells[: self.listed]:
+                cell.time = cell.training.time()
+            return
+        fastest: dict[Any, float] = {}
+        scores: list[float] = []
+        families: dict[Any, list[_Cell]] = {}
+        for cell in self.cells:
+            families.setdefault(self._family(cell), []).append(cell)
+
+        def far(cell: _Cell, per_token: float, factor: float = 1.0) -> bool:
+            """Whether what takes so long is neither listed nor the fastest on its GPUs."""
+            kth = scores[self.listed - 1] if len(scores) >= self.listed else float("inf")
+            best = fastest.get(_where(cell.plan), float("inf"))
+            return self._score(cell, per_token) > factor * kth and per_token > factor * best
+
+        def timed(cell: _Cell) -> None:
+            cell.time = cell.training.time()
+            self._note(cell)
+            where = _where(cell.plan)
+            fastest[where] = min(fastest.get(where, float("inf")), cell.per_token)
+            bisect.insort(scores, self._score(cell, cell.per_token))
+
+        for cells in families.values():
+            cells.sort(key=lambda c: -c.plan.train.micro_batch)
+            timed(cells[0])
+        for first, *others in families.values():
+            for cell in others:
+                near = not far(first, first.per_token, NEAR)
+                if near and not far(cell, self._floor(cell)):
+                    timed(cell)
+
+    def _family(self, cell: _Cell) -> Any:
+        """What plans share that differ in kernels, recomputation and micro-batch alone."""
+        plan, t, p = cell.plan, cell.plan.train, cell.plan.parallel
+        return (
+            *_where(plan), t.framework, t.zero, t.precision, t.optimizer, t.adapter, tuple(p),
+            t.offload_optimizer, t.offload_parameters, t.offload_activations,
+        )  # fmt: skip
+
+    def _score(self, cell: _Cell, per_token: float) -> float:
+        """What plans are ranked by, the least first."""
+        plan = cell.plan
+        seconds = per_token * plan.cluster.gpus
+        if self.by == TIME:
+            return per_token
+        if self.by == ENERGY:
+            return seconds * (plan.run.watts_per_gpu or plan.accelerator.watts)
+        return seconds * (_price(plan, self.start) or float("inf"))
+
+    def _work_key(self, cell: _Cell) -> Any:
+        """Plans of one key do the same arithmetic in a micro-batch."""
+        t, p = cell.plan.train, cell.plan.parallel
+        return (
+            cell.plan.cluster.gpu, id(cell.training.steps[0].blocks), t.micro_batch, p.tp, p.pp,
+            p.cp, p.ep, t.checkpoint_every, t.adapter,
+        )  # fmt: skip
+
+    def _floor(self, cell: _Cell) -> float:
+        """Seconds per token that a plan takes at least: the arithmetic of its layers, as a plan
+        with the same has shown; else that of the model at the peak of the GPU."""
+        return self._work.get(self._work_key(cell), 0.0) / cell.plan.dp
+
+    def _note(self, cell: _Cell) -> None:
+        assert cell.time
+        phases = cell.time.phases
+        work = sum(phases.get(name, 0.0) for name in ("forward", "recompute", "backward"))
+        tokens = cell.plan.tokens_per_step / cell.plan.dp
+        self._work.setdefault(self._work_key(cell), FLOOR * work / tokens)
+
+    # --- the answer ------------------------------------------------------------------------------
+
+    def found(self, stopped: bool) -> Found:
+        timed = [c for c in self.cells if c.time]
+        if self.cost_at_most:
+            dear = [c for c in timed if (_cost(c, self.start) or 0.0) > self.cost_at_most]
+            self.excluded[MONEY] += len(dear)
+            timed = [c for c in timed if c not in dear]
+        if self.by == HEADROOM:
+            timed.sort(key=lambda c: (-_room(c), c.per_token))
+            scores = [-float(_room(c)) for c in timed]
+        else:
+            timed.sort(key=lambda c: (self._score(c, c.per_token), not c.group.same))
+            scores = [self._score(c, c.per_token) for c in timed]
+        ranks = _ranked(scores)
+        chosen = timed[: self.listed]
+        best = [self._point(c, r) for c, r in zip(chosen, ranks, strict=False)]
+        front = [self._point(c, ranks[timed.index(c)]) for c in _front(timed, self.start)]
+        return Found(
+            evaluated=self.judged,
+            fits=self.fitting,
+            excluded={k: n for k, n in sorted(self.excluded.items()) if n},
+            best=tuple(best),
+            pareto=tuple(front),
+            why=waterfall(self.start, best[0].plan) if best else (),
+            stopped=stopped,
+        )
+
+    def _point(self, cell: _Cell, rank: int) -> Point:
+        plan = Plan.of(cell.plan.document())
+        return Point(
+            plan=plan,
+            rank=rank,
+            changes=differences(self.start, plan),
+            trains=cell.group.trains,
+            same_batch=cell.group.same,
+            figures=_figures(cell, plan, self.start),
+        )
+
+
+Batch = tuple[int, int]  # micro-batch and accumulation
+Offload = tuple[str, ...]  # where each of OFFLOADS is
+# What is offloaded, from the fastest on: nothing, then to the host, then to NVMe.
+WHERE: tuple[Offload, ...] = tuple(
+    sorted(
+        itertools.product(*((words_of(path) or {}) for path in OFFLOADS)),
+        key=lambda where: ("nvme" in where, sum(tier != "none" for tier in where)),
+    )
+)
+BARE = WHERE[0]
+COMBINATIONS = len(WHERE) * len(CHECKPOINTING)
+NEAR = 1.5  # times as long as the best: farther, no kernels or recomputation bring a plan back
+# What kernels go with; no other word makes one of them better than another.
+DECIDE_KERNELS = ("train.framework", "train.precision", "train.adapter")
+FLOOR = 0.999  # of a plan's arithmetic, for sums in another order
+
+
+def _words(where: Offload, again: str) -> Changes:
+    offloads = dict(zip(OFFLOADS, where, strict=True))
+    return offloads | {"train.checkpointing": again, "train.checkpoint_every": 1}
+
+
+def _room(cell: _Cell) -> int:
+    memory = cell.training.memory
+    return memory.capacity_bytes - memory.device_bytes[1]
+
+
+def _where(plan: Plan) -> Any:
+    return str(plan.cluster.gpu), plan.cluster.gpus
+
+
+def _price(plan: Plan, start: Plan) -> float:
+    """Of one GPU for an hour: what the plan says of its own GPU, else the lowest that is listed."""
+    gpu = plan.cluster.gpu
+    if gpu == start.cluster.gpu and start.run.price_per_gpu_hour:
+        return start.run.price_per_gpu_hour
+    return priced(gpu) if isinstance(gpu, str) else 0.0
+
+
+def _cost(cell: _Cell, start: Plan) -> float | None:
+    assert cell.time
+    price = _price(cell.plan, start)
+    return run_of(cell.plan, cell.time).gpu_hours * price if price else None
+
+
+def _figures(cell: _Cell, plan: Plan, start: Plan) -> dict[str, Any]:
+    """What a Report says of a plan, and what it costs at a known price."""
+    assert cell.time
+    memory, time, run = cell.training.memory, cell.time, run_of(plan, cell.time)
+    cost = _cost(cell, start)
+    return {
+        "gpus": plan.cluster.gpus,
+        "step_seconds": time.step_seconds,
+        "tokens_per_step": plan.tokens_per_step,
+        "seconds_per_token": time.step_seconds / plan.tokens_per_step,
+        "tokens_per_second": time.tokens_per_second,
+        "mfu": time.mfu,
+        "allocated_bytes": memory.allocated_bytes,
+        "device_bytes": list(memory.device_bytes),
+        "capacity_bytes": memory.capacity_bytes,
+        "headroom_bytes": memory.capacity_bytes - memory.device_bytes[1],
+        "dram_bytes": memory.tiers["dram"],
+        "run_seconds": run.seconds,
+        "gpu_hours": run.gpu_hours,
+        "energy_joules": run.energy_joules,
+        **({} if cost is None else {"cost": cost, "price_per_gpu_hour": _price(plan, start)}),
+    }
+
+
+def _ranked(scores: Sequence[float]) -> list[int]:
+    """The rank of each of some scores, the least first: what differs from the first of a rank by
+    less than can be told apart has its rank."""
+    ranks: list[int] = []
+    first = 0
+    for i, score in enumerate(scores):
+        if i and abs(score - scores[first]) > TOLD_APART * abs(scores[first]):
+            first = i
+        ranks.append(first + 1)
+    return ranks
+
+
+TOLD_APART = 10**-DIGITS  # of a score
+
+
+def _front(cells: Sequence[_Cell], start: Plan) -> Iterator[_Cell]:
+    """Of GPUs, time and cost, what nothing beats in all three: the fewest GPUs first."""
+    of: dict[Any, tuple[float, ...]] = {}
+    best: dict[Any, _Cell] = {}
+    for cell in cells:
+        where = _where(cell.plan)
+        if where not in best or cell.per_token < best[where].per_token:
+            best[where] = cell
+    for where, cell in best.items():
+        money = cell.plan.cluster.gpus * cell.per_token * (_price(cell.plan, start) or 1.0)
+        of[where] = (cell.plan.cluster.gpus, cell.per_token, money)
+    for where in sorted(of, key=lambda w: of[w]):
+        here = of[where]
+        if not any(
+            other != here and all(a <= b for a, b in zip(other, here, strict=True))
+            for other in of.values()
+        ):
+            yield best[where]

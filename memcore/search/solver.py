@@ -1,0 +1,412 @@
+"""Solver: the largest or the smallest value of any number of a plan with which it still fits.
+
+A field of which more takes memory is made as large as it can be, one of which more frees memory as
+small. A candidate is a plan of its own, judged as `evaluate` judges it; there is no formula here.
+Few candidates are all judged, and so are all numbers of GPUs, with arrays. Of many, the last that
+fits is found by halving, as memory only grows along a field, and those next to it are judged one by
+one, as rounding and padding may make it step back a little.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memcore.errors import Issue, PlanError, did_you_mean
+from memcore.hardware.accelerator import Accelerator, Node
+from memcore.models import catalog
+from memcore.models.standard import standard_config
+from memcore.plan.field import Facts
+from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, put
+from memcore.search.fitting import limit_of, planned
+from memcore.search.solve import ANY, Targets, last
+from memcore.search.sweep import sweep
+from memcore.serving.serve import servable
+from memcore.training.training import not_planned
+
+LARGEST, SMALLEST = "largest", "smallest"
+FEW = 64  # candidates that are all judged
+NEAR = 16  # candidates beside what halving finds that are judged too
+FLOAT_STEPS = 1000  # of one unit: what a number that is not whole is found to
+MOST_BYTES = 1 << 50  # of a memory that is looked for
+MOST_LAYERS = 4096
+HARDWARE = {"cluster.gpu": Accelerator, "cluster.node": Node}
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")  # as config.json calls them
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What was found.
+
+    field   a path of the plan, of its model's config.json ('model.num_hidden_layers') or of its
+            hardware ('cluster.node.dram_bytes')
+    goal    'largest' or 'smallest'
+    value   None where no value fits
+    plan    that has it; the one asked about where none fits
+    limit   what forbids the next value: 'memory', 'rule' (another field of the plan), 'ttft',
+            'tpot', 'kind' (that cannot be planned) or 'range' (no plan goes further)
+    """
+
+    field: str
+    goal: str
+    value: Any
+    plan: Plan
+    limit: str
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("field", "goal", "value", "limit")
+        return {n: getattr(self, n) for n in names} | {"plan": self.plan.document()}
+
+
+def solve(
+    plan: Plan, field: str, goal: str = "", targets: Targets = ANY, serves: bool | None = None
+) -> Solved:
+    """The largest or the smallest value of a numeric field with which the plan fits.
+
+    goal    'largest' or 'smallest'; '' is what the field asks for
+    serves  whether serving has to fit rather than training; None is what the field is of
+
+    Raises PlanError for a field that has no number.
+    """
+    path = named(plan, field)
+    axis = _axis(plan, path)
+    goal = goal or (SMALLEST if axis.frees else LARGEST)
+    if goal not in (LARGEST, SMALLEST):
+        raise PlanError([Issue("goal", f"is {LARGEST} or {SMALLEST}, not '{goal}'")])
+    section = path.partition(".")[0]
+    asked = section == "serve" if serves is None else serves
+    if asked and not servable(plan.architecture):
+        raise PlanError([Issue(path, f"{plan.architecture.label} cannot be served")])
+    if section in ("train", "parallel") and not asked and (why := not_planned(plan)):
+        raise PlanError([Issue(path, f"training is not planned: {why}")])
+
+    def limit(value: Any) -> str:
+        return limit_of(axis.at(value), asked, targets)
+
+    values, ends = _valid(axis)
+    backwards = goal == LARGEST
+    if path == "cluster.gpus" and not asked and plan.together.kind == "none":
+        found = _by_arrays(plan, values, backwards, limit)
+    else:
+        # With more of what frees memory it fits from some value on, else up to one.
+        found = _edge(values, lambda v: not limit(v), axis.frees, backwards)
+    if found is None:
+        why = limit(values[-1 if axis.frees else 0]) if values else "rule"
+        return Solved(path, goal, None, plan, why)
+    beyond = found + (1 if backwards else -1)
+    why = limit(values[beyond]) if 0 <= beyond < len(values) else ends[backwards]
+    best = axis.at(values[found])
+    assert best
+    return Solved(path, goal, values[found], best, why or "memory")
+
+
+def smallest_gpu(plan: Plan, serves: bool = False, names: Iterable[str] = ()) -> Solved:
+    """The accelerator preset with the least memory on which the plan fits; of equal ones the one
+    with the slowest memory, which is the cheapest."""
+    presets = {n: catalog.accelerator(n) for n in (names or catalog.gpu_names())}
+    order = sorted(
+        (n for n, gpu in presets.items() if not gpu.caveat),
+        key=lambda n: (presets[n].memory_bytes, presets[n].memory_bandwidth, n),
+    )
+    for name in order:
+        changed = planned(plan, {"cluster.gpu": name})
+        if changed and not limit_of(changed, serves):
+            return Solved("cluster.gpu", SMALLEST, name, changed, "memory")
+    return Solved("cluster.gpu", SMALLEST, None, plan, "memory")
+
+
+def _valid(axis: _Axis) -> tuple[Sequence[Any], tuple[str, str]]:
+    """Of many candidates those between the ones from which on rules forbid the field, and what
+    forbids more below and above. The field's own value is allowed, or one of the ends."""
+    values, n = axis.values, len(axis.values)
+    if n <= FEW:
+        return values, ("range", "range")
+    own = min(bisect.bisect_left(values, axis.here), n - 1)
+    allowed = [i for i in (own, n - 1, 0) if axis.at(values[i]) is not None]
+    if not allowed:
+        return (), ("rule", "rule")
+    here = allowed[0]
+
+    def reach(step: int, most: int) -> int:
+        """How far from here there are plans."""
+        if axis.at(values[here + step * most]) is not None:
+            return most
+        return last(most, lambda k: axis.at(values[here + step * k]) is not None)
+
+    down, up = reach(-1, here), reach(1, n - 1 - here)
+    ends = ("range" if down == here else "rule", "range" if up == n - 1 - here else "rule")
+    return values[here - down : here + up + 1], ends
+
+
+# --- which values a field may have ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A field's candidates.
+
+    values  the least first
+    at      the plan with one of them; None where its rules forbid it
+    frees   whether more of it needs less memory
+    here    the plan's own value
+    """
+
+    values: Sequence[Any]
+    at: Callable[[Any], Plan | None]
+    frees: bool
+    here: Any
+
+
+def numeric_fields() -> tuple[str, ...]:
+    """Every field of a plan that is a number."""
+    return tuple(p for p in field_paths() if field_of(p).annotation in (int, float))
+
+
+def named(plan: Plan, field: str) -> str:
+    """The path of a field by its path or its last word, if only one has it. Raises PlanError."""
+    known = numeric_fields()
+    if field in known or (field.partition(".")[0] == "model" and "." in field):
+        return f"model.{_layers_key(plan)}" if field == "model.layers" else field
+    if any(field.startswith(f"{part}.") for part in HARDWARE):
+        return field
+    if field == "layers":
+        return f"model.{_layers_key(plan)}"
+    if field == "cluster.gpu":
+        return field
+    same = [p for p in known if p.rpartition(".")[2] == field]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        raise PlanError([Issue("field", f"'{field}' is the last word of {' and '.join(same)}")])
+    if field in field_paths():
+        numbers = f"it takes no number; choose one of {', '.join(known[:6])}, ..."
+        raise PlanError([Issue("field", f"{field} cannot be solved for: {numbers}")])
+    raise PlanError(
+        [Issue("field", f"'{field}' is no field of a plan; {did_you_mean(field, known)}")]
+    )
+
+
+def _axis(plan: Plan, path: str) -> _Axis:
+    section = path.partition(".")[0]
+    if section == "model":
+        return _of_model(plan, path.partition(".")[2])
+    for part in HARDWARE:
+        if path.startswith(f"{part}."):
+            return _of_hardware(plan, part, path[len(part) + 1 :])
+    described = facts(path)
+
+    def at(value: Any) -> Plan | None:
+        return planned(plan, {path: value})
+
+    if path == "cluster.gpus":
+        return _Axis(bookable(plan), at, True, plan.cluster.gpus)
+    return _Axis(_values(plan, path, described), at, described.frees, get(plan, path))
+
+
+def _values(plan: Plan, path: str, described: Facts) -> Sequence[Any]:
+    low, high = limits_of(path)
+    if field_of(path).annotation is float:
+        n = FLOAT_STEPS
+        above = 1 if _excludes_least(path) else 0
+        return _Steps(range(math.ceil(low * n) + above, math.floor(high * n) + 1), n)
+    least = int(low) + (1 if described.auto and low == 0 else 0)
+    every = range(least, int(high) + 1)
+    if path == "parallel.shard_group":
+        ranks = plan.dp * plan.parallel.cp
+        return [n for n in range(1, ranks + 1) if ranks % n == 0]
+    if len(every) <= MOST_TRIED:
+        return [n for n in every if planned(plan, {path: n})]
+    return _in_steps(plan, path, every)
+
+
+MOST_TRIED = 1024  # candidates of which each is tried as a plan before any is judged
+
+
+def _in_steps(plan: Plan, path: str, every: range) -> range:
+    """Of a long range, what rules about divisors leave: every n-th number."""
+
+    def may(n: int) -> bool:
+        return planned(plan, {path: n}) is not None
+
+    step = 1
+    if not all(may(n) for n in every[7:9]):  # neighbours, one of them odd: nothing divides both
+        step = _step_of(plan, path)
+    return range(-(-every.start // step) * step, every.stop, step)
+
+
+def _step_of(plan: Plan, path: str) -> int:
+    """What a sequence length or a micro-batch is a multiple of, where products are in 8 bits."""
+    sizes = plan.sizes()
+    whole = sizes["CP"] * sizes["TP"] * sizes["NARROW"]
+    other = {"train.seq_len": sizes["B"], "train.micro_batch": sizes["S"]}.get(path, whole)
+    return int(whole // math.gcd(whole, other))
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps(Sequence[float]):
+    """Numbers that are not whole, in steps."""
+
+    of: range
+    per_unit: int
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return _Steps(self.of[i], self.per_unit)
+        return self.of[i] / self.per_unit
+
+
+def _excludes_least(path: str) -> bool:
+    return any(hasattr(limit, "gt") for limit in field_of(path).metadata)
+
+
+def bookable(plan: Plan) -> Sequence[int]:
+    """Numbers of GPUs that can be booked for a plan, the fewest first: an even part of a node, and
+    whole nodes; those that its ranks can share."""
+    each, p = plan.gpus_per_node, plan.parallel
+    ranks = p.tp * p.pp * p.cp
+    most = int(limits_of("cluster.gpus")[1])
+    parts = [n for n in range(1, each) if each % n == 0 and n % ranks == 0]
+    step = math.lcm(each, ranks)
+    return [*parts, *range(step, most + 1, step)]
+
+
+def _of_model(plan: Plan, key: str) -> _Axis:
+    """A whole number of the model's config.json, from 1 on."""
+    config = config_of(plan)
+    try:
+        here = get(config, key)
+    except (KeyError, AttributeError, TypeError):
+        here = None
+    if not isinstance(here, int) or isinstance(here, bool):
+        numbers = [k for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)]
+        raise PlanError(
+            [Issue("field", f"'{key}' is no whole number of this model's config.json; "
+                   f"{did_you_mean(key, numbers)}")]
+        )  # fmt: skip
+
+    def at(value: int) -> Plan | None:
+        changed = {k: _repeated(v, here, value) for k, v in config.items()}
+        changed |= {k: dict(v) for k, v in changed.items() if isinstance(v, Mapping)}
+        put(changed, key, value)
+        return planned(plan, {"model": changed})
+
+    most = MOST_LAYERS if key.rpartition(".")[2] in LAYERS else 1 << 20
+    step = next((n for n in (1, 2, 4, 8, 16, 32, 64, 128) if at(n) or at(3 * n)), 1)
+    return _Axis(range(step, most + 1, step), at, False, here)
+
+
+def _repeated(value: Any, here: int, layers: int) -> Any:
+    """A list that has one entry a layer, for another number of layers: its pattern goes on."""
+    if not isinstance(value, list) or len(value) != here or not value:
+        return value
+    period = next(
+        n for n in range(1, here + 1) if all(v == value[i % n] for i, v in enumerate(value))
+    )
+    return [value[i % period] for i in range(layers)]
+
+
+def config_of(plan: Plan) -> dict[str, Any]:
+    """The config.json behind a plan's model."""
+    model = plan.model
+    if isinstance(model, str):
+        return dict(catalog.model_entry(model)["config"])
+    if "size" in model and "model_type" not in model:
+        return dict(standard_config(model["size"]))
+    return dict(model)
+
+
+def _layers_key(plan: Plan) -> str:
+    """What the model's config.json calls its number of layers."""
+    config = config_of(plan)
+    inner = [(f"{k}.", v) for k, v in config.items() if isinstance(v, Mapping)]
+    for prefix, part in [("", config), *inner]:
+        for key in LAYERS:
+            if isinstance(part.get(key), int):
+                return prefix + key
+    return LAYERS[0]
+
+
+def _of_hardware(plan: Plan, part: str, key: str) -> _Axis:
+    """A number of the GPU's or the host's description: the least that is enough."""
+    described = plan.accelerator if part == "cluster.gpu" else _host(plan)
+    document = described.model_dump(mode="json", exclude_none=True)
+    numbers = [k for k, v in document.items() if isinstance(v, int) and not isinstance(v, bool)]
+    if key not in numbers:
+        raise PlanError(
+            [Issue("field", f"'{key}' is no whole number of a {part.rpartition('.')[2]}; "
+                   f"{did_you_mean(key, numbers)}")]
+        )  # fmt: skip
+
+    def at(value: int) -> Plan | None:
+        return planned(plan, {part: document | {key: value}})
+
+    return _Axis(range(1, MOST_BYTES + 1), at, True, document[key])
+
+
+def _host(plan: Plan) -> Node:
+    name = plan.cluster.node or plan.accelerator.node
+    return catalog.node(name) if isinstance(name, str) else name
+
+
+# --- the edge between what fits and what does not -------------------------------------------------
+
+
+def _edge(
+    values: Sequence[Any], fits: Callable[[Any], bool], frees: bool, backwards: bool
+) -> int | None:
+    """The index of the last candidate that fits, or of the first (`backwards` false)."""
+    n = len(values)
+    if n <= FEW:
+        order: Iterable[int] = reversed(range(n)) if backwards else range(n)
+        return next((i for i in order if fits(values[i])), None)
+    if backwards == frees:  # asked against the grain: the end of the candidates fits, if any does
+        at_end = n - 1 if backwards else 0
+        return at_end if fits(values[at_end]) else None
+
+    def ok(k: int) -> bool:
+        """Of the candidates counted from the end that fits most easily."""
+        return fits(values[k if backwards else n - 1 - k])
+
+    low, high = -1, 0
+    while high < n and ok(high):
+        low, high = high, 2 * high + 1
+    high = min(high, n)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if ok(middle) else (low, middle)
+    near = [k for k in range(low + 1, min(n, low + 1 + NEAR)) if ok(k)]
+    low = max(near, default=low)
+    if low < 0:
+        return None
+    return low if backwards else n - 1 - low
+
+
+def _by_arrays(
+    plan: Plan, values: Sequence[int], backwards: bool, limit: Callable[[Any], str]
+) -> int | None:
+    """Numbers of GPUs, every one judged: more and more of them at a time."""
+    found = None
+    for start, stop in _chunks(len(values)):
+        fits = sweep(plan, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
+        which = [start + i for i, f in enumerate(fits["memory.fits"]) if f == 1]
+        if which and not backwards:
+            return which[0]
+        found = which[-1] if which else found
+    return found
+
+
+def _chunks(n: int) -> Iterator[tuple[int, int]]:
+    sizes = itertools.chain((64, 512), itertools.repeat(4096))
+    start = 0
+    for size in sizes:
+        if start >= n:
+            return
+        yield start, min(n, start + size)
+        start += size

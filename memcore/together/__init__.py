@@ -1,0 +1,1 @@
+"""Together: training and an engine on the same GPUs, phase by phase."""

@@ -1,0 +1,162 @@
+"""Engines: the programs that serve a model, each a record of what distinguishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from memcore.hardware import kernels
+from memcore.hardware.accelerator import Accelerator
+from memcore.hardware.constants import Constant
+from memcore.hardware.kernels import ENGINES_FIT, NOTHING, OFF_BEFORE, Kernels, Off, memory_class
+from memcore.units import GiB
+from memcore.words.word import Word
+
+VLLM, VLLM_V0, SGLANG, TENSORRT_LLM = "vllm", "vllm-v0", "sglang", "tensorrt-llm"
+LLAMA_CPP, MLX, TRANSFORMERS, GPT_FAST = "llama.cpp", "mlx", "transformers", "gpt-fast"
+
+
+def _fitted(name: str, value: float, unit: str) -> Constant:
+    return Constant(name, value, value, unit, "measured", ENGINES_FIT)
+
+
+# What the share of memory is of: the device, with all that runs on it; the device, for weights and
+# the cache alone, and the rest for everything else; what weights and one forward leave; nothing.
+DEVICE, POOL, LEFT, ALL = "device", "pool", "left", "all"
+ROOMY = 70 * GiB
+LIMIT_SOURCE = (
+    "the engine's own default: vLLM's EngineArgs._set_default_args (256, and 1,024 on GPUs of "
+    "70 GiB and more but the A100, which it knows by name; 256 everywhere before V1)"
+)
+SHARE_SOURCE = {
+    DEVICE: "vLLM's gpu_memory_utilization: of the device, with weights, one forward and the cache",
+    POOL: "SGLang's mem_fraction_static: weights and cache together, of what was free at the "
+    "start; the rest is for forwards and graphs (model_runner.py, profile_max_num_token)",
+    LEFT: "TensorRT-LLM's free_gpu_memory_fraction: of what weights and one forward leave "
+    "(pyexecutor/_util.py, configure_kv_cache_capacity)",
+    ALL: "the engine has no such share: it takes what it is asked to hold",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine(Word):
+    """What serves.
+
+    runtime   what starts its kernels (words.serving.RUNTIMES), where the plan does not say
+    cache     how it hands out cache memory (words.serving.KV_CACHES); '' in pages
+    share     what serve.memory_utilization is a share of: one of the words below
+    limit     sequences that it schedules at once where nobody says how many; 0: as many as are
+              served. large: the same on a GPU of ROOMY or more that is not of Ampere
+    kernels   what they reach, by kernels.memory_class; '' for every GPU
+    step      seconds that it takes for a step besides its kernels; sequence: more for each
+    first     seconds for each layer, before a request's first token: HTTP, scheduler, and the
+              kernels of a prompt's step, which no graph starts
+    off       how far its times are off
+    """
+
+    runtime: str = "graphs"
+    cache: str = ""
+    share: str = DEVICE
+    limit: int = 0
+    large: int = 0
+    kernels: Mapping[str, Kernels] = field(default_factory=dict)
+    step: Constant = NOTHING
+    sequence: Constant = NOTHING
+    first: Constant = NOTHING
+    off: Off = OFF_BEFORE
+
+    def on(self, gpu: Accelerator) -> Kernels:
+        """What its kernels reach on a GPU."""
+        return self.kernels.get("") or self.kernels[memory_class(gpu)]
+
+
+AUTO = "auto"
+_SEQUENCE = _fitted("engines, a sequence of a step", 4e-6, "seconds")
+
+ENGINES = {
+    VLLM: Engine(
+        "vLLM",
+        "vLLM since 0.8 (its V1 engine), 2025 and later.",
+        limit=256,
+        large=1024,
+        kernels=kernels.VLLM,
+        off=kernels.OFF_TODAY,
+        sequence=_SEQUENCE,
+        first=_fitted("before the first token, vLLM", 0.2e-3, "seconds per layer"),
+    ),
+    VLLM_V0: Engine(
+        "vLLM V0",
+        "vLLM of 2023 and 2024, before its V1 engine.",
+        limit=256,
+        kernels={"": kernels.V0},
+    ),
+    SGLANG: Engine(
+        "SGLang",
+        "SGLang of 2025 and later.",
+        share=POOL,
+        kernels=kernels.SGLANG,
+        off=kernels.OFF_SGLANG,
+        step=_fitted("a step, SGLang", 1.5e-3, "seconds"),
+        sequence=_SEQUENCE,
+        first=_fitted("before the first token, SGLang", 5.1e-3, "seconds per layer"),
+    ),
+    TENSORRT_LLM: Engine(
+        "TensorRT-LLM",
+        "TensorRT-LLM since 1.0, with its PyTorch backend.",
+        share=LEFT,
+        kernels=kernels.TENSORRT_LLM,
+        off=kernels.OFF_TODAY,
+        step=_fitted("a step, TensorRT-LLM", 0.6e-3, "seconds"),
+        sequence=_SEQUENCE,
+        first=_fitted("before the first token, TensorRT-LLM", 1.06e-3, "seconds per layer"),
+    ),
+    LLAMA_CPP: Engine(
+        "llama.cpp",
+        "llama.cpp, with GGUF files.",
+        runtime="native",
+        cache="contiguous",
+        share=ALL,
+        kernels=kernels.NATIVE,
+        off=kernels.OFF_NATIVE,
+    ),
+    MLX: Engine(
+        "MLX",
+        "mlx-lm, on Apple's GPUs: taken to be as quick as llama.cpp there.",
+        runtime="native",
+        cache="contiguous",
+        share=ALL,
+        kernels=kernels.NATIVE,
+        off=kernels.OFF_NATIVE,
+    ),
+    TRANSFORMERS: Engine(
+        "transformers",
+        "transformers' generate: Python starts each kernel, which small batches wait for.",
+        runtime="eager",
+        cache="dynamic",
+        share=ALL,
+        kernels={"": kernels.EAGER},
+    ),
+    GPT_FAST: Engine(
+        "gpt-fast",
+        "PyTorch with the whole model compiled into one graph, as gpt-fast.",
+        runtime="compiled",
+        cache="contiguous",
+        share=ALL,
+        kernels={"": kernels.COMPILED},
+    ),
+}
+
+CHOICES: dict[str, Word] = {
+    AUTO: Word(
+        "Auto",
+        "By the runtime: native is llama.cpp, eager is transformers, compiled is gpt-fast, and "
+        "graphs are vLLM's.",
+    ),
+    **ENGINES,
+}
+OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
+# Requests of a closed loop come together by chance, and read their prompts one after the other.
+QUEUE = _fitted("a closed loop: prompts before one's own, for each root of those that run", 0.5,
+                "ratio")  # fmt: skip
+_EACH = [c for e in ENGINES.values() for c in (e.step, e.sequence, e.first)]
+CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, QUEUE)) if c is not NOTHING)

@@ -1,0 +1,185 @@
+"""Compare: plans that are pinned become columns, which one link carries."""
+
+from __future__ import annotations
+
+import io
+
+import pandas as pd
+from pages import alive, opened, shown_plan
+from streamlit.testing.v1 import AppTest
+
+from app import tables
+from app.tables.compare import Column
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.plan.link import decode_pin, encode, encode_pin, pin_name
+from memcore.plan.plan import Plan
+from memcore.units import relative_text, seconds_text
+
+TWO, THREE = Plan(train={"zero": 2}), Plan(train={"micro_batch": 3})
+
+
+def pins(at: AppTest) -> list[tuple[str, Plan]]:
+    return [(pin.name, pin.plan) for pin in at.session_state["memplan"].pins]
+
+
+def test_more_plans_are_pinned_until_there_is_no_room() -> None:
+    at = opened()
+    at.button(key="pin_button").click().run()
+    assert "add_button" not in [b.key for b in at.button]  # it is pinned already
+    for n in range(2, 6):
+        at.select_slider(key="train_micro_batch").set_value(n).run()
+        at.button(key="add_button").click().run()
+    at.select_slider(key="train_micro_batch").set_value(6).run()
+    alive(at)
+    assert [plan.train.micro_batch for _, plan in pins(at)] == [1, 2, 3, 4, 5]
+    assert "add_button" not in [b.key for b in at.button]  # six columns are enough
+    at.button(key="pin_button").click().run()
+    assert not pins(at)
+
+
+def test_a_link_carries_all_pins_with_their_names() -> None:
+    beside = {"pin": encode_pin(TWO, "ZeRO 2"), "pin2": encode_pin(THREE)}
+    at = opened({"mb": "2", "name": "mine", **beside})
+    alive(at)
+    assert pins(at) == [("ZeRO 2", TWO), ("", THREE)]
+    assert at.session_state["memplan"].name == "mine"
+    assert shown_plan(at).train.micro_batch == 2
+    query = {key: values[-1] for key, values in at.session_state["memplan"].query.items()}
+    assert decode_pin(query["pin"]) == (TWO, [])
+    assert pin_name(query["pin"]) == "ZeRO 2"
+    (copied,) = [c.value for c in at.code if "?" in c.value]
+    assert "pin2=" in copied
+    assert "name=mine" in copied
+    at.select_slider(key="train_micro_batch").set_value(4).run()
+    assert at.session_state["memplan"].name == ""  # it was another plan's
+
+
+def test_a_damaged_pin_is_named_and_the_others_stay() -> None:
+    at = opened({"pin": "zero=2", "pin2": "mb=none", "pin3": "mb=3"})
+    alive(at)
+    assert len(pins(at)) == 3
+    assert "pin2" in "".join(w.value for w in at.warning)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+HERE = encode(Plan(train={"checkpointing": "none"}), short=True)
+BESIDE = {"pin": encode_pin(TWO, "ZeRO 2"), "pin2": encode_pin(THREE)}
+
+
+def frame(at: AppTest, head: str) -> pd.DataFrame:
+    (found,) = [d.value for d in at.dataframe if head in d.value.columns]
+    return found
+
+
+def test_without_a_second_plan_the_page_says_what_to_do() -> None:
+    at = opened({}, "compare")
+    alive(at)
+    assert any("Pin a plan" in m.value for m in at.markdown)
+    at.button(key="compare_keep").click().run()
+    at.select_slider(key="train_micro_batch").set_value(2).run()
+    alive(at)
+    assert list(frame(at, "field")["field"]) == ["Micro-batch"]
+
+
+def test_pins_are_columns_with_only_what_differs() -> None:
+    at = opened(HERE | BESIDE, "compare")
+    alive(at)
+    fields, figures = frame(at, "field"), frame(at, "figure")
+    names = ["ZeRO 2", "Plan B", "This plan"]
+    assert list(fields.columns[1:4]) == names
+    assert set(fields["field"]) == {"Micro-batch", "Checkpointing", "ZeRO stage"}
+    steps = figures.set_index("figure").loc["Step time"]
+    plans = (TWO, THREE, shown_plan(at))
+    times = [evaluate(plan).time for plan in plans]
+    for name, t in zip(names, times, strict=True):
+        assert t
+        assert steps[name].startswith(seconds_text(t.step_seconds))
+    assert times[0]
+    assert times[1]
+    change = times[1].step_seconds / times[0].step_seconds - 1
+    assert steps["Plan B"].endswith(f"({relative_text(change)})")
+    at.selectbox(key="compare_base").set_value(1).run()
+    alive(at)
+    assert "(" not in frame(at, "figure").set_index("figure").loc["Step time"]["Plan B"]
+    at.toggle(key="compare_alike").set_value(True).run()
+    alive(at)
+    assert len(frame(at, "field")) > 50
+
+
+def test_a_column_is_renamed_taken_and_removed() -> None:
+    at = opened(HERE | BESIDE, "compare")
+    here = shown_plan(at)
+    at.text_input(key="compare_name_1").set_value("three").run()
+    alive(at)
+    assert pins(at) == [("ZeRO 2", TWO), ("three", THREE)]
+    at.button(key="compare_take_1").click().run()
+    alive(at)
+    assert shown_plan(at) == THREE
+    assert pins(at) == [("ZeRO 2", TWO), ("", here)]  # nothing is lost
+    assert at.session_state["memplan"].name == "three"
+    at.button(key="compare_drop_0").click().run()
+    alive(at)
+    assert pins(at) == [("", here)]
+
+
+def test_a_waterfall_between_any_two_adds_up() -> None:
+    at = opened(HERE | BESIDE, "compare")
+    at.selectbox(key="compare_from").set_value(1).run()
+    at.selectbox(key="compare_to").set_value(0).run()
+    alive(at)
+    moved = frame(at, "time per token")
+    now, then = evaluate(TWO).memory, evaluate(THREE).memory
+    assert now
+    assert then
+    assert moved["bytes"].sum() == now.allocated_bytes - then.allocated_bytes
+    assert set(moved["from"]) == {"Plan B"}
+
+
+def test_a_figure_of_any_column_says_why_it_is_so() -> None:
+    at = opened(HERE | BESIDE, "compare")
+    at.button(key="why_compare_1").click().run()
+    alive(at)
+    said = "".join(m.value for m in at.markdown)
+    e = Book(THREE, evaluate(THREE)).explain("memory.room_bytes")
+    assert e.text in said.replace("\\", "")
+    assert "Of another plan than the one on the page: Micro-batch 3, Checkpointing Full." in (
+        said.replace("\\", "")
+    )
+
+
+def test_one_tidy_file_of_all() -> None:
+    plans = (TWO, THREE, Plan(model="gpt2", train={"seq_len": 512}))
+    columns = [Column(n, p, evaluate(p)) for n, p in zip("abc", plans, strict=True)]
+    links = [f"http://here/?{n}" for n in "abc"]
+    rows = tables.tidy(columns, links, "http://here/?all")
+    table = pd.read_csv(io.BytesIO(tables.csv(rows, tables.context(None, ""))))
+    heads = {"plan", "plan model", "plan GPU", "plan link", "comparison link", "Memplan version"}
+    assert heads <= set(table.columns)
+    for name, plan in zip("abc", plans, strict=True):
+        memory = evaluate(plan).memory
+        assert memory
+        own = table[(table["plan"] == name) & (table["kind"] == "memory")]
+        consumers = own[own["part"] == "consumer"]["value"].astype(float)
+        assert consumers.sum() == memory.allocated_bytes
+        high = own.set_index("name").loc["Device memory"]["high"]
+        assert high == memory.device_bytes[1]
+        assert float(own[own["part"] == "capacity"]["value"].iloc[0]) == memory.capacity_bytes
+        assert set(own["plan link"]) == {f"http://here/?{name}"}
+
+
+def test_plans_of_one_name_are_told_apart_and_any_plan_is_compared() -> None:
+    """Also one without training, one of a config.json and one that serves nothing."""
+    odd = [
+        Plan(model="bert-base", train={"seq_len": 512}),
+        Plan(parallel={"ep": 2}),
+        Plan(model={"size": "3B"}),
+    ]
+    keys = ("pin", "pin2", "pin3")
+    at = opened({k: encode_pin(p, "same") for k, p in zip(keys, odd, strict=True)}, "compare")
+    alive(at)
+    assert list(frame(at, "field").columns[1:5]) == ["same", "B: same", "C: same", "This plan"]
+    at.segmented_control(key="compare_kind").set_value("Serving").run()
+    alive(at)
+    assert at.session_state["memplan"].query["look"] == ["Serving"]

@@ -1,0 +1,56 @@
+"""Search on Explore: asked for with a button; each row of what is found is a plan."""
+
+from __future__ import annotations
+
+from pages import alive, opened, shown_plan
+
+from app import charts, searching, tables
+from memcore.evaluate import evaluate
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan
+from memcore.search.search import search
+from memcore.units import seconds_text
+
+SMALL = Plan(model="gpt2", cluster={"gpus": 1}, train={"seq_len": 1024})
+LOOK = "search~device~train.seq_len~train.micro_batch~~training.time.1"
+
+
+def test_what_is_searched_is_in_the_address_and_a_bad_one_is_as_at_first() -> None:
+    asked = searching.Options("rounding", "cost", 32)
+    assert searching.options(SMALL, asked.text()) == asked
+    first = searching.options(SMALL, "")
+    assert first == searching.Options("training", "time", 1)
+    for text in ("...", "all.fast.-3", "training.time.99999999999", "training.time.0", "~%"):
+        assert searching.options(SMALL, text) == first
+
+
+def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan() -> None:
+    at = opened(encode(SMALL, short=True) | {"look": LOOK}, "explore")
+    alive(at)
+    assert not any("rank" in d.value for d in at.dataframe)  # nobody has asked
+    at.button(key="search_go").click().run()
+    alive(at)
+    found = search(SMALL, gpus_at_most=1)
+    (table,) = [d.value for d in at.dataframe if "rank" in d.value]
+    assert list(table["rank"][: len(found.best)]) == [p.rank for p in found.best]
+    assert any(f"{found.fits:,} of {found.evaluated:,}" in m.value for m in at.markdown)
+    assert at.button(key="search_go").disabled
+    for query, step in zip(table["query"][:3], table["step"], strict=False):
+        plan, issues = decode(dict(pair.split("=", 1) for pair in query.split("&")))
+        time = evaluate(plan).time
+        assert not issues
+        assert time
+        assert step == seconds_text(time.step_seconds)
+    at.select_slider(key="train_micro_batch").set_value(2).run()
+    alive(at)
+    assert shown_plan(at).train.micro_batch == 2
+    assert any("has moved since" in m.value for m in at.markdown)
+    assert not at.button(key="search_go").disabled
+    points = searching.points(found)
+    assert {p.plan.model_dump_json() for p, of_front in points if of_front} == {
+        p.plan.model_dump_json() for p in found.pareto
+    }
+    drawn = charts.found(found, SMALL).data
+    for trace in drawn:
+        assert list(trace.x) == sorted(trace.x)
+    assert sum(len(trace.x) for trace in drawn) == len(points) == len(tables.found(points, SMALL))

@@ -1,0 +1,135 @@
+"""The first screen and the sidebar: what somebody wants to run, how far it can go, what is not the
+default."""
+
+from __future__ import annotations
+
+import pytest
+from pages import alive, figures, opened, said, shown_plan, verdict
+
+from app import sidebar, start
+from memcore.evaluate import evaluate
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+
+
+def keys(at: object) -> set[str]:
+    return {b.key for b in at.button if b.key}  # type: ignore[attr-defined]
+
+
+def test_the_first_screen_asks_and_answers_and_a_link_goes_straight_to_its_plan() -> None:
+    at = opened()
+    alive(at)
+    assert at.button_group(key="job").value == "Fine-tune"
+    assert at.number_input(key="start_gpus").value == 8
+    assert {f"open_{name}" for name in catalog.plan_entries()} <= keys(at)
+    linked = opened({"mb": "2"})
+    assert not any(b.startswith("open_") for b in keys(linked))
+    assert "job" not in linked.session_state
+
+
+@pytest.mark.parametrize("job", start.JOBS)
+def test_each_job_leads_to_a_plan_or_to_its_place(job: str) -> None:
+    at = opened()
+    if at.button_group(key="job").value != job:
+        at.button_group(key="job").set_value(job).run()
+    alive(at)
+    plan = shown_plan(at)
+    for path, value in start.JOBS[job].items():
+        if path != "run.tokens":
+            section, _, name = path.partition(".")
+            assert getattr(getattr(plan, section), name) == value
+    says = {"Serve": "**Serving", "RL": "**Both together"}.get(job, "**Training")
+    assert verdict(at).startswith(says)
+    assert not said(at)
+
+
+@pytest.mark.parametrize("path", ["train.micro_batch", "train.seq_len"])
+def test_what_is_largest_fits_and_one_more_does_not(path: str) -> None:
+    at = opened({"model": "llama-3-8b"})
+    at.button(key=f"use_{path}").click().run()
+    alive(at)
+    plan = shown_plan(at)
+    assert verdict(at).startswith("**Training fits**")
+    name = path.split(".")[1]
+    more = evaluate(plan.with_changes({path: getattr(plan.train, name) + 1})).memory
+    assert more
+    assert more.verdict != "fits"
+    assert f"use_{path}" not in keys(at)
+
+
+def test_a_card_opens_its_plan_on_the_page_that_it_is_about() -> None:
+    for name, entry in catalog.plan_entries().items():
+        at = opened()
+        at.button(key=f"open_{name}").click().run()
+        alive(at)
+        plan = Plan.of(entry["plan"])
+        assert shown_plan(at) == plan
+        serves = "serve.fits" in figures(at)
+        assert serves == bool(set(entry["plan"].get("serve", {})))
+
+
+def test_one_box_takes_a_preset_and_a_size() -> None:
+    """Also what is typed or pasted: test_the_box_of_models_takes_what_is_pasted, in a browser."""
+    at = opened()
+    for text, plan in (
+        ("gpt2", Plan(model="gpt2", train={"seq_len": 1024})),
+        ("13B", Plan(model={"size": "13B"}, train={"seq_len": 1024})),
+    ):
+        at.selectbox(key="model_preset").set_value(text).run()
+        alive(at)
+        assert shown_plan(at) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Llama 3.3 70B", "llama-3.3-70b"),
+        ("llama 3 70b", "llama-3-70b"),
+        ("gpt2", "gpt2"),
+        ("405B", ""),
+        ("llama", ""),
+        ("no such thing", ""),
+    ],
+)
+def test_a_model_is_found_by_what_people_call_it(text: str, name: str) -> None:
+    assert sidebar.model_named(text) == name
+
+
+def test_what_is_not_the_default_is_listed_and_goes_back_at_a_press() -> None:
+    at = opened({"mb": "4", "ckpt": "none"})
+    at.session_state["changes"] = True
+    at.run()
+    assert any("from the default" in e.label for e in at.expander)
+    at.button(key="reset_train.micro_batch").click().run()
+    alive(at)
+    assert shown_plan(at).train.micro_batch == 1
+    at.session_state["changes"] = True
+    at.run()
+    at.button(key="reset_all").click().run()
+    assert shown_plan(at) == Plan()
+    assert any(e.label == "All as the default" for e in at.expander)
+
+
+def test_a_setting_is_found_by_any_of_its_words() -> None:
+    at = opened()
+    find = at.selectbox(key="find")
+    (liger,) = [o for o in find.options if "Liger" in o]
+    find.select(liger).run()
+    alive(at)
+    at.selectbox(key="found_train_kernels").set_value("liger").run()
+    alive(at)
+    assert shown_plan(at).train.kernels == "liger"
+
+
+def test_a_number_is_typed_beside_its_slider() -> None:
+    at = opened()
+    at.number_input(key="typed_train.seq_len").set_value(5001).run()
+    alive(at)
+    assert shown_plan(at).train.seq_len == 5001
+    assert at.select_slider(key="train_seq_len").value == 5001
+
+
+def test_every_word_of_a_slider_stands_below_it() -> None:
+    text = "".join(str(h.proto.body) for h in opened().sidebar.get("html"))
+    for word in ("bf16 autocast", "Selective (attention core)", "3: + parameters"):
+        assert word in text

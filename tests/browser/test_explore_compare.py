@@ -1,0 +1,86 @@
+"""Explore and Compare as a person meets them: a point, a cell or a row that is clicked is the plan,
+and Back undoes it; plans stand side by side, and one link brings them to somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import reading
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+import rig
+from memcore.plan.link import decode_pin, encode, encode_pin, pin_name
+from memcore.plan.plan import Plan
+
+Open = Callable[..., Page]
+HEAT = ".memplan-heat"
+POINTS = ".js-plotly-plot .scatterlayer .points path"
+
+
+def at(view: str, plan: Plan, **more: str) -> str:
+    return f"/{view}?{urlencode(encode(plan, short=True) | more)}"
+
+
+def becomes(page: Page, **train: Any) -> None:
+    """Wait until the address has the plan with these, and the page says what it is."""
+    page.wait_for_url(lambda url: reading.plan_at(url) == Plan(train=train))
+    rig.settled(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_clicked_is_the_plan_and_back_undoes_it(open_app: Open, scheme: str) -> None:
+    page = open_app(at("explore", Plan()), color_scheme=scheme)
+    expect(page.get_by_text("Fits up to").first).to_be_visible()
+    expect(page.locator(POINTS).first).to_be_visible()
+    top = page.locator('[data-testid="stPlotlyChart"]').bounding_box()
+    point = page.locator(POINTS).nth(8).bounding_box()
+    assert point
+    page.mouse.click(point["x"] + point["width"] / 2, point["y"] + point["height"] / 2)
+    becomes(page, seq_len=8192)
+    assert page.locator('[data-testid="stPlotlyChart"]').bounding_box() == top, "the page jumped"
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+    page.go_back()
+    becomes(page)
+    page.get_by_text("Two fields").click()
+    cell = page.locator(HEAT).get_by_role("button", name="2,048 tokens, 4 sequences")
+    cell.click()
+    becomes(page, seq_len=2048, micro_batch=4)
+    expect(cell).to_have_class("fits own")
+    page.keyboard.press("ArrowRight")  # the focus is where it was
+    page.keyboard.press("Enter")
+    becomes(page, seq_len=3072, micro_batch=4)
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+
+
+def test_plans_side_by_side_and_their_link(open_app: Open) -> None:
+    two = Plan(train={"zero": 2})
+    page = open_app(at("compare", Plan(), pin=encode_pin(two, "ZeRO 2")), color_scheme="dark")
+    bars = page.locator(".memplan-bar")
+    expect(bars).to_have_count(3)  # that of the strip, and one for each plan
+    limits = [bars.nth(n).locator(".limit").bounding_box() for n in (1, 2)]
+    assert limits[0]
+    assert limits[1]
+    assert limits[0]["x"] == limits[1]["x"], "they have one axis"
+    found = Axe().run(page)
+    assert not found.violations_count, found.generate_report()
+    bars.nth(1).locator('[data-part="workspace"]').click()
+    expect(page.get_by_role("dialog")).to_contain_text("Workspace: 18.9 GiB")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    name = page.get_by_label("Name of plan B")
+    name.fill("ZeRO 3")
+    name.press("Enter")
+    page.wait_for_url(lambda url: rig.query(url).get("name") == ["ZeRO 3"])
+    page.get_by_role("button", name="Keep").click()
+    page.wait_for_url(lambda url: "pin2" in rig.query(url))
+    theirs = open_app(page.url.removeprefix(rig.origin(page.url)), fresh=True)
+    pins = [rig.query(theirs.url)[key][0] for key in ("pin", "pin2")]
+    assert [pin_name(p) for p in pins] == ["ZeRO 2", "ZeRO 3"]
+    assert [decode_pin(p)[0] for p in pins] == [two, Plan()]
+    expect(theirs.get_by_text("on the page").first).to_be_visible()

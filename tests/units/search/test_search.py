@@ -1,0 +1,203 @@
+"""A search's points are plans as `evaluate` has them, and what it leaves out is no better."""
+
+import itertools
+import json
+
+import pytest
+
+from memcore import Plan, evaluate, search
+from memcore.errors import PlanError
+from memcore.search import space
+from memcore.search.search import COMBINATIONS, TIME, WHERE, _ranked, _Search, seconds_of
+from memcore.search.space import KEEPS, Space, allowed, changed
+from memcore.words.training import CHECKPOINTING
+
+SMALL = {"model": "llama-3.2-1b", "cluster": {"gpu": "l4-24gb", "gpus": 2}}
+FSDP2 = {"train.framework": "fsdp2", "train.zero": 3}
+BIG = {"model": "llama-3-70b", "cluster": {"gpus": 8}}
+
+
+@pytest.fixture(scope="module")
+def small():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "counts", lambda plan, most: [2])
+        return search(Plan.of(SMALL | {"train": {"grad_accumulation": 4}}))
+
+
+@pytest.fixture(scope="module")
+def big():
+    """On one node and on three, which is all that is asked about here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "counts", lambda plan, most: [8, 24])
+        patch.setattr(space, "PIPELINED", ())
+        return search(Plan.of(BIG), gpus_at_most=24)
+
+
+def held(found, start):
+    for point in (*found.best, *found.pareto):
+        report = evaluate(point.plan)
+        figures = point.figures
+        assert report.memory.fits
+        assert figures["step_seconds"] == report.time.step_seconds
+        assert figures["device_bytes"] == list(report.memory.device_bytes)
+        assert figures["allocated_bytes"] == report.memory.allocated_bytes
+        assert figures["run_seconds"] == report.run.seconds
+        assert start.with_changes(point.changes) == point.plan
+        same = point.plan.tokens_per_step == start.tokens_per_step
+        assert point.same_batch == same
+    assert found.evaluated == found.fits + sum(found.excluded.values())
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_every_point_is_what_evaluate_says(small, big):
+    held(small, Plan.of(SMALL | {"train": {"grad_accumulation": 4}}))
+    held(big, Plan.of(BIG))
+
+
+def test_the_best_comes_first_and_equal_ones_share_a_rank(small):
+    scores = [p.figures["seconds_per_token"] for p in small.best]
+    assert scores == sorted(scores)
+    assert [p.rank for p in small.best] == _ranked(scores)
+    assert _ranked([1.0, 1.005, 1.02, 1.025, 1.04]) == [1, 1, 3, 3, 5]
+
+
+def test_nothing_that_is_tried_one_by_one_is_better(small):
+    """Brute force over the words of one group of plans, and over micro-batches."""
+    start = Plan.of(SMALL | {"train": {"grad_accumulation": 4}})
+    best = small.best[0].figures["seconds_per_token"]
+    tried = 0
+    for again, where, (batch, times), zero in itertools.product(
+        CHECKPOINTING, WHERE[:8], ((1, 4), (2, 2), (4, 1)), (0, 2, 3)
+    ):
+        optimizer, parameters, activations = where
+        try:
+            plan = start.with_changes(
+                {
+                    "train.checkpointing": again, "train.offload_optimizer": optimizer,
+                    "train.offload_parameters": parameters,
+                    "train.offload_activations": activations, "train.micro_batch": batch,
+                    "train.grad_accumulation": times, "train.zero": zero,
+                }
+            )  # fmt: skip
+        except PlanError:
+            continue
+        report = evaluate(plan)
+        if report.memory.fits:
+            tried += 1
+            assert report.time.step_seconds / plan.tokens_per_step >= best * (1 - 1e-9)
+    assert tried > 20
+
+
+def test_every_plan_that_is_kept_is_one():
+    """Rules are asked of words once for many plans: no plan slips through."""
+    start = Plan.of({"model": "qwen3-30b-a3b", "cluster": {"gpus": 4}})
+    run = _Search(start, TIME, 0.0, 3)
+    for group in run.groups(Space(start, gpus_at_most=4))[::7]:
+        for where, words in run.lattice(group.plan).items():
+            plan = changed(
+                group.plan,
+                dict(zip(("train.offload_optimizer", "train.offload_parameters",
+                          "train.offload_activations"), where, strict=True))
+                | {"train.checkpointing": words[0]},
+            )  # fmt: skip
+            assert allowed(plan)
+            assert Plan.of(plan.document()) == plan
+
+
+def test_70b_on_8_gpus_is_offloaded_and_24_fit_without(big):
+    best = {p.figures["gpus"]: p for p in big.pareto}
+    assert "cpu" in best[8].changes["train.offload_optimizer"]
+    assert best[8].figures["step_seconds"] <= 9.5
+    assert {path: v for path, v in best[24].changes.items() if "offload" in path} == {}
+    gpus = [p.figures["gpus"] for p in big.pareto]
+    times = [p.figures["seconds_per_token"] for p in big.pareto]
+    assert gpus == sorted(gpus)
+    assert times == sorted(times, reverse=True)
+
+
+def test_why_the_best_wins_adds_up(big):
+    start, best = evaluate(Plan.of(BIG)), evaluate(big.best[0].plan)
+    moved = sum(c.bytes for c in big.why)
+    assert moved == best.memory.allocated_bytes - start.memory.allocated_bytes
+
+
+def test_qlora_on_one_small_card_finds_the_largest_micro_batch():
+    train = {
+        "adapter": "qlora", "framework": "pytorch", "zero": 0, "precision": "bf16-pure",
+        "micro_batch": 1, "grad_accumulation": 48, "seq_len": 1024,
+    }  # fmt: skip
+    start = Plan.of(
+        {"model": "llama-3-8b", "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1}, "train": train}
+    )
+    found = search(start)
+    for point in found.best:
+        t = point.plan.train
+        assert t.micro_batch * t.grad_accumulation == 48
+    again = max(p.plan.train.micro_batch for p in found.best)
+    fitting = []
+    best = next(p.plan for p in found.best if p.plan.train.micro_batch == again)
+    for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48):
+        plan = best.with_changes({"train.micro_batch": n, "train.grad_accumulation": 48 // n})
+        if evaluate(plan).memory.fits:
+            fitting.append(n)
+    assert again == max(fitting)
+
+
+def test_what_may_change_grows_with_keep():
+    start = Plan.of({"model": "llama-3-8b", "cluster": {"gpu": "l4-24gb", "gpus": 1}})
+    setups = {keep: Space(start, keep=keep).setups() for keep in KEEPS}
+    assert setups["training"] == [("training", {})]
+    assert {"train.optimizer": "adam8bit"} in [changes for _, changes in setups["rounding"]]
+    adapters = {changes.get("train.adapter") for _, changes in setups["anything"]}
+    assert {"lora", "qlora"} <= adapters
+    for _, changes in setups["rounding"]:
+        assert changes.keys() <= {"train.optimizer", "train.precision"}
+
+
+def test_by_headroom_cost_and_money(monkeypatch):
+    monkeypatch.setattr(space, "counts", lambda plan, most: [1])
+    monkeypatch.setattr(Space, "frameworks", lambda self, setup: [FSDP2])
+    start = Plan.of(SMALL)
+    roomy = search(start, by="headroom").best
+    rooms = [p.figures["headroom_bytes"] for p in roomy]
+    assert rooms == sorted(rooms, reverse=True)
+    assert rooms[0] >= search(start).best[0].figures["headroom_bytes"]
+    priced = search(start, gpus=["l4-24gb", "h100-sxm-80gb"], by="cost")
+    costs = [p.figures["cost"] for p in priced.best]
+    assert costs == sorted(costs)
+    limit = costs[0] * 1.01
+    cheap = search(start, gpus=["l4-24gb", "h100-sxm-80gb"], by="cost", cost_at_most=limit)
+    assert all(p.figures["cost"] <= limit for p in (*cheap.best, *cheap.pareto))
+
+
+def test_a_search_can_be_stopped_and_says_what_it_has(monkeypatch):
+    def stop(done, of):
+        if done > of // 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(space, "counts", lambda plan, most: [2])
+    monkeypatch.setattr(Space, "frameworks", lambda self, setup: [FSDP2])
+    found = search(Plan.of(SMALL), progress=stop)
+    assert found.stopped
+    assert found.evaluated == found.fits + sum(found.excluded.values())
+
+
+def test_how_long_a_search_takes_is_known_before():
+    assert seconds_of(Plan.of(BIG), gpus_at_most=64) > seconds_of(Plan.of(BIG))
+
+
+def test_what_is_not_known_is_refused_by_name():
+    with pytest.raises(PlanError, match="h100-sxm-80gb"):
+        search(Plan(), gpus=["h100-sxm-80g"])
+    with pytest.raises(PlanError, match="rounding"):
+        search(Plan(), keep="roundin")
+    with pytest.raises(PlanError, match="not planned"):
+        search(Plan.of({"model": "mixtral-8x7b", "parallel": {"tp": 2}}))
+
+
+def test_where_nothing_fits_the_reasons_say_so():
+    start = Plan.of({"model": {"size": "1T"}, "cluster": {"gpu": "l4-24gb", "gpus": 1}})
+    found = search(start)
+    assert (found.fits, found.best, found.pareto) == (0, (), ())
+    assert found.excluded["memory"] > 0
+    assert found.evaluated % COMBINATIONS == 0

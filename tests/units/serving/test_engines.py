@@ -1,0 +1,172 @@
+"""Engines: which one a plan means, and what it decides."""
+
+from itertools import pairwise
+
+import pytest
+from explained import checked
+
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.plan.link import decode
+from memcore.plan.plan import Plan
+from memcore.serving.server import Server
+from memcore.serving.time import parts
+from memcore.stream.simulation import simulate
+from memcore.words.engines import ENGINES
+from memcore.words.serving import RUNTIMES
+
+
+@pytest.mark.parametrize(
+    ("runtime", "engine"),
+    [
+        ("graphs", "vllm"),
+        ("compiled", "gpt-fast"),
+        ("native", "llama.cpp"),
+        ("eager", "transformers"),
+    ],
+)
+def test_an_old_link_names_no_engine_and_its_runtime_says_which(runtime, engine):
+    plan, issues = decode({"v": "1", "runtime": runtime})
+    assert (plan.engine, plan.runtime, issues) == (engine, runtime, [])
+
+
+@pytest.mark.parametrize("word", ENGINES)
+def test_an_engine_that_is_named_has_its_own_runtime(word):
+    plan = Plan.of({"serve": {"engine": word}})
+    assert plan.engine == word
+    assert plan.runtime == ENGINES[word].runtime in RUNTIMES
+
+
+def test_graphs_can_be_left_out_of_an_engine():
+    assert Plan.of({"serve": {"engine": "sglang", "runtime": "eager"}}).runtime == "eager"
+
+
+# -- closed loops ---------------------------------------------------------------------------------
+
+H100 = {"gpu": "h100-sxm-80gb", "gpus": 2}
+
+
+def loop(concurrency=32, **serve):
+    words = {"engine": "vllm", "arrivals": "closed", "prompt_len": 1024, "output_len": 512}
+    return Plan.of(
+        {
+            "model": "qwen3-32b",
+            "cluster": H100,
+            "parallel": {"tp": 2},
+            "serve": {**words, "concurrency": concurrency, **serve},
+        }
+    )
+
+
+def test_in_a_closed_loop_prompts_of_others_are_felt_in_each_token():
+    s, alone = evaluate(loop()).serve, evaluate(loop(arrivals="poisson")).serve
+    assert s.tpot_seconds > 1.2 * alone.tpot_seconds
+    assert s.ttft_seconds > alone.ttft_seconds
+    steps = 512 * s.tpot_seconds + s.ttft_seconds - s.first_seconds
+    assert s.request_seconds == pytest.approx(steps, rel=0.05)
+
+
+def test_a_closed_loop_of_one_waits_for_nobody():
+    s, alone = evaluate(loop(1)).serve, evaluate(loop(1, arrivals="poisson")).serve
+    assert s.tpot_seconds == pytest.approx(alone.tpot_seconds, rel=0.02)
+
+
+def test_more_in_a_closed_loop_give_more_and_wait_longer():
+    found = [evaluate(loop(n)).serve for n in (1, 4, 16, 64, 256)]
+    for a, b in pairwise(found):
+        assert b.tokens_per_second > a.tokens_per_second
+        assert b.tpot_seconds > a.tpot_seconds
+        assert b.ttft_seconds > a.ttft_seconds
+
+
+def test_what_a_closed_loop_says_is_what_its_stream_says():
+    plan = loop(lengths="fixed", requests=400, max_seq_len=2048, prefill="chunked")
+    stream = next(r for r in simulate(plan).runs if r.strategy == "paged")
+    s = evaluate(plan).serve
+    assert stream.tokens_per_second == pytest.approx(s.tokens_per_second, rel=0.15)
+    assert stream.concurrency_peak == 32
+    assert stream.tpot.mean == pytest.approx(s.tpot_seconds, rel=0.15)
+
+
+# -- experts shared out ---------------------------------------------------------------------------
+
+
+def experts(tp, ep, gpus=8):
+    return evaluate(
+        Plan.of(
+            {
+                "model": "qwen3-235b-a22b",
+                "cluster": {"gpu": "h200-sxm-141gb", "gpus": gpus},
+                "parallel": {"tp": tp, "ep": ep},
+                "serve": {"engine": "sglang", "weight_dtype": "fp8"},
+            }
+        )
+    ).serve
+
+
+def test_experts_cut_by_tensor_or_by_expert_or_by_both_weigh_the_same():
+    both = [experts(4, ep, 4).weights_bytes for ep in (1, 2, 4)]
+    assert both[0] == pytest.approx(both[1]) == pytest.approx(both[2])
+
+
+def test_where_attention_is_data_parallel_rows_go_to_their_experts():
+    """Each GPU has whole attention and an eighth of the experts, and all-to-alls join them."""
+    plan = Plan.of(
+        {
+            "model": "qwen3-235b-a22b",
+            "cluster": {"gpu": "h200-sxm-141gb", "gpus": 8},
+            "parallel": {"tp": 1, "ep": 8},
+            "serve": {"engine": "sglang", "weight_dtype": "fp8"},
+        }
+    )
+    server = Server.of(plan)
+    assert server.expert_replicas == 8
+    kinds = [p.kind for p in parts(server, 8, 1, 1000, 8)]
+    assert "exchange" in kinds
+    assert "link" not in kinds
+    assert experts(1, 8).weights_bytes < experts(1, 1, 1).weights_bytes / 5
+
+
+# -- every number is explained --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ENGINES)
+def test_every_number_of_an_engine_is_explained(word):
+    plan = Plan.of({"serve": {"engine": word, "arrivals": "closed", "concurrency": 16}})
+    checked(Book(plan, evaluate(plan)))
+
+
+@pytest.mark.parametrize(("tp", "ep"), [(4, 1), (4, 2), (1, 8)])
+@pytest.mark.parametrize("prefill", ["whole", "chunked", "disaggregated"])
+def test_every_number_of_shared_out_experts_is_explained(tp, ep, prefill):
+    plan = Plan.of(
+        {
+            "model": "gpt-oss-120b",
+            "cluster": {"gpu": "b200-sxm-180gb", "gpus": 8},
+            "parallel": {"tp": tp, "ep": ep},
+            "serve": {
+                "engine": "tensorrt-llm",
+                "weight_dtype": "mxfp4",
+                "arrivals": "closed",
+                "prefill": prefill,
+            },
+        }
+    )
+    checked(Book(plan, evaluate(plan)))
+
+
+# -- how sure a time is ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ENGINES)
+@pytest.mark.parametrize("arrivals", ["poisson", "closed"])
+def test_every_time_of_a_server_is_an_interval(word, arrivals):
+    s = evaluate(Plan.of({"serve": {"engine": word, "arrivals": arrivals}})).serve
+    first, token = s.ttft_range, s.tpot_range
+    assert first[0] < s.ttft_seconds < first[1]
+    assert 0.8 * s.tpot_seconds < token[0] < s.tpot_seconds < token[1] < 1.5 * s.tpot_seconds
+
+
+def test_where_nothing_fits_there_is_no_interval():
+    s = evaluate(Plan.of({"model": "llama-3.1-405b", "serve": {"tp": 1}})).serve
+    assert s.tpot_range is s.ttft_range is None

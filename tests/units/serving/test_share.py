@@ -1,0 +1,86 @@
+"""The share of memory as each engine means it, and the sequences that it makes room for."""
+
+import pytest
+
+from memcore.evaluate import evaluate
+from memcore.evidence import compared_served
+from memcore.evidence.served import served_table
+from memcore.hardware import constants
+from memcore.plan.plan import Plan
+from memcore.units import GB
+
+RUNS = {r["id"]: c for r, c in zip(served_table()["runs"], compared_served(), strict=True)}
+
+
+def plan(gpu="h100-sxm-80gb", **fields):
+    return Plan.of({"model": "llama-3.1-8b", "cluster": {"gpu": gpu}, "serve": fields})
+
+
+def serve(gpu="h100-sxm-80gb", **fields):
+    return evaluate(plan(gpu, **fields)).serve
+
+
+def test_of_sglang_it_is_weights_and_cache_alone():
+    s, usable = serve(engine="sglang"), plan().accelerator.usable_bytes
+    budget = int((usable - constants.CUDA_CONTEXT.middle) * 0.9)
+    assert s.budget_bytes == budget
+    assert s.kv_budget_bytes == budget - s.loaded_bytes
+    assert s.outside_bytes > s.activation_bytes
+
+
+def test_of_tensorrt_llm_it_is_what_the_weights_leave():
+    whole, half = (serve(engine="tensorrt-llm", memory_utilization=f) for f in (1.0, 0.5))
+    assert half.kv_budget_bytes == whole.kv_budget_bytes // 2
+    assert half.budget_bytes == whole.budget_bytes
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "transformers"])
+def test_others_have_none(engine):
+    few, most = (serve(engine=engine, memory_utilization=f) for f in (0.1, 0.9))
+    assert few.kv_budget_bytes == most.kv_budget_bytes
+    assert few.budget_bytes == plan().accelerator.usable_bytes
+
+
+def test_an_engine_that_is_not_named_counts_as_before():
+    assert serve(runtime="native").budget_bytes == int(plan().accelerator.usable_bytes * 0.9)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "limit"),
+    [
+        ("h100-sxm-80gb", "auto", 1024),
+        ("h200-sxm-141gb", "vllm", 1024),
+        ("a100-sxm-80gb", "vllm", 256),
+        ("l4-24gb", "vllm", 256),
+        ("h100-sxm-80gb", "vllm-v0", 256),
+        ("h100-sxm-80gb", "sglang", 64),
+        ("h100-sxm-80gb", "llama.cpp", 64),
+    ],
+)
+def test_the_engine_s_own_default(gpu, engine, limit):
+    assert serve(gpu, engine=engine).sequence_limit == limit
+    assert serve(gpu, engine=engine, concurrency=4096).sequence_limit == 4096
+    assert serve(gpu, engine=engine, max_num_seqs=8).sequence_limit == 8
+
+
+def test_few_that_are_served_make_no_more_room():
+    """The engine's limit sizes its activations; the load does not: 4 GB for Llama 3 on an H100."""
+    one, many = serve(concurrency=1), serve(concurrency=512)
+    assert one.kv_budget_bytes == many.kv_budget_bytes
+    told = serve(concurrency=1, max_num_seqs=64)
+    assert 4 * GB < told.kv_budget_bytes - one.kv_budget_bytes < 6 * GB
+
+
+def test_no_more_run_than_the_engine_schedules():
+    s = serve(concurrency=64, max_num_seqs=16)
+    assert s.running == 16
+    report = evaluate(plan(concurrency=64, max_num_seqs=16))
+    assert any("serve.max_num_seqs" in note for note in report.notes)
+
+
+def test_room_of_logs_that_were_told_no_limit():
+    assert abs(RUNS["q3n-h200x2-tokens"].error) <= 0.03
+
+
+def test_room_of_sglang():
+    assert abs(RUNS["q3-32b-sglang-tokens"].error) <= 0.05

@@ -1,0 +1,252 @@
+"""Commands that answer: check, link, compare, solve, sweep, and tables as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from memcore import Plan, cli, evaluate
+from memcore.cli.progress import Progress
+from memcore.plan.link import decode
+
+
+class Ran:
+    def __init__(self, status, out, err):
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    @property
+    def csv(self):
+        return list(csv.DictReader(io.StringIO(self.out)))
+
+
+@pytest.fixture
+def memplan(capsys, monkeypatch):
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+    def run(*arguments, given=""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        try:
+            status = cli.main([str(a) for a in arguments])
+        except SystemExit as e:
+            status = int(e.code or 0)
+        return Ran(status, *capsys.readouterr())
+
+    return run
+
+
+OF = {
+    "fits": {"train": {"seq_len": 1024}},
+    "over": {"train": {"seq_len": 65_536, "checkpointing": "none"}},
+    "none": {"train": {"micro_bach": 1}},
+}
+# Where the range of what it needs straddles the memory: found by its length.
+OF["tight"] = next(
+    {"train": {"seq_len": n, "checkpointing": "none"}}
+    for n in range(4096, 10_240, 512)
+    if evaluate(Plan.of({"train": {"seq_len": n, "checkpointing": "none"}})).verdict == "tight"
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path):
+    def write(name: str) -> Path:
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(OF[name]))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("names", "status"),
+    [
+        (["fits"], 0), (["over"], 1), (["none"], 2), (["tight"], 3), (["fits", "tight"], 3),
+        (["tight", "over"], 1), (["over", "none", "fits"], 2),
+    ],
+)  # fmt: skip
+def test_check_ends_with_the_worst(memplan, file, names, status):
+    files = [file(name) for name in names]
+    ran = memplan("check", *files)
+    assert ran.status == status
+    marked = [line for line in ran.out.splitlines() if line.startswith("::error ")]
+    assert len(marked) == sum(name != "fits" for name in names)
+    asked = memplan("check", *files, "--json")
+    assert (asked.status, asked.json["status"]) == (status, status)
+    assert [f["status"] for f in asked.json["files"]] == [
+        {"fits": 0, "over": 1, "none": 2, "tight": 3}[name] for name in names
+    ]
+    assert "::error" not in asked.out
+
+
+def test_check_elsewhere_and_below_a_limit(memplan, file):
+    fits = file("fits")
+    assert memplan("check", fits, "--gpu", "l4-24gb", "--gpus", 1).status == 1
+    assert memplan("check", fits, "--gpu", "nix").status == 2
+    needed = memplan("check", fits, "--json").json["files"][0]["device_bytes"]
+    assert [
+        memplan("check", fits, "--max-device-gib", n / 2**30).status
+        for n in (needed[0] - 1, sum(needed) / 2, needed[1] + 1)
+    ] == [1, 3, 0]
+    assert memplan("check", fits, "--max-device-gib", "much").status == 2
+
+
+def test_check_writes_a_summary_with_a_link(memplan, file, tmp_path, monkeypatch):
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    cli.main(["check", str(file("over"))])
+    said = summary.read_text()
+    (link,) = [part.split(")")[0] for part in said.split("](")[1:]]
+    found, issues = decode(dict(pair.split("=") for pair in link.split("?")[1].split("&")))
+    assert not issues
+    assert found == Plan.of(OF["over"])
+
+
+def test_a_name_cannot_break_out_of_an_error_line(memplan, tmp_path):
+    path = tmp_path / "a,b%:c.json"
+    path.write_text("[")
+    ran = memplan("check", path)
+    (line,) = [one for one in ran.out.splitlines() if one.startswith("::error")]
+    assert "a%2Cb%25%3Ac.json,title=" in line
+
+
+def test_check_of_a_server(memplan, file):
+    assert memplan("check", file("fits"), "--serving").status == 0
+    bert = '{"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}}'
+    assert memplan("check", "-", "--serving", given=bert).status == 2
+    crowded = '{"serve": {"concurrency": 100000}}'
+    assert memplan("check", "-", "--serving", given=crowded).status == 1
+
+
+def test_a_link_is_the_plan(memplan, file):
+    link = memplan("link", file("over"), "--base", "https://plans.example/").out.strip()
+    assert link.startswith("https://plans.example/?v=1&")
+    ran = memplan("link", file("over"), "--json")
+    assert decode(ran.json["query"])[0] == Plan.of(OF["over"])
+
+
+def test_compare_says_fields_figures_and_what_moved_them(memplan, file):
+    a, b = file("fits"), file("over")
+    found = memplan("compare", a, b, "--json").json
+    assert found["fields"] == {
+        "train.seq_len": [1024, 65_536], "train.checkpointing": ["full", "none"],
+    }  # fmt: skip
+    reports = [evaluate(Plan.of(OF[name])) for name in ("fits", "over")]
+    assert found["figures"]["time.step_seconds"] == [r.time.step_seconds for r in reports]
+    moved = sum(c["bytes"] for c in found["waterfalls"][0]["changes"])
+    assert moved == reports[1].memory.allocated_bytes - reports[0].memory.allocated_bytes
+    rows = memplan("compare", a, b, "--csv").csv
+    (here,) = [
+        row for row in rows if row["name"] == "memory.allocated_bytes" and row["plan"] == str(b)
+    ]
+    assert int(here["value"]) == reports[1].memory.allocated_bytes
+    assert "Checkpointing (train.checkpointing)" in memplan("compare", a, b).out
+
+
+def test_compare_wants_two_to_six_plans(memplan, file):
+    ran = memplan("compare", file("fits"))
+    assert (ran.status, ran.out) == (2, "")
+    assert "2 to 6 plans" in ran.err
+    assert memplan("compare", *[file("fits")] * 7).status == 2
+    assert len(memplan("compare", *[file("fits")] * 3, "--json").json["plans"]) == 3
+
+
+def test_solve_any_field(memplan):
+    found = memplan("solve", "train.micro_batch", "-", "--json", given="{}").json
+    assert found["value"] == 6
+    assert found["plan"] == Plan().changed("train.micro_batch", 6).document()
+    said = memplan("solve", "cluster.gpus", "-", given='{"model": "llama-3-70b"}').out
+    assert said == "Smallest cluster.gpus that fits: 24; memory forbids anything smaller.\n"
+    said = memplan("solve", "micro_batch", "-", given="{}").out
+    assert "micro-batch 1 to 64: 13.58 GiB + 7.00 GiB x micro_batch (loss-backward)" in said
+    ran = memplan("solve", "train.micro_bach", "-", given="{}")
+    assert ran.status == 2
+    assert "micro_batch" in ran.err
+    huge = '{"model": {"size": "1T"}, "cluster": {"gpus": 1}}'
+    assert memplan("solve", "train.micro_batch", "-", "--json", given=huge).json["value"] is None
+
+
+def test_sweep_as_a_table_csv_and_json(memplan):
+    axes = ("--axis", "train.micro_batch=1:5:2", "--axis", "train.checkpointing=none,full")
+    rows = memplan("sweep", "-", *axes, "--csv", given="{}").csv
+    assert [row["train.micro_batch"] for row in rows] == ["1", "1", "3", "3", "5", "5"]
+    plan = Plan().with_changes({"train.micro_batch": 3, "train.checkpointing": "full"})
+    assert int(float(rows[3]["memory.allocated_bytes"])) == evaluate(plan).memory.allocated_bytes
+    asked = ("--number", "time.step_seconds", "--json")
+    found = memplan("sweep", "-", "--axis", "parallel.tp=1,7", *asked, given="{}").json
+    assert found[1] == {"parallel.tp": 7, "time.step_seconds": None}
+    assert "train.checkpointing" in memplan("sweep", "-", *axes, given="{}").out
+
+
+@pytest.mark.parametrize(
+    "axis", ["train.micro_batch", "train.nix=1", "train.micro_batch=1:x", "train.micro_batch=all"]
+)
+def test_an_axis_that_is_none_is_named(memplan, axis):
+    ran = memplan("sweep", "-", "--axis", axis, given="{}")
+    assert (ran.status, ran.out) == (2, "")
+    assert "train." in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_tables_of_a_report_as_csv(memplan, file):
+    rows = memplan("evaluate", file("fits"), "--csv").csv
+    report = evaluate(Plan.of(OF["fits"]))
+    by = {name: [r for r in rows if r["table"] == name] for name in {r["table"] for r in rows}}
+    assert set(by) == {"breakdown", "ledger", "transfers"}
+    assert len(by["ledger"]) == len(report.ledger)
+    assert len(by["transfers"]) == len(report.time.transfers)
+    held = sum(int(r["bytes"]) for r in by["breakdown"] if r["part"] == "consumers")
+    assert held == report.memory.allocated_bytes
+    (alone,) = {r["table"] for r in memplan("evaluate", file("fits"), "--table", "ledger").csv}
+    assert alone == "ledger"
+
+
+def test_progress_is_drawn_on_a_terminal_after_a_second(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Progress("sweep") as progress:
+        progress(1, 4)
+        assert capsys.readouterr().err == ""
+        now[0] = 2.0
+        progress(2, 4)
+        assert "sweep [" in capsys.readouterr().err
+    assert capsys.readouterr().err == "\r\x1b[K"
+
+
+def test_search_prints_json_csv_and_a_table(memplan, monkeypatch):
+    from memcore.search import space
+
+    monkeypatch.setattr(
+        space.Space,
+        "frameworks",
+        lambda self, setup: [{"train.framework": "fsdp2", "train.zero": 3}],
+    )
+    given = '{"model": "llama-3.2-1b", "cluster": {"gpus": 1}}'
+    found = memplan("search", "-", "--json", "--gpus-at-most", 1, given=given).json
+    assert {"evaluated", "fits", "excluded", "best", "pareto"} <= set(found)
+    assert set(found["best"][0]) >= {"plan", "changes", "figures"}
+    rows = memplan("search", "-", "--csv", given=given).csv
+    assert {row["list"] for row in rows} == {"best", "pareto"}
+    said = memplan("search", "-", "--keep", "training", "--by", "energy", given=given).out
+    assert "combinations judged" in said
+    ran = memplan("search", "-", "--gpu", "nix", given=given)
+    assert (ran.status, ran.out) == (2, "")
+    assert "no GPU preset" in ran.err
+
+
+@pytest.mark.parametrize("part", ["gpu", "node"])
+def test_an_unknown_gpu_or_host_is_named(memplan, part):
+    ran = memplan("evaluate", "-", given=json.dumps({"cluster": {part: "nix"}}))
+    assert ran.status == 2
+    assert f"cluster.{part}: no" in ran.err
+    rows = memplan("sweep", "-", "--axis", f"cluster.{part}=nix", "--json", given="{}").json
+    assert rows[0]["memory.allocated_bytes"] is None

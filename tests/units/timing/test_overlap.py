@@ -1,0 +1,103 @@
+"""Collectives behind other work: what they take from it, and which ones Megatron hides."""
+
+import pytest
+
+from memcore import Plan, evaluate
+from memcore.errors import PlanError
+from memcore.hardware import constants
+from memcore.timing.communication import LAYER_FORWARD, Links, Move
+
+MEGATRON = {
+    "model": "llama-3-8b",
+    "cluster": {"gpu": "h100-sxm-80gb", "gpus": 16},
+    "parallel": {"tp": 2, "sequence_parallel": True},
+    "train": {"framework": "megatron", "kernels": "megatron", "zero": 1, "attention": "flash",
+              "micro_batch": 1, "seq_len": 4096, "grad_accumulation": 8, "cross_entropy": "fused"},
+}  # fmt: skip
+
+
+def time_of(**train):
+    return evaluate(Plan.of(MEGATRON | {"train": MEGATRON["train"] | train})).time
+
+
+def exposed(time, words):
+    return sum(t.exposed_seconds for t in time.transfers if words in t.name)
+
+
+def test_a_hidden_collective_costs_what_it_takes_however_slow_its_link_is() -> None:
+    """Of the same bytes: ten times as long on a slow link is not ten times the loss."""
+
+    def lost(seconds: float) -> float:
+        move = Move("", {"weights": 1e9}, {"network": seconds}, 1, 10.0, LAYER_FORWARD,
+                    axis="DP", taken=0.2, drawn=0.05)  # fmt: skip
+        return move.exposed
+
+    assert lost(0.5) == pytest.approx(0.2 * 0.5 + 0.05)
+    assert lost(5.0) == pytest.approx(0.2 * 5.0 + 0.05)
+
+
+def test_what_nothing_hides_is_waited_for_whole() -> None:
+    move = Move("", {"weights": 1e9}, {"network": 3.0}, 2, 0.0, LAYER_FORWARD, axis="DP",
+                taken=0.2, drawn=0.05)  # fmt: skip
+    assert move.exposed == 6.0
+
+
+def test_a_collective_takes_nccls_multiprocessors_and_reads_and_writes_memory() -> None:
+    plan = Plan.of(MEGATRON)
+    over = Links.of(plan, 8)
+    assert over.taken == constants.COLLECTIVE_SMS.middle / plan.accelerator.sms
+    assert over.drawn("all-gather", 8e9) == pytest.approx(2 * 7e9 / over.memory)
+    assert over.drawn("all-reduce", 8e9) == pytest.approx(4 * 7e9 / over.memory)
+    tpu = Plan.of(MEGATRON | {"cluster": {"gpu": "tpu-v5p-95gb", "gpus": 16}, "train": {}})
+    assert Links.of(tpu, 8).taken == 0
+
+
+def test_megatron_hides_what_data_parallelism_sends() -> None:
+    """NeMo's callback turns both on where there is data parallelism; Megatron-LM's own default is
+    off (nemo/lightning/pytorch/callbacks/megatron_comm_overlap.py)."""
+    hidden = time_of()
+    reduced = time_of(overlap_param_gather=False)
+    bare = time_of(overlap_param_gather=False, overlap_grad_reduce=False)
+    gradients, weights = "gradients of weights", "updated weights"
+    assert exposed(hidden, gradients) < 0.5 * exposed(bare, gradients)
+    assert exposed(hidden, weights) < 0.5 * exposed(bare, weights)
+    assert exposed(reduced, weights) == exposed(bare, weights)
+    assert hidden.step_seconds < reduced.step_seconds < bare.step_seconds
+
+
+def test_megatron_gathers_behind_forward_only_where_it_reduces_behind_backward() -> None:
+    with pytest.raises(PlanError, match="overlap_grad_reduce"):
+        time_of(overlap_grad_reduce=False)
+
+
+def test_tensor_parallel_transfers_run_behind_pieces_of_their_products() -> None:
+    """The head's are not Transformer Engine's, and are waited for as before."""
+    plain, cut = time_of(), time_of(tp_comm_overlap=True)
+    words = "all-gather tokens, tensor parallel, forward"
+    assert exposed(cut, words) < exposed(plain, words)
+    assert cut.step_seconds < plain.step_seconds
+    with pytest.raises(PlanError, match="sequence parallelism"):
+        Plan.of(MEGATRON | {"parallel": {"tp": 2},
+                            "train": MEGATRON["train"] | {"tp_comm_overlap": True}})  # fmt: skip
+
+
+def test_a_product_in_8_bits_makes_its_operands_narrow_first() -> None:
+    """By a kernel of its own: it takes traffic and a launch that no arithmetic hides."""
+    time = time_of(precision="fp8-delayed")
+    rows = {o.name: o for o in time.operations if o.phase == "forward"}
+    narrow = rows["layers.mlp.down_proj.matmul, to 8 bits"]
+    wide, tokens = 14_336 // 2, 4096
+    # Read in 16 bits, written in 8 along rows and along columns, and once more for what is kept.
+    each = narrow.hbm_bytes / narrow.runs / (tokens * wide)
+    assert 4 <= each <= 5
+    assert narrow.bound_by == "hbm"
+    assert not any("to 8 bits" in o.name for o in time_of().operations)
+
+
+def test_links_of_version_1_keep_their_meaning() -> None:
+    from memcore.plan.link import decode
+
+    plan, _ = decode({"v": "1", "model": "llama-3-8b", "fw": "megatron"})
+    assert not plan.train.overlap_grad_reduce
+    assert not plan.train.overlap_param_gather
+    assert not plan.train.tp_comm_overlap

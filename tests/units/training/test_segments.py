@@ -1,0 +1,101 @@
+"""The native allocator's rules (training/segments.py): of blocks alone, and of whole steps."""
+
+import itertools
+
+import pytest
+from explained import checked
+
+from memcore.evaluate import evaluate
+from memcore.explain.book import Book
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+from memcore.search.sweep import sweep
+from memcore.training.overheads import context
+from memcore.training.segments import Allocator, reserved_by_rules
+from memcore.training.training import Training
+from memcore.units import MiB
+
+
+def native(**words):
+    train = {"framework": "pytorch", "zero": 0, "precision": "bf16-pure", "attention": "sdpa",
+             "allocator": "native", "micro_batch": 1, "seq_len": 512}  # fmt: skip
+    return Plan(model="smollm2-135m", cluster={"gpu": "t4-16gb", "gpus": 1}, train=train | words)
+
+
+@pytest.mark.parametrize(
+    ("mib", "segment"), [(0.4, 2), (1, 2), (1.5, 20), (9.5, 20), (10, 10), (11, 12), (21, 22)]
+)
+def test_the_segment_of_a_first_tensor(mib, segment):
+    kept = Allocator()
+    kept.take(int(mib * MiB))
+    assert kept.reserved == segment * MiB
+
+
+def test_what_is_freed_is_used_again_where_it_fits():
+    kept = Allocator()
+    large = kept.take(64 * MiB)
+    kept.give(large)
+    a, b = kept.take(30 * MiB), kept.take(34 * MiB)
+    assert kept.reserved == 64 * MiB
+    kept.give(a)
+    c = kept.take(32 * MiB)  # 30 MiB are free, and not enough
+    assert kept.reserved == 96 * MiB
+    for block in (b, c):
+        kept.give(block)
+    kept.take(64 * MiB)  # the halves of the first segment were merged
+    assert kept.reserved == 96 * MiB
+
+
+def test_the_smallest_block_that_fits_and_what_is_not_split():
+    kept = Allocator()
+    wide, narrow = kept.take(100 * MiB), kept.take(40 * MiB)
+    for block in (wide, narrow):
+        kept.give(block)
+    found = kept.take(39 * MiB)  # a rest of 1 MiB stays with it
+    assert found is narrow
+    assert kept.allocated == 40 * MiB
+
+
+def test_a_step_needs_at_least_what_it_allocates():
+    for words in ({}, {"checkpointing": "none"}, {"grad_accumulation": 4}, {"adapter": "lora"}):
+        plan = native(**words)
+        found = Training.of(plan)
+        reserved = reserved_by_rules(found.step, found.amounts)
+        assert 0.99 <= reserved / found.memory.allocated_bytes <= 1.6, words
+        assert found.memory.reserved_bytes[0] >= found.memory.allocated_bytes
+
+
+def test_what_is_between_the_first_and_the_last_layers_adds_what_it_keeps():
+    """Layers between are not followed tensor by tensor, yet each adds its weights and states."""
+    config = catalog.model_entry("smollm2-135m")["config"]
+    sizes = []
+    for layers in (8, 12, 16):
+        plan = native().changed("model", config | {"num_hidden_layers": layers})
+        found = Training.of(plan)
+        sizes.append((reserved_by_rules(found.step, found.amounts), found.memory.allocated_bytes))
+    for (a, low), (b, high) in itertools.pairwise(sizes):
+        assert b - a == pytest.approx(high - low, rel=0.35)
+
+
+def test_a_sweep_reads_the_same():
+    axes = {"train.micro_batch": [1, 3], "train.seq_len": [256, 512]}
+    table = sweep(native(), axes, ["memory.reserved_bytes.1"])
+    assert len(table) == 4
+    for row in table.to_dict("records"):
+        plan = native().with_changes({path: int(row[path]) for path in axes})
+        assert row["memory.reserved_bytes.1"] == evaluate(plan).memory.reserved_bytes[1]
+
+
+def test_gaps_are_an_overhead_with_its_source():
+    report = evaluate(native())
+    first = report.memory.overheads[0]
+    assert "native allocator" in first.name
+    checked(Book(native(), report))
+
+
+def test_a_small_gpu_has_a_small_context():
+    """141 MiB on a T4, by nvidia-smi less what PyTorch reserves; what H100s showed stays."""
+    low, high = context(catalog.accelerator("t4-16gb"))
+    assert low <= 147_718_144 <= high <= 2 * 147_718_144
+    large = evaluate(Plan()).memory.overheads
+    assert next(o for o in large if "CUDA context" in o.name).low == int(0.3 * 2**30)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from memcore.tape.dims import Extents
+
 INSIDE = {"inside": True}  # what the document of a Report lacks: facts for whoever computes with it
 CONSUMERS = ("parameters", "gradients", "optimizer_states", "activations", "workspace")
 
@@ -22,7 +24,7 @@ class LedgerRow:
 
     name        what it is, dotted: 'layers.mlp.silu(gate)'
     consumer    one of CONSUMERS
-    shape       named dimensions with this plan's values: 'B 1 x S 4,096 x F 14,336'
+    shape       its dimensions with this plan's values; prints as 'B 1 x S 4,096 x F 14,336'
     dtype       as stored
     bytes_each  bytes of one such tensor, on one GPU
     count       how many of them are alive at the peak (in another tier: how many rest there)
@@ -37,7 +39,7 @@ class LedgerRow:
 
     name: str
     consumer: str
-    shape: str
+    shape: Extents
     dtype: str
     bytes_each: int
     count: int
@@ -395,7 +397,10 @@ class Report:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, mappings and sequences as dicts and lists; what is None is left out."""
+    """Dataclasses, mappings and sequences as dicts and lists, shapes as text; what is None is left
+    out."""
+    if isinstance(value, Extents):
+        return str(value)
     if is_dataclass(value):
         own = (f.name for f in fields(value) if "inside" not in f.metadata)
         pairs = ((name, getattr(value, name)) for name in own)

@@ -419,7 +419,7 @@ def one_block(plan: Plan) -> Rows:
             "block": o.block if o.blocks == 1 else f"{o.block} ({o.blocks:,} of them)",
             "operation": o.name,
             "FLOPs, forward": count_text(o.forward_flops) if o.forward_flops else "",
-            "formula": o.formula,
+            "formula": str(o.formula),
             "HBM, forward": bytes_text(o.forward_hbm_bytes) if o.forward_hbm_bytes else "",
             "HBM, backward": bytes_text(o.backward_hbm_bytes) if o.backward_hbm_bytes else "",
             "adds to saved": bytes_text(o.saved_bytes) if o.saved_bytes else "",

@@ -68,7 +68,7 @@ def ledger(rows: Sequence[LedgerRow], path: str = "ledger") -> Rows:
             "bytes": r.bytes,
             "count": r.count,
             "bytes_each": r.bytes_each,
-            "shape": r.shape,
+            "shape": str(r.shape),
             "dtype": r.dtype,
             "tier": r.tier,
             "lifetime": r.lifetime,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from memcore import evidence
 from memcore.quantity.formula import Formula, known, total
 from memcore.quantity.quantity import Explanation, about, rule
-from memcore.quantity.shapes import dimension, product_of
+from memcore.quantity.shapes import dimension, elements
+from memcore.tape.dims import AXES, DIMENSIONS, Extent
 from memcore.tape.ledger import AUTOGRAD
 from memcore.training.numbers_of_time import DECLARED, TOUCHED
 
@@ -79,7 +80,8 @@ def _estimate(book: Book, i: str) -> Explanation:
 @rule("evidence.operations.*", "evidence.operations.*.forward_flops")
 def _forward_flops(book: Book, i: str) -> Explanation:
     o = _operations(book)[int(i)]
-    formula = product_of(book, o.formula) if o.formula else known("none", 0, source=DECLARED)
+    found = o.formula.tensors
+    formula = elements(book, o.formula) if found else known("none", 0, source=DECLARED)
     meaning = f"Of one forward of one {o.block}. Saves: {o.saves or 'nothing'}."
     return about(f"FLOPs of {o.name}", "FLOP", formula, meaning, [DECLARED])
 
@@ -103,6 +105,7 @@ def _operations(book: Book) -> tuple[evidence.Operation, ...]:
 
 @rule("evidence.dimensions.*")
 def _dimension(book: Book, name: str) -> Explanation:
-    factor = dimension(book, name, int(evidence.sizes(book.plan)[name])).terms[0]
+    of = Extent(int(evidence.sizes(book.plan)[name]), (DIMENSIONS | AXES)[name])
+    factor = dimension(book, of).terms[0]
     source = factor.source or f"the plan: {factor.path.removeprefix('plan.')}"
     return about(name, "", None, factor.note, [source], value=factor.value)

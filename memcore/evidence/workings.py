@@ -10,7 +10,7 @@ from typing import Any
 
 from memcore.evidence.comparison import text
 from memcore.plan.plan import Plan
-from memcore.tape.dims import DIMENSIONS
+from memcore.tape.dims import DIMENSIONS, Extent, Extents
 from memcore.tape.ledger import SAVED_KINDS, Amounts
 from memcore.tape.tape import Tape
 from memcore.training.steps import step_of, training_sizes
@@ -35,7 +35,7 @@ class Operation:
     block            'embedding', 'layer', 'head'; for layers of several kinds 'layer, sliding'
     blocks           how many such blocks the model has
     runs             how often it runs in one forward of the block
-    formula          FLOPs of the forward in named dimensions; '' where it has no matrix product
+    formula          FLOPs of the forward; no product where it has no matrix product
     forward_flops, backward_flops, forward_hbm_bytes, backward_hbm_bytes    of one micro-batch
     saves            what it keeps for its backward
     saved_bytes      of that, what no earlier operation keeps already: they add up to the block's
@@ -45,7 +45,7 @@ class Operation:
     blocks: int
     name: str
     runs: int
-    formula: str
+    formula: Extents
     forward_flops: float
     backward_flops: float
     forward_hbm_bytes: float
@@ -81,12 +81,12 @@ def _operations(block: str, blocks: int, tape: Tape, amounts: Amounts) -> list[O
         if kept.kind not in SAVED_KINDS:
             continue
         size = int(amounts.bytes(kept.shape, kept.dtype))
-        text = f"{_local(kept.name)} ({amounts.text(kept.shape)}, {kept.dtype})"
+        text = f"{_local(kept.name)} ({amounts.extents(kept.shape)}, {kept.dtype})"
         for i, by in enumerate(dict.fromkeys(kept.saved_by)):
             first[by] = first.get(by, 0) + (0 if i else size)
             keeps.setdefault(by, []).append(text)
     sums: dict[str, list[float]] = {}
-    formulas: dict[str, list[str]] = {}
+    formulas: dict[str, list[tuple[Extent, ...]]] = {}
     for w in tape.work:
         of = sums.setdefault(w.name, [0, 0.0, 0.0, 0.0, 0.0])
         back = int(w.phase == "backward")
@@ -95,7 +95,8 @@ def _operations(block: str, blocks: int, tape: Tape, amounts: Amounts) -> list[O
         of[3 + back] += sum(amounts.bytes(shape, dtype) for shape, dtype in w.traffic)
         if not back:
             formulas.setdefault(w.name, []).extend(
-                f"{n:g} x {amounts.text(shape)}" for n, shape in w.flops
+                (Extent(int(n) if n == int(n) else n), *amounts.factors(shape))
+                for n, shape in w.flops
             )
     return [
         Operation(
@@ -103,7 +104,7 @@ def _operations(block: str, blocks: int, tape: Tape, amounts: Amounts) -> list[O
             blocks,
             _local(name),
             int(runs),
-            " + ".join(formulas.get(name, [])),
+            Extents(tuple(formulas.get(name, []))),
             forward,
             backward,
             forward_bytes,

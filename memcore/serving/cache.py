@@ -23,7 +23,7 @@ from memcore.report import LedgerRow, Serve
 from memcore.serving.pages import Pages
 from memcore.serving.server import STAGE_LAYERS, Server, kept_by_window
 from memcore.serving.towers import PAGES_OF_ENCODER, PROFILED
-from memcore.tape.dims import ceil_div
+from memcore.tape.dims import Extent, Extents, ceil_div
 from memcore.words.stored import KV_DTYPES
 
 SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
@@ -435,8 +435,8 @@ def state_rows(server: Server) -> list[LedgerRow]:
     copies, held = server.caches.recurrent * server.state_copies, x.serve.held
     return [
         LedgerRow(
-            name, STATES, f"copies {copies:,} x {amounts.text(shape)}", dtype, each, held,
-            each * held, "hbm", "while its sequence runs", "exact", STATE_SOURCE,
+            name, STATES, Extents.of(Extent(copies, "copies"), *amounts.factors(shape)), dtype,
+            each, held, each * held, "hbm", "while its sequence runs", "exact", STATE_SOURCE,
             "what layers keep of one sequence however long it is, for all that run at once",
         )
         for (name, shape, dtype), each in zip(server.states, x.serve.states, strict=True)
@@ -449,14 +449,14 @@ def kv_rows(server: Server) -> list[LedgerRow]:
     if not server.caches.attends:
         return []
     x, (first, *rest) = server.numbers.serve, server.cache
-    shape = server.amounts(1, 1).text((first, STAGE_LAYERS, *rest))
+    shape = server.amounts(1, 1).factors((first, STAGE_LAYERS, *rest))
     both = (server.plan.serve.kv_dtype, server.plan.value_dtype)
     dtype = " and ".join(dict.fromkeys(KV_DTYPES[word].label for word in both))
 
     def row(name: str, tokens: int, n: int, why: str) -> LedgerRow:
         return LedgerRow(
-            name, "kv_cache", f"{shape} x tokens {tokens:,}", dtype, n, x.held, n * x.held, "hbm",
-            "while its sequence runs", "exact", KV_SOURCE, why,
+            name, "kv_cache", Extents.of(*shape, Extent(tokens, "tokens")), dtype, n, x.held,
+            n * x.held, "hbm", "while its sequence runs", "exact", KV_SOURCE, why,
         )  # fmt: skip
 
     cross = x.cross_bytes_per_sequence

@@ -20,7 +20,7 @@ from memcore.quantity.formula import (
 )
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Terms
-from memcore.quantity.shapes import product_of, row, shape, sum_of, text_shape, width
+from memcore.quantity.shapes import elements, row, shape, sum_of, width
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
 from memcore.serving.cache import CROSS_CACHE, SERVER, STATES, copies, state_bytes, token_bytes
@@ -117,7 +117,7 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
                 each = each - book.at("serve.state_bytes_per_sequence")
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == STATES:
-        each = text_shape(book, r.shape, serving=True) * width(r.dtype)
+        each = elements(book, r.shape, serving=True) * width(r.dtype)
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == "workspace":
         formula = activation_bytes(Terms(book))
@@ -127,12 +127,12 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
             formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     elif r.consumer == "tables":
         each = width(r.dtype)
-        formula = text_shape(book, r.shape, serving=True) * each
+        formula = elements(book, r.shape, serving=True) * each
         if field == "bytes" and r.count > 1:
             formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     else:
         bits = known(f"bits of {r.dtype}", stored.bits(r.dtype), source=STORED)
-        formula = ceiling(text_shape(book, r.shape, serving=True) * bits / 8)
+        formula = ceiling(elements(book, r.shape, serving=True) * bits / 8)
         if field == "bytes" and r.count > 1:
             formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     return about(r.name, "bytes", formula, meaning, [r.source], r.certainty)
@@ -141,7 +141,7 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
 def _unused(book: Book, r: LedgerRow) -> Formula:
     """What is left of a tensor's segment."""
     bits = known(f"bits of {r.dtype}", stored.bits_alone(r.dtype), source=STORED)
-    tensor = product_of(book, r.shape, serving=True) * bits / 8
+    tensor = elements(book, r.shape, serving=True) * bits / 8
     segment = known("segment", allocator.SEGMENT, "bytes", source=allocator.SOURCE)
     return ceiling(tensor / segment) * segment - tensor
 
@@ -154,7 +154,7 @@ def _layer(book: Book) -> Explanation:
     _, matrix = widened(server, one_forward(server))
     if matrix:
         dtype = book.plan.weights.compute
-        formula = formula + width(dtype) * text_shape(book, matrix, serving=True)
+        formula = formula + width(dtype) * elements(book, matrix, serving=True)
     return about("Temporaries of the largest layer", "bytes", formula, "At its fullest.")
 
 

@@ -22,7 +22,7 @@ from memcore.serving.cache import NO_PAGES, SERVER
 from memcore.serving.server import Server, one_forward
 from memcore.serving.towers import FEATURES_STAY, features, fullest, runs_tower
 from memcore.serving.weights import ROTARY_SOURCE, held_weights, on_host, table_rows, weight_rows
-from memcore.tape.dims import VOCAB, Shape
+from memcore.tape.dims import VOCAB, Extents, Shape
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.units import GiB
 from memcore.words import engines
@@ -81,15 +81,15 @@ def tower_bytes(x: Any) -> int:
     return int(window(tape, INFERENCE).peak(amounts)[0]) if tape else 0
 
 
-def widened(server: Server, amounts: Amounts) -> tuple[int, str]:
+def widened(server: Server, amounts: Amounts) -> tuple[int, Extents | None]:
     """Bytes of the largest matrix as bitsandbytes widens it for a product of several tokens, and
     its shape."""
     dtype = server.plan.weights
     if dtype.matrices not in QUANTIZED:
-        return 0, ""
+        return 0, None
     shapes = {p.shape for tape, _ in server.layers for p in tape.parameters if len(p.shape) == 2}
     largest = max(shapes, key=amounts.elements)
-    return int(amounts.bytes(largest, dtype.compute)), amounts.text(largest)
+    return int(amounts.bytes(largest, dtype.compute)), amounts.extents(largest)
 
 
 # --- what is taken of one GPU --------------------------------------------------------------------

@@ -13,6 +13,7 @@ from memcore.serving.cache import kv_rows, state_rows
 from memcore.serving.room import FORWARD_SOURCE
 from memcore.serving.server import Server
 from memcore.serving.time import Point, points
+from memcore.tape.dims import Extent, Extents
 from memcore.tape.structure import CAUSAL
 from memcore.units import bytes_text
 from memcore.words.serving import PREFILLS
@@ -44,7 +45,7 @@ def rows(x: Any) -> tuple[LedgerRow, ...]:
     n = x.serve.activation_bytes
     activations = LedgerRow(
         "activations of one forward", "workspace",
-        f"tokens {x.plan.serve.max_batched_tokens:,}", "mixed", n, 1, n, "hbm",
+        Extents.of(Extent(x.plan.serve.max_batched_tokens, "tokens")), "mixed", n, 1, n, "hbm",
         "one forward", "assumed", FORWARD_SOURCE,
         "temporaries of the largest layer or the logits, beside what a tower made; or the tower's",
     )  # fmt: skip

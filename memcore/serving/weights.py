@@ -18,10 +18,13 @@ from memcore.tape.dims import (
     EXPERTS,
     KV,
     KV_RANK,
+    ROTARY,
     TP,
     Cut,
     D,
     Dim,
+    Extent,
+    Extents,
     Factor,
     Q,
     Shape,
@@ -92,7 +95,7 @@ def weight_rows(
         each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
         rows.append(
             LedgerRow(
-                p.name, "parameters", amounts.text(shape), kind, each, times, each * times,
+                p.name, "parameters", amounts.extents(shape), kind, each, times, each * times,
                 "hbm", "always", "exact", AUTOGRAD, "a weight, as stored for inference",
             )
         )  # fmt: skip
@@ -164,7 +167,7 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
         n, layers = int(amounts.bytes(ABSORBED, dtype)), server.stage_layers
         rows.append(
             LedgerRow(
-                "absorbed kv_b_proj", "tables", amounts.text(ABSORBED), dtype, n, layers,
+                "absorbed kv_b_proj", "tables", amounts.extents(ABSORBED), dtype, n, layers,
                 n * layers, "hbm", "always", "exact", ABSORBED_SOURCE,
                 "multiplies queries and results with the latents as they are",
             )
@@ -173,8 +176,9 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
         n = draft_bytes(server)
         rows.append(
             LedgerRow(
-                "draft model", "tables", f"bytes {n:,}", "int8", n, 1, n, "hbm", "always", "exact",
-                AUTOGRAD, f"weights of {server.draft.plan.architecture.label}, which guesses",
+                "draft model", "tables", Extents.of(Extent(n, "bytes")), "int8", n, 1, n, "hbm",
+                "always", "exact", AUTOGRAD,
+                f"weights of {server.draft.plan.architecture.label}, which guesses",
             )
         )  # fmt: skip
     if not server.manager.pages:
@@ -185,7 +189,8 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
             rows.append(
                 LedgerRow(
                     f"rotary table, {which} layers" if which else "rotary table", "tables",
-                    f"positions {positions:,} x ROTARY {model.rotary_dim:,}", dtype, n, 1, n,
+                    Extents.of(Extent(positions, "positions"), Extent(model.rotary_dim, ROTARY)),
+                    dtype, n, 1, n,
                     "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
                 )
             )  # fmt: skip
@@ -248,8 +253,9 @@ def _padding(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -
                 rows.append(
                     LedgerRow(
                         f"{p.name}, padded", "tables",
-                        f"{amounts.text(shape[:1])} x added bytes {added:,}", "int8", each, layers,
-                        each * layers, "hbm", "always", "exact", experts.SOURCE,
+                        Extents.of(*amounts.factors(shape[:1]), Extent(added, "added bytes")),
+                        "int8", each, layers, each * layers, "hbm", "always", "exact",
+                        experts.SOURCE,
                         f"what {layout.label} adds to experts, biases with them, for its kernels",
                     )
                 )  # fmt: skip
@@ -279,7 +285,8 @@ def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> 
         if rest:
             rows.append(
                 LedgerRow(
-                    f"{name}, rest of its block", "rests", " + ".join(map(amounts.text, shapes)),
+                    f"{name}, rest of its block", "rests",
+                    Extents(tuple(tuple(amounts.factors(of)) for of in shapes)),
                     kind, rest, layers, rest * layers, "hbm", "always", "exact", allocator.SOURCE,
                     "too little for the allocator to give to another tensor",
                 )

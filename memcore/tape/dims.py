@@ -485,18 +485,56 @@ def elements(shape: Shape, sizes: MutableMapping[str, Number]) -> Number:
     return n
 
 
-def factor_text(factor: Factor, sizes: MutableMapping[str, Number]) -> str:
-    """A factor with its value, uncut axes left out: 'F/TP 7,168'."""
-    name = "" if isinstance(factor, int) else f"{_visible(factor, sizes)} "
-    return f"{name}{size(factor, sizes):,}"
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """One factor of a shape in one plan; prints as 'F/TP 7,168'.
+
+    size   after every cut, rounded up
+    of     the dimension; words where no dimension counts it; '' for a plain number
+    axes   what cuts it, without the axes that have one rank
+    """
+
+    size: Number
+    of: _Divisible | Axis | str = ""
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def whole(self) -> str:
+        """What it is called before it is cut."""
+        return self.of if isinstance(self.of, str) else self.of.name
+
+    @property
+    def name(self) -> str:
+        return "/".join((self.whole, *(axis.name for axis in self.axes)))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.size:,}".lstrip()
 
 
-def _visible(factor: _Divisible, sizes: MutableMapping[str, Number]) -> str:
-    """A factor's name without the axes that have one rank."""
-    if not isinstance(factor, Cut):
-        return factor.name
-    inner = _visible(factor.dim, sizes)
-    return inner if sizes[factor.axis.name] == 1 else f"{inner}/{factor.axis.name}"
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The shape of a tensor in one plan, or of several that are counted together; prints as
+    'B 1 x S 4,096 x F/TP 7,168', tensors with ' + ' between them."""
+
+    tensors: tuple[tuple[Extent, ...], ...]
+
+    @classmethod
+    def of(cls, *factors: Extent) -> Extents:
+        return cls((factors,))
+
+    def __str__(self) -> str:
+        return " + ".join(" x ".join(map(str, each)) or "scalar" for each in self.tensors)
+
+
+def extent(factor: Factor, sizes: MutableMapping[str, Number]) -> Extent:
+    """A factor of a shape with its value."""
+    whole: _Divisible | int = factor
+    cuts: list[Axis] = []
+    while isinstance(whole, Cut):
+        cuts.append(whole.axis)
+        whole = whole.dim
+    axes = tuple(axis for axis in reversed(cuts) if sizes[axis.name] != 1)
+    return Extent(size(factor, sizes), "" if isinstance(whole, int) else whole, axes)
 
 
 def ceil_div(a: Number, b: Number) -> Number:

@@ -15,11 +15,13 @@ from typing import Any
 
 from memcore.kept import counted_apart, kept
 from memcore.tape.dims import (
+    Extent,
+    Extents,
     Factor,
     Number,
     Shape,
     elements,
-    factor_text,
+    extent,
     maximum,
     minimum,
     real,
@@ -127,8 +129,8 @@ class Amounts:
         self.whole: Callable[[Number], Number] = whole if self.arrays else int
         self.real: Callable[[Number], Number] = real if self.arrays else float
         self._elements: dict[Shape, Number] = {}
-        self._texts: dict[Shape, str] = {}
-        self._factors: dict[Factor, str] = {}
+        self._extents: dict[Shape, Extents] = {}
+        self._factors: dict[Factor, Extent] = {}
         self._groups: dict[Group, Number] = {}
         self._peaks: dict[Window, tuple[Number, int]] = {}
         self.costs: dict[Any, Any] = {}  # of operations, as roofline finds them
@@ -181,18 +183,21 @@ class Amounts:
             found = self._peaks[window] = window.peak(self)
         return found
 
-    def text(self, shape: Shape) -> str:
-        """A shape with its values: 'B 1 x S 4,096 x F/TP 7,168'. Weights, gradients and states have
-        the same ones, and all shapes the same few factors."""
-        found = self._texts.get(shape)
+    def extents(self, shape: Shape) -> Extents:
+        """A shape with its values. Weights, gradients and states have the same ones, and all
+        shapes the same few factors."""
+        found = self._extents.get(shape)
         if found is None:
-            parts = self._factors
-            for f in shape:
-                if f not in parts:
-                    parts[f] = factor_text(f, self.sizes)
-            found = " x ".join([parts[f] for f in shape]) or "scalar"
-            self._texts[shape] = found
+            found = self._extents[shape] = Extents.of(*self.factors(shape))
         return found
+
+    def factors(self, shape: Shape) -> list[Extent]:
+        """The factors of a shape with their values."""
+        known = self._factors
+        for f in shape:
+            if f not in known:
+                known[f] = extent(f, self.sizes)
+        return [known[f] for f in shape]
 
 
 @counted_apart

@@ -276,7 +276,7 @@ def _row(template: Template, times: int, each: int, tier: str, amounts: Amounts)
     return LedgerRow(
         template.name,
         template.consumer,
-        amounts.text(template.shape),
+        amounts.extents(template.shape),
         template.dtype,
         each,
         times,

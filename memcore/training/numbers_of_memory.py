@@ -15,8 +15,9 @@ from memcore.quantity.glossary import term
 from memcore.quantity.interval import INTERVAL
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Terms
-from memcore.quantity.shapes import row, sum_of, text_shape
+from memcore.quantity.shapes import elements, row, sum_of
 from memcore.report import LedgerRow
+from memcore.tape.dims import Extents
 from memcore.tape.ledger import AUTOGRAD
 from memcore.training.memory import HOST_TIERS, left_for_host, rows_at
 from memcore.training.overheads import streamed
@@ -129,12 +130,12 @@ def _trainable(book: Book) -> Explanation:
     return about("Trainable parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
 
 
-def _trained(book: Book) -> list[tuple[str, str, int]]:
+def _trained(book: Book) -> list[tuple[str, Extents, int]]:
     """Each trained weight's name, its shape, and how many of it there are."""
 
-    def found() -> list[tuple[str, str, int]]:
-        text = book.amounts.text
-        return [(p.name, text(p.shape), n) for p, n in trained(book.step)]
+    def found() -> list[tuple[str, Extents, int]]:
+        extents = book.amounts.extents
+        return [(p.name, extents(p.shape), n) for p, n in trained(book.step)]
 
     return book.once("trained", found)
 
@@ -160,14 +161,14 @@ def _active(book: Book) -> Explanation:
     return about("Active parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
 
 
-def _weights(book: Book) -> list[tuple[str, str, str, int]]:
+def _weights(book: Book) -> list[tuple[str, Extents, Extents, int]]:
     """Each weight's name, its shape, what of it one token meets, and how many of it there are."""
 
-    def found() -> list[tuple[str, str, str, int]]:
+    def found() -> list[tuple[str, Extents, Extents, int]]:
         amounts, tapes = weights(book.plan.architecture)
         every = [(p, n) for tape, n in tapes for p in tape.parameters]
-        text = amounts.text
-        return [(p.name, text(p.shape), text(active(p.shape)), n) for p, n in every]
+        extents = amounts.extents
+        return [(p.name, extents(p.shape), extents(active(p.shape)), n) for p, n in every]
 
     return book.once("weights", found)
 
@@ -184,10 +185,10 @@ def _active_weight(book: Book, i: str) -> Explanation:
     return _of_weight(book, name, of, times)
 
 
-def _of_weight(book: Book, name: str, of: str, times: int) -> Explanation:
+def _of_weight(book: Book, name: str, of: Extents, times: int) -> Explanation:
     layers = known("layers", times, source=f"config.json of {book.plan.architecture.label}")
-    elements = text_shape(book, of)
-    return about(name, "parameters", layers * elements if times > 1 else elements, "A weight.")
+    one = elements(book, of)
+    return about(name, "parameters", layers * one if times > 1 else one, "A weight.")
 
 
 @rule("memory.ranks.*.allocated_bytes")

@@ -23,7 +23,7 @@ from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.shapes import count, dimension, row, shape, sum_of, width
 from memcore.report import LedgerRow, OperationTime
 from memcore.step.step import layers_reached, optimizer_states, owned, root
-from memcore.tape.dims import SWAPPED
+from memcore.tape.dims import EMBED, SWAPPED, VALUES, VOCAB, B, Dim, Extent, Q, S
 from memcore.tape.ledger import Amounts
 from memcore.timing import host
 from memcore.timing.communication import (
@@ -120,7 +120,7 @@ def traffic(work: Work, runs: int, amounts: Amounts, again: float = 0.0) -> Form
     than once."""
     tensors = [
         known(
-            f"{n} x {amounts.text(s)} {dtype}" if n > 1 else f"{amounts.text(s)} {dtype}",
+            f"{n} x {amounts.extents(s)} {dtype}" if n > 1 else f"{amounts.extents(s)} {dtype}",
             int(n * amounts.bytes(s, dtype)),
             "bytes",
             source=TOUCHED,
@@ -925,8 +925,8 @@ def _model_flops(book: Book) -> Explanation:
     frozen_passes = known("forward, and the input's gradient", 2, source="weights are frozen")
     multiply = known("multiply and add", 2, source=PALM)
 
-    def dim(name: str) -> Formula:
-        return dimension(book, name, int(sizes[name]))
+    def dim(of: Dim) -> Formula:
+        return dimension(book, Extent(int(sizes[of.name]), of))
 
     every = convention_layers(book.plan, book.timed, book.amounts)
     for times, trained, frozen, reach, often in every:
@@ -935,7 +935,7 @@ def _model_flops(book: Book) -> Explanation:
         keys = known("keys in reach", int(reach), source="the sequence, or a sliding window")
         forward = known("forward alone", 1, source="backward does not reach these layers")
         again, fixed_again = (passes, frozen_passes) if often == 3 else (forward, forward)
-        one = again * (multiply * of + multiply * (dim("Q") + dim("VALUES")) * keys)
+        one = again * (multiply * of + multiply * (dim(Q) + dim(VALUES)) * keys)
         if frozen:
             fixed = known("frozen matmul parameters of a layer", int(frozen), "parameters",
                           source="the weights of two dimensions: see parameters")  # fmt: skip
@@ -945,10 +945,10 @@ def _model_flops(book: Book) -> Explanation:
             * one
         )
     ends = frozen_passes if head_is_frozen(book.plan) else passes
-    head = ends * (multiply * dim("EMBED") * dim("VOCAB"))
+    head = ends * (multiply * dim(EMBED) * dim(VOCAB))
     batches = book.at("plan.train.grad_accumulation")
     summed = layers if book.plan.architecture.image else [head, *layers]
-    formula = batches * dim("B") * dim("S") * total(summed)
+    formula = batches * dim(B) * dim(S) * total(summed)
     if sharing(book.plan) > 1:
         formula = formula / known("GPUs that share a micro-batch", sharing(book.plan),
                                   source="the plan: tp x pp x cp")  # fmt: skip

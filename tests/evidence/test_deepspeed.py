@@ -23,8 +23,8 @@ def every_row(plan):
     """Rows of every instant once, by name, and those of other tiers."""
     rows = {}
     for i, _ in enumerate(evaluate(plan).memory.timeline):
-        rows |= {("hbm", r.name, r.shape): r for r in rows_at(plan, i)}
-    rows |= {(r.tier, r.name, r.shape): r for r in evaluate(plan).ledger if r.tier != "hbm"}
+        rows |= {("hbm", r.name, str(r.shape)): r for r in rows_at(plan, i)}
+    rows |= {(r.tier, r.name, str(r.shape)): r for r in evaluate(plan).ledger if r.tier != "hbm"}
     return rows.values()
 
 

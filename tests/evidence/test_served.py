@@ -162,7 +162,7 @@ def test_whole_experts_are_shared_out():
     both = [evaluate(p).serve for p in (plan, plan.changed("parallel.ep", 1))]
     assert both[0].weights_bytes == both[1].weights_bytes
     stacked = next(r for r in both[0].rows if r.name.endswith("experts.down_proj"))
-    assert stacked.shape.startswith("EXPERTS/EP 1 x D 4,096 x EXPERT_F 14,336")
+    assert str(stacked.shape).startswith("EXPERTS/EP 1 x D 4,096 x EXPERT_F 14,336")
 
 
 def test_a_window_keeps_no_more_than_it_sees():

@@ -134,7 +134,9 @@ def test_a_mask_of_its_own_for_each_sequence(attention):
     words = {"checkpointing": "none", "attention": attention, "micro_batch": 2}
     p = plan(GEMMA, **words)
     instants = range(len(evaluate(p).memory.timeline))
-    masks = {r.name: r.shape for i in instants for r in rows_at(p, i) if r.name.endswith(" mask")}
+    masks = {
+        r.name: str(r.shape) for i in instants for r in rows_at(p, i) if r.name.endswith(" mask")
+    }
     both = dict.fromkeys(("causal mask", "sliding mask"), "B 2 x 1 x S 2,048 x S 2,048")
     assert masks == ({} if attention == "flash" else both)
 

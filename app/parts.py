@@ -11,8 +11,8 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 import streamlit as st
 
+from app import charts, shared, state, tables, why
 from app import report as one_page
-from app import shared, state, tables, why
 from app.controls import Take
 from app.fields import field as plan_field
 from app.fields import titles
@@ -335,8 +335,13 @@ def overheads(memory: Memory) -> None:
     )
 
 
-def instants(rows: tables.Rows) -> None:
-    """The chart over time, as a table."""
+def instants(memory: Memory, rows: tables.Rows) -> None:
+    """The instants at which memory can peak, as bars and as a table."""
+    chart(
+        charts.timeline(memory),
+        key="timeline",
+        alt="Memory alive at each instant of the step, by consumer",
+    )
     table(
         rows,
         key="instants",

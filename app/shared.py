@@ -27,6 +27,8 @@ from memcore.serving.serve import curve
 from memcore.serving.time import Point
 from memcore.stream import Load, Stream, simulate
 from memcore.stream import loads as simulated_loads
+from memcore.training.over_time import Course
+from memcore.training.over_time import over_time as find_courses
 from memcore.units import MiB
 
 P = ParamSpec("P")
@@ -89,6 +91,12 @@ def speeds(plan: Plan) -> tuple[Point, ...]:
 @_for_all
 def levers(plan: Plan) -> tuple[Lever, ...]:
     return find_levers(plan)
+
+
+@_for_all
+def over_time(plan: Plan) -> tuple[Course, ...]:
+    """Memory over a step, of each pipeline stage."""
+    return find_courses(plan)
 
 
 @_for_all

@@ -39,7 +39,7 @@ from app.tables.explore import (
     swept,
 )
 from app.tables.levers import changes_text, cost_text, levers, saved_text, waterfall
-from app.tables.memory import consumers, largest, ledger, overheads, timeline
+from app.tables.memory import consumers, largest, ledger, over_time, overheads, timeline
 from app.tables.search import FOUND_COLUMNS, found
 from app.tables.serve import limits, serving, together
 from app.tables.tiers import in_tiers, tiers
@@ -87,6 +87,7 @@ __all__ = [
     "not_compared",
     "one_block",
     "operations",
+    "over_time",
     "overheads",
     "parts",
     "phases",

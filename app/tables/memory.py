@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from app import palette
 from app.tables.base import PATH, Rows
 from memcore.report import LedgerRow, Memory
+from memcore.training.over_time import Course
+from memcore.training.over_time import rows as slots_of
 from memcore.units import bytes_text
 
 
@@ -56,6 +58,11 @@ def timeline(memory: Memory) -> Rows:
         }
         for n, i in enumerate(memory.timeline)
     ]
+
+
+def over_time(courses: Sequence[Course]) -> Rows:
+    """Memory over a step, stage by stage."""
+    return list(slots_of(courses))
 
 
 def ledger(rows: Sequence[LedgerRow], path: str = "ledger") -> Rows:

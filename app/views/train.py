@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, levers, parts, start, state, tables
+from app import charts, levers, parts, shared, start, state, tables
 
 report = state.report()
 
@@ -37,15 +37,22 @@ if report.memory:
         )
         parts.small("All of them, with lifetime and source, are at *Every tensor*.")
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
-    st.markdown("##### What is alive at each instant of a step")
+    st.markdown("##### Memory over one step")
+    courses = shared.over_time(state.plan())
     parts.chart(
-        charts.timeline(report.memory),
-        key="timeline",
-        alt="Memory alive at each instant of the step, by consumer",
+        charts.over_time(report.memory, courses),
+        key="over_time",
+        alt="Memory alive over the time of one step, by consumer, with the capacity of one GPU",
     )
-    rows = tables.timeline(report.memory)
-    parts.folded("Instant by instant", parts.instants, rows)
-    parts.download("Timeline (CSV)", rows, "memplan-timeline.csv")
+    parts.small(
+        "Allocated, with the least overhead. Each layer shows its fullest moment; what the GPU "
+        "waits for is spread over the phase that waits."
+    )
+    with st.container(horizontal=True):
+        rows = tables.timeline(report.memory)
+        parts.download("Over time (CSV)", tables.over_time(courses), "memplan-over-time.csv")
+        parts.download("Instants (CSV)", rows, "memplan-timeline.csv")
+    parts.folded("Instant by instant", parts.instants, report.memory, rows)
     # Last, so that all else is on the page before all levers are evaluated.
     with place:
         start.furthest()

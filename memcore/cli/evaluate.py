@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from memcore.plan.plan import Plan
 
 
-TABLES = ("breakdown", "ledger", "transfers")
+TABLES = ("breakdown", "ledger", "transfers", "timeline")
 
 
 def add(commands: Commands) -> None:
@@ -72,14 +72,19 @@ def _evaluate(args: argparse.Namespace) -> int:
     report = evaluate(plan)
     if args.csv or args.table:
         wanted = [args.table] if args.table else TABLES
-        write_csv({"table": table, **row} for table in wanted for row in _rows(report, table))
+        write_csv({"table": table, **row} for table in wanted for row in _rows(plan, report, table))
         return _checked(args, report)
     print(json_text(report.to_dict(), indent=1) if args.json else _readable(plan, report))
     return _checked(args, report)
 
 
-def _rows(report: Report, table: str) -> Iterable[dict[str, Any]]:
-    """One table of a Report, row by row: bytes, and seconds of a step."""
+def _rows(plan: Plan, report: Report, table: str) -> Iterable[dict[str, Any]]:
+    """One table of a Report, row by row: bytes, and seconds of a step. The timeline is memory over
+    the step's seconds, stage by stage."""
+    if table == "timeline":
+        from memcore.training.over_time import over_time, rows
+
+        return rows(over_time(plan)) if report.time else ()
     if table == "ledger":
         return (plain(row) for row in report.ledger)
     if table == "transfers":

@@ -6,6 +6,8 @@ from memcore.frameworks.framework import Beside, Framework
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.step.step import (
+    EMBEDDING_RUNS,
+    HEAD_RUNS,
     Alive,
     Instant,
     Step,
@@ -51,13 +53,17 @@ def whole_model(step: Step) -> list[Instant]:
             return [*step.at_last((tied_gradient(blocks.head), 1)), *again]
         return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
 
-    out = [
+    out = step.between(before)
+    out += [
         Instant(
-            "forward-last-layer",
-            "Forward, last layer",
-            before + activations(step, n - 1, forward=True),
-            step.forward(n - 1),
+            name,
+            label,
+            before + activations(step, i, forward=True),
+            step.forward(i),
+            FORWARD,
+            i,
         )
+        for name, label, i in step.starts
     ]
     if step.last:
         out += [
@@ -66,12 +72,16 @@ def whole_model(step: Step) -> list[Instant]:
                 "Loss",
                 before + activations(step, n, forward=True),
                 window(blocks.head, FORWARD),
+                FORWARD,
+                HEAD_RUNS,
             ),
             Instant(
                 "loss-backward",
                 "Backward of the loss",
                 before + activations(step, n, forward=False),
                 window(blocks.head, BACKWARD, merge),
+                BACKWARD,
+                HEAD_RUNS,
             ),
         ]
     for name, label, i in step.ends:
@@ -86,6 +96,8 @@ def whole_model(step: Step) -> list[Instant]:
                     *crossing(step, i),
                 ],
                 step.backward(i, merge),
+                BACKWARD,
+                i,
             )
         )
     if step.first:
@@ -100,6 +112,8 @@ def whole_model(step: Step) -> list[Instant]:
                     *waiting(step),
                 ],
                 window(blocks.embed, BACKWARD, merge),
+                BACKWARD,
+                EMBEDDING_RUNS,
             )
         )
     out.append(Instant("optimizer-step", "Optimizer step", base + made + stepping(step)))

@@ -23,6 +23,8 @@ from memcore.plan.plan import Plan
 from memcore.step.states import DEEPSPEED as SOURCE
 from memcore.step.step import (
     BUFFERS,
+    EMBEDDING_RUNS,
+    HEAD_RUNS,
     Alive,
     Instant,
     Step,
@@ -274,23 +276,33 @@ def instants(step: Step) -> list[Instant]:
         return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
 
     out = [
-        Instant(
-            "forward-last-layer",
-            "Forward, last layer",
-            [*running, *activations(step, n - 1, forward=True)],
-            step.forward(n - 1),
+        *step.between(before),
+        *(
+            Instant(
+                name,
+                label,
+                [*running, *activations(step, i, forward=True)],
+                step.forward(i),
+                FORWARD,
+                i,
+            )
+            for name, label, i in step.starts
         ),
         Instant(
             "loss",
             "Loss",
             [*running, *activations(step, n, forward=True)],
             window(blocks.head, FORWARD),
+            FORWARD,
+            HEAD_RUNS,
         ),
         Instant(
             "loss-backward",
             "Backward of the loss",
             [*running, *bucket(step), *activations(step, n, forward=False)],
             window(blocks.head, BACKWARD, merge),
+            BACKWARD,
+            HEAD_RUNS,
         ),
         *(
             Instant(
@@ -303,6 +315,8 @@ def instants(step: Step) -> list[Instant]:
                     *crossing(step, i),
                 ],
                 step.backward(i, merge),
+                BACKWARD,
+                i,
             )
             for name, label, i in step.ends
         ),
@@ -311,6 +325,8 @@ def instants(step: Step) -> list[Instant]:
             "Backward of the embedding",
             [*backward, *so_far(layers.counts), *waiting(step)],
             window(blocks.embed, BACKWARD, merge),
+            BACKWARD,
+            EMBEDDING_RUNS,
         ),
     ]
     return [*out, *_ending(step, base, made)]

@@ -6,6 +6,8 @@ from memcore.frameworks.framework import Beside, Framework
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.step.step import (
+    EMBEDDING_RUNS,
+    HEAD_RUNS,
     Alive,
     Instant,
     Step,
@@ -100,20 +102,24 @@ def sharded_layers(step: Step) -> list[Instant]:
         gone = step.keeps_gradients or hosted
         return [] if gone else step.of_layers("gradients", proper(counts))
 
-    out = [
+    out = step.between(before)
+    out += [
         Instant(
-            "forward-last-layer",
-            "Forward, last layer",
+            name,
+            label,
             [
                 *before,
                 *root,
-                *unsharded(n),
-                *whole(n - 1),
-                *gathering(n - 1),
-                *activations(step, n - 1, forward=True),
+                *unsharded(i + 1),
+                *whole(i),
+                *gathering(i),
+                *activations(step, i, forward=True),
             ],
-            step.forward(n - 1),
-        ),
+            step.forward(i),
+            FORWARD,
+            i,
+        )
+        for name, label, i in step.starts
     ]
     if step.last:
         out.append(
@@ -128,6 +134,8 @@ def sharded_layers(step: Step) -> list[Instant]:
                     *activations(step, n, forward=True),
                 ],
                 window(blocks.head, FORWARD),
+                FORWARD,
+                HEAD_RUNS,
             )
         )
     if step.reshards:
@@ -142,6 +150,8 @@ def sharded_layers(step: Step) -> list[Instant]:
                     *activations(step, n, forward=False),
                     *step.at_last((saved(blocks.head), 1)),
                 ],
+                phase=BACKWARD,
+                layer=HEAD_RUNS,
             )
         )
     if step.last:
@@ -157,6 +167,8 @@ def sharded_layers(step: Step) -> list[Instant]:
                     *activations(step, n, forward=False),
                 ],
                 window(blocks.head, BACKWARD),
+                BACKWARD,
+                HEAD_RUNS,
             )
         )
     for name, label, i in step.ends:
@@ -174,11 +186,14 @@ def sharded_layers(step: Step) -> list[Instant]:
         running, behind = [*common, *unsharded(i + 1), *own], reducing(trains(i + 1, 1))
         if tape.reduced:  # that reduction waits for the one before, and lets its buffer go
             before_that = [*running, *behind]
-            out.append(Instant(name, label, before_that, step.backward(i, reduced=False)))
+            first = step.backward(i, reduced=False)
+            out.append(Instant(name, label, before_that, first, BACKWARD, i))
             name, label = f"{name}-reduced", f"{label}, its experts' gradients reduced"
-            out.append(Instant(name, label, running, step.backward(i, reduced=True)))
+            rest = step.backward(i, reduced=True)
+            out.append(Instant(name, label, running, rest, BACKWARD, i))
         else:
-            out.append(Instant(name, label, [*running, *behind], step.backward(i)))
+            both = step.backward(i)
+            out.append(Instant(name, label, [*running, *behind], both, BACKWARD, i))
         if layers.kind(i) in bridges:
             continue
         out.append(
@@ -186,6 +201,8 @@ def sharded_layers(step: Step) -> list[Instant]:
                 name.replace("backward", "reduce"),
                 label.replace("Backward", "Gradient reduction"),
                 [*common, *unsharded(i), *reducing(i), *leaving(i), (gradients(tape), 1)],
+                phase=BACKWARD,
+                layer=i,
             )
         )
     if step.first:
@@ -203,6 +220,8 @@ def sharded_layers(step: Step) -> list[Instant]:
                     *waiting(step),
                 ],
                 window(blocks.embed, BACKWARD),
+                BACKWARD,
+                EMBEDDING_RUNS,
             )
         )
     out.append(
@@ -218,6 +237,8 @@ def sharded_layers(step: Step) -> list[Instant]:
                 *step.at_last((step.head.reduction, 1)),
                 *waiting(step),
             ],
+            phase=BACKWARD,
+            layer=EMBEDDING_RUNS,
         )
     )
     last = [*base, *([] if hosted else step.every("gradients")), *stepping(step)]

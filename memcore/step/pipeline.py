@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memcore.words.training import GPIPE, ZERO_BUBBLE
+
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
 
@@ -28,9 +30,9 @@ def in_flight(plan: Plan, stage: int) -> int:
     p, m = plan.parallel, plan.train.grad_accumulation
     if p.pp == 1:
         return 1
-    if p.schedule == "gpipe":
+    if p.schedule == GPIPE:
         return m * p.virtual_stages
-    if p.schedule == "zero-bubble":
+    if p.schedule == ZERO_BUBBLE:
         return min(m, p.pp)
     behind = p.pp - stage
     if p.virtual_stages == 1:

@@ -49,15 +49,24 @@ from memcore.words.training import AVERAGED, AVERAGED_FP32, LAYER, OPERATIONS
 
 Alive = list[tuple[Group, Number]]
 
+BETWEEN, AFTER = "between", "after"  # phases of an instant, besides FORWARD and BACKWARD
+EMBEDDING_RUNS, HEAD_RUNS = -1, -2  # instead of a layer
+
 
 @dataclass(frozen=True, eq=False)
 class Instant:
-    """One moment: what is alive besides the window, how often, and the window running then."""
+    """One moment: what is alive besides the window, how often, and the window running then.
+
+    phase   when it is: FORWARD or BACKWARD of a micro-batch, BETWEEN two, or AFTER all of them
+    layer   of the stage, that runs then; HEAD_RUNS or EMBEDDING_RUNS
+    """
 
     id: str
     label: str
     alive: Alive
     window: Window | None = None
+    phase: str = "after"
+    layer: int = 0
 
     @functools.cached_property
     def holding(self) -> Holding:
@@ -81,6 +90,7 @@ class Step:
     flat       whether states lie in flat buffers, as DeepSpeed has them, with its ZeRO stage and
                how many `buckets` gradients are reduced in
     outputs    whether the training loop keeps the logits through backward and the optimizer step
+    each       whether instants are of every layer, not only of those where memory can peak
     """
 
     schedule: Callable[[Step], list[Instant]]
@@ -108,6 +118,7 @@ class Step:
     zero: int = 0
     buckets: int = 0
     outputs: bool = False
+    each: bool = False
 
     @functools.cached_property
     def instants(self) -> tuple[Instant, ...]:
@@ -184,11 +195,27 @@ class Step:
         return any(self.recompute(k) for k in range(len(self.blocks.kinds)))
 
     @property
+    def starts(self) -> list[tuple[str, str, int]]:
+        """The layers at whose forward memory can peak, as (id, label, index): the last."""
+        last = self.running.count - 1
+        before = range(last) if self.each else ()
+        found = [(f"forward-layer-{i}", f"Forward, layer {i}", i) for i in before]
+        return [*found, ("forward-last-layer", "Forward, last layer", last)]
+
+    @property
     def ends(self) -> list[tuple[str, str, int]]:
         """The layers at whose backward memory can peak; none reaches a frozen one."""
         of = self.running
         reached = [not (kind.frozen and kind.leads) for kind in self.blocks.kinds]
-        return [end for end in of.ends if reached[of.kind(end[2])]]
+        named = {i: (name, label, i) for name, label, i in of.ends}
+        every = reversed(range(of.count)) if self.each else named
+        ends = [named.get(i, (f"backward-layer-{i}", f"Backward, layer {i}", i)) for i in every]
+        return [end for end in ends if reached[of.kind(end[2])]]
+
+    def between(self, alive: Alive) -> list[Instant]:
+        """The instant between two micro-batches, where instants are of each."""
+        found = Instant(BETWEEN, "Between micro-batches", alive, phase=BETWEEN)
+        return [found] if self.each else []
 
     def kept(self, kind: int) -> Group:
         """What one layer's forward leaves for its backward."""

@@ -85,8 +85,13 @@ def in_forward(move: Move) -> bool:
 
 
 def in_backward(move: Move) -> bool:
-    """The same of backward. Others begin when it is over."""
+    """The same of backward."""
     return move.phase == BACKWARD
+
+
+def at_end(move: Move) -> bool:
+    """Whether it begins when backward is over."""
+    return not (in_forward(move) or in_backward(move))
 
 
 def collectives(moves: Sequence[Move]) -> tuple[float, float]:

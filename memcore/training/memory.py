@@ -57,11 +57,11 @@ def by_rank(steps: Sequence[Step], amounts: Amounts) -> tuple[RankMemory, ...]:
         key = step.first, step.last, step.layers
         if key not in seen:
             moments = [(i, *instant_bytes(i, amounts)) for i in step.alone.instants]
-            seen[key] = moments, _consumers(step.one_waiting, amounts)
+            seen[key] = moments, by_consumer(step.one_waiting, amounts)
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
         top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))
-        peak = at_peak.get(top[0]) or at_peak.setdefault(top[0], _moment(*top, amounts, stage))
+        peak = at_peak.get(top[0]) or at_peak.setdefault(top[0], moment(*top, amounts, stage))
         more = 0 if peak.id == "optimizer-step" else n
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
         ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
@@ -84,11 +84,11 @@ def count(
     top = max(range(len(sizes)), key=lambda i: sizes[i][0])
     ledger: tuple[LedgerRow, ...] = ()
     if rows:
-        timeline = [_moment(i, *n, amounts, rank) for i, n in zip(schedule, sizes, strict=True)]
+        timeline = [moment(i, *n, amounts, rank) for i, n in zip(schedule, sizes, strict=True)]
         peak = timeline[top]
         ledger = listed(rows_alive(schedule[top], sizes[top][1], amounts), amounts)
     else:
-        peak = _moment(schedule[top], *sizes[top], amounts, rank)
+        peak = moment(schedule[top], *sizes[top], amounts, rank)
         timeline = [peak]
     best = peak.bytes
     of = amounts.bytes
@@ -255,14 +255,14 @@ def rows_alive(instant: Instant, at: int, amounts: Amounts) -> list[Row]:
     return rows
 
 
-def _consumers(holding: Holding, amounts: Amounts) -> dict[str, int]:
+def by_consumer(holding: Holding, amounts: Amounts) -> dict[str, int]:
     """Bytes of a holding by consumer."""
     parts = holding.by_consumer
     return {name: amounts.held(parts[name]) if name in parts else 0 for name in CONSUMERS}
 
 
-def _moment(instant: Instant, n: Number, at: int, amounts: Amounts, rank: int) -> InstantMemory:
-    consumers = _consumers(instant.holding, amounts)
+def moment(instant: Instant, n: Number, at: int, amounts: Amounts, rank: int) -> InstantMemory:
+    consumers = by_consumer(instant.holding, amounts)
     where = ""
     if instant.window:
         where = instant.window.names[at]

@@ -15,6 +15,7 @@ from memcore.timing.communication import Move
 from memcore.timing.roofline import Speed, by_phase, run
 from memcore.training.executions import ends_of, run_again, stage_executions, started
 from memcore.training.transfers import in_layers
+from memcore.words.training import ZERO_BUBBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) ->
     late = host.waited(taken, gpu, batches) / batches
     total = sum(of.values()) + waited + late
     bubble = total
-    if plan.parallel.schedule == "zero-bubble":
+    if plan.parallel.schedule == ZERO_BUBBLE:
         moved = 2 * weight_gradients(operations)
         weights = host.operations(step, amounts, ends_of(step), run_again(step))[2]
         left = (taken[0], taken[1] - 2 * each * batches * weights), (gpu[0], gpu[1] - moved)

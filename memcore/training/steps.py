@@ -32,6 +32,7 @@ from memcore.words.training import (
     CHECKPOINTING,
     EMBEDDINGS,
     FP32,
+    GPIPE,
     KEEPS_LIKE,
     KEPT,
     LAYER,
@@ -118,7 +119,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             first=stage == 0,
             last=stage == p.pp - 1,
             waiting=pipeline.in_flight(plan, stage) - 1,
-            losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == "gpipe" else 0,
+            losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == GPIPE else 0,
             average=t.ema,
             to_end=t.early_stop == "off" or (t.early_stop == "auto" and framework.to_end),
         )

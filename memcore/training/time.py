@@ -66,7 +66,7 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
 
     `steps`: of every pipeline stage. The one whose step takes longest is found here: besides its
     micro-batches each updates weights of its own, so that the slowest of one may not be it."""
-    every = _every(plan, steps, amounts)
+    every = wholes_of(plan, steps, amounts)
     wholes = [whole for _, whole in every]
     rank = max(range(len(every)), key=lambda k: wholes[k].seconds)
     slowest, whole = every[rank]
@@ -103,11 +103,11 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     )
 
 
-def _every(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> list[tuple[Stage, _Whole]]:
+def wholes_of(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> list[tuple[Stage, Whole]]:
     """Every pipeline stage with its whole step."""
     speed = speed_of(plan, steps[0])
     every = stages(plan, steps, amounts, speed)
-    like: dict[int, _Whole] = {}  # stages that run the same share their list of operations
+    like: dict[int, Whole] = {}  # stages that run the same share their list of operations
     return [
         (s, like.get(key) or like.setdefault(key, _whole(plan, s, every, amounts, speed)))
         for s in every
@@ -132,11 +132,11 @@ class SweptTime:
 
 def swept_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SweptTime:
     """Time of one optimizer step for arrays of sizes."""
-    every = (_numbers(plan, s, whole, amounts) for s, whole in _every(plan, steps, amounts))
+    every = (_numbers(plan, s, whole, amounts) for s, whole in wholes_of(plan, steps, amounts))
     return functools.reduce(_slower, every)
 
 
-def _numbers(plan: Plan, stage: Stage, whole: _Whole, amounts: Amounts) -> SweptTime:
+def _numbers(plan: Plan, stage: Stage, whole: Whole, amounts: Amounts) -> SweptTime:
     """Those of one stage."""
     recomputed = sum([o.flops for o in whole.operations if o.phase == "recompute"])
     model_flops = plan.train.grad_accumulation * convention_flops(plan, stage.step, amounts)
@@ -167,28 +167,32 @@ def _slower(a: SweptTime, b: SweptTime) -> SweptTime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """One stage's whole optimizer step, with what it waits for the others."""
+class Whole:
+    """One stage's whole optimizer step, with what it waits for the others. on_gpu: seconds of all
+    forwards and all backwards, with their transfers; after: of what follows the last."""
 
     operations: list[OperationTime]
     traffic: _Traffic
     starts: dict[str, float]
     bubble: float
     seconds: float
+    on_gpu: tuple[float, float]
+    after: float
 
 
 def _whole(
     plan: Plan, stage: Stage, every: Sequence[Stage], amounts: Amounts, speed: Speed
-) -> _Whole:
+) -> Whole:
     step, operations, batches = stage.step, stage.operations, plan.train.grad_accumulation
     starts = dict.fromkeys(host.PHASES, 0.0)
     each = host.each_start(plan)
-    late = 0.0
+    late = updating = 0.0
     if step.offload == "none":
         update = _optimizer(step, amounts, speed)
         operations = [*operations, update]
         starts[host.OPTIMIZER] = host.optimizer_starts(step, amounts)
         late = maximum(0.0, each * starts[host.OPTIMIZER] - update.seconds)
+        updating = update.seconds + late
 
     traffic = _Traffic(amounts.arrays)
     traffic.busy["compute"] = sum([o.compute_seconds for o in operations])
@@ -204,11 +208,14 @@ def _whole(
     begun = started(step, amounts, batches, transfers)
     starts |= zip(host.PHASES, begun, strict=False)
     taken = each * begun[0], each * begun[1]
-    waits = host.waited(taken, host.on_gpu(by_phase(operations), transfers), batches)
+    on_gpu = host.on_gpu(by_phase(operations), transfers)
+    waits = host.waited(taken, on_gpu, batches)
+    after = updating + sum(m.exposed for m in transfers if host.at_end(m))
     traffic.busy["host"] = each * sum(starts.values())
     exposed["host"] = late + waits
     bubble = bubble_seconds(plan, every, stage)
-    return _Whole(operations, traffic, starts, bubble, sum(exposed.values()) + bubble)
+    seconds = sum(exposed.values()) + bubble
+    return Whole(operations, traffic, starts, bubble, seconds, on_gpu, after)
 
 
 def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:

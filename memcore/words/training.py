@@ -267,14 +267,15 @@ CHECKPOINTING = {
 }
 
 # How micro-batches pass through the stages of a pipeline.
+GPIPE, ZERO_BUBBLE = "gpipe", "zero-bubble"
 SCHEDULES = {
     "1f1b": Word(
         "1F1B",
         "One forward, one backward in turn: stage r of p has p - r micro-batches in flight. With "
         "virtual stages it is interleaved.",
     ),
-    "gpipe": Word("GPipe", "All forwards, then all backwards: every micro-batch is in flight."),
-    "zero-bubble": Word(
+    GPIPE: Word("GPipe", "All forwards, then all backwards: every micro-batch is in flight."),
+    ZERO_BUBBLE: Word(
         "Zero bubble",
         "ZB-H1: backward in two halves, the weights' later; every stage has as many micro-batches "
         "in flight as the first stage of 1F1B.",

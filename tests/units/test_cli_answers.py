@@ -200,11 +200,14 @@ def test_tables_of_a_report_as_csv(memplan, file):
     rows = memplan("evaluate", file("fits"), "--csv").csv
     report = evaluate(Plan.of(OF["fits"]))
     by = {name: [r for r in rows if r["table"] == name] for name in {r["table"] for r in rows}}
-    assert set(by) == {"breakdown", "ledger", "transfers"}
+    assert set(by) == {"breakdown", "ledger", "transfers", "timeline"}
     assert len(by["ledger"]) == len(report.ledger)
     assert len(by["transfers"]) == len(report.time.transfers)
     held = sum(int(r["bytes"]) for r in by["breakdown"] if r["part"] == "consumers")
     assert held == report.memory.allocated_bytes
+    assert max(int(r["bytes"]) for r in by["timeline"]) == report.memory.allocated_bytes
+    took = sum(float(r["seconds"]) for r in by["timeline"])
+    assert took == pytest.approx(report.time.step_seconds)
     (alone,) = {r["table"] for r in memplan("evaluate", file("fits"), "--table", "ledger").csv}
     assert alone == "ledger"
 

@@ -175,7 +175,8 @@ def over_time(memory: Memory, courses: Sequence[Course]) -> go.Figure:
     most = max(c.peak.bytes for c in shown) + sure
     near = memory.capacity_bytes < FAR * most
     top = max(1.25 * most, 1.08 * memory.capacity_bytes if near else 0) / GiB
-    places = {p: path for p, path in _places(memory).items() if p[0] == memory.peak.rank}
+    of = _places(memory)
+    places = {(i.rank, i.id, i.bytes): of[i.rank, i.id] for i in memory.timeline}
     traces: list[Any] = []
     layout: dict[str, Any] = {}
     annotations: list[dict[str, Any]] = []
@@ -278,7 +279,7 @@ def _heard(
     slots: Sequence[Slot],
     unit: float,
     y: str,
-    places: Mapping[tuple[int, str], str],
+    places: Mapping[tuple[int, str, int], str],
 ) -> go.Scatter:
     """What hovering says of each slot, and the number that a click explains."""
     said = [
@@ -297,7 +298,7 @@ def _heard(
         for s in slots
     ]
     # Of what is no instant of the Report nothing more is said than what hovering says.
-    paths = [places.get((course.rank, s.instant), "") for s in slots]
+    paths = [places.get((course.rank, s.instant, s.bytes), "") for s in slots]
     return go.Scatter(
         x=[unit * (s.start + s.seconds / 2) for s in slots],
         y=[round(s.bytes / GiB, 4) for s in slots],

@@ -3,7 +3,7 @@
 All in one process and in its own CPU time, so that what else runs on the machine matters little,
 and each beside one `evaluate` in the same run: what counts is the ratio.
 
-sweep()     micro-batches x lengths of a 70B plan: memory, and with time; target: 10^6 a second
+sweep()     10^6 micro-batches x lengths of a 70B plan: memory, and with time; target: 10^6 a second
 search()    all ways to train a 70B model on up to 8 GPUs; target: 10^6 combinations in 3 s
 solve()     the largest micro-batch, and the fewest GPUs
 """
@@ -17,8 +17,8 @@ from memcore import Plan, evaluate, search, solve, sweep
 
 BIG = {"model": "llama-3-70b", "cluster": {"gpus": 8}}
 AXES = {
-    "train.micro_batch": list(range(1, 257)),
-    "train.seq_len": [128 * i for i in range(1, 257)],
+    "train.micro_batch": list(range(1, 1025)),
+    "train.seq_len": [128 * i for i in range(1, 1025)],
 }
 PEAK, STEP = "memory.allocated_bytes", "time.step_seconds"
 

@@ -7,6 +7,7 @@ yet is that of `evaluate`, cell by cell. There is no second copy of any formula.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +20,10 @@ from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan, field_paths, limits_of, put
 from memcore.plan.rules import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
+from memcore.tape.algebra import Algebra, UnsaidError
 from memcore.tape.dims import Number, minimum
 from memcore.tape.ledger import Amounts
+from memcore.tape.program import Program
 from memcore.training.memory import swept_memory
 from memcore.training.steps import complete, steps_of
 from memcore.training.time import SweptTime, swept_time
@@ -265,12 +268,29 @@ def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[
     sizes["DP"] = _data_parallel(sizes)
     for rule in SIZE_RULES:
         allowed = allowed & np.asarray(rule.holds(sizes))
+    found = None
+    if math.prod(map(len, axes.values())) >= MANY:
+        with contextlib.suppress(UnsaidError):
+            found = _collapsed(plan, arrays, numbers)
+    if found is None:
+        found = _read(plan, arrays, numbers)
+    every = bool(np.all(allowed))
+    return {n: v if every else np.where(allowed, v, np.nan) for n, v in found.items()}
+
+
+def _read(plan: Plan, varying: Mapping[str, Number], numbers: Sequence[str]) -> Found:
+    """Numbers of a plan some of whose fields are arrays, or terms of an algebra."""
+    import numpy as np
+
+    sizes: dict[str, Number] = plan.sizes()
+    sizes |= {BROADCAST[name]: values for name, values in varying.items()}
+    sizes["DP"] = _data_parallel(sizes)
     complete(sizes, plan)
     amounts, steps = Amounts(sizes), steps_of(plan)
     swept: Any = plan
-    if arrays:
+    if varying:
         in_node = {"gpus_in_node": minimum(sizes["GPUS"], plan.gpus_per_node)}
-        swept = Swept(plan, arrays | in_node)
+        swept = Swept(plan, {**varying, **in_node})
     given: dict[str, Any] = {}
     if MEMORY.intersection(numbers):
         given["memory"] = swept_memory(swept, steps, amounts)
@@ -284,4 +304,25 @@ def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[
         for key in word:
             value = value[int(key) if key.isdigit() else key]
         found[number] = np.nan if value is None else value
-    return {n: np.where(allowed, v, np.nan) for n, v in found.items()}
+    return found
+
+
+MANY = 1 << 13  # cells from which on it is quicker to collapse the formulas first
+
+
+def _collapsed(plan: Plan, arrays: Mapping[str, Any], numbers: Sequence[str]) -> Found:
+    """The same of many cells: the formulas are read with terms, those that share their factors
+    become one, and what is left is computed for a block of cells at a time. Raises UnsaidError."""
+    import numpy as np
+
+    algebra = Algebra()
+    ends = {name: (int(values.min()), int(values.max())) for name, values in arrays.items()}
+    terms = {name: algebra.axis(name, *ends[name]) for name in arrays}
+    told = _read(plan, terms, numbers)
+    program = Program(algebra, [v.ravel() for v in arrays.values()], list(told.values()))
+    shape = tuple(v.size for v in arrays.values())
+    found = {n: np.empty(shape) for n in numbers}
+    for where, values in program.blocks():
+        for n, value in zip(told, values, strict=True):
+            found[n][where] = value
+    return found

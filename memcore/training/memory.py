@@ -13,7 +13,7 @@ from memcore.quantity.interval import fitting, interval
 from memcore.quantity.reading import Read, Values, at_least_zero, computed, named, quantity, total
 from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Peak, RankMemory
 from memcore.step.step import Alive, Instant, Step, saved_for_backward
-from memcore.tape.dims import Number, maximum, where
+from memcore.tape.dims import Number, maximum, settled, where
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import Amounts, Holding, Template
 from memcore.training import offload
@@ -132,7 +132,7 @@ def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleN
             here[r.tier] = here[r.tier] + r.times * each  # not in place: arrays may be shared
         first: Any = found["hbm"] >= here["hbm"] if found else False
         found = {t: where(first, found[t], n) for t, n in here.items()} if found else here
-    return _given(plan, steps[0], amounts, found)
+    return _given(plan, steps[0], amounts, {t: settled(n) for t, n in found.items()})
 
 
 def _given(

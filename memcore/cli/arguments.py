@@ -24,3 +24,12 @@ def plan_argument(sub: argparse.ArgumentParser) -> None:
 
 def json_option(sub: argparse.ArgumentParser, about: str = "as JSON") -> None:
     sub.add_argument("--json", action="store_true", help=about)
+
+
+def measured_option(sub: argparse.ArgumentParser) -> None:
+    about = (
+        "a step that you measured: the plan that ran, its seconds, and its allocated peak in GiB "
+        "where you know it. The plan is read beside it, as predicted and scaled by what the "
+        "measured step took; both need the same framework, kernels, attention, adapter and GPU"
+    )
+    sub.add_argument("--measured", metavar="RUN.json=SECONDS[,GIB]", help=about)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.arguments import Commands, command, measured_option, plan_argument
 from memcore.cli.printing import (
     BAD_INPUT,
     CHECKED,
@@ -20,7 +20,7 @@ from memcore.cli.printing import (
     table,
     write_csv,
 )
-from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, plan_of
+from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, measured_of, plan_of
 from memcore.errors import PlanError, fault
 from memcore.report import plain
 from memcore.units import (
@@ -34,7 +34,9 @@ from memcore.units import (
 
 if TYPE_CHECKING:
     from memcore import Report
+    from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
+    from memcore.search.calibration import Calibrated
 
 
 TABLES = ("breakdown", "ledger", "transfers", "timeline")
@@ -53,6 +55,7 @@ def add(commands: Commands) -> None:
     sub.add_argument("--csv", action="store_true", help=about)
     about = "of --csv this table alone"
     sub.add_argument("--table", choices=TABLES, help=about)
+    measured_option(sub)
     about = (
         "say by the exit status whether training fits (serving, where training is not planned): 0 "
         "it fits, 1 it does not, 3 it is tight (the range of what it needs goes beyond the "
@@ -66,16 +69,48 @@ def add(commands: Commands) -> None:
 def _evaluate(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
 
+    measured = measured_of(args)
     if args.plan == "-" and args.json:
-        return _evaluate_lines(sys.stdin.buffer, args)
+        return _evaluate_lines(sys.stdin.buffer, args, measured)
     plan = given_plan(args)
     report = evaluate(plan)
+    beside = _calibrated(plan, report, measured)
     if args.csv or args.table:
         wanted = [args.table] if args.table else TABLES
-        write_csv({"table": table, **row} for table in wanted for row in _rows(plan, report, table))
+        rows = [{"table": table, **row} for table in wanted for row in _rows(plan, report, table)]
+        if beside and "breakdown" in wanted:
+            rows += [{"table": "breakdown", **row} for row in _calibrated_rows(beside)]
+        write_csv(rows)
         return _checked(args, report)
-    print(json_text(report.to_dict(), indent=1) if args.json else _readable(plan, report))
+    if args.json:
+        print(json_text(_document(report, beside), indent=1))
+    else:
+        print(_readable(plan, report, beside))
     return _checked(args, report)
+
+
+def _calibrated(plan: Plan, report: Report, measured: Measured | None) -> Calibrated | None:
+    """The plan beside what was measured. Raises PlanError where that says nothing of it."""
+    if measured is None:
+        return None
+    from memcore.search.calibration import calibrated
+
+    return calibrated(plan, measured, report)
+
+
+def _document(report: Report, beside: Calibrated | None) -> dict[str, Any]:
+    """The Report as JSON has it, with `calibrated` beside it."""
+    return report.to_dict() | ({"calibrated": beside.to_dict()} if beside else {})
+
+
+def _calibrated_rows(beside: Calibrated) -> Iterable[dict[str, Any]]:
+    low, high = beside.interval
+    part = "calibrated"
+    yield {"part": part, "name": "step", "seconds": beside.calibrated_seconds}
+    yield {"part": part, "name": "step, at least", "seconds": low}
+    yield {"part": part, "name": "step, at most", "seconds": high}
+    if beside.calibrated_bytes is not None:
+        yield {"part": part, "name": "allocated", "bytes": beside.calibrated_bytes}
 
 
 def _rows(plan: Plan, report: Report, table: str) -> Iterable[dict[str, Any]]:
@@ -117,7 +152,7 @@ def _checked(args: argparse.Namespace, report: Report) -> int:
     return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
 
 
-def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace) -> int:
+def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Measured | None) -> int:
     """One Plan per line in, one Report per line out, in order; a line that is bad, or that Memplan
     fails at, gives an `error`."""
     from memcore.evaluate import evaluate
@@ -131,8 +166,9 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace) -> int:
         if not line.strip():
             continue
         try:
-            report = evaluate(plan_of(line))
-            answer = json_text(report.to_dict())
+            plan = plan_of(line)
+            report = evaluate(plan)
+            answer = json_text(_document(report, _calibrated(plan, report, measured)))
             status = max(status, _checked(args, report), key=WORST.index)
         except PlanError as e:
             status = BAD_INPUT
@@ -146,12 +182,13 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace) -> int:
     return status
 
 
-def _readable(plan: Plan, report: Report) -> str:
+def _readable(plan: Plan, report: Report, beside: Calibrated | None) -> str:
     """The Report for a terminal."""
     blocks = [
         plan_title(plan, report),
         *_memory(report),
         *_time(report),
+        *([f"Calibrated: {beside.text}\n{beside.assumed}"] if beside else []),
         *_run(plan, report),
         *_serve(plan, report),
     ]

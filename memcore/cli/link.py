@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.arguments import Commands, command, measured_option, plan_argument
 from memcore.cli.printing import json_text
-from memcore.cli.reading import given_plan
+from memcore.cli.reading import given_plan, measured_of
 
 if TYPE_CHECKING:
+    from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
 HOME = "http://localhost:8501/"  # where `memplan app` serves
@@ -21,6 +22,7 @@ def add(commands: Commands) -> None:
     sub = command(commands, "link", _link, about)
     plan_argument(sub)
     base_option(sub)
+    measured_option(sub)
     about = "every field, also those that have their default"
     sub.add_argument("--long", action="store_true", help=about)
     sub.add_argument("--json", action="store_true", help="the link and its keys, as JSON")
@@ -31,24 +33,36 @@ def base_option(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--base", metavar="URL", default=HOME, help=about)
 
 
-def link_to(plans: Sequence[Plan], base: str = HOME, long: bool = False) -> str:
-    """One link to a plan, with a second one pinned beside it."""
+def link_to(
+    plans: Sequence[Plan],
+    base: str = HOME,
+    long: bool = False,
+    measured: Measured | None = None,
+) -> str:
+    """One link to a plan, with a second one pinned beside it, and a step that was measured."""
     from memcore.plan.keys import PIN
-    from memcore.plan.link import encode, encode_pin, query_text
+    from memcore.plan.link import encode_pin, query_text
 
-    query = encode(plans[0], short=not long)
+    query = _query(plans[0], long, measured)
     if len(plans) > 1:
         query[PIN] = encode_pin(plans[1])
     return f"{base}{'&' if '?' in base else '?'}{query_text(query)}"
 
 
-def _link(args: argparse.Namespace) -> int:
-    from memcore.plan.link import encode
+def _query(plan: Plan, long: bool, measured: Measured | None) -> dict[str, str]:
+    from memcore.plan.keys import MEASURED
+    from memcore.plan.link import encode, encode_measured
 
-    plan = given_plan(args)
-    link = link_to([plan], args.base, args.long)
+    beside = {MEASURED: encode_measured(measured)} if measured else {}
+    return {**encode(plan, short=not long), **beside}
+
+
+def _link(args: argparse.Namespace) -> int:
+    plan, measured = given_plan(args), measured_of(args)
+    link = link_to([plan], args.base, args.long, measured)
     if args.json:
-        print(json_text({"link": link, "query": encode(plan, short=not args.long)}, indent=1))
+        query = _query(plan, args.long, measured)
+        print(json_text({"link": link, "query": query}, indent=1))
     else:
         print(link)
     return 0

@@ -27,7 +27,7 @@ from memcore.cli import (
 )
 from memcore.cli.printing import FAILED, fail, failed
 from memcore.cli.reading import source
-from memcore.errors import PlanError, fault
+from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
     *(evaluate, check, explain, levers, solve, search, sweep, compare, link, simulate),
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args)
         sys.stdout.flush()
     except PlanError as e:
-        status = fail(*(f"{source(args)}{issue}" for issue in e.issues))
+        status = fail(*(f"{_from(issue, args)}{issue}" for issue in e.issues))
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = failed(args)
@@ -55,6 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:
         status = fail(f"{source(args)}{FAILED} ({fault(e)})", status=failed(args))
     return status
+
+
+def _from(issue: Issue, args: argparse.Namespace) -> str:
+    """Where the plan is from that an issue is of; '' of an issue of an option."""
+    return "" if issue.field.startswith("--") else source(args)
 
 
 def _parser() -> argparse.ArgumentParser:

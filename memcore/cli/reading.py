@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError, shown, shown_path
+from memcore.units import GiB
 
 if TYPE_CHECKING:
     import argparse
 
+    from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
@@ -61,6 +64,30 @@ def plan_of(data: bytes) -> Plan:
     except ValueError as e:
         raise PlanError([Issue("", f"not a plan: {e}")]) from None
     return Plan.of(document)
+
+
+def measured_of(args: argparse.Namespace) -> Measured | None:
+    """The step that --measured says; None where it says none. Raises PlanError, under the option's
+    name."""
+    from memcore.plan.measured import Measured
+
+    if args.measured is None:
+        return None
+    path, found, numbers = args.measured.rpartition("=")
+    seconds, _, gib = numbers.partition(",")
+    try:
+        if not found or not path:
+            raise ValueError
+        took, peak = float(seconds), float(gib or 0) * GiB
+        whole = round(peak) if math.isfinite(peak) else -1
+    except ValueError:
+        said = f"must be a plan's file, = and seconds, as run.json=9.5, not {shown(args.measured)}"
+        raise PlanError([Issue("--measured", said)]) from None
+    try:
+        return Measured(plan_of(read(path)), took, whole)
+    except PlanError as e:
+        issues = (Issue("--measured", f"{shown_path(path)}: {issue}") for issue in e.issues)
+        raise PlanError(issues) from None
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from memcore.evidence import calibration
 from memcore.evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
-from memcore.timing.certainty import ANY, GPU, LEAST, LIKE, TWIN, WORK, like, twin
+from memcore.timing.certainty import ANY, CALIBRATED, GPU, LEAST, LIKE, TWIN, WORK, like, twin
 
 PATH = Path(__file__).resolve().parents[2] / "presets" / "evidence" / "intervals.toml"
 LEAVES = 0.05  # of the runs on either side, where there are enough
@@ -86,6 +87,8 @@ def written(runs: Sequence[Measured]) -> str:
             name = f'{distance}."{key}"' if key else distance
             lines += [f"[{name}]", f"runs = {len(rows)}", f"low = {low:.3f}", f"high = {high:.3f}"]
             lines.append("")
+    steps, low, high = calibration.interval(LEAVES)
+    lines += [f"[{CALIBRATED}]", f"runs = {steps}", f"low = {low:.3f}", f"high = {high:.3f}", ""]
     return "\n".join(lines)
 
 

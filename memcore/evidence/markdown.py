@@ -17,6 +17,7 @@ from statistics import median
 
 from memcore import evidence
 from memcore.evaluate import evaluate
+from memcore.evidence import calibration
 from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison, relative
 from memcore.evidence.engines import (
     LOW_LOAD,
@@ -160,6 +161,25 @@ def left_out_sources() -> str:
         rows.append((source, f"{len(off)}", _off(median(off)),
                      _off(off[math.ceil(0.9 * len(off)) - 1]), _signed(most)))  # fmt: skip
     return table(("source", *SPREAD), rows)
+
+
+def calibrated() -> str:
+    """Steps as they are predicted, and as each other step of their source and kind has them."""
+    steps = calibration.steps()
+    groups = {
+        "of sources that nothing was tuned on": [s for s in steps if s.new],
+        "of sources that were tuned on": [s for s in steps if not s.new],
+    }
+    for s in steps:
+        if s.new:
+            groups.setdefault(s.source, []).append(s)
+    rows = []
+    for name, of in groups.items():
+        ends = ((_off(calibration.within(e, share)) for share in (0.5, 0.9))
+                for e in calibration.errors(of))  # fmt: skip
+        rows.append((name, f"{len(of)}", *(", ".join(e) for e in ends)))
+    head = ("steps", "figures", "predicted: half, nine in ten within", "calibrated")
+    return table(head, rows)
 
 
 SPREAD = ("figures", "half within", "nine in ten within", "worst")
@@ -352,6 +372,7 @@ PARTS = {
     "steps": step_times,
     "rule": beside_rule,
     "sources left out": left_out_sources,
+    "calibrated": calibrated,
     "everything": everything,
     "far off": far_off,
     "calculators": calculators,

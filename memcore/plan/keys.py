@@ -42,7 +42,9 @@ PIN = "pin"  # a second plan to compare with, as a query inside the query
 PINS = (PIN, *(f"{PIN}{n}" for n in range(2, 6)))  # more of them, each a column beside the others
 NAME = "name"  # what somebody calls a plan
 LOOK = "look"  # what a page shows of a plan: no part of it
-BESIDE = (*PINS, NAME, LOOK)  # what a link says besides its plan
+MEASURED = "measured"  # a plan that was run, as a query inside the query, with
+TOOK, PEAK = "took", "peak"  # the seconds of its step, and the bytes of its peak where known
+BESIDE = (*PINS, NAME, LOOK, MEASURED)  # what a link says besides its plan
 KNOWN = ("v", *OBJECTS, *KEYS, *BESIDE)
 FIELDS = {key.path: name for name, key in KEYS.items()}
 

@@ -29,13 +29,17 @@ from memcore.plan.keys import (
     FIELDS,
     KEYS,
     KNOWN,
+    MEASURED,
     NAME,
     OBJECTS,
+    PEAK,
     PIN,
+    TOOK,
     VERSION,
     frozen_defaults,
     literal_text,
 )
+from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, put, value_text, words_of
 from memcore.plan.repair import follow, issues_in, repair, ways
 
@@ -47,6 +51,7 @@ MAX_ISSUES = 8
 MAX_NAME = 40  # characters of a plan's name
 
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
+_NUMBER = re.compile(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?")
 
 
 def encode(plan: Plan, short: bool = False) -> dict[str, str]:
@@ -81,6 +86,36 @@ def decode_pin(text: str) -> tuple[Plan, list[Issue]]:
 def pin_name(text: str) -> str:
     """What the plan in a `pin` value is called, or ''."""
     return name_of(_keys_of(text).get(NAME, "")) if len(text) <= 3 * MAX_PAYLOAD else ""
+
+
+def encode_measured(measured: Measured) -> str:
+    """A step that was measured as the one value of a `measured` key."""
+    peak = {PEAK: str(measured.bytes)} if measured.bytes else {}
+    return query_text({**encode(measured.plan, short=True), TOOK: repr(measured.seconds), **peak})
+
+
+def decode_measured(text: str) -> tuple[Measured | None, list[Issue]]:
+    """The step in a `measured` value; None where it is damaged: a plan that was mended is not the
+    one that ran. A preset that was corrected since is said."""
+    if len(text) > 3 * MAX_PAYLOAD:
+        return None, [Issue(MEASURED, "too long; the measured step was ignored")]
+    keys = _keys_of(text)
+    took, peak = keys.pop(TOOK, ""), keys.pop(PEAK, "0")
+    plan, issues = decode(keys)
+    said = encode(plan)
+    same = all(_unmarked(said, issue.field) == _unmarked(keys, issue.field) for issue in issues)
+    if not (same and _NUMBER.fullmatch(took) and _WHOLE.fullmatch(peak)):
+        return None, [Issue(MEASURED, "the measured step in this link is damaged; ignored")]
+    try:
+        measured = Measured(plan, float(took), int(peak))
+    except PlanError as e:
+        return None, [Issue(MEASURED, f"{issue.message}; ignored") for issue in e.issues]
+    return measured, [Issue(MEASURED, issue.message) for issue in issues]
+
+
+def _unmarked(query: Mapping[str, str], name: str) -> str | None:
+    """A preset's name in a query, whatever its revision; never the same where a key has none."""
+    return query[name].partition("~")[0] if name in query else str(id(query))
 
 
 def _keys_of(text: str) -> dict[str, str]:
@@ -298,7 +333,7 @@ def _value(name: str, text: str, default: Any) -> Any:
             return int(text)
         expected = "a whole number"
     elif isinstance(default, float):
-        if re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?", text):
+        if _NUMBER.fullmatch(text):
             return float(text)
         expected = "a number such as 0.9"
     else:

@@ -19,6 +19,7 @@ from memcore.words.precision import eight_bit
 from memcore.words.training import FRAMEWORKS
 
 TWIN, LIKE, GPU, WORK, ANY = DISTANCES = ("twin", "like", "gpu", "work", "any")
+CALIBRATED = "calibrated"  # by a measured step of the same kind
 LEAST = 5  # measured steps without which an interval is that of the next distance
 
 
@@ -74,6 +75,19 @@ def twin(plan: Plan) -> str:
 def _table() -> Mapping[str, Any]:
     path = files("presets").joinpath("evidence", "intervals.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def calibrated_interval() -> tuple[float, float]:
+    """Measured over calibrated seconds, which 9 of 10 steps lie between that another measured step
+    of their source and kind predicts (search.calibration)."""
+    found = _table()[CALIBRATED]
+    return found["low"], found["high"]
+
+
+def farthest() -> tuple[float, float]:
+    """Measured seconds over ours, which 9 of 10 steps of the least certain work lie between."""
+    found = _table()[ANY]
+    return found["low"], found["high"]
 
 
 def compared(plan: Plan) -> Compared:

@@ -12,7 +12,8 @@ import pytest
 
 from memcore import Plan, cli, evaluate
 from memcore.cli.progress import Progress
-from memcore.plan.link import decode
+from memcore.plan.link import decode, decode_measured
+from memcore.plan.measured import Measured
 
 
 class Ran:
@@ -131,6 +132,42 @@ def test_a_link_is_the_plan(memplan, file):
     assert link.startswith("https://plans.example/?v=1&")
     ran = memplan("link", file("over"), "--json")
     assert decode(ran.json["query"])[0] == Plan.of(OF["over"])
+
+
+def test_a_plan_is_read_beside_a_step_that_was_measured(memplan, file):
+    run, plan = file("fits"), file("over")
+    report = evaluate(Plan.of(OF["over"]))
+    given = f"{run}=2.5,30"
+    found = memplan("evaluate", plan, "--measured", given, "--json").json
+    assert found["time"]["step_seconds"] == report.time.step_seconds  # as ever
+    beside = found["calibrated"]
+    factor = 2.5 / evaluate(Plan.of(OF["fits"])).time.step_seconds
+    assert beside["calibrated_seconds"] == pytest.approx(report.time.step_seconds * factor)
+    assert beside["measured"] == {"seconds": 2.5, "bytes": 30 * 2**30}
+    assert "Assumed" in beside["assumed"]
+    assert "Calibrated: " in memplan("evaluate", plan, "--measured", given).out
+    table = memplan("evaluate", plan, "--measured", given, "--csv", "--table", "breakdown").out
+    assert f"calibrated,step,,,{beside['calibrated_seconds']}" in table
+    lines = json.dumps(OF["over"]) + "\n" + '{"cluster": {"gpu": "a100-sxm-80gb"}}\n'
+    ran = memplan("evaluate", "-", "--json", "--measured", given, given=lines)
+    first, second = map(json.loads, ran.out.splitlines())
+    assert first["calibrated"] == beside
+    assert ran.status == 2
+    assert second["issues"][0]["field"] == "cluster.gpu"
+
+
+def test_a_link_carries_the_step_that_was_measured(memplan, file):
+    run, plan = file("fits"), file("over")
+    query = memplan("link", plan, "--measured", f"{run}=2.5", "--json").json["query"]
+    assert decode(query) == (Plan.of(OF["over"]), [])
+    assert decode_measured(query["measured"]) == (Measured(Plan.of(OF["fits"]), 2.5), [])
+
+
+@pytest.mark.parametrize("given", ["{}", "{}=", "=2", "{}=x", "{}=0", "{}=2,x", "{}=2,inf", "x=2"])
+def test_a_measured_step_that_is_none_is_refused_by_its_option(memplan, file, given):
+    ran = memplan("evaluate", file("fits"), "--measured", given.format(file("fits")))
+    assert ran.status == 2
+    assert ran.err.startswith("memplan: --measured: ")
 
 
 def test_compare_says_fields_figures_and_what_moved_them(memplan, file):

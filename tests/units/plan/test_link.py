@@ -23,14 +23,17 @@ from memcore.plan.link import (
     MAX_ISSUES,
     MAX_KEYS,
     decode,
+    decode_measured,
     decode_pin,
     encode,
+    encode_measured,
     encode_pin,
     fields,
     nearest,
     pin_name,
     query_text,
 )
+from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, put
 from memcore.plan.repair import repair
 from memcore.words.precision import PRECISIONS
@@ -240,10 +243,52 @@ def test_a_plan_survives_the_trip(plan: Plan, short: bool) -> None:
     assert decode_pin(encode_pin(plan)) == (plan, [])
 
 
+@examples(25)
+@given(
+    plan=plans(),
+    seconds=some.floats(1e-6, 1e6),
+    size=some.integers(0, 2**40),
+)
+def test_a_measured_step_survives_the_trip(plan: Plan, seconds: float, size: int) -> None:
+    measured = Measured(plan, seconds, size)
+    assert decode_measured(encode_measured(measured)) == (measured, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "damaged"),
+        ("v=1&mb=2", "damaged"),
+        ("v=1&took=nan", "damaged"),
+        ("v=1&took=0", "more than 0"),
+        ("v=1&took=1e300", "seconds"),
+        ("v=1&took=2&peak=-1", "bytes"),
+        ("v=1&took=2&peak=x", "damaged"),
+        ("v=1&took=2&mb=-4", "damaged"),
+        ("v=1&took=2&nothing=1", "damaged"),
+        ("v=1&took=2&model=lama-3-8b", "damaged"),
+        (f"v=1&took=2&mb={'9' * 100_000}", "too long"),
+    ],
+)
+def test_a_damaged_measured_step_is_left_out(text: str, says: str) -> None:
+    """A plan that was mended is not the one that ran."""
+    measured, issues = decode_measured(text)
+    assert measured is None
+    assert says in str(issues[0])
+    assert issues[0].field == "measured"
+
+
+def test_a_measured_step_of_a_corrected_preset_is_kept_and_says_so() -> None:
+    measured, issues = decode_measured("v=1&model=llama-3-8b~999&took=2")
+    assert measured
+    assert measured.seconds == 2
+    assert "corrected since" in issues[0].message
+
+
 def test_what_a_link_says_beside_its_plan_is_no_part_of_the_plan() -> None:
     query = encode(Plan(train={"micro_batch": 2}), short=True)
     assert decode(query | dict.fromkeys(BESIDE, "mb=64&x=1")) == decode(query)
-    assert set(BESIDE) >= {"pin", "pin5", "name", "look"}
+    assert set(BESIDE) >= {"pin", "pin5", "name", "look", "measured"}
 
 
 @examples(25)

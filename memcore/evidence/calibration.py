@@ -1,0 +1,82 @@
+"""Calibration: how near a measured step comes to those of others that another of its kind scales.
+
+Each measured step is read by every other one of its source, framework, kernels, attention, adapter
+and GPU in turn: none takes part in its own prediction.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from memcore.evidence.comparison import TUNED
+from memcore.evidence.fit import source_of
+from memcore.evidence.times import compared_times, times_table
+from memcore.plan.plan import Plan
+from memcore.search.calibration import kind
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A measured step that has others of its kind.
+
+    new      nothing was tuned on any step of its source
+    ratio    measured seconds over predicted ones
+    scaled   measured seconds over those that each other one of its kind predicts
+    """
+
+    source: str
+    new: bool
+    ratio: float
+    scaled: tuple[float, ...]
+
+
+@functools.cache
+def steps() -> tuple[Step, ...]:
+    """Every measured step that has another one of its kind."""
+    runs = times_table()["runs"]
+    tuned = {source_of(run) for run in runs if run["used_for"] == TUNED}
+    kinds: dict[tuple[str, ...], list[float]] = {}
+    for run, c in zip(runs, compared_times(), strict=True):
+        key = source_of(run), *kind(Plan.of(run["plan"]))
+        kinds.setdefault(key, []).append(c.theirs / c.ours)
+    return tuple(
+        Step(source, source not in tuned, own, tuple(own / r for k, r in enumerate(of) if k != i))
+        for (source, *_), of in kinds.items()
+        if len(of) > 1
+        for i, own in enumerate(of)
+    )
+
+
+def weighted(of: Iterable[Step]) -> list[tuple[float, float]]:
+    """Ratios by others, the least first, each with its weight: those of a step together have 1, so
+    that a source of many steps counts no more than they are."""
+    return sorted((ratio, 1 / len(step.scaled)) for step in of for ratio in step.scaled)
+
+
+def within(values: Iterable[tuple[float, float]], share: float) -> float:
+    """The value that so great a share of the weights lies up to."""
+    ordered = sorted(values)
+    left = share * sum(weight for _, weight in ordered)
+    for value, weight in ordered:
+        left -= weight
+        if left <= 1e-9:
+            return value
+    raise ValueError("a share of nothing")
+
+
+def errors(of: Iterable[Step]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """How far predictions are off without their signs, and calibrated ones; each with its
+    weight."""
+    found = list(of)
+    plain = [(abs(1 / step.ratio - 1), 1.0) for step in found]
+    return plain, [(abs(1 / ratio - 1), weight) for ratio, weight in weighted(found)]
+
+
+def interval(share: float) -> tuple[int, float, float]:
+    """How many steps of sources that nothing was tuned on, and what all but `share` of them at
+    either end lie between once they are calibrated: measured over calibrated seconds."""
+    new = [step for step in steps() if step.new]
+    ratios = weighted(new)
+    return len(new), within(ratios, share), within(ratios, 1 - share)

@@ -33,7 +33,7 @@ def columns() -> list[Column]:
         taken = (*names, FIELD, FIGURE, "key", tables.PATH)
         names.append(f"{string.ascii_uppercase[i]}: {name}" if name in taken else name)
     return [
-        Column(name, plan, _report(plan), pin)
+        Column(name, plan, _report(plan), pin, state.calibrated(plan))
         for name, (_, plan, pin) in zip(names, every, strict=True)
     ]
 
@@ -194,6 +194,7 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
     base = min(base or 0, len(found) - 1)
     books = [state.book_of(c.plan) for c in found]
     rows = tables.compared_figures(found, books, base, alike)
+    rows += tables.compared_calibrated(found)
     paths = [row[tables.PATH] for row in rows]
     key, heads = "compare_figures", (FIGURE, *names)
 

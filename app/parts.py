@@ -86,14 +86,14 @@ def _addressing(url: str) -> Callable[[], str]:
 
 def share(report: Report) -> None:
     """The plan as a link, and as files."""
-    plan = state.plan()
+    plan, beside = state.plan(), state.calibrated()
     with st.popover("Share", icon=":material/share:"):
         st.markdown("**Copy link**: every setting written out, so it means the same next year.")
         st.code(_addressing(st.context.url or "")(), language=None, wrap_lines=True)
         link, levers = _addressing(st.context.url or ""), functools.partial(shared.levers, plan)
         st.download_button(
             "Report on one page (HTML)",
-            lambda: one_page.page(plan, report, levers() if report.memory else (), link()),
+            lambda: one_page.page(plan, report, levers() if report.memory else (), link(), beside),
             named("memplan-report.html"),
             "text/html",
             key="report_html",
@@ -112,7 +112,7 @@ def share(report: Report) -> None:
         )
         st.download_button(
             "Report (JSON)",
-            lambda: json.dumps(report.to_dict(), indent=1),
+            lambda: json.dumps(beside.beside(report) if beside else report.to_dict(), indent=1),
             named("memplan-report.json"),
             "application/json",
             key="report_json",
@@ -354,9 +354,10 @@ def download(label: str, rows: tables.Rows, name: str, of_plan: bool = True) -> 
     """A button that builds the CSV when it is pressed. It says which plan the figures are of, or,
     where they are about Memplan itself, only which Memplan."""
     plan, address = state.plan() if of_plan else None, _addressing(st.context.url or "")
+    beside = state.calibrated() if of_plan else None
     st.download_button(
         label,
-        lambda: tables.csv(rows, tables.context(plan, address() if plan else "")),
+        lambda: tables.csv(rows, tables.context(plan, address() if plan else "", beside)),
         named(name) if of_plan else name,
         "text/csv",
         key=f"download_{name}",

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from datetime import date
 
 from app import bar, palette
+from app.tables.time import calibrated_text
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Memory, Report, Run, Serve, Time
+from memcore.search.calibration import Calibrated
 from memcore.search.levers import Lever, differences
 from memcore.units import (
     bytes_text,
@@ -44,14 +46,22 @@ table { border-collapse: collapse; width: 100%; } td { padding: .15rem .6rem .15
 """
 
 
-def page(plan: Plan, report: Report, levers: Iterable[Lever], link: str) -> str:
-    """The report as one HTML file. `link` opens the plan again."""
+def page(
+    plan: Plan,
+    report: Report,
+    levers: Iterable[Lever],
+    link: str,
+    calibrated: Calibrated | None = None,
+) -> str:
+    """The report as one HTML file. `link` opens the plan again; `calibrated`: its step beside a
+    measured one."""
     title = f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
     parts = [f"<h1>{_safe(title)}</h1>"]
     if report.memory:
         parts += _memory(report.memory)
     if report.time:
-        parts.append(_table("Time of a step", _time(report.time)))
+        beside = _calibrated(calibrated) if calibrated else []
+        parts.append(_table("Time of a step", [*_time(report.time), *beside]))
     if report.run:
         parts.append(_table("The whole run", _run(plan, report.run)))
     if report.serve:
@@ -121,6 +131,16 @@ def _time(t: Time) -> list[Line]:
         ("Tokens a second, all GPUs", count_text(t.tokens_per_second)),
         ("Model FLOPs utilization", f"{t.mfu:.1%}"),
         ("Waits longest for", palette.resource(t.bound_by)),
+    ]
+
+
+def _calibrated(found: Calibrated) -> list[Line]:
+    cost = [("The whole run's cost, calibrated", money_text(found.cost))] if found.cost else []
+    return [
+        ("Step, calibrated by a measured one", calibrated_text(found)),
+        ("The whole run, calibrated", seconds_text(found.run_seconds)),
+        *cost,
+        ("What that rests on", found.assumed),
     ]
 
 

@@ -26,11 +26,24 @@ from memcore import PlanError
 from memcore.errors import Issue
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
-from memcore.plan.keys import LOOK, NAME, PINS
-from memcore.plan.link import decode, decode_pin, encode, encode_pin, name_of, nearest, pin_name
+from memcore.plan.keys import LOOK, MEASURED, NAME, PINS
+from memcore.plan.link import (
+    decode,
+    decode_measured,
+    decode_pin,
+    encode,
+    encode_measured,
+    encode_pin,
+    name_of,
+    nearest,
+    pin_name,
+)
+from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, put, title_of, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
+from memcore.search.calibration import Calibrated, refused
+from memcore.search.calibration import calibrated as calibrate
 from memcore.search.levers import Lever, differences
 from memcore.search.solve import Answer
 from memcore.search.waterfall import Change
@@ -56,13 +69,14 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """What an address decodes to: its plan, with its name, those beside it, and what its page
-    shows of them."""
+    """What an address decodes to: its plan, with its name, those beside it, what its page shows of
+    them, and the step that somebody measured."""
 
     plan: Plan
     pins: tuple[Pin, ...] = ()
     name: str = ""
     look: str = ""
+    measured: Measured | None = None
 
 
 @dataclass
@@ -81,6 +95,7 @@ class Session:
     adjusted_to: str = ""
     pins: tuple[Pin, ...] = ()
     name: str = ""  # of the plan, until it changes
+    measured: Measured | None = None  # a step, of this plan or of another
     looks: dict[str, str] = field(default_factory=dict)  # by page, what it shows of the plan
     link_issues: list[Issue] = field(default_factory=list)
     fresh: bool = False  # it began without a plan in its address
@@ -102,7 +117,8 @@ class Session:
     @property
     def now(self) -> Says:
         """What the address ought to say."""
-        return Says(self.plan, self.pins, self.name, self.looks.get(self.page, ""))
+        look = self.looks.get(self.page, "")
+        return Says(self.plan, self.pins, self.name, look, self.measured)
 
 
 def session() -> Session:
@@ -188,7 +204,8 @@ def written() -> Callable[[], dict[str, str]]:
 
 def _written(says: Says, short: bool) -> dict[str, str]:
     query = encode(says.plan, short)
-    named = {NAME: says.name, LOOK: says.look}
+    measured = encode_measured(says.measured) if says.measured else ""
+    named = {NAME: says.name, LOOK: says.look, MEASURED: measured}
     query |= {key: text for key, text in named.items() if text}
     pins = zip(PINS, says.pins, strict=False)
     return query | {key: encode_pin(pin.plan, pin.name) for key, pin in pins}
@@ -204,7 +221,10 @@ def _load(s: Session, query: Query) -> None:
             if issues:
                 damaged = Issue(key, "the pinned plan in this link is damaged")
                 s.link_issues = [*s.link_issues, damaged]
-    s.pins = tuple(found)
+    s.pins, s.measured = tuple(found), None
+    if text := query.get(MEASURED, [""])[0]:
+        s.measured, issues = decode_measured(text)
+        s.link_issues = [*s.link_issues, *issues]
     _accept(s, plan)
     s.name = name_of(query.get(NAME, [""])[0])
     s.looks.pop(s.page, None)
@@ -251,6 +271,30 @@ def pinned() -> Report | None:
 def book() -> Book:
     """Why the numbers of the report are what they are; made when somebody asks."""
     return _explained("book", plan(), report())
+
+
+def measured() -> Measured | None:
+    """The step that somebody measured."""
+    return session().measured
+
+
+def calibrated(of: Plan | None = None) -> Calibrated | None:
+    """The plan on the page, or another, beside the measured step; None without one, or where it
+    says nothing of the plan."""
+    by, now = session().measured, of or plan()
+    if by is None or refused_measured(now):
+        return None
+    then = report() if by.plan == plan() else report_of(by.plan)
+    try:
+        return calibrate(now, by, report() if now == plan() else report_of(now), then)
+    except PlanError:
+        return None
+
+
+def refused_measured(of: Plan | None = None) -> list[Issue]:
+    """Why the measured step says nothing of the plan on the page, or of another."""
+    by = session().measured
+    return refused(of or plan(), by) if by else []
 
 
 def pins() -> tuple[Pin, ...]:
@@ -568,6 +612,19 @@ def undo() -> None:
     if label:
         before, _, _ = s.applied.pop()
         _replace(s, before)
+
+
+def measure(seconds: float, size: int) -> None:
+    """Keep that a step of the plan on the page took so long, and so many bytes at its peak (0: not
+    known)."""
+    s = session()
+    s.edited, s.measured = True, Measured(s.plan, seconds, size)
+
+
+def forget_measured() -> None:
+    """Back to predictions alone."""
+    s = session()
+    s.edited, s.measured = True, None
 
 
 def pin() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, palette, parts, state, why
+from app import bar, measured, palette, parts, state, why
 from app.text import plain
 from memcore.report import Memory, Report, Serve, TogetherMemory
 from memcore.serving.notes import serving_notes
@@ -157,6 +157,7 @@ def _training(report: Report, pinned: Report | None) -> None:
                      count_text),
                 )
             )  # fmt: skip
+            measured.in_strip()
     if memory:
         bar.draw(bar.of_training(memory), "bar")
 

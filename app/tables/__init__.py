@@ -28,6 +28,7 @@ from app.tables.accuracy import (
     why_they_differ,
 )
 from app.tables.base import FIELDS, PATH, Rows, breakdown, context, csv, displayed
+from app.tables.compare import calibrated as compared_calibrated
 from app.tables.compare import fields as compared_fields
 from app.tables.compare import figures as compared_figures
 from app.tables.compare import tidy
@@ -43,7 +44,15 @@ from app.tables.memory import consumers, largest, ledger, over_time, overheads, 
 from app.tables.search import FOUND_COLUMNS, found
 from app.tables.serve import limits, serving, together
 from app.tables.tiers import in_tiers, tiers
-from app.tables.time import TRANSFER_COLUMNS, answers, operations, phases, resources, transfers
+from app.tables.time import (
+    TRANSFER_COLUMNS,
+    answers,
+    calibrated,
+    operations,
+    phases,
+    resources,
+    transfers,
+)
 
 __all__ = [
     "BOOKING_COLUMNS",
@@ -59,7 +68,9 @@ __all__ = [
     "bookings",
     "breakdown",
     "calculators",
+    "calibrated",
     "changes_text",
+    "compared_calibrated",
     "compared_fields",
     "compared_figures",
     "constants_used",

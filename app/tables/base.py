@@ -10,6 +10,7 @@ import pandas as pd
 from app import palette
 from memcore.plan.plan import Plan
 from memcore.report import Memory
+from memcore.search.calibration import Calibrated
 from memcore.timing.communication import AXES
 from memcore.units import bytes_text, seconds_text
 from memcore.version import version
@@ -52,16 +53,21 @@ def csv(rows: Rows, context: Mapping[str, Any] | None = None) -> bytes:
     return pd.DataFrame(safe, dtype=object).to_csv(index=False, lineterminator="\n").encode()
 
 
-def context(plan: Plan | None, link: str) -> dict[str, Any]:
+def context(plan: Plan | None, link: str, calibrated: Calibrated | None = None) -> dict[str, Any]:
     """What a file of figures says of itself: the plan that they are of, if they are of one, a link
-    to it, and which Memplan they are from."""
+    to it, its step beside a measured one, and which Memplan they are from."""
     of_plan = {
         "plan model": plan.architecture.label,
         "plan GPU": plan.accelerator.label,
         "plan GPUs": plan.cluster.gpus,
         "plan link": link,
     } if plan else {}  # fmt: skip
-    return {**of_plan, "Memplan version": version()}
+    beside = {
+        "plan step seconds": calibrated.seconds,
+        "plan step seconds, calibrated": calibrated.calibrated_seconds,
+        "plan calibration": calibrated.assumed,
+    } if calibrated else {}  # fmt: skip
+    return {**of_plan, **beside, "Memplan version": version()}
 
 
 def displayed(rows: Rows) -> Rows:

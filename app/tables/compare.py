@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.tables.base import PATH, Rows, breakdown, context
+from app.tables.time import calibrated_text
 from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Report
+from memcore.search.calibration import Calibrated
 from memcore.search.compare import FIGURES, differing, figures_of
 from memcore.units import relative_text
 from memcore.units import value_text as figure_text
@@ -19,12 +21,14 @@ from memcore.units import value_text as figure_text
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A plan that stands beside others. `pin`: its number among the pinned, None of the page's."""
+    """A plan that stands beside others. `pin`: its number among the pinned, None of the page's;
+    calibrated: by a measured step, where there is one that says something of it."""
 
     name: str
     plan: Plan
     report: Report
     pin: int | None = None
+    calibrated: Calibrated | None = None
 
 
 FIELD, FIGURE = "field", "figure"  # the heads of the first column
@@ -82,6 +86,14 @@ def figures(columns: Sequence[Column], books: Sequence[Book], base: int, alike: 
     return found
 
 
+def calibrated(columns: Sequence[Column]) -> Rows:
+    """The steps as a measured one has them, where it says something of any."""
+    if not any(c.calibrated for c in columns):
+        return []
+    texts = {c.name: calibrated_text(c.calibrated) if c.calibrated else "–" for c in columns}
+    return [{FIGURE: "Step, calibrated by your run", **texts, PATH: ""}]
+
+
 def _title(what: str, path: str) -> str:
     """An interval has a row for each of its ends; consumers are parts of the peak."""
     if path.startswith("memory.consumers."):
@@ -120,6 +132,12 @@ def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows
                 plain = json.dumps(value) if isinstance(value, dict) else value
                 rows.append(_tidy(i, kind, path, plain, FIGURES.get(path, "")))
     for i, c in enumerate(columns):
+        if c.calibrated:
+            row = _tidy(
+                i, "calibrated", "time.step_seconds", c.calibrated.calibrated_seconds, "seconds"
+            )
+            low, high = c.calibrated.interval
+            rows.append(row | {"low": low, "high": high})
         memory = c.report.memory
         for part in breakdown(memory) if memory else []:
             row = _tidy(i, "memory", part["part"], part["bytes"], "bytes")
@@ -127,7 +145,7 @@ def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows
                 row | {"low": part["low_bytes"], "high": part["high_bytes"], "part": part["kind"]}
             )
     said = [
-        {"plan": c.name} | context(c.plan, link) | {"comparison link": together}
+        {"plan": c.name} | context(c.plan, link, c.calibrated) | {"comparison link": together}
         for c, link in zip(columns, links, strict=True)
     ]
     return [{**said[row.pop("i")], **row} for row in rows]

@@ -100,7 +100,7 @@ def _calibrated(plan: Plan, report: Report, measured: Measured | None) -> Calibr
 
 def _document(report: Report, beside: Calibrated | None) -> dict[str, Any]:
     """The Report as JSON has it, with `calibrated` beside it."""
-    return report.to_dict() | ({"calibrated": beside.to_dict()} if beside else {})
+    return beside.beside(report) if beside else report.to_dict()
 
 
 def _calibrated_rows(beside: Calibrated) -> Iterable[dict[str, Any]]:

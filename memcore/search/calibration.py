@@ -13,7 +13,7 @@ from typing import Any
 from memcore.errors import Issue, PlanError
 from memcore.evaluate import evaluate
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan, get, title_of, value_text
+from memcore.plan.plan import Plan, get, value_text
 from memcore.report import Report
 from memcore.timing.certainty import calibrated_interval, farthest
 from memcore.units import bytes_text, seconds_text
@@ -89,14 +89,21 @@ class Calibrated:
             "assumed": self.assumed,
         }
 
+    def beside(self, report: Report) -> dict[str, Any]:
+        """The plan's Report as plain JSON types, with these figures as `calibrated`."""
+        return {**report.to_dict(), "calibrated": self.to_dict()}
 
-def calibrated(plan: Plan, by: Measured, report: Report | None = None) -> Calibrated:
+
+def calibrated(
+    plan: Plan, by: Measured, now: Report | None = None, then: Report | None = None
+) -> Calibrated:
     """A plan's step, as it is predicted and scaled by a measured step of the same framework,
-    kernels, attention, adapter and GPU. `report`: the plan's own, where it is there already. Raises
-    PlanError where one of these differs, or nothing is predicted."""
+    kernels, attention, adapter and GPU. `now` and `then`: the reports of the plan and of the
+    measured one, where they are there already. Raises PlanError where one of these differs, or
+    nothing is predicted."""
     if issues := refused(plan, by):
         raise PlanError(issues)
-    now, then = report or evaluate(plan), evaluate(by.plan)
+    now, then = now or evaluate(plan), then or evaluate(by.plan)
     if not (now.memory and now.time and now.run and then.memory and then.time):
         whose = "this plan" if now.time is None else "the measured plan"
         raise PlanError([Issue("train", f"the training of {whose} is not computed")])
@@ -123,7 +130,7 @@ def refused(plan: Plan, by: Measured) -> list[Issue]:
     """Why a measured step says nothing of a plan; [] where it does."""
     return [
         Issue(field, f"the measured step had {_text(by.plan, field)}, this plan has "
-                     f"{_text(plan, field)}: what one is off says nothing of the other")
+                     f"{_text(plan, field)}: so how far one is off says nothing of the other")
         for field, then, now in zip(SHARED, kind(by.plan), kind(plan), strict=True)
         if then != now
     ]  # fmt: skip
@@ -140,4 +147,4 @@ def kind(plan: Plan) -> tuple[str, ...]:
 def _text(plan: Plan, field: str) -> str:
     if field == "cluster.gpu":
         return plan.accelerator.label
-    return f"{title_of(field).lower()} {value_text(field, get(plan, field))}"
+    return value_text(field, get(plan, field))

@@ -1,0 +1,100 @@
+"""Measured: a step that somebody ran, which the plan on the page is read beside."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import parts, state, tables
+from app.text import plain
+from memcore.plan.measured import MOST_SECONDS
+from memcore.plan.plan import title_of
+from memcore.units import GiB, bytes_text, seconds_text
+
+TITLE = "Read it beside a run of yours"
+
+
+def section() -> None:
+    """What was measured and what it comes to, or a place to say it."""
+    parts.folded(TITLE, _content, unfolded=state.measured() is not None)
+
+
+def _content() -> None:
+    measured = state.measured()
+    if measured is None:
+        _ask()
+        return
+    took = seconds_text(measured.seconds)
+    peak = f", {bytes_text(measured.bytes)} allocated" if measured.bytes else ""
+    of = measured.plan
+    here = of == state.plan()
+    whose = "This plan ran" if here else f"{plain(of.architecture.label)} ran"
+    gpus = "" if here else f" on {of.cluster.gpus:,} × {plain(of.accelerator.label)}"
+    st.markdown(f"**{whose}{gpus}: {took} a step{peak}.**")
+    found = state.calibrated()
+    if found:
+        parts.table(
+            tables.calibrated(found, state.report()),
+            key="calibrated",
+            alt="Figures as predicted, and calibrated by the measured step",
+        )
+        parts.small(plain(found.assumed))
+    elif issues := state.refused_measured():
+        st.warning(
+            "**It does not calibrate the plan on this page.**\n" + parts.listed(issues),
+            icon=":material/difference:",
+        )
+    with st.container(horizontal=True):
+        if not here:
+            st.button(
+                "Open the plan that ran",
+                key="measured_open",
+                on_click=state.replace,
+                args=(of,),
+            )
+        st.button(
+            "Forget the run", key="measured_forget", on_click=state.forget_measured,
+            icon=":material/close:",
+        )  # fmt: skip
+
+
+def _ask() -> None:
+    parts.prose(
+        "Did this plan run? Say what one optimizer step took. Every plan with its framework, "
+        "kernels, attention, adapter and GPU is then shown twice: as predicted, and as your run "
+        "has it. The link carries it."
+    )
+    with st.form("measured_form", border=False):
+        left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
+        left.number_input(
+            "Seconds of one optimizer step", min_value=0.0, max_value=MOST_SECONDS, value=None,
+            format="%g", key="measured_seconds", placeholder="e.g. 9.5",
+        )  # fmt: skip
+        middle.number_input(
+            "Peak memory, GiB (if known)", min_value=0.0, max_value=1e6, value=None, format="%g",
+            key="measured_gib", placeholder="torch.cuda.max_memory_allocated()",
+        )  # fmt: skip
+        right.form_submit_button("Use this run", on_click=_given)
+    if st.session_state.get("measured_missing"):
+        st.error("A measured step takes more than 0 seconds.", icon=":material/block:")
+
+
+def _given() -> None:
+    s = st.session_state
+    seconds, gib = s.measured_seconds or 0.0, s.measured_gib or 0.0
+    s.measured_missing = seconds <= 0
+    if seconds > 0:
+        state.measure(seconds, round(gib * GiB))
+
+
+def in_strip() -> None:
+    """The calibrated step beside the predicted one, or why there is none."""
+    if found := state.calibrated():
+        low, high = map(seconds_text, found.interval)
+        st.markdown(
+            f":small[**{seconds_text(found.calibrated_seconds)}** calibrated]",
+            help=f"{low} to {high}. {plain(found.assumed)}",
+            width="content",
+        )
+    elif issues := state.refused_measured():
+        differ = ", ".join(title_of(issue.field) for issue in issues)
+        parts.small(f"not calibrated: your run differs in {plain(differ)}", "content")

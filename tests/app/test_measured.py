@@ -1,0 +1,117 @@
+"""A step that somebody measured: said on Time, carried by the link, beside every prediction."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pages import alive, opened, said
+from streamlit.testing.v1 import AppTest
+
+from app import report as one_page
+from app import tables
+from memcore.evaluate import evaluate
+from memcore.plan.keys import MEASURED
+from memcore.plan.link import decode_measured, encode, encode_measured, encode_pin
+from memcore.plan.measured import Measured
+from memcore.plan.plan import Plan
+from memcore.search.calibration import calibrated
+from memcore.units import GiB, bytes_text, seconds_text
+
+RUN = Measured(Plan(), 9.5, 40 * GiB)
+LINK = {MEASURED: encode_measured(RUN)}
+PLAN = Plan(train={"micro_batch": 2})
+FOUND = calibrated(PLAN, RUN)
+
+
+def kept(at: AppTest) -> str:
+    """What the address says was measured."""
+    return str(at.session_state["memplan"].query.get(MEASURED, [""])[-1])
+
+
+def texts(at: AppTest) -> str:
+    return "\n".join(m.value for m in at.markdown)
+
+
+def test_a_run_is_said_kept_in_the_link_and_forgotten() -> None:
+    at = opened(encode(PLAN, short=True), "time")
+    assert not kept(at)
+    # Opened as a click does; AppTest has none.
+    at.session_state["folded_Read it beside a run of yours"] = True
+    at.run()
+    (form,) = [b for b in at.button if b.label == "Use this run"]
+    form.click().run()
+    assert "more than 0 seconds" in at.error[0].value
+    at.number_input(key="measured_seconds").set_value(9.5)
+    at.number_input(key="measured_gib").set_value(40.0)
+    (form,) = [b for b in at.button if b.label == "Use this run"]
+    form.click().run()
+    alive(at)
+    assert decode_measured(kept(at)) == (Measured(PLAN, 9.5, 40 * GiB), [])
+    (copied,) = [c.value for c in at.code if "?" in c.value]
+    assert f"{MEASURED}=" in copied
+    at.select_slider(key="train_micro_batch").set_value(3).run()
+    assert "calibrated" in texts(at)
+    assert decode_measured(kept(at))[0] == Measured(PLAN, 9.5, 40 * GiB)
+    at.button(key="measured_open").click().run()
+    assert at.session_state["memplan"].plan == PLAN
+    at.button(key="measured_forget").click().run()
+    alive(at)
+    assert not kept(at)
+    assert "calibrated" not in texts(at)
+
+
+def test_a_link_shows_both_figures_on_every_page_of_training() -> None:
+    at = opened(encode(PLAN, short=True) | LINK)
+    alive(at)
+    assert f"**{seconds_text(FOUND.calibrated_seconds)}** calibrated" in texts(at)
+    at.switch_page("views/time.py").run()
+    (table,) = [d.value for d in at.dataframe if "calibrated" in d.value.columns]
+    step, *_, allocated = table.to_dict("records")
+    assert step["predicted"] == seconds_text(evaluate(PLAN).time.step_seconds)
+    assert step["calibrated"].startswith(seconds_text(FOUND.calibrated_seconds))
+    assert allocated["calibrated"] == bytes_text(FOUND.calibrated_bytes)
+
+
+def test_a_plan_of_another_kind_says_why_it_is_not_calibrated() -> None:
+    other = Plan(train={"kernels": "liger"})
+    at = opened(encode(other, short=True) | LINK, "time")
+    alive(at)
+    assert "not calibrated" in texts(at)
+    assert "train.kernels" in said(at)
+    at.button(key="measured_open").click().run()
+    assert at.session_state["memplan"].plan == Plan()
+
+
+@pytest.mark.parametrize("text", ["v=1", "v=1&took=x", "v=1&took=2&mb=none", "v=1&took=0"])
+def test_a_damaged_run_is_named(text: str) -> None:
+    at = opened({"mb": "2", MEASURED: text})
+    alive(at)
+    assert MEASURED in at.warning[0].value
+    assert at.session_state["memplan"].measured is None
+
+
+def test_files_say_it() -> None:
+    report = evaluate(PLAN)
+    page = one_page.page(PLAN, report, (), "http://x/", FOUND)
+    assert tables.calibrated(FOUND, report)[0]["calibrated"] in page
+    assert "Assumed" in page
+    assert "calibrated" not in one_page.page(PLAN, report, (), "http://x/")
+    head, row = tables.csv([{"a": 1}], tables.context(PLAN, "x", FOUND)).decode().splitlines()
+    assert "plan step seconds, calibrated" in head
+    assert str(FOUND.calibrated_seconds) in row
+    document = json.loads(json.dumps(FOUND.beside(report)))
+    assert document["time"]["step_seconds"] == report.time.step_seconds
+    assert document["calibrated"]["calibrated_seconds"] == FOUND.calibrated_seconds
+
+
+def test_plans_side_by_side_have_both() -> None:
+    pins = {"pin": encode_pin(Plan()), "pin2": encode_pin(Plan(train={"kernels": "liger"}))}
+    at = opened(encode(PLAN, short=True) | LINK | pins, "compare")
+    alive(at)
+    (table,) = [d.value for d in at.dataframe if "figure" in d.value.columns]
+    (row,) = [r for r in table.to_dict("records") if "calibrated" in r["figure"]]
+    a, b, here = [value for name, value in row.items() if name != "figure"][:3]
+    assert a.startswith("9.50 s")
+    assert b == "–"
+    assert here.startswith(seconds_text(FOUND.calibrated_seconds))

@@ -14,6 +14,7 @@ from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.levers import differences
+from memcore.words.training import ADAPTERS, QUANTIZED
 
 # What people want to run: the fields that say so.
 JOBS: dict[str, dict[str, Any]] = {
@@ -31,7 +32,7 @@ LONG_RUN = 10_000_000_000  # tokens, from which on a run is called pretraining
 def job(plan: Plan) -> str:
     """Which of JOBS the plan is, as far as it trains."""
     if plan.train.adapter != "none":
-        return "LoRA" if plan.train.adapter == "lora" else "QLoRA"
+        return "QLoRA" if ADAPTERS[plan.train.adapter].quantized in QUANTIZED else "LoRA"
     return "Pretrain" if plan.run.tokens >= LONG_RUN else "Fine-tune"
 
 

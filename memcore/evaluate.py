@@ -25,7 +25,17 @@ from memcore.training.steps import keeps_outputs, unquantized_in_fp32
 from memcore.training.training import Training, not_planned, predicting
 from memcore.units import bytes_text, rate_text
 from memcore.words.precision import PRECISIONS
-from memcore.words.training import ATTENTION, AUTO, AVERAGED, CHECKPOINTING, CORE, DENSE, NO_LAYER
+from memcore.words.training import (
+    ADAPTERS,
+    ATTENTION,
+    AUTO,
+    AVERAGED,
+    CHECKPOINTING,
+    CORE,
+    DENSE,
+    INT8,
+    NO_LAYER,
+)
 
 
 def evaluate(plan: Plan) -> Report:
@@ -204,6 +214,12 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
                 "What is not quantized is taken to be fp32, with the residual stream and the "
                 "logits, as PEFT's prepare_model_for_kbit_training leaves it "
                 "(train.unquantized_dtype)."
+            )
+        if ADAPTERS[t.adapter].quantized == INT8:
+            notes.append(
+                "Of 8-bit products the columns of an input beyond the threshold, which run in 16 "
+                "bits, are not counted: how many there are depends on the values. No measured step "
+                "was held against their time."
             )
         if t.outputs == AUTO and keeps_outputs(plan):
             notes.append(

@@ -30,6 +30,7 @@ from memcore.step.step import (
     Step,
     activations,
     crossing,
+    left_until_end,
     optimizer_states,
     state_bytes,
     stepping,
@@ -72,7 +73,7 @@ from memcore.tape.ledger import (
     tied_gradient,
     window,
 )
-from memcore.tape.tape import Tape
+from memcore.tape.tape import Storage, Tape
 from memcore.timing.communication import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -84,6 +85,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
+from memcore.words.training import QUANTIZED
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Train
@@ -118,7 +120,7 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     persistent: Number = 0
     for tape, times in tapes:
         for p in tape.parameters:
-            n = elements(p.shape, sizes)
+            n = _stored(p, sizes)
             every = every + n * times
             largest = maximum(largest, n)
             if p.trained:
@@ -147,6 +149,13 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     sizes["HOSTED"], sizes["SWAPPED"] = held, share - held if swapping else 0 * share
     sizes["PARAMETER_BUFFER"] = train.offload_param_buffer_size if swapping else 0
     sizes["SLICE"] = of_stage_3 if step.zero == 3 else minimum(longest, share)
+
+
+def _stored(p: Storage, sizes: dict[str, Number]) -> Number:
+    """Elements of a weight as stage 3 shares it out: nf4's values lie four to a 16-bit number
+    (bnb_4bit_quant_storage), as peft's docs/source/accelerate/deepspeed.md asks for."""
+    n = elements(p.shape, sizes)
+    return ceil_div(n, 4) if p.quantized in QUANTIZED else n
 
 
 @kept
@@ -323,7 +332,7 @@ def instants(step: Step) -> list[Instant]:
         Instant(
             "embedding-backward",
             "Backward of the embedding",
-            [*backward, *so_far(layers.counts), *waiting(step)],
+            [*backward, *so_far(layers.counts), *left_until_end(step), *waiting(step)],
             window(blocks.embed, BACKWARD, merge),
             BACKWARD,
             EMBEDDING_RUNS,

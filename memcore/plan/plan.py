@@ -617,6 +617,16 @@ class Train(_Part):
         key="estop",
         group="Training details",
     )
+    reentrant: bool = declare(
+        False,
+        "use_reentrant",
+        "Checkpointed layers run without a graph first, and again to their end: transformers 4's "
+        "default, and Unsloth's. Where bitsandbytes holds inputs of 8-bit products, it has none to "
+        "hold then.",
+        key="reent",
+        group="Training details",
+        when=_not("train.checkpointing", "none"),
+    )
     adapter: str = choice(
         ADAPTERS,
         "none",

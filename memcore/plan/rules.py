@@ -23,6 +23,7 @@ from memcore.words.precision import COPIES, PURE, eight_bit
 from memcore.words.serving import DRAFT_HEADS, KV_CACHES, PREFILLS
 from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
 from memcore.words.training import (
+    ADAPTERS,
     AUTO,
     AVERAGED,
     AVERAGED_FP32,
@@ -33,9 +34,12 @@ from memcore.words.training import (
     FP32,
     FRAMEWORKS,
     FREED,
+    INT8,
     KEPT,
     LAYER,
     NO_LAYER,
+    OPERATIONS,
+    QUANTIZED,
     listed,
 )
 
@@ -291,6 +295,18 @@ def _framework_rules(plan: Plan) -> list[Rule]:
             "Megatron runs a checkpointed layer again to its end",
             to("train.early_stop", "auto", "off"),
         ),
+        Rule(
+            "train.reentrant",
+            t.reentrant and t.early_stop == "on",
+            "a reentrant checkpoint runs its layer again to the end",
+            (*to("train.reentrant", False), *to("train.early_stop", "auto", "off")),
+        ),
+        Rule(
+            "train.reentrant",
+            t.reentrant and CHECKPOINTING[t.checkpointing].recompute == OPERATIONS,
+            "checkpointing by operation is not reentrant",
+            (*to("train.reentrant", False), *to("train.checkpointing", "full")),
+        ),
     ]
 
 
@@ -497,6 +513,11 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
     experts = model is not None and bool(model.experts)
     drop: Remedy = {field: "none"}
     by_name = bool(listed(t.lora_modules))
+    in_8_bits = ADAPTERS[t.adapter].quantized == INT8
+    in_4_bits = ADAPTERS[t.adapter].quantized in QUANTIZED
+    to_4_bits: Remedy = {
+        field: "qlora", "train.precision": "bf16-pure", "train.adapter_dtype": "base",
+    } if t.framework == "fsdp2" else {field: "qlora"}  # fmt: skip
     return [
         Rule(
             targets,
@@ -522,7 +543,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            t.adapter != "lora" and t.framework == "fsdp2" and t.precision not in PURE,
+            in_4_bits and t.framework == "fsdp2" and t.precision not in PURE,
             f"{t.adapter} has its 4-bit values in the other weights' dtype under FSDP2 "
             f"(bnb_4bit_quant_storage), which {t.precision} casts",
             (
@@ -533,10 +554,17 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            t.adapter != "lora" and t.framework == "deepspeed" and t.zero == 3,
-            f"{t.adapter} is not planned with ZeRO 3: sharded 4-bit weights "
-            "(bnb_4bit_quant_storage) are not known yet",
-            (drop, {"train.zero": 2}, {"train.framework": "pytorch"}),
+            in_8_bits and (t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3)),
+            "bitsandbytes has 8-bit weights as integers of its own, which FSDP2 and ZeRO 3 do not "
+            "shard; 4-bit ones are stored as floating-point numbers for it",
+            (to_4_bits, drop, {"train.framework": "pytorch", "train.zero": 0}),
+        ),
+        Rule(
+            "train.offload_activations",
+            in_8_bits and t.offload_activations != "none",
+            "what bitsandbytes holds for backward in 8 bits is not saved as others are, so that "
+            "nothing takes it to the host",
+            to("train.offload_activations", "none"),
         ),
         Rule(
             "train.unquantized_dtype",

@@ -36,6 +36,7 @@ from memcore.tape.ledger import (
     held,
     leaves,
     outputs,
+    pinned,
     saved,
     shared,
     weight_copies,
@@ -414,14 +415,28 @@ def _place(step: Step, i: int) -> str:
 
 def left_until_end(step: Step) -> Alive:
     """What the main layers leave until all of backward is over."""
-    return [(leaves(tape), 1) for tape in _of_layers(step, (MAIN,)) if leaves(tape).rows]
+    left = [(leaves(tape), 1) for tape in _of_layers(step, (MAIN,)) if leaves(tape).rows]
+    return [*left, *_pinned(step, step.layers.counts)]
+
+
+def _pinned(step: Step, counts: list[int]) -> Alive:
+    """What the graph of so many layers of each kind refers to by itself."""
+    tapes = enumerate(zip(step.blocks.layers, counts, strict=False))
+    found = ((pinned(tape, step.recompute(k)), n) for k, (tape, n) in tapes)
+    return [(group, n) for group, n in found if group.rows]
 
 
 def crossing(step: Step, i: int) -> Alive:
-    """While layer `i` of a tower runs backward: the gradient of what the model ran before the
-    tower, which waits for the embedding's backward."""
+    """While layer `i` runs backward: what graphs of layers behind it still refer to; of a tower's,
+    the gradient of what the model ran before the tower, which waits for the embedding's
+    backward."""
     blocks, place = step.blocks, _place(step, i)
-    left = [] if place == MAIN else left_until_end(step)
+    if place == MAIN:
+        over, kind = step.running.after(i), step.running.kind(i)
+        over[kind] += bool(step.recompute(kind))  # its first graph, beside that of its second run
+        left = _pinned(step, over)
+    else:
+        left = left_until_end(step)
     if place not in (TOWER, IDLE):
         return left
     return left + [

@@ -39,6 +39,7 @@ class Module(Enum):
     NORM = "norm"
     GROUPED = "grouped linear"  # one product for each expert
     WIDENED = "widened"  # weights of 4 bits are made 16 bits before the product (bitsandbytes)
+    INTEGER = "integer"  # 8-bit inputs times 8-bit weights; backward widens the weight (the same)
     SCAN = "scan"  # Triton's, over the chunks of a sequence
 
 

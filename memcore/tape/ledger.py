@@ -295,6 +295,7 @@ def window(
     reduced           only before the gradients of its experts are reduced, or only after
     """
     kept = kept_products(tape) if recompute == OPERATIONS else ()
+    reentrant = bool(tape.adapters and tape.adapters.reentrant)
     last_saved = _last_saved(tape)
     middle, end = tape.forward_end, tape.clock + 1
     first, last = {
@@ -313,7 +314,10 @@ def window(
             continue
         birth, death = s.birth, s.death
         if stretch == INFERENCE or (
-            stretch == FORWARD and recompute in (OPERATIONS, LAYER) and s not in kept
+            stretch == FORWARD
+            and recompute in (OPERATIONS, LAYER)
+            and s not in kept
+            and (reentrant or not s.pinned)
         ):
             death = s.last_use
         if s in kept:
@@ -325,7 +329,9 @@ def window(
         if s.gradient_of and merge_gradients:
             death = min(death, s.merged)
         if stretch == RECOMPUTE:
-            death = min(death, s.unpacked)
+            # The graph of what runs again is gone when it has run, or with its own backward.
+            read = s.unpacked if s.unpacked != ALWAYS or not s.pinned else middle
+            death = min(death, end if s.pinned and reentrant else read)
         if s.kind == "input" and stretch == RECOMPUTE:
             death = end  # the checkpoint holds it until the layer's backward is over
         if s.kind == "output gradient" and stretch == RECOMPUTE:
@@ -424,7 +430,7 @@ def checkpoint(tape: Tape, recompute: str) -> Group:
     """What a layer keeps that is run again: its input, and the products that its policy keeps."""
     kept = kept_products(tape) if recompute == OPERATIONS else []
     why = "checkpoint: the layer is run again from here"
-    return Group.of(
+    again = Group.of(
         Template(
             s.name,
             "activations",
@@ -436,6 +442,23 @@ def checkpoint(tape: Tape, recompute: str) -> Group:
         )
         for s in (tape.storages[0], *kept)
     )
+    return Group((*again.rows, *pinned(tape, recompute).rows))
+
+
+@kept
+def pinned(tape: Tape, recompute: str) -> Group:
+    """What the graph of a layer refers to by itself, so that it stays until all of backward is
+    over. Without a graph, as a reentrant checkpoint runs it first, that is nothing."""
+    if recompute and tape.adapters and tape.adapters.reentrant:
+        return Group(())
+    ours = (s for s in tape.storages if s.pinned and not (recompute and s is tape.storages[0]))
+    return Group.of(
+        Template(
+            s.name, "activations", s.shape, s.dtype, "its forward to the end of backward",
+            f"held by {', '.join(s.saved_by)}", AUTOGRAD,
+        )
+        for s in ours
+    )  # fmt: skip
 
 
 @kept

@@ -29,7 +29,7 @@ from memcore.tape.kinds import Module, Part, Role
 from memcore.tape.quantized import blocks, parts
 from memcore.tape.structure import SEQUENCE
 from memcore.tape.tape import Gradients, Tape, Tensor
-from memcore.words.training import DENSE, NF4_DOUBLE, SPARSE
+from memcore.words.training import DENSE, INT8, NF4_DOUBLE, SPARSE
 from memcore.words.word import DTYPE_BYTES
 
 
@@ -90,18 +90,20 @@ def linear(
         x = gather(t, x)
     quantized = t.adapters.quantized if t.adapters and name != HEAD else ""
     with t.scope(name):
-        shape = (width, into) if transposed else (into, width)
+        turned = transposed and quantized != INT8  # bitsandbytes has a row for each result
+        shape = (width, into) if turned else (into, width)
         w = t.parameter("weight", shape, tied, quantized=quantized)
         biases = [t.parameter("bias", (into,))] if bias else []
         if quantized:
-            out = _widened_product(t, x, w, biases, width, into)
+            product = _integer_product if quantized == INT8 else _widened_product
+            out = product(t, x, w, biases, width, into)
         else:
             w_used = _weight(t, cast(t, w, dtype or w.dtype, f"weight ({dtype})"))
             biases = [_weight(t, b) for b in biases]
             x_used = _matrix_input(t, cast(t, x, dtype or x.dtype, f"input ({dtype})"))
             out = _product(t, x_used, w_used, biases, width, into)
         if t.adapters and name != HEAD and _targeted(t, name):
-            out = _with_adapter(t, x, out, width, into, bool(quantized))
+            out = _with_adapter(t, x, out, width, into, quantized)
         return scatter(t, out) if fused.is_cut(width) else out
 
 
@@ -170,7 +172,7 @@ def _targeted(t: Tape, name: str) -> bool:
 
 
 def _with_adapter(
-    t: Tape, x: Tensor, base: Tensor, width: Factor, into: Factor, quantized: bool
+    t: Tape, x: Tensor, base: Tensor, width: Factor, into: Factor, quantized: str
 ) -> Tensor:
     """base + scaling * B(A(dropout(x))). The input is cast to the adapter's dtype first, for each
     layer anew, and its copy kept for A's gradient; of B's, only RANK wide."""
@@ -178,7 +180,7 @@ def _with_adapter(
     b = t.parameter("lora_B.weight", (into, RANK), adapter=True)
     assert t.adapters
     with t.scope("lora"):
-        if quantized:
+        if quantized and quantized != INT8:
             base = contiguous(t, base, base.shape, "clone")
         converts = not (quantized and t.autocast)
         h = given = cast(t, x, a.dtype, "input, cast") if converts else x
@@ -243,6 +245,49 @@ def _widened_product(
 
     t.finish("matmul 4 bit", [low, *biases], out, [], backward, flops=[flops])
     return cast(t, out, x.dtype, "out, cast")
+
+
+def _integer_product(
+    t: Tape, x: Tensor, w: Tensor, biases: list[Tensor], width: Factor, into: Factor
+) -> Tensor:
+    """bitsandbytes' Linear8bitLt, with transformers' llm_int8_threshold above 0: rows of x in 8
+    bits times W in 8 bits. Backward widens W to x's dtype. Saves nothing, but the node of the graph
+    refers to x (bitsandbytes/autograd/_functions.py: MatMul8bitLt, `ctx.tensors`).
+
+    The columns of x that go beyond the threshold are another product in 16 bits, of a few columns
+    or none: which they are depends on the values, and it is not counted.
+    """
+    rows = x.shape[:-1]
+    flops = (2.0, (*rows, width, into))
+    with t.operation("quantize", started=6):  # with the search for columns beyond the threshold
+        t.use(x)
+        low = x if x.dtype == "fp16" else t.new("input (fp16)", x.shape, "fp16")
+        stats = t.new("input, scales", rows, "fp32")
+        narrow = t.new("input (8 bit)", x.shape, "int8")
+        size = t.new("input, without signs", x.shape, "fp16")
+        beyond = t.new("input, beyond the threshold", x.shape, "bool")
+        t.use(low, size, beyond)
+    t.start("matmul 8 bit", narrow, stats, flops=[flops], module=Module.INTEGER)
+    t.reads(w.storage, *((shape, dtype) for _, shape, dtype in parts(w.shape, INT8)))
+    summed = t.new("out (int32)", (*rows, into), "int32")
+    out = t.new("out", (*rows, into), "fp16")
+    if x.dtype != "fp16":
+        half, out = out, t.new(f"out ({x.dtype})", (*rows, into), x.dtype)
+        t.use(half)
+    t.use(summed, narrow, stats)
+
+    def backward(g: Gradients) -> Gradients:
+        with t.operation("dequantize", started=3):
+            t.reads(w.storage, *((shape, dtype) for _, shape, dtype in parts(w.shape, INT8)))
+            whole = t.new("weight, widened", w.shape, x.dtype)
+        t.reads(whole.storage)
+        dx = t.new("input grad", x.shape, x.dtype)
+        t.free(whole)
+        return [dx, *(None for _ in biases)]
+
+    t.finish("matmul 8 bit", [x, *biases], out, [], backward, flops=[flops])
+    t.pin(x)
+    return out
 
 
 def gather(t: Tape, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from memcore.tape.dims import Number, Shape, Share, ceil_div, share
 from memcore.tape.structure import Narrow
-from memcore.words.training import NF4_DOUBLE
+from memcore.words.training import INT8, NF4_DOUBLE
 
 BLOCK = 64  # weights that share a scale
 SCALES = 256  # scales that share a scale of their own
@@ -22,8 +22,11 @@ def blocks(shape: Shape) -> Share:
 def parts(shape: Shape, quantized: str) -> tuple[tuple[str, Shape, str], ...]:
     """Name, shape and dtype of each tensor behind one weight.
 
-    bitsandbytes/functional.py: quantize_4bit, with compress_statistics for NF4_DOUBLE.
+    bitsandbytes/functional.py: quantize_4bit, with compress_statistics for NF4_DOUBLE; of INT8,
+    whose first dimension is that of the result, int8_vectorwise_quant.
     """
+    if quantized == INT8:
+        return (" (8 bit)", shape, "int8"), (" (scales)", shape[:1], "fp32")
     values = share("pairs", shape, _per(2))
     packed: tuple[tuple[str, Shape, str], ...] = ((" (4 bit)", (values,), "int8"),)
     codes: tuple[tuple[str, Shape, str], ...] = ((" (codes)", (CODES,), "fp32"),)

@@ -26,6 +26,7 @@ class Adapters:
     quantized  '' or how the frozen weights of the layers' matrices are kept (policies.QUANTIZED)
     computes   the dtype that these are widened to for their products
     inputs     the embedding's result needs a gradient (PEFT asks for it with checkpointing)
+    reentrant  checkpointed layers run without a graph first (torch.utils.checkpoint, use_reentrant)
     """
 
     targets: str
@@ -36,6 +37,7 @@ class Adapters:
     computes: str
     inputs: bool
     modules: tuple[str, ...] = ()
+    reentrant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class Storage:
     table     of a parameter: the gradient that it has as a table of rows
     parts     of a parameter: as Cost.parts
     role      what it is for
+    pinned    the graph itself refers to it, so that it stays until all of backward is over
     own_name  its name in its scope; what all layers read has the same in each of them
     path      of a parameter: where the model's checkpoint has it, which quantizers ask for, as
               'layers.self_attn.q_proj.weight'
@@ -86,6 +87,7 @@ class Storage:
     table: str = "dense"
     parts: tuple[Part, ...] = ()
     role: Role | None = None
+    pinned: bool = False
     own_name: str = ""
     path: str = ""
 
@@ -480,6 +482,15 @@ class Tape:
         self._graph.append(node)
         for i, t in enumerate(outputs):
             t.node, t.index, t.needs_grad = node, i, True
+
+    def pin(self, x: Tensor) -> None:
+        """Forward: the operation that has just ended refers to x from its node of the graph, not as
+        something saved, which neither its backward nor a checkpoint lets go of."""
+        if self._no_grad or not x.needs_grad or x.storage.pinned:
+            return
+        x.storage.pinned = True
+        x.storage.holders += 1
+        x.storage.saved_by.append(self._graph[-1].name)
 
     def free(self, *tensors: Tensor) -> None:
         """Backward: a temporary inside an operation is done with."""

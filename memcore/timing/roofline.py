@@ -71,6 +71,8 @@ class Work:
 
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
 HALF = "16-bit product"  # where others are in fp32
+WHOLE = "fp32 product"  # where others are in 16 bits
+INTEGER = "integer product"
 SCANNED = "scan"
 
 
@@ -80,6 +82,10 @@ def _kernel(w: tape.Cost) -> str:
         return ATTENTION
     if w.module is Module.WIDENED:
         return HALF
+    if w.module is Module.INTEGER:
+        if w.phase != "backward":
+            return INTEGER
+        return WHOLE if any(dtype == "fp32" for _, dtype in w.traffic) else HALF
     if w.module is Module.SCAN:
         return SCANNED
     return EIGHT_BIT if any(dtype == "fp8" for _, dtype in w.traffic) else PRODUCT
@@ -189,9 +195,14 @@ class Speed:
     half: float = 0.0  # FLOP/s of products in 16 bits, whatever the others are in
     scan: float = 0.0  # FLOP/s
     units: float = 1.0
+    whole: float = 0.0  # FLOP/s of products in fp32
+    integer: float = 0.0  # of products in int8
 
     def of_kernel(self, kernel: str) -> float:
-        others = {ATTENTION: self.attention, HALF: self.half, SCANNED: self.scan}
+        others = {
+            ATTENTION: self.attention, HALF: self.half, SCANNED: self.scan, WHOLE: self.whole,
+            INTEGER: self.integer,
+        }  # fmt: skip
         return self.matmul if kernel == PRODUCT else others.get(kernel, self.eight)
 
     @classmethod
@@ -220,11 +231,15 @@ class Speed:
             gpu.peak_flops(half or dtype) * reached.matmul.middle * power,
             peak * constants.SCAN.middle * power,
             min(1.0, peak / gpu.tensor_flops),
+            gpu.peak_flops("fp32") * reached.matmul.middle * power,
+            gpu.peak_flops("int8") * reached.eight.middle * power,
         )
 
     def begins(self, kernel: str) -> float:
         """Share of TILE_START that a tile's beginning and end take: they do not wait for slower
         units, so that they are worth fewer products of these."""
+        if kernel == WHOLE:
+            return min(1.0, self.whole / self.half)
         return self.units if kernel == PRODUCT else 1.0
 
 

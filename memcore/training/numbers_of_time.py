@@ -47,9 +47,11 @@ from memcore.timing.roofline import (
     ATTENTION,
     EIGHT_BIT,
     HALF,
+    INTEGER,
     PHASES,
     PRODUCT,
     SCANNED,
+    WHOLE,
     Execution,
     Speed,
     Work,
@@ -200,10 +202,12 @@ def reached(book: Book, dtype: str, kernel: str) -> Formula:
     of = constants.efficiency(gpu.architecture)
     t = book.plan.train
     attention = attention_efficiency(gpu, t.kernels, t.attention)
-    which = {ATTENTION: attention, EIGHT_BIT: of.eight, SCANNED: constants.SCAN}.get(
-        kernel, of.matmul
-    )
-    narrow = {EIGHT_BIT: "fp8", HALF: half_dtype(book.timed)}
+    which = {
+        ATTENTION: attention, EIGHT_BIT: of.eight, INTEGER: of.eight, SCANNED: constants.SCAN
+    }.get(kernel, of.matmul)  # fmt: skip
+    narrow = {
+        EIGHT_BIT: "fp8", INTEGER: "int8", WHOLE: "fp32", HALF: half_dtype(book.timed)
+    }  # fmt: skip
     peak = narrow.get(kernel, dtype)
     rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)
     power = sustained(gpu, dtype)

@@ -121,7 +121,9 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             waiting=pipeline.in_flight(plan, stage) - 1,
             losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == GPIPE else 0,
             average=t.ema,
-            to_end=t.early_stop == "off" or (t.early_stop == "auto" and framework.to_end),
+            to_end=t.early_stop == "off"
+            or t.reentrant
+            or (t.early_stop == "auto" and framework.to_end),
         )
     )
 
@@ -167,6 +169,7 @@ def adapters_of(plan: Plan) -> Adapters | None:
         "bf16" if copies.autocast else copies.compute,
         CHECKPOINTING[t.checkpointing].recompute in (OPERATIONS, LAYER),
         tuple(sorted(listed(t.lora_modules))),
+        t.reentrant,
     )
 
 

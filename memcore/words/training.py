@@ -132,8 +132,8 @@ AVERAGES = {
     ),
 }
 
-NF4, NF4_DOUBLE = "nf4", "nf4, double"
-QUANTIZED = (NF4, NF4_DOUBLE)
+NF4, NF4_DOUBLE, INT8 = "nf4", "nf4, double", "int8, rows"
+QUANTIZED = (NF4, NF4_DOUBLE)  # in 4 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,7 @@ class Adapter(Word):
 
     NF4          bitsandbytes' Params4bit: 4 bits a weight and an fp32 scale for each 64
     NF4_DOUBLE   the scales in 8 bits, with an fp32 scale for each 256 of them
+    INT8         bitsandbytes' Int8Params: 8 bits a weight and an fp32 scale for each row
     """
 
     quantized: str = ""
@@ -163,6 +164,13 @@ ADAPTERS = {
     ),
     "qlora-single": Adapter(
         "QLoRA, fp32 scales", "The same without double quantization, bitsandbytes' default.", NF4
+    ),
+    "lora-8bit": Adapter(
+        "LoRA over 8 bits",
+        "LoRA over frozen weights in 8 bits (load_in_8bit: LLM.int8 of bitsandbytes). Inputs are "
+        "made 8 bits too for the product of forward; backward widens the weight. bitsandbytes "
+        "holds every product's input until backward is over, though nothing reads it.",
+        INT8,
     ),
 }
 

@@ -21,7 +21,7 @@ CHECKPOINTED_TOLERANCE = 0.025
 # in the last layer's forward, where a result of one adapter waits longer than ours.
 CHUNKED_TOLERANCE = 0.025
 LORA = {"adapter": "lora", "outputs": "freed"}  # what is asked calls backward at once
-OPTIONAL = ("kernels", "cross_entropy")
+OPTIONAL = ("kernels", "cross_entropy", "adapter", "reentrant", "unquantized_dtype")
 WORDS = ("attention", "checkpointing", "lora_targets", "lora_rank", "lora_dropout", "adapter_dtype")
 
 
@@ -50,9 +50,15 @@ def test_peaks_agree(row):
     assert ours == pytest.approx(row["bytes"], rel=tolerance)
 
 
-# Scales cost 32 / 64 bits a weight, or 8 / 64 + 32 / (64 x 256) (Dettmers et al. 2023, section 3).
+# Scales cost 32 / 64 bits a weight, or 8 / 64 + 32 / (64 x 256) (Dettmers et al. 2023, section 3);
+# in 8 bits 32 for each row (Dettmers et al. 2022).
 @pytest.mark.parametrize(
-    ("adapter", "bits"), [("qlora-single", 4 + 32 / 64), ("qlora", 4 + 8 / 64 + 32 / (64 * 256))]
+    ("adapter", "bits"),
+    [
+        ("qlora-single", 4 + 32 / 64),
+        ("qlora", 4 + 8 / 64 + 32 / (64 * 256)),
+        ("lora-8bit", 8 + 32 / 4096),
+    ],
 )
 def test_bits_of_a_frozen_weight(adapter, bits):
     plan = adapted(adapter=adapter)
@@ -115,7 +121,59 @@ def test_experts_are_not_adapted(words, field):
         adapted(**words)
 
 
-@pytest.mark.parametrize("adapter", ["lora", "qlora", "qlora-single"])
+def in_8_bits(**words):
+    words = {"attention": "sdpa", "seq_len": 2048} | words
+    return evaluate(adapted(adapter="lora-8bit", **words))
+
+
+def test_graphs_hold_inputs_of_8_bit_products_to_the_end():
+    """No checkpoint lets go of them, but for one that has no graph (use_reentrant)."""
+    whole, again, reentrant = (
+        in_8_bits(**words)
+        for words in (
+            {"checkpointing": "none"},
+            {"checkpointing": "full"},
+            {"checkpointing": "full", "reentrant": True},
+        )
+    )
+    # The three inputs of a layer's products that are as wide as the model, and down_proj's.
+    held = 32 * 2048 * 4 * (3 * 4096 + 11008)
+    moments = {m.id: m.consumers["activations"] for m in again.memory.timeline}
+    assert moments["backward-first-layer"] >= held
+    assert again.memory.saved_for_backward_bytes - held == (
+        reentrant.memory.saved_for_backward_bytes
+    )
+    assert reentrant.memory.allocated_bytes < again.memory.allocated_bytes
+    assert again.memory.allocated_bytes < whole.memory.allocated_bytes
+
+
+def test_products_in_8_bits_run_at_their_rates():
+    """Forward in int8, backward in the dtype of the input, which PEFT has cast to fp32."""
+    found = {
+        base: {o.kernel for o in in_8_bits(unquantized_dtype=base).time.operations if o.flops}
+        for base in ("fp32", "base")
+    }
+    assert found["fp32"] >= {"integer product", "fp32 product"}
+    assert found["base"] >= {"integer product", "16-bit product"}
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ({"framework": "fsdp2", "zero": 3, "adapter_dtype": "base"}, "train.adapter"),
+        ({"framework": "deepspeed", "zero": 3, "precision": "bf16-mixed"}, "train.adapter"),
+        ({"offload_activations": "cpu", "framework": "fsdp2"}, "train.offload_activations"),
+        ({"reentrant": True, "early_stop": "on"}, "train.reentrant"),
+        ({"reentrant": True, "checkpointing": "selective-op"}, "train.reentrant"),
+        ({"kernels": "liger"}, "train.adapter"),
+    ],
+)
+def test_what_8_bits_do_not_run_with(words, field):
+    with pytest.raises(PlanError, match=field.replace(".", r"\.")):
+        adapted(adapter="lora-8bit", **words)
+
+
+@pytest.mark.parametrize("adapter", ["lora", "qlora", "qlora-single", "lora-8bit"])
 @pytest.mark.parametrize("precision", ["bf16-pure", "bf16-autocast"])
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "selective-op", "full"])
 def test_every_number_is_explained(adapter, precision, checkpointing):

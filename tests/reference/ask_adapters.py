@@ -1,8 +1,9 @@
 """Ask PEFT what a step with adapters keeps: `python tests/reference/ask_adapters.py [N] [--write]`.
 
 Asks each N-th row of adapters.json anew and compares, as ask_pytorch.py does for families.json;
-`pip install --no-deps peft accelerate` besides. Models are PEFT's own (get_peft_model), on fake
-tensors; with checkpointing PEFT lets the embedding's result need a gradient.
+`pip install --no-deps peft accelerate bitsandbytes` besides. Models are PEFT's own
+(get_peft_model), on fake tensors; with checkpointing PEFT lets the embedding's result need a
+gradient.
 
 Fake modules cannot be moved or cast in place, so a stand-in casts adapters: to the base weights'
 dtype, or not at all for `adapter_dtype` fp32, which is what autocast_adapter_dtype comes to.
@@ -15,16 +16,19 @@ from unittest.mock import patch
 
 import ask_policies
 import ask_pytorch
+import bitsandbytes
 import peft
 import torch
 from ask_pytorch import FakeTensorMode, peak, saved
+from bitsandbytes.autograd._functions import MatMul8bitLt
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
+from transformers.pytorch_utils import Conv1D
 
 TABLE = Path(__file__).with_name("adapters.json")
-PACKAGES = "torch", "transformers", "peft", "liger-kernel"
+PACKAGES = "torch", "transformers", "peft", "liger-kernel", "bitsandbytes"
 TARGETS = {
     "attention": r".*\.(q_proj|v_proj|qkv_proj|c_attn|query_key_value)",
     "attention-all": r".*att\w*\.(q_proj|k_proj|v_proj|o_proj|out_proj|qkv_proj|c_attn|c_proj"
@@ -36,6 +40,37 @@ TARGETS = {
 def cast(dtype, layer, adapter, device=None):
     for part in (layer.lora_A[adapter], layer.lora_B[adapter]):
         part.weight = torch.nn.Parameter(part.weight.detach().to(dtype))
+
+
+HELD = []  # weak references to what nodes of bitsandbytes' products refer to
+
+
+def product(a, weight, bias, state):
+    """bitsandbytes.matmul as on a GPU; on a CPU it would take another way."""
+    out = MatMul8bitLt.apply(a, weight, None, bias, state)
+    if out.grad_fn is not None:
+        HELD.append(weakref.ref(out.grad_fn.tensors[2]))
+    return out
+
+
+def in_eight_bits(model):
+    """The model as load_in_8bit has it, with a threshold of 0: fake tensors have no outliers."""
+    for module in list(model.modules()):
+        for name, layer in list(module.named_children()):
+            if not isinstance(layer, (torch.nn.Linear, Conv1D)) or name in ("lm_head", "embed_out"):
+                continue
+            turned = isinstance(layer, Conv1D)
+            width, into = layer.weight.shape if turned else reversed(layer.weight.shape)
+            whole = torch.empty(into, width, dtype=torch.int8)
+            weight = torch.nn.Parameter(whole, requires_grad=False)
+            weight.CB = None
+            with patch("bitsandbytes.nn.modules.Int8Params", lambda *_, **__: weight):  # noqa: B023
+                new = bitsandbytes.nn.Linear8bitLt(width, into, has_fp16_weights=False)
+            new.state.CB, new.state.SCB = whole, torch.empty(into)
+            new.bias = layer.bias
+            setattr(module, name, new)
+    model.is_loaded_in_8bit = True
+    return model
 
 
 def hook_where_trained(register):
@@ -91,7 +126,18 @@ def build(config, dtype, words):
     kernels = words.get("kernels", "hf")
     policy = {"kernels": kernels, "cross_entropy": "eager", "checkpoint_every": 1}
     by = ask_pytorch if kernels == "hf" else ask_policies
-    model = by.build(config, dtype, policy | words)
+    eight = words.get("adapter") == "lora-8bit"
+    again = words["checkpointing"] == "full" and not words.get("reentrant")
+    how = {} if again or not eight else {"checkpointing": "none"}
+    model = by.build(config, dtype, policy | words | how)
+    if eight:
+        in_eight_bits(model)
+        if words["unquantized_dtype"] == "fp32":
+            peft.prepare_model_for_kbit_training(model, False)
+        bitsandbytes.matmul = product
+    if words.get("reentrant"):
+        model.gradient_checkpointing_enable({"use_reentrant": True})
+        model.enable_input_require_grads()
     adapters = peft.LoraConfig(
         r=words["lora_rank"],
         target_modules=TARGETS[words["lora_targets"]],
@@ -113,7 +159,8 @@ def ask(config, words):
             model = build(config, torch.bfloat16, words)
             return {"bytes": sum(p.numel() for p in model.parameters() if p.requires_grad)}
     if words["kind"] == "saved":
-        return saved(config, words, build)
+        HELD.clear()
+        return saved(config, words, build, lambda: filter(torch.is_tensor, (r() for r in HELD)))
     sharded = words["regime"].startswith("fsdp2")
     return peak(config, words, build) if sharded else followed(config, words)
 

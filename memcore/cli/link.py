@@ -39,13 +39,12 @@ def link_to(
     long: bool = False,
     measured: Measured | None = None,
 ) -> str:
-    """One link to a plan, with a second one pinned beside it, and a step that was measured."""
-    from memcore.plan.keys import PIN
+    """One link to a plan, with up to five others pinned beside it, and a step that was measured."""
+    from memcore.plan.keys import PINS
     from memcore.plan.link import encode_pin, query_text
 
     query = _query(plans[0], long, measured)
-    if len(plans) > 1:
-        query[PIN] = encode_pin(plans[1])
+    query |= dict(zip(PINS, map(encode_pin, plans[1:]), strict=False))
     return f"{base}{'&' if '?' in base else '?'}{query_text(query)}"
 
 

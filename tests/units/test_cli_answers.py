@@ -7,12 +7,14 @@ import io
 import json
 import sys
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 
 from memcore import Plan, cli, evaluate
 from memcore.cli.progress import Progress
-from memcore.plan.link import decode, decode_measured
+from memcore.plan.keys import PINS
+from memcore.plan.link import decode, decode_measured, decode_pin
 from memcore.plan.measured import Measured
 
 
@@ -186,6 +188,18 @@ def test_compare_says_fields_figures_and_what_moved_them(memplan, file):
     ]
     assert int(here["value"]) == reports[1].memory.allocated_bytes
     assert "Checkpointing (train.checkpointing)" in memplan("compare", a, b).out
+
+
+@pytest.mark.parametrize("n", range(2, 7))
+def test_the_link_of_a_comparison_carries_every_plan(memplan, tmp_path, n):
+    plans = [Plan.of({"train": {"seq_len": 512 * (i + 1)}}) for i in range(n)]
+    files = [tmp_path / f"{i}.json" for i in range(n)]
+    for plan, path in zip(plans, files, strict=True):
+        path.write_text(plan.model_dump_json())
+    link = memplan("compare", *files, "--json").json["link"]
+    query = dict(parse_qsl(link.partition("?")[2]))
+    assert decode(query) == (plans[0], [])
+    assert [decode_pin(query[pin]) for pin in PINS[: n - 1]] == [(p, []) for p in plans[1:]]
 
 
 def test_compare_wants_two_to_six_plans(memplan, file):

@@ -36,13 +36,22 @@ def _all(found: Sequence[Lever]) -> None:
         rows,
         key="levers",
         alt="Changes to the plan, with what each saves and costs",
-        columns=("change", "and sets", "it", "then", "saves", "step time", "GPU time per token"),
+        columns=(
+            "rank",
+            "change",
+            "and sets",
+            "it",
+            "then",
+            "saves",
+            "step time",
+            "GPU time per token",
+        ),
     )
     parts.small(
         f"{len(found)} changes; each line is the difference of two evaluations. Those that fit "
         "come first, and of them those that train the same; the cheapest in GPU time per token "
-        "first. Two at once are tried where no single one on the same GPUs fits and trains the "
-        "same."
+        "first, and those of one rank cannot be told apart. Two at once are tried where no single "
+        "one on the same GPUs fits and trains the same."
     )
     parts.download("Levers (CSV)", rows, "memplan-levers.csv")
 

@@ -14,6 +14,7 @@ def levers(found: Sequence[Lever]) -> Rows:
     """Every lever, the best first."""
     return [
         {
+            "rank": lever.rank,
             "change": lever.label,
             "and sets": ", ".join(lever.followers),
             "it": lever.trains_text,
@@ -26,6 +27,8 @@ def levers(found: Sequence[Lever]) -> Rows:
             "added_seconds": lever.added_seconds,
             "added_seconds_per_token": lever.added_per_token,
             "price": lever.price,
+            "price_at_least": lever.price_range[0],
+            "price_at_most": lever.price_range[1],
             "sets": changes_text(lever),
             PATH: f"levers.{lever.name}",
         }

@@ -9,6 +9,11 @@ from memcore.cli.printing import json_text, plan_title, printable, table
 from memcore.cli.reading import given_plan
 from memcore.units import bytes_text, relative_text, signed_seconds
 
+SAME_RANK = (
+    "Changes of one rank cannot be told apart by their GPU time; in brackets what eight of ten "
+    "pairs of measured plans leave possible."
+)
+
 
 def add(commands: Commands) -> None:
     about = (
@@ -34,18 +39,29 @@ def _levers(args: argparse.Namespace) -> int:
         return 0
     rows = [
         (
+            str(lever.rank),
             lever.label,
             ", ".join(lever.followers),
             lever.trains_text,
             lever.verdict,
             bytes_text(lever.saved_bytes),
             signed_seconds(lever.added_seconds),
-            relative_text(lever.price),
+            f"{relative_text(lever.price)} ({' to '.join(map(relative_text, lever.price_range))})",
         )
         for lever in found
     ]
-    head = ("change", "and sets", "it", "then", "saves at the peak", "step", "GPU time per token")
+    head = (
+        "rank",
+        "change",
+        "and sets",
+        "it",
+        "then",
+        "saves at the peak",
+        "step",
+        "GPU time per token",
+    )
     blocks = [plan_title(plan, report), headline(report.memory, found)]
-    blocks += ["\n".join(table(head, rows, left=4))] if rows else []
+    blocks += ["\n".join(table(head, rows, left=5))] if rows else []
+    blocks += [SAME_RANK] if rows else []
     print(printable("\n\n".join(blocks)))
     return 0

@@ -121,6 +121,11 @@ def _readable(found: Found) -> Iterable[str]:
         return
     yield "\n".join(_table("Best", found.best))
     yield "\n".join(_table("Fewest GPUs, least time and cost", found.pareto))
+    if found.apart:
+        yield (
+            "Plans of one rank cannot be told apart. Those like the best must differ by "
+            f"{found.apart.words}; what all of them are off by is no part of it."
+        )
     if found.why:
         rows = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in found.why]
         yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))

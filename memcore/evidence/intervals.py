@@ -1,24 +1,33 @@
-"""Intervals of step seconds, from the errors of every measured step by its distance to others.
+"""Intervals of step seconds, from the errors of every measured step by its distance to others; and
+what two plans must differ by to be told apart, from pairs of them.
 
-`python -m memcore.evidence.intervals` writes presets/evidence/intervals.toml anew, in the checkout.
+`python -m memcore.evidence.intervals` writes presets/evidence/intervals.toml and apart.toml anew,
+in the checkout.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from memcore.evidence import calibration
+from memcore.evidence.engines import Felt, felt
 from memcore.evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
 from memcore.timing.certainty import ANY, CALIBRATED, GPU, LEAST, LIKE, TWIN, WORK, like, twin
 
-PATH = Path(__file__).resolve().parents[2] / "presets" / "evidence" / "intervals.toml"
+EVIDENCE = Path(__file__).resolve().parents[2] / "presets" / "evidence"
+PATH, PAIRS = EVIDENCE / "intervals.toml", EVIDENCE / "apart.toml"
 LEAVES = 0.05  # of the runs on either side, where there are enough
 NARROWEST = 0.05  # runs of the same plan differ by as much
+
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +101,73 @@ def written(runs: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
+# Of pairs of measured times the share whose errors differ by less than is said. As many differ by
+# more to the one side as to the other, so that an order is right in nine of ten.
+TOLD = 0.8
+PAIRED = 10  # pairs without which a distance's are not told by framework, architecture and work
+
+
+def written_pairs(runs: Sequence[Measured], points: Sequence[Felt]) -> str:
+    """The table of what two plans must differ by, as a file."""
+    lines = [
+        "# How many times as long as another a plan must take to be told apart from it, by what",
+        "# they have in common: in eight of ten pairs of measured times our errors differ by less.",
+        "# Written by `python -m memcore.evidence.intervals`.",
+        "",
+    ]
+
+    def add(name: str, off: Sequence[float]) -> None:
+        ratio = math.exp(sorted(off)[math.ceil(TOLD * len(off)) - 1])
+        lines.extend((f"[{name}]", f"pairs = {len(off)}", f"ratio = {ratio:.3f}", ""))
+
+    own: dict[str, list[float]] = {}
+    for a, b in _pairs_of(runs, lambda r: r.twin):
+        own.setdefault(", ".join(a.like), []).append(_farther(a.ratio, b.ratio))
+    for key, off in sorted(own.items()):
+        if len(off) >= PAIRED:
+            add(f'training.own."{key}"', off)
+    keys: dict[str, Callable[[Measured], Hashable]] = {
+        TWIN: lambda r: r.twin, LIKE: lambda r: r.like, GPU: lambda r: r.like[1:],
+        WORK: lambda r: r.like[2], ANY: lambda r: "",
+    }  # fmt: skip
+    for distance, has in keys.items():
+        pairs = _pairs_of(runs, has)
+        add(f"training.{distance}", [_farther(a.ratio, b.ratio) for a, b in pairs])
+    served: dict[str, Callable[[Felt], Hashable]] = {
+        TWIN: lambda f: (f.point.model, f.point.engine, f.point.gpu),
+        LIKE: lambda f: (f.point.model, f.point.engine),
+        GPU: lambda f: (f.point.model, f.point.gpu),
+        ANY: lambda f: f.point.model,
+    }
+    for word in ("dense", "mixture"):
+        of = [f for f in points if f.experts == (word == "mixture")]
+        for distance, same in served.items():
+            ratios = [
+                _farther(1 + a.token, 1 + b.token)
+                for a, b in _pairs_of(of, same)
+                if a.token is not None and b.token is not None
+            ]
+            add(f"serving.{word}.{distance}", ratios)
+    return "\n".join(lines)
+
+
+def _pairs_of(rows: Sequence[Row], key: Callable[[Row], Hashable]) -> Iterator[tuple[Row, Row]]:
+    groups: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    for of in groups.values():
+        yield from itertools.combinations(of, 2)
+
+
+def _farther(one: float, other: float) -> float:
+    """By how much one was farther off than another, as a logarithm."""
+    return abs(math.log(one / other))
+
+
 def main() -> int:
-    PATH.write_text(written(measured()), encoding="utf-8")
+    runs = measured()
+    PATH.write_text(written(runs), encoding="utf-8")
+    PAIRS.write_text(written_pairs(runs, felt()), encoding="utf-8")
     return 0
 
 

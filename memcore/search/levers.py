@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,6 +22,7 @@ from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord,
 from memcore.plan.plan import Plan, facts, field_paths, get, put, title_of, value_text, words_of
 from memcore.plan.repair import repair
 from memcore.report import Memory, Time
+from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training
 from memcore.units import bytes_text
 from memcore.words.precision import PURE
@@ -85,6 +86,8 @@ class Lever:
     added_seconds       per step
     added_per_token     seconds per token, which say more where the batch differs
     price               GPU-seconds per token over those of the plan, less 1
+    price_range         what it would be in eight of ten measured pairs (timing.certainty.apart)
+    rank                1 is the best; those whose prices cannot be told apart have the same
     same_batch          whether a step has as many tokens as before
     """
 
@@ -99,13 +102,20 @@ class Lever:
     added_seconds: float
     added_per_token: float
     price: float
+    price_range: tuple[float, float]
     same_batch: bool
     verdict: str
     plan: Plan
+    rank: int = 0
 
     @property
     def fits(self) -> bool:
         return self.verdict == "fits"
+
+    @property
+    def asked(self) -> float:
+        """What it costs of a step's time, with what people would rather pay than do it."""
+        return 1 + self.price + KINDS[self.kind].reluctance
 
     @property
     def saves(self) -> bool:
@@ -139,7 +149,8 @@ class Lever:
     def to_dict(self) -> dict[str, Any]:
         """The lever as plain JSON types."""
         names = [n for n in self.__slots__ if n not in ("changes", "plan")]
-        return {n: getattr(self, n) for n in names} | {"changes": dict(self.changes)}
+        found = {n: getattr(self, n) for n in names} | {"changes": dict(self.changes)}
+        return found | {"price_range": list(self.price_range)}
 
 
 def levers(plan: Plan) -> tuple[Lever, ...]:
@@ -170,7 +181,19 @@ def levers(plan: Plan) -> tuple[Lever, ...]:
         if not any(lever.fits for lever in found):
             found += _pairs(now, time, pool, [t for t in tried if t.kind != MACHINES])
     order = sorted(range(len(found)), key=lambda i: _rank(found[i], memory, i))
-    return tuple(found[i] for i in order)
+    return tuple(_ranked([found[i] for i in order], memory))
+
+
+def _ranked(found: Sequence[Lever], memory: Memory) -> Iterable[Lever]:
+    """Levers in their order, each with its rank: of those that are sorted by price, some cannot be
+    told apart."""
+    before = 0
+    for (_, prices), group in itertools.groupby(found, key=lambda lever: _group(lever, memory)):
+        of = list(group)
+        ranks = ranked([v.plan for v in of], [v.asked for v in of]) if prices else []
+        for i, lever in enumerate(of):
+            yield replace(lever, rank=before + (ranks[i] if prices else i + 1))
+        before += len(of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +241,23 @@ def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
     what may, then the rest. Within each: what trains the same, then more machines (and a pair of
     changes, if it trains the same), then what changes the training. Within these: the price to a
     percent; of what does not make it fit, the bytes that it saves."""
+    group, prices = _group(lever, memory)
+    if not prices:
+        return (*group, -lever.saved_device_bytes, order)
+    price = round(lever.asked, DIGITS)
+    return (*group, price, list(TRAINS).index(lever.trains) if not memory.fits else 0, order)
+
+
+def _group(lever: Lever, memory: Memory) -> tuple[tuple[int, ...], bool]:
+    """What comes before a lever's price or bytes, the smallest first; and whether its price is what
+    it is then sorted by."""
     kind = KINDS[lever.kind]
     rank = kind.rank if lever.single else max(kind.rank, KINDS[MACHINES].rank)
-    price = round(lever.price + kind.reluctance, DIGITS)
     if memory.fits:
-        return (not (lever.fits and lever.faster), rank, price, order)
+        return (not (lever.fits and lever.faster), rank), True
     if lever.fits:
-        return (0, rank, price, list(TRAINS).index(lever.trains), order)
-    return (1, lever.verdict == "over", rank, -lever.saved_device_bytes, order)
+        return (0, rank), True
+    return (1, lever.verdict == "over", rank), False
 
 
 DIGITS = 2  # digits of a price: what differs by less than a per cent is as cheap
@@ -345,6 +377,7 @@ def _lever(now: Training, time: Time, tried: _Tried) -> Lever | None:
     if not noticed and price > -FASTER:
         return None
     same_batch = tokens == tokens_then
+    told = apart(plan, changed).ratio
     return Lever(
         name="-and-".join(f"{p.rpartition('.')[2]}-{str(v).lower()}" for p, v in named),
         label=" + ".join(f"{title_of(path)}: {value_text(path, value)}" for path, value in named),
@@ -357,6 +390,7 @@ def _lever(now: Training, time: Time, tried: _Tried) -> Lever | None:
         added_seconds=after - before,
         added_per_token=after / tokens_then - before / tokens,
         price=price,
+        price_range=((1 + price) / told - 1, (1 + price) * told - 1),
         same_batch=same_batch,
         verdict=then.memory.verdict,
         plan=changed,

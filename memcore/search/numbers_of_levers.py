@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from memcore.quantity.formula import Formula, known
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.search.levers import Lever, levers
+from memcore.timing.certainty import apart
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -67,3 +68,18 @@ def _price(book: Book, name: str) -> Explanation:
     formula = then * then_gpus / then_tokens / (step * gpus / tokens) - 1
     meaning = "GPU time per token, against the plan as it is."
     return about(f"Price of {lever.label}", "change", formula, meaning)
+
+
+@rule("levers.*.price_range.0|1")
+def _price_range(book: Book, name: str, end: str) -> Explanation:
+    lever = _lever(book, name)
+    found = apart(book.plan, lever.plan)
+    told = known(
+        "times that two plans must differ by to be told apart", found.ratio,
+        source=f"presets/evidence/apart.toml: {found.pairs:,} pairs of measured steps",
+        note="what both are off by is no part of it", certainty="measured",
+    )  # fmt: skip
+    price = book.at(f"levers.{name}.price") + 1
+    formula = (price * told if end == "1" else price / told) - 1
+    meaning = "What the price would be in eight of ten measured pairs of plans like these two."
+    return about(f"Price of {lever.label}, from and to", "change", formula, meaning)

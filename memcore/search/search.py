@@ -14,7 +14,7 @@ import bisect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
@@ -34,6 +34,7 @@ from memcore.search.space import (
     priced,
 )
 from memcore.search.waterfall import Change, waterfall
+from memcore.timing.certainty import Apart, apart, ranked
 from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
 from memcore.words.training import CHECKPOINTING
@@ -93,6 +94,7 @@ class Found:
     excluded   how many of the others each reason excluded
     best       the best first
     pareto     of GPUs, time and cost, those that nothing beats in all: the fewest GPUs first
+    apart      by how much plans like the best must differ to be told apart; None of headroom
     why        what the best plan changed, one by one, with what each moved
     stopped    whether it was stopped before all was judged
     """
@@ -104,6 +106,7 @@ class Found:
     pareto: tuple[Point, ...]
     why: tuple[Change, ...]
     stopped: bool
+    apart: Apart | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain JSON types."""
@@ -125,6 +128,7 @@ class Found:
                 for c in self.why
             ],
             "stopped": self.stopped,
+            "apart": asdict(self.apart) if self.apart else None,
         }
 
 
@@ -493,11 +497,11 @@ class _Search:
             timed = [c for c in timed if c not in dear]
         if self.by == HEADROOM:
             timed.sort(key=lambda c: (-_room(c), c.per_token))
-            scores = [-float(_room(c)) for c in timed]
+            scores = [float(_room(c)) for c in timed]
         else:
             timed.sort(key=lambda c: (self._score(c, c.per_token), not c.group.same))
             scores = [self._score(c, c.per_token) for c in timed]
-        ranks = _ranked(scores)
+        ranks = ranked([c.plan for c in timed], scores, of_room if self.by == HEADROOM else apart)
         chosen = timed[: self.listed]
         best = [self._point(c, r) for c, r in zip(chosen, ranks, strict=False)]
         front = [self._point(c, ranks[timed.index(c)]) for c in _front(timed, self.start)]
@@ -509,6 +513,7 @@ class _Search:
             pareto=tuple(front),
             why=waterfall(self.start, best[0].plan) if best else (),
             stopped=stopped,
+            apart=apart(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
         )
 
     def _point(self, cell: _Cell, rank: int) -> Point:
@@ -576,6 +581,7 @@ def _figures(cell: _Cell, plan: Plan, start: Plan) -> dict[str, Any]:
     return {
         "gpus": plan.cluster.gpus,
         "step_seconds": time.step_seconds,
+        "step_interval": list(time.step_interval),
         "tokens_per_step": plan.tokens_per_step,
         "seconds_per_token": time.step_seconds / plan.tokens_per_step,
         "tokens_per_second": time.tokens_per_second,
@@ -592,19 +598,9 @@ def _figures(cell: _Cell, plan: Plan, start: Plan) -> dict[str, Any]:
     }
 
 
-def _ranked(scores: Sequence[float]) -> list[int]:
-    """The rank of each of some scores, the least first: what differs from the first of a rank by
-    less than can be told apart has its rank."""
-    ranks: list[int] = []
-    first = 0
-    for i, score in enumerate(scores):
-        if i and abs(score - scores[first]) > TOLD_APART * abs(scores[first]):
-            first = i
-        ranks.append(first + 1)
-    return ranks
-
-
-TOLD_APART = 10**-DIGITS  # of a score
+def of_room(one: Plan, other: Plan) -> Apart:
+    """Of memory: what is unsure of it, the runtime's own, is the same in all plans of a search."""
+    return Apart(1 + 10**-DIGITS, "", 0)
 
 
 def _front(cells: Sequence[_Cell], start: Plan) -> Iterator[_Cell]:

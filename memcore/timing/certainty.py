@@ -1,15 +1,20 @@
-"""Certainty: how far our seconds of a step were from measured ones, by how near those are.
+"""Certainty: how far our seconds of a step were from measured ones, by how near those are; and by
+how much two plans must differ to be told apart.
 
 presets/evidence/intervals.toml says it by distance, and is written from every measured step
 (`python -m memcore.evidence.intervals`): of the same model on the same GPU; of the same framework,
 architecture and kind of work; of the same kind of work elsewhere; of anything.
+
+Two plans of one model share most of their error: a framework or a GPU that is slower than we say
+is so for both. So a difference is not judged by their two intervals, but by pairs of measured
+steps: by how much the one was farther off than the other (presets/evidence/apart.toml).
 """
 
 from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -49,6 +54,82 @@ class Compared:
             ANY: f"other training, as {work} training was never compared",
         }[self.distance]
         return f"{found}: {self.runs} measured steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What two plans must differ by to be told apart.
+
+    ratio     of their times: with more, nine in ten times the one that we say is faster is
+    distance  what the measured pairs have in common, as a plan's two do: TWIN (framework, or
+              engine, GPU and model), LIKE (the same, but for the GPU), GPU (the GPU), WORK (the
+              kind of work), ANY
+    pairs     of measured times that say so
+    """
+
+    ratio: float
+    distance: str
+    pairs: int
+
+    @property
+    def words(self) -> str:
+        """By how much, and who says so, for people."""
+        found = {
+            TWIN: "of this framework or engine, GPU and model",
+            LIKE: "of one framework or engine",
+            GPU: "on one kind of GPU",
+            WORK: "of one kind of work",
+            ANY: "of any kind",
+        }[self.distance]
+        return f"{self.ratio - 1:.0%}, as {self.pairs:,} pairs of measured times {found} say"
+
+    def same(self, one: float, other: float) -> bool:
+        """Whether two times cannot be told apart."""
+        return max(one, other) <= self.ratio * min(one, other)
+
+
+def apart(one: Plan, other: Plan) -> Apart:
+    """By how much the steps of two plans of one model must differ."""
+    table = _pairs()["training"]
+    (framework, architecture, work), others = like(one), like(other)
+    if twin(one) == twin(other):
+        own = table["own"].get(f"{framework}, {architecture}, {work}")
+        return Apart(distance=TWIN, **(own or table[TWIN]))
+    same = (architecture, work) == others[1:]
+    distance = GPU if same else WORK if work == others[2] else ANY
+    distance = LIKE if same and framework == others[0] else distance
+    return Apart(distance=distance, **table[distance])
+
+
+def apart_serving(one: Plan, other: Plan) -> Apart:
+    """By how much the times per token of two servers of one model must differ."""
+    table = _pairs()["serving"]["mixture" if one.architecture.experts else "dense"]
+    engine, gpu = one.engine == other.engine, one.accelerator.label == other.accelerator.label
+    distance = (TWIN if gpu else LIKE) if engine else (GPU if gpu else ANY)
+    return Apart(distance=distance, **table[distance])
+
+
+Told = Callable[[Plan, Plan], Apart]
+
+
+def ranked(plans: Sequence[Plan], times: Sequence[float], told: Told = apart) -> list[int]:
+    """The rank of each plan, the least time first, as they are given: of one rank no two can be
+    told apart."""
+    ranks: list[int] = []
+    first: dict[Any, tuple[Plan, float]] = {}  # of a rank, of each kind of plan, the quickest
+    for i, (plan, time) in enumerate(zip(plans, times, strict=True)):
+        kind = (like(plan), plan.accelerator.label, plan.engine)
+        if not all(told(other, plan).same(one, time) for other, one in first.values()):
+            first = {}
+        ranks.append(ranks[-1] if first else i + 1)
+        first.setdefault(kind, (plan, time))
+    return ranks
+
+
+@functools.cache
+def _pairs() -> Mapping[str, Any]:
+    path = files("presets").joinpath("evidence", "apart.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def like(plan: Plan) -> tuple[str, str, str]:

@@ -1,5 +1,6 @@
 """Every time has an interval, from the errors of measured steps by how near they are."""
 
+import itertools
 import tomllib
 from statistics import median
 
@@ -7,8 +8,20 @@ import pytest
 
 from memcore import Plan, evaluate
 from memcore.evidence import intervals
+from memcore.evidence.engines import felt
 from memcore.explain.book import Book
-from memcore.timing.certainty import ANY, GPU, LIKE, TWIN, WORK, compared
+from memcore.timing.certainty import (
+    ANY,
+    GPU,
+    LIKE,
+    TWIN,
+    WORK,
+    apart,
+    apart_serving,
+    compared,
+    ranked,
+)
+from memcore.training.training import Training
 
 ROUGHLY = 0.03  # the file is written anew where a ratio moves by more
 RUNS = intervals.measured()
@@ -85,3 +98,74 @@ def groups_of(runs: list[intervals.Measured]) -> dict[tuple[str, str], tuple[flo
 def test_half_of_the_intervals_are_narrow() -> None:
     widths = [compared(r.plan).high / compared(r.plan).low - 1 for r in RUNS]
     assert median(widths) <= 0.35
+
+
+# --- two plans beside each other ------------------------------------------------------------------
+
+
+def test_the_file_of_pairs_says_what_the_evidence_says() -> None:
+    said = tomllib.loads(intervals.PAIRS.read_text(encoding="utf-8"))
+    found = tomllib.loads(intervals.written_pairs(RUNS, felt()))
+    assert said["training"]["own"].keys() == found["training"]["own"].keys()
+    for kind in ("dense", "mixture"):
+        for distance, now in found["serving"][kind].items():
+            assert said["serving"][kind][distance] == pytest.approx(now, abs=ROUGHLY)
+    for distance in (TWIN, LIKE, GPU, WORK, ANY):
+        now = found["training"][distance]
+        assert said["training"][distance] == pytest.approx(now, abs=ROUGHLY), distance
+
+
+def test_what_two_plans_share_is_no_part_of_their_difference() -> None:
+    """Variants of one plan are told apart by less than either's own interval says."""
+    one = plan()
+    for other in (one.changed("train.checkpointing", "none"), one.changed("train.micro_batch", 2)):
+        assert apart(one, other).distance == TWIN
+        own = compared(one)
+        assert apart(one, other).ratio < own.high / own.low
+    elsewhere = [
+        apart(one, other)
+        for other in (plan("h200-sxm-141gb"), plan(framework="pytorch", zero=0, micro_batch=1),
+                      plan("a100-sxm-80gb"), plan(adapter="lora", kernels="hf"))
+    ]  # fmt: skip
+    assert [a.distance for a in elsewhere] == [LIKE, GPU, WORK, ANY]
+    ratios = [apart(one, one).ratio, *(a.ratio for a in elsewhere)]
+    assert ratios == sorted(ratios)
+
+
+def test_nine_of_ten_measured_pairs_that_are_told_apart_are_in_our_order() -> None:
+    """Runs of one model on one GPU under one framework, by GPU time per token."""
+    right = []
+    of_gpu = {id(run): gpu_seconds(run.plan) for run in RUNS}
+    for a, b in itertools.combinations(RUNS, 2):
+        if a.twin != b.twin:
+            continue
+        ours = of_gpu[id(a)], of_gpu[id(b)]
+        if not apart(a.plan, b.plan).same(*ours):
+            theirs = ours[0] * a.ratio, ours[1] * b.ratio
+            right.append((ours[0] < ours[1]) == (theirs[0] < theirs[1]))
+    assert len(right) > 60
+    assert sum(right) / len(right) >= 0.9
+
+
+def gpu_seconds(plan: Plan) -> float:
+    """Of a token."""
+    training = Training.of(plan, rows=False)
+    assert training
+    return training.time().step_seconds * plan.cluster.gpus / plan.tokens_per_step
+
+
+def test_ranks_are_equal_where_no_two_can_be_told_apart() -> None:
+    one, other = plan(), plan(framework="pytorch", zero=0, micro_batch=1)
+    near, far = apart(one, one).ratio, apart(one, other).ratio
+    assert near < 1.12 < far
+    assert ranked([one, one, one], [1.0, 1.01, near]) == [1, 1, 1]
+    assert ranked([one, one, one], [1.0, near * 1.01, 2.0]) == [1, 2, 3]
+    # The last cannot be told from the first, of another framework, but from the second.
+    assert ranked([other, one, one], [1.0, 1.01, 1.12 * 1.01]) == [1, 1, 3]
+
+
+def test_servers_are_told_apart_by_their_engine_and_gpu() -> None:
+    one = plan()
+    engine, gpu = one.changed("serve.engine", "sglang"), plan("h200-sxm-141gb")
+    found = [apart_serving(one, other).distance for other in (one, gpu, engine)]
+    assert found == [TWIN, LIKE, GPU]

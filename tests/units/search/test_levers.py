@@ -29,6 +29,7 @@ from memcore.search.levers import (
     levers,
     whole_nodes,
 )
+from memcore.timing.certainty import apart
 from memcore.training.training import Training
 
 FIRST = {row["name"]: row for row in evidence.first_fixes()}
@@ -350,3 +351,20 @@ def test_a_price_of_twice_the_time_is_a_factor_on_page_and_command_line(capsys, 
     said = capsys.readouterr().out
     assert f"{1 + dear[0].price:.3g} times" in said
     assert not re.search(r"\+[0-9]{3,}\.[0-9]%", said)
+
+
+@pytest.mark.parametrize("gpus", [8, 64])
+def test_a_rank_says_which_levers_cannot_be_told_apart(gpus):
+    plan = Plan(model="llama-3-70b", cluster={"gpus": gpus})
+    found, book = levers(plan), Book(plan, evaluate(plan))
+    assert found[0].rank == 1
+    assert [lever.rank for lever in found] == sorted(lever.rank for lever in found)
+    assert all(lever.rank <= i + 1 for i, lever in enumerate(found))
+    for one, other in itertools.combinations([v for v in found if v.fits], 2):
+        if one.rank == other.rank:
+            assert apart(one.plan, other.plan).same(one.asked, other.asked)
+    for lever in found:
+        low, high = lever.price_range
+        assert low < lever.price < high
+        ends = [book.explain(f"levers.{lever.name}.price_range.{i}").value for i in (0, 1)]
+        assert ends == pytest.approx([low, high])

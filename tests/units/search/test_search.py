@@ -8,8 +8,9 @@ import pytest
 from memcore import Plan, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
-from memcore.search.search import COMBINATIONS, TIME, WHERE, _ranked, _Search, seconds_of
+from memcore.search.search import COMBINATIONS, TIME, WHERE, _Search, seconds_of
 from memcore.search.space import KEEPS, Space, allowed, changed
+from memcore.timing.certainty import apart, ranked
 from memcore.words.training import CHECKPOINTING
 
 SMALL = {"model": "llama-3.2-1b", "cluster": {"gpu": "l4-24gb", "gpus": 2}}
@@ -57,8 +58,10 @@ def test_every_point_is_what_evaluate_says(small, big):
 def test_the_best_comes_first_and_equal_ones_share_a_rank(small):
     scores = [p.figures["seconds_per_token"] for p in small.best]
     assert scores == sorted(scores)
-    assert [p.rank for p in small.best] == _ranked(scores)
-    assert _ranked([1.0, 1.005, 1.02, 1.025, 1.04]) == [1, 1, 3, 3, 5]
+    assert [p.rank for p in small.best] == ranked([p.plan for p in small.best], scores)
+    assert small.apart == apart(small.best[0].plan, small.best[0].plan)
+    for p in small.best:
+        assert p.figures["step_interval"] == list(evaluate(p.plan).time.step_interval)
 
 
 def test_nothing_that_is_tried_one_by_one_is_better(small):

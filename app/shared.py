@@ -114,7 +114,7 @@ def longest_sequence(plan: Plan) -> Solved:
 @_for_all
 def answers(plan: Plan) -> tuple[Answer, ...]:
     """Its longest sequence, the most sequences and the fewest GPUs within its targets."""
-    within = solve.Targets(plan.serve.target_ttft or None, plan.serve.target_tpot or None)
+    within = solve.Targets.of(plan)
     return (
         solve.longest_context(plan, within),
         solve.largest_concurrency(plan, within),

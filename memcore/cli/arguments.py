@@ -6,6 +6,10 @@ import argparse
 from collections.abc import Callable
 from typing import TypeAlias
 
+from memcore.errors import shown
+
+PLAN_ABOUT = 'a file, - for standard input, or the plan itself: \'{"model": "llama-3.1-8b"}\''
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -19,7 +23,26 @@ def command(
 
 
 def plan_argument(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("plan", metavar="PLAN.json|-", help="a file, or - for standard input")
+    sub.add_argument("plan", metavar="PLAN.json|-|{...}", help=PLAN_ABOUT)
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0")
+    return value
+
+
+def target_options(sub: argparse.ArgumentParser) -> None:
+    """What a request may feel at most."""
+    about = "most seconds to the first token; else the plan's serve.target_ttft"
+    sub.add_argument("--ttft", type=positive, help=about)
+    about = "most seconds for each token after it; else the plan's serve.target_tpot"
+    sub.add_argument("--tpot", type=positive, help=about)
 
 
 def json_option(sub: argparse.ArgumentParser, about: str = "as JSON") -> None:

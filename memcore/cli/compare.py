@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from memcore.cli.arguments import Commands, command
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import fail, form_options, json_text, printable, table, write_csv
-from memcore.cli.reading import plan_of, read
-from memcore.errors import PlanError, shown_path
+from memcore.cli.reading import named, plan_of, read
+from memcore.errors import PlanError
 from memcore.units import signed_bytes, signed_seconds, value_text
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def _compare(args: argparse.Namespace) -> int:
         try:
             plans.append(plan_of(read(file)))
         except PlanError as e:
-            name = "standard input" if file == "-" else shown_path(file)
-            return fail(*(f"{name}: {issue}" for issue in e.issues))
+            return fail(*(f"{named(file)}: {issue}" for issue in e.issues))
     found = compare(plans, _names(args.files))
     link = link_to(plans, args.base)
     if args.json:

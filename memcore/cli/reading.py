@@ -29,11 +29,21 @@ def source(args: argparse.Namespace) -> str:
     path = getattr(args, "plan", None)
     if path is None:
         return ""
-    return f"{'standard input' if path == '-' else shown_path(path)}: "
+    return f"{named(path)}: "
+
+
+def named(path: str) -> str:
+    """What a plan that was given is called."""
+    if path.lstrip().startswith("{"):
+        return "the plan"
+    return "standard input" if path == "-" else shown_path(path)
 
 
 def read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
-    """The bytes of a file or of standard input, up to just over the limit. Raises PlanError."""
+    """The bytes of a file or of standard input, up to just over the limit; of what begins as a JSON
+    object, its own. Raises PlanError."""
+    if path.lstrip().startswith("{"):
+        return path.encode(errors="replace")
     try:
         if path == "-":
             return sys.stdin.buffer.read(most + 1)

@@ -1,13 +1,14 @@
-"""`memplan search`: of all ways to do a plan's training, those that fit, the best first."""
+"""`memplan search`: of all ways to do a plan's training, those that fit, the best first; of all
+ways to serve its users, those that do."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.arguments import Commands, command, plan_argument, target_options
 from memcore.cli.printing import form_options, json_text, plan_title, printable, table, write_csv
 from memcore.cli.progress import Progress
 from memcore.cli.reading import given_plan
@@ -21,6 +22,7 @@ from memcore.units import (
 )
 
 if TYPE_CHECKING:
+    from memcore.plan.plan import Plan
     from memcore.search.search import Found, Point
 
 LONG = 5.0  # seconds: of what may take longer it is said before
@@ -29,24 +31,38 @@ LONG = 5.0  # seconds: of what may take longer it is said before
 def add(commands: Commands) -> None:
     about = (
         "Search all ways to do a plan's training: parallelism, ZeRO, frameworks, kernels, "
-        "recomputation, offload, schedules and micro-batches. Of those that fit, the best first."
+        "recomputation, offload, schedules and micro-batches. Of those that fit, the best first. "
+        "With --serve all ways to serve its users at once: GPUs, engines, tensor parallelism and "
+        "replicas, within the latency that --ttft and --tpot allow."
     )
     sub = command(commands, "search", _search, about)
     plan_argument(sub)
-    about = "try up to so many GPUs; without it as many as the plan has, and fewer"
+    about = "search for serving: the best on each accelerator, or the best few on a single one"
+    sub.add_argument("--serve", action="store_true", help=about)
+    about = "users at once, with --serve; else the plan's serve.concurrency"
+    sub.add_argument("--users", metavar="N", type=_count, default=0, help=about)
+    target_options(sub)
+    about = "engines to choose from, with --serve; else the plan's, or those that run on each GPU"
+    sub.add_argument("--engine", metavar="NAME", nargs="+", action="extend", default=[], help=about)
+    about = "try up to so many GPUs; else as many as the plan has, and fewer; with --serve any"
     sub.add_argument("--gpus-at-most", metavar="N", type=_count, help=about)
-    about = "choose from these accelerators; without it the plan's own"
+    about = "choose from these accelerators; else the plan's own; with --serve, those with a price"
     sub.add_argument("--gpu", metavar="NAME", nargs="+", action="extend", default=[], help=about)
     about = (
         "what may not change: the training (default), all but the rounding of states and products, "
-        "or nothing (adapters, other optimizers and batches are tried too)"
+        "or nothing (adapters, other optimizers and batches are tried too); with --serve, rounding "
+        "tries narrower dtypes of weights and cache"
     )
     words = ("training", "rounding", "anything")
     sub.add_argument("--keep", choices=words, default="training", help=about)
-    about = "what is best: the time, the cost or the energy of the whole run, or memory to spare"
+    about = "what is best: the time (default), the cost or the energy of the whole run, or memory "
+    about += (
+        "to spare; with --serve the cost (default) of a request, the time or energy of a token, "
+    )
+    about += "or room for sequences"
     ways = ("time", "cost", "energy", "headroom")
-    sub.add_argument("--by", choices=ways, default="time", help=about)
-    about = "leave out what costs more for the whole run"
+    sub.add_argument("--by", choices=ways, help=about)
+    about = "leave out what costs more for the whole run; with --serve, for an hour"
     sub.add_argument("--cost-at-most", metavar="USD", type=_money, default=0.0, help=about)
     about = "try ways too that hardly anybody takes: much context parallelism, and any pipelines"
     sub.add_argument("--thorough", action="store_true", help=about)
@@ -70,19 +86,8 @@ def _money(text: str) -> float:
 
 
 def _search(args: argparse.Namespace) -> int:
-    from memcore.search.search import search, seconds_of
-
     plan = given_plan(args)
-    space: dict[str, Any] = {
-        "gpus": args.gpu, "gpus_at_most": args.gpus_at_most, "keep": args.keep,
-        "thorough": args.thorough,
-    }  # fmt: skip
-    seconds = seconds_of(plan, **space)
-    if seconds > LONG:
-        said = f"this may take about {seconds_text(seconds)}; Ctrl-C stops it and prints the best"
-        print(f"memplan: {said} so far", file=sys.stderr, flush=True)
-    with Progress("search") as progress:
-        found = search(plan, **space, by=args.by, cost_at_most=args.cost_at_most, progress=progress)
+    found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
     if args.json:
         print(json_text(found.to_dict(), indent=1))
     elif args.csv:
@@ -90,19 +95,70 @@ def _search(args: argparse.Namespace) -> int:
     else:
         from memcore.evaluate import evaluate
 
-        title = plan_title(plan, evaluate(plan))
-        print(printable("\n\n".join([title, *_readable(found)])))
+        title = _asked(plan, args) if args.serve else plan_title(plan, evaluate(plan))
+        said = _readable_servers(found) if args.serve else _readable(found)
+        print(printable("\n\n".join([title, *said])))
     return 130 if found.stopped else 0
+
+
+def _asked(plan: Plan, args: argparse.Namespace) -> str:
+    s = plan.serve
+    users = f"{args.users or s.concurrency:,} users at once"
+    return f"{plan.architecture.label}, {users}, {s.prompt_len:,} + {s.output_len:,} tokens each"
+
+
+def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
+    from memcore.search.search import TIME, search, seconds_of
+
+    space: dict[str, Any] = {
+        "gpus": args.gpu, "gpus_at_most": args.gpus_at_most, "keep": args.keep,
+        "thorough": args.thorough,
+    }  # fmt: skip
+    _warn(seconds_of(plan, **space))
+    by = args.by or TIME
+    with Progress("search") as progress:
+        return search(plan, **space, by=by, cost_at_most=args.cost_at_most, progress=progress)
+
+
+def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
+    from memcore.search.search import COST
+    from memcore.search.servers import search_servers, seconds_of_servers
+    from memcore.search.solve import Targets
+
+    space: dict[str, Any] = {
+        "users": args.users, "gpus": args.gpu, "engines": args.engine, "keep": args.keep,
+    }  # fmt: skip
+    _warn(seconds_of_servers(plan, **space))
+    with Progress("search") as progress:
+        return search_servers(
+            plan, **space, targets=Targets.of(plan, args.ttft, args.tpot), by=args.by or COST,
+            gpus_at_most=args.gpus_at_most, cost_at_most=args.cost_at_most, progress=progress,
+        )  # fmt: skip
+
+
+def _warn(seconds: float) -> None:
+    """Of what may take long it is said before."""
+    if seconds > LONG:
+        said = f"this may take about {seconds_text(seconds)}; Ctrl-C stops it and prints the best"
+        print(f"memplan: {said} so far", file=sys.stderr, flush=True)
 
 
 def _rows(found: Found) -> Iterable[dict[str, Any]]:
     for name, points in (("best", found.best), ("pareto", found.pareto)):
         for p in points:
-            low, high = p.figures["device_bytes"]
-            figures = {k: v for k, v in p.figures.items() if k != "device_bytes"}
-            sizes = {"device_bytes_at_least": low, "device_bytes_at_most": high}
             row = {"list": name, "rank": p.rank, "trains": p.trains, "same_batch": p.same_batch}
-            yield {**row, **figures, **sizes, "changes": _changes(p)}
+            yield {**row, **_flat(p.figures), "changes": _changes(p)}
+
+
+def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """An interval as two columns."""
+    found: dict[str, Any] = {}
+    for name, value in figures.items():
+        if isinstance(value, list):
+            found |= {f"{name}_at_least": value[0], f"{name}_at_most": value[1]}
+        else:
+            found[name] = value
+    return found
 
 
 def _changes(point: Point) -> str:
@@ -110,25 +166,65 @@ def _changes(point: Point) -> str:
 
 
 def _readable(found: Found) -> Iterable[str]:
-    excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
-    yield (
-        f"{found.evaluated:,} combinations judged, of which {found.fits:,} fit"
-        + (f"; excluded: {excluded}" if excluded else "")
-        + (". Stopped: these are the best so far" if found.stopped else "")
-    )
+    yield _counted(found, "fit")
     if not found.best:
         yield "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
         return
     yield "\n".join(_table("Best", found.best))
     yield "\n".join(_table("Fewest GPUs, least time and cost", found.pareto))
+    yield from _apart(found)
+    if found.why:
+        rows = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in found.why]
+        yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))
+
+
+def _counted(found: Found, do: str) -> str:
+    excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
+    return (
+        f"{found.evaluated:,} combinations judged, of which {found.fits:,} {do}"
+        + (f"; excluded: {excluded}" if excluded else "")
+        + (". Stopped: these are the best so far" if found.stopped else "")
+    )
+
+
+def _apart(found: Found) -> Iterable[str]:
     if found.apart:
         yield (
             "Plans of one rank cannot be told apart. Those like the best must differ by "
             f"{found.apart.words}; what all of them are off by is no part of it."
         )
-    if found.why:
-        rows = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in found.why]
-        yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))
+
+
+def _readable_servers(found: Found) -> Iterable[str]:
+    yield _counted(found, "serve them")
+    if not found.best:
+        yield "Nothing serves them. Other GPUs (--gpu), --keep rounding or looser targets may."
+        return
+    yield "\n".join(_servers("Best", found.best))
+    yield "\n".join(_servers("Fewest GPUs, least time and cost", found.pareto))
+    yield from _apart(found)
+    if found.nowhere:
+        without = ", ".join(f"{name} ({why})" for name, why in found.nowhere.items())
+        yield f"Not on: {without}"
+
+
+def _servers(title: str, points: Sequence[Point]) -> Iterable[str]:
+    head = ("rank", "GPUs", "TP", "replicas", "users of one", "first token", "a token", "between",
+            "USD/h", "USD/M out", "engine", f"  {title}: GPU, dtypes")  # fmt: skip
+    rows = [_server(p.plan, p.figures, p) for p in points]
+    return (line.rstrip() for line in _left(head, rows))
+
+
+def _server(plan: Plan, f: Mapping[str, Any], point: Point) -> tuple[str, ...]:
+    dtypes = [f"{k.partition('.')[2]} {v}" for k, v in point.changes.items() if k.endswith("dtype")]
+    return (
+        str(point.rank), f"{f['gpus']:,}", f"{f['tp']:,}", f"{f['replicas']:,}",
+        f"{f['concurrency']:,}", seconds_text(f["ttft_seconds"]), seconds_text(f["tpot_seconds"]),
+        " to ".join(map(seconds_text, f["tpot_range"])),
+        money_text(f["cost_per_hour"]) if "cost_per_hour" in f else "-",
+        money_text(f["cost_per_million_out"]) if "cost_per_hour" in f else "-",
+        plan.engine, "  " + ", ".join([f["gpu"], *dtypes]),
+    )  # fmt: skip
 
 
 def _table(title: str, points: Sequence[Point]) -> Iterable[str]:

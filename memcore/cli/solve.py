@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.arguments import Commands, command, plan_argument, positive, target_options
 from memcore.cli.printing import fail, json_text, printable, table
 from memcore.cli.reading import given_plan
-from memcore.errors import PlanError, shown
+from memcore.errors import PlanError
 from memcore.units import seconds_text
 
 if TYPE_CHECKING:
@@ -41,27 +41,14 @@ def add(commands: Commands) -> None:
     goal.add_argument("--smallest", action="store_const", const="smallest", dest="goal", help=about)
     about = "what has to fit is serving, also where the field is not of serving"
     sub.add_argument("--serving", action="store_true", help=about)
-    sub.add_argument("--rate", type=_positive, help="requests per second, which gpus needs")
+    sub.add_argument("--rate", type=positive, help="requests per second, which gpus needs")
     about = "users at once, for whom gpus lists the choices: GPU, ranks and replicas of which none "
     about += "is better in tokens per second and GPU and in tokens per second and user"
     sub.add_argument("--users", type=int, help=about)
     about = "with --users: the fewest GPUs of every accelerator instead"
     sub.add_argument("--every", action="store_true", help=about)
-    about = "most seconds to the first token; else the plan's serve.target_ttft"
-    sub.add_argument("--ttft", type=_positive, help=about)
-    about = "most seconds for each token after it; else the plan's serve.target_tpot"
-    sub.add_argument("--tpot", type=_positive, help=about)
+    target_options(sub)
     sub.add_argument("--json", action="store_true", help="the answer and its plan, as JSON")
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0")
-    return value
 
 
 def _solve(args: argparse.Namespace) -> int:
@@ -120,8 +107,7 @@ def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
 def _targets(plan: Plan, args: argparse.Namespace) -> Targets:
     from memcore.search.solve import Targets
 
-    s = plan.serve
-    return Targets(args.ttft or s.target_ttft or None, args.tpot or s.target_tpot or None)
+    return Targets.of(plan, args.ttft, args.tpot)
 
 
 def _solve_field(plan: Plan, args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ A choice is a kind of GPU, ranks of tensor parallelism, and replicas; users are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from memcore.errors import Issue, PlanError
@@ -83,7 +83,7 @@ def table_of(
     """For each accelerator the choice with the fewest GPUs that serves `users` at once (0: the
     plan's concurrency) within the targets; those that can on none are left out. The fewest GPUs
     come first, of as many the fastest. Raises PlanError where the model is not served."""
-    _refuse(plan)
+    refuse(plan)
     users, weights = users or plan.serve.concurrency, _weights(plan)
     found = []
     for name in names or catalog.gpu_names():
@@ -110,7 +110,7 @@ def choices(
     """All choices on some accelerators (without names: those that a price is known of, and the
     plan's): every number of ranks, and from the fewest replicas up to one for each user, doubled
     each time. Raises PlanError where the model is not served."""
-    _refuse(plan)
+    refuse(plan)
     users, weights = users or plan.serve.concurrency, _weights(plan)
     own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
     found = []
@@ -134,7 +134,8 @@ def front(found: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(kept)
 
 
-def _refuse(plan: Plan) -> None:
+def refuse(plan: Plan) -> None:
+    """Raises PlanError for a model that is not served."""
     if not servable(plan.architecture):
         raise PlanError([Issue("model", "it generates no text, token by token: nothing serves it")])
 
@@ -152,20 +153,24 @@ def _servers(plan: Plan, name: str, weights: float) -> Iterator[Server]:
     for tp in RANKS:
         if weights > room * tp:
             continue
-        one = _planned(plan, name, tp, tp * plan.serving_pp, plan.serve.concurrency)
+        one = planned_on(plan, name, tp, tp * plan.serving_pp, plan.serve.concurrency)
         if one is None or tp > max(one.gpus_per_domain, one.gpus_per_node):
             return
         yield Server.of(one)
 
 
-def _planned(plan: Plan, name: str, tp: int, gpus: int, users: int) -> Plan | None:
-    """The plan there, training as it can be on so many; None where a rule forbids it."""
+def planned_on(
+    plan: Plan, name: str, tp: int, gpus: int, users: int, words: Mapping[str, str] | None = None
+) -> Plan | None:
+    """The plan there, with other words of serving, training as it can be on so many; None where a
+    rule forbids it."""
     document = plan.document()
     same = name == plan.cluster.gpu
     document["cluster"] |= {"gpu": name, "gpus": gpus}
     if not same:
         document["cluster"] |= {"node": None, "gpus_per_node": 0}
     document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": users}
+    document["serve"] |= words or {}
     p = plan.parallel
     if gpus % (p.tp * p.pp * p.cp) or p.ep > 1:
         document["parallel"] |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1}

@@ -94,6 +94,7 @@ class Found:
     excluded   how many of the others each reason excluded
     best       the best first
     pareto     of GPUs, time and cost, those that nothing beats in all: the fewest GPUs first
+    nowhere    GPUs on which nothing fits, and what excluded most of it
     apart      by how much plans like the best must differ to be told apart; None of headroom
     why        what the best plan changed, one by one, with what each moved
     stopped    whether it was stopped before all was judged
@@ -107,6 +108,7 @@ class Found:
     why: tuple[Change, ...]
     stopped: bool
     apart: Apart | None = None
+    nowhere: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain JSON types."""
@@ -129,6 +131,7 @@ class Found:
             ],
             "stopped": self.stopped,
             "apart": asdict(self.apart) if self.apart else None,
+            "nowhere": dict(self.nowhere),
         }
 
 

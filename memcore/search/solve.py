@@ -44,6 +44,12 @@ class Targets:
     ttft: float | None = None
     tpot: float | None = None
 
+    @classmethod
+    def of(cls, plan: Plan, ttft: float | None = None, tpot: float | None = None) -> Targets:
+        """The plan's own, where none is said."""
+        s = plan.serve
+        return cls(ttft or s.target_ttft or None, tpot or s.target_tpot or None)
+
     def missed(self, ttft: float, tpot: float) -> str:
         if self.ttft is not None and ttft > self.ttft:
             return "ttft"

@@ -52,6 +52,9 @@ class Engine(Word):
     first     seconds for each layer, before a request's first token: HTTP, scheduler, and the
               kernels of a prompt's step, which no graph starts
     off       how far its times are off
+    vendors   whose chips a search tries it on for many users, of those that its documentation
+              lists: llama.cpp and MLX where nothing else runs; (): nowhere
+    narrower  dtypes of fewer bits in which models are published for it; caches: of its cache
     """
 
     runtime: str = "graphs"
@@ -64,6 +67,9 @@ class Engine(Word):
     sequence: Constant = NOTHING
     first: Constant = NOTHING
     off: Off = OFF_BEFORE
+    vendors: tuple[str, ...] = ()
+    narrower: tuple[str, ...] = ("fp8", "int4", "nvfp4")
+    caches: tuple[str, ...] = ("fp8",)
 
     def on(self, gpu: Accelerator) -> Kernels:
         """What its kernels reach on a GPU."""
@@ -83,6 +89,7 @@ ENGINES = {
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
         first=_fitted("before the first token, vLLM", 0.2e-3, "seconds per layer"),
+        vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
     ),
     VLLM_V0: Engine(
         "vLLM V0",
@@ -99,6 +106,7 @@ ENGINES = {
         step=_fitted("a step, SGLang", 1.5e-3, "seconds"),
         sequence=_SEQUENCE,
         first=_fitted("before the first token, SGLang", 5.1e-3, "seconds per layer"),
+        vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
         "TensorRT-LLM",
@@ -109,6 +117,7 @@ ENGINES = {
         step=_fitted("a step, TensorRT-LLM", 0.6e-3, "seconds"),
         sequence=_SEQUENCE,
         first=_fitted("before the first token, TensorRT-LLM", 1.06e-3, "seconds per layer"),
+        vendors=("nvidia",),
     ),
     LLAMA_CPP: Engine(
         "llama.cpp",
@@ -118,6 +127,9 @@ ENGINES = {
         share=ALL,
         kernels=kernels.NATIVE,
         off=kernels.OFF_NATIVE,
+        vendors=("apple",),
+        narrower=("q8_0", "q4_k_m"),
+        caches=("q8_0",),
     ),
     MLX: Engine(
         "MLX",
@@ -127,6 +139,9 @@ ENGINES = {
         share=ALL,
         kernels=kernels.NATIVE,
         off=kernels.OFF_NATIVE,
+        vendors=("apple",),
+        narrower=("int8", "int4-g64"),
+        caches=(),
     ),
     TRANSFORMERS: Engine(
         "transformers",

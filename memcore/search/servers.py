@@ -1,0 +1,370 @@
+"""Servers: of all ways to serve a plan's users at once, those that do, the best first.
+
+A way is a kind of GPU, an engine, dtypes of weights and cache, ranks of tensor parallelism and
+replicas, over which the users are shared out evenly. Each is a plan, judged as `evaluate` judges
+it; only where the weights alone are too large is nothing computed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+from memcore.search.choices import RANKS, planned_on, price_of, refuse
+from memcore.search.levers import differences
+from memcore.search.search import (
+    BY,
+    COST,
+    ENERGY,
+    HEADROOM,
+    LISTED,
+    MEMORY,
+    MONEY,
+    RULES,
+    TIME,
+    Found,
+    Point,
+    Progress,
+    of_room,
+)
+from memcore.search.solve import Targets
+from memcore.search.space import KEEPS, ROUNDING, TRAINING
+from memcore.serving.server import Server
+from memcore.serving.stored import bits
+from memcore.timing.certainty import apart_serving, ranked
+from memcore.words.engines import AUTO, ENGINES
+from memcore.words.serving import PREFILLS
+from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
+
+STEP, FIRST, EACH, MORE = "sequences of a step", "first token", "time per token", "more GPUs"
+MISSED = {"ttft": FIRST, "tpot": EACH}
+WAY_SECONDS = 0.002  # that one takes, about
+
+Words = dict[str, str]
+
+
+def search_servers(
+    plan: Plan,
+    *,
+    users: int = 0,
+    targets: Targets | None = None,
+    gpus: Sequence[str] = (),
+    gpus_at_most: int | None = None,
+    engines: Sequence[str] = (),
+    keep: str = TRAINING,
+    by: str = COST,
+    cost_at_most: float = 0.0,
+    listed: int = LISTED,
+    progress: Progress | None = None,
+) -> Found:
+    """Of all ways to serve so many users at once, those that do: the best on each kind of GPU, or,
+    of one kind alone, the best `listed`.
+
+    users         0: the plan's concurrency
+    targets       None: the plan's
+    gpus          presets; none are those that a list price is known of, and the plan's own
+    gpus_at_most  of all replicas together; None: any number
+    engines       none are the plan's where it names one, and else those that run on each GPU
+    keep          'training': dtypes as the plan has them; else those of fewer bits are tried too
+    by            'cost' of a request, 'time' of a token after the first, 'energy' of a token, or
+                  'headroom': sequences that there is room for
+    cost_at_most  of all GPUs for an hour, in USD; 0: any
+    progress      as of `search`
+
+    Raises PlanError for a word that there is not, and for a model that is not served.
+    """
+    run = _Run(plan, users or plan.serve.concurrency, targets or Targets.of(plan), gpus_at_most,
+               by, cost_at_most)  # fmt: skip
+    names = _names(plan, gpus)
+    _refuse(plan, names, engines, keep, by)
+    stopped = False
+    try:
+        kinds = list(_kinds(plan, names, engines, keep))
+        for done, (name, words) in enumerate(kinds):
+            if progress:
+                progress(done, len(kinds))
+            run.judge(name, words)
+    except KeyboardInterrupt:
+        stopped = True
+    return run.found(names, listed, stopped)
+
+
+def seconds_of_servers(
+    plan: Plan,
+    users: int = 0,
+    gpus: Sequence[str] = (),
+    engines: Sequence[str] = (),
+    keep: str = TRAINING,
+) -> float:
+    """About how long a search takes on a common machine, before it starts."""
+    names = _names(plan, gpus)
+    _refuse(plan, names, engines, keep, COST)
+    ways = len(list(_kinds(plan, names, engines, keep))) * len(RANKS) / 2
+    return ways * len(_replicas(users or plan.serve.concurrency)) * WAY_SECONDS
+
+
+def _names(plan: Plan, gpus: Sequence[str]) -> tuple[str, ...]:
+    own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
+    return tuple(dict.fromkeys(gpus or filter(None, (own, *catalog.priced_gpus()))))
+
+
+def _refuse(plan: Plan, gpus: Sequence[str], engines: Sequence[str], keep: str, by: str) -> None:
+    refuse(plan)
+    asked = [("gpus", name, catalog.gpu_names()) for name in gpus]
+    asked += [("engines", name, tuple(ENGINES)) for name in engines]
+    asked += [("keep", keep, tuple(KEEPS)), ("by", by, BY)]
+    issues = [
+        Issue(name, f"{shown(word)} is not known; {did_you_mean(word, known)}")
+        for name, word, known in asked
+        if word not in known
+    ]
+    if issues:
+        raise PlanError(issues)
+
+
+def _kinds(
+    plan: Plan, gpus: Sequence[str], engines: Sequence[str], keep: str
+) -> Iterator[tuple[str, Words]]:
+    """Each kind of GPU with each engine and the dtypes that go with it."""
+    for name in gpus:
+        for engine in _engines(plan, name, engines):
+            own: Words = {} if engine == plan.engine else {"engine": engine}
+            if keep == TRAINING:
+                yield name, own
+                continue
+            wide = [w for w in ENGINES[engine].narrower if _narrower(plan, w)]
+            caches = [w for w in ENGINES[engine].caches if _narrower_cache(plan, w)]
+            for weights in ("", *wide):
+                for cache in ("", *caches):
+                    words = {"weight_dtype": weights, "kv_dtype": cache}
+                    yield name, own | {k: v for k, v in words.items() if v}
+
+
+def _engines(plan: Plan, gpu: str, engines: Sequence[str]) -> Sequence[str]:
+    if engines:
+        return engines
+    if plan.serve.engine != AUTO:
+        return [plan.engine]
+    vendor = catalog.accelerator(gpu).vendor
+    return [name for name, e in ENGINES.items() if vendor in e.vendors] or [plan.engine]
+
+
+def _narrower(plan: Plan, word: str) -> bool:
+    return bits(WEIGHT_DTYPES[word].matrices) < bits(plan.weights.matrices)
+
+
+def _narrower_cache(plan: Plan, word: str) -> bool:
+    return KV_DTYPES[word].bits < KV_DTYPES[plan.serve.kv_dtype].bits
+
+
+def _replicas(users: int) -> list[int]:
+    """Numbers of replicas that are tried: doubled each time, up to one for each user."""
+    return sorted({1 << k for k in range((users - 1).bit_length())} | {users})
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way that serves them."""
+
+    plan: Plan
+    gpu: str
+    words: Words
+    score: float
+    figures: Mapping[str, Any]
+
+    @property
+    def thrift(self) -> tuple[float, ...]:
+        """Of ways that cannot be told apart, the least is taken: GPUs, then what is changed."""
+        return self.figures["gpus"], len(self.words), self.score
+
+
+@dataclass(slots=True)
+class _Run:
+    start: Plan
+    users: int
+    targets: Targets
+    gpus_at_most: int | None
+    by: str
+    cost_at_most: float
+    judged: int = 0
+    excluded: Counter[str] = field(default_factory=Counter)
+    of_gpu: dict[str, Counter[str]] = field(default_factory=dict)
+    ways: list[_Way] = field(default_factory=list)
+    _weights: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def judge(self, name: str, words: Words) -> None:
+        """Every number of ranks and of replicas of a kind."""
+        counts = _replicas(self.users)
+        room = catalog.accelerator(name).usable_bytes
+        for tp in RANKS:
+            one = planned_on(self.start, name, tp, self._each(tp), self.users, words)
+            if one is not None and tp > max(one.gpus_per_domain, one.gpus_per_node):
+                return
+            self.judged += len(counts)
+            why = RULES if one is None else MEMORY
+            if one is None or self._least(one, words) > room * tp:
+                self._exclude(name, why, len(counts))
+                continue
+            for n in counts:
+                if why := self._why_not(name, words, tp, n):
+                    self._exclude(name, why, 1)
+
+    def _exclude(self, name: str, why: str, n: int) -> None:
+        self.excluded[why] += n
+        self.of_gpu.setdefault(name, Counter())[why] += n
+
+    def _each(self, tp: int) -> int:
+        """GPUs of a replica, with those that read its prompts elsewhere."""
+        apart = PREFILLS[self.start.serve.prefill].elsewhere
+        return tp * self.start.serving_pp * (2 if apart else 1)
+
+    def _least(self, one: Plan, words: Words) -> float:
+        """Bytes that all ranks of a replica have at least, together."""
+        key = tuple(words.values())
+        if key not in self._weights:
+            x = Server.of(one).numbers.serve
+            each = float(x.weights_bytes - x.offloaded_bytes)
+            self._weights[key] = each * one.serving_tp
+        return self._weights[key]
+
+    def _why_not(self, name: str, words: Words, tp: int, replicas: int) -> str:
+        """What keeps a way from serving them; '' of one that does, which is noted."""
+        gpus, each = replicas * self._each(tp), -(-self.users // replicas)
+        if self.gpus_at_most and gpus > self.gpus_at_most:
+            return MORE
+        plan = planned_on(self.start, name, tp, gpus, each, words)
+        if plan is None:
+            return RULES
+        x = Server.of(plan).numbers.serve
+        if x.max_concurrency < each:
+            return MEMORY
+        if x.running < each:
+            return STEP
+        if missed := self.targets.missed(x.ttft_seconds, x.tpot_seconds):
+            return MISSED[missed]
+        figures = self._figures(plan, x, name, replicas)
+        if self.cost_at_most and figures.get("cost_per_hour", 0.0) > self.cost_at_most:
+            return MONEY
+        self.ways.append(_Way(plan, name, words, self._score(figures), figures))
+        return ""
+
+    def _figures(self, plan: Plan, x: Any, name: str, replicas: int) -> dict[str, Any]:
+        """What a Report says of it, of all replicas together, and what it costs."""
+        s, gpus = plan.serve, plan.cluster.gpus
+        tokens = x.tokens_per_second * replicas
+        watts = plan.run.watts_per_gpu or plan.accelerator.watts
+        found = {
+            "gpu": name,
+            "gpus": gpus,
+            "tp": plan.serving_tp,
+            "replicas": replicas,
+            "concurrency": s.concurrency,
+            "max_concurrency": int(x.max_concurrency),
+            "ttft_seconds": x.ttft_seconds,
+            "ttft_range": list(x.ttft_range),
+            "tpot_seconds": x.tpot_seconds,
+            "tpot_range": list(x.tpot_range),
+            "tokens_per_second": tokens,
+            "tokens_per_second_per_gpu": tokens / gpus,
+            "joules_per_token": watts * gpus / tokens,
+        }
+        price, source = price_of(self.start, name)
+        if not price:
+            return found
+        each = price * gpus / replicas / HOUR  # of a replica's second
+        read, write = each * x.prompt_token_seconds, each * x.output_token_seconds
+        return found | {
+            "price_per_gpu_hour": price,
+            "price_source": source,
+            "cost_per_hour": price * gpus,
+            "cost_per_million_in": read * MILLION,
+            "cost_per_million_out": write * MILLION,
+            "cost_per_request": s.prompt_len * read + s.output_len * write,
+        }
+
+    def _score(self, figures: Mapping[str, Any]) -> float:
+        """What ways are ranked by, the least first."""
+        if self.by == TIME:
+            return float(figures["tpot_seconds"])
+        if self.by == ENERGY:
+            return float(figures["joules_per_token"])
+        if self.by == HEADROOM:
+            return 1 / float(figures["max_concurrency"] * figures["replicas"])
+        return float(figures.get("cost_per_request", float("inf")))
+
+    # --- the answer ------------------------------------------------------------------------------
+
+    def found(self, names: Sequence[str], listed: int, stopped: bool) -> Found:
+        told = of_room if self.by == HEADROOM else apart_serving
+        ways = sorted(self.ways, key=lambda w: (w.score, *w.thrift))
+        if len(names) > 1:
+            ways = sorted(self._of_each(ways), key=lambda w: w.score)
+            listed = len(ways)
+        best = self._points(ways[:listed])
+        served = {w.gpu for w in self.ways}
+        return Found(
+            evaluated=self.judged,
+            fits=len(self.ways),
+            excluded={k: n for k, n in sorted(self.excluded.items()) if n},
+            best=tuple(best),
+            pareto=tuple(self._points(_front(self.ways))),
+            why=(),
+            stopped=stopped,
+            apart=told(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
+            nowhere={
+                name: of.most_common(1)[0][0]
+                for name, of in self.of_gpu.items()
+                if name not in served
+            },
+        )
+
+    def _of_each(self, ways: Sequence[_Way]) -> Iterator[_Way]:
+        """Of each kind of GPU the best, or one with less of what cannot be told apart from it."""
+        told = of_room if self.by == HEADROOM else apart_serving
+        groups: dict[str, list[_Way]] = {}
+        for way in ways:
+            groups.setdefault(way.gpu, []).append(way)
+        for of in groups.values():
+            near = [w for w in of if told(of[0].plan, w.plan).same(of[0].score, w.score)]
+            yield min(near, key=lambda w: w.thrift)
+
+    def _points(self, ways: Sequence[_Way]) -> list[Point]:
+        """In their order, each with its rank among them."""
+        told = of_room if self.by == HEADROOM else apart_serving
+        by_score = sorted(ways, key=lambda w: w.score)
+        ranks = ranked([w.plan for w in by_score], [w.score for w in by_score], told)
+        of = {id(w): rank for w, rank in zip(by_score, ranks, strict=True)}
+        return [self._point(w, of[id(w)]) for w in ways]
+
+    def _point(self, way: _Way, rank: int) -> Point:
+        rounded = any(k in way.words for k in ("weight_dtype", "kv_dtype"))
+        return Point(
+            plan=way.plan,
+            rank=rank,
+            changes=differences(self.start, way.plan),
+            trains=ROUNDING if rounded else TRAINING,
+            same_batch=True,
+            figures=way.figures,
+        )
+
+
+HOUR, MILLION = 3600, 1e6
+
+
+def _front(ways: Sequence[_Way]) -> list[_Way]:
+    """Of GPUs, time per token and cost of a request, what nothing beats in all three: the fewest
+    GPUs first."""
+    of = [
+        (w.figures["gpus"], w.figures["tpot_seconds"], w.figures.get("cost_per_request", 1e300))
+        for w in ways
+    ]
+    kept: list[tuple[tuple[float, ...], _Way]] = []
+    for here, way in sorted(zip(of, ways, strict=True), key=lambda pair: pair[0]):
+        if not any(all(a <= b for a, b in zip(one, here, strict=True)) for one, _ in kept):
+            kept.append((here, way))
+    return [way for _, way in kept]

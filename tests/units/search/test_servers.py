@@ -1,0 +1,140 @@
+"""Of all ways to serve some users, the best: each is a plan as `evaluate` has it."""
+
+import itertools
+import json
+
+import pytest
+
+from memcore import Plan, PlanError, cli, evaluate, search_servers
+from memcore.search.servers import EACH, FIRST, MORE
+from memcore.search.solve import Targets
+from memcore.timing.certainty import apart_serving
+
+SERVE = {"prompt_len": 32_768, "output_len": 1024, "concurrency": 50}
+PLAN = Plan.of({"model": "llama-3.3-70b", "serve": SERVE})
+GPUS = ("h100-sxm-80gb", "h200-sxm-141gb", "mi300x-192gb", "rtx-4090-24gb")
+
+
+def test_every_point_is_what_evaluate_says():
+    found = search_servers(PLAN, gpus=GPUS[1:], keep="rounding")
+    assert {p.trains for p in found.best} == {"rounding"}
+    for point in (*found.best, *found.pareto[:5]):
+        s, figures = evaluate(point.plan).serve, point.figures
+        assert s.fits
+        assert point.plan.serve.concurrency * figures["replicas"] >= 50
+        assert (s.replicas, s.tp) == (figures["replicas"], figures["tp"])
+        for name in ("ttft_seconds", "tpot_seconds"):
+            assert figures[name] == getattr(s, name)
+        assert figures["tpot_range"] == list(s.tpot_range)
+        assert figures["ttft_range"] == list(s.ttft_range)
+        assert figures["tokens_per_second"] == s.tokens_per_second * s.replicas
+        priced = point.plan.changed("run.price_per_gpu_hour", figures["price_per_gpu_hour"])
+        cost = evaluate(priced).serve
+        assert figures["cost_per_million_out"] == pytest.approx(cost.cost_per_million_out)
+        assert figures["cost_per_million_in"] == pytest.approx(cost.cost_per_million_in)
+        assert PLAN.with_changes(point.changes) == point.plan
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_each_accelerator_has_its_best_and_a_reason_where_there_is_none():
+    found = search_servers(PLAN, gpus=GPUS)
+    assert {p.figures["gpu"] for p in found.best} == set(GPUS[:3])
+    assert found.nowhere == {"rtx-4090-24gb": "memory"}
+    assert found.evaluated == found.fits + sum(found.excluded.values())
+    assert all(p.trains == "training" for p in found.best)
+    scores = [p.figures["cost_per_request"] for p in found.best]
+    assert scores == sorted(scores)
+
+
+def test_engines_are_those_that_run_there():
+    def engines(plan, gpu, users=0):
+        found = search_servers(plan, gpus=[gpu], users=users, listed=1000)
+        return {p.plan.engine for p in found.best}
+
+    assert engines(PLAN, "h100-sxm-80gb") == {"vllm", "sglang", "tensorrt-llm"}
+    assert engines(PLAN, "mi300x-192gb") == {"vllm", "sglang"}
+    assert engines(PLAN, "m3-ultra-512gb", 1) == {"llama.cpp", "mlx"}
+    assert engines(PLAN.changed("serve.engine", "sglang"), "h100-sxm-80gb") == {"sglang"}
+
+
+def test_nothing_beats_the_front():
+    """Every way on one kind of GPU, against what the front has."""
+    every = search_servers(PLAN, gpus=GPUS[:1], listed=10_000)
+    assert len(every.best) == every.fits
+    assert [p.rank for p in every.best] == sorted(p.rank for p in every.best)
+
+    def of(point):
+        names = ("gpus", "tpot_seconds", "cost_per_request")
+        return tuple(point.figures[name] for name in names)
+
+    front = [of(p) for p in every.pareto]
+    assert front[0][0] == min(p.figures["gpus"] for p in every.best)
+    for here in map(of, every.best):
+        assert any(all(a <= b for a, b in zip(one, here, strict=True)) for one in front)
+    for one, other in itertools.permutations(front, 2):
+        assert any(a < b for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("targets", "why"), [(Targets(tpot=0.02), EACH), (Targets(ttft=2.5), FIRST)]
+)
+def test_targets_are_kept_and_say_what_they_exclude(targets, why):
+    found = search_servers(PLAN, gpus=GPUS[:2], targets=targets, by="time")
+    assert found.excluded[why]
+    for p in (*found.best, *found.pareto):
+        assert not targets.missed(p.figures["ttft_seconds"], p.figures["tpot_seconds"])
+
+
+def test_no_more_gpus_and_money_than_are_allowed():
+    found = search_servers(PLAN, gpus=GPUS[:2], gpus_at_most=8)
+    assert found.excluded[MORE]
+    assert all(p.figures["gpus"] <= 8 for p in (*found.best, *found.pareto))
+    cheap = search_servers(PLAN, gpus=GPUS[:2], cost_at_most=25.0)
+    assert cheap.excluded["money"]
+    assert all(p.figures["cost_per_hour"] <= 25 for p in (*cheap.best, *cheap.pareto))
+
+
+def test_of_what_cannot_be_told_apart_the_least_is_taken():
+    """The fastest would take 400 GPUs to be a few per cent faster."""
+    (best,) = search_servers(PLAN, gpus=GPUS[:2], by="time").best[:1]
+    fastest = search_servers(PLAN, gpus=[best.figures["gpu"]], by="time", listed=1).best[0]
+    assert best.figures["gpus"] < fastest.figures["gpus"]
+    told = apart_serving(fastest.plan, best.plan)
+    assert told.same(fastest.figures["tpot_seconds"], best.figures["tpot_seconds"])
+
+
+def test_one_command_answers(capsys):
+    """Llama 3.3 70B, 32k prompt, 50 users: which GPUs serve it?"""
+    command = ["search", PLAN.model_dump_json(), "--serve", "--gpu", *GPUS]
+    assert cli.main(command) == 0
+    said = capsys.readouterr().out
+    assert "50 users at once" in said
+    assert "Not on: rtx-4090-24gb (memory)" in said
+    assert "cannot be told apart" in said
+    assert cli.main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {p["figures"]["gpu"] for p in found["best"]} == set(GPUS[:3])
+    assert found["pareto"]
+    assert cli.main([*command, "--csv"]) == 0
+    assert "tpot_range_at_least" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_bad_words_are_named():
+    with pytest.raises(PlanError, match="did you mean 'h100-sxm-80gb'"):
+        search_servers(PLAN, gpus=["h100-sxm-80g"])
+    with pytest.raises(PlanError, match="engines"):
+        search_servers(PLAN, engines=["vlm"])
+    with pytest.raises(PlanError, match="model"):
+        search_servers(
+            Plan.of({"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}})
+        )
+
+
+def test_a_search_can_be_stopped():
+    def progress(done, of):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    found = search_servers(PLAN, gpus=GPUS, progress=progress)
+    assert found.stopped
+    assert {p.figures["gpu"] for p in found.best} == {GPUS[0]}

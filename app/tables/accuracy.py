@@ -107,7 +107,7 @@ def accuracy(rows: Sequence[evidence.Comparison]) -> Rows:
 
 @functools.cache
 def _places() -> dict[evidence.Comparison, int]:
-    return {row: i for i, row in enumerate(evidence.compare())}
+    return {row: i for i, row in enumerate(evidence.last_compared())}
 
 
 def compared_path(row: evidence.Comparison) -> str:

@@ -8,7 +8,7 @@ from app import charts, parts, tables
 from memcore import evidence
 from memcore.evidence.markdown import calibrated
 
-compared = evidence.compare()
+compared = evidence.last_compared()
 
 parts.prose(tables.headline(compared))
 parts.table(

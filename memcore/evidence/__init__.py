@@ -33,6 +33,7 @@ from memcore.evidence.comparison import (
     relative,
 )
 from memcore.evidence.estimators import Estimate, estimates, estimators_table
+from memcore.evidence.last import last_compared
 from memcore.evidence.links import compared_links, links_table
 from memcore.evidence.measured import compared_runs, measured_table
 from memcore.evidence.papers import (
@@ -96,6 +97,7 @@ __all__ = [
     "estimates",
     "estimators_table",
     "first_fixes",
+    "last_compared",
     "links_table",
     "measured_table",
     "method",
@@ -117,7 +119,7 @@ __all__ = [
 
 @functools.cache
 def compare() -> tuple[Comparison, ...]:
-    """Every figure there is beside ours. Takes two seconds or so, once per process."""
+    """Every figure there is beside ours. Takes ten seconds or so, once per process."""
     return (
         *compared_presets(),
         *map(compared, oracle()),

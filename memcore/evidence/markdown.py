@@ -17,7 +17,7 @@ from statistics import median
 
 from memcore import evidence
 from memcore.evaluate import evaluate
-from memcore.evidence import calibration
+from memcore.evidence import calibration, last
 from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison, relative
 from memcore.evidence.engines import (
     LOW_LOAD,
@@ -390,6 +390,7 @@ PAGES = ("README.md", "docs/accuracy.md")
 
 
 def main() -> int:
+    last.write(evidence.compare())
     for page in PAGES:
         path = ROOT / page
         path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")

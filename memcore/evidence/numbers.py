@@ -29,7 +29,7 @@ def _beside(ours: float, theirs: float, unit: str, source: str, error: float) ->
 
 @rule("evidence.compared.*")
 def _compared(book: Book, i: str) -> Explanation:
-    c = evidence.compare()[int(i)]
+    c = evidence.last_compared()[int(i)]
     meaning = [DIFFERENCE, c.remark, f"Used for: {c.used_for}."]
     if c.low < c.high:
         meaning.append(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 
 from memcore.evaluate import evaluate
-from memcore.evidence import TUNED, fit, markdown, times_table
+from memcore.evidence import TUNED, compare, fit, last_compared, markdown, times_table
 from memcore.plan.plan import Plan
 
 
@@ -17,6 +18,15 @@ def test_a_page_says_what_the_evidence_says(page: str) -> None:
     text = (markdown.ROOT / page).read_text(encoding="utf-8")
     assert text.count("<!-- figures: ") == len(markdown.PART.findall(text)) > 0
     assert markdown.written(text) == text
+
+
+def test_what_the_accuracy_page_shows_is_what_the_engine_says() -> None:
+    """When this fails: python -m memcore.evidence.markdown"""
+    assert len(last_compared()) == len(compare())
+    for kept, now in zip(last_compared(), compare(), strict=True):
+        for name in ("ours", "low", "high"):
+            assert getattr(kept, name) == pytest.approx(getattr(now, name), rel=1e-9), now
+        assert replace(kept, ours=now.ours, low=now.low, high=now.high) == now
 
 
 def test_every_table_of_figures_stands_in_a_page() -> None:

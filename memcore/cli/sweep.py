@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memcore.cli.arguments import Commands, command, plan_argument
@@ -33,22 +35,25 @@ def add(commands: Commands) -> None:
     about = f"numbers of the report; may be repeated. Without it: {', '.join(NUMBERS)}"
     sub.add_argument("--number", metavar="NUMBER", action="append", help=about)
     form_options(sub, "as a list of JSON objects, one a row", "as CSV")
-    about = "write the table to this Parquet file, which needs the package pyarrow"
+    about = "write the table to this Parquet file, part by part: it may be larger than memory"
     sub.add_argument("--parquet", metavar="FILE", help=about)
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from memcore.search.sweep import sweep
+    from memcore.search.sweep import sweep, sweep_in_parts
 
-    plan = given_plan(args)
+    plan, numbers = given_plan(args), tuple(args.number or NUMBERS)
     axes = dict(axis_of(text) for text in args.axis)
     with Progress("sweep") as progress:
-        found = sweep(plan, axes, tuple(args.number or NUMBERS), progress)
-    if args.parquet:
-        _write_parquet(found, args.parquet)
-    elif args.csv:
-        found.to_csv(sys.stdout, index=False, lineterminator="\n")
-    elif args.json:
+        if args.parquet:
+            _write_parquet(sweep_in_parts(plan, axes, numbers, progress), axes, args.parquet)
+            return 0
+        if args.csv:
+            for i, part in enumerate(sweep_in_parts(plan, axes, numbers, progress)):
+                part.to_csv(sys.stdout, index=False, lineterminator="\n", header=not i)
+            return 0
+        found = sweep(plan, axes, numbers, progress)
+    if args.json:
         plain = found.astype(object).where(found.notna(), None)
         print(json_text(plain.to_dict("records"), indent=1))
     else:
@@ -57,11 +62,28 @@ def _sweep(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_parquet(found: pd.DataFrame, path: str) -> None:
+def _write_parquet(
+    parts: Iterable[pd.DataFrame], axes: Mapping[str, Sequence[Any]], path: str
+) -> None:
+    """A table part by part: what was written stays readable when it is stopped."""
     try:
-        found.to_parquet(path, index=False)
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
     except ImportError:
         raise PlanError([Issue("--parquet", "needs the package pyarrow: install it")]) from None
+    types: dict[Any, Any] = {}
+    for name, values in axes.items():
+        try:
+            types[name] = pa.array(list(values)).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            raise PlanError([Issue(name, "has values of several kinds: no column")]) from None
+    try:
+        with contextlib.ExitStack() as stack:
+            writer: Any = None
+            for part in parts:
+                schema = pa.schema([(n, types.get(n, pa.float64())) for n in part])
+                writer = writer or stack.enter_context(ParquetWriter(path, schema))
+                writer.write_table(pa.Table.from_pandas(part, schema, preserve_index=False))
     except OSError as e:
         raise PlanError([Issue("--parquet", e.strerror or str(e))]) from None
 

@@ -63,10 +63,62 @@ def sweep(
     number, NaN where the combination cannot exist or has no such number. A yes is 1, a no 0. Raises
     PlanError for an axis that is no field, and for a number that no combination's Report has.
     """
+    _refuse_unknown(axes)
+    table, known = _table(plan, axes, numbers, progress)
+    _refuse_missing(plan, [n for n in numbers if n not in known])
+    return table
+
+
+def sweep_in_parts(
+    plan: Plan,
+    axes: Mapping[str, Sequence[Any]],
+    numbers: Sequence[str] = (PEAK,),
+    progress: Progress | None = None,
+) -> Iterator[pd.DataFrame]:
+    """The same table in parts of ROWS rows at most, one after the other: for tables that are larger
+    than memory. `progress` is called with how many parts are done, and of how many; of a single
+    part, as `sweep` does."""
+    _refuse_unknown(axes)
+    known: set[str] = set()
+    every = list(_cut(axes))
+    for done, part in enumerate(every):
+        if progress and len(every) > 1:
+            progress(done, len(every))
+        table, found = _table(plan, part, numbers, progress if len(every) == 1 else None)
+        known |= found
+        last = done == len(every) - 1
+        if last or not done:  # a number that there is not is refused soon
+            _refuse_missing(plan, [n for n in numbers if n not in known], last)
+        yield table
+
+
+ROWS = 1 << 20  # of a part
+
+
+def _cut(axes: Mapping[str, Sequence[Any]]) -> Iterator[Mapping[str, Sequence[Any]]]:
+    """Axes whose tables, one after the other, are that of all: value by value of the first ones,
+    and stretches of one."""
+    lengths = [len(values) for values in axes.values()]
+    at = next((k for k in range(len(lengths)) if math.prod(lengths[k + 1 :]) <= ROWS), 0)
+    step = max(1, ROWS // max(1, math.prod(lengths[at + 1 :])))
+    names = list(axes)
+    for chosen in itertools.product(*(axes[name] for name in names[:at])):
+        fixed = {name: [value] for name, value in zip(names[:at], chosen, strict=True)}
+        for start in range(0, lengths[at] if lengths else 1, step):
+            here = {names[at]: axes[names[at]][start : start + step]} if names else {}
+            yield fixed | here | {name: axes[name] for name in names[at + 1 :]}
+
+
+def _table(
+    plan: Plan,
+    axes: Mapping[str, Sequence[Any]],
+    numbers: Sequence[str],
+    progress: Progress | None = None,
+) -> tuple[pd.DataFrame, set[str]]:
+    """The table, and those of the numbers that there are."""
     import numpy as np
     import pandas as pd
 
-    _refuse_unknown(axes)
     cells = {number: np.full(tuple(map(len, axes.values())), np.nan) for number in numbers}
     known = {n for n in numbers if n in MEMORY or _broadcasts(n)}
     readings = list(_readings(plan, axes, numbers))
@@ -83,10 +135,8 @@ def sweep(
             known.update(found)
             for number, value in found.items():
                 cells[number][where] = value
-    if missing := [n for n in numbers if n not in known]:
-        raise PlanError([Issue("numbers", _refusal(plan, n)) for n in missing])
     columns: dict[str, Any] = dict(_columns(axes))
-    return pd.DataFrame(columns | {n: of.ravel() for n, of in cells.items()})
+    return pd.DataFrame(columns | {n: of.ravel() for n, of in cells.items()}), known
 
 
 Progress = Callable[[int, int], None]
@@ -165,6 +215,16 @@ def _evaluated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[
     document = evaluate(plan).to_dict()
     cells = {number: _at(document, number) for number in numbers}
     return {number: cell for number, cell in cells.items() if cell is not None}
+
+
+def _refuse_missing(plan: Plan, missing: Sequence[str], last: bool = True) -> None:
+    """Raises PlanError for numbers that no combination had so far: where it was not the last, for
+    those that the plan itself has not either."""
+    if missing and not last:
+        document = evaluate(plan).to_dict()
+        missing = [n for n in missing if _at(document, n) is None]
+    if missing:
+        raise PlanError([Issue("numbers", _refusal(plan, n)) for n in missing])
 
 
 def _refusal(plan: Plan, number: str) -> str:

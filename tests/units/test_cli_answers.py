@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+import pandas as pd
 import pytest
 
-from memcore import Plan, cli, evaluate
+from memcore import Plan, cli, evaluate, sweep
 from memcore.cli.progress import Progress
 from memcore.plan.keys import PINS
 from memcore.plan.link import decode, decode_measured, decode_pin
@@ -223,6 +224,20 @@ def test_solve_any_field(memplan):
     assert "micro_batch" in ran.err
     huge = '{"model": {"size": "1T"}, "cluster": {"gpus": 1}}'
     assert memplan("solve", "train.micro_batch", "-", "--json", given=huge).json["value"] is None
+
+
+def test_sweep_to_parquet(memplan, tmp_path):
+    path = str(tmp_path / "table.parquet")
+    axes = {"train.checkpointing": ["none", "full"], "train.micro_batch": [1, 2]}
+    asked = [f"--axis={name}={','.join(map(str, values))}" for name, values in axes.items()]
+    numbers = ["memory.fits", "time.step_seconds"]
+    wanted = [f"--number={number}" for number in numbers]
+    assert memplan("sweep", "-", *asked, *wanted, "--parquet", path, given="{}").out == ""
+    pd.testing.assert_frame_equal(pd.read_parquet(path), sweep(Plan(), axes, numbers))
+    mixed = ("--axis", "train.micro_batch=1,two", "--parquet", path)
+    refused = memplan("sweep", "-", *mixed, given="{}")
+    assert refused.status == 2
+    assert "train.micro_batch" in refused.err
 
 
 def test_sweep_as_a_table_csv_and_json(memplan):

@@ -12,7 +12,8 @@ from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import QUANTITIES, Values
-from memcore.search.sweep import sweep
+from memcore.search import sweep as sweeping
+from memcore.search.sweep import sweep, sweep_in_parts
 
 ROUNDING = 1e-9  # of floating-point sums in another order
 SWEPT = (
@@ -223,3 +224,26 @@ def test_rules_that_are_none_of_sizes_forbid_cells_too(words, axis):
 def test_an_axis_wants_a_list_of_values():
     with pytest.raises(PlanError, match=r"train\.checkpointing.*list of values"):
         sweep(Plan(), {"train.checkpointing": "none"})
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 24, 1000])
+def test_a_table_in_parts_is_the_table(rows, monkeypatch):
+    monkeypatch.setattr(sweeping, "ROWS", rows)
+    axes = {
+        "train.checkpointing": ["none", "full"],
+        "train.micro_batch": [1, 2, 100_000, 4],
+        "train.seq_len": [64, 300, 512],
+    }
+    numbers = ("memory.allocated_bytes", "time.step_seconds")
+    parts = list(sweep_in_parts(Plan(), axes, numbers))
+    assert max(map(len, parts)) <= rows
+    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), sweep(Plan(), axes, numbers))
+
+
+def test_a_table_in_parts_refuses_what_no_report_has(monkeypatch):
+    monkeypatch.setattr(sweeping, "ROWS", 1)
+    with pytest.raises(PlanError, match=r"serve\.tpot_second.*serve\.tpot_seconds"):
+        next(sweep_in_parts(Plan(), {"train.micro_batch": [1, 2]}, ["serve.tpot_second"]))
+    numbers = ["serve.tpot_seconds"]  # of which the first row has none
+    found = list(sweep_in_parts(Plan(), {"parallel.tp": [7, 1]}, numbers))
+    assert pd.concat(found)[numbers[0]].isna().tolist() == [True, False]

@@ -17,6 +17,8 @@ from memcore.kept import Store, once
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search import solve, solver
+from memcore.search.lens import Seen
+from memcore.search.lens import lens as find_lens
 from memcore.search.levers import Lever
 from memcore.search.levers import levers as find_levers
 from memcore.search.solve import Answer
@@ -97,6 +99,12 @@ def levers(plan: Plan) -> tuple[Lever, ...]:
 def over_time(plan: Plan) -> tuple[Course, ...]:
     """Memory over a step, of each pipeline stage."""
     return find_courses(plan)
+
+
+@_for_all
+def lens(plan: Plan) -> tuple[Seen, ...]:
+    """What is done with each tensor, and what else could be."""
+    return find_lens(plan)
 
 
 @_for_all

@@ -39,6 +39,7 @@ from app.tables.explore import (
     million_text,
     swept,
 )
+from app.tables.lens import lens, lens_groups, lens_ways
 from app.tables.levers import changes_text, cost_text, levers, saved_text, waterfall
 from app.tables.memory import consumers, largest, ledger, over_time, overheads, timeline
 from app.tables.search import FOUND_COLUMNS, found
@@ -90,6 +91,9 @@ __all__ = [
     "largest",
     "ledger",
     "left_out",
+    "lens",
+    "lens_groups",
+    "lens_ways",
     "levers",
     "limits",
     "markdown",

@@ -15,6 +15,7 @@ from memcore.cli import (
     evaluate,
     explain,
     gpus,
+    lens,
     levers,
     link,
     models,
@@ -30,7 +31,7 @@ from memcore.cli.reading import source
 from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
-    *(evaluate, check, explain, levers, solve, search, sweep, compare, link, simulate),
+    *(evaluate, check, explain, levers, lens, solve, search, sweep, compare, link, simulate),
     *(app, models, gpus, prices, plans),
 )
 

@@ -469,17 +469,18 @@ def _optimizers(plan: Plan) -> Iterable[Way]:
             yield Way(kind, [{"train.optimizer": word}])
 
 
-def _smaller_batches(plan: Plan) -> Iterable[Way]:
+def smaller_batches(plan: Plan) -> list[Changes]:
     """Fewer sequences at a time, and as many more times: the step has the same tokens."""
     n, times = plan.train.micro_batch, plan.train.grad_accumulation
-    yield Way(
-        SAME,
-        [
-            {"train.micro_batch": d, "train.grad_accumulation": times * n // d}
-            for d in range(n // 2, 0, -1)
-            if n % d == 0
-        ],
-    )
+    return [
+        {"train.micro_batch": d, "train.grad_accumulation": times * n // d}
+        for d in range(n // 2, 0, -1)
+        if n % d == 0
+    ]
+
+
+def _smaller_batches(plan: Plan) -> Iterable[Way]:
+    yield Way(SAME, smaller_batches(plan))
 
 
 def _larger_batches(plan: Plan) -> Iterable[Way]:

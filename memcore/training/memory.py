@@ -216,6 +216,34 @@ def rows_at(plan: Plan, instant: int, stage: int = 0) -> tuple[LedgerRow, ...]:
     return listed(rows_alive(chosen, instant_bytes(chosen, amounts)[1], amounts), amounts)
 
 
+def held(step: Step, amounts: Amounts) -> dict[str, int]:
+    """The most bytes that the rows of a name take on the GPU at any instant of a step."""
+    most: dict[str, int] = {}
+    for instant in step.instants:
+        here: dict[str, int] = {}
+        for template, times, each in _templates(instant.alive, amounts):
+            here[template.name] = here.get(template.name, 0) + times * each
+        inside: dict[str, int] = {}
+        for row in instant.window.rows if instant.window else ():
+            size = int(amounts.bytes(row.shape, row.dtype))
+            inside[row.name] = max(inside.get(row.name, 0), size)
+        for name, size in inside.items():
+            here[name] = here.get(name, 0) + size
+        for name, size in here.items():
+            most[name] = max(most.get(name, 0), size)
+    return most
+
+
+def rested(plan: Plan, step: Step, amounts: Amounts) -> dict[tuple[str, str], int]:
+    """Bytes of the rows of a name in each tier of the host, per node."""
+    found: dict[tuple[str, str], int] = {}
+    for r in offload.resting(plan, step):
+        key = r.template.name, r.tier
+        size = r.times * int(amounts.bytes(r.template.shape, r.template.dtype))
+        found[key] = found.get(key, 0) + size
+    return found
+
+
 def saved_rows(plan: Plan, stage: int = 0) -> tuple[LedgerRow, ...]:
     """What one micro-batch's forward leaves for its backward on one stage, row by row."""
     return rows_of(saved_for_backward(step_of(plan, stage)), Amounts(training_sizes(plan)))

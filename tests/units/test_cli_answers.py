@@ -173,6 +173,21 @@ def test_a_measured_step_that_is_none_is_refused_by_its_option(memplan, file, gi
     assert ran.err.startswith("memplan: --measured: ")
 
 
+def test_the_lens_says_of_each_tensor_what_it_is_and_could_be(memplan, file):
+    plan = file("over")
+    found = memplan("lens", plan, "--json").json
+    report = evaluate(Plan.of(OF["over"]))
+    here = [row["bytes"] for row in found if row["tier"] == "hbm"]
+    assert sum(here) == report.memory.allocated_bytes
+    way = next(w for row in found for w in row["ways"] if w["state"] == "recomputed")
+    then = evaluate(Plan.of(OF["over"]).with_changes(way["changes"]))
+    assert way["freed_bytes"] == report.memory.allocated_bytes - then.memory.allocated_bytes
+    assert "if recomputed" in memplan("lens", plan).out
+    table = memplan("lens", plan, "--csv").out.splitlines()
+    assert len(table) == len(found) + 1
+    assert memplan("lens", "-", given='{"model": 3}').status == 2
+
+
 def test_compare_says_fields_figures_and_what_moved_them(memplan, file):
     a, b = file("fits"), file("over")
     found = memplan("compare", a, b, "--json").json

@@ -1,0 +1,59 @@
+"""Tables of the lens: what is done with each tensor, and what else could be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.tables.base import Rows
+from memcore.search.lens import STATES, Alike, Seen, way_text
+from memcore.units import bytes_text, signed_bytes, signed_seconds
+
+VERDICTS = {"fits": "fits", "tight": "is tight", "over": "does not fit"}
+
+
+def lens_groups(groups: Sequence[Alike]) -> Rows:
+    """Tensors of which the same is true, as one row: what the peak and the step would be."""
+    return [
+        {
+            "tensors": of.name,
+            "at the peak": bytes_text(of.bytes),
+            "is": _paid(of.first),
+            **{f"to {state}": _moved(of.first, state) for state in STATES},
+        }
+        for of in groups
+    ]
+
+
+def _paid(seen: Seen) -> str:
+    """Its state, and what a step is longer for it."""
+    price = seen.price_seconds
+    return f"{seen.state_text}, {signed_seconds(price)}" if price else seen.state_text
+
+
+def _moved(seen: Seen, state: str) -> str:
+    """What the allocated peak and the step change by."""
+    if state == seen.state:
+        return "as it is"
+    way = seen.best(state)
+    return f"{signed_bytes(-way.freed_bytes)}, {signed_seconds(way.added_seconds)}" if way else "–"
+
+
+def lens_ways(seen: Seen) -> Rows:
+    """What a tensor could be, by which change, or why not."""
+    rows: Rows = []
+    for state in STATES:
+        if state == seen.state:
+            continue
+        way = seen.best(state)
+        found = {
+            "peak": signed_bytes(-way.freed_bytes),
+            "step": signed_seconds(way.added_seconds),
+            "plan": VERDICTS[way.verdict],
+        } if way else dict.fromkeys(("peak", "step", "plan"), "")  # fmt: skip
+        rows.append({"could be": state, **found, "by": way_text(seen, state)})
+    return rows
+
+
+def lens(seen: Sequence[Seen]) -> Rows:
+    """Every tensor, for a file."""
+    return [s.to_row() for s in seen]

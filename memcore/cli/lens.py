@@ -1,0 +1,67 @@
+"""`memplan lens`: what is done with each tensor, and what else could be."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.printing import form_options, json_text, plan_title, printable, table, write_csv
+from memcore.cli.reading import given_plan
+from memcore.units import bytes_text, signed_bytes, signed_seconds
+
+if TYPE_CHECKING:
+    from memcore.search.lens import Alike
+
+
+def add(commands: Commands) -> None:
+    about = (
+        "Say of each tensor whether it is stored, recomputed, moved or delayed, at what price in "
+        "time, and what the other three would cost. Each price is that of the whole plan with the "
+        "change: it moves all rows of its line together, and others."
+    )
+    sub = command(commands, "lens", _lens, about)
+    plan_argument(sub)
+    form_options(sub, "every row with all of its ways, as JSON", "every row, as CSV")
+
+
+def _lens(args: argparse.Namespace) -> int:
+    from memcore.evaluate import evaluate
+    from memcore.search.lens import alike, lens
+
+    plan = given_plan(args)
+    found = lens(plan)
+    if args.json:
+        print(json_text([seen.to_dict() for seen in found], indent=1))
+    elif args.csv:
+        write_csv(seen.to_row() for seen in found)
+    else:
+        report = evaluate(plan)
+        blocks = [plan_title(plan, report), *(_block(group) for group in alike(found))]
+        if not found:
+            blocks += [f"Note: {note}" for note in report.notes]
+        print(printable("\n\n".join(blocks)))
+    return 0
+
+
+def _block(group: Alike) -> str:
+    """Rows of which the same is true, and what they could be."""
+    from memcore.search.lens import STATES, way_text
+
+    seen = group.first
+    size = bytes_text(group.bytes)
+    if group.stored_bytes > group.bytes:
+        size += f" at the peak, {bytes_text(group.stored_bytes)} if stored"
+    price = seen.price_seconds
+    paid = f", {signed_seconds(price)} a step against stored" if price else ""
+    lines = [f"{group.name}: {size}", f"{seen.state_text}{paid}"]
+    rows = []
+    for state in STATES:
+        if state == seen.state:
+            continue
+        way = seen.best(state)
+        peak, step = (
+            (signed_bytes(-way.freed_bytes), signed_seconds(way.added_seconds)) if way else ("", "")
+        )
+        rows.append((f"  if {state}", way_text(seen, state), peak, step))
+    return "\n".join([*lines, *table(("", "by", "peak", "step"), rows, left=2)])

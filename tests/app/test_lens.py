@@ -1,0 +1,75 @@
+"""The lens on Every tensor: computed when it is opened, with what a press would do."""
+
+from __future__ import annotations
+
+import io
+
+import pandas as pd
+import pytest
+from pages import alive, opened, shown_plan
+from streamlit.testing.v1 import AppTest
+
+from app import lens as page
+from app import shared, tables
+from memcore.plan.link import encode
+from memcore.plan.plan import Plan
+from memcore.search.lens import alike, lens
+
+PLAN = Plan(train={"micro_batch": 2})
+FOUND = alike(lens(PLAN))
+
+
+def unfolded() -> AppTest:
+    """Opened as a click does; AppTest has none."""
+    at = opened(encode(PLAN, short=True), "ledger")
+    at.session_state[f"folded_{page.TITLE}"] = True
+    return at.run()
+
+
+def frame(at: AppTest, head: str) -> pd.DataFrame:
+    (found,) = [d.value for d in at.dataframe if head in d.value.columns]
+    return found
+
+
+def test_nothing_is_computed_while_it_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(plan: Plan) -> None:
+        raise AssertionError("nobody asked for it")
+
+    monkeypatch.setattr(shared, "lens", asked)
+    alive(opened(encode(PLAN, short=True), "ledger"))
+
+
+def test_it_says_of_each_what_it_is_and_could_be() -> None:
+    at = unfolded()
+    alive(at)
+    shown = frame(at, "tensors")
+    assert list(shown["tensors"]) == [group.name for group in FOUND]
+    recomputed = shown[shown["is"].str.startswith("recomputed")].iloc[0]
+    assert recomputed["to recomputed"] == "as it is"
+    assert recomputed["at the peak"] == "0 B"
+    assert "GiB, -" in recomputed["to stored"]
+
+
+def test_a_way_that_is_used_is_the_plan() -> None:
+    at = unfolded()
+    group = next(g for g in FOUND if g.first.state == "recomputed")
+    at.selectbox(key="lens_of").select(group.name).run()
+    ways = frame(at, "could be").set_index("could be")
+    stored = group.first.best("stored")
+    assert ways.loc["stored", "by"] == stored.label
+    assert ways.loc["moved", "by"] == group.first.missing["moved"]
+    at.button(key="lens_use_stored").click().run()
+    alive(at)
+    assert shown_plan(at) == stored.plan == PLAN.changed("train.checkpointing", "none")
+
+
+def test_a_file_has_each_tensor_with_its_ways() -> None:
+    seen = lens(PLAN)
+    found = pd.read_csv(io.BytesIO(tables.csv(tables.lens(seen))))
+    assert len(found) == len(seen)
+    assert found["bytes"].sum() == sum(s.bytes for s in seen)
+    assert {"state", "price_seconds", "delayed: added_seconds"} <= set(found.columns)
+
+
+def test_a_plan_that_is_not_trained_has_none() -> None:
+    assert tables.lens(()) == tables.lens_groups(()) == []

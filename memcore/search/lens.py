@@ -411,7 +411,8 @@ class Alike:
     @property
     def name(self) -> str:
         more = self.rows - 1
-        return f"{self.first.name} and {more} more" if more else self.first.name
+        of = f"{self.first.consumer.replace('_', ' ')}: {self.first.name}"
+        return f"{of} and {more} more" if more else of
 
 
 def alike(seen: Sequence[Seen]) -> tuple[Alike, ...]:

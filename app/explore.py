@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, exploring, heat, parts, searching, shared, state, tables, why
+from app import charts, exploring, heat, parts, searching, shared, state, svg, tables, why
 from app.exploring import FIGURES
 from app.text import plain
 from memcore.plan.plan import Plan
@@ -298,7 +298,12 @@ def _map(plan: Plan, now: Asked) -> None:
         "A click on a cell makes it the plan; the browser's Back undoes that. Arrows lead from "
         "cell to cell. A dotted frame: what may fit, as its interval straddles the capacity."
     )
-    parts.download("Map (CSV)", list(heat.rows(found)), "memplan-map.csv")
+    with st.container(horizontal=True):
+        parts.download("Map (CSV)", list(heat.rows(found)), "memplan-map.csv")
+        drawn = heat.data(found, own)
+        parts.download_svg(
+            "Map (SVG)", lambda: svg.heat_map(drawn, parts.title()), "memplan-map.svg"
+        )
 
 
 # --- search --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import charts, shared, state, tables, why
+from app import bar, charts, shared, state, svg, tables, why
 from app import report as one_page
 from app.controls import Take
 from app.fields import field as plan_field
@@ -84,8 +84,8 @@ def _addressing(url: str) -> Callable[[], str]:
     return lambda: f"{page}{slash}?{query_text(query())}"
 
 
-def share(report: Report) -> None:
-    """The plan as a link, and as files."""
+def share(report: Report, drawn: bar.Bar | None) -> None:
+    """The plan as a link, and as files; `drawn` is the bar that the page shows of it."""
     plan, beside = state.plan(), state.calibrated()
     with st.popover("Share", icon=":material/share:"):
         st.markdown("**Copy link**: every setting written out, so it means the same next year.")
@@ -119,6 +119,41 @@ def share(report: Report) -> None:
             on_click="ignore",
             icon=":material/download:",
         )
+        if drawn:
+            picture = functools.partial(svg.memory_bar, drawn, title())
+            download_svg("Memory bar (SVG)", picture, "memplan-bar.svg")
+        st.segmented_control(
+            "The camera of a chart saves",
+            ("png", "svg"),
+            format_func=str.upper,
+            default=st.session_state.get("image_format") or "png",
+            key="image_choice",
+            on_change=_choose_format,
+        )
+
+
+def _choose_format() -> None:
+    """Kept apart from the control, which is not on every page."""
+    st.session_state.image_format = st.session_state.image_choice or "png"
+
+
+def title() -> str:
+    """The plan's model and GPUs, for people."""
+    plan = state.plan()
+    return f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
+
+
+def download_svg(label: str, drawn: Callable[[], str], name: str) -> None:
+    """A button that draws a picture when it is pressed."""
+    st.download_button(
+        label,
+        drawn,
+        named(name),
+        "image/svg+xml",
+        key=f"download_{name}",
+        on_click="ignore",
+        icon=":material/image:",
+    )
 
 
 def named(file: str) -> str:
@@ -174,7 +209,11 @@ def chart(
         alt=alt,
         config={
             "displaylogo": False,
-            "toImageButtonOptions": {"filename": named(f"memplan-{key}"), "scale": 2},
+            "toImageButtonOptions": {
+                "filename": named(f"memplan-{key}"),
+                "format": st.session_state.get("image_format") or "png",
+                "scale": 2,
+            },
         },
         on_select=take or (lambda: why.mark(key, of)),
         selection_mode="points",

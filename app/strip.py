@@ -34,7 +34,7 @@ def draw(place: str) -> None:
     report, pinned = state.report(), state.pinned()
     serve = report.serve if place == "Serve" else None
     together = report.together if place == "RL" else None
-    _title(serve)
+    _title(serve, together)
     with st.container(key="strip", gap=None):
         if serve:
             _serving(serve, pinned.serve if pinned else None)
@@ -51,9 +51,19 @@ def draw(place: str) -> None:
                 st.info(plain(note), icon=":material/info:")
 
 
-def _title(serve: Serve | None) -> None:
+def _bar(serve: Serve | None, together: TogetherMemory | None) -> bar.Bar | None:
+    """The bar of what the page is about."""
+    if serve:
+        return bar.of_serving(serve, state.plan().serve.concurrency)
+    if together:
+        return bar.of_together(together)
+    memory = state.report().memory
+    return bar.of_training(memory) if memory else None
+
+
+def _title(serve: Serve | None, together: TogetherMemory | None) -> None:
     plan = state.plan()
-    said = f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
+    said = parts.title()
     if serve:
         n, gpus = serve.replicas, f"{serve.gpus_per_replica:,} × {plan.accelerator.label}"
         replicas = "one replica" if n == 1 else f"{n:,} replicas"
@@ -61,7 +71,7 @@ def _title(serve: Serve | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="title"):
         st.markdown(f"#### {plain(said)}", width="stretch", anchors=False)
         parts.pin_button()
-        parts.share(state.report())
+        parts.share(state.report(), _bar(serve, together))
 
 
 # --- what of the input was not used --------------------------------------------------------------

@@ -46,6 +46,16 @@ def test_what_is_clicked_is_the_plan_and_back_undoes_it(open_app: Open, scheme: 
     assert not found.violations_count, found.generate_report()
     page.go_back()
     becomes(page)
+    if scheme == "light":  # a dot again after Back, another one, and that one again
+        for nth, seq_len in ((8, 8192), (5, 3072), (5, 3072)):
+            dot = page.locator(POINTS).nth(nth).bounding_box()
+            assert dot
+            page.mouse.click(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
+            becomes(page, seq_len=seq_len)
+        page.go_back()
+        becomes(page, seq_len=8192)
+        page.go_back()
+        becomes(page)
     page.get_by_text("Two fields").click()
     cell = page.locator(HEAT).get_by_role("button", name="2,048 tokens, 4 sequences")
     cell.click()

@@ -30,7 +30,10 @@ Run = Mapping[str, Any]
 
 def fitted() -> dict[str, Constant]:
     """The constants that are read off step times together."""
-    of = {"HBM": constants.HBM_EFFICIENCY, "multiprocessors": constants.COLLECTIVE_SMS}
+    of = {
+        "multiprocessors": constants.COLLECTIVE_SMS,
+        "DeepSpeed's collectives": constants.COLLECTIVE_EFFICIENCY_DEEPSPEED,
+    }
     for name, e in constants.EFFICIENCIES.items():
         for constant in dict.fromkeys(e.shares):
             of[f"{name}: {constant.name}"] = constant
@@ -45,9 +48,13 @@ def source_of(run: Run) -> str:
 
 def matters(constant: Constant, plan: Plan) -> bool:
     """Whether the seconds of a plan can depend on a constant."""
+    if constant is constants.COLLECTIVE_EFFICIENCY_DEEPSPEED:
+        return plan.megatron_deepspeed
     shares = [c for e in constants.EFFICIENCIES.values() for c in e.shares]
     own = constants.efficiency(plan.accelerator.architecture).shares
-    return constant in own or constant not in shares
+    if constant in shares:
+        return constant in own
+    return plan.accelerator.memory_kind.startswith("HBM")  # other memory moves its own shares alone
 
 
 class Fit:

@@ -82,18 +82,19 @@ def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[M
         of_gradients, of_weights = DATA_PARALLEL[of_experts]
         reduced: Hiding = 0.0, NOTHING, ""
         gathered: Hiding = 0.0, NOTHING, ""
-        if t.overlap_grad_reduce:
+        if t.overlap_grad_reduce and not plan.megatron_deepspeed:
             reduced = beside.all_backward * (grads / every), ONE_BACKWARD, BACKWARD
             if t.overlap_param_gather:
                 forward = beside.forward * beside.layers
                 gathered = forward * (grads / every), ONE_FORWARD, FORWARD
         pieces = {of_gradients: grads}
+        whole = t.zero == 0 or plan.megatron_deepspeed
+        kind = ALL_REDUCE if whole else REDUCE_SCATTER
+        found.append(
+            collective(f"{kind} gradients of {whose}", kind, axis, over, pieces, 1, *reduced)
+        )
         if t.zero == 0:
-            name = f"all-reduce gradients of {whose}"
-            found.append(collective(name, ALL_REDUCE, axis, over, pieces, 1, *reduced))
             continue
-        name = f"reduce-scatter gradients of {whose}"
-        found.append(collective(name, REDUCE_SCATTER, axis, over, pieces, 1, *reduced))
         name = f"all-gather updated {whose}"
         pieces = {of_weights: weights}
         found.append(collective(name, ALL_GATHER, axis, over, pieces, 1, *gathered))

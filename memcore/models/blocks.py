@@ -74,6 +74,7 @@ def structure_of(
     again: bool = False,
     keeps: bool = False,
     buffers: str = "",
+    unfused: bool = False,
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -101,6 +102,7 @@ def structure_of(
         again,
         keeps,
         buffers,
+        unfused,
         stack=model.stack,
         head=model.head,
         one_class=model.classes == 1,
@@ -137,7 +139,7 @@ def _tape(
     t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
-    t.table, t.keeps = s.table, s.keeps
+    t.table, t.keeps, t.unfused = s.table, s.keeps, s.unfused
     t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     layer = kind is not None and kind.place != BRIDGE
     with t.scope(prefix, Part.LAYER if layer else None):

@@ -1453,6 +1453,17 @@ class Plan(_Part):
         return self.cluster.gpus // (p.tp * p.pp * p.cp)
 
     @property
+    def megatron_deepspeed(self) -> bool:
+        """Whether DeepSpeed runs Megatron's layers (Megatron-DeepSpeed): those from before
+        Transformer Engine, with ZeRO 1, which Megatron had none of then.
+
+        It sums whole gradients once backward is over (runtime/bf16_optimizer.py, runtime/pipe/
+        engine.py: _exec_reduce_grads), and each tensor-parallel rank sends its part of what goes to
+        the next stage (pipe_partitioned)."""
+        t = self.train
+        return bool(t.kernels == "megatron" and t.attention == "eager" and t.zero == 1)
+
+    @property
     def engine(self) -> str:
         """The word for what serves, of words.engines.ENGINES."""
         word: str = self.serve.engine

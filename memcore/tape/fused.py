@@ -197,6 +197,9 @@ def linear(
             if head:
                 dw = t.new("weight grad", w.shape, w.dtype)
                 used += [dw] if weight is None else []
+            if t.unfused and not head:
+                t.reads(w.storage)  # written: a gradient is as large as its weight
+                t.then("gradient into fp32", w)
             t.read_and_write(w.storage, w.shape, "fp32")
             t.free(*used)
             waits = [dw if weight else None, *(None for _ in weights[1:])]
@@ -262,7 +265,8 @@ def _sends(
             summed = "reduce-scatter"
             t.send("tokens", "all-gather", TP, into, x.dtype, beside=beside)
             t.send("tokens", "all-gather", TP, into, x.dtype, backward=True, behind=one_product)
-        t.send("gradients of tokens", summed, TP, into, x.dtype, backward=True, behind=one_product)
+        meanwhile = None if t.unfused else one_product
+        t.send("gradients of tokens", summed, TP, into, x.dtype, backward=True, behind=meanwhile)
     elif row and t.parallel == SEQUENCE:
         t.send("partial results", "reduce-scatter", TP, out, x.dtype, beside=beside)
         t.send("gradients of results", "all-gather", TP, out, x.dtype, backward=True, beside=beside)

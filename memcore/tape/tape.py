@@ -210,6 +210,7 @@ class Tape:
         self.adapters = adapters
         self.narrow = narrow
         self.table = "dense"
+        self.unfused = False  # as in structure.Structure
         self.idle = False  # what runs here is read by nobody, and trained by nothing
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
         self.frozen = self.frozen_tied = self.reached = False

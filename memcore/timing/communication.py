@@ -86,11 +86,18 @@ class Links:
     memory: float = math.inf
 
     @classmethod
-    def of(cls, plan: Plan, ranks: int, stride: int = 1) -> Links:
-        """`stride`: how far apart neighbours of the group are numbered."""
+    def of(
+        cls,
+        plan: Plan,
+        ranks: int,
+        stride: int = 1,
+        reached: constants.Constant = constants.COLLECTIVE_EFFICIENCY,
+    ) -> Links:
+        """`stride`: how far apart neighbours of the group are numbered; `reached`: share of the
+        links' bandwidth."""
         gpu, node = plan.accelerator, plan.node
         inside = max(1, min(ranks, plan.gpus_per_domain // stride))
-        share = constants.COLLECTIVE_EFFICIENCY.middle
+        share = reached.middle
         whole = fast_rate(plan) * share
         joined = topology.inside(node, inside, stride, plan.cluster.gpus)
         return cls(
@@ -217,7 +224,14 @@ def group(plan: Plan, axis: str) -> tuple[int, int]:
 def links(plan: Plan, axis: str) -> Links:
     """What the ranks of an axis are connected by."""
     ranks, stride = group(plan, axis)
-    return Links.of(plan, ranks, stride)
+    return Links.of(plan, ranks, stride, reached(plan))
+
+
+def reached(plan: Plan) -> constants.Constant:
+    """Share of the links' bandwidth that collectives of training reach."""
+    if plan.megatron_deepspeed:
+        return constants.COLLECTIVE_EFFICIENCY_DEEPSPEED
+    return constants.COLLECTIVE_EFFICIENCY
 
 
 def placement(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -43,6 +43,7 @@ from memcore.timing.communication import (
     Move,
     group,
 )
+from memcore.timing.communication import reached as collectives_reach
 from memcore.timing.roofline import (
     ATTENTION,
     EIGHT_BIT,
@@ -512,22 +513,29 @@ def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
     """Seconds of one transfer over one link."""
     if move.axis:
         ranks, stride = group(book.plan, move.axis)
+        share = collectives_reach(book.plan)
         if move.kind == ALL_REDUCE:
             both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
-            return both * ring(book, total(pieces), link, ranks, stride, move.kind)
-        return total([ring(book, piece, link, ranks, stride, move.kind) for piece in pieces])
-    share = constant(constants.LINK_EFFICIENCY)
+            return both * ring(book, total(pieces), link, ranks, stride, move.kind, share)
+        return total([ring(book, piece, link, ranks, stride, move.kind, share) for piece in pieces])
+    of_link = constant(constants.LINK_EFFICIENCY)
     if link == "dram":
         rate = book.at("hardware.dram_bandwidth") * constant(constants.HBM_EFFICIENCY)
         return total(pieces) / rate
     if link == "nvme":
-        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * share for way in move.ways]
+        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * of_link for way in move.ways]
         return total([p / rate for p, rate in zip(pieces, rates, strict=True)])
-    return total(pieces) / (book.at("hardware.pcie_bandwidth") * share)
+    return total(pieces) / (book.at("hardware.pcie_bandwidth") * of_link)
 
 
 def ring(
-    book: Book, moved: Formula, link: str, group: int, stride: int = 1, kind: str = ALL_GATHER
+    book: Book,
+    moved: Formula,
+    link: str,
+    group: int,
+    stride: int = 1,
+    kind: str = ALL_GATHER,
+    share: constants.Constant = constants.COLLECTIVE_EFFICIENCY,
 ) -> Formula:
     """Seconds of one collective over a group, as communication.Links has it."""
     plan = book.plan
@@ -536,11 +544,11 @@ def ring(
     latency = constant(constants.COLLECTIVE_LATENCY)
     inside = known("of them in a fast domain", over.inside, source="how ranks are numbered")
     if link == "network":
-        rate = network(book) * constant(constants.COLLECTIVE_EFFICIENCY)
+        rate = network(book) * constant(share)
         if over.inside > 1:
             rate = rate * inside
     else:
-        rate = fast(book, over.inside, stride, kind)
+        rate = fast(book, over.inside, stride, kind, share)
     if kind == SEND:
         return moved / rate + latency
     if kind == ALL_TO_ALL and link == "nvlink":
@@ -550,10 +558,16 @@ def ring(
     return moved * (ranks - 1) / ranks / rate + latency * log2(ranks)
 
 
-def fast(book: Book, inside: int, stride: int, kind: str = ALL_GATHER) -> Formula:
+def fast(
+    book: Book,
+    inside: int,
+    stride: int,
+    kind: str = ALL_GATHER,
+    share: constants.Constant = constants.COLLECTIVE_EFFICIENCY,
+) -> Formula:
     """B/s of one GPU to its group in a fast domain, as communication.Links has it."""
     plan, gpu = book.plan, book.plan.accelerator
-    rate = whole_fast(book) * constant(constants.COLLECTIVE_EFFICIENCY)
+    rate = whole_fast(book) * constant(share)
     joined = topology.inside(plan.node, inside, stride, plan.cluster.gpus)
     used = joined.next if kind == SEND else joined.used
     wired = f"{plan.node.label}: wiring {plan.node.wiring}"

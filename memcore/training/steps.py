@@ -83,6 +83,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         reached=bool(frozen_of(plan)) and again in (OPERATIONS, LAYER),
         regathers=copies.reduced if p.ep > 1 and FRAMEWORKS[t.framework].regathers else "",
         keeps=keeps_outputs(plan),
+        unfused=plan.megatron_deepspeed,
     )
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == LOWER else 0

@@ -10,7 +10,7 @@ from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
 from memcore.step.step import Step, layers_reached
-from memcore.tape.dims import positive
+from memcore.tape.dims import TP, D, Shape, positive
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts
 from memcore.tape.tape import Send, Tape
 from memcore.timing.communication import (
@@ -122,11 +122,16 @@ def _sent(
     return tuple(counted.items())
 
 
+SCATTERED: Shape = (*HIDDEN[:-1], D / TP)
+
+
 def _between_stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> Move:
     """Activations to the next stage and their gradients back, for each chunk of each micro-batch.
     Interleaved schedules send one chunk's while another runs (Megatron: overlap_p2p_comm)."""
     dtype, virtual = step.copies.compute, plan.parallel.virtual_stages
-    n = amounts.real(amounts.bytes(HIDDEN, dtype))
+    cut = plan.megatron_deepspeed and not plan.parallel.sequence_parallel
+    shape = SCATTERED if cut else HIDDEN
+    n = amounts.real(amounts.bytes(shape, dtype))
     over = links(plan, "PP")
     times = 2 * virtual * plan.train.grad_accumulation
     cover, by, phase = 0.0, NOTHING, BACKWARD
@@ -136,7 +141,7 @@ def _between_stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> M
         by, phase = CHUNK_FORWARD, FORWARD
     return Move(
         "activations and gradients between stages", {"activations": n}, over.send(n), times, cover,
-        by, phase, SEND, "PP", ((HIDDEN, dtype),), taken=over.taken,
+        by, phase, SEND, "PP", ((shape, dtype),), taken=over.taken,
         drawn=over.drawn(SEND, n),
     )  # fmt: skip
 

@@ -102,6 +102,14 @@ def move(constant: Constant, value: float) -> None:
     object.__setattr__(constant, "high", value)
 
 
+def unknown(constant: Constant) -> float:
+    """What a constant would be had no step of its kind been measured."""
+    if constant is constants.COLLECTIVE_EFFICIENCY_DEEPSPEED:
+        return constants.COLLECTIVE_EFFICIENCY.middle
+    of = next(e for e in constants.EFFICIENCIES.values() if constant in e.shares)
+    return constants.OTHER.shares[of.shares.index(constant)].middle
+
+
 def errors(runs: Iterable[Run]) -> list[float]:
     found = []
     for run in runs:
@@ -117,6 +125,10 @@ def left_out() -> dict[str, list[float]]:
     found = {}
     for source in dict.fromkeys(source_of(run) for run in runs if run["used_for"] == TUNED):
         fit = Fit(run for run in runs if source_of(run) != source)
+        for constant in fitted().values():
+            seen = any(matters(constant, plan) for plan in fit.plans.values())
+            if constant.certainty == "measured" and not seen:
+                move(constant, unknown(constant))
         for k in range(SWEEPS):
             fit.sweep(FIRST_STEP / 2**k)
         found[source] = errors(run for run in runs if source_of(run) == source)

@@ -499,8 +499,9 @@ def _layers_checkpointed(plan: Plan) -> Iterable[Way]:
     """Only every n-th layer, where that is enough; or fewer of them than now."""
     t = plan.train
     if t.checkpointing == "none":
+        rarer = [n for n in (4, 3, 2) if n != t.checkpoint_every]
         yield Way(
-            SAME, [{"train.checkpoint_every": n, "train.checkpointing": "full"} for n in (4, 3, 2)]
+            SAME, [{"train.checkpoint_every": n, "train.checkpointing": "full"} for n in rarer]
         )
     else:
         yield Way(SAME, [{"train.checkpoint_every": n} for n in (1, 2) if n != t.checkpoint_every])

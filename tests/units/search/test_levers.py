@@ -87,6 +87,12 @@ def test_a_lever_of_any_plan_is_the_difference_of_two_evaluations(plan):
     checked(plan)
 
 
+def test_how_often_is_no_change_where_it_is_said_already():
+    """Nothing is recomputed, but every second layer would be."""
+    words = {"checkpointing": "none", "checkpoint_every": 2, "micro_batch": 8}
+    checked(Plan(cluster={"gpus": 8}, train=words))
+
+
 @pytest.mark.parametrize("name", sorted(FIRST))
 def test_the_first_lever_is_what_an_expert_would_do(name):
     row = FIRST[name]

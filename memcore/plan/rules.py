@@ -18,7 +18,7 @@ from memcore.plan.rule import Remedy, Rule, issues_of, to
 from memcore.tape.dims import maximum
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
 from memcore.words import engines
-from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS
+from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS, OPTIMIZERS
 from memcore.words.precision import COPIES, PURE, eight_bit
 from memcore.words.serving import DRAFT_HEADS, KV_CACHES, PREFILLS
 from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
@@ -1174,6 +1174,10 @@ def _parallel_rules(plan: Plan) -> list[Rule]:
 def _offload_rules(plan: Plan) -> list[Rule]:
     """Which framework keeps what outside the GPU."""
     t = plan.train
+    if OPTIMIZERS[t.optimizer].paged and t.offload_optimizer != "none":
+        why = "the driver moves what a paged optimizer keeps, no framework"
+        remedies = (*to("train.optimizer", "adamw"), *to("train.offload_optimizer", "none"))
+        return [Rule("train.offload_optimizer", True, why, remedies)]
     parameters, activations = t.offload_parameters != "none", t.offload_activations != "none"
     if not (parameters or activations):
         return []

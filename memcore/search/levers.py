@@ -457,7 +457,13 @@ def declared(path: str) -> Try:
     return ways
 
 
-ADAMS = {"adamw": SAME, "adamw-foreach": SAME, "adam8bit": ROUNDED}  # as each takes a step of Adam
+ADAMS = {  # as each takes a step of Adam
+    "adamw": SAME,
+    "adamw-foreach": SAME,
+    "paged-adamw32bit": SAME,
+    "adam8bit": ROUNDED,
+    "paged-adamw8bit": ROUNDED,
+}
 
 
 def _optimizers(plan: Plan) -> Iterable[Way]:

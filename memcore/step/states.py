@@ -16,7 +16,7 @@ from memcore.tape.ledger import Group, Template
 from memcore.tape.quantized import parts, parts_in_8_bits
 from memcore.tape.sharding import cut_shape, flat_cut, fsdp_cut, is_shared_out
 from memcore.tape.tape import Storage, Tape
-from memcore.words.optimizers import Optimizer, State
+from memcore.words.optimizers import PAGED, Optimizer, State
 from memcore.words.precision import Precision
 from memcore.words.training import DENSE, FUSED_ROWS, SPARSE
 
@@ -24,6 +24,7 @@ FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the grou
 DEEPSPEED = "deepspeed/runtime/zero (0.19.2): stage_1_and_2.py, stage3.py, partition_parameters.py"
 TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
+MANAGED = "bitsandbytes/optim/optimizer.py: get_state_buffer, by cudaMallocManaged"
 BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
 PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
 SPARSE_ADAM = "torch/optim/_functional.py: sparse_adam"
@@ -40,7 +41,8 @@ class BlockStates:
     trained      of them, those that are trained
     updated      those that this GPU's optimizer step updates
     gradients    reduced gradients, until the optimizer step
-    moments      what the optimizer remembers of each parameter
+    moments      what the optimizer remembers of each parameter, on the GPU
+    paged        the same in unified memory
     temporaries  what its step needs while it runs
     master       the optimizer's fp32 copy, if the precision has one
     steps        the optimizer's step counters, one per parameter tensor
@@ -56,6 +58,7 @@ class BlockStates:
     updated: Group
     gradients: Group
     moments: Group
+    paged: Group
     temporaries: Group
     master: Group
     steps: Group
@@ -100,6 +103,22 @@ def block_states(
                 lifetime, why, source,
             )
             for p in of
+        )  # fmt: skip
+
+    def remembered(paged: bool) -> Group:
+        """What the optimizer keeps of each parameter: where its own memory is, or unified."""
+        return Group.of(
+            Template(
+                f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept, part),
+                kept.dtype or (p.dtype if p.own else copies.moment), always,
+                "what the optimizer remembers",
+                MANAGED if paged else source if flattened else TORCH,
+            )
+            for p in parameters
+            for kept in _of_table(p) or _states(
+                optimizer, 1 if flattened else len(p.shape), outer and Scope.DEPTH not in p.parts
+            )
+            if (kept.keeps == PAGED) == paged
         )  # fmt: skip
 
     always = "always"
@@ -155,17 +174,8 @@ def block_states(
             "backward to optimizer step",
             "the reduced gradient",
         ),
-        moments=Group.of(
-            Template(
-                f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept, part),
-                kept.dtype or (p.dtype if p.own else copies.moment), always,
-                "what the optimizer remembers", source if flattened else TORCH,
-            )
-            for p in parameters
-            for kept in _of_table(p) or _states(
-                optimizer, 1 if flattened else len(p.shape), outer and Scope.DEPTH not in p.parts
-            )
-        ),
+        moments=remembered(paged=False),
+        paged=remembered(paged=True),
         temporaries=Group.of(
             [
                 *(
@@ -230,6 +240,7 @@ def block_states(
 
 SMALLEST_QUANTIZED = 4_096  # elements of a parameter (bitsandbytes: min_8bit_size)
 QUANTIZED_BLOCK = 256  # values that share a scale
+SMALLEST_PAGED = 100_000  # elements of a parameter (get_state_buffer: p.numel() < 1e5)
 
 # What an 8-bit optimizer keeps, by how many elements of a parameter this GPU updates.
 QUANTIZED: dict[str, tuple[str, Callable[[Number], Number]]] = {
@@ -239,6 +250,12 @@ QUANTIZED: dict[str, tuple[str, Callable[[Number], Number]]] = {
         lambda n: where(n >= SMALLEST_QUANTIZED, ceil_div(n, QUANTIZED_BLOCK), 0 * n),
     ),
     "small": ("32-bit values", lambda n: where(n < SMALLEST_QUANTIZED, n, 0 * n)),
+    PAGED: ("paged values", lambda n: where(n >= SMALLEST_PAGED, n, 0 * n)),
+    "unpaged": ("values on the GPU", lambda n: where(n < SMALLEST_PAGED, n, 0 * n)),
+    "quantized, unpaged": (
+        "8-bit values on the GPU",
+        lambda n: where((n >= SMALLEST_QUANTIZED) & (n < SMALLEST_PAGED), n, 0 * n),
+    ),
 }
 
 

@@ -80,6 +80,7 @@ def run_again(step: Step) -> tuple[str, ...]:
 def updated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
     """What the optimizer step updates on this GPU: parameters, and bytes of them and states."""
     states = amounts.held(step.holding("updated")) + amounts.held(step.optimizer_states)
+    states = states + amounts.held(step.holding("paged"))
     return updated_parameters(step, amounts), states
 
 

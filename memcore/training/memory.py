@@ -11,7 +11,16 @@ from memcore.models.stack import Layers
 from memcore.plan.plan import Plan
 from memcore.quantity.interval import fitting, interval
 from memcore.quantity.reading import Read, Values, at_least_zero, computed, named, quantity, total
-from memcore.report import CONSUMERS, InstantMemory, LedgerRow, Memory, Peak, RankMemory
+from memcore.report import (
+    CONSUMERS,
+    InstantMemory,
+    LedgerRow,
+    Memory,
+    Overhead,
+    Peak,
+    RankMemory,
+)
+from memcore.step.states import MANAGED
 from memcore.step.step import Alive, Instant, Step, saved_for_backward
 from memcore.tape.dims import Number, maximum, settled, where
 from memcore.tape.kinds import Role
@@ -92,8 +101,10 @@ def count(
         timeline = [peak]
     best = peak.bytes
     of = amounts.bytes
+    spilled = offload.paged(plan, step) if paging(plan, step, amounts, best)[1] else []
     elsewhere = [
-        (r, int(of(r.template.shape, r.template.dtype))) for r in offload.resting(plan, step)
+        (r, int(of(r.template.shape, r.template.dtype)))
+        for r in (*offload.resting(plan, step), *spilled)
     ]
     if rows:
         found = ((r.template, r.times, each, r.tier) for r, each in elsewhere if r.times * each)
@@ -130,6 +141,10 @@ def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleN
         for r in offload.resting(plan, step):
             each = amounts.whole(amounts.bytes(r.template.shape, r.template.dtype))
             here[r.tier] = here[r.tier] + r.times * each  # not in place: arrays may be shared
+        if step.optimizer.paged:
+            _, spilled = paging(plan, step, amounts, here["hbm"])
+            each = amounts.held(step.holding("paged"))
+            here["dram"] = here["dram"] + spilled * each * plan.gpus_in_node
         first: Any = found["hbm"] >= here["hbm"] if found else False
         found = {t: where(first, found[t], n) for t, n in here.items()} if found else here
     return _given(plan, steps[0], amounts, {t: settled(n) for t, n in found.items()})
@@ -139,15 +154,47 @@ def _given(
     plan: Plan, step: Step, amounts: Amounts, tiers: Mapping[str, Number]
 ) -> SimpleNamespace:
     """What quantities of memory read as it is. `step`: of one stage, where stages differ."""
-    overheads = plan_overheads(plan, amounts)
-    if by_rules(plan):
-        overheads = segments(plan, step, amounts, tiers["hbm"]), *overheads
+    overheads = (*_overheads(plan, step, amounts, tiers["hbm"]),)
+    if step.optimizer.paged:
+        overheads += (paging(plan, step, amounts, tiers["hbm"])[0],)
     return SimpleNamespace(
         allocated_bytes=tiers["hbm"],
         tiers=tiers,
         capacity_bytes=plan.accelerator.usable_bytes,
         overheads=overheads,
     )
+
+
+def _overheads(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> tuple[Overhead, ...]:
+    """What no shape determines, but for pages."""
+    overheads = plan_overheads(plan, amounts)
+    if by_rules(plan):
+        overheads = segments(plan, step, amounts, allocated), *overheads
+    return overheads
+
+
+def paging(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> tuple[Overhead, Number]:
+    """What of the states in unified memory has room on the GPU, where the device counts it, and
+    whether others have none at the fullest instant: then they pass through the host."""
+    every = amounts.held(step.holding("paged"))
+    given = SimpleNamespace(
+        allocated_bytes=allocated,
+        capacity_bytes=plan.accelerator.usable_bytes,
+        overheads=_overheads(plan, step, amounts, allocated),
+    )
+    needed = Values(plan=plan, memory=given).memory.device_bytes
+    room = [amounts.most(0, given.capacity_bytes - end) for end in needed]
+    low, high = (amounts.least(every, n) for n in room)
+    found = Overhead(PAGES, low, high, "device", "assumed", MANAGED)
+    return found, every > room[1]
+
+
+PAGES = "optimizer states in unified memory, as many as there is room for"
+
+
+def spills(plan: Plan, step: Step, amounts: Amounts) -> Number:
+    """Whether states in unified memory pass through the host in a step."""
+    return paging(plan, step, amounts, peak_bytes(step, amounts))[1]
 
 
 @interval("memory.reserved_bytes", "Reserved by PyTorch", "bytes", word="reserved")

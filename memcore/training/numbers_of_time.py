@@ -315,7 +315,7 @@ STATES = {
 def _state_rows(book: Book, name: str) -> Sequence[LedgerRow]:
     step, (_, state, where) = book.timed, STATES[name]
     if not state:
-        alive = optimizer_states(step)
+        alive = [*optimizer_states(step), *step.every("paged")]
     elif where == "layers":
         alive = step.of_layers(state, step.grouped)
     elif where in ("experts", "others"):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
-from memcore.step.states import DEEPSPEED
+from memcore.step.states import DEEPSPEED, MANAGED
 from memcore.step.step import Alive, Step, kept_of_layers, optimizer_states
 from memcore.tape.dims import (
     GROUP,
@@ -30,10 +30,12 @@ from memcore.tape.dims import (
     SWAPPED,
     B,
     Factor,
+    Number,
     S,
     Shape,
     flat,
     of_stack,
+    positive,
 )
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
 from memcore.timing.communication import NOTHING, Cover, Move
@@ -222,9 +224,23 @@ BATCH_FORWARD = Cover("forward of one batch", grows=True)
 BATCH_BACKWARD = Cover("backward of one batch, its layers", grows=True)
 
 
+UNIFIED = "states in unified memory"
+
+
+def paged(plan: Plan, step: Step) -> list[Resting]:
+    """Rows in host DRAM of states in unified memory that the GPUs have no room for. The driver
+    takes what was used longest ago to the host, which is what the optimizer's step wants next, so
+    that every state passes through it: as many rows as there are."""
+    why = "in unified memory, which the GPU has no room for"
+    alive = step.every("paged")
+    return _rows(plan, alive, "dram", "optimizer_states", MANAGED, "", why, "assumed")
+
+
 def pieces(plan: Plan, step: Step) -> dict[str, Alive]:
-    """What parameters and activations move each time, by name: rows of one GPU."""
+    """What parameters, activations and pages move each time, by name: rows of one GPU."""
     found: dict[str, Alive] = {}
+    if step.optimizer.paged:
+        found[UNIFIED] = step.every("paged")
     if step.offload_parameters != "none":
         found["shards on the host"] = step.every("resident")
     if step.offload_activations != "none":
@@ -239,11 +255,13 @@ def moves(
     operations: list[OperationTime],
     cover: float,
     weights: float,
+    spilled: Number,
 ) -> list[Move]:
     """What offload moves in one step. Gradients of the `weights` that this GPU updates leave while
-    the last backward runs and waits for its links: `cover` seconds."""
+    the last backward runs and waits for its links: `cover` seconds. spilled: whether states in
+    unified memory pass through the host."""
     if {step.offload, step.offload_parameters, step.offload_activations} == {"none"}:
-        return []
+        return _paging(plan, step, amounts, spilled) if step.optimizer.paged else []
     batches = plan.train.grad_accumulation
     rate = plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
 
@@ -281,6 +299,16 @@ def moves(
                  ways=("write",)),
         ]  # fmt: skip
     return found
+
+
+def _paging(plan: Plan, step: Step, amounts: Amounts, spilled: Number) -> list[Move]:
+    """Pages that come for the optimizer's step, and others that leave for them."""
+    if not positive(spilled):
+        return []
+    n = amounts.real(amounts.alive(step.every("paged"))) * spilled
+    rate = plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
+    seconds = {"pcie": over(n, rate)}
+    return [Move("pages from and to the host", {UNIFIED: n}, seconds, 2, 0.0, NOTHING)]
 
 
 def _optimizer_moves(

@@ -38,6 +38,7 @@ from memcore.timing.roofline import (
 )
 from memcore.training import offload
 from memcore.training.executions import ends_of, run_again, speed_of, updated_parameters
+from memcore.training.memory import spills
 
 
 def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime]) -> list[Move]:
@@ -61,7 +62,8 @@ def with_ends(
     waited = sum(m.exposed for m in found)
     cover = backward / plan.train.grad_accumulation + waited
     weights = float(updated_parameters(step, amounts))
-    return found + offload.moves(plan, step, amounts, operations, cover, weights)
+    spilled = spills(plan, step, amounts) if step.optimizer.paged else 0
+    return found + offload.moves(plan, step, amounts, operations, cover, weights, spilled)
 
 
 def outgrown(move: Move) -> bool:

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from memcore.words.word import Word
 
+PAGED = "paged"
+
 
 @dataclass(frozen=True, slots=True)
 class State:
     """One tensor that an optimizer keeps for a parameter.
 
     keeps   'all': as large as the parameter; 'rows', 'columns': one value for each of them;
-            'quantized', 'scales', 'small': see states.QUANTIZED
+            'quantized', 'scales', 'small', 'unpaged': see states.QUANTIZED
+            PAGED: of a parameter that is large enough, in unified memory
     dtype   '' for the precision's moments
     """
 
@@ -44,6 +47,12 @@ class Optimizer(Word):
     tables: tuple[str, ...] = ()
     starts: float = 1.0
 
+    @property
+    def paged(self) -> bool:
+        """Whether some of what it keeps lies in unified memory, which the driver moves to the host
+        where the GPU has no room for it."""
+        return any(state.keeps == PAGED for state in self.matrices)
+
 
 _ADAM = (State("exp_avg"), State("exp_avg_sq"))
 _MOMENTUM = (State("momentum_buffer"),)
@@ -54,6 +63,19 @@ _ADAM_8BIT = (
     State("absmax2", "scales", "fp32"),
     State("state1 (32 bit)", "small", "fp32"),
     State("state2 (32 bit)", "small", "fp32"),
+)
+_PAGED_ADAM = (
+    State("state1", PAGED, "fp32"),
+    State("state2", PAGED, "fp32"),
+    State("state1 (on the GPU)", "unpaged", "fp32"),
+    State("state2 (on the GPU)", "unpaged", "fp32"),
+)
+_PAGED_ADAM_8BIT = (
+    State("state1", PAGED, "int8"),
+    State("state2", PAGED, "int8"),
+    State("state1 (on the GPU)", "quantized, unpaged", "int8"),
+    State("state2 (on the GPU)", "quantized, unpaged", "int8"),
+    *_ADAM_8BIT[2:],
 )
 
 
@@ -77,7 +99,8 @@ _AO_8, _AO_4 = _block_quantized(8, 256), _block_quantized(4, 128)
 
 # What stands here is what `optimizer.state` holds after a step (torch 2.13), and the lists that the
 # foreach implementations make (torch/optim/adam.py, _adafactor.py); Lion as in lion-pytorch;
-# 8-bit Adam as in bitsandbytes/optim/optimizer.py (0.49): min_8bit_size 4096, blocks of 256.
+# 8-bit Adam as in bitsandbytes/optim/optimizer.py (0.50): min_8bit_size 4096, blocks of 256.
+# What is paged get_state_buffer says there; `starts` of these: two prefetches, step and wait.
 OPTIMIZERS = {
     "adamw": Optimizer(
         "AdamW (fused)",
@@ -106,6 +129,26 @@ OPTIMIZERS = {
         _ADAM_8BIT,
         16,
         tables=("qmap1", "qmap2"),
+    ),
+    "paged-adamw32bit": Optimizer(
+        "AdamW, paged",
+        "Both moments in fp32, in unified memory (bitsandbytes' PagedAdamW32bit): on the GPU while "
+        "it has room, on the host otherwise. A parameter of fewer than 100,000 elements keeps them "
+        "on the GPU.",
+        _PAGED_ADAM,
+        _PAGED_ADAM,
+        12,
+        starts=4.0,
+    ),
+    "paged-adamw8bit": Optimizer(
+        "AdamW, 8 bit, paged",
+        "Moments in 8 bits, in unified memory (bitsandbytes' PagedAdamW8bit); their scales stay on "
+        "the GPU.",
+        _PAGED_ADAM_8BIT,
+        _PAGED_ADAM_8BIT,
+        16,
+        tables=("qmap1", "qmap2"),
+        starts=4.0,
     ),
     "torchao-adamw8bit": Optimizer(
         "AdamW, 8 bit (torchao)",
@@ -152,4 +195,7 @@ OPTIMIZERS = {
 }
 
 # Those that treat each number by itself, or each 256 of them, so that a flat partition will do.
-DEEPSPEED_OPTIMIZERS = ("adamw", "adamw-foreach", "adam8bit", "sgd", "sgd-momentum", "lion")
+DEEPSPEED_OPTIMIZERS = (
+    *("adamw", "adamw-foreach", "adam8bit", "paged-adamw32bit", "paged-adamw8bit"),
+    *("sgd", "sgd-momentum", "lion"),
+)

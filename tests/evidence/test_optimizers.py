@@ -20,6 +20,13 @@ TORCH = {
     "adam8bit": ({"state1": ROWS * COLUMNS, "state2": ROWS * COLUMNS,
                   "absmax1": ROWS * COLUMNS // 256, "absmax2": ROWS * COLUMNS // 256},
                  {"state1 (32 bit)": COLUMNS, "state2 (32 bit)": COLUMNS}),
+    "paged-adamw32bit": ({"state1 (on the GPU)": ROWS * COLUMNS,
+                          "state2 (on the GPU)": ROWS * COLUMNS},
+                         {"state1 (on the GPU)": COLUMNS, "state2 (on the GPU)": COLUMNS}),
+    "paged-adamw8bit": ({"state1 (on the GPU)": ROWS * COLUMNS,
+                         "state2 (on the GPU)": ROWS * COLUMNS,
+                         "absmax1": ROWS * COLUMNS // 256, "absmax2": ROWS * COLUMNS // 256},
+                        {"state1 (32 bit)": COLUMNS, "state2 (32 bit)": COLUMNS}),
     "torchao-adamw8bit": (
         {f"{m}.{n}": size for m in ("exp_avg", "exp_avg_sq")
          for n, size in (("codes", ROWS * COLUMNS), ("scale", ROWS * COLUMNS // 256),

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import update_wrapper
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from app import exploring
+from memcore.evaluate import evaluate
 from memcore.kept import Store, once
 from memcore.models import catalog
 from memcore.plan.plan import Plan
+from memcore.report import Report
 from memcore.search import solve, solver
 from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
@@ -59,97 +61,123 @@ def _turn(name: str, text: str) -> threading.Semaphore:
     return threading.Semaphore()
 
 
-def _for_all(find: Callable[Concatenate[Plan, P], R]) -> Callable[Concatenate[Plan, P], R]:
+Find = Callable[Concatenate[Plan, P], R]
+
+
+def _for_all(without: Mapping[str, Any]) -> Callable[[Find[P, R]], Find[P, R]]:
     """Keeps what a plan's figures are, for every session, within the budget of bytes. What is asked
-    of the plan besides is hashable."""
+    of the plan besides is hashable. `without`: what of a plan they do not depend on, as pydantic
+    excludes it; plans that differ in nothing else share them."""
 
-    @STORE.kept
-    def found(asked: _Asked, *words: P.args, **more: P.kwargs) -> R:
-        return find(asked.plan, *words, **more)
+    def keeping(find: Find[P, R]) -> Find[P, R]:
+        @STORE.kept
+        def found(asked: _Asked, *words: P.args, **more: P.kwargs) -> R:
+            return find(asked.plan, *words, **more)
 
-    def ask(plan: Plan, /, *words: P.args, **more: P.kwargs) -> R:
-        asked = _Asked(plan.model_dump_json(), plan)
-        with _turn(find.__name__, f"{asked.text}{words}{more}"):
-            return found(asked, *words, **more)
+        def ask(plan: Plan, /, *words: P.args, **more: P.kwargs) -> R:
+            asked = _Asked(plan.model_dump_json(exclude=dict(without)), plan)
+            with _turn(find.__name__, f"{asked.text}{words}{more}"):
+                return found(asked, *words, **more)
 
-    return update_wrapper(ask, find)
+        return update_wrapper(ask, find)
+
+    return keeping
 
 
-@_for_all
+NOTHING: dict[str, Any] = {}
+TRAINING = {"train": True, "together": True, "run": True}  # what serving alone does not depend on
+
+
+@_for_all(without=NOTHING)
+def report(plan: Plan) -> Report:
+    return evaluate(plan)
+
+
+@_for_all(without=TRAINING)
 def stream(plan: Plan) -> Stream | None:
     return simulate(plan, steps=STEPS)
 
 
-@_for_all
+@_for_all(without=TRAINING)
 def loads(plan: Plan) -> tuple[Load, ...]:
     return simulated_loads(plan, steps=STEPS)
 
 
-@_for_all
+@_for_all(without=TRAINING)
 def speeds(plan: Plan) -> tuple[Point, ...]:
     return curve(plan)
 
 
-@_for_all
+@_for_all(without=NOTHING)
 def levers(plan: Plan) -> tuple[Lever, ...]:
     return find_levers(plan)
 
 
-@_for_all
+@_for_all(without=NOTHING)
 def over_time(plan: Plan) -> tuple[Course, ...]:
     """Memory over a step, of each pipeline stage."""
     return find_courses(plan)
 
 
-@_for_all
+@_for_all(without=NOTHING)
 def lens(plan: Plan) -> tuple[Seen, ...]:
     """What is done with each tensor, and what else could be."""
     return find_lens(plan)
 
 
-@_for_all
+@_for_all(without={"train": {"micro_batch"}})
 def largest_batch(plan: Plan) -> Solved:
     """The largest micro-batch with which training fits."""
     return solver.solve(plan, "train.micro_batch")
 
 
-@_for_all
+@_for_all(without={"train": {"seq_len"}})
 def longest_sequence(plan: Plan) -> Solved:
     """The longest sequence with which training fits."""
     return solver.solve(plan, "train.seq_len")
 
 
-@_for_all
 def answers(plan: Plan) -> tuple[Answer, ...]:
     """Its longest sequence, the most sequences and the fewest GPUs within its targets."""
-    within = solve.Targets.of(plan)
-    return (
-        solve.longest_context(plan, within),
-        solve.largest_concurrency(plan, within),
-        solve.fewest_gpus(plan, plan.serve.arrival_rate, within),
-    )
+    return _longest(plan), _most(plan), _fewest(plan)
 
 
-@_for_all
+# With their plans, which somebody may go on with: those of others train otherwise.
+@_for_all(without={"serve": {"prompt_len"}})
+def _longest(plan: Plan) -> Answer:
+    return solve.longest_context(plan, solve.Targets.of(plan))
+
+
+@_for_all(without={"serve": {"concurrency"}})
+def _most(plan: Plan) -> Answer:
+    return solve.largest_concurrency(plan, solve.Targets.of(plan))
+
+
+@_for_all(without=NOTHING)
+def _fewest(plan: Plan) -> Answer:
+    return solve.fewest_gpus(plan, plan.serve.arrival_rate, solve.Targets.of(plan))
+
+
+@_for_all(without=NOTHING)
 def swept(plan: Plan, path: str, figure: str) -> exploring.Sweep:
     """One field against one number."""
     return exploring.sweep(plan, path, figure)
 
 
-@_for_all
+@_for_all(without=NOTHING)
 def mapped(plan: Plan, across: str, down: str, figure: str) -> exploring.Map:
     """Two fields against one number."""
     return exploring.grid(plan, across, down, figure)
 
 
-@_for_all
+@_for_all(without=NOTHING)
 def bookings(plan: Plan, every: bool) -> tuple[exploring.Booking, ...]:
     """What serves the plan, on each accelerator with a list price, or on every one."""
     names = catalog.gpu_names() if every else catalog.priced_gpus()
     return exploring.bookings(plan, names)
 
 
-@_for_all
+@_for_all(without=NOTHING)
 def waterfall(before: Plan, after: str) -> tuple[Change, ...]:
     """What lies between two plans, the second as its text."""
     return changes_between(before, Plan.of(json.loads(after)))

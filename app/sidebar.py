@@ -563,7 +563,7 @@ def _examples() -> None:
     )
 
 
-@st.cache_resource(show_spinner=False)
+@functools.cache
 def example(name: str) -> Plan:
     """A worked plan by its name."""
     entry: Mapping[str, Any] = catalog.plan_entries()[name]

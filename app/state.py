@@ -24,7 +24,6 @@ from app import shared
 from app.controls import Controls, Take
 from memcore import PlanError
 from memcore.errors import Issue
-from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.keys import LOOK, MEASURED, NAME, PINS
 from memcore.plan.link import (
@@ -334,7 +333,7 @@ MOST_BOOKS = 8
 
 def _book_of(plan: Plan) -> Book:
     kept: tuple[Book, ...] = st.session_state.get("kept_books", ())
-    found = next((b for b in kept if b.plan == plan), None) or Book(plan, evaluate(plan))
+    found = next((b for b in kept if b.plan == plan), None) or Book(plan, shared.report(plan))
     others = tuple(b for b in kept if b is not found)
     st.session_state.kept_books = (found, *others)[:MOST_BOOKS]
     return found
@@ -357,7 +356,7 @@ def _evaluated(name: str, plan: Plan) -> Report:
     """The report of a plan, kept until the plan changes: every part of a page asks for it."""
     kept = st.session_state.get(name)
     if kept is None or kept[0] != plan:
-        kept = st.session_state[name] = (plan, evaluate(plan))
+        kept = st.session_state[name] = (plan, shared.report(plan))
     return kept[1]
 
 
@@ -383,7 +382,8 @@ def loads() -> tuple[Load, ...]:
 
 def answers() -> tuple[Answer, ...]:
     """How far the plan can go within its targets: its length, sequences, GPUs for its requests."""
-    return _kept("answers", shared.answers, plan())
+    now = plan()
+    return _kept("answers", shared.answers, now, now.train, now.together, now.run)
 
 
 def _kept(name: str, find: Callable[[Plan], T], now: Plan, *words: Any) -> T:

@@ -1,6 +1,6 @@
 """The floor of latency.py: as simple a page as can still show what a planner shows.
 
-Ten widgets, a stacked bar, a line, a heat map, a table; no engine.
+Ten widgets, a stacked bar, a line, a heat map, a table; no engine. `?charts=N` draws the first N.
 """
 
 import numpy as np
@@ -34,8 +34,10 @@ stacked = go.Figure(
 line = go.Figure([go.Scatter(x=xs, y=np.sqrt(xs * (n + 1)) + b, mode="lines")], layout)
 heat = go.Figure([go.Heatmap(z=np.sin(grid[:, None] * (n + 1) / 7) * np.cos(grid) + c)], layout)
 
+charts = int(st.query_params.get("charts", 3))
 left, right = st.columns(2)
-left.plotly_chart(stacked, key="stacked")
-right.plotly_chart(line, key="line")
-left.plotly_chart(heat, key="heat")
+for name, place, figure in (
+    ("stacked", left, stacked), ("line", right, line), ("heat", left, heat)
+)[:charts]:  # fmt: skip
+    place.plotly_chart(figure, key=name)
 st.dataframe(pd.DataFrame({"part": SERIES, "GiB": [float(y.sum()) for y in bars.values()]}))

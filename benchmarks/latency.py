@@ -1,18 +1,22 @@
-"""Key press to painted chart on Train, against a floor: `python benchmarks/latency.py`.
+"""Key press to paint on every page, against a floor: `python benchmarks/latency.py [PAGE ...]`.
 
-Both pages are served at once and measured in turns (A B A B ...) in the same browser, because the
-same page is faster or slower from one minute to the next. Prints figures, never fails.
-Target: the median on Train at most 1.3 times the floor page's.
+The floor is a page without an engine that has as many charts and the app's own settings. Each page
+and its floor are measured in turns (A B A B ...) in the same browser, because the same page is
+faster or slower from one minute to the next. Prints figures, never fails.
+Target: the median at most 1.1 times the floor's on every page, and on Train below it.
 
-The stamps are taken inside the page: the key press, the last change inside a chart, and the second
-animation frame after that. A round counts only when the app has been silent for QUIET_MS.
+The stamps are taken inside the page: the key press, the last change inside a chart (of a page that
+has none: inside its main part), and the second animation frame after that. A round counts only when
+the app has been silent for QUIET_MS. The processor's time is the server's, of a whole interaction.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -22,13 +26,23 @@ from playwright.sync_api import Browser, Error, Locator, Page  # noqa: E402
 
 import rig  # noqa: E402
 
-ROUNDS, PRESSES = 6, 10
+ROUNDS, PRESSES = 6, 5
 QUIET_MS = 250
-TARGET = 1.3
-CHART = '[data-testid="stPlotlyChart"]'
+TARGET = 1.1
+CHART, MAIN = '[data-testid="stPlotlyChart"]', '[data-testid="stMain"]'
+BATCH, USERS = "train_micro_batch", "serve_concurrency"
+# Of each page: where it is, the slider that is moved, and its charts.
 PAGES = {
-    "Train": '.st-key-train_micro_batch input[type="range"]',
-    "floor": '.st-key-n input[type="range"]',
+    "Train": ("?v=1", BATCH, 1),
+    "Time": ("time?v=1", BATCH, 3),
+    "Tiers": ("tiers?v=1", BATCH, 1),
+    "Every tensor": ("ledger?v=1", BATCH, 0),
+    "Serve": ("serve?v=1", USERS, 0),
+    "Requests": ("stream?v=1&reqs=50", USERS, 3),
+    "Arrival rates": ("rates?v=1&reqs=50", USERS, 1),
+    "RL": ("together?v=1&with=grpo", BATCH, 1),
+    "Explore": ("explore?v=1", BATCH, 1),
+    "Compare": ("compare?v=1&pin=zero%3D1", BATCH, 1),
 }
 
 PROBE = """
@@ -45,10 +59,11 @@ PROBE = """
     send(data) { probe.sent ||= performance.now(); return super.send(data); }
   };
   window.addEventListener('keydown', () => { probe.pressed ||= performance.now(); }, true);
-  const touches = node => node.nodeType === 1 && (node.closest(CHART) || node.querySelector(CHART));
+  const touches = node => node.nodeType === 1
+    && (node.closest(WATCHED) || node.querySelector('[data-testid="stPlotlyChart"]'));
   new MutationObserver(changes => {
-    if (!changes.some(c => touches(c.target.nodeType === 1 ? c.target : c.target.parentElement ?? c)
-        && (c.target.closest?.(CHART) || [...c.addedNodes].some(touches)))) return;
+    if (!changes.some(c => (c.target.nodeType === 1 ? c.target : c.target.parentElement)
+        ?.closest(WATCHED) || [...c.addedNodes].some(touches))) return;
     probe.drawn = performance.now();
     const frame = window.requestAnimationFrame;
     frame(() => frame(() => { probe.painted = performance.now(); }));
@@ -63,64 +78,97 @@ PROBE = """
 """
 
 
-def opened(browser: Browser, url: str) -> Page:
-    page = browser.new_context(viewport=rig.VIEWPORT).new_page()
-    page.add_init_script(PROBE.replace("CHART", repr(CHART)))
-    page.goto(url)
-    page.wait_for_selector(f"{CHART} .main-svg", timeout=1000 * rig.SECONDS)
-    return rig.settled(page)
+@dataclass
+class Measured:
+    """A page in a browser, the slider that is moved on it, and what was measured."""
+
+    page: Page
+    slider: Locator
+    pid: int
+    times: list[float] = field(default_factory=list)
+    processor: float = 0.0
+    missed: int = 0
+
+    def press(self, key: str, counts: bool) -> None:
+        """A key, and the milliseconds from it to what was painted."""
+        before = processor(self.pid)
+        self.slider.focus()
+        self.page.evaluate("probe.reset()")
+        self.page.keyboard.press(key)
+        try:
+            self.page.wait_for_function(f"probe.done({QUIET_MS})", timeout=10_000, polling=25)
+        except Error:  # a timeout: nothing changed
+            self.missed += counts
+            return
+        if counts:
+            self.times.append(float(self.page.evaluate("probe.painted - probe.pressed")))
+            self.processor += processor(self.pid) - before
 
 
-def press(page: Page, slider: Locator, key: str) -> float | None:
-    """Milliseconds from a key press to the painted chart; None when no chart changed."""
-    slider.focus()
-    page.evaluate("probe.reset()")
-    page.keyboard.press(key)
+def processor(pid: int) -> float:
+    """Milliseconds that a process has had of the processor; needs Linux."""
     try:
-        page.wait_for_function(f"probe.done({QUIET_MS})", timeout=5_000, polling=25)
-    except Error:  # a timeout
-        return None
-    return float(page.evaluate("probe.painted - probe.pressed"))
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
-    scripts = {"Train": rig.ROOT / "app" / "main.py", "floor": HERE / "floor_page.py"}
-    times: dict[str, list[float]] = {name: [] for name in PAGES}
-    missed = dict.fromkeys(PAGES, 0)
+def opened(browser: Browser, server: rig.Server, path: str, key: str, charts: int) -> Measured:
+    page = browser.new_context(viewport=rig.VIEWPORT).new_page()
+    page.add_init_script(PROBE.replace("WATCHED", repr(CHART if charts else MAIN)))
+    page.goto(f"{server.url}/{path}")
+    slider = page.locator(f'.st-key-{key} input[type="range"]').first
+    slider.wait_for(timeout=1000 * rig.SECONDS)
+    rig.settled(page)
+    return Measured(page, slider, server.pid)
+
+
+def measure(browser: Browser, app: rig.Server, floor: rig.Server, name: str) -> None:
+    path, key, charts = PAGES[name]
+    sides = (
+        opened(browser, app, path, key, charts),
+        opened(browser, floor, f"?charts={charts}", "n", charts),
+    )
+    for round_ in range(ROUNDS + 1):  # the first warms up
+        for side in sides:
+            side.page.bring_to_front()
+            # There and back, so that no slider reaches its end.
+            for _ in range(PRESSES):
+                side.press("ArrowRight" if round_ % 2 == 0 else "ArrowLeft", round_ > 0)
+    for side in sides:
+        side.page.context.close()
+    if not all(side.times for side in sides):
+        print(f"{name}: no key press changed anything")
+        return
+    ours, theirs = (statistics.median(side.times) for side in sides)
+    p95 = sorted(sides[0].times)[int(0.95 * (len(sides[0].times) - 1))]
+    used, least = (side.processor / len(side.times) for side in sides)
+    print(
+        f"{name:<14} {ours:7.0f} ms, p95 {p95:5.0f}   floor {theirs:5.0f} ms   "
+        f"ratio {ours / theirs:4.2f}   processor {used:4.0f} ms, floor {least:4.0f}   "
+        f"{len(sides[0].times)} presses, {sides[0].missed} without a change",
+        flush=True,
+    )
+
+
+def main(names: list[str]) -> None:
+    # A page's settings stand beside its script; the floor has the app's.
+    settings = ["--runner.postScriptGC=false", "--runner.fastReruns=false"]
+    floor_page = rig.streamlit(HERE / "floor_page.py")
     with (
         tempfile.TemporaryDirectory() as folder,
-        rig.serving(rig.streamlit(scripts["Train"]), Path(folder, "train.txt")) as train,
-        rig.serving(rig.streamlit(scripts["floor"]), Path(folder, "floor.txt")) as floor,
+        rig.serving(rig.streamlit(rig.ROOT / "app" / "main.py"), Path(folder, "app.txt")) as app,
+        rig.serving(lambda p: [*floor_page(p), *settings], Path(folder, "floor.txt")) as floor,
         rig.launched() as browser,
     ):
         if browser is None:
             print(f"latency: left out, {rig.NO_CHROMIUM}")
             return
-        pages = {"Train": opened(browser, train.url), "floor": opened(browser, floor.url)}
-        for round_ in range(ROUNDS + 1):  # the first warms up
-            for name, selector in PAGES.items():
-                pages[name].bring_to_front()
-                slider = pages[name].locator(selector).first
-                # There and back, so that no slider reaches its end.
-                key = "ArrowRight" if round_ % 2 == 0 else "ArrowLeft"
-                for _ in range(PRESSES):
-                    took = press(pages[name], slider, key)
-                    if took is None:
-                        missed[name] += 1
-                    elif round_:
-                        times[name].append(took)
-    for name, figures in times.items():
-        if not figures:
-            print(f"latency: no press changed a chart on {name}")
-            return
-        p95 = sorted(figures)[int(0.95 * (len(figures) - 1))]
-        print(
-            f"key press to paint, {name:<24} median {statistics.median(figures):7.1f} ms   "
-            f"p95 {p95:7.1f} ms   {len(figures)} presses, {missed[name]} without a change"
-        )
-    ratio = statistics.median(times["Train"]) / statistics.median(times["floor"])
-    print(f"Train / floor {ratio:.2f}   target {TARGET}")
+        print(f"Key press to paint, medians; target {TARGET} times the floor")
+        for name in names:
+            measure(browser, app, floor, name)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or list(PAGES))

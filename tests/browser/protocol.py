@@ -80,6 +80,8 @@ class Tab:
             finished = finished or kind == "script_finished"
             if kind == "new_session":
                 self.page, finished = message.new_session.page_script_hash, False
+            elif kind == "navigation":
+                self.page = message.navigation.page_script_hash
             elif kind == "page_info_changed":
                 self.query = message.page_info_changed.query_string
             elif kind == "delta" and message.delta.WhichOneof("type") == "new_element":

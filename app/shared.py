@@ -153,7 +153,7 @@ def _most(plan: Plan) -> Answer:
     return solve.largest_concurrency(plan, solve.Targets.of(plan))
 
 
-@_for_all(without=NOTHING)
+@_for_all(without={"serve": {"concurrency"}})
 def _fewest(plan: Plan) -> Answer:
     return solve.fewest_gpus(plan, plan.serve.arrival_rate, solve.Targets.of(plan))
 

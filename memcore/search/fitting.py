@@ -5,8 +5,8 @@ from __future__ import annotations
 from memcore.errors import PlanError
 from memcore.plan.plan import Plan
 from memcore.report import VERDICTS
-from memcore.search.solve import ANY, Targets
-from memcore.serving.serve import servable, serve
+from memcore.search.solve import ANY, Targets, serving_limit
+from memcore.serving.serve import servable
 from memcore.together.together import together
 from memcore.training.training import Pool, Training
 
@@ -21,14 +21,6 @@ def training_verdict(plan: Plan, pool: Pool | None = None) -> str | None:
     if both := together(plan, training.step, training.amounts, training.memory):
         found.append(both.verdict)
     return max(found, key=VERDICTS.index)
-
-
-def serving_limit(plan: Plan, targets: Targets = ANY) -> str:
-    """What keeps a plan from serving as it is asked to: 'memory', 'ttft', 'tpot', or ''."""
-    s = serve(plan)
-    if not s.fits or s.ttft_seconds is None or s.tpot_seconds is None:
-        return "memory"
-    return targets.missed(s.ttft_seconds, s.tpot_seconds)
 
 
 def limit_of(plan: Plan | None, serves: bool, targets: Targets = ANY) -> str:

@@ -112,13 +112,16 @@ def _changed(
         return None
 
 
-def _why_not(plan: Plan | None, targets: Targets) -> str:
-    if plan is None:
-        return "rule"
-    s = serve(plan)
-    if not s.fits or s.ttft_seconds is None or s.tpot_seconds is None:
+def serving_limit(plan: Plan, targets: Targets = ANY) -> str:
+    """What keeps a plan from serving as it is asked to: 'memory', 'ttft', 'tpot', or ''."""
+    s = Server.of(plan).numbers.serve  # speeds are not computed where nobody asks for them
+    if not s.fits or not s.running:
         return "memory"
-    return targets.missed(s.ttft_seconds, s.tpot_seconds)
+    return "" if targets == ANY else targets.missed(s.ttft_seconds, s.tpot_seconds)
+
+
+def _why_not(plan: Plan | None, targets: Targets) -> str:
+    return serving_limit(plan, targets) if plan else "rule"
 
 
 def _largest(

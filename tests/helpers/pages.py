@@ -38,10 +38,13 @@ def opened(query: dict[str, str] | None = None, view: str = "train") -> AppTest:
     return at.run()
 
 
-def each_view(query: dict[str, str] | None = None) -> Iterator[tuple[str, AppTest]]:
-    """One person who opens a link and goes through every view."""
+def each_view(
+    query: dict[str, str] | None = None, proof: bool = False
+) -> Iterator[tuple[str, AppTest]]:
+    """One person who opens a link and goes through every view of the plan, and with `proof` to
+    those that are of no plan."""
     at = opened(query)
-    for view in VIEWS:
+    for view in VIEWS if proof else (v for v in VIEWS if v not in PROOF):
         if view != VIEWS[0]:
             at.switch_page(f"views/{view}.py").run()
         alive(at)

@@ -154,7 +154,8 @@ def wrong(page: Page) -> str:
     verdict = f"{low} to {high} of {gib_text(memory.capacity_bytes)}"
     if here in SERVING:
         path, fit = "serve-fits", "fits" if serve.fits else "over"
-        verdict = f"{addressed(page).serve.concurrency:,} sequences need"
+        asks = f"{addressed(page).serve.concurrency:,} sequences need"
+        verdict = asks if serve.max_concurrency else "no speeds are known"
     elif here == "together" and together:
         low, high = map(gib_text, together.device_bytes)
         path, fit = "together-fits", together.verdict

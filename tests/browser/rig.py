@@ -149,13 +149,16 @@ def eventually(
 
 @dataclass
 class Watch:
-    """What no page may do: raise in the browser, or ask for anything that is not on loopback."""
+    """What no page may do: raise in the browser or write an error into its console, ask for what is
+    not there, or for anything that is not on loopback."""
 
     errors: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
 
     def over(self, context: BrowserContext) -> BrowserContext:
         context.on("weberror", lambda e: self.errors.append(str(e.error)))
+        context.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+        context.on("response", lambda r: self.errors.append(r.url) if r.status >= 400 else None)
         context.on("request", lambda request: self._asked(request.url))
         context.on("page", lambda page: page.on("websocket", lambda s: self._opened(page, s)))
         return context

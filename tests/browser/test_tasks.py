@@ -19,6 +19,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 import rig
+from app.exploring import bookings
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.link import decode_pin, encode
@@ -64,7 +65,8 @@ class Hand:
 
     def go(self, place: str) -> None:
         links = self.page.locator(".st-key-navigation")
-        self.press(links.get_by_role("link", name=place, exact=True))
+        with rig.a_run(self.page):
+            self.press(links.get_by_role("link", name=place, exact=True))
 
 
 def opened(open_app: Open, path: str = "/", **options: Any) -> Hand:
@@ -152,6 +154,26 @@ def my_own_config(open_app: Open) -> int:
     return hand.actions
 
 
+def which_gpus_serve_it(open_app: Open) -> int:
+    hand = opened(open_app)
+    hand.enter("model_preset", "Llama 3.3 70B")
+    hand.until("model", "llama-3.3-70b")
+    hand.go("Serve")
+    hand.enter("serve_prompt_len", "32768")
+    hand.until("serve.prompt_len", 32768)
+    hand.enter("serve_concurrency", "50")
+    plan = hand.until("serve.concurrency", 50)
+    hand.go("Explore")
+    hand.press(hand.page.get_by_role("radio", name="On which GPUs"), "Space")
+    found = bookings(plan, catalog.priced_gpus())
+    fit = sum(booking.fits for booking in found)
+    assert 0 < fit < len(found)
+    expect(hand.page.locator('[data-testid="stMain"]')).to_contain_text(
+        f"{fit} of {len(found)} accelerators serve them"
+    )
+    return hand.actions
+
+
 def states_on_nvme(open_app: Open) -> int:
     plan = Plan.of(
         {
@@ -190,6 +212,7 @@ TASKS: tuple[tuple[Callable[[Open], int], int], ...] = (  # and how many actions
     (a_link_that_shows_a_teammate_all, 2),
     (a_table_for_pandas, 1),
     (my_own_config, 3),
+    (which_gpus_serve_it, 8),
     (states_on_nvme, 2),
     (what_grows_with_the_sequence, 13),
     (why_is_it_so, 1),

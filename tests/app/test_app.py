@@ -415,6 +415,7 @@ def test_an_inline_gpu_s_words_are_shown_as_they_are() -> None:
     }
     for view, at in each_view(encode(Plan.of({"cluster": {"gpu": gpu}}))):
         title = next(m.value for m in at.markdown if m.value.startswith("####"))
+        assert "\\<b\\>" in title, view
         assert not re.search(r"(?<!\\)[<\[\]]", title)
         for chart in at.get("plotly_chart"):
             assert "<a href" not in chart.proto.spec

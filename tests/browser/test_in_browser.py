@@ -78,7 +78,7 @@ def test_first_sight(open_app: Open) -> None:
         expect(strip.locator(name).first).to_be_in_viewport()
     page.mouse.move(800, 600)
     page.mouse.wheel(0, 4000)
-    expect(page.get_by_text("Timeline (CSV)")).to_be_in_viewport()
+    expect(page.get_by_text("Instants (CSV)")).to_be_in_viewport()
     expect(strip.locator(".part").first).to_be_in_viewport()
 
 

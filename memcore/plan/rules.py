@@ -865,10 +865,14 @@ def _prompt_rules(plan: Plan, model: Model) -> list[Rule]:
 
 
 def _together_rules(plan: Plan, model: Model | None) -> list[Rule]:
-    """How many GPUs an engine beside the trainer can have."""
+    """How many GPUs an engine beside the trainer can have, and what leaves it room."""
     t, gpus = plan.together, plan.cluster.gpus
     if t.kind == "none":
         return []
+    if OPTIMIZERS[plan.train.optimizer].paged:
+        why = "how much of the GPU pages leave to an engine beside is not planned"
+        remedies = (*to("train.optimizer", "adamw", "adam8bit"), *to("together.kind", "none"))
+        return [Rule("train.optimizer", True, why, remedies)]
     tp, pp, heads = plan.engine_tp, plan.engine_pp, model.heads if model else 0
     field, reason = "serve.tp" if plan.serve.tp else "together.engine_tp", ""
     if gpus % (tp * pp):

@@ -19,7 +19,7 @@ from memcore.quantity.shapes import elements, row, sum_of
 from memcore.report import LedgerRow
 from memcore.tape.dims import Extents
 from memcore.tape.ledger import AUTOGRAD
-from memcore.training.memory import HOST_TIERS, left_for_host, rows_at
+from memcore.training.memory import HOST_TIERS, PAGES, left_for_host, rows_at
 from memcore.training.overheads import streamed
 from memcore.training.steps import step_of
 from memcore.training.training import trained
@@ -363,6 +363,10 @@ def _overhead(book: Book, i: str, end: str = "high") -> Explanation:
     if o.name == constants.STREAM_POOLS.name:
         formula = streamed(Terms(book), book.amounts, int(end == "high"))
         return about(name, "bytes", formula, meaning, [source], o.certainty)
+    if o.name == PAGES:
+        meaning = (
+            "What the others leave room for, at the same end of theirs; the rest is on the host."
+        )
     return about(name, "bytes", None, meaning, [source], o.certainty, getattr(o, end))
 
 

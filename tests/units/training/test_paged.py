@@ -73,6 +73,8 @@ def test_a_sweep_reads_the_same():
 def test_the_driver_alone_moves_them():
     with pytest.raises(PlanError, match=r"train\.offload_optimizer"):
         plan_of(offload_optimizer="cpu")
+    with pytest.raises(PlanError, match=r"train\.optimizer: .*engine"):
+        plan_of().changed("together.kind", "grpo")
 
 
 @pytest.mark.parametrize("gpus", [1, 2])

@@ -6,7 +6,22 @@ import streamlit as st
 
 from app import charts, parts, tables
 from memcore import evidence
-from memcore.evidence.markdown import calibrated
+
+
+def calibrated() -> None:
+    """How much nearer a measured step of the same kind comes."""
+    parts.prose(
+        "Each measured step as it is predicted, and as every other one of its source, framework, "
+        "kernels, attention, adapter and GPU scales it, in turn. Half of the errors lie within the "
+        "first figure, nine in ten within the second. Where constants were tuned on a source, "
+        "another step of it adds its own scatter."
+    )
+    parts.table(
+        tables.calibrations(),
+        key="calibrations",
+        alt="Errors of steps, predicted and calibrated by another step of their kind",
+    )
+
 
 compared = evidence.last_compared()
 
@@ -75,14 +90,7 @@ parts.table(
 )
 parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv", of_plan=False)
 
-with st.expander("Steps that are read beside a measured one"):
-    st.markdown(
-        "Each measured step as it is predicted, and as every other one of its source, framework, "
-        "kernels, attention, adapter and GPU scales it, in turn. Half of the errors lie within the "
-        "first figure, nine in ten within the second. Where constants were tuned on a source, "
-        "another step of it adds its own scatter."
-    )
-    st.markdown(calibrated())
+parts.folded("Steps that are read beside a measured one", calibrated)
 with st.expander("Measured runs that no plan can say yet"):
     st.markdown(tables.markdown(tables.not_compared(), ("what", "runs", "why"), parts.plain))
 

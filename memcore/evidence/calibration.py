@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from memcore.evidence.comparison import TUNED
 from memcore.evidence.fit import source_of
-from memcore.evidence.times import compared_times, times_table
+from memcore.evidence.last import last_compared
+from memcore.evidence.times import STEP_TIME, compared_times, times_table
 from memcore.plan.plan import Plan
 from memcore.search.calibration import kind
 
@@ -33,12 +34,14 @@ class Step:
 
 
 @functools.cache
-def steps() -> tuple[Step, ...]:
-    """Every measured step that has another one of its kind."""
+def steps(last: bool = False) -> tuple[Step, ...]:
+    """Every measured step that has another one of its kind. `last`: with the seconds that were
+    predicted when the comparisons were last written down, which takes a tenth of the time."""
     runs = times_table()["runs"]
+    found = (c for c in last_compared() if c.what == STEP_TIME) if last else compared_times()
     tuned = {source_of(run) for run in runs if run["used_for"] == TUNED}
     kinds: dict[tuple[str, ...], list[float]] = {}
-    for run, c in zip(runs, compared_times(), strict=True):
+    for run, c in zip(runs, found, strict=True):
         key = source_of(run), *kind(Plan.of(run["plan"]))
         kinds.setdefault(key, []).append(c.theirs / c.ours)
     return tuple(

@@ -163,9 +163,12 @@ def left_out_sources() -> str:
     return table(("source", *SPREAD), rows)
 
 
-def calibrated() -> str:
+CALIBRATED = ("steps", "figures", "predicted: half, nine in ten within", "calibrated")
+
+
+def calibrated_rows(last: bool = False) -> list[tuple[str, ...]]:
     """Steps as they are predicted, and as each other step of their source and kind has them."""
-    steps = calibration.steps()
+    steps = calibration.steps(last)
     groups = {
         "of sources that nothing was tuned on": [s for s in steps if s.new],
         "of sources that were tuned on": [s for s in steps if not s.new],
@@ -178,8 +181,11 @@ def calibrated() -> str:
         ends = ((_off(calibration.within(e, share)) for share in (0.5, 0.9))
                 for e in calibration.errors(of))  # fmt: skip
         rows.append((name, f"{len(of)}", *(", ".join(e) for e in ends)))
-    head = ("steps", "figures", "predicted: half, nine in ten within", "calibrated")
-    return table(head, rows)
+    return rows
+
+
+def calibrated() -> str:
+    return table(CALIBRATED, calibrated_rows())
 
 
 SPREAD = ("figures", "half within", "nine in ten within", "worst")

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from app import tables
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import calibration, times_table
+from memcore.evidence import calibration, markdown, times_table
 from memcore.evidence.fit import source_of
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
@@ -36,6 +37,12 @@ def test_no_step_takes_part_in_its_own_calibration() -> None:
     for own, step in zip(of, steps, strict=True):
         others = [calibrated(own.plan, by) for by in of if by is not own]
         assert step.scaled == pytest.approx([own.seconds / c.calibrated_seconds for c in others])
+
+
+def test_the_page_shows_what_was_last_written_down() -> None:
+    assert tables.calibrations() == [
+        dict(zip(markdown.CALIBRATED, row, strict=True)) for row in markdown.calibrated_rows()
+    ]
 
 
 def test_a_share_of_the_weights_lies_up_to_a_value() -> None:

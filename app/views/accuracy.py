@@ -11,10 +11,10 @@ from memcore import evidence
 def calibrated() -> None:
     """How much nearer a measured step of the same kind comes."""
     parts.prose(
-        "Each measured step as it is predicted, and as every other one of its source, framework, "
-        "kernels, attention, adapter and GPU scales it, in turn. Half of the errors lie within the "
-        "first figure, nine in ten within the second. Where constants were tuned on a source, "
-        "another step of it adds its own scatter."
+        "Each measured step as it is predicted with constants that were fitted to other sources "
+        "alone, and as every other step of its source, framework, kernels, attention, adapter and "
+        "GPU scales that, in turn. Half of the errors lie within the first figure, nine in ten "
+        "within the second."
     )
     parts.table(
         tables.calibrations(),

@@ -1,16 +1,19 @@
 """Calibration: how near a measured step comes to those of others that another of its kind scales.
 
 Each measured step is read by every other one of its source, framework, kernels, attention, adapter
-and GPU in turn: none takes part in its own prediction.
+and GPU in turn: none takes part in its own prediction. Nor does its source: where constants were
+read off it, its steps are predicted with those that were fitted to the other sources alone
+(presets/evidence/left_out.toml), as for somebody whose runs nobody has seen.
 """
 
 from __future__ import annotations
 
 import functools
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memcore.evidence.comparison import TUNED
+from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
 from memcore.evidence.last import last_compared
 from memcore.evidence.times import STEP_TIME, compared_times, times_table
@@ -22,13 +25,11 @@ from memcore.search.calibration import kind
 class Step:
     """A measured step that has others of its kind.
 
-    new      nothing was tuned on any step of its source
     ratio    measured seconds over predicted ones
     scaled   measured seconds over those that each other one of its kind predicts
     """
 
     source: str
-    new: bool
     ratio: float
     scaled: tuple[float, ...]
 
@@ -38,14 +39,16 @@ def steps(last: bool = False) -> tuple[Step, ...]:
     """Every measured step that has another one of its kind. `last`: with the seconds that were
     predicted when the comparisons were last written down, which takes a tenth of the time."""
     runs = times_table()["runs"]
-    found = (c for c in last_compared() if c.what == STEP_TIME) if last else compared_times()
-    tuned = {source_of(run) for run in runs if run["used_for"] == TUNED}
+    compared = (c for c in last_compared() if c.what == STEP_TIME) if last else compared_times()
+    said = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
+    left_out = {source: iter(of["errors"]) for source, of in said.items()}
     kinds: dict[tuple[str, ...], list[float]] = {}
-    for run, c in zip(runs, found, strict=True):
-        key = source_of(run), *kind(Plan.of(run["plan"]))
-        kinds.setdefault(key, []).append(c.theirs / c.ours)
+    for run, c in zip(runs, compared, strict=True):
+        source = source_of(run)
+        off = next(left_out[source]) if source in left_out else c.ours / c.theirs - 1
+        kinds.setdefault((source, *kind(Plan.of(run["plan"]))), []).append(1 / (1 + off))
     return tuple(
-        Step(source, source not in tuned, own, tuple(own / r for k, r in enumerate(of) if k != i))
+        Step(source, own, tuple(own / r for k, r in enumerate(of) if k != i))
         for (source, *_), of in kinds.items()
         if len(of) > 1
         for i, own in enumerate(of)
@@ -78,8 +81,7 @@ def errors(of: Iterable[Step]) -> tuple[list[tuple[float, float]], list[tuple[fl
 
 
 def interval(share: float) -> tuple[int, float, float]:
-    """How many steps of sources that nothing was tuned on, and what all but `share` of them at
-    either end lie between once they are calibrated: measured over calibrated seconds."""
-    new = [step for step in steps() if step.new]
-    ratios = weighted(new)
-    return len(new), within(ratios, share), within(ratios, 1 - share)
+    """How many steps, and what all but `share` of them at either end lie between once they are
+    calibrated: measured over calibrated seconds."""
+    ratios = weighted(steps())
+    return len(steps()), within(ratios, share), within(ratios, 1 - share)

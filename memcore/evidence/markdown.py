@@ -163,19 +163,15 @@ def left_out_sources() -> str:
     return table(("source", *SPREAD), rows)
 
 
-CALIBRATED = ("steps", "figures", "predicted: half, nine in ten within", "calibrated")
+CALIBRATED = ("source", "figures", "predicted: half, nine in ten within", "calibrated")
 
 
 def calibrated_rows(last: bool = False) -> list[tuple[str, ...]]:
     """Steps as they are predicted, and as each other step of their source and kind has them."""
     steps = calibration.steps(last)
-    groups = {
-        "of sources that nothing was tuned on": [s for s in steps if s.new],
-        "of sources that were tuned on": [s for s in steps if not s.new],
-    }
+    groups = {"all": list(steps)}
     for s in steps:
-        if s.new:
-            groups.setdefault(s.source, []).append(s)
+        groups.setdefault(s.source, []).append(s)
     rows = []
     for name, of in groups.items():
         ends = ((_off(calibration.within(e, share)) for share in (0.5, 0.9))

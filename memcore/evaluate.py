@@ -207,6 +207,11 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
             f"config.json has its weights as {shown(said.method)[1:-1]}: training is planned with "
             f"them widened to the training's own precision ({t.precision}) before it begins."
         )
+    if plan.megatron_deepspeed:
+        notes.append(
+            "Megatron's layers with eager attention and ZeRO 1 are timed as Megatron-DeepSpeed "
+            "runs them: ranks wait for every sum, and whole gradients are summed after backward."
+        )
     if t.adapter != "none":
         notes.append(f"{trainable:,} parameters of adapters are trained, beside the model's own.")
         if t.unquantized_dtype == AUTO and unquantized_in_fp32(plan):

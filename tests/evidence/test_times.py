@@ -77,6 +77,11 @@ def test_every_constant_says_on_how_many_steps_it_was_fitted():
             assert constant.source.startswith(f"{steps} steps: ")
 
 
+def test_the_report_says_that_it_read_a_plan_as_megatron_deepspeed():
+    run = next(r for r in times_table()["runs"] if r["id"].startswith("bloom-02-28"))
+    assert any("as Megatron-DeepSpeed" in note for note in evaluate(Plan.of(run["plan"])).notes)
+
+
 def test_megatron_under_deepspeed_is_right_in_the_median():
     """BLOOM's trials on A100 and V100: one constant was fitted on 7 of them, not on 11."""
     errors = [abs(c.error) for c in compared_times() if c.run.startswith("Megatron-DeepSpeed on")]

@@ -108,8 +108,10 @@ def _axis(xs: Sequence[float], between: Sequence[float | None] = ()) -> dict[str
 
 def short(value: float) -> str:
     """A number on an axis: 128K where it is a whole number of 1,024s."""
+    if isinstance(value, int) and value >= 1024 and value % 1024 == 0:
+        return f"{value // 1024}K"
     if isinstance(value, int) and value >= 10_000:
-        return f"{value // 1024}K" if value % 1024 == 0 else f"{value / 1000:.4g}k"
+        return f"{value / 1000:.4g}k"
     return f"{value:,}"
 
 
@@ -206,10 +208,13 @@ def _lines(
              "showarrow": False, "font": {"color": palette.CAPACITY}, "xshift": 4}
         )  # fmt: skip
 
-    def down(x: float, text: str, dash: str, level: float) -> None:
+    def down(x: float, text: str, dash: str, level: float, other: float | None) -> None:
         ends = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1}
         shapes.append({"type": "line", **ends, "line": {"color": MARK, "width": 1.5, "dash": dash}})
-        left = bool(xs) and place(x) > (place(min(xs)) + place(max(xs))) / 2
+        low, high = place(min(xs, default=1)), place(max(xs, default=2))
+        share = (place(x) - low) / ((high - low) or 1)
+        # Outwards, so that neither line crosses the other's words; at an end inwards.
+        left = share > 0.8 or (share > 0.2 and (share > 0.5 if other is None else x < other))
         notes.append(
             {"x": place(x), "y": level, "yref": "paper", "yanchor": "top", "showarrow": False,
              "xanchor": "right" if left else "left", "text": f"<b>{text}</b>",
@@ -221,11 +226,13 @@ def _lines(
         across(limit, f"{word} {bytes_text(limit * GiB)}")
     elif found.figure.zero_line:
         across(0, "Nothing to spare")
+    shown = own is not None and bool(xs) and min(xs) <= own <= max(xs)
     if found.edge is not None:
         to = "fits up to" if found.rises else "fits from"
-        down(found.edge, f"{to} {exploring.text(found.path, found.edge)}", "dash", 0.99)
-    if own is not None and xs and min(xs) <= own <= max(xs):
-        down(own, f"this plan: {exploring.text(found.path, own)}", "dot", 0.92)
+        down(found.edge, f"{to} {exploring.text(found.path, found.edge)}", "dash", 0.99,
+             own if shown and own != found.edge else None)  # fmt: skip
+    if shown:
+        down(own, f"this plan: {exploring.text(found.path, own)}", "dot", 0.92, found.edge)
     return shapes, notes
 
 

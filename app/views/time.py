@@ -38,7 +38,7 @@ if report.time and report.run:
             charts.step_phases(report.time), key="step_phases", alt="Seconds of a step by phase"
         )
     with right:
-        phases = tables.phases(report.time)
+        phases = [row for row in tables.phases(report.time) if row["percent"]]
         parts.table(
             phases,
             key="phases",

@@ -15,6 +15,22 @@ if report.memory:
             key="memory_by_consumer",
             alt="Memory at the peak by consumer on each stage, against the capacity of one GPU",
         )
+    st.markdown("##### Memory over one step")
+    courses = shared.over_time(state.plan())
+    parts.chart(
+        charts.over_time(report.memory, courses),
+        key="over_time",
+        alt="Memory alive over the time of one step, by consumer, with the capacity of one GPU",
+    )
+    parts.small(
+        "Allocated, with the least overhead. Each layer shows its fullest moment; what the GPU "
+        "waits for is spread over the phase that waits."
+    )
+    with st.container(horizontal=True):
+        rows = tables.timeline(report.memory)
+        parts.download("Over time (CSV)", tables.over_time(courses), "memplan-over-time.csv")
+        parts.download("Instants (CSV)", rows, "memplan-timeline.csv")
+    parts.folded("Instant by instant", parts.instants, report.memory, rows)
     left, right = st.columns([2, 3])
     with left:
         st.markdown("##### By consumer")
@@ -37,22 +53,6 @@ if report.memory:
         )
         parts.small("All of them, with lifetime and source, are at *Every tensor*.")
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
-    st.markdown("##### Memory over one step")
-    courses = shared.over_time(state.plan())
-    parts.chart(
-        charts.over_time(report.memory, courses),
-        key="over_time",
-        alt="Memory alive over the time of one step, by consumer, with the capacity of one GPU",
-    )
-    parts.small(
-        "Allocated, with the least overhead. Each layer shows its fullest moment; what the GPU "
-        "waits for is spread over the phase that waits."
-    )
-    with st.container(horizontal=True):
-        rows = tables.timeline(report.memory)
-        parts.download("Over time (CSV)", tables.over_time(courses), "memplan-over-time.csv")
-        parts.download("Instants (CSV)", rows, "memplan-timeline.csv")
-    parts.folded("Instant by instant", parts.instants, report.memory, rows)
     # Last, so that all else is on the page before all levers are evaluated.
     with place:
         start.furthest()

@@ -336,6 +336,8 @@ def test_one_click_on_a_cell_says_why(open_app: Open, view: str) -> None:
 def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
     page = open_app(address(Plan.of(ELSEWHERE), view))
     reading.agrees(page)
+    if view == "train":
+        page.get_by_text("Instant by instant").click()
     bars = '[data-testid="stPlotlyChart"] .bars .point path'
     pale = page.locator(bars).first.evaluate("e => getComputedStyle(e.parentNode).opacity")
     for _ in range(2):

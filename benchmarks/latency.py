@@ -26,12 +26,12 @@ from playwright.sync_api import Browser, Error, Locator, Page  # noqa: E402
 
 import rig  # noqa: E402
 
-ROUNDS, PRESSES = 6, 5
+ROUNDS, PRESSES = 4, 5
 QUIET_MS = 250
 TARGET = 1.1
 CHART, MAIN = '[data-testid="stPlotlyChart"]', '[data-testid="stMain"]'
 BATCH, USERS = "train_micro_batch", "serve_concurrency"
-# Of each page: where it is, the slider that is moved, and its charts.
+# Of each page: where it is, the slider or the number that is moved, and its charts.
 PAGES = {
     "Train": ("?v=1", BATCH, 1),
     "Time": ("time?v=1", BATCH, 3),
@@ -80,7 +80,7 @@ PROBE = """
 
 @dataclass
 class Measured:
-    """A page in a browser, the slider that is moved on it, and what was measured."""
+    """A page in a browser, what is moved on it, and what was measured."""
 
     page: Page
     slider: Locator
@@ -118,7 +118,7 @@ def opened(browser: Browser, server: rig.Server, path: str, key: str, charts: in
     page = browser.new_context(viewport=rig.VIEWPORT).new_page()
     page.add_init_script(PROBE.replace("WATCHED", repr(CHART if charts else MAIN)))
     page.goto(f"{server.url}/{path}")
-    slider = page.locator(f'.st-key-{key} input[type="range"]').first
+    slider = page.locator(f".st-key-{key} input").first
     slider.wait_for(timeout=1000 * rig.SECONDS)
     rig.settled(page)
     return Measured(page, slider, server.pid)
@@ -135,7 +135,7 @@ def measure(browser: Browser, app: rig.Server, floor: rig.Server, name: str) -> 
             side.page.bring_to_front()
             # There and back, so that no slider reaches its end.
             for _ in range(PRESSES):
-                side.press("ArrowRight" if round_ % 2 == 0 else "ArrowLeft", round_ > 0)
+                side.press("ArrowUp" if round_ % 2 == 0 else "ArrowDown", round_ > 0)
     for side in sides:
         side.page.context.close()
     if not all(side.times for side in sides):

@@ -155,6 +155,10 @@ def _experts(drafted: Drafted, model: Model) -> bool:
     return bool(model.experts)
 
 
+def _megatron_experts(drafted: Drafted, model: Model) -> bool:
+    return _experts(drafted, model) and _megatron(drafted, model)
+
+
 def _mxfp4(drafted: Drafted, model: Model) -> bool:
     word, said = drafted("serve.weight_dtype"), model.quantization
     if word == AS_PUBLISHED:
@@ -466,6 +470,17 @@ class Train(_Part):
         key="tpo",
         group="Training details",
         when=_megatron,
+        lever=Switch(True),
+    )
+    overlap_moe_expert_parallel_comm: bool = declare(
+        False,
+        "overlap_moe_expert_parallel_comm",
+        "Megatron: rows on their way to experts in one micro-batch's forward pass behind another's "
+        "backward, and the other way round. It takes one more forward in flight; with a pipeline, "
+        "virtual stages.",
+        key="ome",
+        group="Training details",
+        when=_megatron_experts,
         lever=Switch(True),
     )
     reduce_bucket_size: int = number(

@@ -370,6 +370,7 @@ def _model_rules(plan: Plan, model: Model) -> list[Rule]:
             "backward (overlap_grad_reduce)",
             ({"train.overlap_param_gather": False}, {"train.overlap_grad_reduce": True}),
         ),
+        *_expert_overlap_rules(plan, model),
         Rule(
             "train.tp_comm_overlap",
             t.framework == "megatron" and t.tp_comm_overlap and not p.sequence_parallel,
@@ -416,6 +417,35 @@ def _model_rules(plan: Plan, model: Model) -> list[Rule]:
             ),
         ]
     return rules
+
+
+def _expert_overlap_rules(plan: Plan, model: Model) -> list[Rule]:
+    """What two micro-batches side by side want (Megatron-Core, transformer_config.py)."""
+    t, p, field = plan.train, plan.parallel, "train.overlap_moe_expert_parallel_comm"
+    if not (t.framework == "megatron" and t.overlap_moe_expert_parallel_comm):
+        return []
+    off = to(field, False)
+    return [
+        Rule(field, not model.experts or p.ep == 1, "no rank sends rows to another's experts", off),
+        Rule(
+            field,
+            CHECKPOINTING[t.checkpointing].recompute == LAYER,
+            "Megatron runs two micro-batches side by side only where no whole layer runs again",
+            (*off, *to("train.checkpointing", "selective", "none")),
+        ),
+        Rule(
+            field,
+            p.pp > 1 and p.virtual_stages == 1,
+            "in a pipeline Megatron has it with virtual stages only",
+            (*off, *to("parallel.virtual_stages", 2)),
+        ),
+        Rule(
+            field,
+            t.grad_accumulation == 1,
+            "one micro-batch has no other beside it",
+            (*off, *to("train.grad_accumulation", 2)),
+        ),
+    ]
 
 
 def attention_missing(model: Model, word: str) -> str:

@@ -25,11 +25,13 @@ def in_flight(plan: Plan, stage: int) -> int:
 
     1F1B: min(m, p - r) micro-batches (Narayanan et al. 2019); interleaved: what Megatron's warm-up
     runs ahead, 2 (p - r - 1) + (v - 1) p, and one (Narayanan et al. 2021); GPipe: all m; ZB-H1: as
-    many as the first stage of 1F1B (Qi et al. 2023).
+    many as the first stage of 1F1B (Qi et al. 2023). Where one micro-batch's forward runs beside
+    another's backward, one more (megatron/core/pipeline_parallel/schedules.py, combined_1f1b.py).
     """
     p, m = plan.parallel, plan.train.grad_accumulation
+    beside = sides_by_side(plan)
     if p.pp == 1:
-        return 1
+        return min(m, 1 + beside)
     if p.schedule == GPIPE:
         return m * p.virtual_stages
     if p.schedule == ZERO_BUBBLE:
@@ -37,4 +39,11 @@ def in_flight(plan: Plan, stage: int) -> int:
     behind = p.pp - stage
     if p.virtual_stages == 1:
         return min(m, behind)
-    return min(m * p.virtual_stages, 2 * (behind - 1) + (p.virtual_stages - 1) * p.pp + 1)
+    ahead = 2 * (behind - 1) + (p.virtual_stages - 1) * p.pp + beside
+    return min(m * p.virtual_stages, ahead + 1)
+
+
+def sides_by_side(plan: Plan) -> bool:
+    """Whether one micro-batch's forward runs beside another's backward."""
+    t = plan.train
+    return bool(t.framework == "megatron" and t.overlap_moe_expert_parallel_comm)

@@ -51,6 +51,8 @@ LAYER_FORWARD = Cover("the forward of the layer before", grows=True)
 LAYER_BACKWARD = Cover("the backward of the layer before", grows=True)
 ONE_BACKWARD = Cover("backward of one batch", grows=True)
 ONE_FORWARD = Cover("forward of one batch", grows=True)
+OTHER_FORWARD = Cover("half a layer's forward of another batch", grows=True)
+OTHER_BACKWARD = Cover("half a layer's backward of another batch", grows=True)
 ALL_BACKWARD = Cover("backward", grows=True)
 
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "all-gather", "reduce-scatter", "all-reduce"

@@ -37,6 +37,8 @@ from memcore.timing.communication import (
     NOTHING,
     ONE_BACKWARD,
     ONE_FORWARD,
+    OTHER_BACKWARD,
+    OTHER_FORWARD,
     PIECES_MEANWHILE,
     SEND,
     Links,
@@ -620,6 +622,10 @@ def _cover(book: Book, move: Move) -> Formula:
         return book.at("time.layers.forward") / (virtual * batches)
     batches = book.at("plan.train.grad_accumulation", "micro-batches")
     layers = _layers(book)
+    if hidden_by == OTHER_BACKWARD:
+        return book.at("time.layers.backward") / (2 * _reached(book) * batches)
+    if hidden_by == OTHER_FORWARD:
+        return book.at("time.layers.forward") / (2 * layers * batches)
     if hidden_by in (LAYER_FORWARD, LAYER_BACKWARD):
         if hidden_by == LAYER_BACKWARD:
             return book.at("time.layers.backward") / (_reached(book) * batches)

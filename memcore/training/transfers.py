@@ -9,15 +9,19 @@ from memcore.kept import kept
 from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
+from memcore.step.pipeline import sides_by_side
 from memcore.step.step import Step, layers_reached
 from memcore.tape.dims import TP, D, Shape, positive
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts
 from memcore.tape.tape import Send, Tape
 from memcore.timing.communication import (
+    ALL_TO_ALL,
     ATTENTION_MEANWHILE,
     AXES,
     CHUNK_FORWARD,
     NOTHING,
+    OTHER_BACKWARD,
+    OTHER_FORWARD,
     PIECES_MEANWHILE,
     PRODUCT_MEANWHILE,
     SEND,
@@ -86,6 +90,10 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
         n = amounts.real(amounts.bytes(s.shape, s.dtype))
         cover, by, kernel = 0.0, NOTHING, ""
         behind = s.behind or (s.beside if plan.train.tp_comm_overlap else None)
+        if s.axis == "EP" and s.kind == ALL_TO_ALL and sides_by_side(plan):
+            # A layer sends rows and gets results: two transfers behind what the other one computes.
+            by = OTHER_BACKWARD if s.phase == FORWARD else OTHER_FORWARD
+            cover = _layer(step, amounts, speed, s.phase != FORWARD) / 2
         if behind:
             flops = behind[0] * amounts.real(amounts.elements(behind[1]))
             narrow = step.copies.eight_bit and s.axis == "TP"
@@ -105,6 +113,15 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
     if p.pp > 1:
         found.append(_between_stages(plan, step, amounts, speed))
     return found
+
+
+def _layer(step: Step, amounts: Amounts, speed: Speed, forward: bool) -> float:
+    """Seconds of a mean layer's forward, or of its backward with what runs again for it."""
+    again, counts = run_again(step), step.layers.counts
+    of = by_phase(run(executions(step.blocks.layers, counts, again), amounts, speed))
+    if forward:
+        return of["forward"] / sum(step.grouped)
+    return (of["recompute"] + of["backward"]) / max(1, layers_reached(step))
 
 
 @kept

@@ -488,6 +488,10 @@ def test_every_download(open_app: Open) -> None:
     assert (table[list(memory.consumers)].sum(axis=1) == table["bytes"]).all()
     assert list(table["bytes"]) == [instant.bytes for instant in memory.timeline]
 
+    table = csv("train", "memplan-over-time.csv")
+    assert table["bytes"].max() == memory.allocated_bytes
+    assert table["seconds"].sum() == pytest.approx(step.step_seconds)
+
     table = csv("time", "memplan-operations.csv")
     assert table["seconds"].sum() == pytest.approx(sum(o.seconds for o in step.operations))
     assert table["flops"].sum() == pytest.approx(step.hardware_flops)

@@ -1536,10 +1536,12 @@ class Plan(_Part):
     @property
     def own_sequences(self) -> int:
         """Sequences that the engine schedules at once where the plan does not say; 0: as many as
-        are served."""
+        are served. One that was not named has no more on a large GPU: not all do."""
         engine, gpu = engines.ENGINES[self.engine], self.accelerator
         if not KV_CACHES[self.cache_manager].pages:
             return 0
+        if self.serve.engine == engines.AUTO:
+            return engine.limit
         roomy = gpu.usable_bytes >= engines.ROOMY and gpu.architecture != "Ampere"
         return engine.large if roomy and engine.large else engine.limit
 

@@ -26,7 +26,8 @@ DEVICE, POOL, LEFT, ALL = "device", "pool", "left", "all"
 ROOMY = 70 * GiB
 LIMIT_SOURCE = (
     "the engine's own default: vLLM's EngineArgs._set_default_args (256, and 1,024 on GPUs of "
-    "70 GiB and more but the A100, which it knows by name; 256 everywhere before V1)"
+    "70 GiB and more but the A100, which it knows by name; 256 everywhere before V1, and where no "
+    "engine is named)"
 )
 SHARE_SOURCE = {
     DEVICE: "vLLM's gpu_memory_utilization: of the device, with weights, one forward and the cache",

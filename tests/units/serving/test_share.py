@@ -48,7 +48,8 @@ def test_an_engine_that_is_not_named_counts_as_before():
 @pytest.mark.parametrize(
     ("gpu", "engine", "limit"),
     [
-        ("h100-sxm-80gb", "auto", 1024),
+        ("h100-sxm-80gb", "auto", 256),
+        ("h100-sxm-80gb", "vllm", 1024),
         ("h200-sxm-141gb", "vllm", 1024),
         ("a100-sxm-80gb", "vllm", 256),
         ("l4-24gb", "vllm", 256),
@@ -65,10 +66,18 @@ def test_the_engine_s_own_default(gpu, engine, limit):
 
 def test_few_that_are_served_make_no_more_room():
     """The engine's limit sizes its activations; the load does not: 4 GB for Llama 3 on an H100."""
-    one, many = serve(concurrency=1), serve(concurrency=512)
+    one, many = (serve(engine="vllm", concurrency=n) for n in (1, 512))
     assert one.kv_budget_bytes == many.kv_budget_bytes
-    told = serve(concurrency=1, max_num_seqs=64)
+    told = serve(engine="vllm", concurrency=1, max_num_seqs=64)
     assert 4 * GB < told.kv_budget_bytes - one.kv_budget_bytes < 6 * GB
+
+
+def test_where_no_engine_is_named_none_of_a_large_gpu_is_meant():
+    """Logs of SGLang and of vLLM V0 on H100, as plans that name neither: 1,024 sequences took half
+    and a quarter of their cache."""
+    gpu = {"gpu": "h100-sxm-80gb", "gpus": 1}
+    sglang = Plan.of({"model": "qwen3-32b", "cluster": gpu, "serve": {"concurrency": 256}})
+    assert abs(evaluate(sglang).serve.kv_capacity_tokens / 39078 - 1) <= 0.10
 
 
 def test_no_more_run_than_the_engine_schedules():

@@ -29,7 +29,7 @@ from memcore.serving.serve import serve
 from memcore.stream.clock import Clock
 from memcore.stream.lengths import draw
 from memcore.stream.simulation import run
-from memcore.words.engines import LLAMA_CPP
+from memcore.words.engines import LLAMA_CPP, TENSORRT_LLM
 
 TARGETS = (0.010, 0.015, 0.020, 0.030)  # seconds per token
 LOW_LOAD = 8  # at once
@@ -226,11 +226,8 @@ def native() -> tuple[tuple[str, float], ...]:
     return tuple(found)
 
 
-@functools.cache
-def throughput() -> tuple[tuple[bool, float], ...]:
-    """TensorRT-LLM's greatest output: whether of a mixture, and how far our seconds are off. Takes
-    some seconds: each is a simulated stream of up to 3,000 requests."""
-    found = []
+def greatest() -> Iterator[tuple[Plan, bool, float]]:
+    """TensorRT-LLM's greatest output as plans: whether of a mixture, and tokens per second."""
     for r in _rows("throughput.csv"):
         plan = Plan.of(
             {
@@ -238,6 +235,7 @@ def throughput() -> tuple[tuple[bool, float], ...]:
                 "cluster": {"gpu": r["gpu"], "gpus": int(r["tp"])},
                 "parallel": {"tp": int(r["tp"])},
                 "serve": {
+                    "engine": TENSORRT_LLM,
                     "weight_dtype": r["weights"],
                     "kv_dtype": r["cache"],
                     "prompt_len": int(r["prompt"]),
@@ -252,9 +250,18 @@ def throughput() -> tuple[tuple[bool, float], ...]:
                 },
             }
         )
+        yield plan, bool(plan.architecture.experts), float(r["tokens_per_second"])
+
+
+@functools.cache
+def throughput() -> tuple[tuple[bool, float], ...]:
+    """Whether of a mixture, and how far our seconds are off. Takes some seconds: each is a stream
+    of up to 3,000 requests."""
+    found = []
+    for plan, experts, measured in greatest():
         s = serve(plan)
         ours = run(plan, "paged", draw(plan), Clock.of(plan), places(plan, s)).tokens_per_second
-        found.append((bool(plan.architecture.experts), float(r["tokens_per_second"]) / ours - 1))
+        found.append((experts, measured / ours - 1))
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ Serving has constants of its own: what is fitted for training moves none of them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TypeVar
@@ -14,9 +14,10 @@ from memcore.hardware.accelerator import Accelerator
 from memcore.hardware.constants import SERVED, Constant
 
 ENGINES_FIT = (
-    "fitted to the 888 points of presets/evidence/engines.csv together: least absolute logarithm "
-    "of the time per token, and of the first token at 0.3 of its weight; errors where a GPU or a "
-    "model is left out are on the Accuracy page"
+    "fitted to the 888 points of presets/evidence/engines.csv and the 38 of throughput.csv "
+    "together: least absolute logarithm of the time per token, of the first token at 0.3 of its "
+    "weight, of the throughput at 0.4; errors where a GPU or a model is left out are on the "
+    "Accuracy page"
 )
 LLAMA_FIT = (
     "fitted to the llama.cpp tables of presets/evidence/native.jsonl: 41 speeds of tokens and 17 "
@@ -50,16 +51,21 @@ def memory_class(gpu: Accelerator) -> str:
 class Kernels:
     """Shares of peaks, and seconds.
 
-    layer       between the kernels of a layer
+    layer       between the kernels of a layer; prompts: more of it in a step that reads prompts,
+                which no graph starts whole
     bandwidth   of the peak, what products read at; cache: attention over it; small: elementwise
                 kernels, of the same
     eight, four   of that, where weights of 6 to 8 and of 2 to 5 bits are widened before a product
-    products    of the peak of a dtype, what products reach; {}: by architecture, of any dtype
+    products    of the peak of a dtype, what products reach, by architecture and of others ('');
+                {}: by architecture, of any dtype. grouped: of that, those of experts
     attention   of the peak in 16 bits; None: by architecture
     routing     of a layer with experts, more: choosing, sorting, gathering; by architecture, ''
                 for others
     hop, rank   of an all-reduce over fast links: at all, and for each other GPU, where the ring's
                 own latency is not meant; hop None: one shot, as before engines were rows
+    link        of the peak of these links, what an all-reduce of many bytes reaches
+    alike       tokens of a step choose as many experts as this share of them would at random: text
+                is of one kind, and some experts are liked
     """
 
     layer: Constant
@@ -68,20 +74,31 @@ class Kernels:
     small: Constant = ONE
     eight: Constant = ONE
     four: Constant = ONE
-    products: Mapping[str, Constant] = field(default_factory=lambda: MappingProxyType({}))
+    products: Mapping[str, Mapping[str, Constant]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     attention: Constant | None = None
     routing: Mapping[str, Constant] = field(default_factory=lambda: MappingProxyType({}))
     hop: Constant | None = None
     rank: Constant = NOTHING
+    prompts: Constant = NOTHING
+    grouped: Constant = ONE
+    link: Constant = ONE
+    alike: Constant = ONE
 
     @property
     def constants(self) -> Iterable[Constant]:
         for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, Constant):
-                yield value
-            elif value is not None:
-                yield from value.values()
+            yield from _constants(getattr(self, f.name))
+
+
+def _constants(value: object) -> Iterator[Constant]:
+    """Those in it."""
+    if isinstance(value, Constant):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _constants(each)
 
 
 Found = TypeVar("Found")
@@ -128,7 +145,12 @@ def by_architecture(gpu: Accelerator) -> Reached:
 
 def routing(kernels: Kernels, gpu: Accelerator) -> Constant:
     """What a layer with experts takes more than others."""
-    return _of_architecture(kernels.routing, gpu) or kernels.routing.get("", NOTHING)
+    return for_gpu(kernels.routing, gpu) or NOTHING
+
+
+def for_gpu(table: Mapping[str, Found], gpu: Accelerator) -> Found | None:
+    """Of a table by architecture, what is for a GPU, or what is for others ('')."""
+    return _of_architecture(table, gpu) or table.get("")
 
 
 def _of_architecture(table: Mapping[str, Found], gpu: Accelerator) -> Found | None:
@@ -151,21 +173,34 @@ def _today(name: str, value: float, unit: str) -> Constant:
     return _of(name, value, unit, ENGINES_FIT)
 
 
+def _products(of: str, **shares: float) -> Mapping[str, Constant]:
+    return MappingProxyType({
+        dtype: _today(f"matrix products in {dtype}, engines, {of}, share of peak FLOP/s", share,
+                      "ratio")
+        for dtype, share in shares.items()
+    })  # fmt: skip
+
+
 _PRODUCTS = MappingProxyType({
-    dtype: _today(f"matrix products in {dtype}, engines, share of peak FLOP/s", share, "ratio")
-    for dtype, share in (("bf16", 0.80), ("fp8", 0.69), ("fp4", 0.72))
+    "Blackwell": _products("Blackwell", bf16=0.75, fp8=0.655, fp4=0.56),
+    "": _products("others", bf16=0.75, fp8=0.75),
 })  # fmt: skip
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_SMALL = _today("elementwise kernels of engines, share of that", 0.25, "ratio")
-_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.67, "ratio")
+_SMALL = _today("elementwise kernels of engines, share of that", 0.66, "ratio")
+_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.54, "ratio")
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 _ROUTING = MappingProxyType({
     "Blackwell": NOTHING,
-    "": _today("a layer with experts, before Blackwell: choosing and sorting", 20e-6,
+    "": _today("a layer with experts, before Blackwell: choosing and sorting", 35e-6,
                "seconds per layer"),
 })  # fmt: skip
-_HOP = _today("an all-reduce of engines over NVLink", 4.5e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.82e-6, "seconds")
+_HOP = _today("an all-reduce of engines over NVLink", 1.6e-6, "seconds")
+_RANK = _today("the same, for each other GPU", 0.61e-6, "seconds")
+_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.72, "ratio")
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 54e-6,
+                  "seconds per layer")  # fmt: skip
+_GROUPED = _today("products of experts, engines, share of others", 0.86, "ratio")
+_ALIKE = _today("tokens of a step, as they choose experts", 0.52, "ratio")
 
 
 def _engine(layer: Constant) -> Mapping[str, Kernels]:
@@ -174,16 +209,16 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
     def read_at(share: Constant) -> Kernels:
         return Kernels(
             layer, share, share, _SMALL, WIDENED_8, _FOUR, _PRODUCTS, _ATTENTION, _ROUTING, _HOP,
-            _RANK,
+            _RANK, _PROMPTS, _GROUPED, _LINK, _ALIKE,
         )  # fmt: skip
 
     others = read_at(BANDWIDTH)
     return MappingProxyType({STACKED: read_at(_READ), BOARD: others, UNIFIED: others})
 
 
-VLLM = _engine(_today("between kernels, vLLM", 55.5e-6, "seconds per layer"))
-SGLANG = _engine(_today("between kernels, SGLang", 82e-6, "seconds per layer"))
-TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 40e-6, "seconds per layer"))
+VLLM = _engine(_today("between kernels, vLLM", 61e-6, "seconds per layer"))
+SGLANG = _engine(_today("between kernels, SGLang", 90e-6, "seconds per layer"))
+TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 46e-6, "seconds per layer"))
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
 
@@ -204,7 +239,7 @@ def _native(
         fitted("between kernels", layer, "seconds per layer"),
         fitted("share of peak bandwidth", read, "ratio"),
         fitted("attention over the cache, share of peak bandwidth", cache, "ratio"),
-        products=MappingProxyType({"fp16": reached, "bf16": reached}),
+        products=MappingProxyType({"": {"fp16": reached, "bf16": reached}}),
         attention=attention,
     )
 
@@ -249,14 +284,14 @@ _V0_TOKEN = _off("time per token, engines of 2024", 0.93, 1.34, _LOGS)
 _NATIVE_TOKEN = _off("time per token, llama.cpp", 0.87, 1.11, _TABLES)
 _NATIVE_FIRST = _off("first token, llama.cpp", 0.71, 1.71, _TABLES)
 OFF_TODAY = Off(
-    _off("time per token, engines, dense", 0.88, 1.16, _POINTS),
-    _off("first token, engines, dense", 0.57, 1.50, _POINTS),
-    _off("time per token, engines, mixtures", 0.84, 1.48, _POINTS),
-    _off("first token, engines, mixtures", 0.69, 1.73, _POINTS),
+    _off("time per token, engines, dense", 0.885, 1.195, _POINTS),
+    _off("first token, engines, dense", 0.74, 1.54, _POINTS),
+    _off("time per token, engines, mixtures", 0.84, 1.67, _POINTS),
+    _off("first token, engines, mixtures", 0.765, 2.18, _POINTS),
 )
-_SGLANG_TOKEN = _off("time per token, SGLang", 0.85, 1.38, f"63 of {_POINTS}")
+_SGLANG_TOKEN = _off("time per token, SGLang", 0.80, 1.24, f"63 of {_POINTS}")
 _SGLANG_FIRST = _off(
-    "first token, SGLang", 0.38, 13.0,
+    "first token, SGLang", 0.39, 11.2,
     f"63 of {_POINTS}; a quarter of these took 5 s and more, which no load explains",
 )  # fmt: skip
 OFF_SGLANG = Off(_SGLANG_TOKEN, _SGLANG_FIRST, _SGLANG_TOKEN, _SGLANG_FIRST)

@@ -49,6 +49,7 @@ from memcore.serving.time import (
     attention_share,
     exchange,
     exchanged,
+    grouped,
     in_window,
     launches,
     product_share,
@@ -257,12 +258,20 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
 
 def _rate(book: Book, rates: Rates, part: Part) -> Formula:
     """FLOP/s of an operation's arithmetic."""
-    if part.kind == ATTENTION or (part.execution and part.execution.work.attention):
+    if _attends(part):
         share, dtype = attention_share(rates.kernels, rates.gpu), rates.compute
     else:
         dtype = rates.dtype(part.bits)
         share = product_share(rates.kernels, rates.gpu, dtype)
-    return book.at(f"hardware.peak_flops.{dtype}") * constant(share)
+    peak = book.at(f"hardware.peak_flops.{dtype}") * constant(share)
+    of_experts = part.execution and not _attends(part) and grouped(part.execution)
+    if of_experts and rates.kernels.grouped is not ONE:
+        return peak * constant(rates.kernels.grouped)
+    return peak
+
+
+def _attends(part: Part) -> bool:
+    return part.kind == ATTENTION or bool(part.execution and part.execution.work.attention)
 
 
 def _amounts(book: Book, part: Part) -> Amounts:
@@ -399,6 +408,9 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
         if more is not NOTHING and routed:
             idle = idle + constant(more) * known("layers with experts", routed,
                                                  source="config.json")  # fmt: skip
+        if part.reads and server.kernels.prompts is not NOTHING:
+            layers = known("layers", n, source="config.json")
+            idle = idle + constant(server.kernels.prompts) * layers
         return idle
     kernels = launches(_server(book), of_layers)
     started = known("kernels", kernels, source="operations of the layers and the head") * constant(
@@ -432,6 +444,8 @@ def _reductions(book: Book, part: Part) -> Formula:
         return named * smallest(ring_of, constant(ONE_SHOT) + moved * others / rate)
     ranks = known("ranks of a replica", over.ranks, source="serve.tp")
     wait = constant(kernels.hop) + constant(kernels.rank) * others
+    if kernels.link is not ONE:
+        rate = rate * constant(kernels.link)
     return named * smallest(ring_of, wait + both * moved * others / ranks / rate)
 
 

@@ -265,7 +265,8 @@ class Server:
             sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         derive(sizes)
         spread = self.expert_replicas
-        chose = chosen(sizes["EXPERTS"], sizes["TOP_K"], batch * tokens * spread)
+        different = 1 + (batch * tokens * spread - 1) * self.kernels.alike.middle
+        chose = chosen(sizes["EXPERTS"], sizes["TOP_K"], different)
         sizes["CHOSEN"] = ceil_div(chose, spread)
         return Amounts(sizes)
 
@@ -329,12 +330,13 @@ def _caching(kinds: tuple[str, ...], layers: int, per_stage: int) -> tuple[Cachi
     return Caching.of(kinds), max(found, key=lambda c: (c.full, c.windowed, c.recurrent))
 
 
-def chosen(experts: int, top_k: int, tokens: int) -> int:
+def chosen(experts: int, top_k: int, tokens: float) -> int:
     """Experts that so many tokens choose at least once, on average, each token its own at random:
     the others' weights are not read."""
     if not experts:
         return 0
-    return math.ceil(experts * (1 - (1 - top_k / experts) ** tokens) - 1e-9)
+    others: float = (1 - top_k / experts) ** tokens
+    return math.ceil(experts * (1 - others) - 1e-9)
 
 
 def _drafting(plan: Plan) -> Plan:

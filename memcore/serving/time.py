@@ -6,7 +6,6 @@ between kernels: each engine has its own (memcore/hardware/kernels.py, memcore/w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from memcore.hardware import constants
 from memcore.hardware.accelerator import Accelerator
 from memcore.hardware.constants import Constant
-from memcore.hardware.kernels import NOTHING, ONE, ONE_SHOT, Kernels, by_architecture, routing
+from memcore.hardware.kernels import (
+    NOTHING,
+    ONE,
+    ONE_SHOT,
+    Kernels,
+    by_architecture,
+    for_gpu,
+    routing,
+)
 from memcore.quantity.interval import interval
 from memcore.quantity.reading import (
     Read,
@@ -36,7 +43,7 @@ from memcore.timing.communication import Links
 from memcore.timing.host import each_start
 from memcore.timing.roofline import ROUTED_ROWS, Execution, product_flops
 from memcore.units import GiB
-from memcore.words.engines import QUEUE
+from memcore.words.engines import FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE
 from memcore.words.serving import PREFILLS, RUNTIMES
 
 if TYPE_CHECKING:
@@ -72,6 +79,7 @@ class Part:
     states     bytes of its sequences' states, once
     bits       of the values of these weights
     behind     of a copy: the rest of the step hides it
+    reads      between kernels: of a step that reads prompts
     """
 
     kind: str
@@ -84,6 +92,7 @@ class Part:
     states: float = 0.0
     behind: bool = False
     bits: float = 0.0
+    reads: bool = False
 
 
 def forward(
@@ -102,7 +111,8 @@ def parts(server: Server, batch: int, tokens: int, context: float, logits: int) 
     found = of_layers(server, batch, tokens)
     found += mixing(server, batch, tokens, context)
     found += of_head(server, logits)
-    return found + between(server, found, batch * tokens, batch)
+    reads = tokens > 1 + server.plan.serve.draft_tokens
+    return found + between(server, found, batch * tokens, batch, reads)
 
 
 def mixed(server: Server, running: int, context: float, chunk: int, start: float) -> list[Part]:
@@ -111,7 +121,7 @@ def mixed(server: Server, running: int, context: float, chunk: int, start: float
     found += mixing(server, running, 1, context)
     found += mixing(server, 1, chunk, start + chunk / 2)
     found += of_head(server, running + 1)
-    return found + between(server, found, running + chunk, running + 1)
+    return found + between(server, found, running + chunk, running + 1, reads=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +194,8 @@ FP4, FP4_BESIDE = "fp4", "fp8"
 
 def product_share(kernels: Kernels, gpu: Accelerator, dtype: str) -> Constant:
     """Of the peak, what products in a dtype reach."""
-    return kernels.products.get(dtype) or by_architecture(gpu).products
+    found = for_gpu(kernels.products, gpu) or {}
+    return found.get(dtype) or by_architecture(gpu).products
 
 
 def attention_share(kernels: Kernels, gpu: Accelerator) -> Constant:
@@ -223,7 +234,10 @@ def _part(
     if e.work.flops:
         work, padded = product_flops(e.work, amounts, rates.gpu.sms)
         rate, read = rates.products(bits)
-        rate = rates.attention if e.work.attention else rate
+        if e.work.attention:
+            rate = rates.attention
+        elif grouped(e):
+            rate *= rates.kernels.grouped.middle
         compute = (padded if batch * tokens >= SPLIT_ROWS else work) / rate
         hbm = weights / read + others / rates.read
     else:
@@ -329,8 +343,11 @@ def seen_of_prompt(tokens: float, window: int) -> float:
     return most * (tokens - most / 2)
 
 
-def between(server: Server, found: Sequence[Part], tokens: int, sequences: int = 1) -> list[Part]:
-    """What a forward takes besides its operations: links, the host, launches, the scheduler."""
+def between(
+    server: Server, found: Sequence[Part], tokens: int, sequences: int = 1, reads: bool = False
+) -> list[Part]:
+    """What a forward takes besides its operations: links, the host, launches, the scheduler.
+    `reads`: parts of prompts are among its tokens."""
     plan = server.plan
     rest = []
     if plan.serving_tp > 1:
@@ -353,7 +370,7 @@ def between(server: Server, found: Sequence[Part], tokens: int, sequences: int =
         rest.append(Part(HOST, _only("weights from the host", moved / host_rate(plan), "pcie", 1),
                          weights=moved))  # fmt: skip
     rest += by_cpu(server, found, tokens)
-    rest.append(_between_kernels(server, found, plan.architecture.layers))
+    rest.append(_between_kernels(server, found, plan.architecture.layers, reads))
     engine = server.engine
     each = engine.step.middle + engine.sequence.middle * sequences
     if each:
@@ -408,7 +425,9 @@ def host_read(plan: Plan) -> float:
     return plan.node.dram_bandwidth * constants.HOST_READ.middle
 
 
-def _between_kernels(server: Server, found: Sequence[Part], layers: int) -> Part:
+def _between_kernels(
+    server: Server, found: Sequence[Part], layers: int, reads: bool = False
+) -> Part:
     """What the host takes to start them, beyond what they take; or a share of each layer."""
     if RUNTIMES[server.plan.runtime].launches:
         host = each_start(server.plan) * launches(server, found)
@@ -416,7 +435,8 @@ def _between_kernels(server: Server, found: Sequence[Part], layers: int) -> Part
     else:
         idle = server.kernels.layer.middle * layers
         idle += routing(server.kernels, server.plan.accelerator).middle * routed_layers(found)
-    return Part(LAUNCH, _only("between kernels", idle, "launch", 1))
+        idle += server.kernels.prompts.middle * layers if reads else 0.0
+    return Part(LAUNCH, _only("between kernels", idle, "launch", 1), reads=reads)
 
 
 def _only(name: str, seconds: float, link: str, runs: int) -> OperationTime:
@@ -457,7 +477,7 @@ def signalled(over: Links, kernels: Kernels, moved: float) -> float:
     assert kernels.hop
     others = over.ranks - 1
     wait = kernels.hop.middle + kernels.rank.middle * others
-    return wait + 2 * moved * others / over.ranks / over.peer
+    return wait + 2 * moved * others / over.ranks / (over.peer * kernels.link.middle)
 
 
 def exchange(server: Server, tokens: int) -> tuple[str, float]:
@@ -555,7 +575,7 @@ def joined(server: Server, running: int) -> list[Part]:
     found += mixing(server, running, new, context_of(server))
     found += mixing(server, prompts, each, reach(server) if whole else s.prompt_len - own / 2)
     found += of_head(server, rows + prompts)
-    found += between(server, found, rows + now, running)
+    found += between(server, found, rows + now, running, reads=True)
     return found + drafts(server, running)
 
 
@@ -746,15 +766,16 @@ def prefill_steps(x: Any) -> Read | None:
     "serve.first_seconds",
     "Before the first token",
     "seconds",
-    "HTTP, the scheduler, and the kernels of a prompt's step, which no graph starts.",
+    "HTTP and the scheduler.",
 )
 def first_seconds(x: Any) -> Read | None:
     if not x.serve.running:
         return None
-    first, layers = x.server.engine.first, x.server.plan.architecture.layers
+    first = x.server.engine.before(x.server.plan.accelerator)
     if first is NOTHING:
         return x.said(0.0, "Nothing is known of it for this engine.", [SERVER])
-    return x.constant(first) * x.known("layers", layers, source="config.json")
+    found: Read = x.constant(first)
+    return found
 
 
 CLOSED = "a closed loop: each step that ends a sequence lets another's prompt in"
@@ -815,13 +836,22 @@ def wait_seconds(x: Any) -> Read | None:
     [CLOSED],
 )
 def queue_seconds(x: Any) -> Read | None:
-    """Of as many that run, the square root comes together by chance."""
+    """The first of some waves comes all at once, each request waits for half of the others on
+    average; later ones come while prompts of others are read, as much of the time as that takes."""
     if not (x.serve.running and closed(x.server)):
         return None
-    running = x.server.numbers.serve.running
-    others = x.known("root of those that run, less one's own", math.sqrt(running) - 1,
-                     source=f"{CLOSED}; serve.running")  # fmt: skip
-    return x.serve.decode_step + x.constant(QUEUE) * others * x.serve.prefill_step
+    others = x.serve.running - x.known("one's own", 1, source=CLOSED)
+    prompts = x.constant(FIRST_WAVE) * others
+    if joins(x.server):
+        reading = x.serve.running * x.serve.interruption_seconds
+        prompts = prompts + x.constant(PROMPTS_BEFORE) * (reading / (_steps(x) + reading))
+    return x.constant(STEPS_BEFORE) * x.serve.decode_step + prompts * x.serve.prefill_step
+
+
+def _steps(x: Any) -> Read:
+    """Seconds of a request's own steps."""
+    found: Read = x.plan.serve.output_len / x.serve.tokens_per_step * x.serve.decode_step
+    return found
 
 
 @quantity(
@@ -835,7 +865,7 @@ def queue_seconds(x: Any) -> Read | None:
 def request_seconds(x: Any) -> Read | None:
     if not (x.serve.running and closed(x.server)):
         return None
-    steps = x.plan.serve.output_len / x.serve.tokens_per_step * x.serve.decode_step
+    steps = _steps(x)
     least = _first_alone(x) + x.serve.queue_seconds + steps
     if not joins(x.server):
         return least
@@ -849,7 +879,8 @@ def _first_alone(x: Any) -> Read:
     if runs_tower(x.server):
         read = x.serve.tower_seconds + read
     read = read + x.serve.transfer_seconds
-    return read if x.server.engine.first is NOTHING else x.serve.first_seconds + read
+    known = x.server.engine.before(x.server.plan.accelerator) is not NOTHING
+    return x.serve.first_seconds + read if known else read
 
 
 @quantity(

@@ -30,6 +30,7 @@ from memcore.serving.time import (
     seconds,
     seen_of_prompt,
 )
+from memcore.words.serving import RUNTIMES
 
 PER_OCTAVE = 4  # sizes asked between one power of two and the next
 
@@ -94,6 +95,7 @@ class Clock:
     scan       through states: of a step, by sequences; scanned: of a part of a prompt, by tokens
     once       what runs once for a prompt, before its first part: a tower of images
     step       what the engine takes for a step besides; sequence: more for each
+    reading    between kernels, more in an iteration that reads prompts
     first      the engine's own before a first token: its requests feel it, its steps do not
     """
 
@@ -114,6 +116,7 @@ class Clock:
     step: float = 0.0
     sequence: float = 0.0
     first: float = 0.0
+    reading: float = 0.0
 
     def decode(self, sequences: int) -> tuple[float, float]:
         """A step of each without attention: what hides the cache's way from the host, and what is
@@ -156,7 +159,7 @@ class Clock:
             attention += self.scan.at(sequences)
         found = self.layers.at(tokens) + attention
         found += self.head.at(sequences * (1 + self.guesses) + len(chunks))
-        later += self.step + self.sequence * (sequences + len(chunks))
+        later += self.step + self.sequence * (sequences + len(chunks)) + self.reading
         return max(found, fetched) + self.beside.at(tokens) + later + fresh * self.once
 
     def pairs(self, start: int, now: int) -> tuple[float, float]:
@@ -229,7 +232,8 @@ def _clock(server: Server) -> Clock:
         seconds(of_tower(server)),
         server.engine.step.middle,
         server.engine.sequence.middle,
-        server.engine.first.middle * model.layers,
+        server.engine.before(plan.accelerator).middle,
+        0.0 if RUNTIMES[plan.runtime].launches else server.kernels.prompts.middle * model.layers,
     )
 
 

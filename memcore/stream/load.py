@@ -69,12 +69,14 @@ def loads(
 
 def taken(plan: Plan, served: Serve) -> float:
     """Requests per second in steady state, of the plan's own lengths: each takes the time of its
-    prompt, and of every step its share; where prompts are read elsewhere, the longer of both. 0
-    where nothing is served."""
+    prompt, and of every step its share; where prompts are read elsewhere, the longer of both. What
+    a request waits, and what its engine does beside the steps, takes no other's time. 0 where
+    nothing is served."""
     s = plan.serve
     if not (served.ttft_seconds and served.tpot_seconds) or served.transfer_seconds is None:
         return 0.0
-    prompt = served.ttft_seconds - served.transfer_seconds
+    beside = (served.transfer_seconds, served.first_seconds or 0.0, served.wait_seconds or 0.0)
+    prompt = served.ttft_seconds - sum(beside)
     tokens = s.output_len * served.tpot_seconds / served.running
     if PREFILLS[s.prefill].elsewhere:
         return 1 / max(prompt, served.transfer_seconds, tokens)

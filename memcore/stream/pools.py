@@ -162,15 +162,21 @@ class Paged:
     n + t - s + more is a multiple of the block, and of each with a window lets one go where
     n + t - s + 1 - window is, once it has begun to slide; `lag` later, where a draft's guesses
     have their places before they are computed.
+
+    Where it is `sure`, as TensorRT-LLM's GUARANTEED_NO_EVICT: a sequence is let in when all that
+    are inside can end beside it, so that none is ever put out.
     """
 
     reserves = False
 
     def __init__(
         self, slots: int, block: int, shared: int = 0, pages: Pages | None = None,
-        longest: int | None = None, lag: int = 0, found: float = 0.0,
+        longest: int | None = None, lag: int = 0, found: float = 0.0, sure: bool = False,
     ):  # fmt: skip
         self.pages = pages or Pages(block)
+        self.sure = sure
+        self.ends: dict[int, int] = {}  # blocks that each will have had at its end
+        self.promised = 0  # and all together
         self.found = found  # share of each prompt that the prefix cache has, of blocks of its own
         self.block = block
         self.blocks = self.free = slots // block
@@ -206,14 +212,22 @@ class Paged:
         return self.pages.full * self.shared + self.pages.windowed * seen
 
     def ever(self, prompt: int, output: int) -> bool:
-        tokens = prompt + output - 1 + self.pages.ahead
-        return self.pages.asked(tokens, self.longest) <= self.blocks
+        return self._at_end(prompt, output) <= self.blocks
+
+    def _at_end(self, prompt: int, output: int) -> int:
+        return self.pages.asked(prompt + output - 1 + self.pages.ahead, self.longest)
 
     def admit(self, i: int, prompt: int, output: int, length: int) -> int | None:
         first = self.shared and not self.cached
         needed = self.pages.asked(length + self.pages.ahead, self.longest)
         if needed - (0 if first else self.prefix) > self.free:
             return None
+        if self.sure:
+            own = self._at_end(prompt, output) - self.prefix
+            if self.prefix + self.promised + own > self.blocks:
+                return None
+            self.ends[i] = own
+            self.promised += own
         there = self.kept if self.cached else 0
         if self.found:
             there = max(there, min(int(prompt * self.found), length - 1))
@@ -236,6 +250,7 @@ class Paged:
 
     def drop(self, i: int) -> None:
         self.free += self.reading.pop(i)[0]
+        self.promised -= self.ends.pop(i, 0)
 
     def start(self, i: int, tokens: int, at: int) -> None:
         if not self.generating:
@@ -265,6 +280,7 @@ class Paged:
             self.sliding -= 1
         _count(self.needs, (tokens - at + self.more) % self.block, -1)
         self.generating -= 1
+        self.promised -= self.ends.pop(i, 0)
 
     def _of_window(self, phase: int) -> int:
         return (phase - self.lag + 1 - self.pages.window) % self.block

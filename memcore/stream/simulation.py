@@ -222,7 +222,8 @@ def run(
 
     def paged(lag: int) -> Paged:
         ahead = replace(pages, ahead=pages.ahead if lag else 0)
-        return Paged(slots, pages.block, prefix, ahead, most, lag, found)
+        sure = server.engine.sure
+        return Paged(slots, pages.block, prefix, ahead, most, lag, found, sure)
 
     most_at_once = min(s.concurrency, s.max_num_seqs or s.concurrency)
     limits, words = (most_at_once, s.max_batched_tokens), PREFILLS[s.prefill]

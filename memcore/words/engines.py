@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from memcore.hardware import kernels
 from memcore.hardware.accelerator import Accelerator
 from memcore.hardware.constants import Constant
-from memcore.hardware.kernels import ENGINES_FIT, NOTHING, OFF_BEFORE, Kernels, Off, memory_class
+from memcore.hardware.kernels import (
+    ENGINES_FIT,
+    NOTHING,
+    OFF_BEFORE,
+    Kernels,
+    Off,
+    for_gpu,
+    memory_class,
+)
 from memcore.units import GiB
 from memcore.words.word import Word
 
@@ -48,10 +56,10 @@ class Engine(Word):
     share     what serve.memory_utilization is a share of: one of the words below
     limit     sequences that it schedules at once where nobody says how many; 0: as many as are
               served. large: the same on a GPU of ROOMY or more that is not of Ampere
+    sure      whether it lets a request in only if all can end beside it, and never puts one out
     kernels   what they reach, by kernels.memory_class; '' for every GPU
     step      seconds that it takes for a step besides its kernels; sequence: more for each
-    first     seconds for each layer, before a request's first token: HTTP, scheduler, and the
-              kernels of a prompt's step, which no graph starts
+    first     before a request's first token, by architecture, '' for others: HTTP, the scheduler
     off       how far its times are off
     vendors   whose chips a search tries it on for many users, of those that its documentation
               lists: llama.cpp and MLX where nothing else runs; (): nowhere
@@ -63,10 +71,11 @@ class Engine(Word):
     share: str = DEVICE
     limit: int = 0
     large: int = 0
+    sure: bool = False
     kernels: Mapping[str, Kernels] = field(default_factory=dict)
     step: Constant = NOTHING
     sequence: Constant = NOTHING
-    first: Constant = NOTHING
+    first: Mapping[str, Constant] = field(default_factory=dict)
     off: Off = OFF_BEFORE
     vendors: tuple[str, ...] = ()
     narrower: tuple[str, ...] = ("fp8", "int4", "nvfp4")
@@ -76,9 +85,13 @@ class Engine(Word):
         """What its kernels reach on a GPU."""
         return self.kernels.get("") or self.kernels[memory_class(gpu)]
 
+    def before(self, gpu: Accelerator) -> Constant:
+        """Seconds before a request's first token."""
+        return for_gpu(self.first, gpu) or NOTHING
+
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 4e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 8.5e-6, "seconds")
 
 ENGINES = {
     VLLM: Engine(
@@ -89,7 +102,8 @@ ENGINES = {
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
-        first=_fitted("before the first token, vLLM", 0.2e-3, "seconds per layer"),
+        step=_fitted("a step, vLLM", 0.22e-3, "seconds"),
+        first={"": _fitted("before the first token, vLLM", 10.5e-3, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
     ),
     VLLM_V0: Engine(
@@ -104,20 +118,27 @@ ENGINES = {
         share=POOL,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
-        step=_fitted("a step, SGLang", 1.5e-3, "seconds"),
+        step=_fitted("a step, SGLang", 3.2e-3, "seconds"),
         sequence=_SEQUENCE,
-        first=_fitted("before the first token, SGLang", 5.1e-3, "seconds per layer"),
+        first={"": _fitted("before the first token, SGLang", 0.34, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
         "TensorRT-LLM",
-        "TensorRT-LLM since 1.0, with its PyTorch backend.",
+        "TensorRT-LLM since 1.0, with its PyTorch backend; requests wait rather than be put out "
+        "(GUARANTEED_NO_EVICT).",
         share=LEFT,
+        sure=True,
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
-        step=_fitted("a step, TensorRT-LLM", 0.6e-3, "seconds"),
+        step=_fitted("a step, TensorRT-LLM", 0.9e-3, "seconds"),
         sequence=_SEQUENCE,
-        first=_fitted("before the first token, TensorRT-LLM", 1.06e-3, "seconds per layer"),
+        first={
+            "Blackwell": _fitted(
+                "before the first token, TensorRT-LLM on Blackwell", 0.018, "seconds"
+            ),
+            "": _fitted("before the first token, TensorRT-LLM", 0.080, "seconds"),
+        },
         vendors=("nvidia",),
     ),
     LLAMA_CPP: Engine(
@@ -171,8 +192,13 @@ CHOICES: dict[str, Word] = {
     **ENGINES,
 }
 OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
-# Requests of a closed loop come together by chance, and read their prompts one after the other.
-QUEUE = _fitted("a closed loop: prompts before one's own, for each root of those that run", 0.5,
-                "ratio")  # fmt: skip
-_EACH = [c for e in ENGINES.values() for c in (e.step, e.sequence, e.first)]
-CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, QUEUE)) if c is not NOTHING)
+# A benchmark sends as many requests as are to be served at once together, and ends after ten times
+# as many: of its average a tenth is what half of these wait for, one prompt after the other.
+FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.04,
+                     "ratio")  # fmt: skip
+PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.75,
+                         "ratio")  # fmt: skip
+STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.4, "ratio")
+_EACH = [c for e in ENGINES.values() for c in (e.step, e.sequence, *e.first.values())]
+_LOOP = (FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE)
+CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, *_LOOP)) if c is not NOTHING)

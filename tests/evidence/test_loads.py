@@ -31,7 +31,18 @@ def test_time_per_token_is_right_in_the_median():
     found = spread(per_token, lambda f: True)
     assert found.count >= 870
     assert found.median <= 0.10
-    assert found.nine_in_ten <= 0.36  # 0.30 is asked for: drafts and stray runs are among them
+    assert found.nine_in_ten <= 0.36  # 0.30 is asked for: see test_stray_runs
+
+
+def test_stray_runs():
+    """Prompts of whole thousands, of vLLM 0.12 and TensorRT-LLM 1.3: of 235 GB of weights on one GPU
+    of 141 GB, of more FLOPs than the GPU has, of 100 ms a token where others have 10."""
+    stray = [f for f in felt() if f.point.prompt % 1000 == 0 and f.point.engine != "sglang"]
+    assert 70 <= len(stray) <= 110
+    rest = [f for f in felt() if f not in stray]
+    found = Spread.of([f.token for f in rest if f.token is not None])
+    assert found.median <= 0.08
+    assert found.nine_in_ten <= 0.25
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
@@ -50,14 +61,21 @@ def test_experts_shared_out_are_as_right_as_others():
 
 def test_the_first_token_at_low_load():
     found = spread(of_first, lambda f: f.point.at_once <= LOW_LOAD)
-    assert found.median <= 0.25  # 0.20 is asked for
+    assert found.median <= 0.20
+
+
+@pytest.mark.parametrize(("engine", "most"), [("vllm", 0.18), ("tensorrt-llm", 0.20)])
+def test_the_first_token_at_any_load(engine, most):
+    assert spread(of_first, lambda f: f.point.engine == engine).median <= most
 
 
 def test_choices_under_a_target():
-    """Of ranks and load: the measured best in two of three, and its throughput in the median."""
+    """Of ranks and load: the measured best in seven of ten, where three in four are asked for, and
+    its throughput in the median."""
     found = choices()
     assert found.count >= 200
-    assert found.best / found.count >= 0.65
+    assert found.best / found.count >= 0.70
+    assert found.missed <= 12  # of stray runs
     assert found.throughput >= 0.9
 
 
@@ -66,9 +84,8 @@ def test_llama_cpp():
     assert Spread.of([e for what, e in native() if what == "token"]).median <= 0.06
 
 
-@pytest.mark.parametrize(("experts", "most"), [(False, 0.18), (True, 0.27)])
+@pytest.mark.parametrize(("experts", "most"), [(False, 0.10), (True, 0.20)])
 def test_the_greatest_throughput(experts, most):
-    """10 and 20 % are asked for."""
     assert Spread.of([e for of, e in throughput() if of is experts]).median <= most
 
 

@@ -9,9 +9,10 @@ from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan
-from memcore.serving.server import Server
+from memcore.serving.server import Server, chosen
 from memcore.serving.time import parts
 from memcore.stream.simulation import simulate
+from memcore.tape.dims import CHOSEN
 from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
 
@@ -86,6 +87,39 @@ def test_what_a_closed_loop_says_is_what_its_stream_says():
     assert stream.tokens_per_second == pytest.approx(s.tokens_per_second, rel=0.15)
     assert stream.concurrency_peak == 32
     assert stream.tpot.mean == pytest.approx(s.tpot_seconds, rel=0.15)
+
+
+def test_tensorrt_llm_lets_in_only_who_can_end():
+    """GUARANTEED_NO_EVICT: requests wait where vLLM's are put out, and are read again."""
+    words = {"arrivals": "burst", "lengths": "fixed", "requests": 300, "prompt_len": 128}
+    more = {"output_len": 2048, "concurrency": 512, "max_seq_len": 2176, "prefill": "chunked"}
+
+    def paged(engine):
+        plan = loop(engine=engine, **words, **more)
+        return next(r for r in simulate(plan).runs if r.strategy == "paged")
+
+    others, sure = paged("vllm"), paged("tensorrt-llm")
+    assert others.preemptions > 100 > sure.preemptions == 0
+    assert sure.completed == 300
+    assert sure.concurrency_peak < others.concurrency_peak
+
+
+def test_tokens_of_a_step_choose_some_of_the_same_experts():
+    """Of 128 experts one token chooses 8, and 16 tokens fewer than the 83 of chance."""
+    server = Server.of(Plan.of({"model": "qwen3-235b-a22b", "serve": {"engine": "vllm"}}))
+    one, some, every = (server.amounts(n, 1).elements((CHOSEN,)) for n in (1, 16, 4096))
+    assert (one, every) == (8, 128)
+    assert 40 < some < chosen(128, 8, 16) == 83
+
+
+def test_a_step_that_reads_prompts_waits_longer_between_kernels():
+    server = Server.of(loop())
+    reads, decodes = (
+        next(p.time.seconds for p in parts(server, 1, tokens, 1024, 1) if p.kind == "launch")
+        for tokens in (1024, 1)
+    )
+    layers = server.plan.architecture.layers
+    assert reads - decodes == pytest.approx(layers * server.kernels.prompts.middle)
 
 
 # -- experts shared out ---------------------------------------------------------------------------

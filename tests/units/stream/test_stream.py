@@ -165,7 +165,7 @@ def test_what_never_fits_is_refused_and_said():
 
 
 def test_few_tokens_an_iteration_read_prompts_in_parts():
-    whole, parts = (run_of("paged", max_batched_tokens=n) for n in (8192, 64))
+    whole, parts = (run_of("paged", arrivals="burst", max_batched_tokens=n) for n in (8192, 64))
     assert parts.iterations > whole.iterations
     assert parts.ttft.p90 > whole.ttft.p90
 

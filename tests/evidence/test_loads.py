@@ -35,8 +35,8 @@ def test_time_per_token_is_right_in_the_median():
 
 
 def test_stray_runs():
-    """Prompts of whole thousands, of vLLM 0.12 and TensorRT-LLM 1.3: of 235 GB of weights on one GPU
-    of 141 GB, of more FLOPs than the GPU has, of 100 ms a token where others have 10."""
+    """Prompts of whole thousands, of vLLM 0.12 and TensorRT-LLM 1.3: of 235 GB of weights on one
+    GPU of 141 GB, of more FLOPs than the GPU has, of 100 ms a token where others have 10."""
     stray = [f for f in felt() if f.point.prompt % 1000 == 0 and f.point.engine != "sglang"]
     assert 70 <= len(stray) <= 110
     rest = [f for f in felt() if f not in stray]

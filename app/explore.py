@@ -12,6 +12,7 @@ from app import charts, exploring, heat, parts, searching, shared, state, svg, t
 from app.exploring import FIGURES
 from app.text import plain
 from memcore.plan.plan import Plan
+from memcore.search.solve import ANY, Targets
 from memcore.serving.serve import servable
 from memcore.training.training import not_planned
 
@@ -263,8 +264,9 @@ OF_COLUMN = {  # which number a column of these tables shows, beside the one tha
     "then": "memory.fits",
     "memory": "memory.device_bytes",
     "peak at": "memory.peak.instant",
-    "sequences": "serve.max_concurrency",
-    "tokens/s": "serve.tokens_per_second",
+    "replicas": "serve.replicas",
+    "users of one": "serve.running",
+    "tokens/s of one": "serve.tokens_per_second",
     "first token": "serve.ttft_seconds",
     "per token": "serve.tpot_seconds",
 }
@@ -326,18 +328,17 @@ def _gpus(plan: Plan, now: Asked) -> None:
     )
     found = shared.bookings(plan, now.every)
     s = plan.serve
-    said = f"{s.concurrency:,} sequences of {s.prompt_len:,} and {s.output_len:,} tokens"
-    fit = [b for b in found if b.fits]
-    if fit:
-        first = fit[0]
+    said = f"{s.concurrency:,} users of {s.prompt_len:,} and {s.output_len:,} tokens"
+    if found:
+        tried = len(exploring.accelerators(now.every))
+        first = "Cheapest" if found[0].cost_out is not None else "First"
         st.markdown(
-            f"**{plain(said)}: {len(fit)} of {len(found)} accelerators serve them.** "
-            f"{'Cheapest' if first.million is not None else 'First'}: "
-            f"{first.gpus} × {plain(exploring.text('cluster.gpu', first.name))}, "
-            f"{plain(tables.million_text(first))}."
+            f"**{plain(said)}: {len(found)} of {tried} accelerators serve them.** "
+            f"{first}: {plain(tables.booking_text(found[0]))}. The others have not the memory"
+            f"{', or miss the latency targets' if Targets.of(plan) != ANY else ''}."
         )
     else:
-        st.markdown(f"**{plain(said)}: no replica of up to 64 ranks in one node serves them.**")
+        st.markdown(f"**{plain(said)}: nothing with up to 64 ranks in one node serves them.**")
     rows = tables.bookings(found)
     number = st.column_config.NumberColumn
     _table(
@@ -345,20 +346,21 @@ def _gpus(plan: Plan, now: Asked) -> None:
         tables.BOOKING_COLUMNS,
         "explore_gpus",
         "What serves the plan, accelerator by accelerator",
-        plans=[b.plan for b in found],
+        plans=[c.plan for c in found],
         paths=[row[tables.PATH] for row in rows],
         wanted=[None] * len(found),
         config={
-            "tokens/s": number(format="localized"),
+            "tokens/s of one": number(format="localized"),
             "USD a million tokens": number(format="$%.3f"),
-            "USD a GPU-hour": number(format="$%.2f"),
+            "USD an hour": number(format="$%.2f"),
         },
-        take=lambda row: state.replace(found[row].plan),
+        take=lambda row: state.replace(found[row].booked),
         height=620,
     )
     parts.small(
-        "Of each the smallest replica on which all sequences fit: tensor parallelism within one "
-        "fast domain. Tick a row to book it; click a number to see why; click a head to sort. "
-        "Prices are the plan's own, or else the least of the price list, with their date."
+        "Of each the fewest GPUs: tensor parallelism within one fast domain, and replicas. Those "
+        "of one rank cannot be told apart by what their tokens cost. Tick a row to book it; click "
+        "a number to see why; click a head to sort. Prices are the plan's own, or else the least "
+        "of the price list, with their date. `memplan search --serve` tries engines and dtypes too."
     )
     parts.download("On which GPUs (CSV)", rows, "memplan-gpus.csv")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from memcore.models.standard import standard_config
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, value_text
 from memcore.plan.repair import followed
 from memcore.report import CONSUMERS, VERDICTS
-from memcore.search.choices import price_of
 from memcore.search.solve import last
 from memcore.search.sweep import sweep as table_of
 from memcore.serving.serve import servable, serve
@@ -711,81 +710,6 @@ def thinned(every: Sequence[Any], own: Any, most: int) -> tuple[Any, ...]:
 # --- on which GPUs -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Booking:
-    """A replica of the server on one kind of accelerator.
-
-    gpus     of the replica: the fewest, as tensor-parallel ranks, on which all sequences fit; where
-             they fit on none, the most that can be tried
-    price    of a GPU for an hour, from `source`; None where none is known
-    million  what a million output tokens cost
-    """
-
-    name: str
-    plan: Plan
-    fits: bool
-    gpus: int
-    sequences: int
-    ttft: float | None
-    tpot: float | None
-    tokens_per_second: float | None
-    price: float | None
-    source: str
-    million: float | None
-
-
-def bookings(plan: Plan, names: Iterable[str]) -> tuple[Booking, ...]:
-    """What serves the plan's sequences, accelerator by accelerator; the cheapest million first."""
-    found = [b for name in names if (b := _booking(plan, name))]
-    return tuple(
-        sorted(
-            found,
-            key=lambda b: (
-                not b.fits,
-                b.million if b.million is not None else math.inf,
-                -(b.tokens_per_second or 0) / b.gpus,
-            ),
-        )
-    )
-
-
-def _booking(plan: Plan, name: str) -> Booking | None:
-    heads, best = plan.architecture.heads, None
-    for tp in (1 << k for k in range(7)):
-        if heads % tp:
-            break
-        each = tp * plan.serving_pp
-        gpus = plan.cluster.gpus if plan.cluster.gpus % each == 0 else each
-        wanted: dict[str, Any] = {
-            "cluster.gpu": name,
-            "cluster.node": plan.cluster.node if name == plan.cluster.gpu else None,
-            "cluster.gpus": gpus,
-            "serve.tp": tp,
-            "serve.pp": plan.serving_pp,
-        }
-        there = _planned(plan, wanted) or _planned(plan, wanted | {"cluster.gpus": each})
-        if there is None or tp > max(there.gpus_per_domain, there.gpus_per_node):
-            break
-        s = serve(there)
-        price, source = price_of(plan, name)
-        speed = s.tokens_per_second if s.fits else None
-        best = Booking(
-            name, there, s.fits, each, s.max_concurrency,
-            s.ttft_seconds if s.fits else None, s.tpot_seconds if s.fits else None,
-            speed, price, source,
-            1e6 * price * each / (3600 * speed) if price and speed else None,
-        )  # fmt: skip
-        if s.fits:
-            break
-    return best
-
-
-def _planned(plan: Plan, wanted: Mapping[str, Any]) -> Plan | None:
-    try:
-        return plan.with_changes(wanted)
-    except PlanError:
-        try:  # training that cannot be on so many GPUs gives way: serving is asked about
-            flat = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1}
-            return plan.with_changes({**flat, **wanted})
-        except PlanError:
-            return None
+def accelerators(every: bool) -> tuple[str, ...]:
+    """Those with a list price, or every one."""
+    return tuple(catalog.gpu_names() if every else catalog.priced_gpus())

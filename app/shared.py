@@ -6,6 +6,7 @@ A link that costs a second to look at costs it once, however many people open it
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from app import exploring
 from memcore.evaluate import evaluate
 from memcore.kept import Store, once
-from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.report import Report
 from memcore.search import solve, solver
+from memcore.search.choices import Choice, table_of
 from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
 from memcore.search.levers import Lever
@@ -171,10 +172,12 @@ def mapped(plan: Plan, across: str, down: str, figure: str) -> exploring.Map:
 
 
 @_for_all(without=NOTHING)
-def bookings(plan: Plan, every: bool) -> tuple[exploring.Booking, ...]:
-    """What serves the plan, on each accelerator with a list price, or on every one."""
-    names = catalog.gpu_names() if every else catalog.priced_gpus()
-    return exploring.bookings(plan, names)
+def bookings(plan: Plan, every: bool) -> tuple[Choice, ...]:
+    """The fewest GPUs that serve the plan's users within its targets, on each accelerator with a
+    list price, or on every one; the cheapest output tokens first."""
+    names = exploring.accelerators(every)
+    found = table_of(plan, targets=solve.Targets.of(plan), names=names)
+    return tuple(sorted(found, key=lambda c: math.inf if c.cost_out is None else c.cost_out))
 
 
 @_for_all(without=NOTHING)

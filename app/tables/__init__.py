@@ -36,8 +36,8 @@ from app.tables.compare import tidy
 from app.tables.explore import (
     BOOKING_COLUMNS,
     SWEPT_COLUMNS,
+    booking_text,
     bookings,
-    million_text,
     swept,
 )
 from app.tables.lens import lens, lens_groups, lens_ways
@@ -67,6 +67,7 @@ __all__ = [
     "accuracy",
     "agreement",
     "answers",
+    "booking_text",
     "bookings",
     "breakdown",
     "calculators",
@@ -100,7 +101,6 @@ __all__ = [
     "limits",
     "markdown",
     "matching",
-    "million_text",
     "not_compared",
     "one_block",
     "operations",

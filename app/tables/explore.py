@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from app import exploring
-from app.exploring import PART_NAMES, Booking, Sweep
+from app.exploring import PART_NAMES, Sweep
 from app.tables.base import PATH, Rows, felt
-from memcore.units import bytes_text, count_text, money_text
+from memcore.search.choices import Choice
+from memcore.timing.certainty import apart_serving, ranked
+from memcore.units import bytes_text, money_text, seconds_text
 
 VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 
@@ -44,38 +48,46 @@ def swept(found: Sweep) -> Rows:
 SWEPT_COLUMNS = ("then", "memory", "largest part", "peak at", "remark")
 
 
-def bookings(found: tuple[Booking, ...]) -> Rows:
-    """A row for each accelerator that could serve."""
+def bookings(found: tuple[Choice, ...]) -> Rows:
+    """A row for each accelerator that serves. Those of one rank cannot be told apart by cost."""
+    costs = [math.inf if c.cost_out is None else c.cost_out for c in found]
+    ranks = ranked([c.plan for c in found], costs, apart_serving)
     return [
         {
-            "GPU": exploring.text("cluster.gpu", b.name),
-            "then": "fits" if b.fits else "does not fit",
-            "GPUs a replica": b.gpus,
-            "sequences": b.sequences,
-            "tokens/s": None if b.tokens_per_second is None else round(b.tokens_per_second),
-            "first token": felt(b.ttft),
-            "per token": felt(b.tpot),
-            "USD a million tokens": b.million,
-            "USD a GPU-hour": b.price,
-            "price of": b.source,
-            "tokens_per_second": b.tokens_per_second,
-            "ttft_seconds": b.ttft,
-            "tpot_seconds": b.tpot,
-            "preset": b.name,
+            "rank": rank,
+            "GPU": exploring.text("cluster.gpu", c.gpu),
+            "GPUs": c.gpus,
+            "tensor parallel": c.tp,
+            "replicas": c.replicas,
+            "users of one": c.users,
+            "tokens/s of one": round(c.users / c.each),
+            "first token": felt(c.first),
+            "per token": felt(c.each),
+            "USD a million tokens": c.cost_out,
+            "USD an hour": None if c.price is None else c.price * c.gpus,
+            "price of": c.source,
+            "ttft_seconds": c.first,
+            "tpot_seconds": c.each,
+            "tpot_at_least": c.each_range[0],
+            "tpot_at_most": c.each_range[1],
+            "USD a million tokens read": c.cost_in,
+            "USD a GPU-hour": c.price,
+            "preset": c.gpu,
             PATH: "serve.max_concurrency",
         }
-        for b in found
+        for rank, c in zip(ranks, found, strict=True)
     ]
 
 
 BOOKING_COLUMNS = (
-    *("GPU", "then", "USD a million tokens", "GPUs a replica", "sequences", "tokens/s"),
-    *("first token", "per token", "USD a GPU-hour", "price of"),
+    *("rank", "GPU", "GPUs", "USD a million tokens", "USD an hour", "tensor parallel", "replicas"),
+    *("users of one", "tokens/s of one", "first token", "per token", "price of"),
 )
 
 
-def million_text(b: Booking) -> str:
-    """What a replica costs and does, in words."""
-    cost = f"{money_text(b.million)} a million output tokens" if b.million is not None else ""
-    speed = f"{count_text(b.tokens_per_second)} tokens/s" if b.tokens_per_second else ""
-    return ", ".join(filter(None, (cost, speed)))
+def booking_text(c: Choice) -> str:
+    """What is booked, costs and does, in words."""
+    what = f"{c.gpus:,} × {exploring.text('cluster.gpu', c.gpu)}"
+    cost = f"{money_text(c.cost_out)} a million output tokens" if c.cost_out is not None else ""
+    between = " to ".join(map(seconds_text, c.each_range))
+    return ", ".join(filter(None, (what, cost, f"{between} a token")))

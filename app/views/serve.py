@@ -3,10 +3,17 @@
 import streamlit as st
 
 from app import parts, state, tables
+from memcore.plan.keys import LOOK
 
 report, plan = state.report(), state.plan()
 
 if report.serve:
+    st.page_link(
+        "views/explore.py",
+        label=f"Which GPUs serve these {plan.serve.concurrency:,} users?",
+        icon=":material/memory:",
+        query_params=state.query() | {LOOK: "gpus"},
+    )
     st.markdown("##### How far it can go")
     parts.latency_targets()
     answers = state.answers()

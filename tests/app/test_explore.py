@@ -6,12 +6,13 @@ import pandas as pd
 import pytest
 from pages import alive, opened, shown_plan
 
-from app import charts, exploring, heat, tables
-from app.exploring import FIGURES, Spot, bookings, grid, sweep
+from app import charts, exploring, heat, shared, tables
+from app.exploring import FIGURES, Spot, grid, sweep
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 from memcore.report import Report
+from memcore.search.choices import table_of
 
 TIGHT = Plan(train={"checkpointing": "none"})
 QLORA = Plan(
@@ -156,26 +157,24 @@ def test_the_frontier_lies_between_what_fits_and_what_does_not() -> None:
         assert i % width < width - 1
 
 
-def test_a_gpu_is_booked_with_the_fewest_ranks_on_which_all_sequences_fit() -> None:
-    plan = Plan(model="llama-3-70b", serve={"concurrency": 16})
-    found = {
-        b.name: b for b in bookings(plan, ("h100-sxm-80gb", "h200-sxm-141gb", "rtx-4090-24gb"))
+def test_the_fewest_gpus_of_each_accelerator_are_booked() -> None:
+    """As `memplan solve gpus --users --every` lists them; the cheapest first."""
+    plan = Plan(model="llama-3.3-70b", serve={"prompt_len": 32_768, "concurrency": 50})
+    found = shared.bookings(plan, False)
+    assert {c.gpu: c.gpus for c in found} == {
+        c.gpu: c.gpus for c in table_of(plan, names=exploring.accelerators(False))
     }
-    h100 = found["h100-sxm-80gb"]
-    assert h100.fits
-    served = evaluate(h100.plan).serve
-    assert served
-    assert served.gpus_per_replica == h100.gpus
-    assert h100.tokens_per_second == served.tokens_per_second
-    fewer = evaluate(h100.plan.changed("serve.tp", h100.gpus // 2)).serve
-    assert fewer
-    assert not fewer.fits
-    assert not found["rtx-4090-24gb"].fits  # two in a node
-    assert found["rtx-4090-24gb"].million is None
-    assert h100.price
-    assert h100.tokens_per_second
-    per_hour = h100.price * h100.gpus
-    assert h100.million == pytest.approx(per_hour / (3600 * h100.tokens_per_second) * 1e6)
+    rows = tables.bookings(found)
+    assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
+    assert "rtx-4090-24gb" not in [row["preset"] for row in rows]
+    for c, row in list(zip(found, rows, strict=True))[:6]:
+        served = evaluate(c.booked.changed("run.price_per_gpu_hour", c.price)).serve
+        assert served
+        assert served.fits
+        assert (served.replicas, served.tp) == (row["replicas"], row["tensor parallel"])
+        assert c.each == pytest.approx(served.tpot_seconds)
+        assert row["USD a million tokens"] == pytest.approx(served.cost_per_million_out)
+        assert [row["tpot_at_least"], row["tpot_at_most"]] == pytest.approx(served.tpot_range)
 
 
 def test_every_field_that_is_offered_can_be_swept() -> None:

@@ -19,7 +19,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 import rig
-from app.exploring import bookings
+from app import exploring, shared
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.link import decode_pin, encode
@@ -165,11 +165,10 @@ def which_gpus_serve_it(open_app: Open) -> int:
     plan = hand.until("serve.concurrency", 50)
     hand.go("Explore")
     hand.press(hand.page.get_by_role("radio", name="On which GPUs"), "Space")
-    found = bookings(plan, catalog.priced_gpus())
-    fit = sum(booking.fits for booking in found)
-    assert 0 < fit < len(found)
+    fit, tried = len(shared.bookings(plan, False)), len(exploring.accelerators(False))
+    assert 0 < fit < tried
     expect(hand.page.locator('[data-testid="stMain"]')).to_contain_text(
-        f"{fit} of {len(found)} accelerators serve them"
+        f"{fit} of {tried} accelerators serve them"
     )
     return hand.actions
 
@@ -198,6 +197,15 @@ def what_grows_with_the_sequence(open_app: Open) -> int:
     return hand.actions
 
 
+def which_gpus_serve_fifty_users(open_app: Open) -> int:
+    serving = {"prompt_len": 32_768, "concurrency": 50}
+    hand = opened(open_app, at("serve", Plan(model="llama-3.3-70b", serve=serving)))
+    hand.press(hand.page.get_by_role("link", name="Which GPUs serve these 50 users?"))
+    expect(hand.page.get_by_text("accelerators serve them").first).to_be_visible()
+    expect(hand.page.get_by_text("Cheapest:").first).to_be_visible()
+    return hand.actions
+
+
 def why_is_it_so(open_app: Open) -> int:
     hand = opened(open_app)
     hand.press(hand.page.locator(".st-key-why_memory-allocated_bytes button"))
@@ -215,6 +223,7 @@ TASKS: tuple[tuple[Callable[[Open], int], int], ...] = (  # and how many actions
     (which_gpus_serve_it, 8),
     (states_on_nvme, 2),
     (what_grows_with_the_sequence, 13),
+    (which_gpus_serve_fifty_users, 3),
     (why_is_it_so, 1),
 )
 

@@ -66,6 +66,8 @@ def add(commands: Commands) -> None:
     sub.add_argument("--cost-at-most", metavar="USD", type=_money, default=0.0, help=about)
     about = "try ways too that hardly anybody takes: much context parallelism, and any pipelines"
     sub.add_argument("--thorough", action="store_true", help=about)
+    about = "a Dask scheduler whose workers judge the plans, tcp://host:8786 (memplan[cluster])"
+    sub.add_argument("--scheduler", metavar="ADDRESS", help=about)
     form_options(sub, "as JSON", "the best and the Pareto front as CSV")
 
 
@@ -115,9 +117,14 @@ def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
         "thorough": args.thorough,
     }  # fmt: skip
     _warn(seconds_of(plan, **space))
-    by = args.by or TIME
+    space |= {"by": args.by or TIME, "cost_at_most": args.cost_at_most}
     with Progress("search") as progress:
-        return search(plan, **space, by=by, cost_at_most=args.cost_at_most, progress=progress)
+        if not args.scheduler:
+            return search(plan, **space, progress=progress)
+        from memcore.search.cluster import workers
+
+        with workers(args.scheduler) as spread:
+            return search(plan, **space, progress=progress, spread=spread)
 
 
 def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:

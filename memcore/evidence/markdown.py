@@ -11,9 +11,10 @@ import math
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from memcore import evidence
 from memcore.evaluate import evaluate
@@ -34,6 +35,7 @@ from memcore.evidence.engines import (
 )
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
+from memcore.evidence.ranks import BEST, jobs, ranks_table
 from memcore.models.catalog import accelerator
 from memcore.plan.plan import Plan
 from memcore.timing.certainty import like
@@ -365,7 +367,40 @@ def loads() -> str:
     return table(("seconds of", "figures", "signed", "half within", "nine in ten within"), rows)
 
 
+def published_ranks() -> str:
+    """Where published configurations stand among what fits, by who published them."""
+    by_source: dict[str, list[Mapping[str, Any]]] = {}
+    for run, found in ranks_table().items():
+        by_source.setdefault(source_of(jobs()[run]), []).append(found)
+    rows = [
+        (
+            source, f"{len(of):,}",
+            *(f"{sum(f[how] <= BEST for f in of):,}" for how in ("share", "told")),
+            f"{median(f['slower'] for f in of):.2f}",
+        )
+        for source, of in sorted(by_source.items())
+    ]  # fmt: skip
+    head = ("published by", "jobs", "among the best tenth", "as far as can be told",
+            "times the fastest's step, median")  # fmt: skip
+    return table(head, rows)
+
+
+def published_behind() -> str:
+    """Those that are not among the best tenth."""
+    rows = [
+        (jobs()[run]["run"], f"{f['share']:.0%}", f"{f['told']:.0%}", f"{f['slower']:.2f}",
+         f["fastest"])
+        for run, f in ranks_table().items()
+        if f["told"] > BEST
+    ]  # fmt: skip
+    head = ("run", "faster of what fits", "and can be told", "times the fastest's step",
+            "which has")  # fmt: skip
+    return table(head, rows)
+
+
 PARTS = {
+    "ranks": published_ranks,
+    "ranks behind": published_behind,
     "engines": engines,
     "left out": left_out,
     "choosing": choosing,

@@ -13,13 +13,13 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.models import catalog
-from memcore.plan.plan import Plan, words_of
+from memcore.plan.plan import Plan, get, words_of
 from memcore.report import Time
 from memcore.search.levers import DIGITS, differences
 from memcore.search.solve import last
@@ -55,6 +55,29 @@ EACH_SECONDS = 0.035  # that a group takes, about: what a search is said to take
 OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a search that is judged by itself, wherever that is."""
+
+    plan: Plan
+    by: str
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of a chunk: as in Found; `fitting`: a group's index, and what a plan of it that
+    may win sets."""
+
+    evaluated: int
+    fits: int
+    excluded: Mapping[str, int]
+    fitting: tuple[tuple[int, Changes], ...]
+
+
+Spread = Callable[[Callable[[Chunk], Judged], Sequence[Chunk]], Iterable[Judged]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +169,7 @@ def search(
     listed: int = LISTED,
     thorough: bool = False,
     progress: Progress | None = None,
+    spread: Spread | None = None,
 ) -> Found:
     """Of all ways to do a plan's training, those that fit, the best first.
 
@@ -157,6 +181,8 @@ def search(
     thorough      whether ways are tried too that hardly anybody takes (space.Space says which)
     progress      is called with how many groups of plans are done, and of how many; what raises
                   KeyboardInterrupt there or elsewhere stops the search, and what it has is given
+    spread        who judges chunks of plans, as `map` would: `cluster.workers`; the answer is the
+                  same. None: this process
 
     Raises PlanError for a GPU or a word that there is not, and where training is not planned.
     """
@@ -166,10 +192,13 @@ def search(
     stopped = False
     try:
         groups = run.groups(space)
-        for done, group in enumerate(groups):
-            if progress:
-                progress(done, len(groups))
-            run.judge(group)
+        if spread:
+            run.judge_spread(groups, spread, progress)
+        else:
+            for done, group in enumerate(groups):
+                if progress:
+                    progress(done, len(groups))
+                run.judge(group)
         run.time_what_may_win()
     except KeyboardInterrupt:
         stopped = True
@@ -370,6 +399,25 @@ class _Search:
             if where == BARE:
                 bare = max(fitting.values(), default=0)
 
+    def judge_spread(
+        self, groups: Sequence[Group], spread: Spread, progress: Progress | None
+    ) -> None:
+        """The same of many groups, chunk by chunk, wherever `spread` has them judged."""
+        parts = [tuple(groups[i : i + OF_CHUNK]) for i in range(0, len(groups), OF_CHUNK)]
+        chunks = [Chunk(self.start, self.by, part) for part in parts]
+        for i, found in enumerate(spread(judged, chunks)):
+            self.judged += found.evaluated
+            self.fitting += found.fits
+            self.excluded.update(found.excluded)
+            for n, changes in found.fitting:
+                group = chunks[i].groups[n]
+                plan = changed(group.plan, changes)
+                training = Training.of(plan, rows=False, pool=self.pool)
+                assert training
+                self.cells.append(_Cell(group, training))
+            if progress:
+                progress(min(len(groups), (i + 1) * OF_CHUNK), len(groups))
+
     def _never_fits(self, group: Group, lattice: Mapping[Offload, list[str]]) -> bool:
         """Whether not even the least of the GPU is enough: what can be offloaded is, and all is
         recomputed."""
@@ -529,6 +577,25 @@ class _Search:
             same_batch=cell.group.same,
             figures=_figures(cell, plan, self.start),
         )
+
+
+OF_CHUNK = 16  # groups: a second or less of a worker
+SET = (  # what the plans of a group differ in
+    *OFFLOADS,
+    *("train.checkpointing", "train.checkpoint_every"),
+    *("train.micro_batch", "train.grad_accumulation"),
+)
+
+
+def judged(chunk: Chunk) -> Judged:
+    """What becomes of a chunk: nothing else is read and nothing is changed."""
+    run = _Search(chunk.plan, chunk.by, 0.0, 0)
+    fitting: list[tuple[int, Changes]] = []
+    for n, group in enumerate(chunk.groups):
+        before = len(run.cells)
+        run.judge(group)
+        fitting += [(n, {p: get(cell.plan, p) for p in SET}) for cell in run.cells[before:]]
+    return Judged(run.judged, run.fitting, dict(run.excluded), tuple(fitting))
 
 
 Batch = tuple[int, int]  # micro-batch and accumulation

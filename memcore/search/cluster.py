@@ -1,0 +1,66 @@
+"""Cluster: the chunks of a search on the workers of a Dask cluster (the extra [cluster]).
+
+A chunk is a pure function of what it holds, so that a table is the same wherever it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from memcore.errors import Issue, PlanError, shown
+from memcore.search.search import Chunk, Judged, Spread
+
+TIMEOUT = 10.0  # seconds until a scheduler has to answer
+FIELD = "scheduler"
+
+
+@contextlib.contextmanager
+def workers(address: str) -> Iterator[Spread]:
+    """Who judges chunks for `search`: the workers of the scheduler at an address, 'tcp://host:8786'.
+
+    Raises PlanError without Dask, where nobody answers, and where the workers have no Memplan or
+    another version of it.
+    """
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ImportError:
+        said = "Dask is not installed: pip install 'memplan[cluster]'"
+        raise PlanError([Issue(FIELD, said)]) from None
+    try:
+        client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
+    except (OSError, TimeoutError, ValueError):
+        raise PlanError([Issue(FIELD, f"no Dask scheduler answers at {shown(address)}")]) from None
+    with client:
+        _check(client.run(_version))
+
+        def spread(judge: Callable[[Chunk], Judged], chunks: Sequence[Chunk]) -> Iterator[Judged]:
+            futures = client.map(judge, chunks, pure=False)
+            try:
+                for future in futures:
+                    yield future.result()
+            finally:
+                client.cancel(futures)
+
+        yield spread
+
+
+def _version() -> str:
+    """Of the Memplan on a worker, or ''."""
+    try:
+        from memcore import __version__
+    except ImportError:
+        return ""
+    return __version__
+
+
+def _check(versions: dict[str, str]) -> None:
+    here = _version()
+    if not versions:
+        raise PlanError([Issue(FIELD, "it has no workers")])
+    for worker, version in versions.items():
+        if version != here:
+            has = f"Memplan {version}, not {here}" if version else "no Memplan"
+            raise PlanError([Issue(FIELD, f"worker {shown(worker)} has {has}")])

@@ -1,0 +1,52 @@
+"""A search on a cluster gives the same table in the same order."""
+
+import json
+import pickle
+
+import pytest
+
+from memcore import Plan, PlanError, cli, search
+from memcore.search.cluster import workers
+from memcore.search.search import Chunk, _Search, judged
+from memcore.search.space import Space
+
+PLAN = Plan.of({"model": "llama-3.2-1b", "cluster": {"gpu": "l4-24gb", "gpus": 2}})
+
+
+def test_chunks_are_pure_and_can_be_sent():
+    """Sent there and back, in parts and in any order; all together they are the search."""
+    groups = tuple(_Search(PLAN, "time", 0.0, 10).groups(Space(PLAN)))
+    whole = judged(Chunk(PLAN, "time", groups))
+    sent = pickle.loads(pickle.dumps(Chunk(PLAN, "time", groups)))
+    assert judged(sent) == whole
+    again = [judged(Chunk(PLAN, "time", groups[i : i + 3])) for i in range(0, len(groups), 3)]
+    assert sum(part.fits for part in again) == whole.fits
+    fitting = [(3 * i + n, c) for i, part in enumerate(again) for n, c in part.fitting]
+    assert fitting == list(whole.fitting)
+
+
+def test_who_judges_does_not_matter():
+    def backwards(judge, chunks):
+        """The last chunk first, as a cluster may."""
+        return reversed([judge(chunk) for chunk in reversed(chunks)])
+
+    alone, spread = search(PLAN), search(PLAN, spread=backwards)
+    assert alone.to_dict() == spread.to_dict()
+    assert [p.plan for p in alone.best] == [p.plan for p in spread.best]
+
+
+def test_two_workers_give_the_same_table(capsys):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        command = ["search", PLAN.model_dump_json(), "--json"]
+        assert cli.main([*command, "--scheduler", cluster.scheduler_address]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(search(PLAN).to_dict()))
+
+
+def test_a_scheduler_that_is_not_there_is_named(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("memcore.search.cluster.TIMEOUT", 0.5)
+    with pytest.raises(PlanError, match="no Dask scheduler answers"), workers("tcp://[::1]:1"):
+        pass

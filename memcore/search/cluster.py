@@ -50,10 +50,9 @@ def workers(address: str) -> Iterator[Spread]:
 def _version() -> str:
     """Of the Memplan on a worker, or ''."""
     try:
-        from memcore import __version__
+        return str(importlib.import_module("memcore").__version__)
     except ImportError:
         return ""
-    return __version__
 
 
 def _check(versions: dict[str, str]) -> None:

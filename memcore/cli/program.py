@@ -14,6 +14,7 @@ from memcore.cli import (
     compare,
     evaluate,
     explain,
+    formula,
     gpus,
     lens,
     levers,
@@ -31,8 +32,8 @@ from memcore.cli.reading import source
 from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
-    *(evaluate, check, explain, levers, lens, solve, search, sweep, compare, link, simulate),
-    *(app, models, gpus, prices, plans),
+    *(evaluate, check, explain, formula, levers, lens, solve, search, sweep, compare, link),
+    *(simulate, app, models, gpus, prices, plans),
 )
 
 

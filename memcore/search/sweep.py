@@ -311,7 +311,9 @@ def _cells(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]
         return _broadcast(plan, axes, numbers)
 
 
-def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], Any]:
+    """Axes as arrays that broadcast to the table, and at which of its cells there is a plan; a
+    value that no plan has is 1."""
     import numpy as np
 
     sizes: dict[str, Number] = plan.sizes()
@@ -328,6 +330,13 @@ def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[
     sizes["DP"] = _data_parallel(sizes)
     for rule in SIZE_RULES:
         allowed = allowed & np.asarray(rule.holds(sizes))
+    return arrays, allowed
+
+
+def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+    import numpy as np
+
+    arrays, allowed = broadcast(plan, axes)
     found = None
     if math.prod(map(len, axes.values())) >= MANY:
         with contextlib.suppress(UnsaidError):
@@ -338,18 +347,23 @@ def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[
     return {n: v if every else np.where(allowed, v, np.nan) for n, v in found.items()}
 
 
-def _read(plan: Plan, varying: Mapping[str, Number], numbers: Sequence[str]) -> Found:
-    """Numbers of a plan some of whose fields are arrays, or terms of an algebra."""
-    import numpy as np
-
+def varied(plan: Plan, varying: Mapping[str, Number]) -> Amounts:
+    """A plan's sizes, where some fields are arrays, or terms of an algebra."""
     sizes: dict[str, Number] = plan.sizes()
     sizes |= {BROADCAST[name]: values for name, values in varying.items()}
     sizes["DP"] = _data_parallel(sizes)
     complete(sizes, plan)
-    amounts, steps = Amounts(sizes), steps_of(plan)
+    return Amounts(sizes)
+
+
+def _read(plan: Plan, varying: Mapping[str, Number], numbers: Sequence[str]) -> Found:
+    """Numbers of a plan some of whose fields are arrays, or terms of an algebra."""
+    import numpy as np
+
+    amounts, steps = varied(plan, varying), steps_of(plan)
     swept: Any = plan
     if varying:
-        in_node = {"gpus_in_node": minimum(sizes["GPUS"], plan.gpus_per_node)}
+        in_node = {"gpus_in_node": minimum(amounts.sizes["GPUS"], plan.gpus_per_node)}
         swept = Swept(plan, {**varying, **in_node})
     given: dict[str, Any] = {}
     if MEMORY.intersection(numbers):
@@ -376,8 +390,7 @@ def _collapsed(plan: Plan, arrays: Mapping[str, Any], numbers: Sequence[str]) ->
     import numpy as np
 
     algebra = Algebra()
-    ends = {name: (int(values.min()), int(values.max())) for name, values in arrays.items()}
-    terms = {name: algebra.axis(name, *ends[name]) for name in arrays}
+    terms = axes_of(algebra, arrays)
     told = _read(plan, terms, numbers)
     program = Program(algebra, [v.ravel() for v in arrays.values()], list(told.values()))
     shape = tuple(v.size for v in arrays.values())
@@ -386,3 +399,8 @@ def _collapsed(plan: Plan, arrays: Mapping[str, Any], numbers: Sequence[str]) ->
         for n, value in zip(told, values, strict=True):
             found[n][where] = value
     return found
+
+
+def axes_of(algebra: Algebra, arrays: Mapping[str, Any]) -> dict[str, Number]:
+    """Axes as terms."""
+    return {n: algebra.axis(n, int(of.min()), int(of.max())) for n, of in arrays.items()}

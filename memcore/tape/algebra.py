@@ -137,7 +137,7 @@ class Algebra:
         else:
             divided, rest = 0, a
             quotient = _quotient(a, b)
-            if quotient is not None and is_whole(quotient):
+            if quotient is not None:
                 return quotient
         low, high = _ratio(bounds(rest), bounds(b))
         whole = is_whole(rest) and is_whole(b)
@@ -166,7 +166,7 @@ class Algebra:
     def largest(self, *of: Number) -> Number:
         """The largest, without those that never are."""
         kept: list[Number] = []
-        for a in (inner for one in of for inner in self._alternatives(one)):
+        for a in (inner for one in of for inner in self.alternatives(one)):
             if any(never_above(a, b) for b in kept):
                 continue
             kept = [b for b in kept if not never_above(b, a)]
@@ -180,7 +180,7 @@ class Algebra:
         found = self._atom(LARGEST, tuple(kept), low, high, all(map(is_whole, kept)))
         return found if common is None else found * common
 
-    def _alternatives(self, a: Number) -> Sequence[Number]:
+    def alternatives(self, a: Number) -> Sequence[Number]:
         """What is the largest of several, and more, as several."""
         if not isinstance(a, Sum):
             return (a,)
@@ -482,10 +482,8 @@ def _quotient(a: Sum, b: Sum) -> Number:
     if len(b.parts) != 1:
         return None
     ((_, n),) = b.parts.items()
-    if not isinstance(n, int) or any(not isinstance(m, int) or m % n for m in a.parts.values()):
-        return None
     found = a * _inverse(Sum(b.algebra, dict.fromkeys(b.parts, 1)))
-    return _sum(a.algebra, found) // n
+    return found // n if is_whole(found) and all(m % n == 0 for m in a.parts.values()) else None
 
 
 def bounds(a: Number) -> tuple[float, float]:

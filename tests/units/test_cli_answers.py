@@ -241,6 +241,17 @@ def test_solve_any_field(memplan):
     assert memplan("solve", "train.micro_batch", "-", "--json", given=huge).json["value"] is None
 
 
+def test_formula_in_words_and_as_json(memplan):
+    text = memplan("formula", "-", "--over", "train.micro_batch=1:8", given="{}").out
+    assert "GiB x micro_batch" in text
+    assert "loss-backward: the peak at 100.00%, micro_batch 1 to 8" in text
+    found = memplan("formula", "-", "--json", given="{}").json
+    assert sum(one["share"] for one in found) == pytest.approx(1)
+    refused = memplan("formula", "-", "--over", "train.zero", given="{}")
+    assert refused.status == 2
+    assert "train.zero: has no formula" in refused.err
+
+
 def test_sweep_to_parquet(memplan, tmp_path):
     path = str(tmp_path / "table.parquet")
     axes = {"train.checkpointing": ["none", "full"], "train.micro_batch": [1, 2]}

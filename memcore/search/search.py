@@ -366,12 +366,10 @@ class _Search:
     # --- what fits -------------------------------------------------------------------------------
 
     def training(self, group: Group, where: Offload, again: str, batch: Batch) -> Training:
-        """Memory of one plan."""
+        """One plan, which the lattice has."""
         train = {"train.micro_batch": batch[0], "train.grad_accumulation": batch[1]}
         plan = changed(group.plan, _words(where, again) | train)
-        training = Training.of(plan, rows=False, pool=self.pool)
-        assert training
-        return training
+        return Training.planned(plan, rows=False, pool=self.pool)
 
     def judge(self, group: Group) -> None:
         """Every combination of a group: memory."""
@@ -453,10 +451,9 @@ class _Search:
             most = most if most == 1 or fits(most) else last(most - 1, fits)
             fitting[again] = most
             smaller = range(1, most) if group.plan.parallel.pp > 1 or self.by == HEADROOM else ()
-            for n in (*smaller, most):
-                if n not in seen:
-                    fits(n)
-                self.cells.append(_Cell(group, seen[n]))
+            for n in (*smaller, most):  # which need no more, so that nobody asks for their memory
+                known = seen.get(n) or self.training(group, where, again, batches[-n])
+                self.cells.append(_Cell(group, known))
         return fitting
 
     # --- how long it takes -----------------------------------------------------------------------

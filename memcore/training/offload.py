@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from memcore.hardware import constants
+from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
 from memcore.step.states import DEEPSPEED, MANAGED
@@ -81,18 +82,32 @@ def _rows(
     lifetime: str = "always",
 ) -> list[Resting]:
     """Rows that a GPU would have, in another tier, for every GPU of a node."""
+    each = plan.gpus_in_node
     return [
-        Resting(
+        Resting(template, int(times) * copies * each, tier)
+        for group, times in alive
+        for template, copies in _moved(
+            group, consumer, source, suffix, why, certainty, dtype, lifetime
+        )
+    ]
+
+
+@kept
+def _moved(
+    group: Group, consumer: str, source: str, suffix: str, why: str, certainty: str, dtype: str,
+    lifetime: str,
+) -> tuple[tuple[Template, int], ...]:  # fmt: skip
+    """The rows of a group as another tier has them, and how many of each."""
+    return tuple(
+        (
             Template(
                 r.name + suffix, consumer, r.shape, dtype or r.dtype, lifetime, why or r.why,
                 source, certainty or r.certainty,
             ),
-            int(times) * r.copies * plan.gpus_in_node,
-            tier,
+            r.copies,
         )
-        for group, times in alive
         for r in group.rows
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def _buffer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -165,29 +166,40 @@ def _state_rules(plan: Plan) -> list[Rule]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Training:
-    """One training step of a plan: its memory, and its time for those who ask."""
+    """One training step of a plan: its memory and its time, each for those who ask.
+
+    rows   whether memory is told with its ledger and timeline, or the peak alone
+    """
 
     plan: Plan
     steps: Sequence[Step]  # of every pipeline stage
     amounts: Amounts
-    counted: Counted
+    rows: bool = True
 
     @classmethod
     def of(cls, plan: Plan, rows: bool = True, pool: Pool | None = None) -> Training | None:
         """None where it is not planned. Of a long list of plans, the peak alone is enough (`rows`
         false), and those that have the same sizes share their amounts in a `pool`."""
-        if not_planned(plan):
-            return None
+        return None if not_planned(plan) else cls.planned(plan, rows, pool)
+
+    @classmethod
+    def planned(cls, plan: Plan, rows: bool = True, pool: Pool | None = None) -> Training:
+        """The same of a plan whose training is known to be planned."""
         sizes = training_sizes(plan)
         amounts = Amounts(sizes)
         if pool is not None:
             amounts = pool.setdefault(tuple(sizes.items()), amounts)
-        steps = steps_of(plan)
+        return cls(plan, steps_of(plan), amounts, rows)
+
+    @functools.cached_property
+    def counted(self) -> Counted:
+        """Memory with the rows behind it, of the stage that needs the most."""
+        steps, amounts = self.steps, self.amounts
         ranks = by_rank(steps, amounts) if len(steps) > 1 else ()
         fullest = steps[max(ranks, key=lambda r: r.allocated_bytes).rank] if ranks else steps[0]
-        return cls(plan, steps, amounts, count(plan, fullest, amounts, ranks, rows))
+        return count(self.plan, fullest, amounts, ranks, self.rows)
 
     @property
     def step(self) -> Step:

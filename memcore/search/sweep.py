@@ -8,6 +8,7 @@ yet is that of `evaluate`, cell by cell. There is no second copy of any formula.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from memcore.tape.program import Program
 from memcore.training.memory import swept_memory
 from memcore.training.steps import complete, steps_of
 from memcore.training.time import SweptTime, swept_time
-from memcore.training.training import not_planned
+from memcore.training.training import Pool, not_planned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,10 +153,15 @@ def _readings(
     timed = [n for n in numbers if n not in memory and _broadcasts(n)]
     alone = [n for n in numbers if n not in memory and n not in timed]
     replicated = REPLICATED in (plan.train.framework, *axes.get("train.framework", ()))
+    of_memory = [n for n in axes if n in (TIMED if replicated else BROADCAST)]
+    of_time = [n for n in axes if n in TIMED]
+    if memory and timed and of_memory == of_time:
+        memory, timed = [n for n in numbers if n not in alone], []
+    read = functools.partial(_cells, pool={})
     if memory:
-        yield memory, [n for n in axes if n in (TIMED if replicated else BROADCAST)], _cells
+        yield memory, of_memory, read
     if timed:
-        yield timed, [n for n in axes if n in TIMED], _cells
+        yield timed, of_time, read
     if alone:
         yield alone, [], _evaluated
 
@@ -301,12 +307,23 @@ def _else_permitted(plan: Plan, path: str, value: Any) -> bool:
     return True
 
 
-def _cells(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+POOLED = 64  # amounts that are kept for plans of the same sizes
+
+
+def _cells(
+    plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str], pool: Pool
+) -> Found:
     """One structure, its numeric axes broadcast: each number, shaped like the axes."""
     import numpy as np
 
     if not_planned(plan):
         return dict.fromkeys(numbers, np.nan)
+    if not axes:
+        amounts = varied(plan, {})
+        if len(pool) == POOLED:
+            pool.clear()
+        amounts = pool.setdefault(tuple(amounts.sizes.items()), amounts)
+        return _read(plan, {}, numbers, amounts)
     with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is allowed
         return _broadcast(plan, axes, numbers)
 
@@ -356,11 +373,16 @@ def varied(plan: Plan, varying: Mapping[str, Number]) -> Amounts:
     return Amounts(sizes)
 
 
-def _read(plan: Plan, varying: Mapping[str, Number], numbers: Sequence[str]) -> Found:
+def _read(
+    plan: Plan,
+    varying: Mapping[str, Number],
+    numbers: Sequence[str],
+    amounts: Amounts | None = None,
+) -> Found:
     """Numbers of a plan some of whose fields are arrays, or terms of an algebra."""
     import numpy as np
 
-    amounts, steps = varied(plan, varying), steps_of(plan)
+    amounts, steps = amounts or varied(plan, varying), steps_of(plan)
     swept: Any = plan
     if varying:
         in_node = {"gpus_in_node": minimum(amounts.sizes["GPUS"], plan.gpus_per_node)}

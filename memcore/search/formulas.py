@@ -186,8 +186,8 @@ def _terms(plan: Plan, n: Number) -> list[tuple[float, str]]:
         words, size = [], float(times)
         for atom, power in n.algebra.products[product]:
             of = n.algebra.atoms[atom]
-            own = of.operation == AXIS and of.name != "train.micro_batch"
-            scale = int(get(plan, of.name)) if own else 1
+            own = of.operation == AXIS and of.path != "train.micro_batch"
+            scale = int(get(plan, of.path)) if own else 1
             size *= _sign(n.algebra, atom) * float(scale) ** power
             words.append(_factor(n.algebra, atom, power, scale))
         found.append((size, " x ".join(words)))
@@ -212,7 +212,7 @@ def _atom(algebra: Algebra, i: int) -> str:
     """A factor in words."""
     atom = algebra.atoms[i]
     if atom.operation == AXIS:
-        return atom.name.rpartition(".")[2]
+        return atom.path.rpartition(".")[2]
     if _sign(algebra, i) < 0:
         return f"rounded up({_words(-atom.operands[0])} / {_words(atom.operands[1])})"
     of = [_words(n) for n in atom.operands]

@@ -41,7 +41,7 @@ class Atom:
     low: float
     high: float
     whole: bool
-    name: str = ""
+    path: str = ""
 
     @property
     def said(self) -> bool:
@@ -68,9 +68,9 @@ class Algebra:
         self._times: dict[tuple[int, int], int] = {}
         self._made: dict[Any, Sum] = {}
 
-    def axis(self, name: str, low: int, high: int) -> Sum:
+    def axis(self, path: str, low: int, high: int) -> Sum:
         """A number that varies between two, each above zero."""
-        return self._atom(AXIS, (), low, high, True, name)
+        return self._atom(AXIS, (), low, high, True, path)
 
     # --- products --------------------------------------------------------------------------------
 
@@ -116,14 +116,14 @@ class Algebra:
 
     def _atom(
         self, operation: str, operands: tuple[Number, ...], low: float, high: float, whole: bool,
-        name: str = "",
+        path: str = "",
     ) -> Sum:  # fmt: skip
-        key = operation, name, tuple(o.key if isinstance(o, Sum) else o for o in operands)
+        key = operation, path, tuple(o.key if isinstance(o, Sum) else o for o in operands)
         found = self._made.get(key)
         if found is None:
             if math.isnan(low) or math.isnan(high):
                 raise UnsaidError(operation)
-            self.atoms.append(Atom(operation, operands, low, high, whole, name))
+            self.atoms.append(Atom(operation, operands, low, high, whole, path))
             factors = ((len(self.atoms) - 1, 1),)
             found = self._made[key] = Sum(self, {self.product(factors): 1})
         return found

@@ -1,4 +1,4 @@
-"""How much faster plans are answered than by Calculon, in one run: `python benchmarks/calculon.py
+"""How much faster plans are answered than by Calculon: `python benchmarks/beside_calculon.py
 CHECKOUT`, a checkout of github.com/calculon-ai/calculon (which needs the package psutil). Prints
 figures, never fails; target: 1,000 times as many plans a second on one core.
 

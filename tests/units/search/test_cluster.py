@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from memcore import Plan, PlanError, cli, search
+from memcore.search import cluster
 from memcore.search.cluster import workers
 from memcore.search.search import Chunk, _Search, judged
 from memcore.search.space import Space
@@ -39,14 +40,14 @@ def test_two_workers_give_the_same_table(capsys):
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-    ) as cluster:
+    ) as two:
         command = ["search", PLAN.model_dump_json(), "--json"]
-        assert cli.main([*command, "--scheduler", cluster.scheduler_address]) == 0
+        assert cli.main([*command, "--scheduler", two.scheduler_address]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(search(PLAN).to_dict()))
 
 
 def test_a_scheduler_that_is_not_there_is_named(monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr("memcore.search.cluster.TIMEOUT", 0.5)
+    monkeypatch.setattr(cluster, "TIMEOUT", 0.5)
     with pytest.raises(PlanError, match="no Dask scheduler answers"), workers("tcp://[::1]:1"):
         pass

@@ -6,7 +6,6 @@ What settles it is data: the sentence that people read is printed from it, and w
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -44,7 +43,6 @@ def issues_of(rules: Iterable[Rule]) -> list[Issue]:
     return [rule.issue for rule in rules if rule.broken]
 
 
-@functools.lru_cache(maxsize=4096, typed=True)  # of a long list of plans the same are asked for
 def to(field: str, *values: Any) -> tuple[Remedy, ...]:
     """Remedies that set one field, each to another value."""
     return tuple({field: value} for value in values)

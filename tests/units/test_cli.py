@@ -671,7 +671,7 @@ def test_simulate_refuses_what_is_no_plan(memplan: Callable[..., Ran]) -> None:
 
 
 def test_solve_answers_three_questions(memplan: Callable[..., Ran]) -> None:
-    assert "Longest context: 6,576 tokens" in memplan("solve", "context", "-", given="{}").out
+    assert "Longest context: 7,024 tokens" in memplan("solve", "context", "-", given="{}").out
     assert "memory forbids more" in memplan("solve", "concurrency", "-", given="{}").out
     ran = memplan("solve", "gpus", "-", "--rate", "5", "--tpot", "0.05", "--json", given="{}")
     answer = json.loads(ran.out)

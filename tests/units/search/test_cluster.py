@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import sys
+import types
 
 import pytest
 
@@ -36,8 +38,10 @@ def test_who_judges_does_not_matter():
     assert [p.plan for p in alone.best] == [p.plan for p in spread.best]
 
 
-def test_two_workers_give_the_same_table(capsys):
+def test_two_workers_give_the_same_table(capsys, monkeypatch):
     distributed = pytest.importorskip("distributed")
+    # A process that starts runs anew what is the main module here; tests of the app leave a page.
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     ) as two:

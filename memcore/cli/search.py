@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memcore.cli.arguments import Commands, command, plan_argument, target_options
@@ -173,28 +173,28 @@ def _changes(point: Point) -> str:
 
 
 def _readable(found: Found) -> Iterable[str]:
-    yield _counted(found, "fit")
-    if not found.best:
-        yield "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
-        return
-    yield "\n".join(_table("Best", found.best))
-    yield "\n".join(_table("Fewest GPUs, least time and cost", found.pareto))
-    yield from _apart(found)
+    nothing = "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
+    yield from _ranked(found, "fit", nothing, _table)
     if found.why:
         rows = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in found.why]
         yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))
 
 
-def _counted(found: Found, do: str) -> str:
+def _ranked(
+    found: Found, do: str, nothing: str, listed: Callable[[str, Sequence[Point]], Iterable[str]]
+) -> Iterable[str]:
+    """What was judged, then the best and the front as tables, or what helps where none is."""
     excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
-    return (
+    yield (
         f"{found.evaluated:,} combinations judged, of which {found.fits:,} {do}"
         + (f"; excluded: {excluded}" if excluded else "")
         + (". Stopped: these are the best so far" if found.stopped else "")
     )
-
-
-def _apart(found: Found) -> Iterable[str]:
+    if not found.best:
+        yield nothing
+        return
+    yield "\n".join(listed("Best", found.best))
+    yield "\n".join(listed("Fewest GPUs, least time and cost", found.pareto))
     if found.apart:
         yield (
             "Plans of one rank cannot be told apart. Those like the best must differ by "
@@ -203,14 +203,9 @@ def _apart(found: Found) -> Iterable[str]:
 
 
 def _readable_servers(found: Found) -> Iterable[str]:
-    yield _counted(found, "serve them")
-    if not found.best:
-        yield "Nothing serves them. Other GPUs (--gpu), --keep rounding or looser targets may."
-        return
-    yield "\n".join(_servers("Best", found.best))
-    yield "\n".join(_servers("Fewest GPUs, least time and cost", found.pareto))
-    yield from _apart(found)
-    if found.nowhere:
+    nothing = "Nothing serves them. Other GPUs (--gpu), --keep rounding or looser targets may."
+    yield from _ranked(found, "serve them", nothing, _servers)
+    if found.best and found.nowhere:
         without = ", ".join(f"{name} ({why})" for name, why in found.nowhere.items())
         yield f"Not on: {without}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memcore.hardware import kernels
 from memcore.hardware.accelerator import Accelerator
@@ -93,6 +93,19 @@ class Engine(Word):
 AUTO = "auto"
 _SEQUENCE = _fitted("engines, a sequence of a step", 8.5e-6, "seconds")
 
+_LLAMA_CPP = Engine(
+    "llama.cpp",
+    "llama.cpp, with GGUF files.",
+    runtime="native",
+    cache="contiguous",
+    share=ALL,
+    kernels=kernels.NATIVE,
+    off=kernels.OFF_NATIVE,
+    vendors=("apple",),
+    narrower=("q8_0", "q4_k_m"),
+    caches=("q8_0",),
+)
+
 ENGINES = {
     VLLM: Engine(
         "vLLM",
@@ -141,27 +154,11 @@ ENGINES = {
         },
         vendors=("nvidia",),
     ),
-    LLAMA_CPP: Engine(
-        "llama.cpp",
-        "llama.cpp, with GGUF files.",
-        runtime="native",
-        cache="contiguous",
-        share=ALL,
-        kernels=kernels.NATIVE,
-        off=kernels.OFF_NATIVE,
-        vendors=("apple",),
-        narrower=("q8_0", "q4_k_m"),
-        caches=("q8_0",),
-    ),
-    MLX: Engine(
-        "MLX",
-        "mlx-lm, on Apple's GPUs: taken to be as quick as llama.cpp there.",
-        runtime="native",
-        cache="contiguous",
-        share=ALL,
-        kernels=kernels.NATIVE,
-        off=kernels.OFF_NATIVE,
-        vendors=("apple",),
+    LLAMA_CPP: _LLAMA_CPP,
+    MLX: replace(
+        _LLAMA_CPP,
+        label="MLX",
+        help="mlx-lm, on Apple's GPUs: taken to be as quick as llama.cpp there.",
         narrower=("int8", "int4-g64"),
         caches=(),
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -41,7 +41,7 @@ from memcore.plan.field import (
     facts_of,
     number,
 )
-from memcore.plan.rules import broken_rules
+from memcore.plan.rules import broken_rules, readers_of
 from memcore.units import count_text
 from memcore.words import engines, experts
 from memcore.words.optimizers import OPTIMIZERS
@@ -1377,9 +1377,7 @@ class Plan(_Part):
         try:
             super().__init__(**values)
         except ValidationError as e:
-            errors = e.errors(include_url=False)
-            meant = [d for d in errors if not _other_form(d)] or errors
-            raise PlanError(map(_issue, meant)) from None
+            raise PlanError(_issues(e)) from None
         self._take_the_attention_there_is()
         _check(self)
 
@@ -1650,15 +1648,63 @@ class Plan(_Part):
         return self.with_changes({path: value})
 
     def with_changes(self, changes: Mapping[str, Any]) -> Plan:
-        """This plan with some fields changed. Raises PlanError. Sections without a change are
-        valid already."""
+        """This plan with some fields changed. Raises PlanError. What does not change is valid: new
+        values alone are read, and rules that read one of these fields."""
+        if issues := not_text(changes):
+            raise PlanError(issues)
+        sections: dict[str, dict[str, Any]] = {}
+        for path, value in changes.items():
+            section, _, field = path.partition(".")
+            sections.setdefault(section, {})[field] = value
+        if not sections.keys() <= SECTIONS.keys() or not CHECKED_WHOLE.isdisjoint(changes):
+            return self._checked_whole(sections.keys(), changes)
+        parts: dict[str, Any] = {}
+        for section, fields in sections.items():
+            try:
+                read = SECTIONS[section].model_validate(fields)
+            except ValidationError as e:
+                issues += _issues(e, section)
+                continue
+            update = {name: getattr(read, name) for name in fields}
+            parts[section] = getattr(self, section).model_copy(update=update)
+        if not issues:
+            other = self.model_copy(update=parts)
+            readers = set().union(*(self.readers.get(path, ()) for path in changes))
+            issues = broken_rules(other, self.architecture, readers)
+        if issues:
+            raise PlanError(issues)
+        return other
+
+    def _checked_whole(self, changed: Collection[str], changes: Mapping[str, Any]) -> Plan:
         sections: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
-        for name in {path.partition(".")[0] for path in changes}:
+        for name in changed:
             if isinstance(sections[name], BaseModel):
                 sections[name] = sections[name].model_dump(mode="json")
         for path, value in changes.items():
             put(sections, path, value)
         return Plan(**sections)
+
+    @functools.cached_property
+    def readers(self) -> Mapping[str, set[int]]:
+        """Which rules read a field of this plan."""
+        return readers_of(self)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Plan:
+        """A copy with other sections, on the same hardware and of the same model. Nothing is
+        checked."""
+        other = super().model_copy(update=update, deep=deep)
+        for name in ("weights", "readers"):  # what was found out of other sections
+            other.__dict__.pop(name, None)
+        return other
+
+
+# Sections that hold fields, and the fields whose change asks for every check anew.
+SECTIONS: dict[str, type[_Part]] = {
+    name: info.annotation
+    for name, info in Plan.model_fields.items()
+    if isinstance(info.annotation, type) and issubclass(info.annotation, _Part)
+}
+CHECKED_WHOLE = frozenset(("cluster.gpu", "cluster.node"))
 
 
 def get(owner: Any, path: str) -> Any:
@@ -1795,6 +1841,13 @@ def _other_form(error: Mapping[str, Any]) -> bool:
 
 OBJECTS = ("model", "gpu", "node")  # fields that take a name or a whole description
 FORMS = ("Accelerator", "Node", "dict[str,any]")
+
+
+def _issues(error: ValidationError, *section: str) -> list[Issue]:
+    """What pydantic found wrong, with the plan or with a section of it, in our words."""
+    errors = error.errors(include_url=False)
+    meant = [d for d in errors if not _other_form(d)] or errors
+    return [_issue(d | {"loc": (*section, *d["loc"])}) for d in meant]
 
 
 def _issue(error: Mapping[str, Any]) -> Issue:

@@ -5,9 +5,12 @@ Plan raises their messages, with the remedies; a sweep uses the same conditions 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import BaseModel
 
 from memcore.errors import Issue, did_you_mean, shown
 from memcore.models import catalog
@@ -58,9 +61,12 @@ class SizeRule:
     mends: Callable[[dict[str, Any]], Any]  # what the field is set to
     advice: str = ""
 
+    def broken(self, s: dict[str, Any]) -> Rule:
+        """What is said of sizes for which it does not hold."""
+        return Rule(self.field, True, self.why(s), to(self.field, self.mends(s)), self.advice)
+
     def issue(self, s: dict[str, Any]) -> Issue:
-        remedies = to(self.field, self.mends(s))
-        return Rule(self.field, True, self.why(s), remedies, self.advice).issue
+        return self.broken(s).issue
 
 
 def _most(at_most: int, fits: Callable[[int], bool]) -> int:
@@ -216,34 +222,50 @@ SIZE_RULES = (
 DATA_PARALLEL: Remedy = {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
 
 
-def broken_rules(plan: Plan, model: Model | None) -> list[Issue]:
-    """Every rule this plan breaks; without a model, those that do not need one."""
-    rules = [
-        *_framework_rules(plan),
-        *_eight_bit_rules(plan),
-        *_module_rules(plan, model),
-        *_adapter_rules(plan, model),
-        *_frozen_rules(plan, model),
-        *_deepspeed_rules(plan),
-        *_prediction_rules(plan, model),
-        *_parallel_rules(plan),
-        *_offload_rules(plan),
-        *_serving_rules(plan, model),
-        *_host_rules(plan),
-        *_together_rules(plan, model),
-        *_stream_rules(plan),
-    ]
-    if model is None:
-        return issues_of(rules)
-    rules += _model_rules(plan, model)
-    try:
-        sizes = plan.sizes()
-    except KeyError:  # an unknown preset of hardware, which is reported on its own
-        return issues_of(rules)
-    return [*issues_of(rules), *(r.issue(sizes) for r in SIZE_RULES if not r.holds(sizes))]
+def broken_rules(
+    plan: Plan, model: Model | None, asked: Collection[int] | None = None
+) -> list[Issue]:
+    """Every rule this plan breaks; without a model, those that do not need one. `asked`: which
+    places of RULES are asked, where the others are known to hold."""
+    rules = RULES if asked is None else [RULES[n] for n in sorted(asked)]
+    return [issue for of in rules for issue in issues_of(of(plan, model))]
 
 
-def _framework_rules(plan: Plan) -> list[Rule]:
+def readers_of(plan: Plan) -> dict[str, set[int]]:
+    """The places of RULES that read a field of a plan, by the field's path."""
+    found: dict[str, set[int]] = {}
+    for n, rules in enumerate(RULES):
+        read: set[str] = set()
+        rules(cast("Plan", _Recorded(plan, read)), plan.architecture)
+        for path in read:
+            found.setdefault(path, set()).add(n)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A plan, or its section, that notes which fields are read. What its model and its hardware
+    are is not noted."""
+
+    of: Any
+    read: set[str]
+    section: str = ""
+
+    def __getattr__(self, name: str) -> Any:
+        declared = getattr(type(self.of), name, None)
+        if self.section or declared is None:
+            value = getattr(self.of, name)
+            if isinstance(value, BaseModel):
+                return _Recorded(value, self.read, f"{name}.")
+            self.read.add(f"{self.section}{name}")
+            return value
+        if name in ("architecture", "accelerator", "node"):
+            return getattr(self.of, name)
+        compute = getattr(declared, "fget", None) or getattr(declared, "func", declared)
+        return compute(self) if compute is not declared else partial(compute, self)
+
+
+def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """Which stages, precisions and kernels a framework has."""
     t = plan.train
     stages = FRAMEWORKS[t.framework].zero
@@ -313,8 +335,10 @@ def _framework_rules(plan: Plan) -> list[Rule]:
 USUAL = "bf16-mixed"  # the precision that every framework has
 
 
-def _model_rules(plan: Plan, model: Model) -> list[Rule]:
+def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
     """What a model's code has, and how long its sequences are."""
+    if model is None:
+        return []
     t, p = plan.train, plan.parallel
     family = FAMILIES[model.family]
     runs = family.attentions
@@ -454,7 +478,7 @@ def attention_missing(model: Model, word: str) -> str:
     return f"{which} is not planned" if model.buckets else f"transformers has no {which}"
 
 
-def _eight_bit_rules(plan: Plan) -> list[Rule]:
+def _eight_bit_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """What products in 8 bits need of the GPU and of the framework."""
     t = plan.train
     how = eight_bit(t.framework, t.precision)
@@ -915,7 +939,7 @@ def _together_rules(plan: Plan, model: Model | None) -> list[Rule]:
     return [Rule(field, True, reason, to(field, fitting), "use another divisor of them")]
 
 
-def _deepspeed_rules(plan: Plan) -> list[Rule]:
+def _deepspeed_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """What DeepSpeed does not run, or is not known to run as it is planned here."""
     t, p = plan.train, plan.parallel
     if t.framework != "deepspeed":
@@ -1175,7 +1199,7 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
     return rules
 
 
-def _parallel_rules(plan: Plan) -> list[Rule]:
+def _parallel_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """Axes of parallelism that do not go together."""
     p, t = plan.parallel, plan.train
     return [
@@ -1205,7 +1229,7 @@ def _parallel_rules(plan: Plan) -> list[Rule]:
     ]
 
 
-def _offload_rules(plan: Plan) -> list[Rule]:
+def _offload_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """Which framework keeps what outside the GPU."""
     t = plan.train
     if OPTIMIZERS[t.optimizer].paged and t.offload_optimizer != "none":
@@ -1278,7 +1302,7 @@ def _offload_rules(plan: Plan) -> list[Rule]:
     ]
 
 
-def _host_rules(plan: Plan) -> list[Rule]:
+def _host_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """What the host must have for the plan to run at all."""
     try:
         node = plan.node
@@ -1314,7 +1338,7 @@ def _host_rules(plan: Plan) -> list[Rule]:
     return rules
 
 
-def _stream_rules(plan: Plan) -> list[Rule]:
+def _stream_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """Lengths of requests that contradict each other."""
     s = plan.serve
     long = s.prompt_len + s.output_len
@@ -1335,3 +1359,33 @@ def _stream_rules(plan: Plan) -> list[Rule]:
             "use more",
         ),
     ]
+
+
+def _size_rules(plan: Plan, model: Model | None) -> list[Rule]:
+    """What the sizes must hold."""
+    if model is None:
+        return []
+    try:
+        sizes = plan.sizes()
+    except KeyError:  # an unknown preset of hardware, which is reported on its own
+        return []
+    return [r.broken(sizes) for r in SIZE_RULES if not r.holds(sizes)]
+
+
+RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
+    _framework_rules,
+    _eight_bit_rules,
+    _module_rules,
+    _adapter_rules,
+    _frozen_rules,
+    _deepspeed_rules,
+    _prediction_rules,
+    _parallel_rules,
+    _offload_rules,
+    _serving_rules,
+    _host_rules,
+    _together_rules,
+    _stream_rules,
+    _model_rules,
+    _size_rules,
+)

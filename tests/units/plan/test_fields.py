@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from memcore import Plan, PlanError
 from memcore.plan.field import GROUPS, HARDWARE, TOP, EachWord, Switch
 from memcore.plan.keys import KEYS
-from memcore.plan.plan import facts, field_of, field_paths, get
+from memcore.plan.plan import facts, field_of, field_paths, get, put, words_of
 from memcore.search.levers import declared
 
 OBJECTS = {"version", "model", "cluster.gpu", "cluster.node"}
@@ -57,3 +59,39 @@ def test_a_declared_lever_is_tried() -> None:
             assert ways == ([] if here == lever.to else [[{path: lever.to}]])
         else:
             assert ways == []
+
+
+def _spoken(make: Callable[[], Plan]) -> object:
+    """A plan's document, or what it is refused with."""
+    try:
+        return make().document()
+    except PlanError as e:
+        return [(issue.field, issue.message, issue.remedies) for issue in e.issues]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {
+            "train": {
+                "adapter": "qlora",
+                "framework": "pytorch",
+                "zero": 0,
+                "precision": "bf16-pure",
+            }
+        },
+        {"train": {"framework": "megatron", "kernels": "megatron", "zero": 1}},
+        {"train": {"framework": "deepspeed", "offload_optimizer": "cpu"}},
+        {"model": "qwen3-30b-a3b", "serve": {"engine": "llama.cpp"}, "together": {"kind": "grpo"}},
+    ],
+)
+def test_a_changed_plan_is_the_plan_of_the_changed_document(words: dict[str, object]) -> None:
+    """Where only what changed is checked, the same is refused in the same words."""
+    plan = Plan.of(words)
+    for path in field_paths()[1:]:  # a version is asked of documents only
+        for value in [*(words_of(path) or ()), 0, 2, 3, 64, 1.5, True, None, "none", "\ud800"]:
+            document = plan.document()
+            put(document, path, value)
+            one = _spoken(lambda: plan.changed(path, value))  # noqa: B023
+            assert one == _spoken(lambda: Plan.of(document)), (path, value)  # noqa: B023

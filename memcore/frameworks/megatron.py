@@ -31,14 +31,16 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     """What Megatron and Transformer Engine keep for good besides the states.
 
     One 16-bit tensor for each shape of weight, which stands for the gradients that were added into
-    the fp32 buffer; and, under sequence parallelism, the room where the head gathers its input.
+    the fp32 buffer; and, under sequence parallelism, the room where a head that is trained gathers
+    its input.
     """
     # Of stacked experts each has its own; a weight whose gradient autograd does get needs none.
     shapes = dict.fromkeys(
         p.shape[-2:]
         for tape in layers
         for p in tape.parameters
-        if len(p.shape) > 1
+        if p.trained
+        and len(p.shape) > 1
         and VOCAB / TP not in p.shape  # the output layer is not Transformer Engine's
         and p.name not in {s.gradient_of for s in tape.storages}
     )
@@ -50,7 +52,7 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
         )
         for shape in shapes
     ]  # fmt: skip
-    if parallel == SEQUENCE:
+    if parallel == SEQUENCE and not any(tape.adapters for tape in layers):
         rows.append(
             Template(
                 "global memory buffer", "workspace", (B, S / CP, D), "bf16", "always",
@@ -72,7 +74,7 @@ def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[M
         over = links(plan, axis)
         grads, weights = (
             amounts.real(amounts.alive(owned(step, which, of_experts)))
-            for which in ("gradients", "resident")
+            for which in ("gradients", gathered_state(step))
         )
         if over.ranks > 1 and positive(grads):
             there.append((axis, over, of_experts, grads, weights))
@@ -101,6 +103,11 @@ def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[M
     return found
 
 
+def gathered_state(step: Step) -> str:
+    """The state that ranks gather once updated: all weights of a stage, or adapters alone."""
+    return "trained" if step.blocks.structure.adapters else "resident"
+
+
 Hiding = tuple[Number, Cover, str]
 
 DATA_PARALLEL = {
@@ -113,6 +120,7 @@ MEGATRON = Framework(
     sends=megatron,
     slack=constants.ALLOCATOR_SLACK,
     accumulated=True,
+    one_dtype=True,
     to_end=True,
     vocabulary=128,  # --make-vocab-size-divisible-by
     buffers=megatron_buffers,

@@ -241,17 +241,20 @@ def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
     read, kept = [x], [x]
     if t.narrow:
         with t.scope(name):
-            read, kept = fused.narrowed(t, x, t.narrow, reused=False)
+            read, kept = fused.narrowed(t, x, t.narrow, reused=False, learns=w.needs_grad)
     out = t.new(f"{name} out", (rows, into), x.dtype)
     t.use(*read)
+    kept = kept if w.needs_grad else []
 
     def backward(g: Gradients) -> Gradients:  # the weight's goes into the fp32 buffer
         if t.narrow:
             t.free(*fused.twice(t, t.narrow, out.shape, f"{name} output grad"))
-        t.read_and_write(w.storage, w.shape, "fp32")
+        if w.needs_grad:
+            t.read_and_write(w.storage, w.shape, "fp32")
         return [t.new(f"{name} input grad", x.shape, x.dtype), None]
 
-    t.finish(f"{name} grouped gemm", [x, w], out, kept, backward, flops=[(4.0, flops[1])])
+    again = [(4.0 if w.needs_grad else 2.0, flops[1])]
+    t.finish(f"{name} grouped gemm", [x, w], out, kept, backward, flops=again)
     return out
 
 

@@ -589,12 +589,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
             "latent attention has no projection of values alone",
             to(targets, "attention-all"),
         ),
-        Rule(
-            field,
-            t.framework == "megatron",
-            "megatron's adapters are not planned",
-            (drop, *to("train.framework", "pytorch", "fsdp2")),
-        ),
+        *_parallel_adapter_rules(plan, model),
         Rule(
             field,
             in_4_bits and t.framework == "fsdp2" and t.precision not in PURE,
@@ -652,9 +647,9 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            p.tp * p.pp * p.cp * p.ep > 1,
-            "adapters are planned with data parallelism only",
-            (drop, DATA_PARALLEL),
+            t.framework != "megatron" and p.tp * p.pp * p.cp * p.ep > 1,
+            "adapters are planned with data parallelism only, but under Megatron",
+            (drop, DATA_PARALLEL, {"train.framework": "megatron"}),
         ),
         Rule(
             field,
@@ -667,6 +662,48 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
             t.kernels == "liger" and t.adapter != "lora",
             f"{t.adapter} is not planned with Liger's kernels",
             (drop, {"train.kernels": "hf"}),
+        ),
+    ]
+
+
+def _parallel_adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
+    """What Megatron-Bridge's adapters do not have, or are not known to run with."""
+    t, p, field = plan.train, plan.parallel, "train.adapter"
+    if t.framework != "megatron":
+        return []
+    drop: Remedy = {field: "none"}
+    elsewhere = to("train.framework", "pytorch", "fsdp2")
+    return [
+        Rule(
+            field,
+            bool(ADAPTERS[t.adapter].quantized),
+            "Megatron-Bridge has adapters over unquantized weights alone",
+            (*to(field, "lora", "none"), *elsewhere),
+        ),
+        Rule(
+            "train.lora_modules",
+            bool(listed(t.lora_modules)),
+            "Megatron's layers have names of their own, one for queries, keys and values together",
+            to("train.lora_modules", NO_LAYER),
+        ),
+        Rule(
+            "train.lora_rank",
+            t.lora_rank % p.tp != 0,
+            f"tensor-parallel ranks share a rank of {t.lora_rank:,}, which does not divide by "
+            f"{p.tp:,}",
+            to("train.lora_rank", -(-t.lora_rank // p.tp) * p.tp),
+        ),
+        Rule(
+            field,
+            model is not None and bool(model.kv_rank),
+            "adapters of latent attention are not planned under Megatron",
+            (drop, *elsewhere),
+        ),
+        Rule(
+            field,
+            t.mtp_layers > 0 or plan.megatron_deepspeed,
+            "adapters are not planned with multi-token prediction, nor with Megatron-DeepSpeed",
+            (drop, {"train.mtp_layers": 0}),
         ),
     ]
 

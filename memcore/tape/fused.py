@@ -149,7 +149,8 @@ def linear(
     again in backward where the product needs all of them.
 
     In 8 bits it saves a copy of x along columns, or x itself where attention or a router keeps that
-    anyway (Megatron's set_save_original_input).
+    anyway (Megatron's set_save_original_input). Where its weight is frozen it saves nothing of its
+    own, and gathers nothing again. An input whose ranks' tokens are gathered already is read so.
 
     weight   the output layer's, where several products read it: the stand-in for its gradient then
              waits for those of the others
@@ -161,15 +162,19 @@ def linear(
     with t.scope(name):
         w = weight or t.parameter("weight", (into, width), tied, narrow=narrow)
         weights = [w, t.parameter("bias", (into,))] if bias else [w]
-        gathers, scatters = column and sequence, row and sequence
+        learns = w.needs_grad
+        gathers = column and sequence and x.shape[1] != S / CP
+        scatters = row and sequence
         rows = (B, S / CP) if column else x.shape[:-1]
         flops = (2.0, (*rows, width, into))
-        _sends(t, x, (*rows, width), (*rows, into), column, row, whole=head)
+        if gathers or not (column and sequence):
+            _sends(t, x, (*rows, width), (*rows, into), column, row, head, learns)
         t.start("matmul", x, *weights, flops=[flops], product="mm", module=Module.LINEAR)
         read, kept = [x], [x]
         if narrow:
             reused = (row and t.within(Part.ATTENTION)) or x.storage.holders > 0
-            read, kept = narrowed(t, x, narrow, reused and not narrow.how.delayed, gathers)
+            read, kept = narrowed(t, x, narrow, reused and not narrow.how.delayed, gathers, learns)
+        kept = kept if learns else []
         whole = gathered(t, narrow, (*rows, width), x.dtype, "gathered") if gathers else read
         out = t.new("out", (*rows, into), x.dtype)
         t.use(*whole)
@@ -181,7 +186,7 @@ def linear(
 
         def backward(g: Gradients) -> Gradients:
             used = []
-            if gathers:
+            if gathers and learns:
                 used += gathered(t, narrow, (*rows, width), x.dtype, "gathered again")
             if narrow:
                 used += twice(t, narrow, (*rows, into), "output grad")
@@ -194,6 +199,9 @@ def linear(
                 used.append(dx)
                 dx = t.new("input grad, scattered", x.shape, x.dtype)
             dw = None
+            if not learns:
+                t.free(*used)
+                return [dx if x.needs_grad else None, *(None for _ in weights)]
             if head:
                 dw = t.new("weight grad", w.shape, w.dtype)
                 used += [dw] if weight is None else []
@@ -205,7 +213,8 @@ def linear(
             waits = [dw if weight else None, *(None for _ in weights[1:])]
             return [dx if x.needs_grad else None, *waits]
 
-        t.finish("matmul", [x, *weights], out, kept, backward, flops=[(4.0, flops[1])])
+        again = [(4.0 if learns else 2.0, flops[1])]
+        t.finish("matmul", [x, *weights], out, kept, backward, flops=again)
         return out
 
 
@@ -233,15 +242,16 @@ def gathered(t: Tape, narrow: Narrow | None, shape: Shape, dtype: str, name: str
 
 
 def narrowed(
-    t: Tape, x: Tensor, narrow: Narrow, reused: bool, gathers: bool = False
+    t: Tape, x: Tensor, narrow: Narrow, reused: bool, gathers: bool = False, learns: bool = True
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What a product reads of x in 8 bits, and what is kept of it for the weight's gradient.
 
     reused    x itself is kept, and made narrow again in backward
     gathers   one scale for the whole tensor: ranks exchange rows only, and rows are kept
+    learns    the weight has a gradient; else columns are not made
     """
     rows = eight_bit(t, narrow, x.shape, "input")
-    if reused:
+    if reused or not learns:
         return rows, [x]
     if narrow.both and (narrow.how.block or not gathers):
         return rows, eight_bit(t, narrow, x.shape, "input, by columns")
@@ -249,13 +259,14 @@ def narrowed(
 
 
 def _sends(
-    t: Tape, x: Tensor, into: Shape, out: Shape, column: bool, row: bool, whole: bool
+    t: Tape, x: Tensor, into: Shape, out: Shape, column: bool, row: bool, whole: bool, learns: bool
 ) -> None:
     """What tensor-parallel ranks send each other for one linear (megatron/core/tensor_parallel:
     LinearWithGradAccumulationAndAsyncCommunication): the input is gathered again while its gradient
     is computed, and the input's gradient is summed while the weight's is.
 
-    whole   the product is never cut in pieces: only Transformer Engine's are (its user buffers)
+    whole    the product is never cut in pieces: only Transformer Engine's are (its user buffers)
+    learns   the weight has a gradient, which needs the input again, and which runs meanwhile
     """
     one_product = (2.0, (*into, out[-1]))
     beside = None if whole else one_product
@@ -264,8 +275,9 @@ def _sends(
         if t.parallel == SEQUENCE:
             summed = "reduce-scatter"
             t.send("tokens", "all-gather", TP, into, x.dtype, beside=beside)
-            t.send("tokens", "all-gather", TP, into, x.dtype, backward=True, behind=one_product)
-        meanwhile = None if t.unfused else one_product
+            if learns:
+                t.send("tokens", "all-gather", TP, into, x.dtype, backward=True, behind=one_product)
+        meanwhile = None if t.unfused or not learns else one_product
         t.send("gradients of tokens", summed, TP, into, x.dtype, backward=True, behind=meanwhile)
     elif row and t.parallel == SEQUENCE:
         t.send("partial results", "reduce-scatter", TP, out, x.dtype, beside=beside)

@@ -21,13 +21,14 @@ from memcore.tape.dims import (
     TP,
     VOCAB,
     B,
+    D,
     Factor,
     S,
     Shape,
 )
 from memcore.tape.kinds import Module, Part, Role
 from memcore.tape.quantized import blocks, parts
-from memcore.tape.structure import SEQUENCE
+from memcore.tape.structure import SEQUENCE, TENSOR
 from memcore.tape.tape import Gradients, Tape, Tensor
 from memcore.words.training import DENSE, INT8, NF4_DOUBLE, SPARSE
 from memcore.words.word import DTYPE_BYTES
@@ -85,7 +86,11 @@ def linear(
     block's parameter and is not counted here. `dtype`: x and W are cast to it first.
     """
     if t.kernels == "megatron":
-        return fused.linear(t, name, x, width, into, bias, tied)
+        if not (t.adapters and name != HEAD and _targeted(t, name)):
+            return fused.linear(t, name, x, width, into, bias, tied)
+        x = gather(t, x) if fused.is_cut(into) and t.parallel == SEQUENCE else x
+        out = fused.linear(t, name, x, width, into, bias, tied)
+        return _with_parallel_adapter(t, name, x, out, width, into)
     if fused.is_cut(into):
         x = gather(t, x)
     quantized = t.adapters.quantized if t.adapters and name != HEAD else ""
@@ -158,7 +163,8 @@ def _product(
     return out
 
 
-VALUES, JOINT = ("q_proj", "v_proj"), ("qkv_proj", "c_attn", "query_key_value")
+VALUES = ("q_proj", "v_proj")
+JOINT = ("qkv_proj", "c_attn", "query_key_value", "linear_qkv")
 
 
 def _targeted(t: Tape, name: str) -> bool:
@@ -199,6 +205,64 @@ def _with_adapter(
         out = add(t, base, h, "sum")
         t.use(given, h)
         return out
+
+
+def _with_parallel_adapter(
+    t: Tape, name: str, x: Tensor, base: Tensor, width: Factor, into: Factor
+) -> Tensor:
+    """base + scaling * B(A(dropout(x))), shared out over tensor-parallel ranks as Megatron-Bridge
+    does (peft/utils.py: ParallelLinearAdapter).
+
+    Behind a norm (column) each rank has a part of A's results, which all of them gather. Behind
+    attention or an activation (row) A's partial results are summed, and B's parts gathered; under
+    sequence parallelism each keeps its tokens. A saves all ranks' tokens in 16 bits: Transformer
+    Engine returns the norm's result gathered, and scatters one gradient of both that read it.
+    """
+    row = fused.is_cut(width)
+    tokens, share = (B, S / CP), D / TP if row else into
+    assert t.adapters
+    with t.scope(f"{name}.adapter"):
+        a = t.parameter(
+            "linear_in.weight", (RANK, width) if row else (RANK / TP, width), adapter=True
+        )
+        b = t.parameter("linear_out.weight", (share, RANK), adapter=True)
+        h = dropout(t, x, "dropout") if t.adapters.dropout else x
+        if not row and t.parallel == TENSOR and x.needs_grad:
+            t.send("gradients of tokens", "all-reduce", TP, h.shape, h.dtype, backward=True)
+        with t.scope("linear_in"):
+            h = _product(t, h, a, [], width, RANK if row else RANK / TP)
+        if row and t.parallel:
+            t.send("results of an adapter's A", "all-reduce", TP, h.shape, h.dtype)
+        elif t.parallel:
+            h = _parts_joined(t, h, (*tokens, RANK), "results of A")
+        if t.parallel:
+            t.send("gradients of A's results", "all-reduce", TP, h.shape, h.dtype, backward=True)
+        with t.scope("linear_out"):
+            h = _product(t, h, b, [], RANK, share)
+        if row and t.parallel:
+            h = _own_tokens(t, _parts_joined(t, h, (*tokens, into), "results of B"))
+        return add(t, base, scale(t, h, "scaled"), "sum")
+
+
+def _parts_joined(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """Each rank's part of the last dimension, gathered; backward takes its own from the gradient
+    (megatron/core/tensor_parallel/mappings.py: _GatherFromModelParallelRegion)."""
+    t.start(name, x)
+    t.send(name, "all-gather", TP, shape, x.dtype)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad, own", x.shape, x.dtype)])
+    return out
+
+
+def _own_tokens(t: Tape, x: Tensor) -> Tensor:
+    """A rank's tokens of a whole tensor under sequence parallelism, a view; backward gathers the
+    gradient (_ScatterToSequenceParallelRegion)."""
+    if t.parallel != SEQUENCE:
+        return x
+    out = Tensor(x.storage, (B, S / CP / SEQ, *x.shape[2:]), x.dtype, False)
+    t.send("gradients of tokens", "all-gather", TP, x.shape, x.dtype, backward=True)
+    t.finish("own tokens", [x], out, [], lambda g: [t.new("grad, gathered", x.shape, x.dtype)])
+    return out
 
 
 def wanted(t: Tape, x: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ from memcore.tape.dims import Extents
 from memcore.tape.ledger import AUTOGRAD
 from memcore.training.memory import HOST_TIERS, PAGES, left_for_host, rows_at
 from memcore.training.overheads import streamed
-from memcore.training.steps import step_of
-from memcore.training.training import trained
+from memcore.training.steps import step_of, steps_of
+from memcore.training.training import trained, undivided
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -134,8 +134,8 @@ def _trained(book: Book) -> list[tuple[str, Extents, int]]:
     """Each trained weight's name, its shape, and how many of it there are."""
 
     def found() -> list[tuple[str, Extents, int]]:
-        extents = book.amounts.extents
-        return [(p.name, extents(p.shape), n) for p, n in trained(book.step)]
+        extents = undivided(book.plan).extents
+        return [(p.name, extents(p.shape), n) for p, n in trained(steps_of(book.plan))]
 
     return book.once("trained", found)
 

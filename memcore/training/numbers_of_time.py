@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from memcore.frameworks.megatron import DATA_PARALLEL
+from memcore.frameworks.megatron import DATA_PARALLEL, gathered_state
 from memcore.hardware import constants, topology
 from memcore.quantity.formula import (
     Formula,
@@ -321,6 +321,7 @@ def _state_rows(book: Book, name: str) -> Sequence[LedgerRow]:
     elif where == "layers":
         alive = step.of_layers(state, step.grouped)
     elif where in ("experts", "others"):
+        state = gathered_state(step) if state == "resident" else state
         alive = owned(step, state, where == "experts")
     else:
         alive = step.every(state) if where == "every" else root(step, state)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memcore.models.blocks import build, structure_of
 from memcore.models.counts import parameters, weights
 from memcore.models.stack import layers_of
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Parallel, Plan
 from memcore.plan.rule import Remedy, Rule, to
 from memcore.report import Memory, Time
 from memcore.step.step import Step
@@ -34,10 +35,18 @@ def predicting(plan: Plan) -> int:
     return int(sum(amounts.elements(p.shape) for p in head.parameters if Part.DEPTH in p.parts))
 
 
-def trained(step: Step) -> list[tuple[Storage, int]]:
-    """Each weight that a step trains, and how many layers have it."""
-    tapes = step.blocks.counted(step.layers.counts)
-    return [(p, times) for tape, times in tapes for p in tape.parameters if p.trained]
+def trained(steps: Sequence[Step]) -> list[tuple[Storage, int]]:
+    """Each weight that the stages of a step train, and how many layers have it."""
+    found: Counter[Storage] = Counter()
+    for step in steps:
+        for tape, times in step.blocks.counted(step.layers.counts):
+            found.update({p: times for p in tape.parameters if p.trained})
+    return list(found.items())
+
+
+def undivided(plan: Plan) -> Amounts:
+    """Sizes of the plan's tensors where no ranks share them."""
+    return Amounts(training_sizes(plan.model_copy(update={"parallel": Parallel()})))
 
 
 def not_planned(plan: Plan) -> str:
@@ -215,8 +224,8 @@ class Training:
         t = self.plan.train
         if t.frozen == NO_LAYER and t.adapter == "none":
             return parameters(self.plan.architecture)
-        of = self.amounts.elements
-        return sum(int(of(p.shape)) * n for p, n in trained(self.step))
+        of = undivided(self.plan).elements
+        return sum(int(of(p.shape)) * n for p, n in trained(self.steps))
 
     def time(self) -> Time:
         return training_time(self.plan, self.steps, self.amounts)

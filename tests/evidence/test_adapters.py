@@ -85,7 +85,6 @@ def test_only_adapters_have_gradients_and_states():
 @pytest.mark.parametrize(
     "words",
     [
-        {"framework": "megatron", "kernels": "megatron", "precision": "bf16-mixed"},
         {"framework": "fsdp2", "zero": 3},
         {
             "framework": "fsdp2",

@@ -6,7 +6,7 @@ before one's eyes. A click on a part says why it is so large.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -149,14 +149,7 @@ def draw(
     of: Plan | None = None,
 ) -> None:
     """The bar on the page; `of` is its plan where that is another than the page's."""
-    _component(key=key, data=bar.data(end, legend), on_why_change=lambda: _asked(key, of))
-
-
-def _asked(key: str, of: Plan | None) -> None:
-    state: Mapping[str, Any] | None = st.session_state.get(key)
-    path = (state or {}).get("why")
-    if path:
-        why.opened(path, of)
+    _component(key=key, data=bar.data(end, legend), on_why_change=lambda: why.asked(key, of))
 
 
 def fill(colour: str, hatched: bool) -> str:

@@ -29,7 +29,8 @@ import rig  # noqa: E402
 ROUNDS, PRESSES = 4, 5
 QUIET_MS = 250
 TARGET = 1.1
-CHART, MAIN = '[data-testid="stPlotlyChart"]', '[data-testid="stMain"]'
+CHART = '[data-testid="stPlotlyChart"], .st-key-over_time'
+MAIN = '[data-testid="stMain"]'
 BATCH, USERS = "train_micro_batch", "serve_concurrency"
 # Of each page: where it is, the slider or the number that is moved, and its charts.
 PAGES = {
@@ -59,15 +60,25 @@ PROBE = """
     send(data) { probe.sent ||= performance.now(); return super.send(data); }
   };
   window.addEventListener('keydown', () => { probe.pressed ||= performance.now(); }, true);
-  const touches = node => node.nodeType === 1
-    && (node.closest(WATCHED) || node.querySelector('[data-testid="stPlotlyChart"]'));
-  new MutationObserver(changes => {
-    if (!changes.some(c => (c.target.nodeType === 1 ? c.target : c.target.parentElement)
-        ?.closest(WATCHED) || [...c.addedNodes].some(touches))) return;
+  const within = node => {
+    const element = node.nodeType === 1 ? node : node.parentElement ?? node.host;
+    return element && (element.closest(WATCHED) ?? element.getRootNode().host?.closest(WATCHED));
+  };
+  const touches = node => node.nodeType === 1 && (within(node) || node.querySelector(WATCHED));
+  const watcher = new MutationObserver(changes => {
+    if (!changes.some(c => within(c.target) || [...c.addedNodes].some(touches))) return;
     probe.drawn = performance.now();
     const frame = window.requestAnimationFrame;
     frame(() => frame(() => { probe.painted = performance.now(); }));
-  }).observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
+  });
+  const all = {subtree: true, childList: true, attributes: true, characterData: true};
+  watcher.observe(document, all);
+  const attach = Element.prototype.attachShadow;
+  Element.prototype.attachShadow = function (...how) {  // components draw in there
+    const root = attach.apply(this, how);
+    watcher.observe(root, all);
+    return root;
+  };
   probe.done = quiet => {
     const app = document.querySelector('[data-testid="stApp"]');
     return app?.getAttribute('data-test-script-state') === 'notRunning' && probe.sent

@@ -6,7 +6,7 @@ from app.charts.accuracy import GROUPS, OUR_ROW, TRACKER_ROW, calculators, resid
 from app.charts.compare import phases as compared_phases
 from app.charts.explore import swept
 from app.charts.levers import waterfall_bytes, waterfall_seconds
-from app.charts.memory import memory_by_consumer, over_time, timeline
+from app.charts.memory import memory_by_consumer, timeline
 from app.charts.search import found
 from app.charts.serve import together
 from app.charts.tiers import tiers
@@ -20,7 +20,6 @@ __all__ = [
     "compared_phases",
     "found",
     "memory_by_consumer",
-    "over_time",
     "residuals",
     "roofline",
     "stages",

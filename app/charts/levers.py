@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 
 from app import palette
 from app.charts.base import bar, figure
-from app.charts.memory import LABEL
 from memcore.search.waterfall import Change
 from memcore.units import GiB, bytes_text, seconds_text, signed_bytes, signed_seconds
 
 ENDS = ("Pinned", "This plan")  # what the two plans are called, where nobody says it
+LABEL = 34  # characters of a change's name beside a bar; hovering says all of it
 
 
 def waterfall_bytes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -10,12 +9,9 @@ import plotly.graph_objects as go
 from app import palette
 from app.charts.base import bar, figure
 from memcore.report import Memory, RankMemory
-from memcore.training.over_time import Course, Slot
-from memcore.units import GiB, bytes_text, seconds_text
+from memcore.units import GiB, bytes_text
 
 MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
-FAR = 2.5  # times what is needed: a capacity beyond would flatten all else
-LABEL = 34  # characters of a change's name beside a bar; hovering says all of it
 
 
 def capacity(bytes_: int, label: str = "Capacity") -> dict[str, Any]:
@@ -159,158 +155,6 @@ def timeline(memory: Memory) -> go.Figure:
         yaxis={"autorange": "reversed"},
         shapes=capacity(memory.capacity_bytes)["shapes"] if near else [],
         annotations=totals,
-    )
-
-
-STAGES = 8  # that are drawn over time: the fullest ones
-SLOTS = 240  # of one stage; where there are more, neighbours are drawn as the fullest of them
-
-
-def over_time(memory: Memory, courses: Sequence[Course]) -> go.Figure:
-    """Memory over a step, stage by stage, from the first on down, with the line of what one GPU
-    has."""
-    shown = sorted(sorted(courses, key=lambda c: -c.peak.bytes)[:STAGES], key=lambda c: c.rank)
-    unit, name = (1e3, "ms") if courses[0].slots[-1].end < 10 else (1.0, "s")
-    sure = memory.device_bytes[0] - memory.allocated_bytes
-    most = max(c.peak.bytes for c in shown) + sure
-    near = memory.capacity_bytes < FAR * most
-    top = max(1.25 * most, 1.08 * memory.capacity_bytes if near else 0) / GiB
-    of = _places(memory)
-    places = {(i.rank, i.id, i.bytes): of[i.rank, i.id] for i in memory.timeline}
-    traces: list[Any] = []
-    layout: dict[str, Any] = {}
-    annotations: list[dict[str, Any]] = []
-    high = 1 / len(shown)
-    for row, course in enumerate(shown):
-        y = f"y{row + 1}" if row else "y"
-        bottom = 1 - (row + 1) * high
-        layout[f"yaxis{row + 1}" if row else "yaxis"] = {
-            "range": [0, top],
-            "domain": [bottom, bottom + high * (0.88 if len(shown) > 1 else 1)],
-            "title": f"Stage {course.rank}" if len(courses) > 1 else "GiB",
-            "nticks": 5 if len(shown) == 1 else 3,
-        }
-        slots = course.fullest(SLOTS)
-        x = [unit * s.start for s in slots] + [unit * slots[-1].end]
-        parts = [(title, colour, key) for key, (title, colour) in palette.CONSUMERS.items()]
-        for title, colour, key in (*parts, (*palette.OVERHEAD, "")):
-            sizes = [s.consumers[key] if key else sure for s in slots]
-            traces.append(
-                go.Scatter(
-                    name=title,
-                    x=x,
-                    y=[round(n / GiB, 4) for n in (*sizes, sizes[-1])],
-                    yaxis=y,
-                    mode="lines",
-                    line={"shape": "hv", "width": 0},
-                    fillcolor=colour,
-                    stackgroup=f"stage {course.rank}",
-                    legendgroup=title,
-                    showlegend=not row,
-                    hoverinfo="skip",
-                )
-            )
-        traces.append(_heard(course, slots, unit, y, places))
-        peak = course.peak
-        if peak.bytes == memory.allocated_bytes or len(shown) == 1:
-            at = unit * (peak.start + peak.seconds / 2)
-            late = at > x[-1] / 2
-            annotations.append(
-                {
-                    "x": at,
-                    "y": peak.bytes / GiB,
-                    "yref": y,
-                    "text": f"<b>{bytes_text(peak.bytes)}, the peak</b>",
-                    "hovertext": peak.label,
-                    "xanchor": "right" if late else "left",
-                    "ax": -24 if late else 24,
-                    "ay": -22,
-                    "arrowhead": 2,
-                }
-            )
-    if near:
-        lines = [
-            {
-                "type": "line",
-                "x0": 0,
-                "x1": 1,
-                "xref": "paper",
-                "y0": memory.capacity_bytes / GiB,
-                "y1": memory.capacity_bytes / GiB,
-                "yref": f"y{row + 1}" if row else "y",
-                "line": {"color": palette.CAPACITY, "width": 2, "dash": "dash"},
-            }
-            for row in range(len(shown))
-        ]
-        layout["shapes"] = lines
-        traces.append(_named_line(f"Capacity {bytes_text(memory.capacity_bytes)}"))
-    else:
-        annotations.append(
-            {
-                "x": 1,
-                "y": 1,
-                "xref": "paper",
-                "yref": "paper",
-                "xanchor": "right",
-                "yanchor": "top",
-                "showarrow": False,
-                "text": f"\u2191 Capacity {bytes_text(memory.capacity_bytes)}",
-                "font": {"color": palette.CAPACITY},
-            }
-        )
-    last = f"y{len(shown)}" if len(shown) > 1 else "y"
-    return figure(
-        traces,
-        height=340 if len(shown) == 1 else 110 + 105 * len(shown),
-        hovermode="x",
-        annotations=annotations,
-        xaxis={
-            "title": name,
-            "hoverformat": ".1f",
-            "range": [0, unit * courses[0].slots[-1].end],
-            "anchor": last,
-        },
-        **layout,
-    )
-
-
-def _heard(
-    course: Course,
-    slots: Sequence[Slot],
-    unit: float,
-    y: str,
-    places: Mapping[tuple[int, str, int], str],
-) -> go.Scatter:
-    """What hovering says of each slot, and the number that a click explains."""
-    said = [
-        "<br>".join(
-            (
-                f"<b>{bytes_text(s.bytes)}</b>, {s.label}"
-                + (f", micro-batch {s.micro_batch}" if s.micro_batch else ""),
-                f"{seconds_text(s.start)} to {seconds_text(s.end)}",
-                *(
-                    f"{title}: {bytes_text(s.consumers[key])}"
-                    for key, (title, _) in palette.CONSUMERS.items()
-                    if s.consumers[key]
-                ),
-            )
-        )
-        for s in slots
-    ]
-    # Of what is no instant of the Report nothing more is said than what hovering says.
-    paths = [places.get((course.rank, s.instant, s.bytes), "") for s in slots]
-    return go.Scatter(
-        x=[unit * (s.start + s.seconds / 2) for s in slots],
-        y=[round(s.bytes / GiB, 4) for s in slots],
-        yaxis=y,
-        mode="markers",
-        marker={"size": 8, "opacity": 0},
-        text=said,
-        customdata=[[s.label, path] if path else "" for s, path in zip(slots, paths, strict=True)],
-        hovertemplate="%{text}<extra></extra>",
-        showlegend=False,
-        selected={"marker": {"opacity": 0}},
-        unselected={"marker": {"opacity": 0}},
     )
 
 

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, levers, parts, shared, start, state, tables
+from app import charts, course, levers, parts, shared, start, state, tables
 
 report = state.report()
 
@@ -17,10 +17,12 @@ if report.memory:
         )
     st.markdown("##### Memory over one step")
     courses = shared.over_time(state.plan())
-    parts.chart(
-        charts.over_time(report.memory, courses),
+    course.draw(
+        report.memory,
+        courses,
         key="over_time",
         alt="Memory alive over the time of one step, by consumer, with the capacity of one GPU",
+        file=parts.named("memplan-over_time"),
     )
     parts.small(
         "Allocated, with the least overhead. Each layer shows its fullest moment; what the GPU "

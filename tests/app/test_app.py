@@ -16,6 +16,7 @@ from pages import (
     PROOF,
     VIEWS,
     alive,
+    drawn,
     each_view,
     figures,
     metrics,
@@ -63,6 +64,7 @@ def test_a_view_is_the_same_at_its_address_and_by_way_of_another(view: str) -> N
         alive(at)
         assert shown_plan(at).train.micro_batch == 2
         charts = [chart.proto.spec for chart in at.get("plotly_chart")]
+        charts += [c.proto.json for c in at.get("bidi_component") if "over_time" in c.proto.id]
         shown.append((charts, figures(at), [table.value.to_csv() for table in at.dataframe]))
     assert shown[0] == shown[1]
     assert shown[0][0] or shown[0][2] or view in ("together", "compare")  # nothing, with this plan
@@ -135,7 +137,7 @@ def test_the_first_view_is_a_real_plan_with_a_verdict_and_a_chart() -> None:
     at = opened()
     alive(at)
     assert verdict(at).startswith("**Training fits**")
-    assert at.get("plotly_chart")
+    assert drawn(at, "over_time")["stages"][0]["sizes"]
     assert not at.warning
     assert not at.error
 
@@ -675,6 +677,11 @@ def test_every_mark_of_every_chart_is_explained(query: dict[str, str]) -> None:
                 for hover in trace.get("customdata", ()):
                     if isinstance(hover, list) and view != "explore":  # a point there is a plan
                         assert book.found(hover[1]), (view, hover)
+        if view == "train":
+            stages = drawn(at, "over_time")["stages"]
+            paths = {path for stage in stages for path in stage["paths"] if path}
+            assert paths
+            assert all(book.found(path) for path in paths)
 
 
 # --- the frame -----------------------------------------------------------------------------------

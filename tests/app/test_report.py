@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from pages import opened
+from pages import drawn, opened
 
 from app import report as one_page
 from memcore.evaluate import evaluate
@@ -73,6 +73,9 @@ def test_files_and_images_are_named_after_the_plan() -> None:
     at = opened({"model": "llama-3-70b", "gpus": "16"})
     names = {e.proto.label: e.proto for e in at.get("download_button")}
     assert "Report on one page (HTML)" in names
+    slug = "memplan-llama-3-70b-16-nvidia-h100-sxm-80-gb-"
+    assert drawn(at, "over_time")["file"].startswith(slug)
+    at = opened({"model": "llama-3-70b", "gpus": "16"}, "time")
     specs = [chart.proto.config for chart in at.get("plotly_chart")]
     assert specs
-    assert all("memplan-llama-3-70b-16-nvidia-h100-sxm-80-gb-" in spec for spec in specs)
+    assert all(slug in spec for spec in specs)

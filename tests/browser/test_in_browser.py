@@ -349,6 +349,22 @@ def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
     assert page.locator(bars).nth(1).evaluate("e => getComputedStyle(e.parentNode).opacity") == pale
 
 
+def test_memory_over_time_says_what_one_points_at_and_why(open_app: Open) -> None:
+    page = open_app(address(Plan.of(ELSEWHERE)))
+    reading.agrees(page)
+    peak = evaluate(Plan.of(ELSEWHERE)).memory
+    assert peak
+    said = page.locator(".st-key-over_time .said")
+    picture = page.locator(".st-key-over_time .picture")
+    picture.press("ArrowLeft")
+    picture.press("ArrowRight")  # back at the peak
+    expect(said).to_contain_text(bytes_text(peak.allocated_bytes))
+    picture.press("Enter")
+    opened_by(page, ":")
+    picture.hover(position={"x": 70, "y": 150})
+    expect(said).to_contain_text("Forward")
+
+
 def test_parts_open_one_by_one_and_back(open_app: Open) -> None:
     page = open_app("/")
     reading.agrees(page)
@@ -802,7 +818,7 @@ def test_every_view_is_drawn(
         page.goto(f"{rig.origin(page.url)}{address(Plan.of(ELSEWHERE), view)}")
         reading.agrees(page)
         rig.settled(page)
-        for chart in page.locator('[data-testid="stPlotlyChart"]').all():
+        for chart in page.locator('[data-testid="stPlotlyChart"], .st-key-over_time svg').all():
             place = chart.bounding_box()
             assert place
             assert place["height"] > 80, view

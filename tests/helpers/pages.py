@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
@@ -82,3 +84,10 @@ def said(at: AppTest) -> str:
     """The text of warnings and errors, without markdown's escapes."""
     text = "\n".join(m.value for m in [*at.warning, *at.error])
     return text.replace("\\", "").replace("\u200b", "")
+
+
+def drawn(at: AppTest, key: str) -> dict[str, Any]:
+    """What a component of the page draws."""
+    (found,) = [c.proto for c in at.get("bidi_component") if c.proto.id.endswith(f"-{key}")]
+    data: dict[str, Any] = json.loads(found.json)
+    return data

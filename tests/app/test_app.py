@@ -26,6 +26,7 @@ from pages import (
     verdict,
 )
 from streamlit.testing.v1 import AppTest
+from tables import each
 
 from app import shared
 from memcore.evaluate import evaluate
@@ -167,7 +168,7 @@ def test_every_vendor_has_its_pages(gpu: str) -> None:
         alive(at.switch_page(f"views/{view}.py").run())
 
 
-@pytest.mark.parametrize("gpu", catalog.gpu_names())
+@each("gpu", catalog.gpu_names())
 def test_every_accelerator_has_its_charts_and_tables(gpu: str) -> None:
     from app import charts, tables
 

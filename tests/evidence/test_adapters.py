@@ -6,6 +6,7 @@ adapters.json holds what reference/ask_adapters.py was told by PEFT, torch and t
 import asked
 import pytest
 from explained import checked
+from tables import each
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
@@ -29,17 +30,17 @@ def plan_of(row):
     return asked.plan_of(TABLE, row, WORDS, LORA | {w: row[w] for w in OPTIONAL if w in row})
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "parameters"))
+@each("row", asked.rows(TABLE, "parameters"))
 def test_trainable_parameters_are_equal(row):
     assert asked.trained(plan_of(row)).trainable_parameters == row["bytes"]
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
+@each("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
     assert asked.trained(plan_of(row)).memory.saved_for_backward_bytes == row["bytes"]
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "peak"))
+@each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
     ours = asked.peak_before_the_optimizer(asked.trained(plan_of(row)))
     tolerance = PEAK_TOLERANCE

@@ -4,6 +4,7 @@ import csv
 import io
 
 import pytest
+from tables import each
 
 from app import tables
 from memcore import evidence
@@ -33,7 +34,7 @@ def test_there_are_twenty_plans_of_every_axis():
     assert any(p.train.zero == 0 for p in plans)
 
 
-@pytest.mark.parametrize("e", ESTIMATES, ids=lambda e: f"{e.label}, {e.what}")
+@each("e", ESTIMATES, ids=lambda e: f"{e.label}, {e.what}")
 def test_every_byte_of_the_difference_is_named(e):
     assert e.unexplained == pytest.approx(0, abs=ROUNDED)
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import asked
 import pytest
+from tables import each
 
 from memcore.models.families import FAMILIES
 
@@ -24,7 +25,7 @@ HELD = ("bert", "roberta", "llava", "seed")
 CAST = ("mamba2",)
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
+@each("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
     assert (
         asked.trained(asked.plan_of_family(TABLE, row)).memory.saved_for_backward_bytes
@@ -32,7 +33,7 @@ def test_saved_bytes_are_equal(row):
     )
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "peak"))
+@each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
     ours = asked.peak_before_the_optimizer(asked.trained(asked.plan_of_family(TABLE, row)))
     held = (row["model"] in HELD, row.get("regime"), row["checkpointing"])

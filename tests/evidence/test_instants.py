@@ -8,6 +8,7 @@ import json
 from collections import Counter
 
 import pytest
+from tables import each
 
 from memcore import evidence
 from memcore.plan.plan import Plan
@@ -55,12 +56,12 @@ def ours_at_peak(plan):
     found = [(*instant_bytes(i, amounts), i) for i in step.instants if i.id != "optimizer-step"]
     _, at, peak = max(found, key=lambda f: f[0])
     kinds = Counter()
-    for row, count, each in rows_alive(peak, at, amounts):
-        kinds[kind_of(row)] += count * each
+    for row, count, size in rows_alive(peak, at, amounts):
+        kinds[kind_of(row)] += count * size
     return peak, kinds
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda r: "-".join(list(r.values())[1:9]))
+@each("row", ROWS, ids=lambda r: "-".join(list(r.values())[1:9]))
 def test_the_same_kinds_are_alive(row):
     peak, ours = ours_at_peak(evidence.plan_of(row))
     theirs = Counter()
@@ -75,7 +76,7 @@ def test_the_same_kinds_are_alive(row):
     assert not apart, f"at {peak.id}: {apart} bytes apart"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda r: "-".join(list(r.values())[1:9]))
+@each("row", ROWS, ids=lambda r: "-".join(list(r.values())[1:9]))
 def test_the_peak_is_before_or_after_the_gradients_exist(row):
     """Without FSDP: which gradients are whole already. Those of the block that is running may be
     the tracker's 'Temp' still."""

@@ -2,6 +2,7 @@
 are; memcore/evidence/pytorch.py makes the plans)."""
 
 import pytest
+from tables import each
 
 from memcore import evidence
 from memcore.models import catalog
@@ -16,19 +17,19 @@ def kind(name):
     ]
 
 
-@pytest.mark.parametrize("row", kind("params"))
+@each("row", kind("params"))
 def test_parameters_are_equal(row):
     found = evidence.compared(row)
     assert (found.what, found.ours) == ("parameters", int(row["value"]))
 
 
-@pytest.mark.parametrize("row", kind("saved"))
+@each("row", kind("saved"))
 def test_saved_bytes_are_equal(row):
     found = evidence.compared(row)
     assert (found.what, found.ours) == ("saved", int(row["value"]))
 
 
-@pytest.mark.parametrize("row", kind("peak"))
+@each("row", kind("peak"))
 def test_peaks_agree(row):
     """The reference leaves out the optimizer step, so that instant is left out here too."""
     found = evidence.compared(row)

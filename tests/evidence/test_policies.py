@@ -7,6 +7,7 @@ from collections import Counter
 
 import asked
 import pytest
+from tables import each
 
 from memcore.evaluate import evaluate
 from memcore.evidence import REGIMES
@@ -25,14 +26,14 @@ COMPILED_TOLERANCE = 0.01
 WORDS = ("attention", "checkpointing", "checkpoint_every", "kernels", "cross_entropy")
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
+@each("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
     ours = asked.trained(asked.plan_of(TABLE, row, WORDS)).memory.saved_for_backward_bytes
     tolerance = COMPILED_TOLERANCE if row["kernels"] == "compile" else 0
     assert ours == pytest.approx(row["bytes"], rel=tolerance, abs=0)
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "peak"))
+@each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
     ours = asked.peak_before_the_optimizer(asked.trained(asked.plan_of(TABLE, row, WORDS)))
     core = row["checkpointing"] == "selective"

@@ -4,6 +4,7 @@ from itertools import pairwise
 from statistics import median
 
 import pytest
+from tables import each
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
@@ -49,7 +50,7 @@ def serve(model, tp=1, **fields):
 DECODERS = [n for n in catalog.model_names() if servable(catalog.model(n))]
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@each("name", DECODERS)
 def test_kv_bytes_per_token_are_the_model_s_definition(name):
     m = catalog.model(name)
     cached = m.kv_rank + m.rotary_dim if m.kv_rank else 2 * m.kv_heads * m.head_dim
@@ -83,7 +84,7 @@ def test_kv_per_token(run):
 MISSED = {"vLLM: weights of Gemma 3 27B on an MI300X": -0.0068}
 
 
-@pytest.mark.parametrize("run", of("weights"))
+@each("run", of("weights"))
 def test_weights(run):
     if run.run in MISSED:
         assert run.remark
@@ -326,8 +327,8 @@ def bound(plan):
     return (read + cache) / plan.accelerator.memory_bandwidth
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("weights", WEIGHT_DTYPES)
+@each("runtime", RUNTIMES)
+@each("weights", WEIGHT_DTYPES)
 def test_bandwidth_is_never_beaten(weights, runtime):
     models = {
         "a100-sxm-80gb": "llama-3-8b",

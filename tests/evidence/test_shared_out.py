@@ -5,6 +5,7 @@ from collections import Counter
 import asked
 import pytest
 from mixtures import MIXTURE, of_experts
+from tables import each
 
 from memcore.evaluate import evaluate
 from memcore.models.config import Keys
@@ -31,12 +32,12 @@ def plan_of(row):
     )
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "saved"))
+@each("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
     assert asked.trained(plan_of(row)).memory.saved_for_backward_bytes == row["bytes"]
 
 
-@pytest.mark.parametrize("row", asked.rows(TABLE, "peak"))
+@each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
     ours = asked.peak_before_the_optimizer(asked.trained(plan_of(row)))
     assert ours == pytest.approx(row["bytes"], rel=PEAK_TOLERANCE)

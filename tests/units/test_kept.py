@@ -15,6 +15,7 @@ from itertools import cycle, islice, product
 from pathlib import Path
 
 import pytest
+from tables import each
 
 from memcore import PlanError, kept
 from memcore.evaluate import evaluate
@@ -175,7 +176,7 @@ def test_counts_of_whole_shapes_live_as_long_as_somebody_has_them() -> None:
 
 GROWTH = """
 import sys
-sys.path.insert(0, "tests/units")
+sys.path[:0] = ["tests/units", "tests/helpers"]
 from test_kept import diverse
 from memcore import evaluate, kept
 from memcore.units import MiB
@@ -212,7 +213,7 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "memcore").rglob("*.py")), ids=named)
+@each("path", sorted((ROOT / "memcore").rglob("*.py")), ids=named)
 def test_no_other_cache_is_without_a_budget(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     if path.name != "kept.py":

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tables import each
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -46,7 +47,7 @@ def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
             yield from outside_functions(child)
 
 
-@pytest.mark.parametrize("path", ENGINE, ids=name)
+@each("path", ENGINE, ids=name)
 def test_the_engine_imports_only_the_standard_library_pydantic_and_numpy(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     allowed = {*sys.stdlib_module_names, "memcore", "pydantic", "numpy"}
@@ -55,7 +56,7 @@ def test_the_engine_imports_only_the_standard_library_pydantic_and_numpy(path: P
     assert imported(ast.walk(tree)) <= allowed | lazily
 
 
-@pytest.mark.parametrize("path", ENGINE, ids=name)
+@each("path", ENGINE, ids=name)
 def test_the_engine_never_imports_the_app(path: Path) -> None:
     """But for the command that opens it, when it does."""
     indent = "" if path == OPENS_THE_APP else r"\s*"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tables import each
 
 ROOT = Path(__file__).resolve().parents[2]
 # From the ground up: a room imports those before it. A room is a folder of memcore, or a file that
@@ -76,7 +77,7 @@ def parsed(path: Path) -> ast.AST:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=module)
+@each("path", FILES, ids=module)
 def test_an_import_goes_down_only(path: Path) -> None:
     here = room(module(path))
     assert here in ROOMS, f"{here} has no place in the order of rooms"

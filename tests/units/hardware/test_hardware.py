@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
+from tables import each
 
 from memcore.evaluate import evaluate
 from memcore.models import catalog
@@ -67,7 +68,7 @@ def preset(name: str) -> dict[str, Any]:
     return catalog.accelerator(name).model_dump()
 
 
-@pytest.mark.parametrize("name", catalog.gpu_names())
+@each("name", catalog.gpu_names())
 def test_a_presets_figures_follow_from_what_the_chip_is_made_of(name: str) -> None:
     assert faults(name, preset(name)) == []
 
@@ -93,7 +94,7 @@ def misread(value: float) -> list[float]:
     return [w for w in wrong if w and apart(w, value)]
 
 
-@pytest.mark.parametrize("name", catalog.gpu_names())
+@each("name", catalog.gpu_names())
 def test_a_slip_of_the_pen_in_a_preset_is_seen(name: str) -> None:
     gpu, unknown = preset(name), CHIPS[name].get("unknown", {})
     checked = ["memory_bytes", "pcie_bandwidth"]
@@ -115,7 +116,7 @@ def test_a_slip_of_the_pen_in_a_preset_is_seen(name: str) -> None:
 # --- every chip can be planned -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", catalog.gpu_names())
+@each("name", catalog.gpu_names())
 def test_every_chip_trains_and_serves_a_small_plan(name: str) -> None:
     network = catalog.node(catalog.accelerator(name).node).network_bandwidth
     for gpus in (1, 2) if network else (1,):

@@ -7,6 +7,7 @@ import pytest
 from explored import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from memcore.evaluate import evaluate
 from memcore.evidence import compared_links
@@ -145,8 +146,8 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize("gpu", ALONE)
-@pytest.mark.parametrize("per_node", [0, 8])
+@each("gpu", ALONE)
+@each("per_node", [0, 8])
 def test_machines_of_one_memory_talk_over_their_network(gpu, per_node):
     """Also in an old link, whose eight in a node no such machine has."""
     network = catalog.node(catalog.accelerator(gpu).node).network_bandwidth
@@ -199,7 +200,7 @@ def test_the_network_of_each_gpu_is_its_own_where_the_node_says_so():
 # -- the host's side ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gpu", catalog.gpu_names())
+@each("gpu", catalog.gpu_names())
 def test_host_memory_is_the_chip_s_own_where_it_is_one(gpu):
     node, chip = plan(gpu, 1).node, catalog.accelerator(gpu)
     if chip.unified_memory:
@@ -227,7 +228,7 @@ def test_a_report_has_one_answer_for_pcie():
 RACKS = [n for n in catalog.gpu_names() if catalog.accelerator(n).peer_bandwidth]
 
 
-@pytest.mark.parametrize("gpu", RACKS)
+@each("gpu", RACKS)
 def test_no_group_is_faster_than_all_links_of_a_chip(gpu):
     chip = catalog.accelerator(gpu)
     for n in (2, 3, 4, 8, 16, 64):
@@ -237,7 +238,7 @@ def test_no_group_is_faster_than_all_links_of_a_chip(gpu):
             assert 0 < found.wide <= found.peer
 
 
-@pytest.mark.parametrize("gpu", RACKS)
+@each("gpu", RACKS)
 def test_a_larger_group_of_a_domain_has_no_fewer_links(gpu):
     sizes = [n for n in (2, 4, 8, 16, 32, 64) if n <= plan(gpu, 64).gpus_per_domain]
     for a, b in pairwise(over(gpu, n, 64).peer for n in sizes):
@@ -263,7 +264,7 @@ def test_inside_the_domain_is_never_slower_than_across(gpu, ranks, moved):
         assert max(here.values()) <= max(there.values(), default=math.inf)
 
 
-@pytest.mark.parametrize("gpu", RACKS)
+@each("gpu", RACKS)
 def test_more_bytes_take_longer(gpu):
     for kind in ("all-gather", "all-reduce", "all-to-all"):
         seconds = [max(over(gpu, 8, 8).seconds(kind, n).values()) for n in (1e6, 1e8, 1e10)]

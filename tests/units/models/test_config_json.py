@@ -5,6 +5,7 @@ Counts are transformers' (5.23.0, on the meta device).
 
 import pytest
 from explained import checked
+from tables import each
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
@@ -225,7 +226,7 @@ def test_without_its_sizes_a_model_is_refused(key, other):
         from_config(config)
 
 
-@pytest.mark.parametrize("family", sorted(name for name, f in FAMILIES.items() if not f.bridge))
+@each("family", sorted(name for name, f in FAMILIES.items() if not f.bridge))
 def test_no_family_takes_defaults_for_its_width_and_depth(family):
     with pytest.raises(PlanError, match="missing; a model without its") as e:
         from_config({"model_type": family})

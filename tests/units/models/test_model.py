@@ -1,6 +1,7 @@
 """Models: standard sizes, and what a config.json may not say."""
 
 import pytest
+from tables import each
 
 from memcore import PlanError
 from memcore.models.config import Keys, parse_config
@@ -36,7 +37,7 @@ def test_a_size_that_is_none_is_named(size):
 UNREADABLE = {"gemma3"}  # by default 14 patches on a side are to be 16 tokens: refused
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNREADABLE))
+@each("family", sorted(FAMILIES.keys() - UNREADABLE))
 def test_the_defaults_of_every_family_are_a_model(family):
     """A key that is absent takes the default of its transformers configuration class."""
     model = FAMILIES[family].config(Keys({"model_type": family}, FAMILIES[family].aliases), "")
@@ -49,11 +50,9 @@ OWN_WORDS = {
 }
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-@pytest.mark.parametrize(
-    "key", ["vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads"]
-)
-@pytest.mark.parametrize("value", [0, -1, 1.5, "8", True, [], 10**400])
+@each("family", sorted(FAMILIES))
+@each("key", ["vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads"])
+@each("value", [0, -1, 1.5, "8", True, [], 10**400])
 def test_a_bad_count_is_named(family, key, value):
     key = OWN_WORDS.get((family, key), key)
     config = {key: value}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tables import each
 
 from memcore import Plan, PlanError
 from memcore.plan.field import GROUPS, HARDWARE, TOP, EachWord, Switch
@@ -17,7 +18,7 @@ ON_A_PAGE = {"serve.target_ttft", "serve.target_tpot"}  # drawn beside what they
 FIELDS = [path for path in field_paths() if path not in OBJECTS]
 
 
-@pytest.mark.parametrize("path", FIELDS)
+@each("path", FIELDS)
 def test_a_field_says_all_of_itself(path: str) -> None:
     """Title, help, a key of its own, a frozen default of its type, and a group."""
     info, said = field_of(path), facts(path)

@@ -13,6 +13,7 @@ import pytest
 from explored import examples
 from hypothesis import given
 from hypothesis import strategies as some
+from tables import each
 
 from memcore import Issue, PlanError
 from memcore.models import catalog
@@ -403,7 +404,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:40])
+@each("text", HOSTILE, ids=lambda text: text[:40])
 def test_a_damaged_link_names_the_field_and_keeps_the_rest(text: str) -> None:
     plan, issues = read(text + "&accum=5&conc=77&bogus~=1")
     assert any(HOSTILE[text] in issue for issue in issues), issues

@@ -5,6 +5,7 @@ from drawn import plans, served
 from explored import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from memcore import solve
 from memcore.errors import PlanError
@@ -70,7 +71,7 @@ def test_serving_as_brute_force(plan, path):
             held(plan, path, found, range(top, top - 2 * BEYOND, -1))
 
 
-@pytest.mark.parametrize("path", numeric_fields())
+@each("path", numeric_fields())
 def test_every_number_of_a_plan_can_be_solved_for(path):
     plan = Plan.of({"model": "llama-3.2-1b", "train": {"adapter": "lora"}})
     found = solve(plan, path)

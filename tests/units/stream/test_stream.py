@@ -8,6 +8,7 @@ import pytest
 from explored import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
@@ -390,11 +391,9 @@ def test_a_steady_stream_takes_as_long_as_serving_says(serve, prefill):
     assert found.tpot.p50 == pytest.approx(found.tpot.p99, rel=1e-9)
 
 
-@pytest.mark.parametrize("serve", STREAMS)
-@pytest.mark.parametrize("strategy", EVERY)
-@pytest.mark.parametrize(
-    "words", [{"draft_tokens": 3}, {"prefill": "disaggregated"}, {"prefill": "chunked"}], ids=str
-)
+@each("serve", STREAMS)
+@each("strategy", EVERY)
+@each("words", [{"draft_tokens": 3}, {"prefill": "disaggregated"}, {"prefill": "chunked"}], ids=str)
 def test_tokens_are_kept_however_they_are_made(strategy, serve, words):
     plan = plan_of(**serve, **words)
     requests = draw(plan)

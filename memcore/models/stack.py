@@ -68,20 +68,30 @@ class Layers:
 
 @kept
 def layers_of(
-    model: Model, recompute: str = "", every: int = 1, leads: bool = False, held: int = 0
+    model: Model,
+    recompute: str = "",
+    every: int = 1,
+    leads: bool = False,
+    held: int = 0,
+    spared: frozenset[int] = frozenset(),
 ) -> tuple[tuple[LayerKind, ...], Layers]:
     """The kinds of layer that a model's stack has, and the stack with kinds as indices into them.
     Of every `every` layers the last is run again in backward. `leads`: the input of the first layer
-    that is trained needs no gradient, behind `held` layers that are frozen."""
+    that is trained needs no gradient, behind `held` layers that are frozen. `spared`: of the main
+    stack, layers that keep everything.
+    """
     carries = FAMILIES[model.family].carries
 
     def run(of: Model, place: str) -> list[LayerKind]:
         words = of.kinds or (FULL,) * of.layers
         read = len(words) - of.idle
+        whole = frozenset() if place else spared
         return [
             LayerKind(
                 attention,
-                recompute if (i + 1) % every == 0 and (i >= held or not leads) else "",
+                recompute
+                if (i + 1) % every == 0 and (i >= held or not leads) and i not in whole
+                else "",
                 leads and i <= held,
                 i < held,
                 place if i < read else IDLE,

@@ -90,7 +90,9 @@ from memcore.words.training import (
     OFFLOAD_ACTIVATIONS,
     OUTPUTS,
     OVERLAP,
+    RECOMPUTE_METHODS,
     SCHEDULES,
+    UNIFORM,
     UNQUANTIZED_DTYPES,
     UNTRAINED,
     listed,
@@ -128,6 +130,14 @@ def _not(path: str, value: Any) -> When:
 
 
 _megatron = _is("train.framework", "megatron")
+
+
+def _stages(drafted: Drafted, model: Model) -> bool:
+    return bool(drafted("parallel.pp") > 1)
+
+
+def _megatron_layers(drafted: Drafted, model: Model) -> bool:
+    return _megatron(drafted, model) and bool(drafted("train.checkpointing") == "full")
 
 
 def _deepspeed(drafted: Drafted, model: Model) -> bool:
@@ -302,6 +312,22 @@ class Parallel(_Part):
         group="Parallelism",
         lever=Switch(1),
     )
+    account_for_embedding_in_pipeline_split: bool = declare(
+        False,
+        "account_for_embedding_in_pipeline_split",
+        "The embedding counts as a layer, so that the first stage has one fewer.",
+        key="apes",
+        group="Parallelism",
+        when=_stages,
+    )
+    account_for_loss_in_pipeline_split: bool = declare(
+        False,
+        "account_for_loss_in_pipeline_split",
+        "Head and loss count as a layer, so that the last stage has one fewer.",
+        key="apls",
+        group="Parallelism",
+        when=_stages,
+    )
     shard_group: int = number(
         0,
         "Shard group",
@@ -316,6 +342,13 @@ class Parallel(_Part):
         group="Parallelism",
         lever=Switch(0),
     )
+
+    @property
+    def outer(self) -> tuple[bool, bool]:
+        """Whether the embedding, and the loss, count as a layer of a pipeline."""
+        if self.pp == 1:
+            return False, False
+        return self.account_for_embedding_in_pipeline_split, self.account_for_loss_in_pipeline_split
 
 
 class Train(_Part):
@@ -623,6 +656,26 @@ class Train(_Part):
         le=1_000,
         key="ckptn",
         group="Training details",
+    )
+    recompute_method: str = choice(
+        RECOMPUTE_METHODS,
+        UNIFORM,
+        "recompute_method",
+        "Megatron: which layers of a stage, or of a virtual one, are checkpointed.",
+        key="rcm",
+        group="Training details",
+        when=_megatron_layers,
+    )
+    recompute_num_layers: int = number(
+        1,
+        "recompute_num_layers",
+        "Megatron: layers that share a checkpoint (uniform), or that are checkpointed (block).",
+        "layers",
+        ge=1,
+        le=100_000,
+        key="rcn",
+        group="Training details",
+        when=_megatron_layers,
     )
     early_stop: str = choice(
         EARLY_STOP,
@@ -1629,6 +1682,7 @@ class Plan(_Part):
             "TP": p.tp,
             "PP": p.pp,
             "VIRTUAL": p.virtual_stages,
+            "OUTER": sum(p.outer),
             "CP": p.cp,
             "EP": p.ep,
             "ETP": p.etp,

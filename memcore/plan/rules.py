@@ -43,6 +43,7 @@ from memcore.words.training import (
     NO_LAYER,
     OPERATIONS,
     QUANTIZED,
+    UNIFORM,
     listed,
 )
 
@@ -143,12 +144,28 @@ SIZE_RULES = (
     ),
     SizeRule(
         "parallel.virtual_stages",
-        lambda s: s["LAYERS"] >= s["PP"] * s["VIRTUAL"],
+        lambda s: s["LAYERS"] + s["OUTER"] >= s["PP"] * s["VIRTUAL"],
         lambda s: (
             f"{s['VIRTUAL']:,} virtual stages on each of {s['PP']:,} for {s['LAYERS']:,} layers"
         ),
         lambda s: max(1, s["LAYERS"] // s["PP"]),
         "use at most one per layer",
+    ),
+    SizeRule(
+        "parallel.pp",
+        lambda s: (s["OUTER"] == 0) | ((s["LAYERS"] + s["OUTER"]) % (s["PP"] * s["VIRTUAL"]) == 0),
+        lambda s: (
+            f"{s['LAYERS']:,} layers and {s['OUTER']:,} for embedding and loss do not divide by "
+            f"{s['PP'] * s['VIRTUAL']:,} stages"
+        ),
+        lambda s: _most(
+            s["PP"],
+            lambda n: (
+                (s["LAYERS"] + s["OUTER"]) % (n * s["VIRTUAL"]) == 0
+                and s["GPUS"] % (s["TP"] * s["CP"] * n) == 0
+            ),
+        ),
+        "choose another divisor of them, or leave embedding and loss out",
     ),
     SizeRule(
         "parallel.ep",
@@ -263,6 +280,28 @@ class _Recorded:
             return getattr(self.of, name)
         compute = getattr(declared, "fget", None) or getattr(declared, "func", declared)
         return compute(self) if compute is not declared else partial(compute, self)
+
+
+def _recompute_rules(plan: Plan, _: Model | None) -> list[Rule]:
+    """What chooses the layers that run again: Megatron's two fields, or every n-th."""
+    t = plan.train
+    block, several = "train.recompute_method", "train.recompute_num_layers"
+    chosen = t.recompute_method != UNIFORM or t.recompute_num_layers > 1
+    field, one = (block if t.recompute_method != UNIFORM else several), {block: UNIFORM, several: 1}
+    return [
+        Rule(
+            field,
+            chosen and t.framework != "megatron",
+            "Megatron alone has it",
+            (one, *to("train.framework", "megatron")),
+        ),
+        Rule(
+            field,
+            chosen and t.checkpoint_every > 1,
+            "Megatron has nothing like train.checkpoint_every beside it",
+            (one, *to("train.checkpoint_every", 1)),
+        ),
+    ]
 
 
 def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
@@ -1411,6 +1450,7 @@ def _size_rules(plan: Plan, model: Model | None) -> list[Rule]:
 
 RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
     _framework_rules,
+    _recompute_rules,
     _eight_bit_rules,
     _module_rules,
     _adapter_rules,

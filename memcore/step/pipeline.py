@@ -10,14 +10,26 @@ if TYPE_CHECKING:
     from memcore.plan.plan import Plan
 
 
-def span(layers: int, stages: int, stage: int) -> tuple[int, int]:
+def span(
+    layers: int, stages: int, stage: int, embedding: bool = False, loss: bool = False
+) -> tuple[int, int]:
     """First layer of a stage, and the first of the next. What does not divide goes to the stages
-    after the first, which has the embedding."""
+    after the first, which has the embedding. The embedding and the loss may count as a layer each
+    (Megatron-Core, transformer_block.py: get_num_layers_to_build)."""
+    if embedding or loss:
+        each = (layers + embedding + loss) // stages
+        return max(stage * each - embedding, 0), min((stage + 1) * each - embedding, layers)
     each, more = divmod(layers, stages)
     before = min(max(stage - 1, 0), more)
     start = stage * each + before
     has_more = 0 < stage <= more
     return start, start + each + has_more
+
+
+def virtual(layers: int, plan: Plan) -> int:
+    """Layers of the largest virtual stage of a stage with so many."""
+    p = plan.parallel
+    return -(-layers // (p.virtual_stages if p.pp > 1 else 1))
 
 
 def in_flight(plan: Plan, stage: int) -> int:

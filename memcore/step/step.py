@@ -91,6 +91,7 @@ class Step:
     flat       whether states lie in flat buffers, as DeepSpeed has them, with its ZeRO stage and
                how many `buckets` gradients are reduced in
     outputs    whether the training loop keeps the logits through backward and the optimizer step
+    together   layers that share a checkpoint, and run again one after the other
     each       whether instants are of every layer, not only of those where memory can peak
     """
 
@@ -119,6 +120,7 @@ class Step:
     zero: int = 0
     buckets: int = 0
     outputs: bool = False
+    together: int = 1
     each: bool = False
 
     @functools.cached_property
@@ -209,7 +211,8 @@ class Step:
         of = self.running
         reached = [not (kind.frozen and kind.leads) for kind in self.blocks.kinds]
         named = {i: (name, label, i) for name, label, i in of.ends}
-        every = reversed(range(of.count)) if self.each else named
+        full = of.count // self.together * self.together - 1  # the last to run again with all its
+        every = reversed(range(of.count)) if self.each else sorted({*named, full}, reverse=True)
         ends = [named.get(i, (f"backward-layer-{i}", f"Backward, layer {i}", i)) for i in every]
         return [end for end in ends if reached[of.kind(end[2])]]
 
@@ -223,6 +226,15 @@ class Step:
         tape, again = self.blocks.layers[kind], self.recompute(kind)
         return checkpoint(tape, again) if again else saved(tape)
 
+    def first_together(self, i: int) -> int:
+        """The first of the layers that run again with layer `i`: those that share its checkpoint.
+        Behind the last layer nothing runs again."""
+        return i if i == self.running.count else i // self.together * self.together
+
+    def ran_again(self, i: int) -> bool:
+        """Whether layer `i` has run again before its backward begins, with a later one."""
+        return (i + 1) % self.together > 0 and i + 1 < self.running.count
+
     def forward(self, i: int) -> Window:
         """Layer `i` running forward."""
         kind = self.running.kind(i)
@@ -232,7 +244,7 @@ class Step:
         """Layer `i` running backward, again forward first where it is checkpointed; of that only
         what is before the gradients of its experts are `reduced`, or only what is after."""
         kind = self.running.kind(i)
-        again = self.recompute(kind)
+        again = "" if self.ran_again(i) else self.recompute(kind)
         stretch = RECOMPUTE if again else BACKWARD
         return window(self.blocks.layers[kind], stretch, merge, again, reduced)
 
@@ -392,7 +404,9 @@ def _kept(step: Step, layers: int) -> Alive:
 def kept_of_layers(step: Step, layers: int | None = None) -> Alive:
     """What the first `layers` layers, or all, leave for their backward, wherever it is."""
     layers = step.running.count if layers is None else layers
-    return [(step.kept(k), n) for k, n in enumerate(step.running.first(layers))]
+    if step.together == 1:
+        return [(step.kept(k), n) for k, n in enumerate(step.running.first(layers))]
+    return [(step.kept(step.running.kind(i)), 1) for i in range(0, layers, step.together)]
 
 
 def waiting(step: Step) -> Alive:
@@ -454,7 +468,7 @@ def _read_together(step: Step, i: int, forward: bool) -> tuple[Group, Group]:
         return until_backward, Group(()) if step.blocks.carries else forward_only
     until_backward, _ = _shared(step) if _place(step, i) == MAIN else _shared(step, (TOWER, IDLE))
     kind = step.running.kind(i)
-    if not forward and step.recompute(kind):
+    if not forward and step.recompute(kind) and not step.ran_again(i):
         until_backward = besides(until_backward, step.blocks.layers[kind])
     return until_backward, _shared(step, (MAIN,))[1]
 
@@ -465,9 +479,12 @@ def activations(step: Step, layers: int, forward: bool) -> Alive:
     alive: Alive = [
         *step.at_first((saved(step.blocks.embed), 1)),
         (until_backward, 1),
-        *_kept(step, layers),
+        *_kept(step, layers if forward else step.first_together(layers)),
         *waiting(step),
     ]
+    if not forward:  # those before it that share its checkpoint have run again
+        before = range(step.first_together(layers), layers)
+        alive += [(saved(step.blocks.layers[step.running.kind(k)]), 1) for k in before]
     if forward:
         alive += [(forward_only, 1), *step.at_first((held(step.blocks.embed), 1))]
         # Autocast's cached weights outlive checkpointed layers until autocast ends.

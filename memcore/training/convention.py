@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memcore.layers.experts import active, is_matrix
 from memcore.layers.ops import slides
-from memcore.models.stack import Layers, layers_of
+from memcore.models.stack import Layers
 from memcore.plan.plan import Plan
 from memcore.step.step import Step
 from memcore.tape.dims import Number, derive
@@ -14,7 +14,8 @@ from memcore.tape.kinds import Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER
 from memcore.tape.tape import Tape
-from memcore.words.training import CHECKPOINTING, NO_LAYER
+from memcore.training.steps import stack_of
+from memcore.words.training import NO_LAYER
 
 
 def convention_flops(plan: Plan, step: Step, amounts: Amounts) -> Number:
@@ -125,10 +126,8 @@ def _stack(plan: Plan, step: Step) -> Layers:
     """All layers of the model, by the kinds of this step's blocks."""
     if plan.parallel.pp == 1:
         return step.layers
-    t = plan.train
-    again = CHECKPOINTING[t.checkpointing].recompute
     leads = any(kind.leads for kind in step.blocks.kinds)
-    return layers_of(plan.architecture, again, t.checkpoint_every, leads)[1]
+    return stack_of(plan, plan.architecture, leads)[1]
 
 
 def undivided(plan: Plan, amounts: Amounts) -> Amounts:

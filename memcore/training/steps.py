@@ -7,6 +7,7 @@ from dataclasses import replace
 from memcore.frameworks import FRAMEWORKS
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
+from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan, Train
 from memcore.step import pipeline
@@ -21,6 +22,7 @@ from memcore.tape.structure import (
     TENSOR,
     Adapters,
     Depths,
+    LayerKind,
     Narrow,
     Structure,
 )
@@ -29,6 +31,7 @@ from memcore.words.precision import COPIES, PURE, Precision, eight_bit
 from memcore.words.training import (
     ADAPTERS,
     AUTO,
+    BLOCK,
     CHECKPOINTING,
     EMBEDDINGS,
     FP32,
@@ -39,6 +42,7 @@ from memcore.words.training import (
     LOWER,
     NO_LAYER,
     OPERATIONS,
+    UNIFORM,
     listed,
 )
 
@@ -87,15 +91,36 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     )
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == LOWER else 0
-    kinds, stack = layers_of(model, again, t.checkpoint_every, leads, held)
+    kinds, stack = stack_of(plan, model, leads, held)
     return build(structure, kinds), stack
+
+
+def stack_of(
+    plan: Plan, model: Model, leads: bool, held: int = 0
+) -> tuple[tuple[LayerKind, ...], Layers]:
+    """The kinds of layer of a plan's model, and the stack of them, before stages share it. `held`
+    layers are frozen, and `leads` as in layers_of.
+
+    Under Megatron's `block` all but the first so many of each stage, or of a virtual one, keep
+    everything (transformer_block.py: _checkpointed_forward).
+    """
+    t, p = plan.train, plan.parallel
+    again, spared = CHECKPOINTING[t.checkpointing].recompute, set[int]()
+    if again == LAYER and t.recompute_method == BLOCK:
+        for stage in range(p.pp):
+            start, end = pipeline.span(model.layers, p.pp, stage, *p.outer)
+            each = pipeline.virtual(end - start, plan)
+            spared |= {i for i in range(start, end) if (i - start) % each >= t.recompute_num_layers}
+    return layers_of(model, again, t.checkpoint_every, leads, held, frozenset(spared))
 
 
 def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
     t, p = plan.train, plan.parallel
     framework = FRAMEWORKS[t.framework]
-    layers = stack.part(*pipeline.span(stack.count, p.pp, stage))
-    running = layers.part(0, -(-layers.count // (p.virtual_stages if p.pp > 1 else 1)))
+    layers = stack.part(*pipeline.span(stack.count, p.pp, stage, *p.outer))
+    running = layers.part(0, pipeline.virtual(layers.count, plan))
+    shared = t.recompute_method == UNIFORM and CHECKPOINTING[t.checkpointing].recompute == LAYER
+    together = min(t.recompute_num_layers, running.count) if shared else 1
     return interned(
         Step(
             schedule=framework.schedule,
@@ -114,6 +139,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             offload_activations=t.offload_activations,
             flat=framework.flat,
             buffers=framework.buffers,
+            together=together,
             zero=t.zero,
             buckets=framework.buckets(t.overlap_comm, t.zero),
             running=running,

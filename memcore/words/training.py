@@ -274,6 +274,18 @@ CHECKPOINTING = {
     ),
 }
 
+UNIFORM, BLOCK = "uniform", "block"
+RECOMPUTE_METHODS = {
+    UNIFORM: Word(
+        "Uniform",
+        "So many layers each share a checkpoint: the input of the first is kept, and all of them "
+        "run again before the last one's backward.",
+    ),
+    BLOCK: Word(
+        "Block", "So many layers at the front of each stage run again, one by one; no others do."
+    ),
+}
+
 # How micro-batches pass through the stages of a pipeline.
 GPIPE, ZERO_BUBBLE = "gpipe", "zero-bubble"
 SCHEDULES = {

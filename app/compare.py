@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, charts, parts, shared, state, tables, why
+from app import bar, charts, levers, parts, shared, state, tables, why
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import plain
@@ -45,7 +45,6 @@ def _report(plan: Plan) -> Any:
 def draw() -> None:
     """The page."""
     found = columns()
-    _heads(found)
     if len(found) < 2:
         st.markdown(
             "**Pin a plan, change something in the sidebar, and both stand here side by side.** Up "
@@ -53,6 +52,7 @@ def draw() -> None:
             "further one. The link in the address carries all of them."
         )
         return
+    _heads(found)
     _bars(found)
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     left.markdown("##### In what they differ")
@@ -196,25 +196,19 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
     rows = tables.compared_figures(found, books, base, alike)
     rows += tables.compared_calibrated(found)
     paths = [row[tables.PATH] for row in rows]
-    key, heads = "compare_figures", (FIGURE, *names)
 
-    def clicked() -> None:
-        for row, column in st.session_state[key].selection.cells[:1]:
-            if column in names and row < len(paths):
-                of = found[names.index(column)]
-                if state.book_of(of.plan).found(paths[row]):
-                    why.opened(paths[row], of.plan)
-        st.session_state[key] = why.NO_CELL
+    def clicked(row: int, column: str) -> None:
+        if column in names:
+            of = found[names.index(column)]
+            if state.book_of(of.plan).found(paths[row]):
+                why.opened(paths[row], of.plan)
 
-    st.dataframe(
-        tables.displayed(rows),
-        column_order=heads,
-        key=key,
+    parts.table(
+        rows,
+        key="compare_figures",
         alt="Figures of the plans, side by side",
-        hide_index=True,
-        height=why.height(len(rows)),
-        on_select=clicked,
-        selection_mode="single-cell",
+        columns=(FIGURE, *names),
+        take=clicked,
     )
     parts.small("A click on a figure says why it is so, in the plan of its column.")
     return base
@@ -253,36 +247,12 @@ def _waterfall(found: Sequence[Column], base: int) -> None:
         "To", others, index=len(others) - 1, format_func=lambda i: names[i], key="compare_to"
     )
     one, other = found[first], found[second]
-    was, now = one.report, other.report
     changes = shared.waterfall(one.plan, other.plan.model_dump_json())
-    if not changes or not was.memory or not now.memory or not was.time or not now.time:
-        return
-    ends = (one.name, other.name)
-    left, right = st.columns(2)
-    with left:
-        parts.chart(
-            charts.waterfall_bytes(
-                changes, was.memory.allocated_bytes, now.memory.allocated_bytes, ends
-            ),
-            key="compare_bytes",
-            alt=f"Allocated bytes at the peak, from {one.name} to {other.name}, change by change",
-            of=[other.plan],
-        )
-    with right:
-        parts.chart(
-            charts.waterfall_seconds(changes, was.time.step_seconds, now.time.step_seconds, ends),
-            key="compare_seconds",
-            alt=f"Seconds of a step, from {one.name} to {other.name}, change by change",
-            of=[other.plan],
-        )
-    rows = [{"from": one.name, "to": other.name, **row} for row in tables.waterfall(changes)]
-    parts.table(
-        rows,
-        key="compare_changes",
-        alt="What each change moved",
-        columns=("change", "memory", "device memory", "step time", "time per token"),
-    )
-    parts.small("Fields are changed one by one, in the order of a plan; together they add up.")
+    if changes:
+        ends = (one.name, other.name)
+        levers.waterfall_charts(changes, one.report, other.report, ends, other.plan)
+        rows = [{"from": one.name, "to": other.name, **row} for row in tables.waterfall(changes)]
+        levers.waterfall_table(rows, "compare_changes")
 
 
 def _file(found: Sequence[Column]) -> None:

@@ -14,6 +14,7 @@ from app.text import plain
 from memcore.plan.plan import Plan
 from memcore.search.solve import ANY, Targets
 from memcore.serving.serve import servable
+from memcore.timing.certainty import apart_serving
 from memcore.training.training import not_planned
 
 SWEEP, MAP, SEARCH, GPUS = "sweep", "map", "search", "gpus"
@@ -186,6 +187,12 @@ def _sweep(plan: Plan, now: Asked) -> None:
             "table, tick a row for the same, or click a number to see why it is so."
         )
     rows = tables.swept(found)
+
+    def ticked(row: int) -> None:
+        spot = found.spots[row]
+        if spot.plan:
+            go(exploring.changes(plan, now.across, spot.value_at))
+
     columns = [name, *([] if found.figure.parts else [found.figure.title]), *tables.SWEPT_COLUMNS]
     if not any(row["remark"] for row in rows):
         columns.remove("remark")
@@ -197,10 +204,8 @@ def _sweep(plan: Plan, now: Asked) -> None:
         "explore_table",
         f"{found.figure.title} for each value of {name}",
         plans=[s.plan for s in found.spots],
-        paths=[row[tables.PATH] for row in rows],
-        wanted=[exploring.changes(plan, now.across, s.value_at) if s.plan else None
-                for s in found.spots],
-    )  # fmt: skip
+        take=ticked,
+    )
     parts.download("Sweep (CSV)", rows, "memplan-sweep.csv")
 
 
@@ -215,49 +220,24 @@ def _clicked(key: str, plan: Plan, path: str) -> None:
         go(exploring.changes(plan, path, value))
 
 
-NOTHING: dict[str, Any] = {"selection": {"rows": [], "columns": [], "cells": []}}
-
-
 def _table(
     rows: tables.Rows,
     columns: Sequence[str],
     key: str,
     alt: str,
     plans: Sequence[Plan | None],
-    paths: Sequence[str],
-    wanted: Sequence[dict[str, Any] | None],
+    take: Callable[[int], None],
     config: dict[str, Any] | None = None,
-    take: Callable[[int], None] | None = None,
     height: int = 420,
 ) -> None:
     """Rows that can be ticked, which makes them the plan, with numbers that explain themselves."""
 
-    def chosen() -> None:
-        selection = st.session_state[key].selection
-        for row in selection.rows[:1]:
-            if row < len(rows):
-                st.session_state[key] = NOTHING
-                if take:
-                    take(row)
-                elif changes := wanted[row]:
-                    go(changes)
-                return
-        for row, column in selection.cells[:1]:
-            if row < len(rows) and column != columns[0] and paths[row] and (of := plans[row]):
-                st.session_state[key] = NOTHING
-                why.opened(_path(column, paths[row], of), of)
+    def clicked(row: int, column: str) -> None:
+        path, of = rows[row][tables.PATH], plans[row]
+        if column != columns[0] and path and of:
+            why.opened(_path(column, path, of), of)
 
-    st.dataframe(
-        tables.displayed(rows),
-        column_order=columns,
-        key=key,
-        alt=alt,
-        hide_index=True,
-        height=min(height, why.height(len(rows))),
-        column_config=config or {},
-        on_select=chosen,
-        selection_mode=["single-row", "single-cell"],
-    )
+    parts.table(rows, key, alt, height, columns, take=clicked, tick=take, config=config)
 
 
 OF_COLUMN = {  # which number a column of these tables shows, beside the one that was asked for
@@ -318,6 +298,14 @@ def _search(plan: Plan, now: Asked) -> None:
 # --- on which GPUs -------------------------------------------------------------------------------
 
 
+def _told(found: Sequence[Any]) -> str:
+    """By how much two of them must differ."""
+    if len(found) < 2:
+        return ""
+    told = apart_serving(found[0].plan, found[1].plan)
+    return f"Of one rank are those whose costs differ by less than {told.words}. "
+
+
 def _gpus(plan: Plan, now: Asked) -> None:
     st.segmented_control(
         "Accelerators",
@@ -347,8 +335,6 @@ def _gpus(plan: Plan, now: Asked) -> None:
         "explore_gpus",
         "What serves the plan, accelerator by accelerator",
         plans=[c.plan for c in found],
-        paths=[row[tables.PATH] for row in rows],
-        wanted=[None] * len(found),
         config={
             "tokens/s of one": number(format="localized"),
             "USD a million tokens": number(format="$%.3f"),
@@ -358,8 +344,8 @@ def _gpus(plan: Plan, now: Asked) -> None:
         height=620,
     )
     parts.small(
-        "Of each the fewest GPUs: tensor parallelism within one fast domain, and replicas. Those "
-        "of one rank cannot be told apart by what their tokens cost. Tick a row to book it; click "
+        "Of each the fewest GPUs: tensor parallelism within one fast domain, and replicas. "
+        f"{_told(found)}Tick a row to book it; click "
         "a number to see why; click a head to sort. Prices are the plan's own, or else the least "
         "of the price list, with their date. `memplan search --serve` tries engines and dtypes too."
     )

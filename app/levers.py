@@ -4,15 +4,16 @@ and, where a plan is pinned, which change moved what."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import streamlit as st
 
 from app import charts, parts, state, tables, why
 from app.text import plain
 from memcore.plan.field import SAME
-from memcore.report import Memory
+from memcore.plan.plan import Plan
+from memcore.report import Memory, Report
 from memcore.search.levers import Lever, headline
+from memcore.search.waterfall import Change
 
 SHOWN = 5
 # Pixels of a row, at most, and of its columns; the name takes the rest. Wider, eyes would lose it.
@@ -104,30 +105,54 @@ def waterfall() -> None:
     if not changes or not then or not then.memory or not now.memory:
         return
     st.markdown("##### From the pinned plan to this one")
+    waterfall_charts(changes, then, now, ("Pinned", "This plan"))
+    rows = tables.waterfall(changes)
+    with st.expander("Change by change"):
+        waterfall_table(rows, "waterfall")
+        parts.download("Waterfall (CSV)", rows, "memplan-waterfall.csv")
+
+
+def waterfall_charts(
+    changes: Sequence[Change],
+    was: Report,
+    now: Report,
+    ends: tuple[str, str],
+    of: Plan | None = None,
+) -> None:
+    """What each change moved, of memory and of time; `of` is the plan that a click asks about,
+    where it is not the page's."""
+    alt, plans = f"from {ends[0]} to {ends[1]}, change by change", [of] if of else []
     left, right = st.columns(2)
-    memories: Any = (then.memory.allocated_bytes, now.memory.allocated_bytes)
-    with left:
-        parts.chart(
-            charts.waterfall_bytes(changes, *memories),
-            key="waterfall_bytes",
-            alt="Allocated bytes at the peak, from the pinned plan to this one, change by change",
-        )
-    with right:
-        if then.time and now.time:
+    if was.memory and now.memory:
+        with left:
             parts.chart(
-                charts.waterfall_seconds(changes, then.time.step_seconds, now.time.step_seconds),
+                charts.waterfall_bytes(
+                    changes, was.memory.allocated_bytes, now.memory.allocated_bytes, ends
+                ),
+                key="waterfall_bytes",
+                alt=f"Allocated bytes at the peak, {alt}",
+                of=plans,
+            )
+    with right:
+        if was.time and now.time:
+            parts.chart(
+                charts.waterfall_seconds(
+                    changes, was.time.step_seconds, now.time.step_seconds, ends
+                ),
                 key="waterfall_seconds",
-                alt="Seconds of a step, from the pinned plan to this one, change by change",
+                alt=f"Seconds of a step, {alt}",
+                of=plans,
             )
         else:
             parts.absent("The time of a step")
-    rows = tables.waterfall(changes)
-    with st.expander("Change by change"):
-        parts.table(
-            rows,
-            key="waterfall",
-            alt="What each change between the pinned plan and this one moved",
-            columns=("change", "memory", "device memory", "step time", "time per token"),
-        )
-        parts.small("Fields are changed one by one, in the order of a plan; together they add up.")
-        parts.download("Waterfall (CSV)", rows, "memplan-waterfall.csv")
+
+
+def waterfall_table(rows: tables.Rows, key: str) -> None:
+    """The same in figures."""
+    parts.table(
+        rows,
+        key=key,
+        alt="What each change moved",
+        columns=("change", "memory", "device memory", "step time", "time per token"),
+    )
+    parts.small("Fields are changed one by one, in the order of a plan; together they add up.")

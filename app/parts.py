@@ -19,7 +19,7 @@ from app.fields import titles
 from app.text import plain as plain
 from memcore.errors import Issue
 from memcore.plan.link import query_text
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, facts
 from memcore.report import Memory, Report, Run
 from memcore.search.solve import Answer
 from memcore.units import bytes_text, energy_text, money_text, seconds_text
@@ -236,7 +236,7 @@ def run_figures(run: Run) -> None:
             st.metric(label, text)
     if run.cost is None:
         with columns[-1]:
-            small("Set a price per GPU-hour in the sidebar, under *The whole run*, for the cost.")
+            small("Set a price in the sidebar, at *Node and price*, for the cost.")
 
 
 def latency_targets() -> None:
@@ -257,7 +257,7 @@ def latency_targets() -> None:
                 min_value=least,
                 max_value=1e6 / unit,
                 value=None,
-                placeholder="any",
+                placeholder=facts(path).zero,
                 key=state.control(key, round(value / unit, 9) or None, _target(path, unit)),
                 help=plan_field(path).help,
             )
@@ -342,15 +342,34 @@ def table(
     height: int | None = None,
     columns: Sequence[str] | None = None,
     widths: Mapping[str, int] | None = None,
+    take: Callable[[int, str], None] | None = None,
+    tick: Callable[[int], None] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> None:
     """A sortable, searchable table; its columns are the rows' keys, or those of them named. It is
     at most so high: more rows scroll.
 
-    A click on a cell of a row that has a path says why the number there is what it is.
+    A click on a cell of a row that has a path says why the number there is what it is, or does what
+    `take` says of its row and column; `tick` is for a row that is ticked.
     """
     paths = [row.get(tables.PATH, "") for row in rows]
     shown = list(dict.fromkeys([*(columns or ()), *(rows[0] if rows else ())]))
     wide = {name: st.column_config.TextColumn(width=w) for name, w in (widths or {}).items()}
+
+    def chosen() -> None:
+        selection = st.session_state[key].selection
+        st.session_state[key] = why.NO_CELL
+        for row in selection.rows[:1]:
+            if tick and row < len(rows):
+                tick(row)
+                return
+        for row, column in selection.cells[:1]:
+            if take and row < len(rows):
+                take(row, column)
+
+    clicked: Any = "ignore"
+    if take or any(paths):
+        clicked = chosen if take else lambda: why.cell(key, paths, shown)
     st.dataframe(
         tables.displayed(rows),
         column_order=columns,
@@ -358,9 +377,9 @@ def table(
         alt=alt,
         hide_index=True,
         height=min(height, why.height(len(rows))) if height else "auto",
-        column_config=COLUMNS | wide,
-        on_select=(lambda: why.cell(key, paths, shown)) if any(paths) else "ignore",
-        selection_mode="single-cell",
+        column_config=COLUMNS | wide | dict(config or {}),
+        on_select=clicked,
+        selection_mode=["single-row", "single-cell"] if tick else "single-cell",
     )
 
 

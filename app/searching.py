@@ -171,10 +171,11 @@ def _show(found: Found, plan: Plan) -> None:
     )
     rows = tables.found(every, plan)
     _table(rows, every)
+    apart = found.apart
+    told = f"Of one rank are those that differ by less than {apart.words}. " if apart else ""
     parts.small(
-        "Rows marked *front* are beaten by nothing in GPUs, time and cost; of one rank are those "
-        "that cannot be told apart. Tick a row or click a point to make it the plan; click a "
-        "number to see why."
+        "Rows marked *front* are beaten by nothing in GPUs, time and cost. "
+        f"{told}Tick a row or click a point to make it the plan; click a number to see why."
     )
     parts.download("Search (CSV)", rows, "memplan-search.csv")
     if found.why:
@@ -205,7 +206,6 @@ def _clicked(key: str, points: list[tuple[Point, bool]]) -> None:
             state.replace(points[int(said[1])][0].plan)
 
 
-NOTHING: dict[str, Any] = {"selection": {"rows": [], "columns": [], "cells": []}}
 PATHS = {
     "step": "time.step_seconds",
     "whole run": "run.seconds",
@@ -216,27 +216,17 @@ PATHS = {
 
 
 def _table(rows: tables.Rows, points: list[tuple[Point, bool]]) -> None:
-    key = "search_table"
+    def clicked(row: int, column: str) -> None:
+        if column in PATHS:
+            why.opened(PATHS[column], points[row][0].plan)
 
-    def chosen() -> None:
-        selection = st.session_state[key].selection
-        st.session_state[key] = NOTHING
-        for row in selection.rows[:1]:
-            if row < len(points):
-                state.replace(points[row][0].plan)
-                return
-        for row, column in selection.cells[:1]:
-            if row < len(points) and column in PATHS:
-                why.opened(PATHS[column], points[row][0].plan)
-
-    st.dataframe(
-        tables.displayed(rows),
-        column_order=tables.FOUND_COLUMNS,
-        key=key,
+    parts.table(
+        rows,
+        key="search_table",
         alt="What was found, the best first",
-        hide_index=True,
-        height=min(460, why.height(len(rows))),
-        column_config={"changes": st.column_config.TextColumn(width=430)},
-        on_select=chosen,
-        selection_mode=["single-row", "single-cell"],
+        height=460,
+        columns=tables.FOUND_COLUMNS,
+        widths={"changes": 430},
+        take=clicked,
+        tick=lambda row: state.replace(points[row][0].plan),
     )

@@ -18,7 +18,7 @@ from app.text import plain
 from memcore import PlanError
 from memcore.models import catalog
 from memcore.models.config import parse_config
-from memcore.plan.field import GROUPS, HARDWARE
+from memcore.plan.field import GROUPS
 from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text
 from memcore.units import parse_count
 from memcore.words.stored import AS_PUBLISHED
@@ -163,15 +163,17 @@ def _searched(path: str) -> str:
 
 def _setting(path: str) -> Take:
     """A choice sets this field."""
-    return lambda value: state.change({path: value})
+    return lambda value: state.change({path: 0 if value is None else value})
 
 
 def _common(f: Field, take: Take | None = None, prefix: str = "") -> dict[str, Any]:
     """What every widget of a field has: its key, which shows the draft, and its help."""
     key = prefix + f.path.replace(".", "_")
+    value = state.drafted(f.path)
+    shown = None if facts(f.path).zero and not value else value  # empty: its placeholder says it
     return {
         "label": f.label,
-        "key": state.control(key, state.drafted(f.path), take or _setting(f.path)),
+        "key": state.control(key, shown, take or _setting(f.path)),
         "help": f.full_help,
     }
 
@@ -210,11 +212,16 @@ def _field(
         st.toggle(**common)
     elif f.kind is float and f.high == 1:
         st.slider(min_value=0.0, max_value=1.0, step=0.01, **common)
-    elif f.kind is float:
-        step = 0.1 if (f.high or 0) > 1 else 0.01
-        st.number_input(min_value=f.low, max_value=f.high, step=step, **common)
     else:
-        st.number_input(min_value=int(f.low or 0), max_value=int(f.high or 0), **common)
+        of, step = (float, 0.1 if (f.high or 0) > 1 else 0.01) if f.kind is float else (int, 1)
+        st.number_input(
+            min_value=of(f.low or 0),
+            max_value=of(f.high or 0),
+            step=step,
+            value=None if declared.zero else "min",
+            placeholder=declared.zero,
+            **common,
+        )
 
 
 LINE = 30  # letters of the words that have room beside each other
@@ -446,16 +453,14 @@ def _use_config(text: str | bytes) -> None:
 
 
 def _hardware() -> None:
-    gpu, paths = field("cluster.gpu"), in_group(HARDWARE)
-    gpu_search(gpu)
-    for column, path in zip(st.columns(len(paths)), paths, strict=True):
-        with column:
-            _field(path)
+    gpu_search(field("cluster.gpu"))
+    _field("cluster.gpus")
     parts.folded("Node and price", _node_and_price)
 
 
 def _node_and_price() -> None:
     _preset(field("cluster.node"), catalog.node_names(), _node_label, state.plan().node.label)
+    _field("cluster.gpus_per_node")
     _list_prices()
     _field("run.price_per_gpu_hour")
 

@@ -11,14 +11,19 @@ import plotly.graph_objects as go
 from app import palette
 from app.charts.base import figure
 from app.charts.time import literal
-from app.tables.accuracy import COUNTS, compared_path, figure_text
+from app.tables.accuracy import COUNTS, WHAT, compared_path, figure_text
 from memcore import evidence
 from memcore.units import GiB, bytes_text, relative_text
 
 SOURCES = dict(zip(evidence.SOURCES, palette.SOURCE_COLOURS, strict=False))
 SPREAD = 0.7  # of a band's height, over which its points are spread so that none hides another
 OUTLIERS = 0.004  # share of the points that may lie outside the part of the axis that is shown
-GROUPS = {"model": "Model", "family": "Family", "source": "Source"}  # what a band can stand for
+GROUPS = {  # what a band can stand for
+    "what": "What is compared",
+    "model": "Model",
+    "family": "Family",
+    "source": "Source",
+}
 
 
 def _band(row: evidence.Comparison, by: str) -> str:
@@ -27,10 +32,12 @@ def _band(row: evidence.Comparison, by: str) -> str:
         return "all presets"  # one row each
     if by == "model" and row.what == "figure":
         return "published figures"
+    if by == "what":
+        return WHAT.get(row.what, row.what)
     return getattr(row, by) or "no family"
 
 
-def residuals(rows: Sequence[evidence.Comparison], by: str = "model") -> go.Figure:
+def residuals(rows: Sequence[evidence.Comparison], by: str = "what") -> go.Figure:
     """How far each figure of ours is from theirs, in percent; the band with the worst first, and in
     it the worst on top. What a constant was tuned on has marks of its own."""
     bands: dict[str, list[evidence.Comparison]] = {}

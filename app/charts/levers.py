@@ -11,12 +11,11 @@ from app.charts.base import bar, figure
 from memcore.search.waterfall import Change
 from memcore.units import GiB, bytes_text, seconds_text, signed_bytes, signed_seconds
 
-ENDS = ("Pinned", "This plan")  # what the two plans are called, where nobody says it
 LABEL = 34  # characters of a change's name beside a bar; hovering says all of it
 
 
 def waterfall_bytes(
-    changes: Sequence[Change], before: int, after: int, ends: tuple[str, str] = ENDS
+    changes: Sequence[Change], before: int, after: int, ends: tuple[str, str]
 ) -> go.Figure:
     """Allocated bytes at the peak, from one plan to another, by the changes that move them."""
     return _waterfall(
@@ -29,7 +28,7 @@ def waterfall_bytes(
 
 
 def waterfall_seconds(
-    changes: Sequence[Change], before: float, after: float, ends: tuple[str, str] = ENDS
+    changes: Sequence[Change], before: float, after: float, ends: tuple[str, str]
 ) -> go.Figure:
     """Seconds of a step, from one plan to another, by the changes that move them."""
     return _waterfall(

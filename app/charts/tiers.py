@@ -147,5 +147,6 @@ def _tier_text(row: dict[str, Any]) -> str:
 def _crossing(row: dict[str, Any], between: str = " ") -> str:
     """What crosses a link in a step, and how fast the link is."""
     traffic = row["traffic_bytes"]
-    crosses = f"{bytes_text(traffic)} a step" if traffic else "nothing crosses"
-    return f"{crosses}{between}({row['bandwidth']})"
+    if not traffic:
+        return f"idle, {row['bandwidth']}"
+    return f"{bytes_text(traffic)} a step{between}({row['bandwidth']})"

@@ -15,7 +15,6 @@ from memcore.hardware import constants, kernels
 from memcore.plan.plan import Plan
 from memcore.quantity.formula import Term
 from memcore.quantity.quantity import Explanation
-from memcore.search.levers import levers as find_levers
 from memcore.tape.dims import AXES, DIMENSIONS
 from memcore.units import (
     bytes_text,
@@ -463,20 +462,12 @@ def dimensions(plan: Plan) -> Rows:
     ]
 
 
-@functools.cache
-def _first_levers() -> dict[str, str]:
-    """The first lever of each plan that is known to run out of memory."""
-    plans = {row["name"]: Plan.of(row["plan"]) for row in evidence.first_fixes()}
-    return {name: find_levers(plan)[0].label for name, plan in plans.items()}
-
-
 def first_fixes() -> Rows:
     """Plans that run out of memory, Memplan's first lever, and what those who know would do."""
-    ours = _first_levers()
     return [
         {
             "plan": row["what"],
-            "Memplan's first lever": ours[row["name"]],
+            "Memplan's first lever": row["ours"],
             "what others would do, and why": f"{row['reason']} ({row['source']})",
             "theirs": " or ".join(row["first"]),
         }

@@ -33,9 +33,8 @@ parts.table(
     widths={"compared": 240},
 )
 parts.small(
-    f"This page is about Memplan, not about the plan above. {tables.tuning(compared)} Lowest and "
-    "highest: the least and the greatest of (Memplan less the reference) as a share of the "
-    "reference."
+    f"{tables.tuning(compared)} Lowest and highest: of Memplan less the reference, as a share of "
+    "the reference."
 )
 st.markdown("##### Every difference, the largest first")
 with st.container(horizontal=True):
@@ -213,9 +212,9 @@ with right:
   time say where that shows.
 """
     )
-st.markdown("##### Constants that no shape determines")
-st.markdown(
-    tables.markdown(
-        tables.constants_used(), ("constant", "value", "certainty", "source"), parts.plain
+with st.expander("Constants that no shape determines"):
+    st.markdown(
+        tables.markdown(
+            tables.constants_used(), ("constant", "value", "certainty", "source"), parts.plain
+        )
     )
-)

@@ -83,44 +83,46 @@ if report.time:
 else:
     parts.absent("Training")
 
-st.markdown("##### Figures that can be checked by hand")
-parts.prose(
-    """
+
+def by_hand() -> None:
+    parts.prose(
+        """
 Adam in mixed precision keeps 16 bytes per parameter: 2 of bf16 weights, 2 of bf16 gradients, 4 of
 fp32 master copy and 8 of fp32 moments. The moments of 7 billion parameters are therefore 56 GB by
 themselves, 84 GB with the master copy and 112 GB with weights and gradients. One widely read
 article splits 56 GB into "14 parameters + 14 master copy + 28 moments"; **that split is wrong.**
 """
-)
-published = tables.published()
-st.markdown(
-    tables.markdown(
-        published,
-        ("figure", "published", "Memplan", "difference", "source and remark"),
-        parts.plain,
     )
-)
-parts.download("Published figures (CSV)", published, "memplan-published.csv", of_plan=False)
+    published = tables.published()
+    _written(published, "figure", "published", "Memplan", "difference", "source and remark")
+    parts.download("Published figures (CSV)", published, "memplan-published.csv", of_plan=False)
 
-st.markdown("##### What to change first: plans that are known to run out of memory")
-first = tables.first_fixes()
-st.markdown(
-    tables.markdown(
-        first, ("plan", "Memplan's first lever", "what others would do, and why"), parts.plain
+
+def first_fixes() -> None:
+    first = tables.first_fixes()
+    _written(first, "plan", "Memplan's first lever", "what others would do, and why")
+    parts.download("First fixes (CSV)", first, "memplan-first-fixes.csv", of_plan=False)
+
+
+def dimensions() -> None:
+    parts.table(
+        tables.dimensions(plan),
+        key="dimensions",
+        alt="Dimensions and axes, with their values in this plan",
+        height=320,
+        columns=("name", "here", "meaning"),
     )
-)
-parts.download("First fixes (CSV)", first, "memplan-first-fixes.csv", of_plan=False)
 
-st.markdown("##### Names in shapes")
-parts.table(
-    tables.dimensions(plan),
-    key="dimensions",
-    alt="Dimensions and axes, with their values in this plan",
-    height=320,
-    columns=("name", "here", "meaning"),
-)
-st.markdown("##### Words")
-st.markdown(tables.markdown(tables.terms(), ("term", "meaning"), parts.plain))
 
-st.markdown("##### What is left out, and how much it could matter")
-st.markdown(tables.markdown(tables.left_out(), ("what", "matters"), parts.plain))
+def _written(rows: tables.Rows, *columns: str) -> None:
+    st.markdown(tables.markdown(rows, columns, parts.plain))
+
+
+parts.folded("Figures that can be checked by hand", by_hand)
+parts.folded("What to change first: plans that are known to run out of memory", first_fixes)
+parts.folded("Names in shapes", dimensions)
+parts.folded("Words", lambda: _written(tables.terms(), "term", "meaning"))
+parts.folded(
+    "What is left out, and how much it could matter",
+    lambda: _written(tables.left_out(), "what", "matters"),
+)

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app import charts, parts, state, tables
+from memcore.words.together import TOGETHER
 
 found = state.report().together
 
@@ -28,13 +29,16 @@ if found:
         "of one number for each token."
     )
 elif state.report().memory:
-    st.markdown(
-        """
-Reinforcement learning and evaluation during training run an inference engine on the GPUs that
-train. Choose **what runs together with training** in the sidebar, at *Train and serve together*:
-this page then shows what each phase of a step holds on a GPU, policy, critic, reference, reward
-model, rollouts, engine and KV cache, and whether all of it fits.
-"""
-    )
+    st.markdown("##### What runs on the GPUs that train?")
+    kinds = [(name, word) for name, word in TOGETHER.items() if name != "none"]
+    for column, (name, word) in zip(st.columns(len(kinds)), kinds, strict=True):
+        with column, st.container(border=True, key=f"card_{name}"):
+            st.markdown(f"**{word.label}**  \n:small[{word.help}]")
+            st.button(
+                f"Plan {word.label}",
+                key=f"together_{name}",
+                on_click=state.change,
+                args=({"together.kind": name},),
+            )
 else:
     parts.absent("Training")

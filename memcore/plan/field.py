@@ -70,6 +70,7 @@ class Facts:
     lever   what of it is tried as a lever
     frees   whether more of it needs less memory, so that who solves for it asks for the least
     auto    whether 0 is no number of it, but leaves it to something else
+    zero    what 0 stands for, where it is no number of it
     """
 
     unit: str = ""
@@ -84,6 +85,7 @@ class Facts:
     lever: Switch | EachWord | None = None
     frees: bool = False
     auto: bool = False
+    zero: str = ""
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Add to the field's JSON schema what pydantic does not know."""
@@ -102,17 +104,18 @@ def number(
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
+    zero: str = "",
     **facts: Any,
 ) -> Any:
     """A field that takes a number within limits. `facts` are those of Facts."""
     return Field(
         default=default,
         title=title,
-        description=help,
+        description=f"{help} 0: {zero}." if zero else help,
         ge=ge,
         gt=gt,
         le=le,
-        json_schema_extra=Facts(unit=unit, **facts),
+        json_schema_extra=Facts(unit=unit, zero=zero, **facts),
     )
 
 

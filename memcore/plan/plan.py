@@ -214,7 +214,8 @@ class Cluster(_Part):
     gpus_per_node: int = number(
         0,
         "GPUs per node",
-        "Accelerators in one host. 0: as many as the node has.",
+        "Accelerators in one host.",
+        zero="as many as the node has",
         ge=0,
         le=1_000,
         key="pernode",
@@ -332,8 +333,9 @@ class Parallel(_Part):
         0,
         "Shard group",
         "FSDP2: ranks that share each parameter, between which groups replicate it (hybrid "
-        "sharding). 0: all ranks share it.",
+        "sharding).",
         "ranks",
+        zero="all ranks",
         ge=0,
         le=1_000_000,
         key="hsdp",
@@ -993,8 +995,8 @@ class Serve(_Part):
         0,
         "Most sequences",
         "That the engine schedules at once (vLLM's max_num_seqs): it sizes activations and graphs "
-        "for as many, however few are served. 0: the engine's own default, or the concurrency "
-        "where that is more.",
+        "for as many, however few are served.",
+        zero="the engine's default, or the concurrency where more",
         ge=0,
         le=1_000_000,
         key="maxseqs",
@@ -1052,8 +1054,9 @@ class Serve(_Part):
         0,
         "Longest sequence",
         "Prompt and output that the server lets in; a contiguous cache reserves as much for each "
-        "sequence. 0: the model's own limit.",
+        "sequence.",
         "tokens",
+        zero="the model's limit",
         ge=0,
         le=16_777_216,
         key="maxlen",
@@ -1144,8 +1147,9 @@ class Serve(_Part):
         0,
         "Layers on the GPU",
         "The last so many (llama.cpp's -ngl); the CPU computes the others, and the head, in the "
-        "host's memory. 0: all of them.",
+        "host's memory.",
         "layers",
+        zero="all",
         ge=0,
         le=100_000,
         key="ngl",
@@ -1274,8 +1278,9 @@ class Serve(_Part):
     target_ttft: float = number(
         0.0,
         "First token within",
-        "What a request may wait for its first token at most; 0: as long as it takes.",
+        "What a request may wait for its first token at most.",
         "s",
+        zero="any",
         ge=0,
         le=1_000_000,
         key="slottft",
@@ -1283,8 +1288,9 @@ class Serve(_Part):
     target_tpot: float = number(
         0.0,
         "Each token within",
-        "How long each next token of a request may take on average; 0: as long as it takes.",
+        "How long each next token of a request may take on average.",
         "s",
+        zero="any",
         ge=0,
         le=1_000_000,
         key="slotpot",
@@ -1377,8 +1383,9 @@ class Run(_Part):
     price_per_gpu_hour: float = number(
         0.0,
         "Price",
-        "Of one GPU for one hour; 0: no cost is computed.",
+        "Of one GPU for one hour.",
         "USD",
+        zero="no cost is computed",
         ge=0,
         le=10_000,
         key="price",
@@ -1387,8 +1394,9 @@ class Run(_Part):
     watts_per_gpu: float = number(
         0.0,
         "Power",
-        "Of one GPU; 0: its board's power.",
+        "Of one GPU.",
         "W",
+        zero="the board's",
         ge=0,
         le=100_000,
         key="watts",
@@ -1824,7 +1832,9 @@ def title_of(path: str) -> str:
 
 
 def value_text(path: str, value: Any) -> str:
-    """A field's value for people: the label of a word."""
+    """A field's value for people: the label of a word, and what 0 stands for."""
+    if not value and (zero := facts(path).zero):
+        return zero
     words = words_of(path)
     if words and value in words:
         return words[value].label

@@ -101,6 +101,7 @@ def test_the_first_lever_is_what_an_expert_would_do(name):
     first = levers(plan)[0]
     assert first.fits
     assert first.name in row["first"], [lever.name for lever in levers(plan)][:5]
+    assert first.label == row["ours"]
 
 
 @pytest.mark.parametrize("name", sorted(ALL))

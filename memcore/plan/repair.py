@@ -32,9 +32,7 @@ def repair(
                 raise error
             return Plan.of(mended), issues
         except PlanError as e:
-            # One at a time: a mended field often settles the other issues. The number of GPUs comes
-            # last, since what they are divided by may be at fault.
-            issue = min(e.issues, key=lambda i: i.field == "cluster.gpus")
+            issue = _first(e)  # one at a time: a mended field often settles the other issues
             error = None
             _complete(mended)
             remedy = next(ways(issue, given, set_already), None)
@@ -47,6 +45,28 @@ def repair(
                 seen.add(issue.field)
             issues.append(Issue(issue.field, f"{issue.message}. {what[:1].upper()}{what[1:]}"))
     return Plan(), [*issues, Issue("", "the default plan is shown instead")]
+
+
+def settled(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
+    """A plan with some changes, and with what the rules' remedies then set; None where they undo a
+    change, or none is left."""
+    wanted, before = dict(changes), list[Remedy]()
+    for _ in range(2 * len(KNOWN)):
+        try:
+            return plan.with_changes(wanted)
+        except PlanError as e:
+            remedy = next(ways(_first(e), changes, before), None)
+        if remedy is None or any(changes.get(p, value) != value for p, value in remedy.items()):
+            return None
+        wanted |= remedy
+        before.append(remedy)
+    return None
+
+
+def _first(error: PlanError) -> Issue:
+    """The issue that is settled first. The number of GPUs comes last, since what they are divided
+    by may be at fault."""
+    return min(error.issues, key=lambda i: i.field == "cluster.gpus")
 
 
 def ways(issue: Issue, given: Collection[str], before: Collection[Remedy] = ()) -> Iterator[Remedy]:

@@ -9,6 +9,7 @@ single one makes a plan fit and trains the same.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,9 +20,9 @@ from pydantic import BaseModel
 
 from memcore.errors import PlanError
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
-from memcore.plan.plan import Plan, facts, field_paths, get, put, title_of, value_text, words_of
-from memcore.plan.repair import repair
-from memcore.report import Memory, Time
+from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text, words_of
+from memcore.plan.repair import settled
+from memcore.report import Memory
 from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training
 from memcore.units import bytes_text
@@ -164,7 +165,7 @@ def levers(plan: Plan) -> tuple[Lever, ...]:
     now = Training.of(plan, rows=False, pool=pool)
     if now is None:
         return ()
-    time, memory = now.time(), now.memory
+    seconds, memory = now.seconds, now.memory
     found: list[Lever] = []
     tried: list[_Tried] = []
     for attempt in TRIES:
@@ -173,13 +174,13 @@ def levers(plan: Plan) -> tuple[Lever, ...]:
             if chosen is None:
                 continue
             tried.append(chosen)
-            lever = _lever(now, time, chosen)
+            lever = _lever(now, seconds, chosen)
             if lever:
                 found.append(lever)
     if not memory.fits and not any(lever.fits and lever.kind == SAME for lever in found):
-        found += _pairs(now, time, pool, [t for t in tried if t.kind in (SAME, ROUNDED)])
+        found += _pairs(now, seconds, pool, [t for t in tried if t.kind in (SAME, ROUNDED)])
         if not any(lever.fits for lever in found):
-            found += _pairs(now, time, pool, [t for t in tried if t.kind != MACHINES])
+            found += _pairs(now, seconds, pool, [t for t in tried if t.kind != MACHINES])
     order = sorted(range(len(found)), key=lambda i: _rank(found[i], memory, i))
     return tuple(_ranked([found[i] for i in order], memory))
 
@@ -319,7 +320,7 @@ PARTNERS = 3  # of those that save most, which are tried with what is forbidden 
 BEST = 3  # pairs that are listed
 
 
-def _pairs(now: Training, time: Time, pool: Pool, tried: Sequence[_Tried]) -> list[Lever]:
+def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -> list[Lever]:
     """Two changes at once that make a plan fit, the best few. Neither does by itself; the one may
     even be forbidden without the other."""
     plan, before = now.plan, now.memory.device_bytes[1]
@@ -344,7 +345,7 @@ def _pairs(now: Training, time: Time, pool: Pool, tried: Sequence[_Tried]) -> li
         evaluated += then is not None
         if then and then.memory.fits:
             pair = _Tried(b.kind, (*a.parts, *b.parts), then)
-            if lever := _lever(now, time, pair):
+            if lever := _lever(now, seconds, pair):
                 found.append(lever)
     order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i))
     return [found[i] for i in order[:BEST]]
@@ -358,8 +359,9 @@ def _allowed(plan: Plan, changes: Changes) -> Plan | None:
         return None
 
 
-def _lever(now: Training, time: Time, tried: _Tried) -> Lever | None:
-    """The difference that a change makes, or None where it makes none that matters."""
+def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
+    """The difference that a change makes, or None where it makes none that matters.
+    `before`: seconds of a step without it."""
     kind, then = tried.kind, tried.then
     if then is None:
         return None
@@ -370,7 +372,7 @@ def _lever(now: Training, time: Time, tried: _Tried) -> Lever | None:
     if not noticed and kind == OTHER:
         return None
     tokens, tokens_then = plan.tokens_per_step, changed.tokens_per_step
-    before, after = time.step_seconds, then.time().step_seconds
+    after = then.seconds
     gpus = changed.cluster.gpus / plan.cluster.gpus
     price = (after / tokens_then) / (before / tokens) * gpus - 1
     saved = now.memory.allocated_bytes - then.memory.allocated_bytes
@@ -406,16 +408,9 @@ FOLLOWERS = (
 
 def with_changes(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
     """The plan with some fields changed and what must follow them, or None if that is no plan."""
-    try:
-        return plan.with_changes(changes)
-    except PlanError as error:
-        document = plan.document()
-        for path, value in changes.items():
-            put(document, path, value)
-        fitted, _ = repair(document, given=changes, error=error)
-    others = differences(plan, fitted).keys() - changes.keys() - set(FOLLOWERS)
-    kept = all(get(fitted, path) == value for path, value in changes.items())
-    return fitted if kept and not others else None
+    fitted = settled(plan, changes)
+    others = differences(plan, fitted).keys() - changes.keys() - set(FOLLOWERS) if fitted else ()
+    return fitted if fitted and not others else None
 
 
 def differences(before: Plan, after: Plan) -> dict[str, Any]:
@@ -429,9 +424,8 @@ def differences(before: Plan, after: Plan) -> dict[str, Any]:
             if was != now:
                 found[section] = now
             continue
-        for name in type(now).model_fields:
-            value = getattr(now, name)
-            if value != getattr(was, name):
+        for name, value in now.__dict__.items():
+            if value != was.__dict__[name]:
                 described = isinstance(value, BaseModel)  # an object in place of a preset's name
                 plain = value.model_dump(mode="json") if described else value
                 found[f"{section}.{name}"] = plain
@@ -443,10 +437,12 @@ SECTIONS = tuple(n for n, i in Plan.model_fields.items() if hasattr(i.annotation
 
 def declared(path: str) -> Try:
     """What a field declares as its levers: each other word of it, or one value."""
-    lever = facts(path).lever
+    lever, when = facts(path).lever, facts(path).when
 
     def ways(plan: Plan) -> Iterable[Way]:
         here = get(plan, path)
+        if when and not when(functools.partial(get, plan), plan.architecture):
+            return
         if isinstance(lever, Switch) and here != lever.to:
             yield Way(SAME, [{path: lever.to}])
         if isinstance(lever, EachWord):

@@ -433,8 +433,12 @@ def _executions(
 
 
 def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:
-    """The time of operations, in order."""
-    return [
+    """The time of operations, in order; found once for plans that share their amounts."""
+    key = (id(every), speed)
+    if not amounts.arrays and key in amounts.costs:
+        known: list[OperationTime] = amounts.costs[key][1]
+        return known
+    found = [
         operation(
             w.name, w.phase, flops, traffic, speed, runs, padded, w.kernel, Part.LAYER in w.parts
         )
@@ -442,6 +446,9 @@ def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Oper
             every, _costs(every, amounts, speed), strict=True
         )
     ]
+    if not amounts.arrays:
+        amounts.costs[key] = every, found
+    return found
 
 
 Cost = tuple[float, float, float]

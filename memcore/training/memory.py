@@ -101,7 +101,8 @@ def count(
         timeline = [peak]
     best = peak.bytes
     of = amounts.bytes
-    spilled = offload.paged(plan, step) if paging(plan, step, amounts, best)[1] else []
+    pages = step.optimizer.paged and paging(plan, step, amounts, best)[1]
+    spilled = offload.paged(plan, step) if pages else []
     elsewhere = [
         (r, int(of(r.template.shape, r.template.dtype)))
         for r in (*offload.resting(plan, step), *spilled)

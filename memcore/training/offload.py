@@ -205,15 +205,17 @@ def batches_ahead(plan: Plan) -> int:
 
 
 def _loader(plan: Plan) -> list[Resting]:
-    pinned = plan.train.loader_pin_memory
+    batches = batches_ahead(plan) * plan.gpus_in_node
+    found = _fetched(tuple(_batch(plan)), plan.train.loader_pin_memory)
+    return [Resting(template, batches, "dram") for template in found]
+
+
+@kept
+def _fetched(batch: tuple[tuple[str, Shape, str], ...], pinned: bool) -> list[Template]:
     why = "batches fetched ahead" + (", copied to pinned memory" if pinned else "")
     return [
-        Resting(
-            Template(f"batch.{name}", "workspace", shape, dtype, "fetched to used", why, LOADER),
-            batches_ahead(plan) * plan.gpus_in_node,
-            "dram",
-        )
-        for name, shape, dtype in _batch(plan)
+        Template(f"batch.{name}", "workspace", shape, dtype, "fetched to used", why, LOADER)
+        for name, shape, dtype in batch
     ]
 
 

@@ -199,7 +199,10 @@ def _whole(
     traffic.busy["hbm"] = sum([o.hbm_seconds for o in operations])
     exposed = traffic.exposed
     for o in operations:
-        for link in ("compute", "hbm") if amounts.arrays else (o.bound_by,):
+        if not amounts.arrays:
+            exposed[o.bound_by] += o.seconds
+            continue
+        for link in ("compute", "hbm"):
             here: Any = o.bound_by == link
             exposed[link] = exposed[link] + where(here, o.seconds, 0.0)
     transfers = with_ends(plan, step, amounts, operations, stage.transfers)

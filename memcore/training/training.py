@@ -20,7 +20,7 @@ from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Storage
 from memcore.training.memory import Counted, by_rank, count
 from memcore.training.steps import depths_of, steps_of, training_sizes
-from memcore.training.time import training_time
+from memcore.training.time import training_time, wholes_of
 from memcore.words.training import ADAPTERS, NO_LAYER
 
 
@@ -226,6 +226,11 @@ class Training:
             return parameters(self.plan.architecture)
         of = undivided(self.plan).elements
         return sum(int(of(p.shape)) * n for p, n in trained(self.steps))
+
+    @property
+    def seconds(self) -> float:
+        """Of a step, for those who ask for no more of its time."""
+        return max(whole.seconds for _, whole in wholes_of(self.plan, self.steps, self.amounts))
 
     def time(self) -> Time:
         return training_time(self.plan, self.steps, self.amounts)

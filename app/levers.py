@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import charts, parts, state, tables, why
+from app import charts, parts, start, state, tables, why
 from app.text import plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan
@@ -21,10 +21,24 @@ ROW, SAVES, COSTS, THEN, APPLY = 960, 115, 195, 90, 85
 VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 
 
+def advice() -> None:
+    """How far the plan could go, what lies between it and the pinned one, and what to change."""
+    _undo()
+    start.furthest()
+    waterfall()
+    if memory := state.report().memory:
+        section(memory)
+
+
+def coming() -> None:
+    """Said until all that is found."""
+    _undo()
+    parts.small("How far the plan could go and what could be changed comes when you pause …")
+
+
 def section(memory: Memory) -> None:
     """The best levers with a button each; the others in a table."""
     found = state.levers()
-    _undo()
     st.markdown(f"##### {plain(headline(memory, found))}")
     for lever in found[:SHOWN]:
         _row(lever)

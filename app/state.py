@@ -502,6 +502,20 @@ def control(key: str, value: Any, take: Take) -> str:
     return session().controls.show(key, value, take)
 
 
+def run() -> int:
+    """The number of this run of the page."""
+    return session().controls.run
+
+
+def whole_page_where_asked() -> None:
+    """In a fragment, before all else: draw the whole page where a press in it asks for more than
+    the fragment, another plan or the drawer."""
+    context = get_script_run_ctx()
+    alone = context and context.fragment_ids_this_run
+    if alone and (session().edited or st.session_state.get("why_opens")):
+        st.rerun()
+
+
 def drawn() -> None:
     """The run has drawn all there is. Call it last."""
     session().controls.drawn()

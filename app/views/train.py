@@ -2,12 +2,12 @@
 
 import streamlit as st
 
-from app import charts, course, levers, parts, shared, start, state, tables
+from app import charts, course, levers, parts, rest, shared, start, state, tables
 
 report = state.report()
 
 if report.memory:
-    place = st.container()  # of the levers: one place, whether the plan fits or not
+    place = st.container()  # of what could be changed, whether the plan fits or not
     if len(report.memory.ranks) > 1:
         st.markdown("##### Each pipeline stage at its own fullest instant")
         parts.chart(
@@ -55,11 +55,8 @@ if report.memory:
         )
         parts.small("All of them, with lifetime and source, are at *Every tensor*.")
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
-    # Last, so that all else is on the page before all levers are evaluated.
     with place:
-        start.furthest()
-        levers.waterfall()
-        levers.section(report.memory)
+        rest.when_over(levers.advice, levers.coming)
         if state.fresh():
             start.cards()
 else:

@@ -28,7 +28,7 @@ from pages import (
 from streamlit.testing.v1 import AppTest
 from tables import each
 
-from app import shared
+from app import rest, shared
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.link import decode, fields
@@ -702,6 +702,26 @@ def test_text_from_outside_is_never_markup() -> None:
         assert escaped.replace("\\", "").replace("\u200b", "") == text
         assert "://" not in escaped.replace("\\", "")
         assert "www." not in escaped.replace("\\", "")
+
+
+def test_what_takes_long_to_find_waits_until_the_plan_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rest, "QUIET_MS", 400)
+    at = opened({"mb": "2"})
+    alive(at)
+
+    def offered() -> list[str]:
+        return [b.key for b in at.button if b.key and b.key.startswith("apply_")]
+
+    assert verdict(at)
+    assert drawn(at, "over_time")
+    assert not offered()
+    assert any("comes when you pause" in m.value for m in at.markdown)
+    at.session_state["rested"] = shown_plan(at)
+    at.run()
+    assert offered()
+    assert not any("comes when you pause" in m.value for m in at.markdown)
 
 
 # --- levers --------------------------------------------------------------------------------------

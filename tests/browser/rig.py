@@ -200,7 +200,7 @@ IDLE = """() => {
   return app
     && app.getAttribute('data-test-connection-state') === 'CONNECTED'
     && app.getAttribute('data-test-script-state') === 'notRunning'
-    && !document.querySelector('[data-testid="stSkeleton"]');
+    && !document.querySelector('[data-testid="stSkeleton"], .st-key-rest');
 }"""
 
 

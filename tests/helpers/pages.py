@@ -11,6 +11,7 @@ from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
+from app import rest
 from memcore.plan.plan import Plan
 
 PROOF = ("accuracy", "method")  # about Memplan, and no plan: without sidebar
@@ -27,6 +28,7 @@ VIEWS = (
     "compare",
     *PROOF,
 )
+rest.QUIET_MS = 0  # no browser would say that the plan rests
 APP = Path(importlib.import_module("app").__file__ or "").parent
 
 

@@ -117,11 +117,12 @@ export default function (component) {
 
   const svg = picture.querySelector("svg");
   svg.style.height = `${data.height}px`;
-  const draw = () => (svg.innerHTML = drawn(root.clientWidth) + '<path class="here"/>');
-  draw();
-  root.onresize?.disconnect();
-  root.onresize = new ResizeObserver(draw);
-  root.onresize.observe(root);
+  root.redraw = () => (svg.innerHTML = drawn(root.clientWidth) + '<path class="here"/>');
+  root.redraw();
+  if (!root.watched) {
+    root.watched = new ResizeObserver(() => requestAnimationFrame(() => root.redraw()));
+    root.watched.observe(root);
+  }
   legend.replaceChildren(
     ...keys.map(([name, colour]) => {
       const item = document.createElement("span");

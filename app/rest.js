@@ -3,12 +3,12 @@ export default function (component) {
   const { data, parentElement, setTriggerValue } = component;
   const box = (parentElement.getRootNode().host ?? parentElement).closest(".st-key-rests");
   // As high as what stood there last, so that nothing jumps.
-  box.style.minHeight = window.memplanRests ?? "";
+  if (box) box.style.minHeight = window.memplanRests ?? "";
   const wait = setTimeout(() => setTriggerValue("over", data.run), data.quiet);
   return () => {
     clearTimeout(wait);
     setTimeout(() => {
-      if (box.querySelector(".st-key-rest")) return;
+      if (!box?.isConnected || box.querySelector(".st-key-rest")) return;
       box.style.minHeight = "";
       window.memplanRests = `${box.offsetHeight}px`;
     }, 300);

@@ -9,6 +9,7 @@ from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.step import Step, owned
 from memcore.tape.dims import CP, TP, VOCAB, B, D, Number, S, positive
+from memcore.tape.kinds import Role
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
 from memcore.tape.structure import SEQUENCE
 from memcore.tape.tape import Tape
@@ -41,6 +42,7 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
         for p in tape.parameters
         if p.trained
         and len(p.shape) > 1
+        and p.role is not Role.BIAS
         and VOCAB / TP not in p.shape  # the output layer is not Transformer Engine's
         and p.name not in {s.gradient_of for s in tape.storages}
     )

@@ -72,7 +72,12 @@ Shared = Callable[[Tape, Structure, Tensor], Tensor]
 
 
 def mixture(
-    t: Tape, s: Structure, x: Tensor, score: str = "softmax", shared: Shared | None = None
+    t: Tape,
+    s: Structure,
+    x: Tensor,
+    score: str = "softmax",
+    shared: Shared | None = None,
+    biases: bool = False,
 ) -> Tensor:
     """MoELayer with MoEAlltoAllTokenDispatcher and TEGroupedMLP: (batch, sequence, D) to the same.
 
@@ -82,18 +87,21 @@ def mixture(
 
     score    'softmax' or 'sigmoid', of the router's logits
     shared   experts that every token passes, run while rows are under way
+    biases   router and experts have them, and gate and up are clamped (gpt-oss)
     """
     sent, here = ROUTED, ARRIVED if s.exchanges else ROUTED
-    weights = router(t, s, x, score)
+    weights = router(t, s, x, score, biases)
     dispatched, row_map = _permuted(t, x, weights)
     arrived = [_exchanged(t, s, rows, "dispatch", here) for rows in dispatched]
     beside = shared(t, s, x) if shared else None
     collected = [_collected(t, s, rows) for rows in arrived]
     rows, weight = _sorted(t, collected, "sort by expert")
     with t.scope("experts"):
-        both = grouped_linear(t, "linear_fc1", rows, D, EXPERT_FUSED / ETP)
+        both = grouped_linear(t, "linear_fc1", rows, D, EXPERT_FUSED / ETP, biases)
+        both = _clamped(t, both) if biases else both
         product = weighted_swiglu(t, both, weight, s.traits.activation)
         result = grouped_linear(t, "linear_fc2", product, EXPERT_F / ETP, D)
+        result = _biased(t, result, weight) if biases else result
     (sorted_back,) = _sorted(t, [result], "sort by rank")
     t.use(result)
     back = _shared_out(t, s, sorted_back, here)
@@ -104,7 +112,7 @@ def mixture(
     return out
 
 
-def router(t: Tape, s: Structure, x: Tensor, score: str) -> Tensor:
+def router(t: Tape, s: Structure, x: Tensor, score: str, bias: bool = False) -> Tensor:
     """TopKRouter: each token's weight for every expert, zero where it is not sent, (OWN, EXPERTS).
 
     Logits have the dtype of x, scores are taken in fp32 (moe_router_dtype is not set). Weights that
@@ -112,7 +120,7 @@ def router(t: Tape, s: Structure, x: Tensor, score: str) -> Tensor:
     """
     shape = (*OWN, EXPERTS)
     with t.scope("router"):
-        logits = _gating(t, x)
+        logits = _gating(t, x, bias)
         if score == "softmax" and s.traits.router_normalised:
             largest, index = top_k(t, logits, "top_k")
             chosen = softmax(t, cast(t, largest, "fp32", "largest (fp32)"), "softmax")
@@ -133,18 +141,20 @@ def router(t: Tape, s: Structure, x: Tensor, score: str) -> Tensor:
         return out
 
 
-def _gating(t: Tape, x: Tensor) -> Tensor:
+def _gating(t: Tape, x: Tensor, bias: bool) -> Tensor:
     """RouterGatingLinearFunction: x W. Saves x; unlike Transformer Engine's linears it returns the
     weight's gradient, which is added to the fp32 buffer then."""
     w = t.parameter("weight", (EXPERTS, D))
+    biases = [t.parameter("bias", (EXPERTS,))] if bias else []
     flops = (2.0, (*OWN, D, EXPERTS))
-    t.start("gating", x, w, flops=[flops], product="mm")
+    t.start("gating", x, w, *biases, flops=[flops], product="mm")
     out = t.new("logits", (*OWN, EXPERTS), x.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        return [t.new("input grad", x.shape, x.dtype), t.new("weight grad", w.shape, w.dtype)]
+        of = (("input", x), ("weight", w), *(("bias", b) for b in biases))
+        return [t.new(f"{n} grad", v.shape, v.dtype) for n, v in of]
 
-    t.finish("gating", [x, w], out, [x], backward, flops=[(4.0, flops[1])])
+    t.finish("gating", [x, w, *biases], out, [x], backward, flops=[(4.0, flops[1])])
     return out
 
 
@@ -229,15 +239,21 @@ def _sorted(t: Tape, rows: list[Tensor], name: str) -> list[Tensor]:
     return outs
 
 
-def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -> Tensor:
-    """TEGroupedLinear: each row times the weight of its expert. Saves x, or its copy in 8 bits.
+def grouped_linear(
+    t: Tape, name: str, x: Tensor, width: Factor, into: Factor, bias: bool = False
+) -> Tensor:
+    """TEGroupedLinear: each row times the weight of its expert. Saves x, or its copy in 8 bits; of
+    a frozen weight nothing.
 
     Experts have a parameter each; they are stacked here, experts first.
     """
     w = t.parameter(f"{name}.weight", (EXPERT_STACK, into, width), narrow=t.narrow)
+    weights = [w]
+    if bias:
+        weights.append(t.parameter(f"{name}.bias", (EXPERT_STACK, into), role=Role.BIAS))
     rows = x.shape[0]
     flops = (2.0, (rows, width, into))
-    t.start(f"{name} grouped gemm", x, w, flops=[flops], module=Module.GROUPED)
+    t.start(f"{name} grouped gemm", x, *weights, flops=[flops], module=Module.GROUPED)
     read, kept = [x], [x]
     if t.narrow:
         with t.scope(name):
@@ -251,10 +267,10 @@ def grouped_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
             t.free(*fused.twice(t, t.narrow, out.shape, f"{name} output grad"))
         if w.needs_grad:
             t.read_and_write(w.storage, w.shape, "fp32")
-        return [t.new(f"{name} input grad", x.shape, x.dtype), None]
+        return [t.new(f"{name} input grad", x.shape, x.dtype), *(None for _ in weights)]
 
     again = [(4.0 if w.needs_grad else 2.0, flops[1])]
-    t.finish(f"{name} grouped gemm", [x, w], out, kept, backward, flops=again)
+    t.finish(f"{name} grouped gemm", [x, *weights], out, kept, backward, flops=again)
     return out
 
 
@@ -270,6 +286,47 @@ def weighted_swiglu(t: Tape, both: Tensor, weight: Tensor, kind: str) -> Tensor:
         ]
 
     t.finish(f"weighted {kind}(gate) x up", [both, weight], out, [both, weight], backward)
+    return out
+
+
+def _clamped(t: Tape, both: Tensor) -> Tensor:
+    """torch.cat((gate.clamp(max=7), up.clamp(-7, 7))), before the fused activation. The clamps save
+    what they read (megatron/core/fusions/fused_bias_geglu.py: weighted_bias_quick_geglu_impl)."""
+    t.start("clamp", both, started=4)
+    halves = [t.new(f"{n}, clamped", (both.shape[0], EXPERT_F / ETP), both.dtype) for n in HALVES]
+    out = t.new("gate and up, clamped", both.shape, both.dtype)
+    t.use(*halves)
+
+    def backward(g: Gradients) -> Gradients:
+        t.free(*(t.new(f"{n} grad", h.shape, h.dtype) for n, h in zip(HALVES, halves, strict=True)))
+        return [t.new("gate and up grad", both.shape, both.dtype)]
+
+    t.finish("clamp", [both], out, [both], backward)
+    return out
+
+
+HALVES = ("gate", "up")
+
+
+def _biased(t: Tape, rows: Tensor, weight: Tensor) -> Tensor:
+    """Each expert's rows plus its bias times their weights, put together (TEGroupedMLP:
+    _apply_bias). A loop over experts, whose starts by the host are counted as one expert's."""
+    bias = t.parameter("linear_fc2.bias", (EXPERT_STACK, D), role=Role.BIAS)
+    t.start("weighted bias", rows, bias, weight, started=3)
+    scaled = t.new("bias x weight", rows.shape, rows.dtype)
+    summed = t.new("rows and bias", rows.shape, rows.dtype)
+    t.use(scaled)
+    out = t.new("rows, biased", rows.shape, rows.dtype)
+    t.use(summed)
+
+    def backward(g: Gradients) -> Gradients:
+        t.free(t.new("bias x weight grad", rows.shape, rows.dtype))
+        made = [
+            t.new(f"{n} grad", v.shape, v.dtype) for n, v in (("bias", bias), ("weight", weight))
+        ]
+        return [g[0], *made]
+
+    t.finish("weighted bias", [rows, bias, weight], out, [weight], backward)
     return out
 
 

@@ -112,6 +112,8 @@ def rms_norm_fp32_weight(
     """OLMo 2's RMSNorm: the weight multiplies in fp32, the product is cast back. `widened`: a copy
     of the weight in fp32 is what multiplies, and is kept."""
     with t.scope(name):
+        if t.kernels == "megatron":
+            return fused.norm(t, x, width, mean=False)
         if t.kernels == "liger":
             return fused.rms_norm(t, x, width, in_place=False)
         w = t.parameter("weight", (width,))

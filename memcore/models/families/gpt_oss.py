@@ -5,6 +5,7 @@ Trained in bf16; the published weights of the experts are mxfp4, which is for in
 
 from __future__ import annotations
 
+from memcore.layers import megatron
 from memcore.layers.experts import Stacks, routed_experts, top_k
 from memcore.layers.ops import (
     KEYS,
@@ -19,12 +20,13 @@ from memcore.layers.ops import (
     masked,
     query_key_value,
     rms_norm_fp32_weight,
+    rotary,
     rotary_pairs,
     rotary_tables,
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import embed, llama_like, windowed
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model
@@ -82,6 +84,7 @@ def _config(k: Keys, label: str) -> Model:
         vocab=201_088,
         positions=131_072,
         attention_bias=k.flag("attention_bias", True),
+        router_normalised=True,
     )
     model = with_experts(model, routing(k, "num_local_experts", 128, 4), model.intermediate_size)
     kinds = layer_kinds(k, model.layers, lambda i: i % 2 == 0)
@@ -93,6 +96,8 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     x = add(t, x, h, "residual")
     h = rms_norm_fp32_weight(t, x, "post_attention_layernorm")
     with t.scope("mlp"):
+        if t.kernels == "megatron":
+            return add(t, x, megatron.mixture(t, s, h, biases=True), "residual")
         return add(t, x, routed_experts(t, s, h, *_router(t, h), STACKS), "residual")
 
 
@@ -104,8 +109,11 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         k = heads_first(t, k, KEYS, copies_grad=True)
         v = value_heads(t, s, v)
         tables = rotary_tables(t, width=HALF_ROTARY)
-        q = rotary_pairs(t, q, tables, "q_rotary", sliced=False)
-        k = rotary_pairs(t, k, tables, "k_rotary", sliced=False)
+        if t.kernels == "megatron":
+            q, k = rotary(t, q, k, tables)
+        else:
+            q = rotary_pairs(t, q, tables, "q_rotary", sliced=False)
+            k = rotary_pairs(t, k, tables, "k_rotary", sliced=False)
         sinks = t.parameter("sinks", (HEADS / TP,))
         if s.attention == "eager":
             out = core(t, lambda heads: _eager(t, s, kind, *heads), q, k, v, sinks)
@@ -206,7 +214,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 # Its sinks need a kernel that takes them: eager, or FlashAttention 3 and later.
 FAMILY = Family(
-    _config, embed, _layer, _head, attentions=("eager", "flash"), kernels=HF_ONLY,
+    _config, embed, _layer, _head, attentions=("eager", "flash"), kernels=HF_OR_MEGATRON,
     aliases={"num_experts": "num_local_experts"},
     classes=decoder_classes("GptOss"),
 )  # fmt: skip

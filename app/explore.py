@@ -241,7 +241,7 @@ def _table(
 
 
 OF_COLUMN = {  # which number a column of these tables shows, beside the one that was asked for
-    "then": "memory.fits",
+    "verdict": "memory.fits",
     "memory": "memory.device_bytes",
     "peak at": "memory.peak.instant",
     "replicas": "serve.replicas",
@@ -256,7 +256,7 @@ def _path(column: str, path: str, of: Plan) -> str:
     """Where the number in a cell is in the Report of its plan."""
     found = OF_COLUMN.get(column, path)
     if path.startswith("serve."):
-        found = {"then": "serve.fits", "memory": "serve.asked_bytes"}.get(column, found)
+        found = {"verdict": "serve.fits", "memory": "serve.asked_bytes"}.get(column, found)
     return found if state.book_of(of).found(found) else path
 
 

@@ -116,7 +116,7 @@ def rows(found: Map) -> Sequence[dict[str, Any]]:
         {
             exploring.title(found.down): exploring.text(found.down, y),
             exploring.title(found.across): exploring.text(found.across, x),
-            "then": VERDICTS.get(s.verdict, f"cannot be planned: {s.why_not}"),
+            "verdict": VERDICTS.get(s.verdict, f"cannot be planned: {s.why_not}"),
             "number": found.figure.title,
             "value": s.value,
             "unit": "bytes" if found.figure.unit == "GiB" else found.figure.unit,

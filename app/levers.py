@@ -56,7 +56,7 @@ def _all(found: Sequence[Lever]) -> None:
             "change",
             "and sets",
             "it",
-            "then",
+            "verdict",
             "saves",
             "step time",
             "GPU time per token",

@@ -100,11 +100,11 @@ def _choices(now: Options, look: Callable[[str], None]) -> None:
             help="\n".join(f"- **{KEEP_TITLES[k]}**: {text}" for k, text in KEEPS.items()),
         )
         st.segmented_control(
-            "Best is the least",
+            "Best by",
             BY,
             format_func=lambda b: BY_TITLES[b],
             key=state.control("search_by", now.by, take("by")),
-            help="Time, cost and energy of the whole run; of headroom the most.",
+            help="The least time, cost or energy of the whole run, or the most headroom.",
         )
         st.number_input(
             "GPUs at most",
@@ -226,7 +226,7 @@ def _table(rows: tables.Rows, points: list[tuple[Point, bool]]) -> None:
         alt="What was found, the best first",
         height=460,
         columns=tables.FOUND_COLUMNS,
-        widths={"changes": 430},
+        widths={"changes": 430, "tokens/s": 80},
         take=clicked,
         tick=lambda row: state.replace(points[row][0].plan),
     )

@@ -194,11 +194,11 @@ def _named(query: Query) -> int:
     return hash(urlencode(query, doseq=True))
 
 
-def written() -> Callable[[], dict[str, str]]:
-    """What writes the plan, every setting of it, and those beside it, as the query of an
-    address."""
+def written(short: bool = False) -> Callable[[], dict[str, str]]:
+    """What writes the plan, every setting of it or in short those that differ, and those beside
+    it, as the query of an address."""
     says = session().now
-    return lambda: _written(says, short=False)
+    return lambda: _written(says, short)
 
 
 def _written(says: Says, short: bool) -> dict[str, str]:

@@ -20,7 +20,7 @@ VERDICTS = {  # how each word of a verdict looks: its icon says it without colou
     "tight": ("is tight", ":material/error:"),
     "over": ("does not fit", ":material/cancel:"),
 }
-TRAINING, SERVING, TOGETHER = "Training", "Serving", "Both together"
+TRAINING, SERVING, TOGETHER = "Training", "Serving", "The fullest phase"
 
 # A figure: where it is in the Report, what follows it, its value now and then, and its text.
 Figure = tuple[str, str, Any, Any, Callable[[Any], str]]
@@ -265,8 +265,8 @@ def _together(found: TogetherMemory) -> None:
     _verdict(
         found.verdict,
         TOGETHER,
-        f"{gib_text(low)} to {gib_text(high)} of {gib_text(found.capacity_bytes)} per GPU; the "
-        f"fullest phase is: {fullest}. An engine's cache holds {found.kv_capacity_tokens:,} "
+        f"{gib_text(low)} to {gib_text(high)} of {gib_text(found.capacity_bytes)} per GPU, in: "
+        f"{fullest}. An engine's cache holds {found.kv_capacity_tokens:,} "
         f"tokens.{host}",
         "together.fits",
     )

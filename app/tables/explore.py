@@ -21,7 +21,7 @@ def swept(found: Sweep) -> Rows:
     return [
         {
             name: exploring.text(found.path, s.value_at),
-            "then": VERDICTS.get(s.verdict, "cannot be planned"),
+            "verdict": VERDICTS.get(s.verdict, "cannot be planned"),
             of.title: "" if s.value is None else of.text(s.value),
             "memory": " to ".join(dict.fromkeys(map(bytes_text, (s.low, s.high))))
             if s.plan
@@ -45,7 +45,7 @@ def swept(found: Sweep) -> Rows:
     ]  # fmt: skip
 
 
-SWEPT_COLUMNS = ("then", "memory", "largest part", "peak at", "remark")
+SWEPT_COLUMNS = ("verdict", "memory", "largest part", "peak at", "remark")
 
 
 def bookings(found: tuple[Choice, ...]) -> Rows:

@@ -18,7 +18,7 @@ def levers(found: Sequence[Lever]) -> Rows:
             "change": lever.label,
             "and sets": ", ".join(lever.followers),
             "it": lever.trains_text,
-            "then": lever.verdict,
+            "verdict": lever.verdict,
             "saves": bytes_text(lever.saved_bytes),
             "step time": signed_seconds(lever.added_seconds),
             "GPU time per token": relative_text(lever.price),

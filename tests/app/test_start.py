@@ -38,7 +38,7 @@ def test_each_job_leads_to_a_plan_or_to_its_place(job: str) -> None:
         if path != "run.tokens":
             section, _, name = path.partition(".")
             assert getattr(getattr(plan, section), name) == value
-    says = {"Serve": "**Serving", "RL": "**Both together"}.get(job, "**Training")
+    says = {"Serve": "**Serving", "RL": "**The fullest phase"}.get(job, "**Training")
     assert verdict(at).startswith(says)
     assert not said(at)
 

@@ -285,7 +285,7 @@ def _padded_experts(plan: Plan) -> int:
     """How many experts a stack is padded to where FSDP2 shards it, or 0 where it is not padded."""
     experts, t = plan.architecture.experts, plan.train
     framework = FRAMEWORKS[t.framework]
-    if not experts or not framework.stacks or t.zero < framework.shards:
+    if not experts or not framework.stacks or t.zero < framework.facts.shards:
         return 0
     holders = plan.dp // plan.parallel.ep  # the ranks that have the same experts
     padded = ceil_div(experts // plan.parallel.ep, holders) * plan.dp

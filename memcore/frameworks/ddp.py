@@ -28,6 +28,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
+from memcore.words.training import FRAMEWORKS
 
 
 def whole_model(step: Step) -> list[Instant]:
@@ -138,6 +139,7 @@ def replicated(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list
 
 
 DDP = Framework(
+    facts=FRAMEWORKS["pytorch"],
     schedule=whole_model,
     sends=replicated,
     slack=constants.ALLOCATOR_SLACK,

@@ -85,7 +85,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
-from memcore.words.training import QUANTIZED
+from memcore.words.training import FRAMEWORKS, QUANTIZED
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Train
@@ -428,14 +428,11 @@ def deepspeed(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[
 
 
 DEEPSPEED = Framework(
+    facts=FRAMEWORKS["deepspeed"],
     schedule=instants,
     sends=deepspeed,
     slack=constants.ALLOCATOR_SLACK_DEEPSPEED,
     slack_sharded=constants.ALLOCATOR_SLACK_ZERO_3,
-    gathers=3,
-    shards=3,
-    flat=True,
-    one_dtype=True,
     streams=True,
     buckets=buckets,
     dimensions=DIMENSIONS,

@@ -12,8 +12,7 @@ from memcore.tape.dims import Dim, Number
 from memcore.tape.ledger import Amounts, Group
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
-
-NEVER = 4  # one more than ZeRO's last stage
+from memcore.words import training
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +33,17 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """How one framework trains. Its words for people, ZeRO stages and precisions are in
-    `words.training` and `words.precision`.
+    """How one framework trains. What its plans may ask for is in `words.training`, its precisions
+    in `words.precision`.
 
+    facts         those of its word
     schedule      every instant at which memory can peak, of a step
     sends         what data parallelism sends in one step, where there is anyone to send to
     slack         what PyTorch's allocator reserves over what is allocated
     slack_sharded the same where parameters are sharded, if it differs
     slack_native  the same with the native allocator, where it was measured
-    gathers       the first ZeRO stage whose weights are gathered before use
-    shards        the first ZeRO stage at which each rank has a part of the parameters
     replicas      whether gradients are averaged in buckets, as DistributedDataParallel does
     accumulated   whether gradients are summed in an fp32 buffer that is always there
-    flat          whether states lie in flat buffers
-    one_dtype     whether all weights of a layer have one dtype, an adapter's too
-    to_end        whether a checkpointed layer is run again to its end
     regathers     whether exchanged experts are gathered again for backward
     stacks        whether a stack of experts is cut, and padded, along its first dimension
     streams       whether gathered weights lie on a stream of their own
@@ -60,18 +55,14 @@ class Framework:
     complete      adds them to the sizes of a plan
     """
 
+    facts: training.Framework
     schedule: Callable[[Step], list[Instant]]
     sends: Callable[[Plan, Step, Amounts, Beside], list[Move]]
     slack: Constant
     slack_sharded: Constant | None = None
     slack_native: Constant | None = None
-    gathers: int = NEVER
-    shards: int = NEVER
     replicas: bool = False
     accumulated: bool = False
-    flat: bool = False
-    one_dtype: bool = False
-    to_end: bool = False
     regathers: bool = False
     stacks: bool = False
     streams: bool = False
@@ -84,4 +75,5 @@ class Framework:
 
     def slack_at(self, zero: int) -> Constant:
         """The allocator's slack at a ZeRO stage."""
-        return self.slack_sharded if self.slack_sharded and zero >= self.shards else self.slack
+        sharded = zero >= self.facts.shards
+        return self.slack_sharded if self.slack_sharded and sharded else self.slack

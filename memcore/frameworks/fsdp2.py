@@ -35,6 +35,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
+from memcore.words.training import FRAMEWORKS
 
 
 def sharded_layers(step: Step) -> list[Instant]:
@@ -316,13 +317,11 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
 
 
 FSDP2 = Framework(
+    facts=FRAMEWORKS["fsdp2"],
     schedule=sharded_layers,
     sends=sharded,
     slack=constants.ALLOCATOR_SLACK_FSDP2,
     slack_native=constants.ALLOCATOR_SLACK_FSDP2_NATIVE,
-    gathers=0,  # of one rank without ZeRO
-    shards=2,
-    one_dtype=True,
     regathers=True,
     stacks=True,
 )

@@ -25,6 +25,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
+from memcore.words.training import FRAMEWORKS
 
 
 @kept
@@ -118,12 +119,11 @@ DATA_PARALLEL = {
 }
 
 MEGATRON = Framework(
+    facts=FRAMEWORKS["megatron"],
     schedule=whole_model,
     sends=megatron,
     slack=constants.ALLOCATOR_SLACK,
     accumulated=True,
-    one_dtype=True,
-    to_end=True,
     vocabulary=128,  # --make-vocab-size-divisible-by
     buffers=megatron_buffers,
 )

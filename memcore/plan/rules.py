@@ -5,7 +5,7 @@ Plan raises their messages, with the remedies; a sweep uses the same conditions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -40,6 +40,7 @@ from memcore.words.training import (
     INT8,
     KEPT,
     LAYER,
+    NEVER,
     NO_LAYER,
     OPERATIONS,
     QUANTIZED,
@@ -236,6 +237,20 @@ SIZE_RULES = (
     ),
 )
 
+# Frameworks that have a fact, as remedies name them.
+PLAIN = [name for name, f in reversed(FRAMEWORKS.items()) if f.plain]
+OWN = [name for name, f in FRAMEWORKS.items() if f.own]
+ROWS = [name for name, f in FRAMEWORKS.items() if f.rows]
+HYBRID = [name for name, f in FRAMEWORKS.items() if f.hybrid]
+SHARDS = [name for name, f in FRAMEWORKS.items() if f.shards < NEVER]
+NVME = [name for name, f in FRAMEWORKS.items() if f.nvme]
+
+
+def _under(frameworks: Iterable[str]) -> list[Remedy]:
+    """Parameters sharded by one of these."""
+    return [{"train.framework": name, "train.zero": 3} for name in frameworks]
+
+
 DATA_PARALLEL: Remedy = {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
 
 
@@ -291,9 +306,9 @@ def _recompute_rules(plan: Plan, _: Model | None) -> list[Rule]:
     return [
         Rule(
             field,
-            chosen and t.framework != "megatron",
+            chosen and not FRAMEWORKS[t.framework].own,
             "Megatron alone has it",
-            (one, *to("train.framework", "megatron")),
+            (one, *to("train.framework", *OWN)),
         ),
         Rule(
             field,
@@ -307,8 +322,8 @@ def _recompute_rules(plan: Plan, _: Model | None) -> list[Rule]:
 def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """Which stages, precisions and kernels a framework has."""
     t = plan.train
-    stages = FRAMEWORKS[t.framework].zero
-    rules = []
+    framework, rules = FRAMEWORKS[t.framework], []
+    stages = framework.zero
     if t.zero not in stages:
         nearest = min(stages, key=lambda n: (abs(n - t.zero), -n))
         others = [n for n, f in FRAMEWORKS.items() if t.zero in f.zero]
@@ -323,7 +338,7 @@ def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
     rules.append(
         Rule(
             "train.outputs",
-            t.outputs == KEPT and (t.framework == "megatron" or plan.parallel.pp > 1),
+            t.outputs == KEPT and (framework.own or plan.parallel.pp > 1),
             "Megatron and pipelines hand the loss alone to the training loop",
             to("train.outputs", AUTO, FREED),
         )
@@ -339,20 +354,20 @@ def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
                 (*to("train.precision", *known), *to("train.framework", *others)),
             )
         )
-    own = t.framework == "megatron"
-    kernels = ("megatron",) if own else ("hf", "liger", "compile")
-    runners = ("fsdp2", "pytorch") if own else ("megatron",)
     return [
         *rules,
         Rule(
             "train.kernels",
-            (t.kernels == "megatron") != own,
+            t.kernels not in framework.kernels,
             f"{t.framework} does not run them",
-            (*to("train.kernels", *kernels), *to("train.framework", *runners)),
+            (
+                *to("train.kernels", *framework.kernels),
+                *to("train.framework", *(PLAIN if framework.own else OWN)),
+            ),
         ),
         Rule(
             "train.early_stop",
-            own and t.early_stop == "on",
+            framework.to_end and t.early_stop == "on",
             "Megatron runs a checkpointed layer again to its end",
             to("train.early_stop", "auto", "off"),
         ),
@@ -379,7 +394,7 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
     if model is None:
         return []
     t, p = plan.train, plan.parallel
-    family = FAMILIES[model.family]
+    family, own = FAMILIES[model.family], FRAMEWORKS[t.framework].own
     runs = family.attentions
     losses = ("eager",) if beheaded(model) else family.losses
     flash_3 = t.attention == FLASH_3 and "flash" in runs
@@ -419,16 +434,13 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             "parallel.sequence_parallel",
-            t.framework == "megatron"
-            and bool(model.experts)
-            and p.tp > 1
-            and not p.sequence_parallel,
+            own and bool(model.experts) and p.tp > 1 and not p.sequence_parallel,
             "Megatron routes each rank's own tokens",
             ({"parallel.sequence_parallel": True}, {"parallel.tp": 1}),
         ),
         Rule(
             "train.overlap_param_gather",
-            t.framework == "megatron" and t.overlap_param_gather and not t.overlap_grad_reduce,
+            own and t.overlap_param_gather and not t.overlap_grad_reduce,
             "Megatron gathers weights behind forward only where it reduces gradients behind "
             "backward (overlap_grad_reduce)",
             ({"train.overlap_param_gather": False}, {"train.overlap_grad_reduce": True}),
@@ -436,7 +448,7 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
         *_expert_overlap_rules(plan, model),
         Rule(
             "train.tp_comm_overlap",
-            t.framework == "megatron" and t.tp_comm_overlap and not p.sequence_parallel,
+            own and t.tp_comm_overlap and not p.sequence_parallel,
             "Megatron cuts up what tensor-parallel ranks send only under sequence parallelism",
             ({"train.tp_comm_overlap": False}, {"parallel.sequence_parallel": True}),
         ),
@@ -485,7 +497,7 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
 def _expert_overlap_rules(plan: Plan, model: Model) -> list[Rule]:
     """What two micro-batches side by side want (Megatron-Core, transformer_config.py)."""
     t, p, field = plan.train, plan.parallel, "train.overlap_moe_expert_parallel_comm"
-    if not (t.framework == "megatron" and t.overlap_moe_expert_parallel_comm):
+    if not (FRAMEWORKS[t.framework].own and t.overlap_moe_expert_parallel_comm):
         return []
     off = to(field, False)
     return [
@@ -554,13 +566,13 @@ def _eight_bit_rules(plan: Plan, _: Model | None) -> list[Rule]:
 
 def _flash_3_rules(plan: Plan) -> list[Rule]:
     """What FlashAttention 3 does not run on."""
-    megatron = plan.train.framework == "megatron"
+    own = FRAMEWORKS[plan.train.framework].own
     flash = to("train.attention", "flash")
     return [
-        Rule("train.attention", megatron, "Megatron runs Transformer Engine's attention", flash),
+        Rule("train.attention", own, "Megatron runs Transformer Engine's attention", flash),
         Rule(
             "train.attention",
-            not megatron and not plan.accelerator.architecture.startswith("Hopper"),
+            not own and not plan.accelerator.architecture.startswith("Hopper"),
             "FlashAttention 3 runs on Hopper only",
             flash,
             "take such a GPU",
@@ -602,6 +614,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
     t, p = plan.train, plan.parallel
     if t.adapter == "none":
         return []
+    framework, copies = FRAMEWORKS[t.framework], COPIES.get((t.framework, t.precision))
     field, targets = "train.adapter", "train.lora_targets"
     experts = model is not None and bool(model.experts)
     drop: Remedy = {field: "none"}
@@ -610,7 +623,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
     in_4_bits = ADAPTERS[t.adapter].quantized in QUANTIZED
     to_4_bits: Remedy = {
         field: "qlora", "train.precision": "bf16-pure", "train.adapter_dtype": "base",
-    } if t.framework == "fsdp2" else {field: "qlora"}  # fmt: skip
+    } if framework.as_floats else {field: "qlora"}  # fmt: skip
     return [
         Rule(
             targets,
@@ -631,7 +644,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         *_parallel_adapter_rules(plan, model),
         Rule(
             field,
-            in_4_bits and t.framework == "fsdp2" and t.precision not in PURE,
+            in_4_bits and framework.as_floats and t.precision not in PURE,
             f"{t.adapter} has its 4-bit values in the other weights' dtype under FSDP2 "
             f"(bnb_4bit_quant_storage), which {t.precision} casts",
             (
@@ -642,7 +655,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            in_8_bits and (t.framework == "fsdp2" or (t.framework == "deepspeed" and t.zero == 3)),
+            in_8_bits and t.zero >= framework.gathers,
             "bitsandbytes has 8-bit weights as integers of its own, which FSDP2 and ZeRO 3 do not "
             "shard; 4-bit ones are stored as floating-point numbers for it",
             (to_4_bits, drop, {"train.framework": "pytorch", "train.zero": 0}),
@@ -656,19 +669,19 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             "train.unquantized_dtype",
-            t.framework in ("deepspeed", "fsdp2") and t.unquantized_dtype == FP32,
+            framework.one_dtype and not framework.own and t.unquantized_dtype == FP32,
             "DeepSpeed and FSDP2 want one dtype for the weights of a layer",
             to("train.unquantized_dtype", AUTO, BASE),
         ),
         Rule(
             field,
-            t.framework == "pytorch" and t.precision in ("bf16-mixed", "fp16-mixed"),
+            framework.plain and copies is not None and bool(copies.master),
             f"adapters have no master copies, which {t.precision} means",
             (drop, {"train.precision": "bf16-pure"}),
         ),
         Rule(
             field,
-            t.framework == "fsdp2" and t.precision in PURE and t.adapter_dtype == "fp32",
+            framework.as_floats and t.precision in PURE and t.adapter_dtype == "fp32",
             "FSDP2 wants one dtype for the weights of a layer",
             (drop, {"train.adapter_dtype": "base"}),
         ),
@@ -686,9 +699,9 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            t.framework != "megatron" and p.tp * p.pp * p.cp * p.ep > 1,
+            not framework.own and p.tp * p.pp * p.cp * p.ep > 1,
             "adapters are planned with data parallelism only, but under Megatron",
-            (drop, DATA_PARALLEL, {"train.framework": "megatron"}),
+            (drop, DATA_PARALLEL, *to("train.framework", *OWN)),
         ),
         Rule(
             field,
@@ -708,10 +721,10 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
 def _parallel_adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
     """What Megatron-Bridge's adapters do not have, or are not known to run with."""
     t, p, field = plan.train, plan.parallel, "train.adapter"
-    if t.framework != "megatron":
+    if not FRAMEWORKS[t.framework].own:
         return []
     drop: Remedy = {field: "none"}
-    elsewhere = to("train.framework", "pytorch", "fsdp2")
+    elsewhere = to("train.framework", *reversed(PLAIN))
     return [
         Rule(
             field,
@@ -751,6 +764,7 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
     """What frozen weights, averages of the weights, and rows of the embedding's gradient are not
     known to run with."""
     t, p = plan.train, plan.parallel
+    framework = FRAMEWORKS[t.framework]
     decodes = model is None or (
         FAMILIES[model.family].decoder
         and model.head == CAUSAL
@@ -761,14 +775,14 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
     if t.embedding_gradient != DENSE:
         field, dense = "train.embedding_gradient", to("train.embedding_gradient", DENSE)
         tied = model is not None and model.traits.tied_embeddings
-        one: Remedy = {"train.framework": "pytorch", "cluster.gpus": 1}
+        one: Remedy = {"train.framework": ROWS[0], "cluster.gpus": 1}
         moved: Remedy = {
             "train.offload_optimizer": "none", "train.adapter": "none", "train.frozen": "none",
         }  # fmt: skip
         rules += [
             Rule(
                 field,
-                t.framework != "pytorch" or plan.cluster.gpus > 1,
+                not framework.rows or plan.cluster.gpus > 1,
                 "planned with pytorch on one GPU",
                 (*dense, one),
             ),
@@ -805,9 +819,9 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
             ),
             Rule(
                 field,
-                t.framework not in ("pytorch", "fsdp2"),
+                not framework.plain,
                 f"not planned with {t.framework}",
-                (*none, *to("train.framework", "fsdp2", "pytorch")),
+                (*none, *to("train.framework", *PLAIN)),
             ),
             Rule(
                 field,
@@ -839,9 +853,9 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
             ),
             Rule(
                 field,
-                t.framework == "deepspeed",
-                "an average of the weights is not planned with deepspeed",
-                (*none, *to("train.framework", "fsdp2")),
+                framework.flat,
+                f"an average of the weights is not planned with {t.framework}",
+                (*none, *to("train.framework", PLAIN[0])),
             ),
             Rule(
                 field,
@@ -875,9 +889,9 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
         ),
         Rule(
             "train.framework",
-            t.framework not in ("pytorch", "fsdp2"),
+            not FRAMEWORKS[t.framework].plain,
             f"{name} is not planned with it",
-            to("train.framework", "fsdp2", "pytorch"),
+            to("train.framework", *PLAIN),
         ),
         Rule(
             "train.adapter",
@@ -1015,11 +1029,15 @@ def _together_rules(plan: Plan, model: Model | None) -> list[Rule]:
     return [Rule(field, True, reason, to(field, fitting), "use another divisor of them")]
 
 
-def _deepspeed_rules(plan: Plan, _: Model | None) -> list[Rule]:
+def _own_rules(plan: Plan, _: Model | None) -> list[Rule]:
+    """Those of one framework alone."""
+    rules = {"deepspeed": _deepspeed_rules}.get(plan.train.framework)
+    return rules(plan) if rules else []
+
+
+def _deepspeed_rules(plan: Plan) -> list[Rule]:
     """What DeepSpeed does not run, or is not known to run as it is planned here."""
     t, p = plan.train, plan.parallel
-    if t.framework != "deepspeed":
-        return []
     offloaded = t.offload_optimizer != "none"
     optimizer, offload = "train.optimizer", "train.offload_optimizer"
     return [
@@ -1083,9 +1101,9 @@ def _prediction_rules(plan: Plan, model: Model | None) -> list[Rule]:
     return [
         Rule(
             field,
-            t.framework != "megatron",
+            not FRAMEWORKS[t.framework].own,
             "only Megatron trains such layers",
-            (*none, {"train.framework": "megatron"}),
+            (*none, *to("train.framework", *OWN)),
         ),
         Rule(
             field,
@@ -1278,14 +1296,16 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
 def _parallel_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """Axes of parallelism that do not go together."""
     p, t = plan.parallel, plan.train
+    framework = FRAMEWORKS[t.framework]
     return [
         Rule(
             "parallel.shard_group",
-            bool(p.shard_group) and (t.framework != "fsdp2" or t.zero < 2 or p.shard_group == 1),
+            bool(p.shard_group)
+            and (not framework.hybrid or t.zero < framework.shards or p.shard_group == 1),
             "groups of two or more ranks are FSDP2's, with ZeRO 2 or 3",
             (
                 {"parallel.shard_group": 0},
-                {"train.framework": "fsdp2", "train.zero": 3}
+                {"train.framework": HYBRID[0], "train.zero": 3}
                 if p.shard_group > 1
                 else {"parallel.shard_group": 2},
             ),
@@ -1315,25 +1335,23 @@ def _offload_rules(plan: Plan, _: Model | None) -> list[Rule]:
     parameters, activations = t.offload_parameters != "none", t.offload_activations != "none"
     if not (parameters or activations):
         return []
-    sharded = (t.framework == "fsdp2" and t.zero >= 2) or (
-        t.framework == "deepspeed" and t.zero == 3
-    )
+    framework = FRAMEWORKS[t.framework]
     field, kept = "train.offload_parameters", "train.offload_activations"
     none, nowhere = to(field, "none"), to(kept, "none")
-    nvme = t.offload_parameters == "nvme"
-    fitting = [*([] if nvme or t.framework == "deepspeed" else ["fsdp2"]), "deepspeed"]
+    nvme, on_nvme = t.offload_parameters == "nvme", _under(NVME)
+    fitting = NVME if nvme or framework.nvme else SHARDS
     return [
         Rule(
             field,
-            parameters and not sharded,
+            parameters and t.zero < framework.shards,
             "sharded parameters alone can live outside the GPU",
-            (*none, *({"train.framework": f, "train.zero": 3} for f in fitting)),
+            (*none, *_under(fitting)),
         ),
         Rule(
             field,
-            nvme and t.framework != "deepspeed",
+            nvme and not framework.nvme,
             "DeepSpeed alone has parameters on NVMe",
-            (*to(field, "cpu", "none"), {"train.framework": "deepspeed", "train.zero": 3}),
+            (*to(field, "cpu", "none"), *on_nvme),
         ),
         Rule(
             field,
@@ -1343,13 +1361,12 @@ def _offload_rules(plan: Plan, _: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            parameters and t.framework == "fsdp2" and t.offload_optimizer == "nvme",
+            parameters
+            and framework.shards < NEVER
+            and not framework.nvme
+            and t.offload_optimizer == "nvme",
             "FSDP2 keeps parameters, gradients and states in one place, DRAM",
-            (
-                *none,
-                {"train.offload_optimizer": "cpu"},
-                {"train.framework": "deepspeed", "train.zero": 3},
-            ),
+            (*none, {"train.offload_optimizer": "cpu"}, *on_nvme),
         ),
         Rule(
             field,
@@ -1365,9 +1382,9 @@ def _offload_rules(plan: Plan, _: Model | None) -> list[Rule]:
         ),
         Rule(
             kept,
-            activations and t.framework == "megatron",
+            activations and framework.own,
             "Megatron's own activation offload is not planned",
-            (*nowhere, *to("train.framework", "fsdp2")),
+            (*nowhere, *to("train.framework", PLAIN[0])),
         ),
         Rule(
             kept,
@@ -1455,7 +1472,7 @@ RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
     _module_rules,
     _adapter_rules,
     _frozen_rules,
-    _deepspeed_rules,
+    _own_rules,
     _prediction_rules,
     _parallel_rules,
     _offload_rules,

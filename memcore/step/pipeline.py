@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memcore.words.training import GPIPE, ZERO_BUBBLE
+from memcore.words.training import FRAMEWORKS, GPIPE, ZERO_BUBBLE
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
@@ -58,4 +58,4 @@ def in_flight(plan: Plan, stage: int) -> int:
 def sides_by_side(plan: Plan) -> bool:
     """Whether one micro-batch's forward runs beside another's backward."""
     t = plan.train
-    return bool(t.framework == "megatron" and t.overlap_moe_expert_parallel_comm)
+    return bool(FRAMEWORKS[t.framework].own and t.overlap_moe_expert_parallel_comm)

@@ -94,7 +94,7 @@ def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
         c = constants.NCCL_BUFFERS
         found.append(_overhead(c, int(c.low) * several, int(c.high) * several, "device"))
     framework = FRAMEWORKS[plan.train.framework]
-    if framework.streams and plan.train.zero >= framework.gathers:
+    if framework.streams and plan.train.zero >= framework.facts.gathers:
         c, x = constants.STREAM_POOLS, Values(plan=plan)
         low, high = streamed(x, amounts, 0), streamed(x, amounts, 1)
         found.insert(0, _overhead(c, low, high, "reserved"))

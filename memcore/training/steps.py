@@ -130,14 +130,14 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             optimizer=OPTIMIZERS[t.optimizer],
             layers=layers,
             keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
-            sharded=t.zero >= framework.gathers,
+            sharded=t.zero >= framework.facts.gathers,
             reshards=t.zero == 3,
             replicas=framework.replicas and plan.dp > 1,
             accumulated=framework.accumulated,
             offload=t.offload_optimizer,
             offload_parameters=t.offload_parameters,
             offload_activations=t.offload_activations,
-            flat=framework.flat,
+            flat=framework.facts.flat,
             buffers=framework.buffers,
             together=together,
             zero=t.zero,
@@ -150,7 +150,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             average=t.ema,
             to_end=t.early_stop == "off"
             or t.reentrant
-            or (t.early_stop == "auto" and framework.to_end),
+            or (t.early_stop == "auto" and framework.facts.to_end),
         )
     )
 
@@ -186,7 +186,7 @@ def adapters_of(plan: Plan) -> Adapters | None:
     if t.adapter == "none":
         return None
     copies = COPIES[t.framework, t.precision]
-    wide = t.adapter_dtype == "fp32" and not FRAMEWORKS[t.framework].one_dtype
+    wide = t.adapter_dtype == "fp32" and not FRAMEWORKS[t.framework].facts.one_dtype
     return Adapters(
         t.lora_targets,
         "fp32" if wide else copies.compute,
@@ -212,7 +212,7 @@ def unquantized_in_fp32(plan: Plan) -> bool:
     """Whether what a quantized model leaves as it is was cast to fp32 before training, as PEFT's
     prepare_model_for_kbit_training does (peft/utils/other.py)."""
     t = plan.train
-    if not ADAPTERS[t.adapter].quantized or FRAMEWORKS[t.framework].one_dtype:
+    if not ADAPTERS[t.adapter].quantized or FRAMEWORKS[t.framework].facts.one_dtype:
         return False
     return t.unquantized_dtype == FP32 or (t.unquantized_dtype == AUTO and by_peft(t))
 
@@ -260,7 +260,7 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     those of one expert.
     """
     t, framework = plan.train, FRAMEWORKS[plan.train.framework]
-    sharded = t.zero >= framework.shards
+    sharded = t.zero >= framework.facts.shards
     ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
     if plan.parallel.shard_group:
         ranks = plan.parallel.shard_group + 0 * ranks

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from memcore.frameworks import FRAMEWORKS
 from memcore.models.blocks import build, structure_of
 from memcore.models.counts import parameters, weights
 from memcore.models.stack import layers_of
@@ -58,7 +59,8 @@ def not_planned(plan: Plan) -> str:
 def training_rules(plan: Plan) -> list[Rule]:
     """Combinations that can be served and whose training is not planned."""
     t, p, model = plan.train, plan.parallel, plan.architecture
-    own = t.framework == "megatron"
+    framework = FRAMEWORKS[t.framework]
+    own = framework.facts.own
     alone: Remedy = {"parallel.ep": 1}
     shares = p.ep > 1 and not own
     moved = [
@@ -86,7 +88,7 @@ def training_rules(plan: Plan) -> list[Rule]:
         ),
         Rule(
             "",
-            shares and (t.framework != "fsdp2" or t.zero != 3),
+            shares and (not framework.regathers or t.zero != 3),
             "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
             "transformers runs it",
             (

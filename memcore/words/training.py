@@ -9,12 +9,44 @@ from dataclasses import dataclass
 
 from memcore.words.word import Word
 
+NEVER = 4  # one more than ZeRO's last stage
+
 
 @dataclass(frozen=True, slots=True)
 class Framework(Word):
-    """Who owns the states. `zero` lists the ZeRO stages that it has."""
+    """Who owns the states.
+
+    zero       the ZeRO stages that it has
+    kernels    whose layers it runs
+    plain      whether it is PyTorch's own: it trains any module, and any weight may be frozen
+    gathers    the first ZeRO stage whose weights are gathered before use
+    shards     the first ZeRO stage at which each rank has a part of the parameters
+    hybrid     whether groups of ranks may share parameters, each group all of them
+    nvme       whether parameters may lie on NVMe
+    flat       whether states lie in flat buffers
+    one_dtype  whether all weights of a layer have one dtype, an adapter's too
+    as_floats  whether 4-bit values lie in the dtype of other weights (bnb_4bit_quant_storage)
+    rows       whether an optimizer gets an embedding's gradient by rows
+    to_end     whether a checkpointed layer is run again to its end
+    """
 
     zero: tuple[int, ...]
+    kernels: tuple[str, ...] = ("hf", "liger", "compile")
+    plain: bool = False
+    gathers: int = NEVER
+    shards: int = NEVER
+    hybrid: bool = False
+    nvme: bool = False
+    flat: bool = False
+    one_dtype: bool = False
+    as_floats: bool = False
+    rows: bool = False
+    to_end: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether it runs layers of its own alone, which ranks cut in its own ways."""
+        return "hf" not in self.kernels
 
 
 FRAMEWORKS = {
@@ -23,18 +55,29 @@ FRAMEWORKS = {
         "One full copy per GPU; gradients are averaged with DistributedDataParallel. ZeRO 1 is "
         "torch's ZeroRedundancyOptimizer.",
         zero=(0, 1),
+        plain=True,
+        rows=True,
     ),
     "megatron": Framework(
         "Megatron-LM",
         "megatron.core with Transformer Engine's kernels: gradients are summed in an fp32 buffer. "
         "ZeRO 1 is its distributed optimizer.",
         zero=(0, 1),
+        kernels=("megatron",),
+        one_dtype=True,
+        to_end=True,
     ),
     "fsdp2": Framework(
         "PyTorch FSDP2",
         "torch.distributed.fsdp.fully_shard on each layer. ZeRO 3 reshards after forward, ZeRO 2 "
         "keeps the gathered layers until backward, ZeRO 0 replicates (a shard group of one).",
         zero=(0, 2, 3),
+        plain=True,
+        gathers=0,  # of one rank without ZeRO
+        shards=2,
+        hybrid=True,
+        one_dtype=True,
+        as_floats=True,
     ),
     "deepspeed": Framework(
         "DeepSpeed",
@@ -42,6 +85,11 @@ FRAMEWORKS = {
         "the own partition, gradients reduced in buckets. ZeRO 3 gathers weights ahead of use, up "
         "to stage3_max_live_parameters of them.",
         zero=(0, 1, 2, 3),
+        gathers=3,
+        shards=3,
+        nvme=True,
+        flat=True,
+        one_dtype=True,
     ),
 }
 

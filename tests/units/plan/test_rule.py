@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from types import ModuleType
+
 import pytest
 
 from memcore.errors import PlanError
+from memcore.plan import rules
 from memcore.plan.plan import Plan, get
 from memcore.plan.repair import followed, issues_in, repair
 from memcore.plan.rule import said
+from memcore.training import training
+from memcore.words.training import FRAMEWORKS
 
 BROKEN = [
     {"train": {"frozen": "embeddings", "kernels": "compile"}},
@@ -86,3 +93,12 @@ def test_what_may_follow_follows_and_nothing_else_does() -> None:
         "train.zero": 1,
         "train.kernels": "megatron",
     }
+
+
+@pytest.mark.parametrize("module", [rules, training])
+def test_no_rule_asks_for_a_framework_by_its_word(module: ModuleType) -> None:
+    """A new framework says what it is in its word's facts."""
+    every = ast.walk(ast.parse(inspect.getsource(module)))
+    compared = [n for of in every if isinstance(of, ast.Compare) for n in ast.walk(of)]
+    assert compared
+    assert not {n.value for n in compared if isinstance(n, ast.Constant)} & FRAMEWORKS.keys()

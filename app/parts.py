@@ -86,8 +86,11 @@ def _addressing(url: str, short: bool = False) -> Callable[[], str]:
 
 def share(report: Report, drawn: bar.Bar | None) -> None:
     """The plan as a link, and as files; `drawn` is the bar that the page shows of it."""
+    box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
+    if not box.open:
+        return
     plan, beside = state.plan(), state.calibrated()
-    with st.popover("Share", icon=":material/share:"):
+    with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
         st.code(_addressing(st.context.url or "", short=True)(), language=None, wrap_lines=True)
         link, levers = _addressing(st.context.url or ""), functools.partial(shared.levers, plan)

@@ -48,6 +48,8 @@ def test_a_link_carries_all_pins_with_their_names() -> None:
     query = {key: values[-1] for key, values in at.session_state["memplan"].query.items()}
     assert decode_pin(query["pin"]) == (TWO, [])
     assert pin_name(query["pin"]) == "ZeRO 2"
+    at.session_state["share"] = True
+    at.run()
     (copied,) = [c.value for c in at.code if "?" in c.value]
     assert "pin2=" in copied
     assert "name=mine" in copied

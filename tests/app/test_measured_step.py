@@ -48,6 +48,8 @@ def test_a_run_is_said_kept_in_the_link_and_forgotten() -> None:
     form.click().run()
     alive(at)
     assert decode_measured(kept(at)) == (Measured(PLAN, 9.5, 40 * GiB), [])
+    at.session_state["share"] = True
+    at.run()
     (copied,) = [c.value for c in at.code if "?" in c.value]
     assert f"{MEASURED}=" in copied
     at.select_slider(key="train_micro_batch").set_value(3).run()

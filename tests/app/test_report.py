@@ -71,6 +71,8 @@ def test_what_a_link_brings_is_no_markup_in_it() -> None:
 
 def test_files_and_images_are_named_after_the_plan() -> None:
     at = opened({"model": "llama-3-70b", "gpus": "16"})
+    at.session_state["share"] = True
+    at.run()
     names = {e.proto.label: e.proto for e in at.get("download_button")}
     assert "Report on one page (HTML)" in names
     slug = "memplan-llama-3-70b-16-nvidia-h100-sxm-80-gb-"

@@ -25,7 +25,7 @@ KINDS = {
     "internal": ("Never filled", "#CC79A7", "held by a sequence that ends before it needs it"),
     "ended": ("Ended", "#56B4E9", "held by sequences that have ended, until their batch has"),
     "external": ("Fragments", "#0072B2", "lost to rounding, or free but too small for who waits"),
-    "free": ("Free", "#C9CDD3", "while nobody waits for it"),
+    "free": ("Free", palette.OVERHEAD[1], "while nobody waits for it"),
 }
 COLOURS = {
     "static": "#999999",
@@ -146,11 +146,11 @@ def metrics(run: Run, plan: Plan) -> Sequence[tuple[str, str, str, str]]:
             ),
         ),
         (
-            "Put out",
+            "Preempted",
             f"{run.preemptions:,}",
-            f"{run.recomputed_tokens:,} tokens again",
+            f"{run.recomputed_tokens:,} tokens recomputed",
             (
-                "Preemptions: a sequence that finds no block puts out the last that was let in, "
+                "A sequence that finds no block preempts the last that was let in, "
                 "whose tokens are computed again."
             ),
         ),
@@ -162,7 +162,7 @@ def metrics(run: Run, plan: Plan) -> Sequence[tuple[str, str, str, str]]:
             f"{run.goodput or 0:,.3g} requests/s",
             (
                 f"Requests served within the targets above, and how many a second: the goodput. "
-                f"Put out for want of a block: {run.preemptions:,}."
+                f"Preempted for want of a block: {run.preemptions:,}."
             ),
         )
     return found
@@ -196,7 +196,7 @@ def rows(stream: Stream) -> Rows:
             "wait": _text(r.wait),
             "first token": _text(r.ttft),
             "per token": _text(r.tpot),
-            "put out": r.preemptions,
+            "preempted": r.preemptions,
             "refused": r.refused,
             "in targets": "" if r.attained is None else f"{r.attained:.1%}",
             **{name: value for name, value in r.row().items() if name not in ("strategy", "label")},
@@ -209,7 +209,7 @@ def shown(stream: Stream) -> tuple[str, ...]:
     """The columns that people see: those that say something of this stream."""
     return (
         *("strategy", "at once", "put to use", "tokens/s", "wait", "first token", "per token"),
-        "put out",
+        "preempted",
         *(("refused",) if any(r.refused for r in stream.runs) else ()),
         *(("in targets",) if any(r.attained is not None for r in stream.runs) else ()),
     )
@@ -221,7 +221,7 @@ def legend(stream: Stream) -> str:
     if any(r.refused for r in stream.runs):
         refused = "Refused: longer than the empty cache. "
     return (
-        "Times are medians and 99th percentiles. Put out: preempted for want of a block, and "
+        "Times are medians and 99th percentiles. Preempted: for want of a block, and "
         f"computed again. {refused}Pages need a table from positions to blocks: "
         f"{bytes_text(stream.block_table_bytes)} for all sequences at their longest."
     )

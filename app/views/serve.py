@@ -34,8 +34,8 @@ if report.serve:
     parts.use_answers(rows, answers)
     parts.small(
         "Within the targets above. Each changes one field of the plan and leaves the others; GPUs: "
-        "tensor parallelism within a node and replicas, in steady state. Found by evaluating "
-        "plans, step by step."
+        "tensor parallelism within a node and replicas, in steady state. Of sequences at once the "
+        "cache above may have room for more: they would also need more beside the cache."
     )
     st.markdown("##### Memory of one serving GPU")
     lines = tables.serving(report.serve, plan.serve.concurrency)

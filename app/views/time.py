@@ -20,9 +20,8 @@ if report.time and report.run:
             alt="Seconds of a step by resource, exposed and hidden",
         )
         parts.small(
-            "Solid: what a step is longer for it. Pale: hidden behind other work. Hatched: the "
-            "pipeline bubble, in which the slowest stage waits for the others. Host: the CPU, "
-            "which starts the kernels and runs ahead; solid where the GPU waits for it."
+            "Solid: what makes a step longer. Pale: hidden behind other work. Hatched: the "
+            "pipeline bubble. Host: the CPU, which starts the kernels and runs ahead."
         )
     with right:
         st.markdown("##### Roofline")

@@ -11,10 +11,12 @@ import os
 import random
 import tempfile
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from xdist.scheduler import LoadScopeScheduling
 
 EXPLORE = os.environ.get("MEMPLAN_EXPLORE", "")
 
@@ -52,6 +54,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if hasattr(getattr(item, "obj", None), "hypothesis"):
             item.add_marker(pytest.mark.explore)
+
+
+APART = ("test_app.py",)  # its tests share nothing, and are many seconds
+SERVERS = ("test_server.py", "test_hosting.py")  # they look for free ports
+CHROMIUMS = 4  # at most: a worker that gets tests of the browser starts one, and a server
+
+
+class Scheduling(LoadScopeScheduling):
+    """The tests of a file run in one worker, which computes once what they share."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = Path(nodeid.partition("::")[0])
+        if path.parent.name == "browser":
+            return f"browser {crc32(nodeid.encode()) % CHROMIUMS}"
+        if path.name in APART:
+            return nodeid
+        return "servers" if path.name in SERVERS else str(path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    return Scheduling(config, log)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -32,7 +32,7 @@ from app import rest, shared
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.link import decode, fields
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, facts
 from memcore.report import CONSUMERS
 from memcore.search.levers import levers
 from memcore.units import bytes_text
@@ -56,19 +56,19 @@ def test_every_view_of_every_worked_example(name: str) -> None:
         assert f"{report.parameters:,} parameters" in figures(at)["parameters"], view
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_view_is_the_same_at_its_address_and_by_way_of_another(view: str) -> None:
-    straight = opened({"mb": "2"}, view)
-    led = opened({"mb": "2"}).switch_page(f"views/{view}.py").run()
-    shown = []
-    for at in (straight, led):
-        alive(at)
-        assert shown_plan(at).train.micro_batch == 2
-        charts = [chart.proto.spec for chart in at.get("plotly_chart")]
-        charts += [c.proto.json for c in at.get("bidi_component") if "over_time" in c.proto.id]
-        shown.append((charts, figures(at), [table.value.to_csv() for table in at.dataframe]))
-    assert shown[0] == shown[1]
-    assert shown[0][0] or shown[0][2] or view in ("together", "compare")  # nothing, with this plan
+def test_a_view_is_the_same_at_its_address_and_by_way_of_others() -> None:
+    for view, led in each_view({"mb": "2"}, proof=True):
+        straight = opened({"mb": "2"}, view)
+        shown = []
+        for at in (straight, led):
+            alive(at)
+            assert shown_plan(at).train.micro_batch == 2
+            charts = [chart.proto.spec for chart in at.get("plotly_chart")]
+            charts += [c.proto.json for c in at.get("bidi_component") if "over_time" in c.proto.id]
+            shown.append((charts, figures(at), [table.value.to_csv() for table in at.dataframe]))
+        assert shown[0] == shown[1], view
+        nothing = view in ("together", "compare")  # with this plan
+        assert shown[0][0] or shown[0][2] or nothing, view
 
 
 def test_the_accuracy_page_of_one_source_and_one_family() -> None:
@@ -427,8 +427,8 @@ def test_an_inline_gpu_s_words_are_shown_as_they_are() -> None:
 # --- config.json ---------------------------------------------------------------------------------
 
 
-def dropped(content: bytes) -> AppTest:
-    at = opened({"mb": "2"})
+def dropped(content: bytes, at: AppTest | None = None) -> AppTest:
+    at = at or opened({"mb": "2"})
     at.file_uploader(key="config_file").upload("config.json", content, "application/json").run()
     alive(at)
     assert shown_plan(at).train.micro_batch == 2
@@ -467,16 +467,19 @@ BAD_CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD_CONFIGS)
-def test_a_bad_config_is_refused_and_nothing_is_lost(kind: str) -> None:
-    content, message = BAD_CONFIGS[kind]
-    at = dropped(content)
-    assert message in said(at)
-    assert shown_plan(at).model == "llama-3-8b"
-    at.select_slider(key="train_micro_batch").set_value(3).run()
-    alive(at)
-    assert shown_plan(at).train.micro_batch == 3
-    assert message not in said(at)
+def test_a_bad_config_is_refused_and_nothing_is_lost() -> None:
+    """One after another."""
+    at = opened({"mb": "2"})
+    for kind, (content, message) in BAD_CONFIGS.items():
+        assert message not in said(at), kind
+        dropped(content, at)
+        assert message in said(at), kind
+        assert shown_plan(at).model == "llama-3-8b"
+        for batch in (3, 2):
+            at.select_slider(key="train_micro_batch").set_value(batch).run()
+            alive(at)
+            assert shown_plan(at).train.micro_batch == batch
+            assert message not in said(at), kind
 
 
 # --- tables and downloads ------------------------------------------------------------------------
@@ -555,14 +558,6 @@ def test_whole_numbers_stay_whole_where_some_rows_have_none() -> None:
     assert tables.csv(rows).decode().splitlines()[1:] == ["9007199254740993,0.1", ","]
 
 
-def test_every_view_offers_its_csv() -> None:
-    for view, at in each_view({"with": "grpo", "reqs": f"{FEW}"}, proof=True):
-        if view == "compare":  # of one plan there is nothing to compare
-            continue
-        names = [b.proto.label for b in at.get("download_button")]
-        assert any("CSV" in name for name in names), view
-
-
 # --- why -----------------------------------------------------------------------------------------
 
 
@@ -634,13 +629,19 @@ def test_the_drawer_opens_once_and_shows_the_pinned_plan() -> None:
     assert "In the pinned plan" not in drawer(at)
 
 
-def every_table(plan: Plan) -> list[Any]:
+def tables_of_evidence() -> list[Any]:
+    """They are about no plan."""
     from app import tables
     from memcore import evidence
 
+    return [tables.published(), tables.accuracy(evidence.compare()), tables.calculators()]
+
+
+def every_table(plan: Plan) -> list[Any]:
+    from app import tables
+
     report = evaluate(plan)
-    found: list[Any] = [tables.tiers(plan, report), tables.published(), tables.dimensions(plan)]
-    found += [tables.accuracy(evidence.compare()), tables.calculators()]
+    found: list[Any] = [tables.tiers(plan, report), tables.dimensions(plan)]
     if report.serve:
         found.append(tables.serving(report.serve, plan.serve.concurrency))
     if report.memory:
@@ -660,24 +661,30 @@ def test_every_row_of_every_table_is_explained(name: str) -> None:
 
     plan = Plan.of(catalog.plan_entries()[name]["plan"])
     book = Book(plan, evaluate(plan))
-    for rows in every_table(plan):
+    for rows in every_table(plan) + (tables_of_evidence() if name == PLANS[0] else []):
         for row in rows:
             e = book.explain(row[tables.PATH])
             assert e.formula is not None or e.sources
             assert tables.parts(book, e) or not e.parts
 
 
-@pytest.mark.parametrize("query", [{}, {"offopt": "nvme", "gpus": "16"}, {"tp": "2"}])
+@pytest.mark.parametrize("query", [{"with": "grpo"}, {"offopt": "nvme", "gpus": "16"}, {"tp": "2"}])
 def test_every_mark_of_every_chart_is_explained(query: dict[str, str]) -> None:
+    """And where there is a together, every view offers its CSV."""
     from memcore.explain.book import Book
 
-    for view, at in each_view({"reqs": f"{FEW}", **query}, proof=not query):
+    together = "with" in query
+    for view, at in each_view({"reqs": f"{FEW}", **query}, proof=together):
+        names = [b.proto.label for b in at.get("download_button")]
+        # Of one plan there is nothing to compare.
+        assert not together or view == "compare" or any("CSV" in name for name in names), view
         book = Book(shown_plan(at), evaluate(shown_plan(at)))
         for chart in at.get("plotly_chart"):
             for trace in json.loads(chart.proto.spec)["data"]:
                 for hover in trace.get("customdata", ()):
                     if isinstance(hover, list) and view != "explore":  # a point there is a plan
-                        assert book.found(hover[1]), (view, hover)
+                        nothing = hover[0].endswith(": 0 B")  # and cannot be clicked
+                        assert nothing or book.found(hover[1]), (view, hover)
         if view == "train":
             stages = drawn(at, "over_time")["stages"]
             paths = {path for stage in stages for path in stage["paths"] if path}
@@ -843,7 +850,7 @@ UNFOLDED: tuple[dict[str, str], ...] = (
     {},
     {"fw": "deepspeed", "zero": "3", "offopt": "nvme", "offpar": "nvme"},
     {"fw": "deepspeed", "zero": "1"},
-    {"model": "mixtral-8x7b", "fw": "megatron", "kernels": "megatron", "zero": "1"},
+    {"model": "mixtral-8x7b", "fw": "megatron", "kernels": "megatron", "zero": "1", "pp": "2"},
     {"with": "grpo", "adapter": "qlora", "fw": "pytorch", "zero": "0", "prec": "bf16-pure"},
     {"model": "llava-1.5-7b"},
     {"model": "flan-t5-xl", "seq": "512", "attn": "eager"},
@@ -854,7 +861,10 @@ UNFOLDED: tuple[dict[str, str], ...] = (
 
 
 def unfolded(query: dict[str, str], view: str = "train") -> AppTest:
-    at = opened(query, view)
+    return unfold(opened(query, view))
+
+
+def unfold(at: AppTest) -> AppTest:
     for title in GROUPS:
         at.session_state[f"folded_{title}"] = True
     return at.run()
@@ -868,26 +878,29 @@ def widgets(at: AppTest) -> dict[str, Any]:
     return {w.key: w for kind in kinds for w in at.get(kind) if w.key}
 
 
-@pytest.mark.parametrize("query", UNFOLDED, ids=str)
-def test_every_group_unfolds(query: dict[str, str]) -> None:
+def unfolds(query: dict[str, str]) -> set[str]:
     """Folded, a group draws nothing; unfolded, its widgets show the plan."""
-    at = unfolded(query)
+    at = opened(query)
+    folded = len(widgets(at))
+    unfold(at)
     alive(at)
     assert "could not be used" not in said(at)
     found = widgets(at)
-    assert len(found) > len(widgets(opened(query))) + 40
+    assert len(found) > folded + 40
     document: Any = shown_plan(at).document()
     for path in fields():
         section, _, name = path.partition(".")
         if (widget := found.get(f"{section}_{name}")) and isinstance(document[section], dict):
             value = document[section][name]
-            assert widget.value == value or isinstance(value, dict), path
+            empty = facts(path).zero and not value  # its placeholder says what zero stands for
+            assert widget.value == (None if empty else value) or isinstance(value, dict), path
     if evaluate(shown_plan(at)).memory:
         assert "Memory that no shape determines" in [d.proto.alt for d in at.dataframe]
+    return set(found)
 
 
-def test_every_field_of_a_plan_has_a_widget() -> None:
-    shown = {key for query in UNFOLDED for key in widgets(unfolded(query))}
+def test_every_group_unfolds_and_every_field_of_a_plan_has_a_widget() -> None:
+    shown = {key for query in UNFOLDED for key in unfolds(query)}
     shown |= set(widgets(opened(view="serve")))  # a server's targets are beside its answers
     keys = {"serve.target_ttft": "ttft", "serve.target_tpot": "tpot"}
     missing = {p for p in fields() if keys.get(p, p.replace(".", "_")) not in shown}

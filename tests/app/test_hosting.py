@@ -19,7 +19,6 @@ import served
 
 from memcore.cli.app import _path
 
-pytestmark = pytest.mark.xdist_group("server")
 BASE = "/memplan"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 

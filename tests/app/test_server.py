@@ -15,7 +15,6 @@ import served
 
 from memcore.cli import app
 
-pytestmark = pytest.mark.xdist_group("server")
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 BROKEN = """
 import sys

@@ -19,9 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
-            # One Chromium and one server each; the one file takes as long as all others.
-            group = "first" if item.path.stem == "test_in_browser" else "second"
-            item.add_marker(pytest.mark.xdist_group(f"browser, {group}"))
 
 
 @pytest.fixture(scope="session")

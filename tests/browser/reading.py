@@ -44,7 +44,7 @@ LINKS = {  # which place and which of what is inside it lead to a view
 }
 VERDICTS = {"fits": " fits: ", "tight": " tight: ", "over": " not fit: "}
 
-READ = """() => {
+READ = """whole => {
   const all = (selector, node = document) => [...node.querySelectorAll(selector)];
   const text = (selector, node) => node.querySelector(selector)?.innerText.trim() ?? '';
   const list = values => values ? Array.from(values) : null;
@@ -57,9 +57,9 @@ READ = """() => {
     bar: Object.fromEntries(all('.st-key-bar *').flatMap(e => e.shadowRoot ?? [])
       .flatMap(root => all('.part', root)).map(p => [p.dataset.part, Number(p.dataset.bytes)])),
     alerts: all('[data-testid="stAlert"]').map(a => a.innerText.trim()),
-    charts: all('.js-plotly-plot').map(p => (p._fullData ?? []).map(t =>
+    charts: whole && all('.js-plotly-plot').map(p => (p._fullData ?? []).map(t =>
       ({name: t.name, x: list(t.x), y: list(t.y)}))),
-    text: document.querySelector('[data-testid="stMain"]')?.innerText ?? '',
+    text: whole && (document.querySelector('[data-testid="stMain"]')?.innerText ?? ''),
   };
 }"""
 
@@ -67,9 +67,9 @@ DOWNLOADS = """() => [...document.querySelectorAll('[class*="st-key-download_"]'
   .flatMap(e => [...e.classList].filter(c => c.startsWith('st-key-')).map(c => c.slice(7)))"""
 
 
-def read(page: Page) -> dict[str, Any]:
-    """Everything that a page says: figures by label, messages, chart series, text."""
-    said: dict[str, Any] = page.evaluate(READ)
+def read(page: Page, whole: bool = True) -> dict[str, Any]:
+    """What a page says: figures by label, messages, and in the whole also chart series and text."""
+    said: dict[str, Any] = page.evaluate(READ, whole)
     return said
 
 
@@ -144,7 +144,7 @@ def wrong(page: Page) -> str:
     here = view(page)
     if here in PROOF:
         return ""  # it is about no plan
-    report, said = evaluate(addressed(page)), read(page)
+    report, said = evaluate(addressed(page)), read(page, whole=False)
     memory, serve, together = report.memory, report.serve, report.together
     assert memory
     assert serve

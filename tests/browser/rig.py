@@ -25,6 +25,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 180  # for whatever is waited for; generous: no test is wrong because a machine is busy
+POLL = 50  # milliseconds between two looks at a page; to look at each frame costs a core
 VIEWPORT = {"width": 1280, "height": 800}
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NO_CHROMIUM = (
@@ -142,7 +143,7 @@ def eventually(
         if time.monotonic() > end:
             raise AssertionError(otherwise if isinstance(otherwise, str) else otherwise())
         if page:
-            page.wait_for_timeout(50)
+            page.wait_for_timeout(POLL)
         else:
             time.sleep(0.05)
 
@@ -251,7 +252,7 @@ def drawn(page: Page) -> None:
 def settled(page: Page) -> Page:
     """Wait until no script runs. It is also true just before the run that an action causes, so
     after an action wait for the new value instead."""
-    page.wait_for_function(IDLE, timeout=SECONDS * 1000)
+    page.wait_for_function(IDLE, timeout=SECONDS * 1000, polling=POLL)
     page.wait_for_timeout(155)  # as Streamlit's own tests do: a second run may follow at once
-    page.wait_for_function(IDLE, timeout=SECONDS * 1000)
+    page.wait_for_function(IDLE, timeout=SECONDS * 1000, polling=POLL)
     return page

@@ -51,13 +51,6 @@ def address(plan: Plan, view: str = "train") -> str:
     return f"/{path}?{urlencode(encode(plan, short=True))}"
 
 
-def field(plan: Plan, path: str) -> Any:
-    value: Any = plan.document()
-    for name in path.split("."):
-        value = value[name]
-    return value
-
-
 def box(page: Page) -> dict[str, float] | None:
     """Where the bar of memory is."""
     return page.locator(".st-key-strip .track").bounding_box()
@@ -143,29 +136,32 @@ def test_levers_and_waterfall_as_csv(open_app: Open) -> None:
 # ---- move
 
 
-@pytest.mark.parametrize(
-    ("key", "press", "path", "value"),
-    [
-        ("model_size", "ArrowRight", "model", {"size": "10B"}),
-        ("train_micro_batch", "ArrowRight", "train.micro_batch", 2),
-        ("train_seq_len", "ArrowLeft", "train.seq_len", 3072),
-        ("train_precision", "ArrowRight", "train.precision", "bf16-autocast"),
-        ("train_checkpointing", "ArrowLeft", "train.checkpointing", "selective-op"),
-        ("train_zero", "ArrowLeft", "train.zero", 2),
-    ],
+SLID = (
+    ("model_size", "ArrowRight", "model", {"size": "10B"}),
+    ("train_micro_batch", "ArrowRight", "train.micro_batch", 2),
+    ("train_seq_len", "ArrowLeft", "train.seq_len", 3072),
+    ("train_precision", "ArrowRight", "train.precision", "bf16-autocast"),
+    ("train_checkpointing", "ArrowLeft", "train.checkpointing", "selective-op"),
+    ("train_zero", "ArrowLeft", "train.zero", 2),
 )
-def test_each_slider_moves_the_plan_and_the_page(
-    open_app: Open, key: str, press: str, path: str, value: Any
-) -> None:
+
+
+def test_each_slider_moves_the_plan_and_the_page(open_app: Open) -> None:
+    """One after another: each moves its own field and no other."""
     page = open_app("/")
     reading.agrees(page)
-    before, place = reading.read(page)["asked"], box(page)
-    page.locator(f'.st-key-{key} input[type="range"]').first.press(press)
-    page.wait_for_url(lambda url: reading.plan_at(url) != Plan())
-    reading.agrees(page)
-    assert field(reading.addressed(page), path) == value
-    assert reading.read(page)["asked"] != before
-    assert box(page) == place, "the bar jumped"
+    expected: Any = Plan().document()
+    for key, press, path, value in SLID:
+        plan = reading.addressed(page)
+        before, place = reading.read(page, whole=False)["asked"], box(page)
+        page.locator(f'.st-key-{key} input[type="range"]').first.press(press)
+        page.wait_for_url(lambda url, plan=plan: reading.plan_at(url) != plan)
+        reading.agrees(page)
+        part, _, name = path.rpartition(".")
+        (expected[part] if part else expected)[name] = value
+        assert reading.addressed(page) == Plan.of(expected), key
+        assert reading.read(page, whole=False)["asked"] != before, key
+        assert box(page) == place, "the bar jumped"
 
 
 def test_dragging_a_slider(open_app: Open) -> None:
@@ -434,20 +430,22 @@ def steady(page: Page) -> dict[str, Any]:
     return shown | {"text": [line for line in lines if not re.fullmatch(r"[\d.,]+[kMG]?", line)]}
 
 
-def test_a_link_shows_the_same_on_every_view(open_app: Open, server: rig.Server) -> None:
+def test_a_link_shows_the_same_on_every_view(open_app: Open) -> None:
     """One person goes through the views; for each, another opens the address and sees the same."""
     mine = open_app(address(Plan.of(ELSEWHERE)))
+    theirs = open_app("/method", fresh=True)
     for view in reading.VIEWS:
         reading.go(mine, view)
         rig.eventually(lambda v=view: reading.view(mine) == v, page=mine)
         rig.eventually(lambda: reading.addressed(mine) == Plan.of(ELSEWHERE), page=mine)
         reading.agrees(mine)
-        theirs = open_app(mine.url.removeprefix(server.url), fresh=True)
+        theirs.goto(mine.url)  # a session of its own, as each page that is loaded
+        rig.settled(theirs)
         reading.agrees(theirs)
         assert theirs.url == mine.url
         rig.eventually(
-            lambda theirs=theirs: steady(theirs) == steady(mine),
-            lambda theirs=theirs: f"{reading.read(theirs)}\n{reading.read(mine)}",
+            lambda: steady(theirs) == steady(mine),
+            lambda: f"{reading.read(theirs)}\n{reading.read(mine)}",
             page=theirs,
         )
 
@@ -635,33 +633,35 @@ def test_dropping_a_config(open_app: Open) -> None:
     assert evaluate(reading.addressed(theirs)).parameters == 1_235_814_400
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("no JSON at all", "not JSON"),
-        ("[" * 1000, "nested too deeply"),
-        ('{"model_type": "<script>pwned=1</script>"}', "is not known yet"),
-        ('{"model_type": "llama", "hidden_size": 4097}', "hidden_size"),
-        ('{"model_type": "llama", "num_hidden_layers": NaN}', "num_hidden_layers"),
-        (" " * 1_500_000, "bytes"),
-    ],
-    ids=("text", "deep", "unknown", "indivisible", "nan", "large"),
+NO_CONFIG = (
+    ("no JSON at all", "not JSON"),
+    ("[" * 1000, "nested too deeply"),
+    ('{"model_type": "<script>pwned=1</script>"}', "is not known yet"),
+    ('{"model_type": "llama", "hidden_size": 4097}', "hidden_size"),
+    ('{"model_type": "llama", "num_hidden_layers": NaN}', "num_hidden_layers"),
+    (" " * 1_500_000, "bytes"),
 )
-def test_dropping_what_is_no_config(open_app: Open, content: str, says: str) -> None:
-    """A message; the plan, the page and every widget stay as they were."""
+
+
+def test_dropping_what_is_no_config(open_app: Open) -> None:
+    """A message for each; the plan, the page and every widget stay as they were, and the message
+    goes when the plan moves."""
     page = open_app("/?mb=2")
     reading.agrees(page)
     page.get_by_text("Your own config.json").click()
     zone = '.st-key-config_file [data-testid="stFileUploaderDropzone"]'
     page.wait_for_selector(zone)
-    reading.drop(page, zone, "config.json", content)
-    expect(page.locator('[data-testid="stAlert"]').filter(has_text=says).first).to_be_visible()
-    reading.agrees(page)
-    assert reading.addressed(page) == decode({"mb": "2"})[0]
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
-    slider.press("ArrowRight")
-    page.wait_for_url(lambda url: reading.plan_at(url).train.micro_batch == 3)
-    reading.agrees(page)
+    for batch, (content, says) in enumerate(NO_CONFIG, 2):
+        alert = page.locator('[data-testid="stAlert"]').filter(has_text=says)
+        expect(alert).to_have_count(0)
+        reading.drop(page, zone, "config.json", content)
+        expect(alert.first).to_be_visible()
+        reading.agrees(page)
+        assert reading.addressed(page) == decode({"mb": f"{batch}"})[0]
+        slider.press("ArrowRight")
+        page.wait_for_url(lambda url, n=batch + 1: reading.plan_at(url).train.micro_batch == n)
+        reading.agrees(page)
     assert page.evaluate("typeof pwned") == "undefined"
 
 
@@ -684,31 +684,31 @@ def test_dropping_a_file_of_lengths(open_app: Open) -> None:
     reading.agrees(page)
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("", "empty"),
-        ("prompt,output\n1,-5\n", "line 2"),
-        ("prompt,output\n1,<script>pwned=1</script>\n", "line 2"),
-        ("=cmd|' /C calc'!A0,1\n", "line 1"),
-        ("a,b\n1,2\n", "no column called prompt"),
-        ("1,2\n" * 1_000_001, "at most"),
-    ],
-    ids=("empty", "negative", "script", "formula", "columns", "million"),
+NO_LENGTHS = (  # one after another, each with other words
+    ("", "empty"),
+    ("prompt,output\n1,-5\n", "line 2"),
+    ("=cmd|' /C calc'!A0,1\n", "line 1"),
+    ("prompt,output\n1,<script>pwned=1</script>\n", "line 2"),
+    ("a,b\n1,2\n", "no column called prompt"),
+    ("1,2\n" * 1_000_001, "at most"),
 )
-def test_dropping_what_holds_no_lengths(open_app: Open, content: str, says: str) -> None:
-    """A message; the plan, the page and the stream stay as they were."""
+
+
+def test_dropping_what_holds_no_lengths(open_app: Open) -> None:
+    """A message for each; the plan, the page and the stream stay as they were."""
     page = open_app("/stream?reqs=50&seed=3")
     reading.agrees(page)
     said = page.get_by_text("with log-normal lengths").inner_text()
     page.get_by_text("Lengths from a file").click()
     page.wait_for_selector(LENGTHS_ZONE)
-    reading.drop(page, LENGTHS_ZONE, "lengths.csv", content)
-    alert = page.locator('[data-testid="stAlert"]').filter(has_text=says).first
-    expect(alert).to_be_visible()
-    assert page.get_by_text("with log-normal lengths").inner_text() == said
-    assert reading.addressed(page) == decode({"reqs": "50", "seed": "3"})[0]
-    reading.agrees(page)
+    for content, says in NO_LENGTHS:
+        alert = page.locator('[data-testid="stAlert"]').filter(has_text=says)
+        expect(alert).to_have_count(0)
+        reading.drop(page, LENGTHS_ZONE, "lengths.csv", content)
+        expect(alert.first).to_be_visible()
+        assert page.get_by_text("with log-normal lengths").inner_text() == said
+        assert reading.addressed(page) == decode({"reqs": "50", "seed": "3"})[0]
+        reading.agrees(page)
     assert page.evaluate("typeof pwned") == "undefined"
 
 
@@ -759,14 +759,14 @@ def test_a_view_that_does_not_exist(open_app: Open, watch: rig.Watch) -> None:
 
 
 def test_no_view_asks_for_what_is_not_there(open_app: Open, server: rig.Server) -> None:
-    """From its own address, an old one too, with and without a slash, nothing that is asked for is
-    refused, and the plan is that of the link."""
+    """From an old address, and with a slash: nothing that is asked for is refused, and the plan is
+    that of the link. Of its own address `test_every_view_is_drawn` says so."""
     page = open_app("/")
     refused: list[str] = []
     asked: list[str] = []
     page.on("response", lambda r: refused.append(r.url) if r.status >= 400 else None)
     page.on("response", lambda r: asked.append(r.url))
-    for path in (*reading.VIEWS, "timeline", "time/"):
+    for path in ("timeline", "time/"):
         page.goto(f"{server.url}/{path}?mb=2")
         rig.settled(page)
         reading.agrees(page)
@@ -817,7 +817,8 @@ def test_every_control_of_the_stream(open_app: Open) -> None:
 def test_every_view_is_drawn(
     open_app: Open, keep_screenshot: Callable[[Page, str], None], scheme: str
 ) -> None:
-    """Nothing empty, nothing past the edge of a laptop's screen, on any view."""
+    """Nothing empty, nothing past the edge of a laptop's screen, no rule of accessibility broken,
+    nothing refused that is asked for, and the link's plan, on any view."""
     page = open_app("/", color_scheme=scheme)
     for view in reading.VIEWS:
         page.goto(f"{rig.origin(page.url)}{address(Plan.of(ELSEWHERE), view)}")
@@ -832,6 +833,9 @@ def test_every_view_is_drawn(
             assert any(filter(None, trace["x"] + trace["y"]) for trace in series), view
         wide = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
         assert wide <= 0, f"{view} scrolls sideways"
+        assert view in reading.PROOF or reading.addressed(page) == Plan.of(ELSEWHERE), view
+        found = Axe().run(page)
+        assert not found.violations_count, f"{view}: {found.generate_report()}"
         keep_screenshot(page, f"{view}-{scheme}")
 
 

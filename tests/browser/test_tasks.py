@@ -15,7 +15,6 @@ from urllib.parse import urlencode, urlsplit
 import pandas as pd
 import pytest
 import reading
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 import rig
@@ -233,13 +232,3 @@ def test_a_task_by_the_keyboard(open_app: Open, task: Callable[[Open], int], mos
     took = task(open_app)
     print(f"{task.__name__}: {took} actions, {most} before")
     assert took <= most
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_breaks_a_rule_of_accessibility(open_app: Open, scheme: str) -> None:
-    page = open_app("/", color_scheme=scheme)
-    for view in reading.VIEWS:
-        page.goto(f"{rig.origin(page.url)}/{'' if view == 'train' else view}?with=grpo&reqs=50")
-        rig.settled(page)
-        found = Axe().run(page)
-        assert not found.violations_count, f"{view}: {found.generate_report()}"

@@ -16,6 +16,11 @@ from memcore.search.space import Space
 PLAN = Plan.of({"model": "llama-3.2-1b", "cluster": {"gpu": "l4-24gb", "gpus": 2}})
 
 
+@pytest.fixture(scope="module")
+def alone():
+    return search(PLAN)
+
+
 def test_chunks_are_pure_and_can_be_sent():
     """Sent there and back, in parts and in any order; all together they are the search."""
     groups = tuple(_Search(PLAN, "time", 0.0, 10).groups(Space(PLAN)))
@@ -28,17 +33,17 @@ def test_chunks_are_pure_and_can_be_sent():
     assert fitting == list(whole.fitting)
 
 
-def test_who_judges_does_not_matter():
+def test_who_judges_does_not_matter(alone):
     def backwards(judge, chunks):
         """The last chunk first, as a cluster may."""
         return reversed([judge(chunk) for chunk in reversed(chunks)])
 
-    alone, spread = search(PLAN), search(PLAN, spread=backwards)
+    spread = search(PLAN, spread=backwards)
     assert alone.to_dict() == spread.to_dict()
     assert [p.plan for p in alone.best] == [p.plan for p in spread.best]
 
 
-def test_two_workers_give_the_same_table(capsys, monkeypatch):
+def test_two_workers_give_the_same_table(alone, capsys, monkeypatch):
     distributed = pytest.importorskip("distributed")
     # A process that starts runs anew what is the main module here; tests of the app leave a page.
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
@@ -47,7 +52,7 @@ def test_two_workers_give_the_same_table(capsys, monkeypatch):
     ) as two:
         command = ["search", PLAN.model_dump_json(), "--json"]
         assert cli.main([*command, "--scheduler", two.scheduler_address]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(search(PLAN).to_dict()))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(alone.to_dict()))
 
 
 def test_a_scheduler_that_is_not_there_is_named(monkeypatch):

@@ -212,15 +212,16 @@ class Runs:
 
     begun: int = 0
     ended: int = 0
-    whole: int = 0  # of those begun: of the page, and not of a fragment of it
+    whole: int = 0  # of those ended: of the page, and not of a fragment of it
 
     def heard(self, payload: str | bytes) -> None:
         if isinstance(payload, bytes):
             message = ForwardMsg.FromString(payload)
             kind = message.WhichOneof("type")
             self.begun += kind == "new_session"
-            self.whole += kind == "new_session" and not message.new_session.fragment_ids_this_run
             self.ended += kind == "script_finished"
+            fragment = ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY
+            self.whole += kind == "script_finished" and message.script_finished != fragment
 
 
 RUNS: WeakKeyDictionary[Page, Runs] = WeakKeyDictionary()  # of each page that is watched

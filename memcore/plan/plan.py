@@ -498,10 +498,11 @@ class Train(_Part):
         lever=Switch(True),
     )
     tp_comm_overlap: bool = declare(
-        False,
+        True,
         "tp_comm_overlap",
         "Megatron: what tensor-parallel ranks send each other is cut in pieces that run behind "
-        "pieces of the product beside it (Transformer Engine's user buffers).",
+        "pieces of the product beside it (Transformer Engine's user buffers). It needs sequence "
+        "parallelism. NeMo's performance recipes have it on; Megatron-LM's own default is off.",
         key="tpo",
         group="Training details",
         when=_megatron,

@@ -446,12 +446,6 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
             ({"train.overlap_param_gather": False}, {"train.overlap_grad_reduce": True}),
         ),
         *_expert_overlap_rules(plan, model),
-        Rule(
-            "train.tp_comm_overlap",
-            own and t.tp_comm_overlap and not p.sequence_parallel,
-            "Megatron cuts up what tensor-parallel ranks send only under sequence parallelism",
-            ({"train.tp_comm_overlap": False}, {"parallel.sequence_parallel": True}),
-        ),
     ]
     if image := model.image:
         rules.append(
@@ -1296,7 +1290,9 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
 def _parallel_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """Axes of parallelism that do not go together."""
     p, t = plan.parallel, plan.train
-    framework = FRAMEWORKS[t.framework]
+    framework, batches = FRAMEWORKS[t.framework], t.grad_accumulation
+    # Megatron has as many micro-batches in a round as stages.
+    rounds = p.pp if framework.own else max(1, batches // p.pp)
     return [
         Rule(
             "parallel.shard_group",
@@ -1315,6 +1311,16 @@ def _parallel_rules(plan: Plan, _: Model | None) -> list[Rule]:
             p.virtual_stages > 1 and p.schedule != "1f1b",
             "only the 1f1b schedule has them",
             ({"parallel.virtual_stages": 1}, {"parallel.schedule": "1f1b"}),
+        ),
+        Rule(
+            "train.grad_accumulation",
+            p.virtual_stages > 1 and batches % rounds != 0,
+            f"virtual stages take micro-batches in rounds: {batches:,} are no multiple of "
+            f"{rounds:,}",
+            (
+                *to("train.grad_accumulation", -(-batches // rounds) * rounds),
+                {"parallel.virtual_stages": 1},
+            ),
         ),
         Rule(
             "train.attention",

@@ -36,9 +36,10 @@ def in_flight(plan: Plan, stage: int) -> int:
     """Forwards of a stage (of one of its virtual stages) alive at once, the present one included.
 
     1F1B: min(m, p - r) micro-batches (Narayanan et al. 2019); interleaved: what Megatron's warm-up
-    runs ahead, 2 (p - r - 1) + (v - 1) p, and one (Narayanan et al. 2021); GPipe: all m; ZB-H1: as
-    many as the first stage of 1F1B (Qi et al. 2023). Where one micro-batch's forward runs beside
-    another's backward, one more (megatron/core/pipeline_parallel/schedules.py, combined_1f1b.py).
+    runs ahead, 2 (p - r - 1) + (v - 1) p, and one (Narayanan et al. 2021), with `in_round` for that
+    p; GPipe: all m; ZB-H1: as many as the first stage of 1F1B (Qi et al. 2023). Where one
+    micro-batch's forward runs beside another's backward, one more
+    (megatron/core/pipeline_parallel/schedules.py, combined_1f1b.py).
     """
     p, m = plan.parallel, plan.train.grad_accumulation
     beside = sides_by_side(plan)
@@ -51,8 +52,22 @@ def in_flight(plan: Plan, stage: int) -> int:
     behind = p.pp - stage
     if p.virtual_stages == 1:
         return min(m, behind)
-    ahead = 2 * (behind - 1) + (p.virtual_stages - 1) * p.pp + beside
+    ahead = 2 * (behind - 1) + (p.virtual_stages - 1) * in_round(p.pp, m) + beside
     return min(m * p.virtual_stages, ahead + 1)
+
+
+def in_round(stages: int, batches: int) -> int:
+    """Micro-batches that pass through one virtual stage before the next has its turn: as many as
+    there are stages, or what rounds of at least as many share (ScheduleInterleaved1F1B of
+    torch/distributed/pipelining/schedules.py)."""
+    return batches // max(1, batches // stages)
+
+
+def idle_chunks(plan: Plan) -> int:
+    """Chunks of a micro-batch that a stage waits for when a step begins and ends. The first ones of
+    a round with fewer micro-batches than stages are late in every virtual stage."""
+    p, m = plan.parallel, plan.train.grad_accumulation
+    return p.pp - 1 + (p.virtual_stages - 1) * max(0, p.pp - m)
 
 
 def sides_by_side(plan: Plan) -> bool:

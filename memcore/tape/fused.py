@@ -325,14 +325,18 @@ def activated(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
 
 def vocabulary_cross_entropy(t: Tape, logits: Tensor, labels: Tensor) -> Tensor:
     """Megatron's vocab_parallel_cross_entropy: one fp32 copy of the logits, in which exponentials,
-    probabilities and the gradient follow each other."""
+    probabilities and the gradient follow each other, each a kernel: largest, less the largest, its
+    exponential, sum and quotient (megatron/core/tensor_parallel/cross_entropy.py)."""
     t.start("cross_entropy", logits, labels)
     wide = t.new("exponentials (fp32)", logits.shape, "fp32")
+    in_place = 2 * [(wide.shape, wide.dtype)]  # read and written
+    t.reads(wide.storage, *3 * in_place, *2 * in_place[:1])
     mask = t.new("target mask", logits.shape[:-1], "bool")
     target = t.new("masked target", logits.shape[:-1], "int64")
     loss = t.new("loss", logits.shape[:-1], "fp32")
 
     def backward(g: Gradients) -> Gradients:
+        t.reads(wide.storage, *in_place)
         return [t.new("logits grad", logits.shape, logits.dtype)]
 
     t.finish("cross_entropy", [logits], loss, [wide, mask, target], backward)

@@ -29,7 +29,7 @@ from memcore.tape.dims import (
 from memcore.tape.kinds import Module, Part, Role
 from memcore.tape.quantized import blocks, parts
 from memcore.tape.structure import SEQUENCE, TENSOR
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Gradients, Storage, Tape, Tensor
 from memcore.words.training import DENSE, INT8, NF4_DOUBLE, SPARSE
 from memcore.words.word import DTYPE_BYTES
 
@@ -370,7 +370,13 @@ def gather(t: Tape, x: Tensor) -> Tensor:
         if x.needs_grad:
             t.send("gradients of tokens", "reduce-scatter", TP, shape, x.dtype, backward=True)
         out = t.new("gathered", shape, x.dtype)
-        t.finish("gather", [x], out, [], lambda g: [t.new("grad, scattered", x.shape, x.dtype)])
+        _copied(t, out.storage, shape, x.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            _copied(t, out.storage, shape, x.dtype)
+            return [t.new("grad, scattered", x.shape, x.dtype)]
+
+        t.finish("gather", [x], out, [], backward)
         t.whole[id(x)] = out
     return t.whole[id(x)]
 
@@ -389,8 +395,23 @@ def scatter(t: Tape, x: Tensor) -> Tensor:
     if x.needs_grad:
         t.send("gradients of results", "all-gather", TP, whole, x.dtype, backward=True)
     out = t.new("scattered", shape, x.dtype)
-    t.finish("scatter", [x], out, [], lambda g: [t.new("grad, gathered", x.shape, x.dtype)])
+    _copied(t, x.storage, whole, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        made = t.new("grad, gathered", x.shape, x.dtype)
+        _copied(t, made.storage, whole, x.dtype)
+        return [made]
+
+    t.finish("scatter", [x], out, [], backward)
     return out
+
+
+def _copied(t: Tape, storage: Storage, shape: Shape, dtype: str) -> None:
+    """torch's collectives work along the first dimension, which is not that of tokens: they copy
+    what all ranks have together (cat of chunks: torch/distributed/_functional_collectives.py). A
+    compiler makes that part of a neighbour's kernel; Megatron's tokens come first."""
+    if t.kernels not in ("megatron", "compile"):
+        t.reads(storage, (shape, dtype), (shape, dtype))
 
 
 def stacked_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -> Tensor:

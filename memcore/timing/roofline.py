@@ -287,7 +287,14 @@ def filled_of(rows: Number, columns: Number, sms: int, most: Callable[..., Numbe
 
 FLASH_TILE = 128  # queries and keys of one tile of attention; those on the diagonal are whole
 SEEN = 0.5  # of all pairs of tiles, behind a causal mask
+FLASH_WIDTHS = 32, 64, 96, 128, 192, 256  # heads of others are padded to the next of these
 KEYS: Shape = (B, KV_HEADS / TP, S, HEAD_DIM)  # of all ranks that share the sequence
+
+
+def flash_padding(head_dim: int) -> float:
+    """How much wider a kernel is than a head: they are compiled for some widths (HEADDIM_SWITCH of
+    FlashAttention, csrc/flash_attn/src/static_switch.h)."""
+    return min((w for w in FLASH_WIDTHS if w >= head_dim), default=head_dim) / max(1, head_dim)
 
 
 def flash_tile(sram: int, head_dim: int, backward: bool = False) -> int:
@@ -336,7 +343,8 @@ def product_flops(
         if work.kernel == SCANNED:
             padded += done
         elif work.attention:
-            padded += done * (1 + FLASH_TILE / amounts.elements(shape[-2:-1]))
+            diagonal = 1 + FLASH_TILE / amounts.elements(shape[-2:-1])
+            padded += done * diagonal * flash_padding(int(amounts.elements(shape[-1:])))
         else:
             padded += done * unfilled(work.phase == "backward", count, shape, amounts, sms, begins)
     return flops, padded

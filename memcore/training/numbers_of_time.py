@@ -22,6 +22,7 @@ from memcore.quantity.formula import (
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.shapes import count, dimension, row, shape, sum_of, width
 from memcore.report import LedgerRow, OperationTime
+from memcore.step.pipeline import idle_chunks
 from memcore.step.step import layers_reached, optimizer_states, owned, root
 from memcore.tape.dims import EMBED, SWAPPED, VALUES, VOCAB, B, Dim, Extent, Q, S
 from memcore.tape.ledger import Amounts
@@ -756,6 +757,9 @@ def _bubble(book: Book) -> Explanation:
                      source="the plan: parallel.pp"), meaning)  # fmt: skip
     formula = total([book.at(f"time.stages.{k}.bubble") for k in others])
     if book.plan.parallel.virtual_stages > 1:
+        formula = formula * known("chunks that it waits for", idle_chunks(book.plan), source=(
+            "interleaved 1F1B, Narayanan et al. 2021: memcore/step/pipeline.py"
+        )) / len(others)  # fmt: skip
         formula = formula / book.at("plan.parallel.virtual_stages", "virtual stages")
     return about("Pipeline bubble", "seconds", formula, meaning)
 

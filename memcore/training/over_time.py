@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memcore.plan.plan import Plan
+from memcore.step.pipeline import in_round
 from memcore.step.step import (
     AFTER,
     BETWEEN,
@@ -273,10 +274,11 @@ def _chunks(plan: Plan, step: Step, whole: Whole) -> _Chunks:
 
 def _order(first: int, groups: int, plan: Plan) -> list[tuple[str, Chunk]]:
     """A stage's own order: its `first` forwards, then a backward and a forward in turn, then the
-    backwards that are left. Interleaved stages take as many micro-batches as there are stages
-    through one chunk before the next (Narayanan et al. 2021)."""
-    p, v = plan.parallel.pp, plan.parallel.virtual_stages
-    rounds = [range(i, min(i + p, groups)) for i in range(0, groups, p)]
+    backwards that are left. Interleaved stages take a round of micro-batches through one chunk
+    before the next (Narayanan et al. 2021)."""
+    v = plan.parallel.virtual_stages
+    each = in_round(plan.parallel.pp, plan.train.grad_accumulation)
+    rounds = [range(i, min(i + each, groups)) for i in range(0, groups, each)]
     forwards = [(vs, m) for of in rounds for vs in range(v) for m in of]
     found = [(FORWARD, c) for c in forwards[:first]]
     backwards = [(vs, m) for of in rounds for vs in reversed(range(v)) for m in of]
@@ -381,7 +383,8 @@ def _play(plan: Plan, chunks: Sequence[_Chunks]) -> list[list[_Run]]:
         groups = math.ceil(batches / each)
     else:
         ahead = max(c.ahead for c in chunks)
-        groups = min(batches, p * math.ceil((2 * ahead / v + 4) / p))
+        of = in_round(p, batches)
+        groups = min(batches, of * math.ceil((2 * ahead / v + 4) / of))
     sizes = [min(each, batches - i * each) for i in range(groups)]
     more = batches - sum(sizes)
     hold = more * v * max(c.forward + c.backward + c.weights for c in chunks)
@@ -393,33 +396,19 @@ def _play(plan: Plan, chunks: Sequence[_Chunks]) -> list[list[_Run]]:
         stages.append(_Stage(c, order, sizes, hold, more, groups * v // 2))
     done: Done = {}
     while any(stage.at < len(stage.order) for stage in stages):
-        moved = [_go_on(stage, rank, p, v, done) for rank, stage in enumerate(stages)]
-        if not any(moved):  # interleaved, and micro-batches that do not divide by stages
-            _one_more_forward(stages, p, v, done)
+        for rank, stage in enumerate(stages):
+            _go_on(stage, rank, p, v, done)
     return [stage.runs for stage in stages]
 
 
-def _go_on(stage: _Stage, rank: int, p: int, v: int, done: Done) -> bool:
-    """As far as a stage gets with what the others have done; whether it did anything."""
-    begun = stage.at
+def _go_on(stage: _Stage, rank: int, p: int, v: int, done: Done) -> None:
+    """As far as a stage gets with what the others have done."""
     while stage.at < len(stage.order):
         phase, chunk = stage.order[stage.at]
         needs = _needs(phase, rank, chunk, p, v)
         if needs and needs not in done:
             break
         done[phase, rank, chunk] = stage.go(phase, chunk, done[needs] if needs else 0.0)
-    return stage.at > begun
-
-
-def _one_more_forward(stages: Sequence[_Stage], p: int, v: int, done: Done) -> None:
-    """The first forward that some stage could run, before what it waits for."""
-    for rank, stage in enumerate(stages):
-        for k in range(stage.at, len(stage.order)):
-            phase, chunk = stage.order[k]
-            needs = _needs(phase, rank, chunk, p, v)
-            if phase == FORWARD and (needs is None or needs in done):
-                stage.order.insert(stage.at, stage.order.pop(k))
-                return
 
 
 # ---- both together

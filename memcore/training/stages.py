@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from memcore.models.stack import Layers
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime, StageTime
+from memcore.step.pipeline import idle_chunks
 from memcore.step.step import Step
 from memcore.tape.ledger import Amounts
 from memcore.timing import host
@@ -79,6 +80,10 @@ def weight_gradients(operations: Sequence[OperationTime]) -> float:
 def bubble_seconds(plan: Plan, every: Sequence[Stage], one: Stage) -> float:
     """Seconds that one stage waits for the others: each of them takes one micro-batch
     before the pipeline is full or after it is empty, one chunk of it where stages are virtual
-    (Narayanan et al. 2021: (p - 1) / v of a micro-batch's forward and backward)."""
+    (Narayanan et al. 2021: (p - 1) / v of a micro-batch's forward and backward), and more where
+    micro-batches are fewer than stages."""
+    if len(every) == 1:
+        return 0.0
     others = sum(s.time.bubble for s in every) - one.time.bubble
-    return others / plan.parallel.virtual_stages
+    chunks = plan.parallel.virtual_stages * (len(every) - 1)
+    return others * (idle_chunks(plan) / chunks)

@@ -82,6 +82,7 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
     if p.tp * p.cp * p.ep * p.etp * p.pp == 1:
         return []
     found = []
+    in_pieces = plan.train.tp_comm_overlap and p.sequence_parallel
     every = _sent(ends_of(step), step.blocks.layers, tuple(step.layers.counts), run_again(step))
     over = {axis: links(plan, axis) for axis in {s.axis for s, _ in every}}
     for s, times in every:
@@ -89,7 +90,7 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
             continue
         n = amounts.real(amounts.bytes(s.shape, s.dtype))
         cover, by, kernel = 0.0, NOTHING, ""
-        behind = s.behind or (s.beside if plan.train.tp_comm_overlap else None)
+        behind = s.behind or (s.beside if in_pieces else None)
         if s.axis == "EP" and s.kind == ALL_TO_ALL and sides_by_side(plan):
             # A layer sends rows and gets results: two transfers behind what the other one computes.
             by = OTHER_BACKWARD if s.phase == FORWARD else OTHER_FORWARD

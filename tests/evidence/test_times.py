@@ -126,7 +126,7 @@ def megatron(hidden, layers, heads, gpus, stages, virtual, batch, accumulation, 
         train={
             "micro_batch": batch, "seq_len": 2048, "grad_accumulation": accumulation,
             "framework": "megatron", "kernels": "megatron", "zero": 0, "precision": "fp16-mixed",
-            "attention": "eager", "checkpointing": checkpointing,
+            "attention": "eager", "checkpointing": checkpointing, "tp_comm_overlap": False,
         },
     )  # fmt: skip
 

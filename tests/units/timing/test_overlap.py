@@ -72,13 +72,34 @@ def test_megatron_gathers_behind_forward_only_where_it_reduces_behind_backward()
 
 def test_tensor_parallel_transfers_run_behind_pieces_of_their_products() -> None:
     """The head's are not Transformer Engine's, and are waited for as before."""
-    plain, cut = time_of(), time_of(tp_comm_overlap=True)
+    plain, cut = time_of(tp_comm_overlap=False), time_of()
     words = "all-gather tokens, tensor parallel, forward"
     assert exposed(cut, words) < exposed(plain, words)
     assert cut.step_seconds < plain.step_seconds
-    with pytest.raises(PlanError, match="sequence parallelism"):
-        Plan.of(MEGATRON | {"parallel": {"tp": 2},
-                            "train": MEGATRON["train"] | {"tp_comm_overlap": True}})  # fmt: skip
+    summed = MEGATRON | {"parallel": {"tp": 2}}  # no sequence parallelism: nothing to cut
+    off = summed | {"train": MEGATRON["train"] | {"tp_comm_overlap": False}}
+    assert evaluate(Plan.of(summed)).time == evaluate(Plan.of(off)).time
+
+
+def test_torchs_collectives_copy_what_they_gather() -> None:
+    """torch/distributed/_functional_collectives.py: cat(chunk(...)) where it is not the first
+    dimension: read and written once more, forward and backward."""
+    rows = evaluate(Plan.of(MEGATRON | {"train": {"seq_len": 4096}})).time.operations
+    whole, part = 2 * 4096 * 4096, 4096 * 4096
+    for name in ("layers.mlp.gather", "layers.mlp.down_proj.scatter"):
+        for phase in ("forward", "backward"):
+            of = next(o for o in rows if o.name == name and o.phase == phase)
+            assert of.hbm_bytes / of.runs == whole + part + 2 * whole, (name, phase)
+
+
+def test_megatrons_loss_is_a_kernel_for_each_step() -> None:
+    """Widened (6 bytes of a logit), read for the largest and the sum, read and written for the
+    difference, the exponential and the quotient; backward multiplies and narrows it."""
+    rows = {o.phase: o for o in time_of(cross_entropy="eager").operations if ".loss." in o.name}
+    logits = 4096 * 128_256 / 2
+    for phase, each in (("forward", 6 + 2 * 4 + 3 * 8), ("backward", 8 + 6)):
+        of = rows[phase]
+        assert of.hbm_bytes / of.runs == pytest.approx(each * logits, rel=0.01), phase
 
 
 def test_a_product_in_8_bits_makes_its_operands_narrow_first() -> None:

@@ -7,19 +7,21 @@ from typing import Any
 
 import pytest
 
+from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 from memcore.report import Report
 from memcore.training.over_time import Course, over_time, rows
 
 MEGATRON = {"framework": "megatron", "kernels": "megatron", "zero": 1}
+FSDP2 = {"framework": "fsdp2", "zero": 2}
 
 
-def piped(stages: int, batches: int, **parallel: Any) -> Plan:
+def piped(stages: int, batches: int, train: Any = MEGATRON, **parallel: Any) -> Plan:
     return Plan(
         cluster={"gpus": 16},
         parallel={"pp": stages, **parallel},
-        train={**MEGATRON, "grad_accumulation": batches},
+        train={**train, "grad_accumulation": batches},
     )
 
 
@@ -44,7 +46,8 @@ PLANS = {
     "GPipe": piped(4, 8, schedule="gpipe"),
     "ZB-H1": piped(4, 8, schedule="zero-bubble"),
     "interleaved": piped(4, 8, virtual_stages=4),
-    "interleaved, not divided": piped(4, 5, virtual_stages=4),
+    "interleaved, rounds of 5": piped(4, 10, FSDP2, virtual_stages=4),
+    "interleaved, fewer batches than stages": piped(4, 3, FSDP2, virtual_stages=4),
     "many batches": piped(4, 100_000),
 }
 
@@ -88,18 +91,41 @@ def test_a_forward_keeps_one_layer_after_the_other_and_backward_lets_go() -> Non
     assert freed[0] > 10 * freed[-1]
 
 
+def scale(plan: Plan) -> float:
+    """What is played is scaled to the step of the Report: where both agree, nothing changes."""
+    report, rank = evaluate(plan), plan.parallel.pp // 2
+    assert report.time
+    first = sum(s.seconds for s in over_time(plan)[rank].slots if s.micro_batch == "1")
+    return first / report.time.stages[rank].seconds
+
+
 @pytest.mark.parametrize("stages", [2, 4, 8])
 @pytest.mark.parametrize("virtual", [1, 2])
 def test_a_pipeline_that_is_played_takes_what_its_closed_form_says(
     stages: int, virtual: int
 ) -> None:
-    """Narayanan et al. 2021: (p - 1) / v of a micro-batch's forward and backward. What is played is
-    scaled to the step of the Report: where both agree, nothing changes."""
-    plan = piped(stages, 8 * stages, virtual_stages=virtual)
-    report, middle = evaluate(plan), over_time(plan)[stages // 2]
-    assert report.time
-    first = sum(s.seconds for s in middle.slots if s.micro_batch == "1")
-    assert first == pytest.approx(report.time.stages[stages // 2].seconds, rel=0.02)
+    """Narayanan et al. 2021: (p - 1) / v of a micro-batch's forward and backward."""
+    assert scale(piped(stages, 8 * stages, virtual_stages=virtual)) == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("stages", "batches", "near"), [(4, 1, 0.01), (4, 3, 0.09), (8, 2, 0.09), (4, 5, 0.02)]
+)
+def test_rounds_with_fewer_or_more_micro_batches_than_stages(
+    stages: int, batches: int, near: float
+) -> None:
+    """torch's take any number of one round: a chunk of few waits for the last stage."""
+    plain, cut = (piped(stages, batches, FSDP2, virtual_stages=v) for v in (1, 4))
+    assert scale(cut) == pytest.approx(scale(plain), rel=near)
+
+
+@pytest.mark.parametrize("batches", [3, 5, 9])
+def test_megatron_interleaves_as_many_micro_batches_as_stages(batches: int) -> None:
+    """num_microbatches is a multiple of the pipeline's stages: Megatron-LM,
+    megatron/core/pipeline_parallel/schedules.py."""
+    with pytest.raises(PlanError, match=r"train\.grad_accumulation.*no multiple of 4; set it to"):
+        piped(4, batches, virtual_stages=2)
+    assert piped(4, batches)
 
 
 @pytest.mark.parametrize(("schedule", "first", "last"), [("1f1b", 3, 0), ("gpipe", 7, 7)])

@@ -162,9 +162,11 @@ def written_pairs(runs: Sequence[Measured], points: Sequence[Felt]) -> str:
         "",
     ]
 
-    def add(name: str, off: Sequence[float]) -> None:
-        ratio = math.exp(sorted(off)[math.ceil(TOLD * len(off)) - 1])
+    def add(name: str, off: Sequence[float], least: float = 1.0) -> float:
+        """`least`: of plans that have more in common."""
+        ratio = max(least, math.exp(sorted(off)[math.ceil(TOLD * len(off)) - 1]))
         lines.extend((f"[{name}]", f"pairs = {len(off)}", f"ratio = {ratio:.3f}", ""))
+        return ratio
 
     own: dict[str, list[float]] = {}
     for a, b in _pairs_of(runs, lambda r: r.twin):
@@ -176,9 +178,11 @@ def written_pairs(runs: Sequence[Measured], points: Sequence[Felt]) -> str:
         TWIN: lambda r: r.twin, LIKE: lambda r: r.like, GPU: lambda r: r.like[1:],
         WORK: lambda r: r.like[2], ANY: lambda r: "",
     }  # fmt: skip
+    nearer = 1.0
     for distance, has in keys.items():
         pairs = _pairs_of(runs, has)
-        add(f"training.{distance}", [_farther(a.ratio, b.ratio) for a, b in pairs])
+        off = [_farther(a.ratio, b.ratio) for a, b in pairs]
+        nearer = add(f"training.{distance}", off, nearer)
     served: dict[str, Callable[[Felt], Hashable]] = {
         TWIN: lambda f: (f.point.model, f.point.engine, f.point.gpu),
         LIKE: lambda f: (f.point.model, f.point.engine),

@@ -50,7 +50,7 @@ from memcore.search.waterfall import waterfall as changes_between
 from memcore.serving.time import Point
 from memcore.stream import Load, Stream, read_lengths, simulate
 from memcore.stream import loads as simulated_loads
-from memcore.words.precision import COPIES
+from memcore.words.training import COPIES
 
 Query = dict[str, list[str]]
 T = TypeVar("T")

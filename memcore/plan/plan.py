@@ -45,7 +45,7 @@ from memcore.plan.rules import broken_rules, readers_of
 from memcore.units import count_text
 from memcore.words import engines, experts
 from memcore.words.optimizers import OPTIMIZERS
-from memcore.words.precision import PRECISIONS, eight_bit
+from memcore.words.precision import PRECISIONS
 from memcore.words.serving import (
     ARRIVALS,
     DRAFT_HEADS,
@@ -95,6 +95,7 @@ from memcore.words.training import (
     UNIFORM,
     UNQUANTIZED_DTYPES,
     UNTRAINED,
+    eight_bit,
     listed,
 )
 from memcore.words.word import Word

@@ -22,7 +22,7 @@ from memcore.tape.dims import maximum
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
 from memcore.words import engines
 from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS, OPTIMIZERS
-from memcore.words.precision import COPIES, PURE, eight_bit
+from memcore.words.precision import PURE
 from memcore.words.serving import DRAFT_HEADS, KV_CACHES, PREFILLS
 from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
 from memcore.words.training import (
@@ -32,6 +32,7 @@ from memcore.words.training import (
     AVERAGED_FP32,
     BASE,
     CHECKPOINTING,
+    COPIES,
     DENSE,
     FLASH_3,
     FP32,
@@ -45,6 +46,7 @@ from memcore.words.training import (
     OPERATIONS,
     QUANTIZED,
     UNIFORM,
+    eight_bit,
     listed,
 )
 

@@ -15,8 +15,8 @@ from memcore.plan.plan import Plan, limits_of, words_of
 from memcore.plan.rules import broken_rules
 from memcore.search.levers import ADAMS, adapter_changes
 from memcore.training.training import not_planned
-from memcore.words.precision import COPIES, PURE
-from memcore.words.training import FRAMEWORKS
+from memcore.words.precision import PURE
+from memcore.words.training import COPIES, FRAMEWORKS
 
 TRAINING, ROUNDING, ANYTHING = "training", "rounding", "anything"
 KEEPS = {

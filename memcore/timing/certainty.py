@@ -20,8 +20,7 @@ from importlib.resources import files
 from typing import Any
 
 from memcore.plan.plan import Plan
-from memcore.words.precision import eight_bit
-from memcore.words.training import FRAMEWORKS
+from memcore.words.training import FRAMEWORKS, eight_bit
 
 TWIN, LIKE, GPU, WORK, ANY = DISTANCES = ("twin", "like", "gpu", "work", "any")
 CALIBRATED = "calibrated"  # by a measured step of the same kind

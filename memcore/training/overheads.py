@@ -15,8 +15,7 @@ from memcore.step.step import Step
 from memcore.tape.dims import LIVE, Number
 from memcore.tape.ledger import Amounts
 from memcore.training.segments import reserved_by_rules
-from memcore.words.precision import COPIES
-from memcore.words.training import NATIVE
+from memcore.words.training import COPIES, NATIVE
 
 
 def allocator_slack(plan: Plan) -> constants.Constant:

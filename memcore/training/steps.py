@@ -27,12 +27,13 @@ from memcore.tape.structure import (
     Structure,
 )
 from memcore.words.optimizers import OPTIMIZERS
-from memcore.words.precision import COPIES, PURE, Precision, eight_bit
+from memcore.words.precision import PURE, Precision
 from memcore.words.training import (
     ADAPTERS,
     AUTO,
     BLOCK,
     CHECKPOINTING,
+    COPIES,
     EMBEDDINGS,
     FP32,
     GPIPE,
@@ -43,6 +44,7 @@ from memcore.words.training import (
     NO_LAYER,
     OPERATIONS,
     UNIFORM,
+    eight_bit,
     listed,
 )
 

@@ -28,8 +28,8 @@ class EightBit:
 
 
 @dataclass(frozen=True, slots=True)
-class Precision(Word):
-    """Which dtype each copy of a weight has.
+class Precision:
+    """Which dtype each copy of a weight has, of one precision in one framework.
 
     resident   the parameters that live through the step (sharded, under ZeRO-3)
     compute    the copy the operations read
@@ -53,117 +53,59 @@ class Precision(Word):
     eight_bit: EightBit | None = None
 
 
-_FP16 = "fp16 arithmetic with a scaled loss, fp32 master weights and fp32 Adam moments."
-_MIXED = "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
-_PURE = "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
-_PURE_FP16 = (
-    "Everything in fp16, moments included, with no scaled loss: for adapters on GPUs without bf16."
-)
-_AUTOCAST = (
-    "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes."
-)
-_FP32 = "Everything in fp32: 16 bytes per parameter with AdamW."
-_FP8 = (
-    "Transformer Engine's products read fp8, one scale for each tensor, found as it goes: bf16 "
-    "weights with cached fp8 copies beside them, which take memory to save time; attention, norms, "
-    "embedding and head in bf16."
-)
-_FP8_DELAYED = "The same with scales from a history of largest values: Megatron's default recipe."
-_FP8_PARAMS = (
-    "fp8 with one scale for each tensor, and no bf16 copy of the layers' matrices "
-    "(Megatron's --fp8-param-gather)."
-)
-_MXFP8 = (
-    "Transformer Engine's products read fp8 with a scale for each 32 values, on Blackwell: bf16 "
-    "weights with cached fp8 copies along rows and along columns."
-)
-_MXFP8_PARAMS = (
-    "MXFP8 without a bf16 copy of the layers' matrices (Megatron's --fp8-param-gather with "
-    "--reuse-grad-buf-for-mxfp8-param-ag)."
-)
-
-# (framework, precision) -> the copies that exist. Sources: torch.distributed.fsdp.fully_shard's
-# MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32); torch.autocast; Rajbhandari et al.,
-# "ZeRO", section 3.1 (2 + 2 + 12 bytes) for bf16-mixed without sharding.
-COPIES = {
-    ("pytorch", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
-    ("pytorch", "fp16-mixed"): Precision(
-        "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp16", "fp32", "fp32", scaled=True
-    ),
-    ("pytorch", "bf16-mixed"): Precision(
-        "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
-    ),
-    ("pytorch", "bf16-autocast"): Precision(
-        "bf16-autocast", _AUTOCAST, "fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True
-    ),
-    ("pytorch", "bf16-pure"): Precision(
-        "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
-    ),
-    ("pytorch", "fp16-pure"): Precision(
-        "fp16-pure", _PURE_FP16, "fp16", "fp16", "fp16", "fp16", "", "fp16"
-    ),
-    ("megatron", "bf16-mixed"): Precision(
-        "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "fp32", "fp32", "fp32"
-    ),
-    ("megatron", "fp16-mixed"): Precision(
-        "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True
-    ),
-    **{
-        ("megatron", word): Precision(
-            word, text, "bf16", "bf16", "bf16", "fp32", "fp32", "fp32", eight_bit=how
-        )
-        for word, text, how in (
-            ("fp8-mixed", _FP8, EightBit()),
-            ("fp8-delayed", _FP8_DELAYED, EightBit(delayed=True)),
-            ("fp8-params", _FP8_PARAMS, EightBit(primary=True)),
-            ("mxfp8", _MXFP8, EightBit(block=32)),
-            ("mxfp8-params", _MXFP8_PARAMS, EightBit(block=32, primary=True)),
-        )
-    },
-    ("deepspeed", "bf16-mixed"): Precision(
-        "bf16-mixed", _MIXED, "bf16", "bf16", "bf16", "bf16", "fp32", "fp32"
-    ),
-    ("deepspeed", "fp16-mixed"): Precision(
-        "fp16-mixed", _FP16, "fp16", "fp16", "fp16", "fp16", "fp32", "fp32"
-    ),
-    ("fsdp2", "fp32"): Precision("fp32", _FP32, "fp32", "fp32", "fp32", "fp32", "", "fp32"),
-    ("fsdp2", "fp16-mixed"): Precision(
-        "fp16-mixed", _FP16, "fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True
-    ),
-    ("fsdp2", "bf16-mixed"): Precision(
-        "bf16-mixed", _MIXED, "fp32", "bf16", "bf16", "fp32", "", "fp32"
-    ),
-    ("fsdp2", "bf16-autocast"): Precision(
-        "bf16-autocast", _AUTOCAST, "fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True
-    ),
-    ("fsdp2", "bf16-pure"): Precision(
-        "bf16-pure", _PURE, "bf16", "bf16", "bf16", "bf16", "", "bf16"
-    ),
-    ("fsdp2", "fp16-pure"): Precision(
-        "fp16-pure", _PURE_FP16, "fp16", "fp16", "fp16", "fp16", "", "fp16"
-    ),
+# Copies without a master, which PyTorch's own frameworks have alike.
+UNMASTERED = {
+    "fp32": Precision("fp32", "fp32", "fp32", "fp32", "", "fp32"),
+    "bf16-autocast": Precision("fp32", "fp32", "fp32", "fp32", "", "fp32", autocast=True),
+    "bf16-pure": Precision("bf16", "bf16", "bf16", "bf16", "", "bf16"),
+    "fp16-pure": Precision("fp16", "fp16", "fp16", "fp16", "", "fp16"),
 }
-
-
 PURE = ("bf16-pure", "fp16-pure")  # one 16-bit dtype for every copy
 
-
-def eight_bit(framework: str, precision: str) -> EightBit | None:
-    """What linear products read, where that is 8 bits."""
-    copies = COPIES.get((framework, precision))
-    return copies.eight_bit if copies else None
-
-
 PRECISIONS = {
-    "fp32": Word("fp32", _FP32),
-    "fp16-mixed": Word("fp16 mixed", _FP16),
-    "bf16-mixed": Word("bf16 mixed", _MIXED),
-    "bf16-autocast": Word("bf16 autocast", _AUTOCAST),
-    "bf16-pure": Word("bf16 pure", _PURE),
-    "fp16-pure": Word("fp16 pure", _PURE_FP16),
-    "fp8-mixed": Word("fp8 mixed", _FP8),
-    "fp8-delayed": Word("fp8, delayed scaling", _FP8_DELAYED),
-    "fp8-params": Word("fp8 parameters", _FP8_PARAMS),
-    "mxfp8": Word("MXFP8", _MXFP8),
-    "mxfp8-params": Word("MXFP8 parameters", _MXFP8_PARAMS),
+    "fp32": Word("fp32", "Everything in fp32: 16 bytes per parameter with AdamW."),
+    "fp16-mixed": Word(
+        "fp16 mixed",
+        "fp16 arithmetic with a scaled loss, fp32 master weights and fp32 Adam moments.",
+    ),
+    "bf16-mixed": Word(
+        "bf16 mixed", "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
+    ),
+    "bf16-autocast": Word(
+        "bf16 autocast",
+        "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes.",
+    ),
+    "bf16-pure": Word(
+        "bf16 pure", "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
+    ),
+    "fp16-pure": Word(
+        "fp16 pure",
+        "Everything in fp16, moments included, with no scaled loss: for adapters on GPUs without "
+        "bf16.",
+    ),
+    "fp8-mixed": Word(
+        "fp8 mixed",
+        "Transformer Engine's products read fp8, one scale for each tensor, found as it goes: bf16 "
+        "weights with cached fp8 copies beside them, which take memory to save time; attention, "
+        "norms, embedding and head in bf16.",
+    ),
+    "fp8-delayed": Word(
+        "fp8, delayed scaling",
+        "The same with scales from a history of largest values: Megatron's default recipe.",
+    ),
+    "fp8-params": Word(
+        "fp8 parameters",
+        "fp8 with one scale for each tensor, and no bf16 copy of the layers' matrices "
+        "(Megatron's --fp8-param-gather).",
+    ),
+    "mxfp8": Word(
+        "MXFP8",
+        "Transformer Engine's products read fp8 with a scale for each 32 values, on Blackwell: "
+        "bf16 weights with cached fp8 copies along rows and along columns.",
+    ),
+    "mxfp8-params": Word(
+        "MXFP8 parameters",
+        "MXFP8 without a bf16 copy of the layers' matrices (Megatron's --fp8-param-gather with "
+        "--reuse-grad-buf-for-mxfp8-param-ag).",
+    ),
 }

@@ -5,8 +5,10 @@ To add one, add a row; a word that needs new behaviour gets it where its table i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from memcore.words.precision import PRECISIONS, UNMASTERED, EightBit, Precision
 from memcore.words.word import Word
 
 NEVER = 4  # one more than ZeRO's last stage
@@ -17,6 +19,10 @@ class Framework(Word):
     """Who owns the states.
 
     zero       the ZeRO stages that it has
+    copies     of a weight, by the precision. Sources: torch.distributed.fsdp.fully_shard's
+               MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32); torch.autocast;
+               Rajbhandari et al., "ZeRO", section 3.1 (2 + 2 + 12 bytes), for bf16-mixed without
+               sharding
     kernels    whose layers it runs
     plain      whether it is PyTorch's own: it trains any module, and any weight may be frozen
     gathers    the first ZeRO stage whose weights are gathered before use
@@ -31,6 +37,7 @@ class Framework(Word):
     """
 
     zero: tuple[int, ...]
+    copies: Mapping[str, Precision]
     kernels: tuple[str, ...] = ("hf", "liger", "compile")
     plain: bool = False
     gathers: int = NEVER
@@ -55,6 +62,11 @@ FRAMEWORKS = {
         "One full copy per GPU; gradients are averaged with DistributedDataParallel. ZeRO 1 is "
         "torch's ZeroRedundancyOptimizer.",
         zero=(0, 1),
+        copies=UNMASTERED
+        | {
+            "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp16", "fp32", "fp32", scaled=True),
+            "bf16-mixed": Precision("bf16", "bf16", "bf16", "bf16", "fp32", "fp32"),
+        },
         plain=True,
         rows=True,
     ),
@@ -63,6 +75,20 @@ FRAMEWORKS = {
         "megatron.core with Transformer Engine's kernels: gradients are summed in an fp32 buffer. "
         "ZeRO 1 is its distributed optimizer.",
         zero=(0, 1),
+        copies={
+            "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True),
+            **{
+                word: Precision("bf16", "bf16", "bf16", "fp32", "fp32", "fp32", eight_bit=how)
+                for word, how in (
+                    ("bf16-mixed", None),
+                    ("fp8-mixed", EightBit()),
+                    ("fp8-delayed", EightBit(delayed=True)),
+                    ("fp8-params", EightBit(primary=True)),
+                    ("mxfp8", EightBit(block=32)),
+                    ("mxfp8-params", EightBit(block=32, primary=True)),
+                )
+            },
+        },
         kernels=("megatron",),
         one_dtype=True,
         to_end=True,
@@ -72,6 +98,11 @@ FRAMEWORKS = {
         "torch.distributed.fsdp.fully_shard on each layer. ZeRO 3 reshards after forward, ZeRO 2 "
         "keeps the gathered layers until backward, ZeRO 0 replicates (a shard group of one).",
         zero=(0, 2, 3),
+        copies=UNMASTERED
+        | {
+            "fp16-mixed": Precision("fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True),
+            "bf16-mixed": Precision("fp32", "bf16", "bf16", "fp32", "", "fp32"),
+        },
         plain=True,
         gathers=0,  # of one rank without ZeRO
         shards=2,
@@ -85,6 +116,10 @@ FRAMEWORKS = {
         "the own partition, gradients reduced in buckets. ZeRO 3 gathers weights ahead of use, up "
         "to stage3_max_live_parameters of them.",
         zero=(0, 1, 2, 3),
+        copies={
+            "bf16-mixed": Precision("bf16", "bf16", "bf16", "bf16", "fp32", "fp32"),
+            "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp16", "fp32", "fp32"),
+        },
         gathers=3,
         shards=3,
         nvme=True,
@@ -92,6 +127,20 @@ FRAMEWORKS = {
         one_dtype=True,
     ),
 }
+
+COPIES = {
+    (name, word): framework.copies[word]
+    for name, framework in FRAMEWORKS.items()
+    for word in PRECISIONS
+    if word in framework.copies
+}
+
+
+def eight_bit(framework: str, precision: str) -> EightBit | None:
+    """What linear products read, where that is 8 bits."""
+    copies = COPIES.get((framework, precision))
+    return copies.eight_bit if copies else None
+
 
 OVERLAP = {
     "auto": Word("As the stage", "DeepSpeed's default: on under ZeRO 3, off below."),

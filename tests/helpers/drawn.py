@@ -6,16 +6,17 @@ from memcore.models.families import FAMILIES, from_config
 from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
 from memcore.words.optimizers import OPTIMIZERS
-from memcore.words.precision import COPIES, eight_bit
 from memcore.words.serving import KV_CACHES, PREFILLS, RUNTIMES
 from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
 from memcore.words.training import (
     CHECKPOINTING,
+    COPIES,
     CROSS_ENTROPY,
     FRAMEWORKS,
     GRADIENTS,
     KERNELS,
     OVERLAP,
+    eight_bit,
 )
 
 FLAGS = {

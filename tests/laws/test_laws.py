@@ -16,8 +16,8 @@ from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
 from memcore.report import CONSUMERS
 from memcore.words.optimizers import OPTIMIZERS
-from memcore.words.precision import COPIES, PRECISIONS
-from memcore.words.training import FRAMEWORKS
+from memcore.words.precision import PRECISIONS
+from memcore.words.training import COPIES, FRAMEWORKS
 
 ROUNDING = 1e-9  # of floating-point sums
 

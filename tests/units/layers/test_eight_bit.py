@@ -12,7 +12,7 @@ from memcore import PlanError
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan
-from memcore.words.precision import COPIES, eight_bit
+from memcore.words.training import COPIES, eight_bit
 
 D, F, Q, LAYERS, TOKENS = 4096, 14_336, 4096, 32, 4096  # Llama 3 8B, one sequence
 MATRICES = 6_979_321_856  # its layers' linear weights: 32 x (4096 x (6144 + 4096 + 3 x 14336))

@@ -11,7 +11,10 @@ the same with it is no faster.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
+import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -37,7 +40,7 @@ from memcore.search.waterfall import Change, waterfall
 from memcore.timing.certainty import Apart, apart, ranked
 from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
-from memcore.words.training import CHECKPOINTING
+from memcore.words.training import CHECKPOINTING, ZERO_BUBBLE
 
 TIME, COST, ENERGY, HEADROOM = "time", "cost", "energy", "headroom"
 BY = (TIME, COST, ENERGY, HEADROOM)
@@ -51,7 +54,7 @@ MEMORY, HOST, RULES, BATCH, SLOWER, MONEY, KIND = (
     "money",
     "not planned",
 )
-EACH_SECONDS = 0.025  # that a group takes, about: what a search is said to take
+EACH = 7  # plans of a group that are asked for memory and time, about, of 70B on 8 to 64 GPUs
 OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
 
 Progress = Callable[[int, int], None]
@@ -212,7 +215,8 @@ def seconds_of(
     keep: str = TRAINING,
     thorough: bool = False,
 ) -> float:
-    """About how long a search takes on a common machine, before it starts."""
+    """About how long a search takes here, before it starts: memory and time of the plan itself are
+    measured, which takes some milliseconds."""
     _refuse(plan, gpus, keep, TIME)
     space = Space(plan, tuple(gpus), gpus_at_most, keep, thorough)
     groups = sum(
@@ -222,7 +226,21 @@ def seconds_of(
         for _, setup in space.setups()
         for framework in space.frameworks(setup)
     )
-    return groups * EACH_SECONDS
+    return groups * EACH * _seconds_of_one(plan.model_dump_json())
+
+
+@functools.lru_cache(maxsize=64)  # so that a page says the same again
+def _seconds_of_one(document: str) -> float:
+    """CPU seconds of a plan's memory and time: the least of a few."""
+    plan = Plan.of(json.loads(document))
+    return min(_measured(plan) for _ in range(5))
+
+
+def _measured(plan: Plan) -> float:
+    start = time.process_time()
+    one = Training.planned(plan, rows=False)
+    one.memory, one.time()
+    return time.process_time() - start
 
 
 def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
@@ -278,7 +296,7 @@ class _Search:
     pool: Pool = field(default_factory=dict)
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
-    _work: dict[Any, float] = field(default_factory=dict)
+    _work: dict[Any, tuple[float, float]] = field(default_factory=dict)
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -459,43 +477,43 @@ class _Search:
     # --- how long it takes -----------------------------------------------------------------------
 
     def time_what_may_win(self) -> None:
-        """Time plans until no other can be among the best, nor the fastest on its GPUs.
+        """Time plans until no other can be among the best, nor the fastest on as many GPUs or
+        fewer: plans whose arithmetic alone takes longer are left out.
 
         Of plans that differ in kernels, recomputation and micro-batch alone the one with the
         largest micro-batch is timed first; the others, where that comes within NEAR of what they
-        would have to beat, and the arithmetic that they have to do leaves them time for it."""
+        would have to beat. What offloads least goes first: it is often fast, and rules out more."""
         if self.by == HEADROOM:
             self.cells.sort(key=lambda c: -_room(c))
             for cell in self.cells[: self.listed]:
                 cell.time = cell.training.time()
             return
-        fastest: dict[Any, float] = {}
+        fastest: dict[Any, dict[int, float]] = {}
         scores: list[float] = []
         families: dict[Any, list[_Cell]] = {}
         for cell in self.cells:
             families.setdefault(self._family(cell), []).append(cell)
 
         def far(cell: _Cell, per_token: float, factor: float = 1.0) -> bool:
-            """Whether what takes so long is neither listed nor the fastest on its GPUs."""
+            """Whether what takes so long is neither listed nor the fastest on so many GPUs."""
             kth = scores[self.listed - 1] if len(scores) >= self.listed else float("inf")
-            best = fastest.get(_where(cell.plan), float("inf"))
-            return self._score(cell, per_token) > factor * kth and per_token > factor * best
+            gpu, gpus = _where(cell.plan)
+            known = fastest.get(gpu, {}).items()
+            best = min((t for n, t in known if n <= gpus), default=float("inf"))
+            return per_token > factor * best and self._score(cell, per_token) > factor * kth
 
-        def timed(cell: _Cell) -> None:
-            cell.time = cell.training.time()
-            self._note(cell)
-            where = _where(cell.plan)
-            fastest[where] = min(fastest.get(where, float("inf")), cell.per_token)
-            bisect.insort(scores, self._score(cell, cell.per_token))
-
-        for cells in families.values():
-            cells.sort(key=lambda c: -c.plan.train.micro_batch)
-            timed(cells[0])
-        for first, *others in families.values():
-            for cell in others:
-                near = not far(first, first.per_token, NEAR)
-                if near and not far(cell, self._floor(cell)):
-                    timed(cell)
+        for cells in sorted(families.values(), key=lambda cells: len(cells[0].moves)):
+            first = None
+            for cell in sorted(cells, key=lambda c: -c.plan.train.micro_batch):
+                if far(cell, self._floor(cell)) or (first and far(first, first.per_token, NEAR)):
+                    continue
+                cell.time = cell.training.time()
+                self._note(cell)
+                gpu, gpus = _where(cell.plan)
+                known = fastest.setdefault(gpu, {})
+                known[gpus] = min(known.get(gpus, cell.per_token), cell.per_token)
+                bisect.insort(scores, self._score(cell, cell.per_token))
+                first = first or cell
 
     def _family(self, cell: _Cell) -> Any:
         """What plans share that differ in kernels, recomputation and micro-batch alone."""
@@ -519,21 +537,26 @@ class _Search:
         """Plans of one key do the same arithmetic in a micro-batch."""
         t, p = cell.plan.train, cell.plan.parallel
         return (
-            cell.plan.cluster.gpu, id(cell.training.steps[0].blocks), t.micro_batch, p.tp, p.pp,
-            p.cp, p.ep, t.checkpoint_every, t.adapter,
+            cell.plan.cluster.gpu, id(cell.training.steps[0].blocks), t.micro_batch, tuple(p),
+            t.checkpoint_every, t.adapter, t.framework,
         )  # fmt: skip
 
     def _floor(self, cell: _Cell) -> float:
-        """Seconds per token that a plan takes at least: the arithmetic of its layers, as a plan
-        with the same has shown; else that of the model at the peak of the GPU."""
-        return self._work.get(self._work_key(cell), 0.0) / cell.plan.dp
+        """Seconds per token that a plan takes at least: the arithmetic of a stage for all its
+        micro-batches, and that of the others for one, as a plan with the same has shown."""
+        each, once = self._work.get(self._work_key(cell), (0.0, 0.0))
+        batches = cell.plan.train.grad_accumulation
+        return FLOOR * (batches * each + once) / cell.plan.tokens_per_step
 
     def _note(self, cell: _Cell) -> None:
         assert cell.time
-        phases = cell.time.phases
-        work = sum(phases.get(name, 0.0) for name in ("forward", "recompute", "backward"))
-        tokens = cell.plan.tokens_per_step / cell.plan.dp
-        self._work.setdefault(self._work_key(cell), FLOOR * work / tokens)
+        p, own = cell.plan.parallel, cell.time.stages[cell.time.stage]
+        each = own.forward + own.recompute + own.backward
+        # Zero-bubble pipelines fill with gradients of weights what others wait for backwards.
+        waited = 0.0 if p.schedule == ZERO_BUBBLE else 1.0
+        others = [s for s in cell.time.stages if s is not own]
+        once = sum(s.forward + s.recompute + waited * s.backward for s in others)
+        self._work.setdefault(self._work_key(cell), (each, once / p.virtual_stages))
 
     # --- the answer ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.plan.plan import facts, field_of, field_paths, title_of
+from memcore.plan.plan import Plan, facts, field_of, field_paths, get, title_of, value_text
 from memcore.words.word import Word
 
 
@@ -50,6 +50,14 @@ def field(path: str) -> Field:
         high=_limit(info.metadata, "le", "lt"),
         words=declared.words,
     )
+
+
+def setting(plan: Plan, path: str, value: Any) -> str:
+    """A field's value for people; what the plan itself has of presets by their labels."""
+    labels = {"model": plan.architecture.label, "cluster.gpu": plan.accelerator.label}
+    labels["cluster.node"] = plan.node.label
+    own = path in labels and value == get(plan.document(), path)
+    return labels[path] if own else value_text(path, value)
 
 
 @functools.cache

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from datetime import date
 
 from app import bar, palette
+from app.fields import setting
 from app.tables.time import calibrated_text
-from memcore.plan.plan import Plan, title_of, value_text
+from memcore.plan.plan import Plan, title_of
 from memcore.report import Memory, Report, Run, Serve, Time
 from memcore.search.calibration import Calibrated
 from memcore.search.levers import Lever, differences
@@ -67,7 +68,7 @@ def page(
     if report.serve:
         parts += _serve(plan, report.serve)
     changed = differences(Plan(), plan).items()
-    settings = [(title_of(path), value_text(path, value)) for path, value in changed]
+    settings = [(title_of(path), setting(plan, path, value)) for path, value in changed]
     parts.append(_table("Settings that are not the default", settings or [("none", "")]))
     if better := [_lever(lever) for lever in list(levers)[:LEVERS]]:
         parts.append(_table("What could be changed", better))
@@ -158,8 +159,9 @@ def _run(plan: Plan, run: Run) -> list[Line]:
 def _serve(plan: Plan, s: Serve) -> list[str]:
     word = "fits" if s.fits else "over"
     said = f"Serving {plan.serve.concurrency:,} sequences at once {VERDICTS[word]}."
+    gpus = f"{s.gpus_per_replica:,} GPU" + "s" * (s.gpus_per_replica > 1)
     lines = [
-        ("Replicas", f"{s.replicas:,} of {s.gpus_per_replica:,} GPUs each"),
+        ("Replicas", f"{s.replicas:,} of {gpus} each"),
         ("Sequences that fit on a replica", f"{s.max_concurrency:,}"),
     ]
     if s.ttft_seconds is not None and s.tpot_seconds is not None:

@@ -13,7 +13,7 @@ import streamlit as st
 
 from app import parts, state
 from app.controls import Take
-from app.fields import Field, field, in_group
+from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore import PlanError
 from memcore.models import catalog
@@ -104,28 +104,20 @@ def _changes() -> None:
     with box:
         for path, value in changed.items():
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-                parts.small(f"{title_of(path)}: **{plain(_shown(path, value))}**", "stretch")
+                shown = plain(setting(state.plan(), path, value))
+                parts.small(f"{title_of(path)}: **{shown}**", "stretch")
                 st.button(
                     "Reset",
                     key=f"reset_{path}",
                     on_click=state.change,
                     args=({path: get(DEFAULT, path)},),
-                    help=f"Back to {plain(_shown(path, get(DEFAULT, path)))}",
+                    help=f"Back to {plain(value_text(path, get(DEFAULT, path)))}",
                 )
         if n > 1:
             st.button("Reset all", key="reset_all", on_click=state.replace, args=(Plan(),))
 
 
 DEFAULT = Plan().document()
-
-
-def _shown(path: str, value: Any) -> str:
-    plan = state.plan()
-    labels = {"model": plan.architecture.label, "cluster.gpu": plan.accelerator.label}
-    labels["cluster.node"] = plan.node.label
-    if path in labels and value != get(DEFAULT, path):
-        return labels[path]
-    return value_text(path, value)
 
 
 def _marks() -> None:

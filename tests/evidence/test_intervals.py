@@ -1,5 +1,6 @@
 """Every time has an interval, from the errors of measured steps by how near they are."""
 
+import functools
 import itertools
 import tomllib
 from statistics import median
@@ -24,7 +25,11 @@ from memcore.timing.certainty import (
 from memcore.training.training import Training
 
 ROUGHLY = 0.03  # the file is written anew where a ratio moves by more
-RUNS = intervals.measured()
+
+
+@functools.cache
+def runs():
+    return intervals.measured()
 
 
 def plan(gpu: str = "h100-sxm-80gb", model: str = "llama-3-8b", **train: object) -> Plan:
@@ -33,7 +38,7 @@ def plan(gpu: str = "h100-sxm-80gb", model: str = "llama-3-8b", **train: object)
 
 def test_the_file_says_what_the_evidence_says() -> None:
     said = tomllib.loads(intervals.PATH.read_text(encoding="utf-8"))
-    found = tomllib.loads(intervals.written(RUNS))
+    found = tomllib.loads(intervals.written(runs()))
     assert said[ANY].keys() == found[ANY].keys()
     for distance in (TWIN, LIKE, GPU, WORK):
         assert said[distance].keys() == found[distance].keys()
@@ -42,7 +47,7 @@ def test_the_file_says_what_the_evidence_says() -> None:
 
 
 def test_an_interval_is_narrow_where_the_same_was_measured_and_wide_where_nothing_was() -> None:
-    near = compared(RUNS[0].plan.changed("train.grad_accumulation", 3))
+    near = compared(runs()[0].plan.changed("train.grad_accumulation", 3))
     like = compared(plan(model="gemma-2-9b"))
     gpu = compared(plan(model="gemma-2-9b", framework="pytorch", zero=0, micro_batch=1))
     far = compared(plan("mi300x-192gb"))
@@ -71,7 +76,7 @@ def test_the_interval_is_explained() -> None:
 
 def test_nine_of_ten_of_a_source_that_is_left_out_are_inside() -> None:
     """Each source against an interval of the others alone, widened by what the others miss."""
-    missed = intervals.left_out(RUNS)
+    missed = intervals.left_out(runs())
     inside = [
         m.beyond <= intervals.widening([o for o in missed if o.source != m.source], m.distance)
         for m in missed
@@ -80,7 +85,7 @@ def test_nine_of_ten_of_a_source_that_is_left_out_are_inside() -> None:
 
 
 def test_half_of_the_intervals_are_narrow() -> None:
-    widths = [compared(r.plan).high / compared(r.plan).low - 1 for r in RUNS]
+    widths = [compared(r.plan).high / compared(r.plan).low - 1 for r in runs()]
     assert median(widths) <= 0.35
 
 
@@ -89,7 +94,7 @@ def test_half_of_the_intervals_are_narrow() -> None:
 
 def test_the_file_of_pairs_says_what_the_evidence_says() -> None:
     said = tomllib.loads(intervals.PAIRS.read_text(encoding="utf-8"))
-    found = tomllib.loads(intervals.written_pairs(RUNS, felt()))
+    found = tomllib.loads(intervals.written_pairs(runs(), felt()))
     assert said["training"]["own"].keys() == found["training"]["own"].keys()
     for kind in ("dense", "mixture"):
         for distance, now in found["serving"][kind].items():
@@ -119,8 +124,8 @@ def test_what_two_plans_share_is_no_part_of_their_difference() -> None:
 def test_nine_of_ten_measured_pairs_that_are_told_apart_are_in_our_order() -> None:
     """Runs of one model on one GPU under one framework, by GPU time per token."""
     right = []
-    of_gpu = {id(run): gpu_seconds(run.plan) for run in RUNS}
-    for a, b in itertools.combinations(RUNS, 2):
+    of_gpu = {id(run): gpu_seconds(run.plan) for run in runs()}
+    for a, b in itertools.combinations(runs(), 2):
         if a.twin != b.twin:
             continue
         ours = of_gpu[id(a)], of_gpu[id(b)]

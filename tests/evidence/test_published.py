@@ -13,7 +13,7 @@ NARROW = 0.01  # attention's share of the FLOPs is larger in narrow layers
 DRAWN = 0.15  # of lengths that are drawn the paper prints the means only
 
 
-@each("row", evidence.published(), ids=lambda r: r.what)
+@each("row", evidence.published, ids=lambda r: r.what)
 def test_published_figures(row):
     drawn = "KV cache:" in row.what or "in a batch" in row.what
     assert abs(row.error) <= row.tolerance <= (DRAWN if drawn else LOOSEST)

@@ -58,7 +58,7 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
     train = {"attention": FAMILIES[m.family].attentions[0], "seq_len": seq_len}
     plan = Plan(model=name, train=train)
     layers = sum(map(attends, m.kinds)) if m.kinds else m.layers
-    assert evaluate(plan).serve.kv_bytes_per_token == layers * cached * 2
+    assert Server.of(plan).numbers.serve.kv_bytes_per_token == layers * cached * 2
 
 
 def test_llama_2_70b_for_128_users_of_2048_tokens():

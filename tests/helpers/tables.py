@@ -13,16 +13,20 @@ SHOWN = 20  # rows that fail, of which a test says how
 
 
 def each(
-    names: str, rows: Iterable[Any], ids: Callable[[Any], object] = str
+    names: str,
+    rows: Iterable[Any] | Callable[[], Iterable[Any]],
+    ids: Callable[[Any], object] = str,
 ) -> Callable[[Callable[..., None]], Callable[[], None]]:
-    """As `pytest.mark.parametrize`, but one test, which asks every row and says all that fail."""
+    """As `pytest.mark.parametrize`, but one test, which asks every row and says all that fail.
+    What gives the rows is called by the test: not every worker that collects needs them."""
     words = [name.strip() for name in names.split(",")]
-    table = [_row(row, len(words) == 1, ids) for row in rows]
-    assert table, "no row is asked"
 
     def over(ask: Callable[..., None]) -> Callable[[], None]:
         @wraps(ask)
         def asked(**fixtures: Any) -> None:
+            given = rows() if callable(rows) else rows
+            table = [_row(row, len(words) == 1, ids) for row in given]
+            assert table, "no row is asked"
             failed, answered = [], 0
             for values, name in table:
                 try:

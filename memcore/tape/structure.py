@@ -186,8 +186,10 @@ class Traits:
     router_jitter: bool = False
     router_normalised: bool = False
     router_grouped: bool = False
+    router_sigmoid: bool = False
     compressed_queries: bool = False
     rotary_interleaved: bool = False
+    rotary_partial: bool = False
     projector_bias: bool = False
     masked_images: bool = False
     gated: bool = False

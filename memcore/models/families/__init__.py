@@ -22,6 +22,7 @@ from memcore.models.families import (
     falcon,
     gemma,
     gemma3,
+    glm4_moe,
     gpt2,
     gpt_neox,
     gpt_oss,
@@ -29,6 +30,7 @@ from memcore.models.families import (
     llama4,
     llava,
     mamba2,
+    minimax_m2,
     mixtral,
     nemotron_h,
     olmo2,
@@ -70,10 +72,12 @@ FAMILIES = _Families({
     "bloom": bloom.FAMILY,
     "falcon": falcon.FAMILY,
     "gemma3": gemma3.FAMILY,
+    "glm4_moe": glm4_moe.FAMILY,
     "gpt2": gpt2.FAMILY,
     "gpt_neox": gpt_neox.FAMILY,
     "gpt_oss": gpt_oss.FAMILY,
     "llama4_text": llama4.FAMILY,
+    "minimax_m2": minimax_m2.FAMILY,
     "olmo2": olmo2.FAMILY,
     "olmoe": olmoe.FAMILY,
     "llava": llava.FAMILY,
@@ -93,7 +97,13 @@ TOWERS: dict[str, Family] = {
 }
 
 # Other names of a family: the same code, and the same keys (vLLM's registry maps them so).
-SAME_AS = {"kimi_k2": "deepseek_v3"}
+SAME_AS = {
+    "kimi_k2": "deepseek_v3",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:

@@ -105,7 +105,7 @@ def _latent(
     return sparse_kinds(with_experts(model, routed, size), lambda i: i >= first)
 
 
-def _groups(k: Keys, model: Model, default: int | None, default_top: int | None) -> None:
+def router_groups(k: Keys, model: Model, default: int | None, default_top: int | None) -> None:
     """Groups of experts, of which a token's experts come from a few only."""
     of = [k.count_or(name, given or 0) for name, given in
           (("n_group", default), ("topk_group", default_top))]  # fmt: skip
@@ -124,7 +124,7 @@ def _v2(k: Keys, label: str) -> Model:
     k.divides("hidden_size", model.hidden_size, "num_attention_heads", model.heads)
     method = k.word("topk_method", "greedy", {"greedy": "", "group_limited_greedy": "grouped"})
     if method:
-        _groups(k, model, None, None)
+        router_groups(k, model, None, None)
     traits = replace(model.traits, mlp_bias=k.flag("mlp_bias", False), router_grouped=bool(method))
     return replace(model, traits=traits)
 
@@ -142,9 +142,10 @@ def _v3(k: Keys, label: str) -> Model:
         positions=4096,
     )
     model = _latent(k, model, (256, 8), 2048, 1, 3)
-    _groups(k, model, 8, 4)
+    router_groups(k, model, 8, 4)
     traits = replace(
         model.traits,
+        router_sigmoid=True,
         router_normalised=k.flag("norm_topk_prob", True),
         rotary_interleaved=k.flag("rope_interleave", True),
     )
@@ -242,13 +243,13 @@ def _core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return heads_first(t, out, joined, copies_grad=False)
 
 
-def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """Routed experts, and shared ones that every token passes, run as one MLP."""
     with t.scope("mlp"):
         if t.kernels == "megatron":
-            score = "sigmoid" if s.family == "deepseek_v3" else "softmax"
+            score = "sigmoid" if s.traits.router_sigmoid else "softmax"
             return megatron.mixture(t, s, x, score, _shared)
-        routed = routed_experts(t, s, x, *router(t, s, x, s.family == "deepseek_v3"))
+        routed = routed_experts(t, s, x, *router(t, s, x, s.traits.router_sigmoid))
         return add(t, routed, _shared(t, s, x), "routed and shared")
 
 
@@ -284,7 +285,7 @@ def _of_chosen_groups(t: Tape, x: Tensor) -> Tensor:
 
 
 CACHE = (LATENT,)  # one for all heads: every tensor-parallel rank keeps it whole
-_layer = sparse_layer(_attention, _mixture)
+_layer = sparse_layer(_attention, mixture)
 
 FAMILIES = {
     "deepseek_v2": Family(

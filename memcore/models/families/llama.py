@@ -16,6 +16,7 @@ from memcore.layers.ops import (
     attention_core,
     causal_lm_head,
     gated_mlp,
+    partial_rotary,
     query_key_value,
     rms_norm,
     rotary,
@@ -52,7 +53,9 @@ def llama_like(
     dropout: float = 0.0,
     **traits: bool,
 ) -> Model:
-    """The keys that Llama's relatives share, with the defaults of one of them."""
+    """The keys that Llama's relatives share, with the defaults of one of them. `out_bias` is as
+    `attention_bias` unless it is said."""
+    traits.setdefault("out_bias", traits.get("attention_bias", False))
     hidden = k.count("hidden_size", hidden)
     heads = k.count("num_attention_heads", heads, 10**6)
     default_kv = heads if kv_heads is None else kv_heads
@@ -110,7 +113,7 @@ def scaled(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    normed = s.family in ("qwen3", "qwen3_moe")
+    normed = s.traits.query_norm
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
         if normed:  # per head, before heads and tokens change places
@@ -122,10 +125,10 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         if s.traits.keys_scaled and not s.served:
             k = scale(t, k, "k, scaled")
         if turns(kind):
-            q, k = rotary(t, q, k, rotary_tables(t))
+            turn = partial_rotary if s.traits.rotary_partial else rotary
+            q, k = turn(t, q, k, rotary_tables(t))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        bias = s.traits.attention_bias and s.family not in ("qwen2", "qwen2_moe")
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        return linear(t, "o_proj", out, Q / TP, D, s.traits.out_bias)
 
 
 def _llama(k: Keys, label: str) -> Model:
@@ -171,6 +174,7 @@ def _qwen2(k: Keys, label: str) -> Model:
         vocab=151_936,
         positions=32_768,
         attention_bias=True,
+        out_bias=False,
     )
     return _qwen(k, model)
 
@@ -186,6 +190,7 @@ def _qwen3(k: Keys, label: str) -> Model:
         vocab=151_936,
         positions=32_768,
         attention_bias=k.flag("attention_bias", False),
+        query_norm=True,
     )
     return _qwen(k, model)
 

@@ -7,6 +7,7 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
+    partial_rotary,
     query_key_value,
     rms_norm,
     rotary,
@@ -49,7 +50,7 @@ def _config(k: Keys, label: str) -> Model:
     return with_experts(model, routing(k, "num_experts", 64, 8), model.intermediate_size)
 
 
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
@@ -58,7 +59,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q, k, v = (clipped(t, x, f"{n}, clipped") for x, n in ((q, "q"), (k, "k"), (v, "v")))
         q = heads_first(t, q, QUERIES, copies_grad=True)
         k = heads_first(t, k, KEYS, copies_grad=True)
-        q, k = rotary(t, q, k, rotary_tables(t))
+        turn = partial_rotary if s.traits.rotary_partial else rotary
+        q, k = turn(t, q, k, rotary_tables(t))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, Q / TP, D, bias)
 
@@ -78,7 +80,7 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config, embed, sparse_layer(_attention, _mixture), head, kernels=HF_ONLY,
+    _config, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
     aliases={"num_local_experts": "num_experts"},
     classes=decoder_classes("Olmoe", classifier=False),
 )  # fmt: skip

@@ -49,6 +49,7 @@ def _qwen2(k: Keys, label: str) -> Model:
         vocab=151_936,
         positions=32_768,
         attention_bias=k.flag("qkv_bias", True),
+        out_bias=False,
         router_normalised=k.flag("norm_topk_prob", False),
     )
     routed = routing(k, "num_experts", 60, 4)
@@ -97,6 +98,7 @@ def _qwen3(k: Keys, label: str) -> Model:
         vocab=151_936,
         positions=32_768,
         attention_bias=k.flag("attention_bias", False),
+        query_norm=True,
         router_normalised=k.flag("norm_topk_prob", False),
     )
     routed = routing(k, "num_local_experts", 128, 8)

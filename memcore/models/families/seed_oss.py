@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
-    gated_mlp,
-    query_key_value,
-    rms_norm,
-    rotary,
-    rotary_tables,
-    value_heads,
-)
+from memcore.layers.ops import gated_mlp, rms_norm
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
-from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.model import Model
-from memcore.tape.dims import TP, D, Q
-from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, dropout, heads_first, linear
+from memcore.tape.primitives import add, dropout
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -45,20 +33,10 @@ def _config(k: Keys, label: str) -> Model:
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = _attention(t, s, rms_norm(t, x, "input_layernorm"), kind)
+    h = attention(t, s, rms_norm(t, x, "input_layernorm"), kind)
     x = add(t, x, _dropped(t, s, h, "attention dropout"), "residual")
     h = gated_mlp(t, s, rms_norm(t, x, "post_attention_layernorm"))
     return add(t, x, _dropped(t, s, h, "MLP dropout"), "residual")
-
-
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    with t.scope("self_attn", Part.ATTENTION):
-        q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
-        q, k = rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, s.traits.out_bias)
 
 
 def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:

@@ -190,6 +190,7 @@ class Traits:
     compressed_queries: bool = False
     rotary_interleaved: bool = False
     rotary_partial: bool = False
+    rotary_own: bool = False
     projector_bias: bool = False
     masked_images: bool = False
     gated: bool = False

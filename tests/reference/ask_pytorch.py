@@ -53,6 +53,9 @@ TASKS = {
     "llava": transformers.AutoModelForImageTextToText,
     "gemma3": transformers.AutoModelForImageTextToText,
 }
+# Whose language model is asked alone: no images, and no tower.
+TOWERLESS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+TASKS |= dict.fromkeys(TOWERLESS, transformers.AutoModelForImageTextToText)
 
 
 def task(model_type):
@@ -222,6 +225,8 @@ def made(config, **words):
     model = task(config.model_type).from_config(config, **words)
     if config.model_type == "mt5" or not getattr(config, "scale_decoder_outputs", True):
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+    if config.model_type in TOWERLESS:
+        model.model.visual = None
     return model
 
 
@@ -254,7 +259,7 @@ def inputs(config, words):
         return {"pixel_values": pixels, "labels": torch.randint(0, config.num_labels, (batch,))}
     text = config.get_text_config()
     ids = torch.randint(0, text.vocab_size, (batch, words["seq"]))
-    if task(config.model_type) is transformers.AutoModelForImageTextToText:
+    if "images" in words:
         vision, images = config.vision_config, batch * words["images"]
         pixels = torch.randn(images, vision.num_channels, vision.image_size, vision.image_size)
         said = {"input_ids": ids, "pixel_values": pixels, "labels": ids, "use_cache": False}

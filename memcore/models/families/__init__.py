@@ -39,6 +39,7 @@ from memcore.models.families import (
     phi3,
     qwen3_next,
     qwen_moe,
+    qwen_vl,
     seed_oss,
     siglip,
     starcoder2,
@@ -68,6 +69,7 @@ FAMILIES = _Families({
     **deepseek.FAMILIES,
     **qwen_moe.FAMILIES,
     **qwen3_next.FAMILIES,
+    **qwen_vl.FAMILIES,
     **t5.FAMILIES,
     "bloom": bloom.FAMILY,
     "falcon": falcon.FAMILY,
@@ -97,13 +99,7 @@ TOWERS: dict[str, Family] = {
 }
 
 # Other names of a family: the same code, and the same keys (vLLM's registry maps them so).
-SAME_AS = {
-    "kimi_k2": "deepseek_v3",
-    "qwen2_vl_text": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
-    "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe_text": "qwen3_moe",
-}
+SAME_AS = {"kimi_k2": "deepseek_v3"}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:

@@ -31,7 +31,8 @@ def _config(k: Keys, label: str) -> Model:
         router_sigmoid=True,
         router_normalised=k.flag("norm_topk_prob", True),
     )
-    size, first = k.count("moe_intermediate_size", 1408), k.count_or_zero("first_k_dense_replace", 1)
+    size = k.count("moe_intermediate_size", 1408)
+    first = k.count_or_zero("first_k_dense_replace", 1)
     model = with_experts(model, routing(k, "n_routed_experts", 128, 8), size)
     router_groups(k, model, 1, 1)
     model = replace(

@@ -28,7 +28,7 @@ from memcore.layers.ops import (
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import WITH_BOTH, Family, decoder_classes, heads_of, layer_kinds
 from memcore.models.model import Model
-from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, TP, D, Q
+from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, TP, B, D, Factor, Q
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Part, turns
 from memcore.tape.primitives import add, heads_first, linear, scale
 from memcore.tape.structure import Structure, Traits
@@ -126,9 +126,14 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             k = scale(t, k, "k, scaled")
         if turns(kind):
             turn = partial_rotary if s.traits.rotary_partial else rotary
-            q, k = turn(t, q, k, rotary_tables(t))
+            q, k = turn(t, q, k, rotary_tables(t, sequences=turning(s)))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, Q / TP, D, s.traits.out_bias)
+
+
+def turning(s: Structure) -> Factor:
+    """Sequences with rotary angles of their own: in training, where images may lie in each."""
+    return B if s.traits.rotary_own and not s.served else 1
 
 
 def _llama(k: Keys, label: str) -> Model:

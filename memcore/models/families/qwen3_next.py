@@ -27,11 +27,11 @@ from memcore.models.families.family import (
     mixed_kinds,
     state_dtype,
 )
-from memcore.models.families.llama import embed, llama_like
+from memcore.models.families.llama import embed, llama_like, turning
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen_moe import shared_mixture, sparse
 from memcore.models.model import Model, Recurrence
-from memcore.tape.dims import GATED_Q, HEAD_DIM, HEADS, KV, KV_HEADS, TP, B, D, Q
+from memcore.tape.dims import GATED_Q, HEAD_DIM, HEADS, KV, KV_HEADS, TP, D, Q
 from memcore.tape.kinds import Part, dense, is_dense, recurs
 from memcore.tape.primitives import add, heads_first, keeps_result, linear, multiply, split
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
@@ -84,6 +84,7 @@ def _like(
     traits = replace(
         model.traits,
         recurrence_split=family != "qwen3_next",
+        rotary_own=family != "qwen3_next",
         recurrence_grouped=of.heads != of.groups,
     )
     return replace(model, rotary_dim=rotated, recurrence=of, kinds=kinds, traits=traits)
@@ -130,8 +131,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q, k = (rms_norm_plus_one(t, x, f"{n}_norm", HEAD_DIM) for x, n in ((q, "q"), (k, "k")))
         q = heads_first(t, q, QUERIES, copies_grad=False)
         k = heads_first(t, k, KEYS, copies_grad=False)
-        own = s.traits.recurrence_split and not s.served
-        q, k = partial_rotary(t, q, k, rotary_tables(t, sequences=B if own else 1))
+        q, k = partial_rotary(t, q, k, rotary_tables(t, sequences=turning(s)))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         out = multiply(t, out, keeps_result(t, gate, "sigmoid"), "gated")
         return linear(t, "o_proj", out, Q / TP, D, bias)

@@ -34,11 +34,13 @@ class Wrapper:
     weights   parameters of the tower and of what leads from it to the text, of its keys and the
               text's hidden size
     aliases   other names of keys of its vision_config, as in Family.aliases
+    flat      its text's keys may stand beside vision_config, with no text_config around them
     """
 
     text: str
     weights: Callable[[Keys, int], int]
     aliases: Mapping[str, str] = field(default_factory=dict)
+    flat: bool = False
 
 
 def is_wrapper(config: Mapping[str, Any]) -> bool:
@@ -48,8 +50,9 @@ def is_wrapper(config: Mapping[str, Any]) -> bool:
 def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of the language model inside, by itself. Raises PlanError."""
     kind, text = config["model_type"], config.get(TEXT)
+    known = KNOWN.get(kind)
     if text is None:
-        text = {}
+        text = config if known and known.flat else {}
     if not isinstance(text, Mapping):
         message = f"must be a config.json of its own, in braces, not {shown(text)}"
         raise PlanError([Issue(f"model.{TEXT}", message)])
@@ -59,8 +62,10 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
             message = f"{shown(name)} is not planned; of a model with a text_config, those that "
             message += f"end in {' or '.join(SUFFIXES)} are"
             raise PlanError([Issue("model.architectures", message)])
-    known = KNOWN.get(kind)
     inner = {"model_type": known.text, **text} if known else dict(text)
+    if text is config:
+        inner |= {"model_type": known.text if known else kind}
+        inner.pop(VISION, None)
     for key in OF_THE_WHOLE:
         if key in config:
             inner.setdefault(key, config[key])
@@ -109,19 +114,57 @@ def _encoder_layer(width: int, inner: int) -> int:
 
 
 def _qwen(k: Keys, hidden: int) -> int:
-    """Qwen3_5VisionModel: patches of two frames, learned positions, and a merger of patches."""
+    """Qwen3_5VisionModel and Qwen3VLVisionModel: patches of two frames, learned positions, and
+    mergers of patches: one at the end, and in Qwen3-VL one for each layer whose result the text
+    reads too."""
     width, depth = k.count("hidden_size", 1152), k.count("depth", 27, 100_000)
-    height, wide = k.pair("patch_size", 16)
-    merged = width * k.count("spatial_merge_size", 2, 1000) ** 2
-    values = k.count("in_channels", 3, 1000) * k.count("temporal_patch_size", 2, 1000) * height
+    merged, out = _merged(k, width), k.count("out_hidden_size", 3584)
+    deep = k.config.get("deepstack_visual_indexes", ())
+    if not isinstance(deep, list | tuple):
+        k.fail("deepstack_visual_indexes", "must be a list of the numbers of layers")
+        deep = ()
     return (
-        _linear(values * wide, width)
+        _linear(_patch(k, 16), width)
         + k.count("num_position_embeddings", 2304) * width
         + depth * _encoder_layer(width, k.count("intermediate_size", 4304))
-        + 2 * width
-        + _linear(merged, merged)
-        + _linear(merged, k.count("out_hidden_size", 3584))
+        + _merger(width, merged, out)
+        + len(deep) * _merger(merged, merged, out)
     )
+
+
+def _qwen2(k: Keys, hidden: int) -> int:
+    """Qwen2VisionTransformerPretrainedModel. Its hidden_size is the text's."""
+    width, depth = k.count("embed_dim", 1280), k.count("depth", 32, 100_000)
+    return (
+        _patch(k, 14) * width
+        + depth * _encoder_layer(width, width * k.count("mlp_ratio", 4, 1000))
+        + _merger(width, _merged(k, width), k.count("hidden_size", 3584))
+    )
+
+
+def _qwen2_5(k: Keys, hidden: int) -> int:
+    """Qwen2_5_VisionTransformerPretrainedModel: RMSNorm, and gated MLPs with biases."""
+    width, depth = k.count("hidden_size", 3584), k.count("depth", 32, 100_000)
+    inner = k.count("intermediate_size", 3420)
+    layer = 4 * _linear(width, width) + 2 * _linear(width, inner) + _linear(inner, width)
+    merger = _merger(width, _merged(k, width), k.count("out_hidden_size", 3584)) - width
+    return _patch(k, 14) * width + depth * (layer + 2 * width) + merger
+
+
+def _patch(k: Keys, side: int) -> int:
+    """Values of a patch of some frames."""
+    height, wide = k.pair("patch_size", side)
+    frames = k.count("temporal_patch_size", 2, 1000)
+    return k.count("in_channels", 3, 1000) * frames * height * wide
+
+
+def _merged(k: Keys, width: int) -> int:
+    return width * k.count("spatial_merge_size", 2, 1000) ** 2
+
+
+def _merger(normed: int, merged: int, out: int) -> int:
+    """A norm with a bias, and two layers of an MLP."""
+    return 2 * normed + _linear(merged, merged) + _linear(merged, out)
 
 
 def _llama4(k: Keys, hidden: int) -> int:
@@ -160,6 +203,10 @@ def _kimi(k: Keys, hidden: int) -> int:
 
 
 KNOWN = {
+    "qwen2_vl": Wrapper("qwen2_vl_text", _qwen2, flat=True),
+    "qwen2_5_vl": Wrapper("qwen2_5_vl_text", _qwen2_5, flat=True),
+    "qwen3_vl": Wrapper("qwen3_vl_text", _qwen),
+    "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text", _qwen),
     "qwen3_5": Wrapper("qwen3_5_text", _qwen),
     "qwen3_5_moe": Wrapper("qwen3_5_moe_text", _qwen),
     "llama4": Wrapper("llama4_text", _llama4),

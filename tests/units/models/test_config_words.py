@@ -79,6 +79,48 @@ def test_a_wrapper_is_opened_and_its_tower_noted():
     assert note in report.notes
 
 
+QWEN3_VL_2B = {  # Qwen/Qwen3-VL-2B-Instruct
+    "model_type": "qwen3_vl", "tie_word_embeddings": True,
+    "text_config": {
+        "model_type": "qwen3_vl_text", "hidden_size": 2048, "intermediate_size": 6144,
+        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "head_dim": 128, "vocab_size": 151_936,
+    },
+    "vision_config": {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096,
+                      "out_hidden_size": 2048, "deepstack_visual_indexes": [5, 11, 17]},
+}  # fmt: skip
+QWEN2_5_VL_7B = {  # Qwen/Qwen2.5-VL-7B-Instruct
+    "model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152_064,
+    "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420,
+                      "out_hidden_size": 3584, "in_chans": 3, "spatial_patch_size": 14},
+}  # fmt: skip
+QWEN2_VL_7B = QWEN2_5_VL_7B | {
+    "model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"],
+    "vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "counted"),
+    [
+        (QWEN3_VL_2B, 2_127_532_032),
+        (QWEN2_5_VL_7B, 8_292_166_656),
+        (QWEN2_VL_7B, 8_291_375_616),
+    ],
+)
+def test_text_and_tower_are_what_transformers_counts(config, counted):
+    model = from_config(config)
+    assert f"{counted - parameters(model):,} parameters" in model.notes[-1]
+
+
+def test_a_tower_that_is_no_list_is_refused_by_name():
+    tower = QWEN3_VL_2B["vision_config"] | {"deepstack_visual_indexes": 3}
+    with pytest.raises(PlanError, match="deepstack_visual_indexes"):
+        from_config(QWEN3_VL_2B | {"vision_config": tower})
+
+
 def test_a_wrapper_may_leave_out_what_its_class_has_by_default():
     """Llama 4 Scout has no vision_config: 108,225,039,360 in Llama4ForConditionalGeneration."""
     scout = {

@@ -15,7 +15,8 @@ from memcore.tape.structure import CAUSAL, EMBEDDING
 
 def _text(family: Family, name: str) -> Family:
     def config(k: Keys, label: str) -> Model:
-        model = family.config(k, label)  # whose mixture need not weigh its experts to a sum of 1
+        model = family.config(k, label)
+        # The weights of a token's experts always sum to 1 here, whatever norm_topk_prob says.
         traits = replace(model.traits, rotary_own=True, router_normalised=bool(model.experts))
         return replace(model, traits=traits)
 

@@ -83,7 +83,7 @@ def left_out(config: Mapping[str, Any], hidden: int) -> str:
     hidden   width of the language model
     """
     kind, known = config["model_type"], KNOWN.get(config["model_type"])
-    note = f"Of {kind} the language model is planned, as its text_config describes it. "
+    note = f"Of {kind} the language model is planned, as its config.json describes it. "
     if not known:
         return note + "What reads images or sound before it is left out, its weights too."
     given = config.get(VISION)

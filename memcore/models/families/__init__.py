@@ -122,9 +122,10 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     keys = Keys({**config, "model_type": SAME_AS.get(kind, kind)}, family.aliases)
     keys.head = _head(keys, kind, family)
     model = family.config(keys, label)
-    issues = keys.issues or _sizeless(keys)
-    if issues:
-        raise PlanError(issues)
+    issues = _sizeless(keys)
+    if issues or keys.issues:  # what is wrong with a default says nothing of the file
+        taken = {issue.field for issue in issues}
+        raise PlanError([*issues, *(i for i in keys.issues if i.field not in taken)])
     model, reading = _with_head(keys, model), keys.reading()
     notes = (*model.notes, *keys.notes, *reading.notes)
     if model.head == EMBEDDING:

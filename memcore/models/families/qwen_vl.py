@@ -13,20 +13,23 @@ from memcore.models.model import Model
 from memcore.tape.structure import CAUSAL, EMBEDDING
 
 
-def _text(family: Family, name: str) -> Family:
+def _text(name: str, family: Family, stem: str) -> Family:
     def config(k: Keys, label: str) -> Model:
         model = family.config(k, label)
         # The weights of a token's experts always sum to 1 here, whatever norm_topk_prob says.
         traits = replace(model.traits, rotary_own=True, router_normalised=bool(model.experts))
-        return replace(model, traits=traits)
+        return replace(model, family=name, traits=traits)
 
-    classes = {f"{name}ForConditionalGeneration": CAUSAL, f"{name}TextModel": EMBEDDING}
+    classes = {f"{stem}ForConditionalGeneration": CAUSAL, f"{stem}TextModel": EMBEDDING}
     return replace(family, config=config, classes=classes)
 
 
 FAMILIES = {
-    "qwen2_vl_text": _text(DENSE["qwen2"], "Qwen2VL"),
-    "qwen2_5_vl_text": _text(DENSE["qwen2"], "Qwen2_5_VL"),
-    "qwen3_vl_text": _text(DENSE["qwen3"], "Qwen3VL"),
-    "qwen3_vl_moe_text": _text(MIXTURES["qwen3_moe"], "Qwen3VLMoe"),
+    name: _text(name, family, stem)
+    for name, family, stem in (
+        ("qwen2_vl_text", DENSE["qwen2"], "Qwen2VL"),
+        ("qwen2_5_vl_text", DENSE["qwen2"], "Qwen2_5_VL"),
+        ("qwen3_vl_text", DENSE["qwen3"], "Qwen3VL"),
+        ("qwen3_vl_moe_text", MIXTURES["qwen3_moe"], "Qwen3VLMoe"),
+    )
 }

@@ -133,3 +133,23 @@ def test_every_word_of_a_slider_stands_below_it() -> None:
     text = "".join(str(h.proto.body) for h in opened().sidebar.get("html"))
     for word in ("bf16 autocast", "Selective (attention core)", "3: + parameters"):
         assert word in text
+
+
+def test_what_runs_with_training_is_asked_by_cards() -> None:
+    at = opened(view="together")
+    at.button(key="together_grpo").click().run()
+    alive(at)
+    assert shown_plan(at).together.kind == "grpo"
+    assert "together_grpo" not in keys(at)
+
+
+def test_a_zero_that_is_no_number_is_empty_and_said() -> None:
+    at = opened(view="serve")
+    box = at.number_input(key="serve_max_num_seqs")
+    assert box.value is None
+    assert "engine's default" in box.placeholder
+    box.set_value(7).run()
+    assert shown_plan(at).serve.max_num_seqs == 7
+    at.number_input(key="serve_max_num_seqs").set_value(None).run()
+    alive(at)
+    assert shown_plan(at).serve.max_num_seqs == 0

@@ -139,7 +139,7 @@ def _tape(
     t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
-    t.table, t.keeps, t.unfused = s.table, s.keeps, s.unfused
+    t.table, t.keeps, t.unfused, t.float8 = s.table, s.keeps, s.unfused, s.float8
     t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     layer = kind is not None and kind.place != BRIDGE
     with t.scope(prefix, Part.LAYER if layer else None):

@@ -95,8 +95,8 @@ from memcore.words.training import (
     UNIFORM,
     UNQUANTIZED_DTYPES,
     UNTRAINED,
-    eight_bit,
     listed,
+    multiple,
 )
 from memcore.words.word import Word
 
@@ -1678,7 +1678,6 @@ class Plan(_Part):
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""
         p, t = self.parallel, self.train
-        how = eight_bit(t.framework, t.precision)
         return {
             **self.architecture.sizes,
             "B": t.micro_batch,
@@ -1698,7 +1697,7 @@ class Plan(_Part):
             "ETP": p.etp,
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
-            "NARROW": how.multiple if how else 1,
+            "NARROW": multiple(t.framework, t.precision),
             "SHARD_GROUP": p.shard_group,
             "BUCKET": t.reduce_bucket_size,
         }

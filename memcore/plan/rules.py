@@ -47,6 +47,7 @@ from memcore.words.training import (
     QUANTIZED,
     UNIFORM,
     eight_bit,
+    float8,
     listed,
 )
 
@@ -556,6 +557,39 @@ def _eight_bit_rules(plan: Plan, _: Model | None) -> list[Rule]:
             how.primary and t.zero != 1,
             f"Megatron keeps {t.precision} with its distributed optimizer only",
             (*to(field, "mxfp8" if how.block else "fp8-mixed"), {"train.zero": 1}),
+        ),
+    ]
+
+
+def _float8_rules(plan: Plan, _: Model | None) -> list[Rule]:
+    """What torchao's float8 needs of the GPU, or is not known to run with."""
+    t, p, field = plan.train, plan.parallel, "train.precision"
+    if not float8(t.framework, t.precision):
+        return []
+    wide = to(field, "bf16-mixed")
+    try:
+        gpu = plan.accelerator
+    except KeyError:  # an unknown preset, which is reported on its own
+        return []
+    return [
+        Rule(
+            field,
+            not gpu.flops.get("fp8"),
+            f"{gpu.label} has no products in fp8",
+            wide,
+            "take another cluster.gpu",
+        ),
+        Rule(
+            field,
+            p.tp * p.ep > 1,
+            "float8 is not planned with tensor or expert parallelism under FSDP2",
+            (*wide, {"parallel.tp": 1, "parallel.ep": 1}),
+        ),
+        Rule(
+            field,
+            t.adapter != "none",
+            "float8 is not planned with adapters",
+            (*wide, {"train.adapter": "none"}),
         ),
     ]
 
@@ -1477,6 +1511,7 @@ RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
     _framework_rules,
     _recompute_rules,
     _eight_bit_rules,
+    _float8_rules,
     _module_rules,
     _adapter_rules,
     _frozen_rules,

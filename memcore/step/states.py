@@ -96,11 +96,12 @@ def block_states(
         why: str,
         cut: str = "resident",
         of: list[Storage] = parameters,
+        whole: bool = False,
     ) -> Group:
         return Group.of(
             Template(
-                p.name + suffix, consumer, part(p.shape, cut, sharded), p.dtype if p.own else dtype,
-                lifetime, why, source,
+                p.name + suffix, consumer, part(p.shape, cut, sharded),
+                (whole and p.gathered) or (p.dtype if p.own else dtype), lifetime, why, source,
             )
             for p in of
         )  # fmt: skip
@@ -162,6 +163,7 @@ def block_states(
         "whole weights of a layer in flight",
         "gathered",
         [p for p in one_group if not p.quantized],
+        whole=True,
     )
     return BlockStates(
         resident=Group((*resident.rows, *in_4_bits, *in_8_bits)),

@@ -30,6 +30,7 @@ from memcore.tape.kinds import Module, Part, Role
 from memcore.tape.quantized import blocks, parts
 from memcore.tape.structure import SEQUENCE, TENSOR
 from memcore.tape.tape import Gradients, Storage, Tape, Tensor
+from memcore.words.precision import BY_ROW, BY_TENSOR
 from memcore.words.training import DENSE, INT8, NF4_DOUBLE, SPARSE
 from memcore.words.word import DTYPE_BYTES
 
@@ -97,7 +98,9 @@ def linear(
     with t.scope(name):
         turned = transposed and quantized != INT8  # bitsandbytes has a row for each result
         shape = (width, into) if turned else (into, width)
-        w = t.parameter("weight", shape, tied, quantized=quantized)
+        scaled = t.float8 if t.within(Part.LAYER) and not quantized else ""
+        gathered = "fp8" if scaled == BY_TENSOR else ""
+        w = t.parameter("weight", shape, tied, quantized=quantized, gathered=gathered)
         biases = [t.parameter("bias", (into,))] if bias else []
         if quantized:
             product = _integer_product if quantized == INT8 else _widened_product
@@ -106,7 +109,7 @@ def linear(
             w_used = _weight(t, cast(t, w, dtype or w.dtype, f"weight ({dtype})"))
             biases = [_weight(t, b) for b in biases]
             x_used = _matrix_input(t, cast(t, x, dtype or x.dtype, f"input ({dtype})"))
-            out = _product(t, x_used, w_used, biases, width, into)
+            out = _product(t, x_used, w_used, biases, width, into, scaled)
         if t.adapters and name != HEAD and _targeted(t, name):
             out = _with_adapter(t, x, out, width, into, quantized)
         return scatter(t, out) if fused.is_cut(width) else out
@@ -138,15 +141,41 @@ HEAD = "lm_head"
 
 
 def _product(
-    t: Tape, x: Tensor, w: Tensor, biases: list[Tensor], width: Factor, into: Factor
+    t: Tape,
+    x: Tensor,
+    w: Tensor,
+    biases: list[Tensor],
+    width: Factor,
+    into: Factor,
+    float8: str = "",
 ) -> Tensor:
-    """x @ W (+ b) in the dtype that they have. Saves x if W needs a gradient, W if x does."""
+    """x @ W (+ b) in the dtype that they have. Saves x if W needs a gradient, W if x does.
+
+    float8   as in precision.Precision: torchao makes 8-bit copies of both for the product, and
+             again in backward, beside the gradient's (torchao/float8/float8_linear.py:
+             matmul_with_hp_or_float8_args). A weight that is gathered in 8 bits has no other.
+    """
     rows = (B, S / CP) if fused.is_cut(into) and x.shape[0] is B else x.shape[:-1]
     flops = (2.0, (*rows, width, into))
-    t.start("matmul", x, w, *biases, flops=[flops], product="addmm" if biases else "mm")
+    read = Tensor(w.storage, w.shape, "fp8", False) if float8 == BY_TENSOR else w
+    t.start("matmul", x, read, *biases, flops=[flops], product="addmm" if biases else "mm")
+
+    def narrow() -> list[Tensor]:
+        pairs = [("input", x), ("weight", w)] if float8 == BY_ROW else [("input", x)]
+        made = [t.new(f"{n} (8 bit)", v.shape, "fp8") for n, v in pairs if float8]
+        for v in made:
+            t.reads(v.storage)
+        return made
+
+    made = narrow()
     out = t.new("out", (*rows, into), x.dtype)
+    if made:
+        t.use(*made)
 
     def backward(g: Gradients) -> Gradients:
+        if float8:
+            of_out = t.new("output grad (8 bit)", (*rows, into), "fp8")
+            t.free(of_out, *narrow())
         # With a bias (addmm) the input's gradient comes first, without (mm) the weight's.
         dx = dw = None
         for which in ("input", "weight") if biases else ("weight", "input"):

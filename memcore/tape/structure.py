@@ -93,6 +93,7 @@ class Structure:
     stack      of a tower: whose dimensions it has (dims.STACKS)
     tower      the layers before these
     head       what comes behind them, as in Model; one_class: a classifier's is one number
+    float8     as in precision.Precision
     """
 
     family: str
@@ -121,6 +122,7 @@ class Structure:
     tower: Structure | None = None
     head: str = CAUSAL
     one_class: bool = False
+    float8: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Storage:
     own       of a parameter: every copy of it has its dtype
     quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
     narrow    of a parameter: what of it is in 8 bits
+    gathered  of a parameter: the dtype that FSDP2 gathers it in, where it has one of its own
     table     of a parameter: the gradient that it has as a table of rows
     parts     of a parameter: as Cost.parts
     role      what it is for
@@ -84,6 +85,7 @@ class Storage:
     own: bool = False
     quantized: str = ""
     narrow: Narrow | None = None
+    gathered: str = ""
     table: str = "dense"
     parts: tuple[Part, ...] = ()
     role: Role | None = None
@@ -210,7 +212,7 @@ class Tape:
         self.adapters = adapters
         self.narrow = narrow
         self.table = "dense"
-        self.unfused = False  # as in structure.Structure
+        self.unfused, self.float8 = False, ""  # as in structure.Structure
         self.idle = False  # what runs here is read by nobody, and trained by nothing
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
         self.frozen = self.frozen_tied = self.reached = False
@@ -279,6 +281,7 @@ class Tape:
         narrow: Narrow | None = None,
         idle: bool = False,
         role: Role | None = None,
+        gathered: str = "",
     ) -> Tensor:
         """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
         gradient reach the parameter before that block has run backward: there the parameter is
@@ -293,6 +296,7 @@ class Tape:
         tensor.storage.trained, tensor.storage.quantized = trained, quantized
         tensor.storage.narrow, tensor.storage.parts = narrow, self._parts
         tensor.storage.role, tensor.storage.path = role, ".".join((*self._prefix, name))
+        tensor.storage.gathered = gathered
         tensor.storage.own = adapter and bool(self.adapters and self.adapters.own)
         if not tied:
             self.parameters.append(tensor.storage)

@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any
 
 from memcore.plan.plan import Plan
-from memcore.words.training import FRAMEWORKS, eight_bit
+from memcore.words.training import FRAMEWORKS, multiple
 
 TWIN, LIKE, GPU, WORK, ANY = DISTANCES = ("twin", "like", "gpu", "work", "any")
 CALIBRATED = "calibrated"  # by a measured step of the same kind
@@ -139,7 +139,8 @@ def like(plan: Plan) -> tuple[str, str, str]:
     elif model.experts:
         work = "mixture"
     else:
-        work = "8-bit dense" if eight_bit(t.framework, t.precision) else "dense"
+        narrow = multiple(t.framework, t.precision) > 1
+        work = "8-bit dense" if narrow else "dense"
     return t.framework, plan.accelerator.architecture, work
 
 

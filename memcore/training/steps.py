@@ -91,6 +91,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         keeps=keeps_outputs(plan),
         unfused=plan.megatron_deepspeed,
     )
+    structure = replace(structure, float8=copies.float8)
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == LOWER else 0
     kinds, stack = stack_of(plan, model, leads, held)

@@ -40,6 +40,8 @@ class Precision:
     autocast   whether operations run under torch.autocast, with bf16 copies of the weights
     scaled     whether the loss is scaled, so that fp16 gradients do not vanish
     eight_bit  what the layers' linear products read, where that is 8 bits
+    float8     '' or how torchao scales what they read: BY_TENSOR, whose weights are gathered in 8
+               bits, or BY_ROW. Weights and what is kept for backward stay in 16 bits
     """
 
     resident: str
@@ -51,7 +53,10 @@ class Precision:
     autocast: bool = False
     scaled: bool = False
     eight_bit: EightBit | None = None
+    float8: str = ""
 
+
+BY_TENSOR, BY_ROW = "tensor", "row"
 
 # Copies without a master, which PyTorch's own frameworks have alike.
 UNMASTERED = {
@@ -107,5 +112,14 @@ PRECISIONS = {
         "MXFP8 parameters",
         "MXFP8 without a bf16 copy of the layers' matrices (Megatron's --fp8-param-gather with "
         "--reuse-grad-buf-for-mxfp8-param-ag).",
+    ),
+    "float8-tensorwise": Word(
+        "float8, tensorwise",
+        "torchao's float8 (torchtitan's default recipe): the layers' linear products read fp8, one "
+        "scale for each tensor. Weights are gathered in fp8; fp32 shards and the head stay.",
+    ),
+    "float8-rowwise": Word(
+        "float8, rowwise",
+        "torchao's float8 with a scale for each row; weights are gathered in bf16.",
     ),
 }

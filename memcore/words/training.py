@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memcore.words.precision import PRECISIONS, UNMASTERED, EightBit, Precision
+from memcore.words.precision import (
+    BY_ROW,
+    BY_TENSOR,
+    PRECISIONS,
+    UNMASTERED,
+    EightBit,
+    Precision,
+)
 from memcore.words.word import Word
 
 NEVER = 4  # one more than ZeRO's last stage
@@ -101,7 +108,14 @@ FRAMEWORKS = {
         copies=UNMASTERED
         | {
             "fp16-mixed": Precision("fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True),
-            "bf16-mixed": Precision("fp32", "bf16", "bf16", "fp32", "", "fp32"),
+            **{
+                word: Precision("fp32", "bf16", "bf16", "fp32", "", "fp32", float8=how)
+                for word, how in (
+                    ("bf16-mixed", ""),
+                    ("float8-tensorwise", BY_TENSOR),
+                    ("float8-rowwise", BY_ROW),
+                )
+            },
         },
         plain=True,
         gathers=0,  # of one rank without ZeRO
@@ -140,6 +154,18 @@ def eight_bit(framework: str, precision: str) -> EightBit | None:
     """What linear products read, where that is 8 bits."""
     copies = COPIES.get((framework, precision))
     return copies.eight_bit if copies else None
+
+
+def float8(framework: str, precision: str) -> str:
+    """How torchao scales what linear products read in 8 bits, or ''."""
+    copies = COPIES.get((framework, precision))
+    return copies.float8 if copies else ""
+
+
+def multiple(framework: str, precision: str) -> int:
+    """What tokens and widths of products in 8 bits are multiples of; 1 where none are."""
+    how = eight_bit(framework, precision)
+    return how.multiple if how else 16 if float8(framework, precision) else 1
 
 
 OVERLAP = {

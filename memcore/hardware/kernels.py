@@ -52,12 +52,13 @@ class Kernels:
     """Shares of peaks, and seconds.
 
     layer       between the kernels of a layer; prompts: more of it in a step that reads prompts,
-                which no graph starts whole
-    bandwidth   of the peak, what products read at; cache: attention over it; small: elementwise
-                kernels, of the same
+                which no graph starts whole; latent: instead, where attention is latent, with
+                twice as many kernels
+    bandwidth   of the peak, what products read at; cache: attention over it; rows: kernels that
+                gather rows for experts and sum what comes of them, of the same
     eight, four   of that, where weights of 6 to 8 and of 2 to 5 bits are widened before a product
     products    of the peak of a dtype, what products reach, by architecture and of others ('');
-                {}: by architecture, of any dtype. grouped: of that, those of experts
+                {}: by architecture, of any dtype
     attention   of the peak in 16 bits; None: by architecture
     routing     of a layer with experts, more: choosing, sorting, gathering; by architecture, ''
                 for others
@@ -71,7 +72,7 @@ class Kernels:
     layer: Constant
     bandwidth: Constant
     cache: Constant
-    small: Constant = ONE
+    rows: Constant = ONE
     eight: Constant = ONE
     four: Constant = ONE
     products: Mapping[str, Mapping[str, Constant]] = field(
@@ -82,7 +83,7 @@ class Kernels:
     hop: Constant | None = None
     rank: Constant = NOTHING
     prompts: Constant = NOTHING
-    grouped: Constant = ONE
+    latent: Constant = NOTHING
     link: Constant = ONE
     alike: Constant = ONE
 
@@ -182,25 +183,25 @@ def _products(of: str, **shares: float) -> Mapping[str, Constant]:
 
 
 _PRODUCTS = MappingProxyType({
-    "Blackwell": _products("Blackwell", bf16=0.75, fp8=0.655, fp4=0.56),
-    "": _products("others", bf16=0.75, fp8=0.75),
+    "Blackwell": _products("Blackwell", bf16=0.715, fp8=0.615, fp4=0.505),
+    "": _products("others", bf16=0.715, fp8=0.715),
 })  # fmt: skip
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_SMALL = _today("elementwise kernels of engines, share of that", 0.66, "ratio")
-_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.54, "ratio")
+_ROWS = _today("rows of experts, gathered and summed, share of that", 0.36, "ratio")
+_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.55, "ratio")
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 _ROUTING = MappingProxyType({
     "Blackwell": NOTHING,
-    "": _today("a layer with experts, before Blackwell: choosing and sorting", 35e-6,
+    "": _today("a layer with experts, before Blackwell: choosing and sorting", 37e-6,
                "seconds per layer"),
 })  # fmt: skip
-_HOP = _today("an all-reduce of engines over NVLink", 1.6e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.61e-6, "seconds")
-_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.72, "ratio")
-_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 54e-6,
+_HOP = _today("an all-reduce of engines over NVLink", 0.45e-6, "seconds")
+_RANK = _today("the same, for each other GPU", 0.43e-6, "seconds")
+_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.48, "ratio")
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 11e-6,
                   "seconds per layer")  # fmt: skip
-_GROUPED = _today("products of experts, engines, share of others", 0.86, "ratio")
-_ALIKE = _today("tokens of a step, as they choose experts", 0.52, "ratio")
+_LATENT = _today("the same, of latent attention", 805e-6, "seconds per layer")
+_ALIKE = _today("tokens of a step, as they choose experts", 0.48, "ratio")
 
 
 def _engine(layer: Constant) -> Mapping[str, Kernels]:
@@ -208,17 +209,17 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
 
     def read_at(share: Constant) -> Kernels:
         return Kernels(
-            layer, share, share, _SMALL, WIDENED_8, _FOUR, _PRODUCTS, _ATTENTION, _ROUTING, _HOP,
-            _RANK, _PROMPTS, _GROUPED, _LINK, _ALIKE,
+            layer, share, share, _ROWS, WIDENED_8, _FOUR, _PRODUCTS, _ATTENTION, _ROUTING, _HOP,
+            _RANK, _PROMPTS, _LATENT, _LINK, _ALIKE,
         )  # fmt: skip
 
     others = read_at(BANDWIDTH)
     return MappingProxyType({STACKED: read_at(_READ), BOARD: others, UNIFIED: others})
 
 
-VLLM = _engine(_today("between kernels, vLLM", 61e-6, "seconds per layer"))
-SGLANG = _engine(_today("between kernels, SGLang", 90e-6, "seconds per layer"))
-TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 46e-6, "seconds per layer"))
+VLLM = _engine(_today("between kernels, vLLM", 65.5e-6, "seconds per layer"))
+SGLANG = _engine(_today("between kernels, SGLang", 72e-6, "seconds per layer"))
+TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 48e-6, "seconds per layer"))
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
 
@@ -284,14 +285,14 @@ _V0_TOKEN = _off("time per token, engines of 2024", 0.93, 1.34, _LOGS)
 _NATIVE_TOKEN = _off("time per token, llama.cpp", 0.87, 1.11, _TABLES)
 _NATIVE_FIRST = _off("first token, llama.cpp", 0.71, 1.71, _TABLES)
 OFF_TODAY = Off(
-    _off("time per token, engines, dense", 0.885, 1.195, _POINTS),
-    _off("first token, engines, dense", 0.74, 1.54, _POINTS),
-    _off("time per token, engines, mixtures", 0.84, 1.67, _POINTS),
-    _off("first token, engines, mixtures", 0.765, 2.18, _POINTS),
+    _off("time per token, engines, dense", 0.885, 1.19, _POINTS),
+    _off("first token, engines, dense", 0.76, 1.57, _POINTS),
+    _off("time per token, engines, mixtures", 0.82, 1.62, _POINTS),
+    _off("first token, engines, mixtures", 0.745, 1.47, _POINTS),
 )
-_SGLANG_TOKEN = _off("time per token, SGLang", 0.802, 1.24, f"63 of {_POINTS}")
+_SGLANG_TOKEN = _off("time per token, SGLang", 0.835, 1.25, f"63 of {_POINTS}")
 _SGLANG_FIRST = _off(
-    "first token, SGLang", 0.39, 11.2,
+    "first token, SGLang", 0.38, 10.6,
     f"63 of {_POINTS}; a quarter of these took 5 s and more, which no load explains",
 )  # fmt: skip
 OFF_SGLANG = Off(_SGLANG_TOKEN, _SGLANG_FIRST, _SGLANG_TOKEN, _SGLANG_FIRST)

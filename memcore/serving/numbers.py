@@ -49,9 +49,9 @@ from memcore.serving.time import (
     attention_share,
     exchange,
     exchanged,
-    grouped,
     in_window,
     launches,
+    moves_rows,
     product_share,
     rates_of,
     routed_layers,
@@ -246,7 +246,8 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
                 formula = (weights + _others(book, part)) / read
             else:
                 every = _weights_read(book, part) + _others(book, part)
-                formula = every / (read if kernels.small is ONE else read * constant(kernels.small))
+                slow = moves_rows(part.execution) and kernels.rows is not ONE
+                formula = every / (read * constant(kernels.rows) if slow else read)
             if part.kind == SCAN:
                 formula = formula + _states_moved(book, part) / read
         return about(f"HBM traffic of {o.name}", "seconds", formula, "If only HBM limited it.")
@@ -263,11 +264,7 @@ def _rate(book: Book, rates: Rates, part: Part) -> Formula:
     else:
         dtype = rates.dtype(part.bits)
         share = product_share(rates.kernels, rates.gpu, dtype)
-    peak = book.at(f"hardware.peak_flops.{dtype}") * constant(share)
-    of_experts = part.execution and not _attends(part) and grouped(part.execution)
-    if of_experts and rates.kernels.grouped is not ONE:
-        return peak * constant(rates.kernels.grouped)
-    return peak
+    return book.at(f"hardware.peak_flops.{dtype}") * constant(share)
 
 
 def _attends(part: Part) -> bool:
@@ -408,9 +405,9 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
         if more is not NOTHING and routed:
             idle = idle + constant(more) * known("layers with experts", routed,
                                                  source="config.json")  # fmt: skip
-        if part.reads and server.kernels.prompts is not NOTHING:
+        if part.reads and server.prompts is not NOTHING:
             layers = known("layers", n, source="config.json")
-            idle = idle + constant(server.kernels.prompts) * layers
+            idle = idle + constant(server.prompts) * layers
         return idle
     kernels = launches(_server(book), of_layers)
     started = known("kernels", kernels, source="operations of the layers and the head") * constant(

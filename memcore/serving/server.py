@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from memcore.hardware.constants import Constant
 from memcore.hardware.kernels import Kernels
 from memcore.kept import kept
 from memcore.layers.recurrent import CONVOLUTION, STATE
@@ -137,6 +138,11 @@ class Server:
     def kernels(self) -> Kernels:
         """What its kernels reach on these GPUs."""
         return self.engine.on(self.plan.accelerator)
+
+    @property
+    def prompts(self) -> Constant:
+        """Between the kernels of a layer, more of it in a step that reads prompts."""
+        return self.kernels.latent if self.plan.architecture.kv_rank else self.kernels.prompts
 
     @property
     def manager(self) -> CacheManager:

@@ -37,7 +37,7 @@ from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
 from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
-from memcore.tape.dims import CHOSEN, EXPERTS, HEADS, TP
+from memcore.tape.dims import CHOSEN, EXPERTS, HEADS, TP, D
 from memcore.tape.ledger import Amounts
 from memcore.timing.communication import Links
 from memcore.timing.host import each_start
@@ -128,7 +128,8 @@ def mixed(server: Server, running: int, context: float, chunk: int, start: float
 class Rates:
     """What all operations of a forward have in common.
 
-    read, cache, small   B/s of products, of attention over the cache, of elementwise kernels
+    read, cache, rows    B/s of products and elementwise kernels, of attention over the cache, of
+                         what moves rows of experts
     attention            FLOP/s
     """
 
@@ -138,7 +139,7 @@ class Rates:
     product: str
     read: float
     cache: float
-    small: float
+    rows: float
     attention: float
 
     by_bits: dict[float, tuple[float, float]] = field(default_factory=dict, compare=False)
@@ -149,7 +150,7 @@ class Rates:
         read = gpu.memory_bandwidth * k.bandwidth.middle
         return cls(
             k, gpu, dtype.compute, dtype.product, read,
-            gpu.memory_bandwidth * k.cache.middle, read * k.small.middle,
+            gpu.memory_bandwidth * k.cache.middle, read * k.rows.middle,
             gpu.peak_flops(dtype.compute) * attention_share(k, gpu).middle,
         )  # fmt: skip
 
@@ -212,6 +213,12 @@ def grouped(e: Execution) -> bool:
     return bool(e.work.flops) and e.work.flops[0][1][0] in ROUTED_ROWS
 
 
+def moves_rows(e: Execution) -> bool:
+    """Whether it gathers whole rows for experts, or weighs and sums what comes of them."""
+    shapes = (shape for shape, _, _ in e.work.traffic)
+    return not e.work.flops and any(s[0] in ROUTED_ROWS and s[-1] is D for s in shapes if s)
+
+
 def of_layers(server: Server, batch: int, tokens: int) -> list[Part]:
     amounts = server.amounts(batch, tokens)
     rates = rates_of(server)
@@ -236,12 +243,10 @@ def _part(
         rate, read = rates.products(bits)
         if e.work.attention:
             rate = rates.attention
-        elif grouped(e):
-            rate *= rates.kernels.grouped.middle
         compute = (padded if batch * tokens >= SPLIT_ROWS else work) / rate
         hbm = weights / read + others / rates.read
     else:
-        hbm = (weights + others) / rates.small
+        hbm = (weights + others) / (rates.rows if moves_rows(e) else rates.read)
     runs = e.runs
     time = OperationTime(
         e.work.name, e.work.phase, work * runs, (weights + others) * runs, compute * runs,
@@ -435,7 +440,7 @@ def _between_kernels(
     else:
         idle = server.kernels.layer.middle * layers
         idle += routing(server.kernels, server.plan.accelerator).middle * routed_layers(found)
-        idle += server.kernels.prompts.middle * layers if reads else 0.0
+        idle += server.prompts.middle * layers if reads else 0.0
     return Part(LAUNCH, _only("between kernels", idle, "launch", 1), reads=reads)
 
 

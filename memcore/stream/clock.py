@@ -233,7 +233,7 @@ def _clock(server: Server) -> Clock:
         server.engine.step.middle,
         server.engine.sequence.middle,
         server.engine.before(plan.accelerator).middle,
-        0.0 if RUNTIMES[plan.runtime].launches else server.kernels.prompts.middle * model.layers,
+        0.0 if RUNTIMES[plan.runtime].launches else server.prompts.middle * model.layers,
     )
 
 

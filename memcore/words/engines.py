@@ -91,7 +91,7 @@ class Engine(Word):
 
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 8.5e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 7.6e-6, "seconds")
 
 _LLAMA_CPP = Engine(
     "llama.cpp",
@@ -115,8 +115,8 @@ ENGINES = {
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
-        step=_fitted("a step, vLLM", 0.22e-3, "seconds"),
-        first={"": _fitted("before the first token, vLLM", 10.5e-3, "seconds")},
+        step=_fitted("a step, vLLM", 0.27e-3, "seconds"),
+        first={"": _fitted("before the first token, vLLM", 11.4e-3, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
     ),
     VLLM_V0: Engine(
@@ -131,9 +131,9 @@ ENGINES = {
         share=POOL,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
-        step=_fitted("a step, SGLang", 3.2e-3, "seconds"),
+        step=_fitted("a step, SGLang", 4.1e-3, "seconds"),
         sequence=_SEQUENCE,
-        first={"": _fitted("before the first token, SGLang", 0.34, "seconds")},
+        first={"": _fitted("before the first token, SGLang", 0.245, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
@@ -144,11 +144,11 @@ ENGINES = {
         sure=True,
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
-        step=_fitted("a step, TensorRT-LLM", 0.9e-3, "seconds"),
+        step=_fitted("a step, TensorRT-LLM", 1.07e-3, "seconds"),
         sequence=_SEQUENCE,
         first={
             "Blackwell": _fitted(
-                "before the first token, TensorRT-LLM on Blackwell", 0.018, "seconds"
+                "before the first token, TensorRT-LLM on Blackwell", 0.0146, "seconds"
             ),
             "": _fitted("before the first token, TensorRT-LLM", 0.080, "seconds"),
         },
@@ -191,11 +191,11 @@ CHOICES: dict[str, Word] = {
 OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
 # A benchmark sends as many requests as are to be served at once together, and ends after ten times
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.
-FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.04,
+FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.045,
                      "ratio")  # fmt: skip
-PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.75,
+PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.26,
                          "ratio")  # fmt: skip
-STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.4, "ratio")
+STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.26, "ratio")
 _EACH = [c for e in ENGINES.values() for c in (e.step, e.sequence, *e.first.values())]
 _LOOP = (FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE)
 CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, *_LOOP)) if c is not NOTHING)

@@ -31,7 +31,7 @@ def test_time_per_token_is_right_in_the_median():
     found = spread(per_token, lambda f: True)
     assert found.count >= 870
     assert found.median <= 0.10
-    assert found.nine_in_ten <= 0.36  # 0.30 is asked for: see test_stray_runs
+    assert found.nine_in_ten <= 0.355  # 0.30 is asked for: see test_stray_runs
 
 
 def test_stray_runs():
@@ -42,7 +42,7 @@ def test_stray_runs():
     rest = [f for f in felt() if f not in stray]
     found = Spread.of([f.token for f in rest if f.token is not None])
     assert found.median <= 0.08
-    assert found.nine_in_ten <= 0.25
+    assert found.nine_in_ten <= 0.24
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
@@ -64,7 +64,7 @@ def test_the_first_token_at_low_load():
     assert found.median <= 0.20
 
 
-@pytest.mark.parametrize(("engine", "most"), [("vllm", 0.18), ("tensorrt-llm", 0.20)])
+@pytest.mark.parametrize(("engine", "most"), [("vllm", 0.18), ("tensorrt-llm", 0.18)])
 def test_the_first_token_at_any_load(engine, most):
     assert spread(of_first, lambda f: f.point.engine == engine).median <= most
 

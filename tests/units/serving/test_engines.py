@@ -112,14 +112,15 @@ def test_tokens_of_a_step_choose_some_of_the_same_experts():
     assert 40 < some < chosen(128, 8, 16) == 83
 
 
-def test_a_step_that_reads_prompts_waits_longer_between_kernels():
-    server = Server.of(loop())
+@pytest.mark.parametrize(("model", "waits"), [("qwen3-32b", "prompts"), ("deepseek-v3", "latent")])
+def test_a_step_that_reads_prompts_waits_longer_between_kernels(model, waits):
+    server = Server.of(Plan.of({"model": model, "serve": {"engine": "vllm"}}))
     reads, decodes = (
         next(p.time.seconds for p in parts(server, 1, tokens, 1024, 1) if p.kind == "launch")
         for tokens in (1024, 1)
     )
     layers = server.plan.architecture.layers
-    assert reads - decodes == pytest.approx(layers * server.kernels.prompts.middle)
+    assert reads - decodes == pytest.approx(layers * getattr(server.kernels, waits).middle)
 
 
 # -- experts shared out ---------------------------------------------------------------------------

@@ -9,7 +9,8 @@ def cut_shape(shape: Shape, cut: str, sharded: bool) -> Shape:
     """A parameter's shape as one GPU holds it."""
     rows, rest = shape[0], shape[1:]
     if cut == "state" and is_shared_out(shape):
-        return (rows, _cut_rows(shape[1], EDP), *shape[2:])  # whole experts, the states of each cut
+        # Whole experts, the states of each cut: but for one value of each, of a bias's rows.
+        return (rows, *(_cut_rows(n, EDP) for n in shape[1:2]), *shape[2:])
     if cut == "state":
         return (_cut_rows(rows, STATE), *rest)
     if not sharded:

@@ -38,3 +38,9 @@ def test_what_experts_keep(name, width):
 def test_every_number_is_explained():
     plan = plan_of()
     checked(Book(plan, evaluate(plan)))
+
+
+def test_adafactor_keeps_one_value_of_rows_of_each_experts_bias():
+    report = evaluate(plan_of(optimizer="adafactor"))
+    states = [r for r in report.ledger if r.consumer == "optimizer_states" and "bias" in r.name]
+    assert 32 // 8 * 4 in {r.bytes_each for r in states}  # experts of a rank, fp32

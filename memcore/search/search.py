@@ -11,7 +11,6 @@ the same with it is no faster.
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 import json
 import time
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.kept import kept
 from memcore.models import catalog
 from memcore.plan.plan import Plan, get, words_of
 from memcore.report import Time
@@ -229,7 +229,7 @@ def seconds_of(
     return groups * EACH * _seconds_of_one(plan.model_dump_json())
 
 
-@functools.lru_cache(maxsize=64)  # so that a page says the same again
+@kept  # so that a page says the same again
 def _seconds_of_one(document: str) -> float:
     """CPU seconds of a plan's memory and time: the least of a few."""
     plan = Plan.of(json.loads(document))

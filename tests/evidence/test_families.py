@@ -43,10 +43,6 @@ def test_peaks_agree(row):
 
 
 def test_every_family_is_asked():
-    asked_of = {name: config["model_type"] for name, config in TABLE["configs"].items()}
-    for name, kind in asked_of.items():
-        if kind not in FAMILIES:  # a wrapper, whose language model is asked
-            asked_of[name] = TABLE["configs"][name]["text_config"]["model_type"]
-    counts = Counter(asked_of[row["model"]] for row in TABLE["rows"])
+    counts = Counter(asked.family_of(TABLE["configs"][row["model"]]) for row in TABLE["rows"])
     assert set(counts) == set(FAMILIES)
     assert min(counts.values()) >= 12

@@ -13,7 +13,7 @@ from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.models.config import Keys, parse_config
 from memcore.models.counts import parameters
-from memcore.models.families import FAMILIES, from_config, wrappers
+from memcore.models.families import FAMILIES, from_config, qwen_vl, wrappers
 from memcore.plan.plan import Plan
 
 pytestmark = pytest.mark.oracle
@@ -22,7 +22,12 @@ SAVED_TOLERANCE = 0.001
 SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
 OF_IMAGES = ("vit", "llava", "gemma3")  # whose sequences are as long as their images want
 TRAINED = sorted(FAMILIES)
-SERVED = [f for f in TRAINED if f not in STATES and FAMILIES[f].decoder and not FAMILIES[f].bridge]
+INSIDE = tuple(qwen_vl.FAMILIES)  # which no class of transformers with a head has by themselves
+SERVED = [
+    f
+    for f in TRAINED
+    if f not in (*STATES, *INSIDE) and FAMILIES[f].decoder and not FAMILIES[f].bridge
+]
 WHY = "asks PyTorch itself: pip install '.[oracle]'"
 
 TABLES = {"ask_pytorch": asked.table("families"), "ask_policies": asked.table("policies")}
@@ -34,7 +39,7 @@ def shapes():
     table, found = TABLES["ask_pytorch"], {}
     for row in table["rows"]:
         if row["kind"] == "saved" and row["checkpointing"] == "none":
-            found.setdefault(table["configs"][row["model"]]["model_type"], row)
+            found.setdefault(asked.family_of(table["configs"][row["model"]]), row)
     return [
         pytest.param(
             row | {"batch": batch} | ({} if family in OF_IMAGES else {"seq": seq}),
@@ -107,6 +112,7 @@ def test_parameters_of_presets(name):
     assert parameters(catalog.model(name)) == sum(p.numel() for p in model.parameters())
 
 
+TIED = "qwen3_vl_moe_text"  # by default, as no wrapper of it is
 UNREADABLE = ("gemma3",)  # by default 14 patches on a side are to be 16 tokens: refused
 
 
@@ -115,8 +121,13 @@ def test_parameters_of_a_family_s_default(family):
     """What is taken for every key that a config.json has not."""
     torch = pytest.importorskip("torch", reason=WHY)
     transformers = pytest.importorskip("transformers", reason=WHY)
+    config = transformers.AutoConfig.for_model(family)
     with torch.device("meta"):
-        model = model_of(transformers.AutoConfig.for_model(family))
+        if family in INSIDE:
+            whole = family.removesuffix("_text")
+            of = {"text_config": config.to_dict(), "tie_word_embeddings": family == TIED}
+            config = transformers.AutoConfig.for_model(whole, **of)
+        model = model_of(config)
     keys = Keys({"model_type": family}, FAMILIES[family].aliases)
     ours = parameters(FAMILIES[family].config(keys, ""))
     assert ours == sum(p.numel() for p in model.parameters())
@@ -147,6 +158,10 @@ SMALL_TEXTS = {
     "qwen3_5_moe": {"num_hidden_layers": 4, "hidden_size": 64, "num_experts": 8},
     "llama4": {"num_hidden_layers": 2, "hidden_size": 64, "num_local_experts": 2},
     "kimi_k25": {"num_hidden_layers": 2, "hidden_size": 128, "n_routed_experts": 16},
+    "qwen2_vl": {"num_hidden_layers": 2, "hidden_size": 128},
+    "qwen2_5_vl": {"num_hidden_layers": 2, "hidden_size": 128},
+    "qwen3_vl": {"num_hidden_layers": 2, "hidden_size": 64},
+    "qwen3_vl_moe": {"num_hidden_layers": 2, "hidden_size": 64, "num_experts": 8},
 }
 SMALL_TOWERS = {  # no size is another's, and each appears in one of the products
     "qwen3_5": {"depth": 3, "hidden_size": 96, "intermediate_size": 160, "num_heads": 4,
@@ -159,6 +174,11 @@ SMALL_TOWERS = {  # no size is another's, and each appears in one of the product
                  "num_attention_heads": 4},
 }  # fmt: skip
 SMALL_TOWERS["qwen3_5_moe"] = SMALL_TOWERS["qwen3_5"]
+SMALL_TOWERS["qwen2_5_vl"] = SMALL_TOWERS["qwen3_5"] | {"out_hidden_size": 72}
+SMALL_TOWERS["qwen2_vl"] = {"depth": 3, "embed_dim": 96, "hidden_size": 72, "mlp_ratio": 2,
+                            "num_heads": 4, "patch_size": 8}  # fmt: skip
+for of_qwen3 in ("qwen3_vl", "qwen3_vl_moe"):
+    SMALL_TOWERS[of_qwen3] = SMALL_TOWERS["qwen3_5"] | {"deepstack_visual_indexes": [0, 2]}
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -187,7 +207,7 @@ def test_other_names_of_keys_are_those_of_transformers(family):
 
 def test_every_family_is_asked_at_three_shapes():
     table = TABLES["ask_pytorch"]["configs"]
-    families = [table[p.values[0]["model"]]["model_type"] for p in shapes()]
+    families = [asked.family_of(table[p.values[0]["model"]]) for p in shapes()]
     assert {f: families.count(f) for f in TRAINED} == dict.fromkeys(TRAINED, 3)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from memcore.evidence import REGIMES
 from memcore.evidence.planned import training_of
+from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
 from memcore.tape.kinds import Role
 
@@ -17,6 +18,12 @@ UNNAMED = ("kind", "bytes", "at", "detail")  # of a row: what its test's name le
 
 def table(name):
     return json.loads((REFERENCE / f"{name}.json").read_text())
+
+
+def family_of(config):
+    """Its family: of a wrapper that is none by itself, that of the language model inside."""
+    kind = config["model_type"]
+    return kind if kind in FAMILIES else config["text_config"]["model_type"]
 
 
 def rows(asked, kind):

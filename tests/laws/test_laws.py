@@ -156,9 +156,12 @@ def test_a_sweeps_cell_is_evaluate_of_that_cell(plan, batches, lengths, kinds):
     cells = peaks(plan, axes)
     assert cells.shape == tuple(map(len, axes.values()))
     for index in np.ndindex(*cells.shape):
-        cell = plan
-        for (name, values), i in zip(axes.items(), index, strict=True):
-            cell = cell.changed(name, values[i])
+        there = {name: values[i] for (name, values), i in zip(axes.items(), index, strict=True)}
+        try:
+            cell = plan.with_changes(there)
+        except PlanError:
+            assert np.isnan(cells[index])
+            continue
         if cell.train.framework == "pytorch" and (cell.dp > 1) != (plan.dp > 1):
             continue  # whether gradients are reduced is a word, not a size
         assert cells[index] == evaluate(cell).memory.allocated_bytes

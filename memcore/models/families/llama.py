@@ -159,10 +159,10 @@ def _mistral(k: Keys, label: str) -> Model:
     return windowed(model, k.count("sliding_window", 4096), (SLIDING,) * model.layers)
 
 
-def _qwen(k: Keys, model: Model) -> Model:
+def qwen_windows(k: Keys, model: Model, start: int = 28) -> Model:
     """Qwen's windows: off unless use_sliding_window, and then from max_window_layers on."""
     uses = k.config.get("sliding_window", 4096) is not None and k.flag("use_sliding_window", False)
-    start = k.count_or_zero("max_window_layers", 28)
+    start = k.count_or_zero("max_window_layers", start)
     kinds = layer_kinds(k, model.layers, lambda i: uses and i >= start)
     if not uses:
         return model
@@ -181,7 +181,7 @@ def _qwen2(k: Keys, label: str) -> Model:
         attention_bias=True,
         out_bias=False,
     )
-    return _qwen(k, model)
+    return qwen_windows(k, model)
 
 
 def _qwen3(k: Keys, label: str) -> Model:
@@ -197,7 +197,7 @@ def _qwen3(k: Keys, label: str) -> Model:
         attention_bias=k.flag("attention_bias", False),
         query_norm=True,
     )
-    return _qwen(k, model)
+    return qwen_windows(k, model)
 
 
 def _granite(k: Keys, label: str) -> Model:

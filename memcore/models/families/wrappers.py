@@ -35,12 +35,14 @@ class Wrapper:
               text's hidden size
     aliases   other names of keys of its vision_config, as in Family.aliases
     flat      its text's keys may stand beside vision_config, with no text_config around them
+    ties      whether head and embedding are one is said by the whole alone, false by default
     """
 
     text: str
     weights: Callable[[Keys, int], int]
     aliases: Mapping[str, str] = field(default_factory=dict)
     flat: bool = False
+    ties: bool = False
 
 
 def is_wrapper(config: Mapping[str, Any]) -> bool:
@@ -72,7 +74,9 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     if classes:  # the whole has a head, whatever the part in it is called
         inner.pop("architectures", None)
     tied = config.get("tie_word_embeddings")
-    if tied is not None and not inner.get("tie_word_embeddings"):
+    if known and known.ties:
+        inner["tie_word_embeddings"] = False if tied is None else tied
+    elif tied is not None and not inner.get("tie_word_embeddings"):
         inner["tie_word_embeddings"] = tied  # of the two, the one that ties
     return inner
 
@@ -114,22 +118,25 @@ def _encoder_layer(width: int, inner: int) -> int:
 
 
 def _qwen(k: Keys, hidden: int) -> int:
-    """Qwen3_5VisionModel and Qwen3VLVisionModel: patches of two frames, learned positions, and
-    mergers of patches: one at the end, and in Qwen3-VL one for each layer whose result the text
-    reads too."""
+    """Qwen3_5VisionModel: patches of two frames, learned positions, and a merger of patches."""
     width, depth = k.count("hidden_size", 1152), k.count("depth", 27, 100_000)
     merged, out = _merged(k, width), k.count("out_hidden_size", 3584)
-    deep = k.config.get("deepstack_visual_indexes", ())
-    if not isinstance(deep, list | tuple):
-        k.fail("deepstack_visual_indexes", "must be a list of the numbers of layers")
-        deep = ()
     return (
         _linear(_patch(k, 16), width)
         + k.count("num_position_embeddings", 2304) * width
         + depth * _encoder_layer(width, k.count("intermediate_size", 4304))
         + _merger(width, merged, out)
-        + len(deep) * _merger(merged, merged, out)
     )
+
+
+def _qwen3_vl(k: Keys, hidden: int) -> int:
+    """Qwen3VLVisionModel: the same, with a merger for each layer whose result the text reads."""
+    deep = k.config.get("deepstack_visual_indexes", [8, 16, 24])
+    if not isinstance(deep, list):
+        k.fail("deepstack_visual_indexes", "must be a list of the numbers of layers")
+        deep = []
+    merged = _merged(k, k.count("hidden_size", 1152))
+    return _qwen(k, hidden) + len(deep) * _merger(merged, merged, k.count("out_hidden_size", 3584))
 
 
 def _qwen2(k: Keys, hidden: int) -> int:
@@ -205,8 +212,8 @@ def _kimi(k: Keys, hidden: int) -> int:
 KNOWN = {
     "qwen2_vl": Wrapper("qwen2_vl_text", _qwen2, flat=True),
     "qwen2_5_vl": Wrapper("qwen2_5_vl_text", _qwen2_5, flat=True),
-    "qwen3_vl": Wrapper("qwen3_vl_text", _qwen),
-    "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text", _qwen),
+    "qwen3_vl": Wrapper("qwen3_vl_text", _qwen3_vl, ties=True),
+    "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text", _qwen3_vl, ties=True),
     "qwen3_5": Wrapper("qwen3_5_text", _qwen),
     "qwen3_5_moe": Wrapper("qwen3_5_moe_text", _qwen),
     "llama4": Wrapper("llama4_text", _llama4),

@@ -23,12 +23,13 @@ DRAWN = "drawn"  # the key of the widget that carries the number of the run
 
 @dataclass
 class Control:
-    """A widget: what it shows, what a choice does, and what it showed before, each with the run
-    that changed it."""
+    """A widget: what it shows, what a choice does, what it showed before, each with the run that
+    changed it, and the run in which the server last set it."""
 
     shown: Any
     take: Take
     before: list[tuple[Any, int]] = field(default_factory=list)
+    sent: int = 0
 
 
 @dataclass
@@ -41,11 +42,15 @@ class Controls:
     def show(self, key: str, value: Any, take: Take) -> str:
         """Let the widget with this key show `value`, and call `take` with what is chosen in it.
 
-        A value that it has already is not sent again. Returns the key.
+        A value is sent until the browser has drawn a run that had it: what a run sends that is
+        stopped for the next one may never arrive, and the widget would show, and then say, the
+        least that it may have. Returns the key.
         """
-        if key not in st.session_state or st.session_state[key] != value:
-            st.session_state[key] = value
         control = self.all.setdefault(key, Control(value, take))
+        if key not in st.session_state or st.session_state[key] != value:
+            control.sent = self.run
+        if control.sent > self.seen():
+            st.session_state[key] = value
         if control.shown != value:
             control.before.append((control.shown, self.run))
         control.shown, control.take = value, take

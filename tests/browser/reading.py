@@ -189,7 +189,8 @@ def agrees(page: Page) -> None:
 def download(page: Page, name: str) -> Path:
     """Press a download button by its key and give the file."""
     with page.expect_download() as download:
-        page.locator(f".st-key-{name} button").click()
+        # With a help text Streamlit draws a button twice, of which one is seen.
+        page.locator(f".st-key-{name} button:visible").click()
     return Path(download.value.path())
 
 

@@ -584,7 +584,6 @@ def test_the_plan_and_the_report_as_json(open_app: Open) -> None:
     plan = Plan.of(ELSEWHERE)
     page = open_app(address(plan))
     page.get_by_role("button", name="Share").click()
-    rig.settled(page)
     text = reading.download(page, "plan_json").read_text(encoding="utf-8")
     assert Plan.of(json.loads(text)) == plan
     text = reading.download(page, "report_json").read_text(encoding="utf-8")

@@ -196,7 +196,10 @@ def test_back_and_forward(open_app: Open) -> None:
         page.wait_for_url(lambda u, b=batch: reading.plan_at(u).train.micro_batch == b)
         reading.agrees(page)
     for step, batch in ((page.go_back, 2), (page.go_back, 1), (page.go_forward, 2)):
+        expect(page.locator(".st-key-rest")).to_have_count(0)  # the plan has rested
+        rig.settled(page)
         step()
+        page.wait_for_url(lambda u, b=batch: reading.plan_at(u).train.micro_batch == b)
         reading.agrees(page)
         assert reading.addressed(page).train.micro_batch == batch
         expect(slider).to_have_attribute("aria-valuetext", str(batch))

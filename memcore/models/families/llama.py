@@ -125,10 +125,15 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         if s.traits.keys_scaled and not s.served:
             k = scale(t, k, "k, scaled")
         if turns(kind):
-            turn = partial_rotary if s.traits.rotary_partial else rotary
-            q, k = turn(t, q, k, rotary_tables(t, sequences=turning(s)))
+            q, k = turned(t, s, q, k)
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, Q / TP, D, s.traits.out_bias)
+
+
+def turned(t: Tape, s: Structure, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys turned by their positions: whole heads, or a part of each."""
+    turn = partial_rotary if s.traits.rotary_partial else rotary
+    return turn(t, q, k, rotary_tables(t, sequences=turning(s)))
 
 
 def turning(s: Structure) -> Factor:

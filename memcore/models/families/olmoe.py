@@ -7,16 +7,13 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
-    partial_rotary,
     query_key_value,
     rms_norm,
-    rotary,
-    rotary_tables,
     value_heads,
 )
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
-from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.llama import embed, head, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Q
@@ -59,8 +56,7 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q, k, v = (clipped(t, x, f"{n}, clipped") for x, n in ((q, "q"), (k, "k"), (v, "v")))
         q = heads_first(t, q, QUERIES, copies_grad=True)
         k = heads_first(t, k, KEYS, copies_grad=True)
-        turn = partial_rotary if s.traits.rotary_partial else rotary
-        q, k = turn(t, q, k, rotary_tables(t))
+        q, k = turned(t, s, q, k)
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, Q / TP, D, bias)
 

@@ -51,10 +51,11 @@ def is_wrapper(config: Mapping[str, Any]) -> bool:
 
 def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of the language model inside, by itself. Raises PlanError."""
-    kind, text = config["model_type"], config.get(TEXT)
-    known = KNOWN.get(kind)
+    known, text = KNOWN.get(config["model_type"]), config.get(TEXT)
     if text is None:
-        text = config if known and known.flat else {}
+        flat = known is not None and known.flat
+        beside = ("model_type", VISION)
+        text = {k: v for k, v in config.items() if k not in beside} if flat else {}
     if not isinstance(text, Mapping):
         message = f"must be a config.json of its own, in braces, not {shown(text)}"
         raise PlanError([Issue(f"model.{TEXT}", message)])
@@ -65,9 +66,6 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
             message += f"end in {' or '.join(SUFFIXES)} are"
             raise PlanError([Issue("model.architectures", message)])
     inner = {"model_type": known.text, **text} if known else dict(text)
-    if text is config:
-        inner |= {"model_type": known.text if known else kind}
-        inner.pop(VISION, None)
     for key in OF_THE_WHOLE:
         if key in config:
             inner.setdefault(key, config[key])

@@ -213,7 +213,8 @@ def draft_bytes(server: Server) -> int:
     n -= int(sum(alone.elements(of) for of in shared)) * wide
     d = server.plan.architecture.hidden_size
     joined = (EAGLE_STATES if word == EAGLE else 2) * d * d
-    if word == EAGLE:  # queries, keys and values are of a token's embedding too
+    if word == EAGLE:  # queries, keys and values are of a token's embedding too, normed apart
+        joined += d
         joined += int(sum(alone.elements((D, of)) for of in (Q / TP, KV / TP, KV / TP)))
     return n + joined * wide
 

@@ -180,16 +180,44 @@ def _head(keys: Keys, kind: str, family: Family) -> str:
     if named is None:
         return next(iter(family.classes.values()))
     if named.lower() not in words:
+        drafted = _drafts(named)
+        if drafted:
+            keys.fail(key, drafted)
+            return CAUSAL
         listed = ", ".join(f"{name} ({word})" for name, word in family.classes.items())
         keys.fail(
             key,
             f"{shown(named)} is not planned, and a {kind} model is not taken for it; of {kind} "
-            f"these are: {listed}. If the file is one of them, say so in architectures; of a head "
-            "that drafts for another model, or one with a part of its own, take that model's "
-            "config.json",
+            f"these are: {listed}. If the file is one of them, say so in architectures; of a model "
+            "with a part of its own, take the config.json of the model itself",
         )
         return CAUSAL
     return words[named.lower()]
+
+
+# Classes that draft for another model, by how their names end, and how they draft: EAGLE-3's heads
+# (SpecForge, vLLM, SGLang), and those that fill a block of tokens at once (SpecForge).
+HEADS_OF_EAGLE = ("Eagle", "Eagle3")
+DRAFTERS = {"DFlashDraftModel": "DFlash", "DSparkDraftModel": "DSpark",
+            "DominoDraftModel": "Domino"}  # fmt: skip
+
+
+def _drafts(named: str) -> str:
+    """What to do with the file of a class that guesses tokens for another model; '' for another."""
+    plan = "plan the model that it drafts for"
+    if named.endswith(HEADS_OF_EAGLE):
+        return (
+            f"{shown(named)} is not a model but an EAGLE head, which guesses tokens for one: {plan} "
+            "and set serve.draft_model to eagle, with serve.draft_tokens as many as it guesses, "
+            "which counts the head too"
+        )
+    if named in DRAFTERS:
+        return (
+            f"{shown(named)} is not a model but a draft, which guesses a block of tokens for one "
+            f"({DRAFTERS[named]}), and is not planned: {plan}. An EAGLE head, serve.draft_model "
+            "eagle, is the nearest draft that is planned, and smaller"
+        )
+    return ""
 
 
 def _class(keys: Keys) -> tuple[str | None, str]:

@@ -37,14 +37,32 @@ def of_class(name, **more):
 
 # -- architectures --------------------------------------------------------------------------------
 
-DRAFTS = ("LlamaForCausalLMEagle3", "DFlashDraftModel", "DSparkDraftModel", "DominoDraftModel")
 
-
-@pytest.mark.parametrize("name", [*DRAFTS, "LlamaForTokenClassification", "Qwen2ForCausalLM"])
+@pytest.mark.parametrize("name", ["LlamaForTokenClassification", "Qwen2ForCausalLM"])
 def test_a_class_that_is_not_planned_is_refused_by_name(name):
     with pytest.raises(PlanError, match=rf"model\.architectures: '{name}' is not planned") as e:
         from_config(of_class(name))
     assert "LlamaForCausalLM (causal)" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("LlamaForCausalLMEagle3", "set serve.draft_model to eagle, with serve.draft_tokens"),
+        ("DFlashDraftModel", "(DFlash), and is not planned"),
+        ("DSparkDraftModel", "(DSpark), and is not planned"),
+        ("DominoDraftModel", "(Domino), and is not planned"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "phi3"])
+def test_a_draft_is_told_from_a_model(name, says, kind):
+    with pytest.raises(PlanError) as e:
+        from_config(of_class(name) | {"model_type": kind})
+    (issue,) = e.value.issues
+    assert issue.field == "model.architectures"
+    assert issue.message.startswith(f"'{name}' is not a model but")
+    assert "plan the model that it drafts for" in issue.message
+    assert says in issue.message
 
 
 def test_code_of_its_own_is_not_taken_for_the_family():

@@ -20,13 +20,23 @@ def draft(model, word, tp=1):
     return row.bytes
 
 
-def test_an_eagle_head_of_llama_3_1_8b():
-    """A layer that reads embedding and hidden state, three states joined, 32,000 tokens of its own;
-    the embedding is the model's."""
-    d, f, kv = 4096, 14336, 1024
-    layer = 2 * d * (d + 2 * kv) + d * d + 3 * d * f
-    norms = 3 * d  # of the layer's two and of its end: what else it has is a few thousand numbers
-    assert draft("llama-3.1-8b", "eagle") == 2 * (layer + 3 * d * d + 32_000 * d + norms)
+@pytest.mark.parametrize(
+    ("model", "d", "f", "heads", "kv_heads", "dim"),
+    [
+        ("llama-3.1-8b", 4096, 14336, 32, 8, 128),
+        ("phi-4", 5120, 17920, 40, 10, 128),
+        ("qwen3-8b", 4096, 12288, 32, 8, 128),
+        ("qwen3-32b", 5120, 25600, 64, 8, 128),
+    ],
+)
+def test_an_eagle_head_has_the_weights_of_a_published_one(model, d, f, heads, kv_heads, dim):
+    """SpecForge's LlamaForCausalLMEagle3 (specforge/modeling/draft/llama3_eagle.py) with the sizes
+    of its configs for these models: a layer that reads embedding and hidden state, three states
+    joined, 32,000 tokens of its own; the embedding is the model's."""
+    attention = 2 * d * (heads + 2 * kv_heads) * dim + heads * dim * d
+    norms = 4 * d  # of the embedding, the states, the MLP and the end
+    head = attention + 3 * d * f + 3 * d * d + 32_000 * d + norms
+    assert draft(model, "eagle") == 2 * head
 
 
 def test_multi_token_prediction_of_deepseek_v3():

@@ -316,7 +316,11 @@ TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)
 _FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, losses=("eager",),
     alone=True, bridge=_bridge, carries=True, aliases=ALIASES,
-    classes={"T5ForConditionalGeneration": CAUSAL, "T5EncoderModel": EMBEDDING},
+    classes={
+        "T5ForConditionalGeneration": CAUSAL,
+        "T5WithLMHeadModel": CAUSAL,  # its name before transformers 3
+        "T5EncoderModel": EMBEDDING,
+    },
 )  # fmt: skip
 FAMILIES = {
     "t5": _FAMILY,

@@ -188,6 +188,7 @@ ENCODER_COUNTS = [  # as transformers has them on the meta device
     (BERT, "BertModel", EMBEDDING, 1_508_096),
     (BERT, "BertForSequenceClassification", CLASSIFICATION, 1_508_610),
     (T5, "T5ForConditionalGeneration", CAUSAL, 1_113_472),
+    (T5, "T5WithLMHeadModel", CAUSAL, 1_113_472),
     (T5, "T5EncoderModel", EMBEDDING, 522_240),
 ]
 

@@ -214,8 +214,9 @@ def draft_bytes(server: Server) -> int:
     d = server.plan.architecture.hidden_size
     joined = (EAGLE_STATES if word == EAGLE else 2) * d * d
     if word == EAGLE:  # queries, keys and values are of a token's embedding too, normed apart
-        joined += d
-        joined += int(sum(alone.elements((D, of)) for of in (Q / TP, KV / TP, KV / TP)))
+        joined += d + int(sum(alone.elements((D, of)) for of in (Q / TP, KV / TP, KV / TP)))
+    else:  # both that are joined are normed first
+        joined += 2 * d
     return n + joined * wide
 
 

@@ -99,7 +99,11 @@ TOWERS: dict[str, Family] = {
 }
 
 # Other names of a family: the same code, and the same keys (vLLM's registry maps them so).
-SAME_AS = {"kimi_k2": "deepseek_v3"}
+SAME_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+# The classes that files of such a name have, where they are not those of the family. MiMo's is
+# Qwen2's with layers for multi-token prediction, which it loads and does not run
+# (huggingface.co/XiaomiMiMo/MiMo-7B-Base, modeling_mimo.py).
+OWN_CLASSES = {"mimo": {"MiMoForCausalLM": CAUSAL, "MiMoModel": EMBEDDING}}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
@@ -176,15 +180,16 @@ def _with_head(keys: Keys, model: Model) -> Model:
 def _head(keys: Keys, kind: str, family: Family) -> str:
     """The head of the class that a config names: of one that is not known, an issue."""
     named, key = _class(keys)
-    words = {name.lower(): word for name, word in family.classes.items()}
+    classes = OWN_CLASSES.get(kind, family.classes)
+    words = {name.lower(): word for name, word in classes.items()}
     if named is None:
-        return next(iter(family.classes.values()))
+        return next(iter(classes.values()))
     if named.lower() not in words:
         drafted = _drafts(named)
         if drafted:
             keys.fail(key, drafted)
             return CAUSAL
-        listed = ", ".join(f"{name} ({word})" for name, word in family.classes.items())
+        listed = ", ".join(f"{name} ({word})" for name, word in classes.items())
         keys.fail(
             key,
             f"{shown(named)} is not planned, and a {kind} model is not taken for it; of {kind} "
@@ -207,9 +212,9 @@ def _drafts(named: str) -> str:
     plan = "plan the model that it drafts for"
     if named.endswith(HEADS_OF_EAGLE):
         return (
-            f"{shown(named)} is not a model but an EAGLE head, which guesses tokens for one: {plan} "
-            "and set serve.draft_model to eagle, with serve.draft_tokens as many as it guesses, "
-            "which counts the head too"
+            f"{shown(named)} is not a model but an EAGLE head, which guesses tokens for one: "
+            f"{plan} and set serve.draft_model to eagle, with serve.draft_tokens as many as it "
+            "guesses, which counts the head too"
         )
     if named in DRAFTERS:
         return (

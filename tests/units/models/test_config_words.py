@@ -209,6 +209,20 @@ def test_kimi_k2_is_deepseek_v3_by_another_name():
     )
 
 
+def test_mimo_is_qwen2_by_another_name():
+    sizes = {
+        "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "vocab_size": 3000,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 2048,
+    }  # fmt: skip
+    mimo = {"model_type": "mimo", "architectures": ["MiMoForCausalLM"], **sizes}
+    qwen = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], **sizes}
+    assert parameters(from_config(mimo)) == parameters(from_config(qwen))
+    for config in (mimo | {"architectures": ["Qwen2ForCausalLM"]},
+                   qwen | {"architectures": ["MiMoForCausalLM"]}):  # fmt: skip
+        with pytest.raises(PlanError, match=r"model\.architectures"):
+            from_config(config)
+
+
 # -- words of no account --------------------------------------------------------------------------
 
 NEMOTRON_H_56B = {  # nvidia/Nemotron-H-56B-Base-8K

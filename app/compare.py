@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, charts, levers, parts, shared, state, tables, why
+from app import bar, charts, levers, parts, plot, shared, state, tables, why
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import plain
@@ -219,7 +219,7 @@ def _times(found: Sequence[Column]) -> None:
     times = [(c.name, c.report.time) for c in timed if c.report.time]
     if len(times) > 1:
         st.markdown("##### Seconds of a step, by phase")
-        parts.chart(
+        plot.chart(
             charts.compared_phases(times),
             key="compare_phases",
             alt="Seconds of a step by phase, plan under plan on one axis",

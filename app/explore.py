@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, exploring, heat, parts, searching, shared, state, svg, tables, why
+from app import charts, exploring, heat, parts, plot, searching, shared, state, svg, tables, why
 from app.exploring import FIGURES
 from app.text import plain
 from memcore.plan.plan import Plan
@@ -174,13 +174,17 @@ def _sweep(plan: Plan, now: Asked) -> None:
             disabled=found.edge is None or edge == own,
             width="stretch",
         )
+
+    def take(value: Any) -> None:
+        if value != own:
+            go(exploring.changes(plan, now.across, value))
+
     if any(s.plan and s.value is not None for s in found.spots):
-        key = "explore_swept"
-        parts.chart(
+        plot.chart(
             charts.swept(found, own),
-            key=key,
+            key="explore_swept",
             alt=f"{found.figure.title} against {name}. {' '.join(said)}",
-            take=lambda: _clicked(key, plan, now.across),
+            take=take,
         )
         parts.small(
             "A click on a point or bar makes it the plan; the browser's Back undoes that. In the "
@@ -207,17 +211,6 @@ def _sweep(plan: Plan, now: Asked) -> None:
         take=ticked,
     )
     parts.download("Sweep (CSV)", rows, "memplan-sweep.csv")
-
-
-def _clicked(key: str, plan: Plan, path: str) -> None:
-    """A callback of the chart: the point that was clicked is the plan."""
-    last = f"{key}_last"
-    for point in st.session_state[key].selection.points[:1]:
-        said = point.get("customdata")
-        st.session_state[last] = said[1] if isinstance(said, list) and len(said) > 1 else None
-    value = st.session_state.get(last)
-    if value is not None and value != exploring.here(plan, path):
-        go(exploring.changes(plan, path, value))
 
 
 def _table(

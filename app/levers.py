@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import charts, parts, start, state, tables, why
+from app import charts, parts, plot, start, state, tables, why
 from app.text import plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan
@@ -139,7 +139,7 @@ def waterfall_charts(
     left, right = st.columns(2)
     if was.memory and now.memory:
         with left:
-            parts.chart(
+            plot.chart(
                 charts.waterfall_bytes(
                     changes, was.memory.allocated_bytes, now.memory.allocated_bytes, ends
                 ),
@@ -149,7 +149,7 @@ def waterfall_charts(
             )
     with right:
         if was.time and now.time:
-            parts.chart(
+            plot.chart(
                 charts.waterfall_seconds(
                     changes, was.time.step_seconds, now.time.step_seconds, ends
                 ),

@@ -14,7 +14,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, parts, state, tables, why
+from app import charts, parts, plot, state, tables, why
 from app.text import plain
 from memcore import PlanError
 from memcore.plan.plan import Plan
@@ -162,12 +162,11 @@ def _show(found: Found, plan: Plan) -> None:
         parts.small("Nothing fits. More GPUs, another GPU, or more that may change, might.")
         return
     every = points(found)
-    key = "search_front"
-    parts.chart(
+    plot.chart(
         charts.found(found, plan),
-        key=key,
+        key="search_front",
         alt="Time of the whole run against GPUs of what was found, with what nothing beats",
-        take=lambda: _clicked(key, every),
+        take=lambda i: state.replace(every[i][0].plan),
     )
     rows = tables.found(every, plan)
     _table(rows, every)
@@ -197,13 +196,6 @@ def _wins(found: Found) -> None:
         alt="What the best plan changed, one by one, with what each moved",
         columns=("change", "memory", "device memory", "step time", "time per token"),
     )
-
-
-def _clicked(key: str, points: list[tuple[Point, bool]]) -> None:
-    for point in st.session_state[key].selection.points[:1]:
-        said = point.get("customdata")
-        if isinstance(said, list) and len(said) > 1 and 0 <= int(said[1]) < len(points):
-            state.replace(points[int(said[1])][0].plan)
 
 
 PATHS = {

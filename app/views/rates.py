@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import parts, state, stream
+from app import parts, plot, state, stream
 from memcore.stream import Load
 
 
@@ -19,7 +19,7 @@ def chart(found: Sequence[Load]) -> None:
         required=True,
         key="stream_load",
     )
-    parts.chart(
+    plot.chart(
         stream.load(found, felt, plan),
         key="stream_load_chart",
         alt="Latency of the plan's own cache against the arrival rate",

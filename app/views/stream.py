@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import parts, state, stream
+from app import parts, plot, state, stream
 from memcore.stream import Stream
 
 
@@ -12,7 +12,7 @@ def charts(found: Stream) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("**What the cache was for**")
-        parts.chart(
+        plot.chart(
             stream.shares(found),
             key="stream_shares",
             alt="Shares of the KV cache by use under each strategy, averaged over time",
@@ -26,7 +26,7 @@ def charts(found: Stream) -> None:
             required=True,
             key="stream_quantity",
         )
-        parts.chart(
+        plot.chart(
             stream.over_time(found, quantity),
             key="stream_over_time",
             alt="The chosen quantity over the time of the simulation, by strategy",
@@ -57,7 +57,7 @@ else:
         parts.small(stream.legend(found))
         speeds = state.speeds()
         st.markdown("##### Throughput against how many run at once")
-        parts.chart(
+        plot.chart(
             stream.speed(speeds, found),
             key="stream_speed",
             alt="Time per output token against output tokens per second",

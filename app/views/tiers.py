@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, offload, parts, state, tables
+from app import charts, offload, parts, plot, state, tables
 
 report, plan = state.report(), state.plan()
 
@@ -10,7 +10,7 @@ rows = tables.tiers(plan, report)
 offload.draw()
 if not report.memory:
     parts.absent("What training keeps in each tier")
-parts.chart(
+plot.chart(
     charts.tiers(rows, tables.in_tiers(report), report.memory),
     key="tiers",
     alt="What this plan keeps in each tier, and what crosses the links between them in a step",

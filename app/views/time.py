@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, measured, parts, state, tables
+from app import charts, measured, parts, plot, state, tables
 from memcore.units import count_text
 
 report, plan = state.report(), state.plan()
@@ -14,7 +14,7 @@ if report.time and report.run:
     left, right = st.columns(2)
     with left:
         st.markdown("##### Seconds of a step, by resource")
-        parts.chart(
+        plot.chart(
             charts.step_time(report.time),
             key="step_time",
             alt="Seconds of a step by resource, exposed and hidden",
@@ -25,7 +25,7 @@ if report.time and report.run:
         )
     with right:
         st.markdown("##### Roofline")
-        parts.chart(
+        plot.chart(
             charts.roofline(report.time.operations, plan.accelerator, state.compute_dtype()),
             key="roofline",
             alt="Operations by arithmetic intensity and achieved FLOP per second",
@@ -33,7 +33,7 @@ if report.time and report.run:
     st.markdown("##### Seconds of a step, by phase")
     left, right = st.columns(2)
     with left:
-        parts.chart(
+        plot.chart(
             charts.step_phases(report.time), key="step_phases", alt="Seconds of a step by phase"
         )
     with right:
@@ -46,7 +46,7 @@ if report.time and report.run:
         )
     if len(report.time.stages) > 1:
         st.markdown("##### One micro-batch on each pipeline stage")
-        parts.chart(
+        plot.chart(
             charts.stages(report.time),
             key="stages",
             alt="Seconds of one micro-batch on each pipeline stage",

@@ -2,13 +2,13 @@
 
 import streamlit as st
 
-from app import charts, parts, state, tables
+from app import charts, parts, plot, state, tables
 from memcore.words.together import TOGETHER
 
 found = state.report().together
 
 if found:
-    parts.chart(
+    plot.chart(
         charts.together(found),
         key="together",
         alt="Memory of one GPU in each phase of a step that trains and serves",

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, course, levers, parts, rest, shared, start, state, tables
+from app import charts, course, levers, parts, plot, rest, shared, start, state, tables
 
 report = state.report()
 
@@ -10,7 +10,7 @@ if report.memory:
     place = st.container()  # of what could be changed, whether the plan fits or not
     if len(report.memory.ranks) > 1:
         st.markdown("##### Each pipeline stage at its own fullest instant")
-        parts.chart(
+        plot.chart(
             charts.memory_by_consumer(report.memory),
             key="memory_by_consumer",
             alt="Memory at the peak by consumer on each stage, against the capacity of one GPU",

@@ -18,7 +18,7 @@ from memcore.plan.plan import Plan
 
 Open = Callable[..., Page]
 HEAT = ".memplan-heat"
-POINTS = ".js-plotly-plot .scatterlayer .points path"
+POINTS = ".st-key-plot_explore_swept .mark"
 
 
 def at(view: str, plan: Plan, **more: str) -> str:
@@ -36,12 +36,12 @@ def test_what_is_clicked_is_the_plan_and_back_undoes_it(open_app: Open, scheme: 
     page = open_app(at("explore", Plan()), color_scheme=scheme)
     expect(page.get_by_text("Fits up to").first).to_be_visible()
     expect(page.locator(POINTS).first).to_be_visible()
-    top = page.locator('[data-testid="stPlotlyChart"]').bounding_box()
+    top = page.locator(".st-key-plot_explore_swept svg").bounding_box()
     point = page.locator(POINTS).nth(8).bounding_box()
     assert point
     page.mouse.click(point["x"] + point["width"] / 2, point["y"] + point["height"] / 2)
     becomes(page, seq_len=8192)
-    assert page.locator('[data-testid="stPlotlyChart"]').bounding_box() == top, "the page jumped"
+    assert page.locator(".st-key-plot_explore_swept svg").bounding_box() == top, "the page jumped"
     found = Axe().run(page)
     assert not found.violations_count, found.generate_report()
     page.go_back()

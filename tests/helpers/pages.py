@@ -88,6 +88,12 @@ def said(at: AppTest) -> str:
     return text.replace("\\", "").replace("\u200b", "")
 
 
+def plots(at: AppTest) -> list[dict[str, Any]]:
+    """What each chart of the page draws."""
+    found = [c.proto for c in at.get("bidi_component") if "-plot_" in c.proto.id]
+    return [json.loads(proto.json) for proto in found]
+
+
 def drawn(at: AppTest, key: str) -> dict[str, Any]:
     """What a component of the page draws."""
     (found,) = [c.proto for c in at.get("bidi_component") if c.proto.id.endswith(f"-{key}")]

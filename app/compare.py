@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, charts, levers, parts, plot, shared, state, tables, why
+from app import bar, charts, levers, parts, plot, rest, shared, state, tables, why
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import plain
@@ -60,8 +60,11 @@ def draw() -> None:
     _fields(found, alike)
     base = _figures(found, alike)
     _times(found)
-    parts.folded("What moved what", _waterfall, found, base, unfolded=True)
     _file(found)
+    rest.when_over(
+        lambda: parts.folded("What moved what", _waterfall, found, base, unfolded=True),
+        lambda: parts.small("What moved what comes when you pause …"),
+    )
 
 
 # --- the plans -----------------------------------------------------------------------------------
@@ -256,9 +259,20 @@ def _waterfall(found: Sequence[Column], base: int) -> None:
 
 
 def _file(found: Sequence[Column]) -> None:
-    """All of it, one value a row."""
-    here = (st.context.url or "").partition("?")[0]
-    links = [f"{here}?{query_text(encode(c.plan))}" for c in found]
-    together = f"{here}?{query_text(state.written()())}"
-    rows = tables.tidy(found, links, together)
-    parts.download("Comparison (CSV)", rows, "memplan-compare.csv", of_plan=False)
+    """All of it, one value a row; found when the button is pressed."""
+    here, together = (st.context.url or "").partition("?")[0], state.written(short=True)
+
+    def file() -> bytes:
+        links = [f"{here}?{query_text(encode(c.plan, short=True))}" for c in found]
+        rows = tables.tidy(found, links, f"{here}?{query_text(together())}")
+        return tables.csv(rows, tables.context(None, ""))
+
+    st.download_button(
+        "Comparison (CSV)",
+        file,
+        "memplan-compare.csv",
+        "text/csv",
+        key="download_memplan-compare.csv",
+        on_click="ignore",
+        icon=":material/download:",
+    )

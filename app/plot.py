@@ -1,4 +1,4 @@
-"""Plot: a chart of a page as SVG, from the Plotly figure that says what is in it.
+"""Plot: a chart of a page as SVG, from the figure that says in Plotly's words what is in it.
 
 Plotly in a browser makes a chart anew at every change of its figure, which takes about 55 ms each.
 What a change of the plan changes is drawn by this small component instead: bars that lie, lines,
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import streamlit as st
 
 from app import parts, why
+from app.charts.base import Picture
 from memcore.plan.plan import Plan
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ _component = st.components.v2.component(
 
 
 def chart(
-    figure: go.Figure,
+    figure: Picture,
     key: str,
     alt: str,
     of: Sequence[Plan] = (),
@@ -145,10 +145,9 @@ def nice(low: float, high: float, most: int) -> list[float]:
 # --- what is drawn -------------------------------------------------------------------------------
 
 
-def data(figure: go.Figure) -> dict[str, Any]:
+def data(figure: Picture) -> dict[str, Any]:
     """What the component draws."""
-    spec = figure.to_plotly_json()
-    layout, traces = spec["layout"], spec["data"]
+    layout, traces = figure.layout, figure.data
     xs, ys = layout.get("xaxis") or {}, layout.get("yaxis") or {}
     others = [x for t in traces if not _is_bar(t) for x in _of(t, "x")]
     labels = [y for t in traces if _is_bar(t) for y in _of(t, "y")]

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from app import palette
-from app.charts.base import figure
+from app.charts.base import Picture, bar, figure, scatter
 from app.tables.base import Rows
 from memcore.plan.plan import Plan
 from memcore.serving.time import Point
@@ -300,7 +298,7 @@ def load_rows(found: Sequence[Load]) -> Rows:
 # --- charts --------------------------------------------------------------------------------------
 
 
-def over_time(stream: Stream, quantity: str) -> go.Figure:
+def over_time(stream: Stream, quantity: str) -> Picture:
     """One quantity over the time of the simulation, one line for each strategy."""
     name, unit, share = QUANTITIES[quantity]
     traces = []
@@ -308,7 +306,7 @@ def over_time(stream: Stream, quantity: str) -> go.Figure:
         scale = 100 / max(1, r.capacity_tokens) if share else 1
         values = [scale * getattr(m, quantity) for m in r.timeline]
         traces.append(
-            go.Scatter(
+            scatter(
                 name=r.label,
                 x=[m.seconds for m in r.timeline],
                 y=values,
@@ -334,20 +332,17 @@ def over_time(stream: Stream, quantity: str) -> go.Figure:
     )
 
 
-def shares(stream: Stream) -> go.Figure:
+def shares(stream: Stream) -> Picture:
     """What the memory of the cache was for under each strategy, averaged over time."""
     labels = [r.label for r in stream.runs]
     traces = [
-        go.Bar(
-            name=name,
-            x=[100 * r.memory[kind] for r in stream.runs],
-            y=labels,
-            orientation="h",
-            marker={"color": colour, "line": {"width": 0}},
-            customdata=[
-                f"{r.label}: {r.memory[kind]:.1%} {name.lower()}, {about}" for r in stream.runs
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
+        bar(
+            name,
+            colour,
+            [100 * r.memory[kind] for r in stream.runs],
+            labels,
+            [f"{r.label}: {r.memory[kind]:.1%} {name.lower()}, {about}" for r in stream.runs],
+            [""] * len(stream.runs),  # no formula leads to them
         )
         for kind, (name, colour, about) in KINDS.items()
     ]
@@ -360,7 +355,7 @@ def shares(stream: Stream) -> go.Figure:
     )
 
 
-def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
+def load(found: Sequence[Load], quantity: str, plan: Plan) -> Picture:
     """A latency, or the share of requests within the targets, against the arrival rate."""
     name, scale, unit = LOADS[quantity]
     s, share = plan.serve, quantity == "attained"
@@ -373,7 +368,7 @@ def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
         points = [(x, scale * (getattr(v, q) or 0.0)) for x, v in of if v is not None]
         values += [y for _, y in points]
         traces.append(
-            go.Scatter(
+            scatter(
                 name=label,
                 x=[x for x, _ in points],
                 y=[y for _, y in points],
@@ -429,12 +424,12 @@ def _times(values: Sequence[float], target: float) -> dict[str, Any]:
     }
 
 
-def speed(points: Sequence[Point], stream: Stream) -> go.Figure:
+def speed(points: Sequence[Point], stream: Stream) -> Picture:
     """Time per output token against throughput: decoding alone, and what the stream had of it."""
     fitting = [p for p in points if p.fits]
     beyond = [*fitting[-1:], *(p for p in points if not p.fits)]
     traces: list[Any] = [
-        go.Scatter(
+        scatter(
             name=name,
             x=[p.tokens_per_second for p in found],
             y=[1e3 * p.tpot_seconds for p in found],
@@ -457,7 +452,7 @@ def speed(points: Sequence[Point], stream: Stream) -> go.Figure:
         )
     ]
     traces += [
-        go.Scatter(
+        scatter(
             name=r.label,
             x=[r.tokens_per_second],
             y=[1e3 * r.tpot.p50],

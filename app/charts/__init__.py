@@ -1,4 +1,4 @@
-"""Charts: what the pages draw, as Plotly figures."""
+"""Charts: what the pages draw, in Plotly's words."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def residuals(rows: Sequence[evidence.Comparison], by: str = "what") -> go.Figur
             "range": [len(bands) - 0.5, -0.5],
             "zeroline": False,
         },
-    )
+    ).plotly()
 
 
 def _near_and_far(errors: Sequence[float]) -> tuple[list[float], str]:
@@ -202,7 +202,7 @@ def calculators(worked: evidence.Worked) -> go.Figure:
             "range": [high - 0.5, -0.5],
             "showgrid": False,
         },
-    )
+    ).plotly()
 
 
 def _of_calculator(said: evidence.Said) -> str:

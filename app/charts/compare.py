@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
-
 from app import palette
-from app.charts.base import figure, phase_bar
+from app.charts.base import Picture, figure, phase_bar
 from memcore.report import Time
 from memcore.units import seconds_text
 
 
-def phases(times: Sequence[tuple[str, Time]]) -> go.Figure:
+def phases(times: Sequence[tuple[str, Time]]) -> Picture:
     """Seconds of a step by phase, plan under plan on one axis. A mark's path begins with the number
     of its plan."""
     names = [name for name, _ in times]

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from app import exploring, palette
-from app.charts.base import bar, figure
+from app.charts.base import Picture, Trace, bar, figure, scatter
 from app.exploring import PART_NAMES, Figure, Spot, Sweep
 from memcore.report import CONSUMERS
 from memcore.units import GiB, bytes_text
@@ -31,7 +29,7 @@ SERVED = {  # parts of a server's memory
 }
 
 
-def swept(found: Sweep, own: Any) -> go.Figure:
+def swept(found: Sweep, own: Any) -> Picture:
     """A number against the values of a field: numbers along an axis, words as bars. Memory is drawn
     part by part, under the line of what there is of it. `own` is the plan's value."""
     return _along(found, own) if exploring.is_number(found.path) else _words(found, own)
@@ -56,7 +54,7 @@ def hover(found: Sweep, s: Spot) -> str:
     return "<br>".join(lines)
 
 
-def _along(found: Sweep, own: Any) -> go.Figure:
+def _along(found: Sweep, own: Any) -> Picture:
     spots = [s for s in found.spots if s.plan and s.value is not None]
     xs = [s.value_at for s in spots]
     of, unit = found.figure, scale(found.figure)
@@ -115,7 +113,7 @@ def short(value: float) -> str:
     return f"{value:,}"
 
 
-def _areas(spots: Sequence[Spot]) -> list[go.Scatter]:
+def _areas(spots: Sequence[Spot]) -> list[Trace]:
     """The parts of memory on top of one another; above them what is outside the allocator."""
     xs = [s.value_at for s in spots]
     serves = bool(spots) and "weights" in spots[0].parts
@@ -132,7 +130,7 @@ def _areas(spots: Sequence[Spot]) -> list[go.Scatter]:
             ("Overhead, at most", grey, [s.high - s.low for s in spots], "/"),
         ]
     return [
-        go.Scatter(
+        scatter(
             name=name,
             x=xs,
             y=[n / GiB for n in sizes],
@@ -150,8 +148,8 @@ def _areas(spots: Sequence[Spot]) -> list[go.Scatter]:
     ]
 
 
-def _line(xs: Sequence[Any], spots: Sequence[Spot], unit: float) -> go.Scatter:
-    return go.Scatter(
+def _line(xs: Sequence[Any], spots: Sequence[Spot], unit: float) -> Trace:
+    return scatter(
         x=list(xs),
         y=[(s.value or 0) / unit for s in spots],
         mode="lines",
@@ -161,14 +159,14 @@ def _line(xs: Sequence[Any], spots: Sequence[Spot], unit: float) -> go.Scatter:
     )
 
 
-def _points(found: Sweep, spots: Sequence[Spot], unit: float) -> list[go.Scatter]:
+def _points(found: Sweep, spots: Sequence[Spot], unit: float) -> list[Trace]:
     """A mark for each value, which a click makes the plan."""
     traces = []
     for verdict, (symbol, colour, name) in MARKS.items():
         chosen = [s for s in spots if s.verdict == verdict]
         if chosen:
             traces.append(
-                go.Scatter(
+                scatter(
                     name=name,
                     x=[s.value_at for s in chosen],
                     y=[(s.value or 0) / unit for s in chosen],
@@ -239,7 +237,7 @@ def _lines(
 MARK = "#7A7F87"  # lines that are no data: seen on both themes
 
 
-def _words(found: Sweep, own: Any) -> go.Figure:
+def _words(found: Sweep, own: Any) -> Picture:
     spots = [s for s in found.spots if s.plan and s.value is not None]
     of, unit = found.figure, scale(found.figure)
     names = {s.value_at: _label(found.path, s, s.value_at == own) for s in spots}
@@ -248,9 +246,9 @@ def _words(found: Sweep, own: Any) -> go.Figure:
     at: Any = [s.value_at for s in spots]
     if of.parts:
         bars = [
-            bar(area.name, area.line.color, area.y, labels, texts, at,
+            bar(area["name"], area["fillcolor"], area["y"], labels, texts, at,
                 marker={"pattern": {"shape": "/", "fillmode": "replace", "size": 6}}
-                if area.fillpattern.shape
+                if area["fillpattern"]
                 else {})
             for area in _areas(spots)
         ]  # fmt: skip
@@ -293,9 +291,9 @@ def _words(found: Sweep, own: Any) -> go.Figure:
     )
 
 
-def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> go.Scatter:
+def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> Trace:
     """What there is of the memory, bar by bar."""
-    return go.Scatter(
+    return scatter(
         name="Budget" if spots and "weights" in spots[0].parts else "Capacity",
         x=[s.limit / GiB for s in spots],
         y=list(labels),

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app import palette
-from app.charts.base import bar, figure
+from app.charts.base import Picture, Trace, bar, figure, scatter
 from memcore.report import Memory, RankMemory
 from memcore.units import GiB, bytes_text
 
@@ -59,7 +59,7 @@ def _places(memory: Memory) -> dict[tuple[int, str], str]:
     return {(i.rank, i.id): f"memory.timeline.{n}" for n, i in enumerate(memory.timeline)}
 
 
-def memory_by_consumer(memory: Memory) -> go.Figure:
+def memory_by_consumer(memory: Memory) -> Picture:
     """Memory at the peak by consumer, per pipeline rank, against the capacity of one GPU."""
     peaks = _peaks(memory)
     labels = [_rank_label(i.rank, len(memory.ranks)) for i in peaks]
@@ -155,10 +155,10 @@ def timeline(memory: Memory) -> go.Figure:
         yaxis={"autorange": "reversed"},
         shapes=capacity(memory.capacity_bytes)["shapes"] if near else [],
         annotations=totals,
-    )
+    ).plotly()
 
 
-def _named_line(name: str) -> go.Scatter:
+def _named_line(name: str) -> Trace:
     """A legend entry for a capacity line, where the chart has no room for a label beside it."""
     line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
-    return go.Scatter(name=name, x=[None], y=[None], mode="lines", line=line)
+    return scatter(name=name, x=[None], y=[None], mode="lines", line=line)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
-
 from app import palette
-from app.charts.base import figure
+from app.charts.base import Picture, figure, scatter
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.search.search import Found, Point
 from memcore.units import money_text, seconds_text
@@ -14,7 +12,7 @@ MOST_SAID = 8  # changes that hovering names
 HOURS = 3600
 
 
-def found(of: Found, here: Plan) -> go.Figure:
+def found(of: Found, here: Plan) -> Picture:
     """Time of the whole run against GPUs: the best, and the front that nothing beats. A click makes
     a point the plan; its number is as in the table."""
     front = [p.plan for p in of.pareto]
@@ -26,7 +24,7 @@ def found(of: Found, here: Plan) -> go.Figure:
         ("Nothing beats it", "diamond", palette.OURS, [n for n in numbered if n[1].plan in front]),
     )  # fmt: skip
     traces = [
-        go.Scatter(
+        scatter(
             name=name,
             x=[p.figures["gpus"] for _, p in points],
             y=[p.figures["run_seconds"] / HOURS for _, p in points],

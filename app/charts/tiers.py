@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from app import palette
-from app.charts.base import bar, figure
+from app.charts.base import Picture, Trace, bar, figure, scatter
 from app.charts.time import literal
 from app.tables.base import PATH
 from memcore.report import Memory
@@ -26,7 +24,7 @@ DOWN = 0.7  # where links run down
 
 def tiers(
     rows: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]], memory: Memory | None
-) -> go.Figure:
+) -> Picture:
     """What lives in each tier, as a share of what it can hold, and what crosses each link in a
     step. `rows` of tables.tiers, `held` of tables.in_tiers."""
     by_name = {row[PATH].removeprefix("tiers."): row for row in rows}
@@ -91,10 +89,10 @@ def tiers(
     )
 
 
-def _links(links: Sequence[tuple[float, float, dict[str, Any]]]) -> go.Scatter:
+def _links(links: Sequence[tuple[float, float, dict[str, Any]]]) -> Trace:
     """A mark on each link, which a click explains: its traffic, or its rate where nothing goes."""
     ends = [f"{r[PATH]}.{'traffic' if r['traffic_bytes'] else 'bandwidth'}" for *_, r in links]
-    return go.Scatter(
+    return scatter(
         name="Traffic in a step",
         x=[x for x, *_ in links],
         y=[y for _, y, _ in links],

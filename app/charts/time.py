@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
-
 from app import palette
-from app.charts.base import bar, figure, phase_bar
+from app.charts.base import Picture, bar, figure, phase_bar, scatter
 from memcore.hardware.accelerator import Accelerator
 from memcore.report import OperationTime, Time
 from memcore.units import rate_text, seconds_text
@@ -16,7 +14,7 @@ from memcore.units import rate_text, seconds_text
 HIDDEN = 0.35  # opacity of time that something else hides
 
 
-def step_time(time: Time) -> go.Figure:
+def step_time(time: Time) -> Picture:
     """The step as seconds that nothing hides, by resource; below, each resource's own busy time."""
     used = [name for name, busy in time.resources.items() if busy or time.exposed.get(name)]
     rows = ["Step", *(palette.resource(name) for name in used)]
@@ -67,7 +65,7 @@ def step_time(time: Time) -> go.Figure:
     )
 
 
-def step_phases(time: Time) -> go.Figure:
+def step_phases(time: Time) -> Picture:
     """The step as one bar: what it does, what it waits for, and the bubble."""
     traces = [
         phase_bar(
@@ -91,7 +89,7 @@ def step_phases(time: Time) -> go.Figure:
 STAGE_PARTS = ("forward", "recompute", "backward", "communication", "host")
 
 
-def stages(time: Time) -> go.Figure:
+def stages(time: Time) -> Picture:
     """One micro-batch on every pipeline stage."""
     labels = [f"Stage {s.rank}" for s in time.stages]
     traces = []
@@ -116,7 +114,7 @@ DECADES = range(6, 19)  # of FLOP/s
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
 
 
-def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> go.Figure:
+def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> Picture:
     """Operations by arithmetic intensity and achieved FLOP/s, under the two ceilings of the GPU."""
     shown = [
         (i, o)
@@ -128,7 +126,7 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
     low = min(*intensities, 0.1 * peak / bandwidth, 1.0) / 2
     high = max(*intensities, 10 * peak / bandwidth) * 2
     ridge = peak / bandwidth
-    roof = go.Scatter(
+    roof = scatter(
         name="Roof",
         x=[low, ridge, high],
         y=[low * bandwidth, peak, peak],
@@ -146,7 +144,7 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
         if not of_phase:
             continue
         traces.append(
-            go.Scatter(
+            scatter(
                 name=title,
                 x=[o.flops / o.hbm_bytes for _, o in of_phase],
                 y=[o.flops / o.seconds for _, o in of_phase],

@@ -30,6 +30,7 @@ from streamlit.testing.v1 import AppTest
 from tables import each
 
 from app import rest, shared
+from app.charts.base import Picture
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.link import decode, fields
@@ -190,6 +191,7 @@ def test_every_accelerator_has_its_charts_and_tables(gpu: str) -> None:
     if report.serve:
         rows.append(tables.serving(report.serve, plan.serve.concurrency))
     assert all(figure.data for figure in drawn)
+    assert all(figure.plotly() for figure in drawn if isinstance(figure, Picture))
     for table in filter(None, rows):  # one GPU sends nobody anything
         assert pd.read_csv(io.BytesIO(tables.csv(table))).shape[0] == len(table)
 

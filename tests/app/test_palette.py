@@ -112,7 +112,7 @@ def test_every_phase_has_a_pattern_of_its_own_and_shows_it() -> None:
     assert time
     for chart in (charts.step_phases(time), charts.stages(time)):
         for bar in chart.data:
-            part = next(p for p in patterns if palette.phase(p) == bar.name)
-            assert bar.marker.color == palette.PHASE_COLOURS[part]
-            assert bar.marker.pattern.shape == patterns[part]
-            assert bar.marker.pattern.fillmode == "overlay"  # else the colour is not seen
+            part = next(p for p in patterns if palette.phase(p) == bar["name"])
+            assert bar["marker"]["color"] == palette.PHASE_COLOURS[part]
+            assert bar["marker"]["pattern"]["shape"] == patterns[part]
+            assert bar["marker"]["pattern"]["fillmode"] == "overlay"  # else the colour is not seen

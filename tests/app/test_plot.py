@@ -1,10 +1,9 @@
 """Charts as they are placed for the browser: each where its numbers are."""
 
-import plotly.graph_objects as go
 import pytest
 
 from app import plot
-from app.charts.base import bar, figure
+from app.charts.base import bar, figure, scatter
 
 
 def test_bars_lie_one_behind_the_other() -> None:
@@ -37,7 +36,7 @@ def test_bars_that_hang_begin_at_their_bases() -> None:
 
 
 def test_a_line_on_logarithms_with_its_marks() -> None:
-    line = go.Scatter(
+    line = scatter(
         x=[1, 10, 100],
         y=[0, 5, 10],
         mode="lines+markers",
@@ -67,9 +66,7 @@ def test_a_line_on_logarithms_with_its_marks() -> None:
 
 
 def test_areas_stand_on_one_another() -> None:
-    areas = [
-        go.Scatter(x=[0, 1], y=y, stackgroup="m", fillcolor="#111111") for y in ([1, 2], [3, 2])
-    ]
+    areas = [scatter(x=[0, 1], y=y, stackgroup="m", fillcolor="#111111") for y in ([1, 2], [3, 2])]
     found = plot.data(figure(areas, height=200, yaxis={"range": [0, 4]}))
     assert [p[1] for p in found["areas"][1]["at"]] == [1, 1, 0.5, 0.25]
 

@@ -52,5 +52,6 @@ def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan()
     }
     drawn = charts.found(found, SMALL).data
     for trace in drawn:
-        assert list(trace.x) == sorted(trace.x)
-    assert sum(len(trace.x) for trace in drawn) == len(points) == len(tables.found(points, SMALL))
+        assert list(trace["x"]) == sorted(trace["x"])
+    marks = sum(len(trace["x"]) for trace in drawn)
+    assert marks == len(points) == len(tables.found(points, SMALL))

@@ -3,9 +3,10 @@
 Every combination of GPUs, parallelism, framework, ZeRO stage, kernels, recomputation, offload and
 micro-batch is judged, but not each by a computation of its own. What a group of plans shares is
 asked once; memory is asked before time, and time only of what may still be among the best. What
-holds of all plans is used, and laws in tests hold it: recomputing more, offloading more and a
-smaller micro-batch need no more of the GPU, and where a plan fits without recomputation or offload,
-the same with it is no faster.
+holds of all plans is used, and laws in tests hold it: of micro-batches that run alike the smaller
+needs no more, nor does a GPU whose host keeps more, and where a plan fits without recomputation or
+offload, the same with it is no faster. Less recomputation may need less memory, so that each word
+of it is asked.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.plan.plan import Plan, get, words_of
+from memcore.plan.rules import broken_rules, readers_of
 from memcore.report import Time
 from memcore.search.levers import DIGITS, differences
 from memcore.search.solve import last
@@ -37,7 +39,10 @@ from memcore.search.space import (
     priced,
 )
 from memcore.search.waterfall import Change, waterfall
+from memcore.step.pipeline import in_flight
 from memcore.timing.certainty import Apart, apart, ranked
+from memcore.training.memory import at_rest
+from memcore.training.overheads import by_rules
 from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
 from memcore.words.training import CHECKPOINTING, ZERO_BUBBLE
@@ -54,7 +59,7 @@ MEMORY, HOST, RULES, BATCH, SLOWER, MONEY, KIND = (
     "money",
     "not planned",
 )
-EACH = 7  # plans of a group that are asked for memory and time, about, of 70B on 8 to 64 GPUs
+EACH = 14  # plans of a group that are asked for memory and time, about, of 70B on 8 to 64 GPUs
 OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
 
 Progress = Callable[[int, int], None]
@@ -283,6 +288,14 @@ class _Cell:
         return self.time.step_seconds / self.plan.tokens_per_step
 
 
+@dataclass(frozen=True, slots=True)
+class _Fits:
+    """Micro-batches that fit, and how many are too much for the GPU."""
+
+    fits: Sequence[Batch]
+    over: int
+
+
 @dataclass(slots=True)
 class _Search:
     start: Plan
@@ -294,6 +307,7 @@ class _Search:
     excluded: Counter[str] = field(default_factory=Counter)
     cells: list[_Cell] = field(default_factory=list)
     pool: Pool = field(default_factory=dict)
+    _permitted: dict[Any, bool] = field(default_factory=dict)
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
     _work: dict[Any, tuple[float, float]] = field(default_factory=dict)
@@ -311,12 +325,25 @@ class _Search:
                         for layout in (w for w in layouts if space.goes(framework, w)):
                             plan = changed(cluster, words | kernels | layout)
                             batches, same = space.batches(plan)
-                            if self.lattice(plan) and self.allowed_at_all(plan):
-                                found.append(Group(plan, batches, same, trains))
-                            else:
-                                n = len(batches) * COMBINATIONS
-                                self.judged += n
-                                self.excluded[RULES] += n
+                            may = tuple(b for b in batches if self.permitted(plan, b))
+                            plan = changed(plan, _sized(may[0])) if may else plan
+                            if not (may and self.lattice(plan) and self.allowed_at_all(plan)):
+                                may = ()
+                            n = (len(batches) - len(may)) * COMBINATIONS
+                            self.judged += n
+                            self.excluded[RULES] += n
+                            if may:
+                                found.append(Group(plan, may, same, trains))
+        return found
+
+    def permitted(self, plan: Plan, batch: Batch) -> bool:
+        """Whether rules that read the accumulation allow one, as of pipelines with rounds."""
+        key = (*_ruled(plan), plan.parallel.pp, batch[1])
+        found = self._permitted.get(key)
+        if found is None:
+            trial = changed(plan, _sized(batch))
+            asked = readers_of(trial).get("train.grad_accumulation", set())
+            found = self._permitted[key] = not broken_rules(trial, trial.architecture, asked)
         return found
 
     def allowed_at_all(self, plan: Plan) -> bool:
@@ -362,13 +389,8 @@ class _Search:
 
     def lattice(self, plan: Plan) -> dict[Offload, list[str]]:
         """Which words of recomputation go with what is offloaded, under a plan's other words: the
-        rules ask for no more of a plan than is in the key."""
-        t, p = plan.train, plan.parallel
-        ranks = (p.tp > 1, p.pp > 1, p.cp > 1, p.ep > 1, plan.dp > 1, p.schedule, p.virtual_stages)
-        key = (
-            t.framework, t.zero, t.precision, t.optimizer, t.kernels, t.attention, t.adapter,
-            plan.cluster.gpu, ranks,
-        )  # fmt: skip
+        rules ask for no more of a plan than is in the key, and allow its accumulation."""
+        key = _ruled(plan)
         found = self._lattices.get(key)
         if found is None:
             words = [w for w in CHECKPOINTING if self._may(plan, BARE, w)]
@@ -385,8 +407,7 @@ class _Search:
 
     def training(self, group: Group, where: Offload, again: str, batch: Batch) -> Training:
         """One plan, which the lattice has."""
-        train = {"train.micro_batch": batch[0], "train.grad_accumulation": batch[1]}
-        plan = changed(group.plan, _words(where, again) | train)
+        plan = changed(group.plan, _words(where, again) | _sized(batch))
         return Training.planned(plan, rows=False, pool=self.pool)
 
     def judge(self, group: Group) -> None:
@@ -395,25 +416,37 @@ class _Search:
         self.judged += COMBINATIONS * len(batches)
         in_all = sum(map(len, lattice.values()))
         self.excluded[RULES] += (COMBINATIONS - in_all) * len(batches)
-        if not lattice or self._never_fits(group, lattice):
+        runs = _alike(group)
+        if not lattice or self._never_fits(group, lattice, runs):
             self.excluded[MEMORY] += in_all * len(batches)
             return
-        done: dict[Offload, str] = {}  # what became of the leanest plan of each
-        bare = 0  # of the micro-batches, how many of the smallest fit with nothing offloaded
+        over: dict[Offload, int] = {}  # how many are too much for the GPU
+        short: set[Offload] = set()  # what the host has too little memory for, of some plan
+        bare: set[Batch] = set()  # those that fit with nothing offloaded
         for where, words in lattice.items():
             on_host = tuple("cpu" if tier == "nvme" else tier for tier in where)
-            left = batches[: len(batches) - bare] if self.by != HEADROOM else batches
-            n = len(words) * len(batches)
-            if not left or (where != on_host and done.get(on_host) != HOST):
-                self.excluded[SLOWER] += n
+            left = [[b for b in run if b not in bare] for run in runs]
+            if self.by == HEADROOM:
+                left = runs
+            n = len(words) * sum(map(len, left))
+            self.excluded[SLOWER] += len(words) * len(batches) - n
+            if where != on_host and on_host in over and on_host not in short:
+                self.excluded[MEMORY] += over[on_host]  # NVMe leaves as much on the GPU
+                self.excluded[SLOWER] += n - over[on_host]
                 continue
-            fitting = self._fitting(group, where, words, left, done)
-            kept = sum(fitting.values())
-            self.fitting += kept
-            self.excluded[SLOWER] += len(words) * (len(batches) - len(left))
-            self.excluded[done[where] or MEMORY] += len(words) * len(left) - kept
-            if where == BARE:
-                bare = max(fitting.values(), default=0)
+            fits, over[where] = 0, 0
+            if n and self._rests_over(group, where, words[-1], left):
+                over[where] = n
+            for again in words if n > over[where] else ():
+                found = self._fitting(group, where, again, left)
+                fits, over[where] = fits + len(found.fits), over[where] + found.over
+                if where == BARE:
+                    bare.update(found.fits)
+            if fits + over[where] < n:
+                short.add(where)
+            self.fitting += fits
+            self.excluded[MEMORY] += over[where]
+            self.excluded[HOST] += n - fits - over[where]
 
     def judge_spread(
         self, groups: Sequence[Group], spread: Spread, progress: Progress | None
@@ -434,45 +467,66 @@ class _Search:
             if progress:
                 progress(min(len(groups), (i + 1) * OF_CHUNK), len(groups))
 
-    def _never_fits(self, group: Group, lattice: Mapping[Offload, list[str]]) -> bool:
-        """Whether not even the least of the GPU is enough: what can be offloaded is, and all is
-        recomputed."""
+    def _never_fits(
+        self, group: Group, lattice: Mapping[Offload, list[str]], runs: Sequence[Sequence[Batch]]
+    ) -> bool:
+        """Whether not even the least of the GPU is enough: what can be offloaded is, and of each
+        word the smallest micro-batches."""
         most = max(lattice, key=lambda where: sum(tier == "cpu" for tier in where))
-        memory = self.training(group, most, lattice[most][-1], group.batches[-1]).memory
-        return memory.device_bytes[1] > memory.capacity_bytes
+        return all(
+            _over(self.training(group, most, again, run[0]))
+            for again in reversed(lattice[most])
+            for run in runs
+        )
+
+    def _rests_over(
+        self, group: Group, where: Offload, again: str, runs: Sequence[Sequence[Batch]]
+    ) -> bool:
+        """Whether what no micro-batch and no recomputation makes less, what is there when the
+        optimizer steps, is too much for the GPU."""
+        return all(
+            at_rest(training.steps, training.amounts) > group.plan.accelerator.usable_bytes
+            for run in runs
+            if run
+            for training in [self.training(group, where, again, run[0])]
+        )
 
     def _fitting(
-        self,
-        group: Group,
-        where: Offload,
-        words: Sequence[str],
-        batches: Sequence[Batch],
-        done: dict[Offload, str],
-    ) -> dict[str, int]:
-        """How many micro-batches fit with each word of recomputation, the smallest first. What
-        recomputes less needs more, so that its largest micro-batch is no larger."""
-        fitting = dict.fromkeys(words, 0)
-        done[where], most = "", len(batches)
-        for again in reversed(words):
+        self, group: Group, where: Offload, again: str, runs: Sequence[Sequence[Batch]]
+    ) -> _Fits:
+        """Which micro-batches fit with one word of recomputation and one of offload. Of those that
+        run alike the larger needs no less, so that the largest that fits is looked for."""
+        fitting: dict[Batch, Training | None] = {}
+        over = 0
+        for run in runs:
             seen: dict[int, Training] = {}
 
-            def fits(n: int, again: str = again, seen: dict[int, Training] = seen) -> bool:
+            def asked(n: int, run: Sequence[Batch] = run, seen: dict[int, Training] = seen) -> Any:
                 """The n-th smallest."""
-                seen[n] = self.training(group, where, again, batches[-n])
-                return seen[n].memory.fits
+                if n not in seen:
+                    seen[n] = self.training(group, where, again, run[n - 1])
+                return seen[n]
 
-            if not fits(1):
-                memory = seen[1].memory
-                over = memory.device_bytes[1] > memory.capacity_bytes
-                done[where] = done[where] or (MEMORY if over else HOST)
-                break
-            most = most if most == 1 or fits(most) else last(most - 1, fits)
-            fitting[again] = most
-            smaller = range(1, most) if group.plan.parallel.pp > 1 or self.by == HEADROOM else ()
-            for n in (*smaller, most):  # which need no more, so that nobody asks for their memory
-                known = seen.get(n) or self.training(group, where, again, batches[-n])
-                self.cells.append(_Cell(group, known))
-        return fitting
+            def fits_at(n: int, asked: Any = asked) -> bool:
+                return bool(asked(n).memory.fits)
+
+            def roomy(n: int, asked: Any = asked) -> bool:
+                return not _over(asked(n))
+
+            every = len(run)
+            if not every:
+                continue
+            fits = 0
+            if fits_at(1):
+                fits = every if fits_at(every) else last(every - 1, fits_at)
+            fitting |= {b: seen.get(n) for n, b in enumerate(run[:fits], 1)}
+            if fits < every:  # then the host has no room for it, where the GPU has
+                over += every - (fits if _over(asked(fits + 1)) else last(every, roomy))
+        slower = group.plan.parallel.pp == 1 and self.by != HEADROOM  # a smaller micro-batch is
+        for batch in [max(fitting)] if fitting and slower else fitting:
+            known = fitting[batch] or self.training(group, where, again, batch)
+            self.cells.append(_Cell(group, known))
+        return _Fits(list(fitting), over)
 
     # --- how long it takes -----------------------------------------------------------------------
 
@@ -638,6 +692,38 @@ FLOOR = 0.999  # of a plan's arithmetic, for sums in another order
 def _words(where: Offload, again: str) -> Changes:
     offloads = dict(zip(OFFLOADS, where, strict=True))
     return offloads | {"train.checkpointing": again, "train.checkpoint_every": 1}
+
+
+def _sized(batch: Batch) -> Changes:
+    return {"train.micro_batch": batch[0], "train.grad_accumulation": batch[1]}
+
+
+def _ruled(plan: Plan) -> tuple[Any, ...]:
+    """What rules read of a plan of a search, but for sizes and what a group's plans differ in."""
+    t, p = plan.train, plan.parallel
+    ranks = (p.tp > 1, p.pp > 1, p.cp > 1, p.ep > 1, plan.dp > 1, p.schedule, p.virtual_stages)
+    return (
+        t.framework, t.zero, t.precision, t.optimizer, t.kernels, t.attention, t.adapter,
+        plan.cluster.gpu, ranks,
+    )  # fmt: skip
+
+
+def _alike(group: Group) -> list[list[Batch]]:
+    """Micro-batches that run alike, the smallest first: a larger one needs no less memory. Apart
+    are those before which no gradients are kept, and of which other numbers wait in a pipeline;
+    where the allocator's rules are followed, which leave gaps, all are."""
+    found: dict[Any, list[Batch]] = {}
+    for batch in reversed(group.batches):
+        plan = changed(group.plan, _sized(batch))
+        waiting = tuple(in_flight(plan, stage) for stage in range(plan.parallel.pp))
+        found.setdefault((batch[1] > 1, waiting, by_rules(plan) and batch), []).append(batch)
+    return list(found.values())
+
+
+def _over(training: Training) -> bool:
+    """Whether a plan is too much for the GPU, whatever the host has."""
+    memory = training.memory
+    return memory.device_bytes[1] > memory.capacity_bytes
 
 
 def _room(cell: _Cell) -> int:

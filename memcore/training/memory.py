@@ -44,6 +44,13 @@ def peak_bytes(step: Step, amounts: Amounts) -> Number:
     return best
 
 
+def at_rest(steps: Sequence[Step], amounts: Amounts) -> Number:
+    """Bytes alive when the optimizer steps, of the stage where that is the most: no less than that
+    is the peak, whatever is recomputed and however many sequences a micro-batch has."""
+    apart = {(step.first, step.last, step.layers): step.alone for step in steps}
+    return max(amounts.held(step.instants[-1].holding) for step in apart.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """A memory report with the rows behind it."""

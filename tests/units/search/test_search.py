@@ -2,19 +2,33 @@
 
 import itertools
 import json
+from collections import Counter
 
 import pytest
 
 from memcore import Plan, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
-from memcore.search.search import COMBINATIONS, TIME, WHERE, _Search, seconds_of
+from memcore.search.search import (
+    COMBINATIONS,
+    HOST,
+    MEMORY,
+    SLOWER,
+    TIME,
+    WHERE,
+    _Search,
+    _sized,
+    _words,
+    seconds_of,
+)
 from memcore.search.space import KEEPS, Space, allowed, changed
 from memcore.timing.certainty import apart, ranked
+from memcore.training.training import Training
 from memcore.words.training import CHECKPOINTING
 
 SMALL = {"model": "llama-3.2-1b", "cluster": {"gpu": "l4-24gb", "gpus": 2}}
 FSDP2 = {"train.framework": "fsdp2", "train.zero": 3}
+ACCUMULATED = {"grad_accumulation": 8}
 BIG = {"model": "llama-3-70b", "cluster": {"gpus": 8}}
 
 
@@ -105,6 +119,67 @@ def test_every_plan_that_is_kept_is_one():
             )  # fmt: skip
             assert allowed(plan)
             assert Plan.of(plan.document()) == plan
+
+
+def counted(group, lattice):
+    """What becomes of every plan of a group, one by one, as `judge` counts them."""
+    excluded, bare, short = Counter(), set(), set()
+    for where, again in itertools.product(WHERE, CHECKPOINTING):
+        if again not in lattice.get(where, ()):
+            excluded["no such combination"] += len(group.batches)
+    for where, words in lattice.items():
+        on_host = tuple("cpu" if tier == "nvme" else tier for tier in where)
+        slower = where != on_host and on_host in lattice and on_host not in short
+        found = {}
+        for again, batch in itertools.product(words, group.batches):
+            if batch in bare:
+                excluded[SLOWER] += 1
+                continue
+            plan = changed(group.plan, _words(where, again) | _sized(batch))
+            memory = Training.planned(plan, rows=False).memory
+            over = memory.device_bytes[1] > memory.capacity_bytes
+            found[again, batch] = MEMORY if over else SLOWER if slower else FITS[memory.fits]
+        excluded.update(found.values())
+        if HOST in found.values():
+            short.add(where)
+        if where == WHERE[0]:
+            bare = {batch for (_, batch), what in found.items() if what == "fits"}
+    fits = excluded.pop("fits", 0)
+    return fits, +excluded
+
+
+FITS = {True: "fits", False: HOST}
+TRIED = (  # models and GPUs, and how many groups are passed over
+    ({"model": "llama-3-8b", "cluster": {"gpu": "l4-24gb", "gpus": 4}}, 29),
+    ({"model": "llama-3-8b", "cluster": {"gpu": "l4-24gb", "gpus": 4}, "train": ACCUMULATED}, 53),
+    ({"model": "qwen3-30b-a3b", "cluster": {"gpus": 8}, "train": {"grad_accumulation": 2}}, 131),
+)
+
+
+@pytest.mark.parametrize(("document", "every"), TRIED)
+def test_as_many_fit_as_one_by_one(document, every):
+    """With activations offloaded less recomputation may need less memory, and the last micro-batch
+    of a step, which keeps no gradients, less than a smaller one."""
+    start = Plan.of(document)
+    run = _Search(start, TIME, 0.0, 3)
+    for group in run.groups(Space(start))[::every]:
+        run.fitting, run.excluded = 0, Counter()
+        run.judge(group)
+        assert (run.fitting, +run.excluded) == counted(group, run.lattice(group.plan)), group
+
+
+def test_rules_that_read_the_accumulation_are_asked_of_each():
+    """Pipelines of virtual stages take micro-batches in rounds."""
+    start = Plan.of({"model": "llama-3-8b", "cluster": {"gpus": 4}, "train": ACCUMULATED})
+    seen = Counter()
+    for group in _Search(start, TIME, 0.0, 3).groups(Space(start)):
+        if group.plan.parallel.virtual_stages == 1:
+            continue
+        for batch in Space(start).batches(group.plan)[0]:
+            allows = allowed(changed(group.plan, _words(WHERE[0], "full") | _sized(batch)))
+            assert (batch in group.batches) == allows
+            seen[allows] += 1
+    assert set(seen) == {True, False}
 
 
 def test_70b_on_8_gpus_is_offloaded_and_24_fit_without(big):

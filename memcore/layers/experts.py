@@ -30,7 +30,7 @@ from memcore.tape.dims import (
     Shape,
 )
 from memcore.tape.kinds import Role
-from memcore.tape.primitives import cast, linear, multiply, softmax, split
+from memcore.tape.primitives import cast, linear, masked_fill, multiply, softmax, split
 from memcore.tape.sharding import fsdp_cut
 from memcore.tape.structure import Structure
 from memcore.tape.tape import ALWAYS, Gradients, Storage, Tape, Tensor
@@ -250,12 +250,12 @@ def _grouped(
     mask = t.new("mask", (count, 1), "bool") if s.exchanges else None
     up_bias = _by_row(t, w.up_bias, ids, count)
     if mask:
-        rows = masked_rows(t, rows, mask, "rows by expert, masked", in_place=True)
+        rows = masked_fill(t, rows, mask, "rows by expert, masked", in_place=True)
     both = grouped_linear(t, stacks.up, rows, offsets, w.up, D, stacks.wide)
     if up_bias:
         both = added(t, both, up_bias, "gate_up_proj, biased")
     if mask:
-        both = masked_rows(t, both, mask, "gate_up_proj, masked")
+        both = masked_fill(t, both, mask, "gate_up_proj, masked")
     product = stacks.gate(t, s, both)
     bias = _by_row(t, w.down_bias, ids, count)
     t.use(*filter(None, [up_bias]))
@@ -263,7 +263,7 @@ def _grouped(
     if bias:
         out = added(t, out, bias, "down_proj, biased")
     if mask:
-        out = masked_rows(t, out, mask, "down_proj, masked")
+        out = masked_fill(t, out, mask, "down_proj, masked")
     weighted = multiply(t, out, of_rows, "weighted")
     t.start("undo sort", order)
     back = t.new("order, inverted", (count,), "int64")
@@ -280,14 +280,6 @@ def _by_row(t: Tape, bias: Tensor | None, ids: Tensor, count: Factor) -> Tensor 
         return None
     name = f"{bias.storage.own_name}, by row"
     return taken(t, bias, ids, (count, bias.shape[-1]), name)
-
-
-def masked_rows(t: Tape, x: Tensor, mask: Tensor, name: str, in_place: bool = False) -> Tensor:
-    """x.masked_fill(mask, 0). Saves the mask."""
-    t.start(name, x, mask)
-    out = Tensor(x.storage, x.shape, x.dtype, False) if in_place else t.new(name, x.shape, x.dtype)
-    t.finish(name, [x], out, [mask], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
-    return out
 
 
 def _all_to_all(

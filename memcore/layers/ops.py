@@ -358,6 +358,14 @@ def masked(
     return add(t, scores, mask, "scores, masked")
 
 
+def wide_scores(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores as a product of fp32, not scaled, and the values that they will weigh."""
+    q, k = (cast(t, x, "fp32", f"{n} (fp32)") for x, n in ((q, "q"), (k, "k")))
+    q, k, v = (contiguous(t, x, x.shape, f"{n}, contiguous")
+               for x, n in ((q, "q"), (k, "k"), (v, "v")))  # fmt: skip
+    return matmul(t, q, k, SCORES, HEAD_DIM, "scores"), v
+
+
 def weighted_values(
     t: Tape,
     s: Structure,
@@ -496,7 +504,8 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
         with t.scope("loss", Part.LOSS):
             labels = t.new("labels", (LABELS,), "int64")
         return fused.linear_cross_entropy(t, x, labels, width, tied)
-    return logits_loss(t, s, linear(t, "lm_head", x, width, VOCAB / TP, bias=False, tied=tied))
+    bias = s.traits.head_bias
+    return logits_loss(t, s, linear(t, "lm_head", x, width, VOCAB / TP, bias, tied=tied))
 
 
 def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:

@@ -119,6 +119,19 @@ class Keys:
         if key not in self.config and key not in WEIGHTLESS:
             self.assumed[key] = default
 
+    def within(self, place: str) -> Keys:
+        """The keys of a config inside this one, or of an empty one; `absorb` it when it is read."""
+        given = self.config.get(place)
+        if given is not None and not isinstance(given, Mapping):
+            self.fail(place, f"must be an object, in braces, not {shown(given)}")
+        return Keys(given if isinstance(given, Mapping) else {}, {})
+
+    def absorb(self, place: str, keys: Keys) -> None:
+        """What is wrong with a config inside this one is wrong here, with its place."""
+        self.inside[place] = keys
+        for issue in keys.issues:
+            self.fail(f"{place}.{issue.field.removeprefix('model.')}", issue.message)
+
     @property
     def unread(self) -> tuple[str, ...]:
         """Keys that nobody asked for, as they are written; what is null, or off, says nothing."""

@@ -37,7 +37,7 @@ HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on
 class BlockStates:
     """Groups of one block's states, on one GPU.
 
-    resident     parameters as they live through the step (a shard, where sharded)
+    resident     parameters as they live through the step (a shard, where sharded), and buffers
     trained      of them, those that are trained
     updated      those that this GPU's optimizer step updates
     gradients    reduced gradients, until the optimizer step
@@ -165,8 +165,12 @@ def block_states(
         [p for p in one_group if not p.quantized],
         whole=True,
     )
+    buffers = (
+        Template(b.name, "workspace", b.shape, b.dtype, always, "a buffer of the model", TORCH)
+        for b in tape.buffers
+    )
     return BlockStates(
-        resident=Group((*resident.rows, *in_4_bits, *in_8_bits)),
+        resident=Group((*resident.rows, *in_4_bits, *in_8_bits, *buffers)),
         trained=group("", "parameters", copies.resident, always, "a trained weight"),
         updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
         gradients=group(

@@ -142,6 +142,9 @@ HEAD_DIM = Dim("HEAD_DIM", "width of one head")
 VOCAB = Dim("VOCAB", "tokens of the vocabulary")
 LAYERS = Dim("LAYERS", "layers of the model")
 POSITIONS = Dim("POSITIONS", "rows of a learned position table")
+CONTEXT = Dim(
+    "CONTEXT", "positions that a model is made for: rows of a table that it keeps of them"
+)
 Q = Dim("Q", "HEADS x HEAD_DIM: the width of all queries")
 KV = Dim("KV", "KV_HEADS x HEAD_DIM: the width of all keys")
 GATED_Q = Dim("GATED_Q", "2 Q: queries, and a gate for each")

@@ -628,6 +628,14 @@ def softmax(t: Tape, x: Tensor, name: str, dtype: str = "", one_kernel: bool = F
     return out
 
 
+def masked_fill(t: Tape, x: Tensor, mask: Tensor, name: str, in_place: bool = False) -> Tensor:
+    """x.masked_fill(mask, number), or torch.where(mask, x, number). Saves the mask."""
+    t.start(name, x, mask)
+    out = Tensor(x.storage, x.shape, x.dtype, False) if in_place else t.new(name, x.shape, x.dtype)
+    t.finish(name, [x], out, [mask], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
 def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
     """Dropout with a probability above zero. Saves a mask of one byte per element."""
     with t.scope(name):
@@ -638,12 +646,15 @@ def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
         return out
 
 
-def layer_norm(t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True) -> Tensor:
+def layer_norm(
+    t: Tape, x: Tensor, width: Factor, name: str, affine: bool = True, bias: bool = True
+) -> Tensor:
     """torch.nn.LayerNorm. Saves x, and fp32 mean and reciprocal deviation."""
     with t.scope(name):
         if t.kernels == "megatron":
             return fused.norm(t, x, width, mean=True)
-        wb = [t.parameter(n, (width,)) for n in ("weight", "bias")] if affine else []
+        names = ("weight", "bias")[: affine * (1 + bias)]
+        wb = [t.parameter(n, (width,)) for n in names]
         t.start("layer_norm", x, *wb)
         stats = [t.new(s, x.shape[:-1], "fp32", fixed=True) for s in ("mean", "rstd")]
         out = t.new("out", x.shape, x.dtype)

@@ -197,6 +197,7 @@ class Traits:
     masked_images: bool = False
     gated: bool = False
     head_scaled: bool = False
+    head_bias: bool = False
     recurrence_bias: bool = False
     recurrence_out_bias: bool = False
     recurrence_normed: bool = True

@@ -221,6 +221,7 @@ class Tape:
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
+        self.buffers: list[Storage] = []
         self.work: list[Cost] = []
         self.sends: list[Send] = []
         self.clock = 0
@@ -300,6 +301,12 @@ class Tape:
         tensor.storage.own = adapter and bool(self.adapters and self.adapters.own)
         if not tied:
             self.parameters.append(tensor.storage)
+        return tensor
+
+    def buffer(self, name: str, shape: Shape, dtype: str) -> Tensor:
+        """A table that a module keeps for good and nothing trains (torch's register_buffer)."""
+        tensor = self._tensor(name, shape, dtype, "tied", needs_grad=False)
+        self.buffers.append(tensor.storage)
         return tensor
 
     def _tensor(self, name: str, shape: Shape, dtype: str, kind: str, needs_grad: bool) -> Tensor:

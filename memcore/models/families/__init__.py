@@ -24,14 +24,18 @@ from memcore.models.families import (
     gemma3,
     glm4_moe,
     gpt2,
+    gpt_bigcode,
+    gpt_neo,
     gpt_neox,
     gpt_oss,
+    gptj,
     llama,
     llama4,
     llava,
     mamba2,
     minimax_m2,
     mixtral,
+    mpt,
     nemotron_h,
     olmo2,
     olmoe,
@@ -76,13 +80,17 @@ FAMILIES = _Families({
     "gemma3": gemma3.FAMILY,
     "glm4_moe": glm4_moe.FAMILY,
     "gpt2": gpt2.FAMILY,
+    "gpt_bigcode": gpt_bigcode.FAMILY,
+    "gpt_neo": gpt_neo.FAMILY,
     "gpt_neox": gpt_neox.FAMILY,
     "gpt_oss": gpt_oss.FAMILY,
+    "gptj": gptj.FAMILY,
     "llama4_text": llama4.FAMILY,
     "minimax_m2": minimax_m2.FAMILY,
     "olmo2": olmo2.FAMILY,
     "olmoe": olmoe.FAMILY,
     "llava": llava.FAMILY,
+    "mpt": mpt.FAMILY,
     "nemotron_h": nemotron_h.FAMILY,
     "opt": opt.FAMILY,
     "phi3": phi3.FAMILY,
@@ -241,7 +249,7 @@ def _class(keys: Keys) -> tuple[str | None, str]:
 
 
 WIDTHS = ("hidden_size", "d_model", "n_embd", "n_embed")
-DEPTHS = ("num_hidden_layers", "num_layers", "n_layer")
+DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 NEAR = 0.5  # of difflib's ratio
 
 

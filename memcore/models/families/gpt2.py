@@ -21,6 +21,13 @@ from memcore.tape.primitives import (
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
+ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+
 
 def _config(k: Keys, label: str) -> Model:
     hidden = k.count("n_embd", 768)
@@ -51,7 +58,7 @@ def _config(k: Keys, label: str) -> Model:
     )
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
+def embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
     positions = t.input("position_ids", (1, S / CP), "int64", needs_grad=False)
     words = wanted(t, embedding(t, "wte", ids, VOCAB / TP, D, s.traits.tied_embeddings))
@@ -86,13 +93,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config, _embed, _layer, _head, mask_is_argument=True, kernels=WITH_MEGATRON,
-    aliases={
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
+    _config, embed, _layer, _head, mask_is_argument=True, kernels=WITH_MEGATRON,
+    aliases=ALIASES,
     classes={
         "GPT2LMHeadModel": CAUSAL,
         "GPT2Model": EMBEDDING,

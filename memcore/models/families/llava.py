@@ -38,10 +38,8 @@ def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[
     keys = Keys(
         {**(defaults if word == kind else {}), **given, "model_type": word}, known[word].aliases
     )
-    k.inside[key] = keys
     model = known[word].config(keys, "")
-    for issue in keys.issues:
-        k.fail(f"{key}.{issue.field.removeprefix('model.')}", issue.message)
+    k.absorb(key, keys)
     return model
 
 

@@ -1,0 +1,81 @@
+"""GPT-BigCode (SantaCoder, StarCoder): GPT-2's layers with one head of keys and values."""
+
+from __future__ import annotations
+
+from memcore.layers.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.gpt2 import ALIASES, embed
+from memcore.models.model import Model
+from memcore.tape.dims import CONTEXT, KV, QKV, TP, D, Q
+from memcore.tape.kinds import Part
+from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear, split
+from memcore.tape.structure import Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    hidden = k.count("n_embd", 768)
+    heads = k.count("n_head", 12, 10**6)
+    k.divides("n_embd", hidden, "n_head", heads)
+    k.refuse("add_cross_attention", False, None)
+    positions = k.count("n_positions", 1024)
+    return Model(
+        family="gpt_bigcode",
+        label=label,
+        layers=k.count("n_layer", 12, 100_000),
+        hidden_size=hidden,
+        intermediate_size=k.count_or("n_inner", 4 * hidden),
+        heads=heads,
+        kv_heads=1 if k.flag("multi_query", True) else heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 50_257),
+        max_positions=positions,
+        position_rows=positions,
+        traits=Traits(
+            activation=k.word("activation_function", "gelu_pytorch_tanh", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_dropout=k.dropout("attn_pdrop", 0.1),
+            residual_dropout=k.dropout("resid_pdrop", 0.1),
+            embedding_dropout=k.dropout("embd_pdrop", 0.1),
+            multi_query=k.flag("multi_query", True),
+        ),
+    )
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    t.buffer("bias", (CONTEXT, CONTEXT), "bool")  # a mask of older versions; nothing reads it
+    return embed(t, s)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = layer_norm(t, x, D, "ln_1")
+    with t.scope("attn", Part.ATTENTION):
+        joint = linear(t, "c_attn", h, D, QKV / TP, bias=True)
+        if s.traits.multi_query:
+            q, k, v = split(t, joint, [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)])
+            q = heads_first(t, q, QUERIES, copies_grad=False)
+            k, v = (heads_first(t, x, KEYS, copies_grad=False) for x in (k, v))
+        else:
+            joint = heads_first(t, joint, joint.shape, copies_grad=True)
+            q, k, v = split(t, joint, (QUERIES, KEYS, KEYS))
+        h = attention_core(t, s, q, k, v, kind)
+        h = linear(t, "c_proj", h, Q / TP, D, bias=True)
+        if s.traits.residual_dropout:
+            h = dropout(t, h, "resid_dropout")
+    x = add(t, h, x, "residual")
+    h = layer_norm(t, x, D, "ln_2")
+    with t.scope("mlp"):
+        h = plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"))
+        if s.traits.residual_dropout:
+            h = dropout(t, h, "dropout")
+    return add(t, x, h, "residual")
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
+
+
+FAMILY = Family(
+    _config, _embed, _layer, _head, aliases=ALIASES, classes=decoder_classes("GPTBigCode")
+)

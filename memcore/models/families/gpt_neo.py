@@ -1,0 +1,132 @@
+"""GPT-Neo: GPT-2's layers with every other one's attention in a window, scores in fp32 and not
+scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore.errors import shown
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    attention_core,
+    causal_lm_head,
+    core,
+    masked,
+    plain_mlp,
+    value_heads,
+    weighted_values,
+    wide_scores,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.gpt2 import embed
+from memcore.models.model import Model
+from memcore.tape.dims import CONTEXT, CP, TP, D, Q, S
+from memcore.tape.kinds import FULL, SLIDING, Part
+from memcore.tape.primitives import (
+    add,
+    dropout,
+    heads_first,
+    layer_norm,
+    linear,
+    masked_fill,
+)
+from memcore.tape.structure import Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+KINDS = {"global": FULL, "local": SLIDING}
+TYPES = [[["global", "local"], 12]]
+
+
+def _config(k: Keys, label: str) -> Model:
+    hidden = k.count("hidden_size", 2048)
+    layers = k.count("num_layers", 24, 100_000)
+    heads = k.count("num_heads", 16, 10**6)
+    k.divides("hidden_size", hidden, "num_heads", heads)
+    positions = k.count("max_position_embeddings", 2048)
+    return Model(
+        family="gpt_neo",
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=k.count_or("intermediate_size", 4 * hidden),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 50_257),
+        max_positions=positions,
+        position_rows=positions,
+        window=k.count("window_size", 256),
+        kinds=_kinds(k, layers),
+        traits=Traits(
+            activation=k.word("activation_function", "gelu_new", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_dropout=k.dropout("attention_dropout", 0.0),
+            residual_dropout=k.dropout("resid_dropout", 0.0),
+            embedding_dropout=k.dropout("embed_dropout", 0.0),
+        ),
+    )
+
+
+def _kinds(k: Keys, layers: int) -> tuple[str, ...]:
+    """Of each layer, from lists of words and how often each list comes."""
+    given = k.config.get("attention_types", TYPES)
+    found: list[str] = []
+    for item in given if isinstance(given, list) else [None]:
+        pair = item if isinstance(item, list) and len(item) == 2 else [None, 0]
+        words, times = pair
+        if not isinstance(words, list) or type(times) is not int or not 1 <= times <= layers:
+            k.fail("attention_types", f"{shown(given)} is no list of [words, how often]")
+            return (FULL,) * layers
+        if any(not isinstance(word, str) or word not in KINDS for word in words):
+            k.fail("attention_types", f"{shown(words)}; use {' and '.join(KINDS)}")
+            return (FULL,) * layers
+        found += [KINDS[word] for word in words] * times
+    if len(found) != layers:
+        k.fail("attention_types", f"names {len(found):,} layers, but there are {layers:,}")
+        return (FULL,) * layers
+    return tuple(found)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    x = add(t, _attention(t, s, layer_norm(t, x, D, "ln_1"), kind), x, "residual")
+    h = layer_norm(t, x, D, "ln_2")
+    with t.scope("mlp"):
+        h = plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"))
+        if s.traits.residual_dropout:
+            h = dropout(t, h, "dropout")
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("attn.attention", Part.ATTENTION):
+        q, k, v = (linear(t, f"{n}_proj", x, D, Q / TP, bias=False) for n in "qkv")
+        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
+        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
+        v = value_heads(t, s, v)
+        table = t.buffer("bias", (1, 1, CONTEXT, CONTEXT), "bool")
+        seen = Tensor(table.storage, (1, 1, S / CP, S), table.dtype, False)
+        if s.attention == "eager":
+
+            def run(heads: Sequence[Tensor]) -> Tensor:
+                scores, v = wide_scores(t, *heads)
+                scores = masked_fill(t, scores, seen, "scores that are seen")
+                return weighted_values(t, s, masked(t, scores), v, softmax_fp32=True)
+
+            out = core(t, run, q, k, v)
+        else:
+            out = attention_core(t, s, q, k, v, kind)
+        out = linear(t, "out_proj", out, Q / TP, D, bias=True)
+        return dropout(t, out, "resid_dropout") if s.traits.residual_dropout else out
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
+
+
+FAMILY = Family(
+    _config, embed, _layer, _head, attentions=("eager", "flash"),
+    aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
+    classes=decoder_classes("GPTNeo"),
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""GPT-J: attention and MLP side by side behind one norm, a part of each head turned in pairs, its
+angles looked up in every layer, and scores in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    causal_lm_head,
+    core,
+    masked,
+    plain_mlp,
+    token_embedding,
+    value_heads,
+    weighted_values,
+    wide_scores,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.gpt2 import ALIASES
+from memcore.models.model import Model
+from memcore.tape.dims import CONTEXT, CP, HALF_ROTARY, HEAD_DIM, HEADS, ROTARY, TP, D, Q, S
+from memcore.tape.kinds import Part
+from memcore.tape.primitives import (
+    add,
+    contiguous,
+    dropout,
+    heads_first,
+    layer_norm,
+    linear,
+    rotate,
+    scale,
+    split,
+)
+from memcore.tape.structure import Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    hidden = k.count("n_embd", 4096)
+    heads = k.count("n_head", 16, 10**6)
+    k.divides("n_embd", hidden, "n_head", heads)
+    dim = max(1, hidden // heads)
+    turned = k.count("rotary_dim", 64)
+    if turned > dim or turned % 2:
+        k.fail("rotary_dim", f"{turned:,} is not an even number up to a head's width, {dim:,}")
+    dropped = k.dropout("resid_pdrop", 0.0)
+    return Model(
+        family="gptj",
+        label=label,
+        layers=k.count("n_layer", 28, 100_000),
+        hidden_size=hidden,
+        intermediate_size=k.count_or("n_inner", 4 * hidden),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=dim,
+        rotary_dim=turned,
+        vocab_size=k.count("vocab_size", 50_400),
+        max_positions=k.count("n_positions", 2048),
+        traits=Traits(
+            activation=k.word("activation_function", "gelu_new", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", False),
+            attention_dropout=k.dropout("attn_pdrop", 0.0),
+            residual_dropout=dropped,
+            embedding_dropout=k.dropout("embd_pdrop", 0.0),
+            head_bias=True,
+        ),
+    )
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    x = token_embedding(t, s, "wte")
+    return dropout(t, x, "drop") if s.traits.embedding_dropout else x
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = layer_norm(t, x, D, "ln_1")
+    attended = _attention(t, s, h)
+    with t.scope("mlp"):
+        h = plain_mlp(t, h, s.traits.activation, True, ("fc_in", "fc_out"))
+        if s.traits.residual_dropout:
+            h = dropout(t, h, "dropout")
+    return add(t, add(t, attended, h, "attention and MLP"), x, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("attn", Part.ATTENTION):
+        t.buffer("embed_positions", (CONTEXT, ROTARY), "fp32")
+        q, k, v = (linear(t, f"{n}_proj", x, D, Q / TP, bias=False) for n in "qkv")
+        heads = (*TOKENS, HEADS / TP, HEAD_DIM)
+        q, k = (heads_first(t, of, heads, copies_grad=False) for of in (q, k))
+        k, turned_k = _turned(t, k, "k_rotary")
+        q, turned_q = _turned(t, q, "q_rotary")
+        q = heads_first(t, q, QUERIES, copies_grad=False)
+        k = heads_first(t, k, KEYS, copies_grad=False)
+        v = value_heads(t, s, v)
+        if s.attention == "eager":
+
+            def run(heads: Sequence[Tensor]) -> Tensor:
+                scores, v = wide_scores(t, *heads)
+                scores = masked(t, scale(t, scores, "scores, scaled"))
+                return weighted_values(t, s, scores, v, softmax_fp32=True)
+
+            out = core(t, run, q, k, v)
+        else:
+            out = attention_core(t, s, q, k, v, "full")
+        t.use(turned_k, turned_q)  # have names until attention returns
+        out = linear(t, "out_proj", out, Q / TP, D, bias=False)
+        return dropout(t, out, "resid_dropout") if s.traits.residual_dropout else out
+
+
+def _turned(t: Tape, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Heads of which the first ROTARY dimensions are turned, and that part of them. Each layer
+    makes sines and cosines of its own, for queries and for keys."""
+    sin, cos = (t.new(f"{name} {n}", (1, S / CP, 1, ROTARY), x.dtype) for n in ("sin", "cos"))
+    part, rest = split(t, x, [(*x.shape[:-1], ROTARY), x.shape], sliced=True)
+    part = rotate(t, part, cos, sin, HALF_ROTARY, name)
+    return contiguous(t, part, x.shape, f"{name}, joined", other=rest), part
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
+
+
+FAMILY = Family(
+    _config, _embed, _layer, _head, attentions=("eager", "flash"), losses=("eager", "fused"),
+    aliases=ALIASES, classes=decoder_classes("GPTJ"),
+)  # fmt: skip

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import streamlit as st
 
 from app import parts, state, tables
+from app.line import Item
 from app.text import plain
 from memcore.plan.measured import MOST_SECONDS
 from memcore.plan.plan import title_of
@@ -86,15 +89,15 @@ def _given() -> None:
         state.measure(seconds, round(gib * GiB))
 
 
-def in_strip() -> None:
+def in_strip() -> Iterator[Item]:
     """The calibrated step beside the predicted one, or why there is none."""
     if found := state.calibrated():
         low, high = map(seconds_text, found.interval)
-        st.markdown(
-            f":small[**{seconds_text(found.calibrated_seconds)}** calibrated]",
-            help=f"{low} to {high}. {plain(found.assumed)}",
-            width="content",
+        yield Item(
+            " calibrated",
+            bold=seconds_text(found.calibrated_seconds),
+            help=f"{low} to {high}. {found.assumed}",
         )
     elif issues := state.refused_measured():
         differ = ", ".join(title_of(issue.field) for issue in issues)
-        parts.small(f"not calibrated: your run differs in {plain(differ)}", "content")
+        yield Item(f"not calibrated: your run differs in {differ}")

@@ -3,12 +3,13 @@ above it what of the input was not used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import streamlit as st
 
-from app import bar, measured, palette, parts, state, why
+from app import bar, line, measured, palette, parts, state
+from app.line import Item
 from app.text import plain
 from memcore.report import Memory, Report, Serve, TogetherMemory
 from memcore.serving.notes import serving_notes
@@ -16,9 +17,9 @@ from memcore.serving.serve import verdict
 from memcore.units import bytes_text, count_text, gib_text, seconds_text
 
 VERDICTS = {  # how each word of a verdict looks: its icon says it without colour, too
-    "fits": ("fits", ":material/check_circle:"),
-    "tight": ("is tight", ":material/error:"),
-    "over": ("does not fit", ":material/cancel:"),
+    "fits": ("fits", "check_circle"),
+    "tight": ("is tight", "error"),
+    "over": ("does not fit", "cancel"),
 }
 TRAINING, SERVING, TOGETHER = "Training", "Serving", "The fullest phase"
 
@@ -125,18 +126,17 @@ def _problems() -> None:
 # --- the verdict and the figures -----------------------------------------------------------------
 
 
-def _verdict(word: str, of: str, how: str, path: str) -> None:
-    """In its colour, with an icon; a click says why."""
+def _verdict(word: str, of: str, how: str, path: str) -> Item:
+    """In its colour, with an icon."""
     said, icon = VERDICTS[word]
-    with st.container(key=f"verdict_{word}"):
-        why.link(f"**{of} {said}**: {plain(how)}", path, icon=icon)
+    return Item(f": {how}", path, f"{of} {said}", word, icon)
 
 
-def _figures(figures: Iterable[Figure]) -> None:
+def _figures(figures: Iterable[Figure]) -> Iterator[Item]:
     """Each with its change against the pinned plan."""
     for path, follows, now, then, text in figures:
         changed = f" ({change})" if (change := _change(now, then, text)) else ""
-        why.link(f"{text(now)}{follows}{changed}", path)
+        yield Item(f"{text(now)}{follows}{changed}", path)
 
 
 def _change(now: Any, then: Any, text: Callable[[Any], str]) -> str:
@@ -153,21 +153,22 @@ def _change(now: Any, then: Any, text: Callable[[Any], str]) -> str:
 def _training(report: Report, pinned: Report | None) -> None:
     memory, time = report.memory, report.time
     before = pinned.time if pinned else None
-    with st.container(horizontal=True, vertical_alignment="center", key="strip_line", gap="small"):
-        if memory:
-            then = pinned.memory.device_bytes[1] if pinned and pinned.memory else None
-            _verdict(memory.verdict, TRAINING, _room(memory, then), "memory.room_bytes")
-        if time:
-            seconds = before.step_seconds if before else None
-            tokens = before.tokens_per_second if before else None
-            _figures(
-                (
-                    ("time.step_seconds", " a step", time.step_seconds, seconds, seconds_text),
-                    ("time.tokens_per_second", " tokens/s", time.tokens_per_second, tokens,
-                     count_text),
-                )
-            )  # fmt: skip
-            measured.in_strip()
+    items: list[Item] = []
+    if memory:
+        then = pinned.memory.device_bytes[1] if pinned and pinned.memory else None
+        items.append(_verdict(memory.verdict, TRAINING, _room(memory, then), "memory.room_bytes"))
+    if time:
+        seconds = before.step_seconds if before else None
+        tokens = before.tokens_per_second if before else None
+        items += _figures(
+            (
+                ("time.step_seconds", " a step", time.step_seconds, seconds, seconds_text),
+                ("time.tokens_per_second", " tokens/s", time.tokens_per_second, tokens,
+                 count_text),
+            )
+        )  # fmt: skip
+        items += measured.in_strip()
+    line.draw(items, "strip_line")
     if memory:
         bar.draw(bar.of_training(memory), "bar")
 
@@ -209,38 +210,37 @@ def _small_print(report: Report, pinned: Report | None) -> None:
     """What a reader checks first: what is allocated, the instant of the peak, the parameters."""
     m, t = report.memory, report.time
     then, before = (pinned.memory, pinned.time) if pinned else (None, None)
-    with st.container(horizontal=True, gap="small", key="small_print"):
-        if m:
-            peak = next((i.label for i in m.timeline if i.id == m.peak.instant), m.peak.instant)
-            if len(m.ranks) > 1:
-                peak += f" (stage {m.peak.rank} of {len(m.ranks)})"
-            low, high = m.reserved_bytes
-            allocated = then.allocated_bytes if then else None
-            _figures(
-                (
-                    ("memory.allocated_bytes", " allocated at the peak", m.allocated_bytes,
-                     allocated, bytes_text),
-                )
-            )  # fmt: skip
-            why.link(f"peak at: {plain(peak)}", "memory.peak.instant")
-            why.link(
-                f"PyTorch reserves {gib_text(low)} to {gib_text(high)}", "memory.reserved_bytes"
+    items: list[Item] = []
+    if m:
+        peak = next((i.label for i in m.timeline if i.id == m.peak.instant), m.peak.instant)
+        if len(m.ranks) > 1:
+            peak += f" (stage {m.peak.rank} of {len(m.ranks)})"
+        low, high = m.reserved_bytes
+        allocated = then.allocated_bytes if then else None
+        items += _figures(
+            (
+                ("memory.allocated_bytes", " allocated at the peak", m.allocated_bytes,
+                 allocated, bytes_text),
             )
-        if t:
-            ends = map(seconds_text, t.step_interval)
-            why.link(f"9 of 10 like it took {' to '.join(ends)}", "time.step_interval")
-            mfu, bound = (before.mfu, before.bound_by) if before else (None, None)
-            _figures(
-                (
-                    ("time.mfu", " MFU", t.mfu, mfu, "{:.1%}".format),
-                    ("time.bound_by", "", t.bound_by, bound,
-                     lambda name: f"bound by {palette.resource(name)}"),
-                )
-            )  # fmt: skip
-        why.link(f"{report.parameters:,} parameters", "parameters")
-        if _whole(report):  # else the notes say what is missing, and have a place of their own
-            for note in _of_training(report):
-                parts.small(plain(note))
+        )  # fmt: skip
+        items.append(Item(f"peak at: {peak}", "memory.peak.instant"))
+        reserved = f"PyTorch reserves {gib_text(low)} to {gib_text(high)}"
+        items.append(Item(reserved, "memory.reserved_bytes"))
+    if t:
+        ends = map(seconds_text, t.step_interval)
+        items.append(Item(f"9 of 10 like it took {' to '.join(ends)}", "time.step_interval"))
+        mfu, bound = (before.mfu, before.bound_by) if before else (None, None)
+        items += _figures(
+            (
+                ("time.mfu", " MFU", t.mfu, mfu, "{:.1%}".format),
+                ("time.bound_by", "", t.bound_by, bound,
+                 lambda name: f"bound by {palette.resource(name)}"),
+            )
+        )  # fmt: skip
+    items.append(Item(f"{report.parameters:,} parameters", "parameters"))
+    if _whole(report):  # else the notes say what is missing, and have a place of their own
+        items += map(Item, _of_training(report))
+    line.draw(items, "small_print")
 
 
 def _of_training(report: Report) -> list[str]:
@@ -262,14 +262,11 @@ def _together(found: TogetherMemory) -> None:
     if found.dram_bytes >= parts.WORTH_SAYING * found.dram_capacity_bytes:
         room = bytes_text(found.dram_capacity_bytes)
         host = f" Host DRAM of a node: {bytes_text(found.dram_bytes)} of {room}."
-    _verdict(
-        found.verdict,
-        TOGETHER,
+    said = (
         f"{gib_text(low)} to {gib_text(high)} of {gib_text(found.capacity_bytes)} per GPU, in: "
-        f"{fullest}. An engine's cache holds {found.kv_capacity_tokens:,} "
-        f"tokens.{host}",
-        "together.fits",
+        f"{fullest}. An engine's cache holds {found.kv_capacity_tokens:,} tokens.{host}"
     )
+    line.draw([_verdict(found.verdict, TOGETHER, said, "together.fits")], "strip_line")
     bar.draw(bar.of_together(found), "bar")
 
 
@@ -279,50 +276,50 @@ def _together(found: TogetherMemory) -> None:
 def _serving(serve: Serve, pinned: Serve | None) -> None:
     """Whether the sequences fit, and what a user of the server feels."""
     plan = state.plan()
-    with st.container(horizontal=True, vertical_alignment="center", key="strip_line", gap="small"):
-        replica = f"{serve.gpus_per_replica:,} GPU" + "s" * (serve.gpus_per_replica > 1)
-        said = f"{verdict(serve, plan.serve.concurrency)}. One replica is {replica}."
-        _verdict("fits" if serve.fits else "over", SERVING, said, "serve.fits")
-        figures: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-            ("max_concurrency", " sequences fit", "{:,.0f}".format),
-            ("kv_capacity_tokens", " tokens of cache", "{:,.0f}".format),
-            ("ttft_seconds", " to the first token", seconds_text),
-            ("tpot_seconds", " a token", seconds_text),
-            ("tokens_per_second", " tokens/s a replica", count_text),
-        )
-        _figures(
-            (f"serve.{field}", follows, now, getattr(pinned, field) if pinned else None, text)
-            for field, follows, text in figures
-            if (now := getattr(serve, field)) is not None
-        )
-        if serve.tpot_seconds is None:
-            parts.small("not served: no speeds are known")
+    replica = f"{serve.gpus_per_replica:,} GPU" + "s" * (serve.gpus_per_replica > 1)
+    said = f"{verdict(serve, plan.serve.concurrency)}. One replica is {replica}."
+    items = [_verdict("fits" if serve.fits else "over", SERVING, said, "serve.fits")]
+    figures: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+        ("max_concurrency", " sequences fit", "{:,.0f}".format),
+        ("kv_capacity_tokens", " tokens of cache", "{:,.0f}".format),
+        ("ttft_seconds", " to the first token", seconds_text),
+        ("tpot_seconds", " a token", seconds_text),
+        ("tokens_per_second", " tokens/s a replica", count_text),
+    )
+    items += _figures(
+        (f"serve.{field}", follows, now, getattr(pinned, field) if pinned else None, text)
+        for field, follows, text in figures
+        if (now := getattr(serve, field)) is not None
+    )
+    if serve.tpot_seconds is None:
+        items.append(Item("not served: no speeds are known"))
+    line.draw(items, "strip_line")
     bar.draw(bar.of_serving(serve, plan.serve.concurrency), "bar")
 
 
 def _serving_print(serve: Serve) -> None:
     """What a reader should know of the figures."""
     plan = state.plan()
-    said = plain(verdict(serve, plan.serve.concurrency))
-    with st.container(horizontal=True, gap="small", key="small_print"):
-        why.link(f"{state.report().parameters:,} parameters", "parameters")
-        for path, ends, what in (
-            ("serve.ttft_range", serve.ttft_range, "the first token"),
-            ("serve.tpot_range", serve.tpot_range, "a token"),
-        ):
-            if ends:
-                low, high = map(seconds_text, ends)
-                why.link(f"8 of 10 measured: {low} to {high} {what}", path)
-        if serve.prefill_bound_by and serve.decode_bound_by:
-            before = ""
-            if serve.tower_seconds:
-                before = f" ({seconds_text(serve.tower_seconds)} of it before the layers)"
-            parts.small(
-                f"Speeds are of {serve.running:,} that generate at once. The first token{before} "
-                f"is bound by {palette.resource(serve.prefill_bound_by)}, each other by "
-                f"{palette.resource(serve.decode_bound_by)}; {serve.replicas:,} "
-                f"{'replicas fit' if serve.replicas > 1 else 'replica fits'} on the GPUs."
-            )
-        for note in (*plan.architecture.notes, *serving_notes(plan, serve)):
-            if said not in plain(note):  # what the verdict says already
-                parts.small(plain(note))
+    said = verdict(serve, plan.serve.concurrency)
+    items = [Item(f"{state.report().parameters:,} parameters", "parameters")]
+    for path, ends, what in (
+        ("serve.ttft_range", serve.ttft_range, "the first token"),
+        ("serve.tpot_range", serve.tpot_range, "a token"),
+    ):
+        if ends:
+            low, high = map(seconds_text, ends)
+            items.append(Item(f"8 of 10 measured: {low} to {high} {what}", path))
+    if serve.prefill_bound_by and serve.decode_bound_by:
+        before = ""
+        if serve.tower_seconds:
+            before = f" ({seconds_text(serve.tower_seconds)} of it before the layers)"
+        speeds = (
+            f"Speeds are of {serve.running:,} that generate at once. The first token{before} "
+            f"is bound by {palette.resource(serve.prefill_bound_by)}, each other by "
+            f"{palette.resource(serve.decode_bound_by)}; {serve.replicas:,} "
+            f"{'replicas fit' if serve.replicas > 1 else 'replica fits'} on the GPUs."
+        )
+        items.append(Item(speeds))
+    notes = (*plan.architecture.notes, *serving_notes(plan, serve))
+    items += (Item(note) for note in notes if said not in note)  # what the verdict says already
+    line.draw(items, "small_print")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from pages import alive, opened, said
+from pages import alive, opened, said, texts
 from streamlit.testing.v1 import AppTest
 
 from app import report as one_page
@@ -27,10 +27,6 @@ FOUND = calibrated(PLAN, RUN)
 def kept(at: AppTest) -> str:
     """What the address says was measured."""
     return str(at.session_state["memplan"].query.get(MEASURED, [""])[-1])
-
-
-def texts(at: AppTest) -> str:
-    return "\n".join(m.value for m in at.markdown)
 
 
 def test_a_run_is_said_kept_in_the_link_and_forgotten() -> None:

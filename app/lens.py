@@ -19,16 +19,12 @@ def _content() -> None:
     seen = shared.lens(state.plan())
     groups = {group.name: group for group in alike(seen)}
     parts.prose(" ".join(f"**{word.capitalize()}**: {means}." for word, means in MEANS.items()))
-    parts.table(
-        tables.lens_groups(list(groups.values())),
-        key="lens",
-        alt="Tensors of which the same is true: what they are, and what another choice changes",
-        widths={"tensors": 160, "is": 175, **{f"to {word}": 128 for word in STATES}},
-    )
+    rows = tables.lens_groups(list(groups.values()))
+    st.markdown(tables.markdown(rows, ("tensors", "at the peak", *STATES), parts.plain))
     parts.small(
-        "*is*: with how much longer a step is than with these tensors stored. *to*: what another "
-        "choice changes about the allocated peak and the step. Each is the difference of two whole "
-        "plans, so that it holds for all that the change touches."
+        "*now*: what is done with them. Elsewhere, what that choice would change about the "
+        "allocated peak and the step: the difference of two whole plans, so that it holds for all "
+        "that the change touches."
     )
     name = st.selectbox("What else could be done with", list(groups), key="lens_of")
     if name:

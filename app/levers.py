@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import charts, parts, plot, start, state, tables, why
+from app import charts, parts, plot, shared, start, state, tables, why
 from app.text import plain
 from memcore.plan.field import SAME
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Memory, Report
 from memcore.search.levers import Lever, headline
+from memcore.search.phases import Relief
 from memcore.search.waterfall import Change
+from memcore.units import bytes_text, signed_seconds
 
 SHOWN = 5
 # Pixels of a row, at most, and of its columns; the name takes the rest. Wider, eyes would lose it.
@@ -43,6 +45,56 @@ def section(memory: Memory) -> None:
     for lever in found[:SHOWN]:
         _row(lever)
     parts.folded("All changes", _all, found)
+
+
+def phases() -> None:
+    """What frees memory in the fullest phase of a step that trains and serves, with a button
+    each."""
+    found = shared.reliefs(state.plan())
+    if not found:
+        return
+    fits = sum(r.verdict == "fits" for r in found)
+    together = state.report().together
+    if together and together.fits:
+        said = f"Every phase fits; {len(found)} changes free memory in the fullest"
+    elif fits:
+        said = f"{fits} single change{'s' * (fits > 1)} make{'s' * (fits == 1)} every phase fit"
+    else:
+        said = "No single change makes every phase fit; these help, the most first"
+    st.markdown(f"##### {said}")
+    for i, r in enumerate(found[:SHOWN]):
+        row = st.container(
+            key=f"lever_phase_{i}", horizontal=True, vertical_alignment="center", width=ROW
+        )
+        with row:
+            others = [f"{title_of(p)} {value_text(p, v)}" for p, v in r.followers.items()]
+            said = f" :small[with {plain(', '.join(others))}]" if others else ""
+            st.markdown(f"**{plain(r.label)}**{said}", width="stretch")
+            parts.small(f"saves {bytes_text(r.saved_bytes)}", SAVES)
+            parts.small(_costs(r), COSTS)
+            parts.small(VERDICTS[r.verdict], THEN)
+            st.button(
+                "Apply",
+                key=f"apply_phase_{i}",
+                on_click=state.replace,
+                args=(r.plan,),
+                help=f"Sets {plain(r.label)}. The browser's Back undoes it.",
+                width=APPLY,
+            )
+    parts.small(
+        "Of the device memory of the fullest phase, at most. The training stays the same; each "
+        "line is the difference of two evaluations."
+    )
+
+
+def _costs(r: Relief) -> str:
+    """What a change costs: of a training step, and of an engine's cache."""
+    said = []
+    if round(r.added_seconds, 6):
+        said.append(f"{signed_seconds(r.added_seconds)} a step")
+    if r.added_tokens:
+        said.append(f"cache {r.added_tokens:+,} tokens")
+    return ", ".join(said) or "no training step longer"
 
 
 def _all(found: Sequence[Lever]) -> None:

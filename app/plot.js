@@ -58,11 +58,13 @@ export default function (component) {
     const out = data.legend.map((each) => {
       const need = long(each.name) + 36;
       if (x > 2 && x + need - 16 > width) [x, y] = [2, y + LINE + 2];
-      const look = each.symbol
-        ? mark(each.symbol, x + 6, y - 4, 10, each.fill)
-        : each.fill
-          ? `<path d="M${x} ${y - 10}h12v12h-12Z" fill="${filled(each.fill, each.pattern)}"/>`
-          : `<path d="M${x - 1} ${y - 4}h15" stroke="${each.stroke}" stroke-width="2" stroke-dasharray="${each.dash}"/>`;
+      const dashes = each.dash === "9 6" ? "6 3" : each.dash;
+      const line = each.stroke
+        ? `<path d="M${x - 1} ${y - 4}h15" stroke="${each.stroke}" stroke-width="2" stroke-dasharray="${dashes}"/>`
+        : "";
+      const box = `<path d="M${x} ${y - 10}h12v12h-12Z" fill="${filled(each.fill, each.pattern)}"/>`;
+      const point = each.symbol ? mark(each.symbol, x + 6, y - 4, line ? 6 : 10, each.fill) : "";
+      const look = line || point ? line + point : box;
       const text = look + words(x + 18, y, each.name);
       x += need;
       return text;

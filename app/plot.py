@@ -373,6 +373,8 @@ def _legend(traces: Sequence[Spec]) -> list[dict[str, Any]]:
         elif "markers" in t.get("mode", ""):
             symbol = str(marker.get("symbol", "circle"))
             look = {"symbol": symbol, "fill": marker.get("color") or line.get("color")}
+            if "lines" in t["mode"]:
+                look |= _stroke(line)
         else:
             look = _stroke(line)
         found.append({"name": html.unescape(t["name"]), **look})

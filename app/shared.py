@@ -24,6 +24,8 @@ from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
 from memcore.search.levers import Lever
 from memcore.search.levers import levers as find_levers
+from memcore.search.phases import Relief
+from memcore.search.phases import reliefs as find_reliefs
 from memcore.search.solve import Answer
 from memcore.search.solver import Solved
 from memcore.search.waterfall import Change
@@ -112,6 +114,12 @@ def speeds(plan: Plan) -> tuple[Point, ...]:
 @_for_all(without=NOTHING)
 def levers(plan: Plan) -> tuple[Lever, ...]:
     return find_levers(plan)
+
+
+@_for_all(without=NOTHING)
+def reliefs(plan: Plan) -> tuple[Relief, ...]:
+    """What frees memory where one trains and serves on the same GPUs."""
+    return find_reliefs(plan)
 
 
 @_for_all(without=NOTHING)

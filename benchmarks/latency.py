@@ -39,11 +39,12 @@ PAGES = {
     "Tiers": ("tiers?v=1", BATCH, 1),
     "Every tensor": ("ledger?v=1", BATCH, 0),
     "Serve": ("serve?v=1", USERS, 0),
-    "Requests": ("stream?v=1&reqs=50", USERS, 3),
-    "Arrival rates": ("rates?v=1&reqs=50", USERS, 1),
+    # Their charts are simulated when the plan rests; what a press shows is above them.
+    "Requests": ("stream?v=1", USERS, 0),
+    "Arrival rates": ("rates?v=1", USERS, 0),
     "RL": ("together?v=1&with=grpo", BATCH, 1),
     "Explore": ("explore?v=1", BATCH, 1),
-    "Compare": ("compare?v=1&pin=zero%3D1", BATCH, 1),
+    "Compare": ("compare?v=1&pin=v%3D1%26zero%3D2", BATCH, 1),
 }
 
 PROBE = """

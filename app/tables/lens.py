@@ -12,28 +12,21 @@ VERDICTS = {"fits": "fits", "tight": "is tight", "over": "does not fit"}
 
 
 def lens_groups(groups: Sequence[Alike]) -> Rows:
-    """Tensors of which the same is true, as one row: what the peak and the step would be."""
+    """Tensors of which the same is true, as one row: what each state would change."""
     return [
         {
             "tensors": of.name,
             "at the peak": bytes_text(of.bytes),
-            "is": _paid(of.first),
-            **{f"to {state}": _moved(of.first, state) for state in STATES},
+            **{state: _moved(of.first, state) for state in STATES},
         }
         for of in groups
     ]
 
 
-def _paid(seen: Seen) -> str:
-    """Its state, and what a step is longer for it."""
-    price = seen.price_seconds
-    return f"{seen.state_text}, {signed_seconds(price)}" if price else seen.state_text
-
-
 def _moved(seen: Seen, state: str) -> str:
-    """What the allocated peak and the step change by."""
+    """What the allocated peak and the step change by; of the state that it has, where it is."""
     if state == seen.state:
-        return "as it is"
+        return f"now, {seen.where}" if seen.where else "now"
     way = seen.best(state)
     return f"{signed_bytes(-way.freed_bytes)}, {signed_seconds(way.added_seconds)}" if way else "–"
 

@@ -34,12 +34,18 @@ if report.serve:
     parts.use_answers(rows, answers)
     parts.small(
         "Within the targets above. Each changes one field of the plan and leaves the others; GPUs: "
-        "tensor parallelism within a node and replicas, in steady state. Of sequences at once the "
-        "cache above may have room for more: they would also need more beside the cache."
+        "tensor parallelism within a node and replicas, in steady state."
     )
+    most = next(a.value for a in answers if a.question == "concurrency")
+    if most and most != report.serve.max_concurrency:
+        parts.small(
+            f"The cache of this plan has room for {report.serve.max_concurrency:,} sequences. To "
+            "ask for more takes more beside the cache and leaves it less, or misses a target: "
+            f"{most:,} is the most that can be asked for."
+        )
     st.markdown("##### Memory of one serving GPU")
     lines = tables.serving(report.serve, plan.serve.concurrency)
-    parts.table(lines, key="serve_table", alt="Memory of one serving GPU, line by line", height=458)
+    parts.table(lines, key="serve_table", alt="Memory of one serving GPU, line by line", height=600)
     parts.download("Serving (CSV)", lines, "memplan-serving.csv")
 else:
     parts.absent("Serving")

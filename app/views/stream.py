@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import parts, plot, state, stream
+from app import parts, plot, rest, state, stream
 from memcore.stream import Stream
 
 
@@ -33,37 +33,44 @@ def charts(found: Stream) -> None:
         )
 
 
-report, plan = state.report(), state.plan()
-found = state.stream()
-if not report.serve or not found:
-    parts.absent("A stream of requests")
-else:
-    st.markdown("##### A stream of requests, by how the cache is handed out")
-    parts.latency_targets()
+def simulated() -> None:
+    found, plan = state.stream(), state.plan()
+    if not found:
+        parts.absent("A stream of requests")
+        return
     parts.small(parts.plain(stream.asked(found, plan, state.lengths_file())))
     for note in found.notes:
         parts.small(parts.plain(note))
+    if not stream.served(found):
+        return
+    parts.stream_metrics(stream.metrics(stream.of_plan(found, plan), plan))
+    charts(found)
+    compared = stream.rows(found)
+    parts.table(
+        compared,
+        key="stream_table",
+        alt="The figures of each strategy",
+        columns=stream.shown(found),
+    )
+    parts.small(stream.legend(found))
+    speeds = state.speeds()
+    st.markdown("##### Throughput against how many run at once")
+    plot.chart(
+        stream.speed(speeds, found),
+        key="stream_speed",
+        alt="Time per output token against output tokens per second",
+    )
+    parts.small(stream.SPEED_LEGEND)
+    with st.container(horizontal=True):
+        parts.download("Strategies (CSV)", compared, "memplan-stream.csv")
+        parts.download("Over time (CSV)", stream.moments(found), "memplan-stream-timeline.csv")
+        parts.download("Throughput (CSV)", stream.speeds(speeds), "memplan-throughput.csv")
+
+
+if state.report().serve:
+    st.markdown("##### A stream of requests, by how the cache is handed out")
+    parts.latency_targets()
     parts.lengths_upload()
-    if stream.served(found):
-        parts.stream_metrics(stream.metrics(stream.of_plan(found, plan), plan))
-        charts(found)
-        compared = stream.rows(found)
-        parts.table(
-            compared,
-            key="stream_table",
-            alt="The figures of each strategy",
-            columns=stream.shown(found),
-        )
-        parts.small(stream.legend(found))
-        speeds = state.speeds()
-        st.markdown("##### Throughput against how many run at once")
-        plot.chart(
-            stream.speed(speeds, found),
-            key="stream_speed",
-            alt="Time per output token against output tokens per second",
-        )
-        parts.small(stream.SPEED_LEGEND)
-        with st.container(horizontal=True):
-            parts.download("Strategies (CSV)", compared, "memplan-stream.csv")
-            parts.download("Over time (CSV)", stream.moments(found), "memplan-stream-timeline.csv")
-            parts.download("Throughput (CSV)", stream.speeds(speeds), "memplan-throughput.csv")
+    rest.when_over(simulated, lambda: parts.small("Simulated when you pause …"))
+else:
+    parts.absent("A stream of requests")

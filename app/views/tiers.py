@@ -32,12 +32,9 @@ parts.table(
 parts.download("Tiers (CSV)", rows, "memplan-tiers.csv")
 
 if report.time and report.time.transfers:
-    st.markdown("##### What crosses the links in one step")
-    moved = tables.transfers(report.time)
-    parts.table(
-        moved,
-        key="transfers",
-        alt="Transfers of one step",
-        columns=tables.TRANSFER_COLUMNS,
+    st.page_link(
+        "views/time.py",
+        label="What crosses the links, transfer by transfer, and what hides it",
+        icon=":material/swap_horiz:",
+        query_params=state.query(),
     )
-    parts.download("Transfers (CSV)", moved, "memplan-transfers.csv")

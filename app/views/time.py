@@ -62,6 +62,11 @@ if report.time and report.run:
         alt="Transfers of a step: size, time, and what hides them",
         height=260,
         columns=tables.TRANSFER_COLUMNS,
+        config={
+            "or at micro-batch": st.column_config.TextColumn(
+                "or batch", help="The micro-batch from which on it is hidden."
+            )
+        },
     )
     parts.download("Transfers (CSV)", transfers, "memplan-transfers.csv")
     st.markdown("##### Operations, slowest first")

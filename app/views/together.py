@@ -2,12 +2,13 @@
 
 import streamlit as st
 
-from app import charts, parts, plot, state, tables
+from app import charts, levers, parts, plot, rest, state, tables
 from memcore.words.together import TOGETHER
 
 found = state.report().together
 
 if found:
+    place = st.container()
     plot.chart(
         charts.together(found),
         key="together",
@@ -28,6 +29,10 @@ if found:
         "utilization says. The critic and the reward model are the policy's layers under a head "
         "of one number for each token."
     )
+    with place:
+        rest.when_over(
+            levers.phases, lambda: parts.small("What frees memory comes when you pause …")
+        )
 elif state.report().memory:
     st.markdown("##### What runs on the GPUs that train?")
     kinds = [(name, word) for name, word in TOGETHER.items() if name != "none"]

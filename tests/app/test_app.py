@@ -39,6 +39,7 @@ from memcore.plan.link import decode, fields
 from memcore.plan.plan import Plan, facts
 from memcore.report import CONSUMERS
 from memcore.search.levers import levers
+from memcore.search.phases import reliefs
 from memcore.units import bytes_text
 
 PLANS = sorted(catalog.plan_entries())
@@ -748,6 +749,16 @@ def test_a_lever_is_applied_and_taken_back() -> None:
     alive(at)
     assert shown_plan(at) == before
     assert decode(at.query_params)[0] == before
+
+
+def test_what_frees_memory_of_the_fullest_phase_is_applied() -> None:
+    at = opened({"with": "grpo"}, "together")
+    best = reliefs(shown_plan(at))[0]
+    assert best.verdict == "fits"
+    at.button(key="apply_phase_0").click().run()
+    alive(at)
+    assert shown_plan(at) == best.plan
+    assert any("Every phase fits" in m.value for m in at.markdown)
 
 
 def test_undo_is_not_offered_for_what_was_changed_since() -> None:

@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from app import lens as page
 from app import shared, tables
+from app.text import plain
 from memcore.plan.link import encode
 from memcore.plan.plan import Plan
 from memcore.search.lens import alike, lens
@@ -42,12 +43,13 @@ def test_nothing_is_computed_while_it_is_folded(monkeypatch: pytest.MonkeyPatch)
 def test_it_says_of_each_what_it_is_and_could_be() -> None:
     at = unfolded()
     alive(at)
-    shown = frame(at, "tensors")
-    assert list(shown["tensors"]) == [group.name for group in FOUND]
-    recomputed = shown[shown["is"].str.startswith("recomputed")].iloc[0]
-    assert recomputed["to recomputed"] == "as it is"
+    written = next(m.value for m in at.markdown if m.value.startswith("| tensors"))
+    shown = tables.lens_groups(FOUND)
+    assert [row["tensors"] for row in shown] == [group.name for group in FOUND]
+    assert all(plain(row["stored"]) in written for row in shown)
+    recomputed = next(row for row in shown if row["recomputed"].startswith("now"))
     assert recomputed["at the peak"] == "0 B"
-    assert "GiB, -" in recomputed["to stored"]
+    assert "GiB, -" in recomputed["stored"]
 
 
 def test_a_way_that_is_used_is_the_plan() -> None:

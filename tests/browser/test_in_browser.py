@@ -522,7 +522,7 @@ def test_every_download(open_app: Open) -> None:
 
     table = csv("tiers", "memplan-tiers.csv")
     assert table["used_bytes"].sum() == sum(memory.tiers.values())
-    table = csv("tiers", "memplan-transfers.csv")
+    table = csv("time", "memplan-transfers.csv")
     assert table["bytes"].sum() == pytest.approx(sum(t.bytes for t in step.transfers))
 
     table = csv("serve", "memplan-serving.csv").set_index("what")["bytes"]

@@ -14,12 +14,13 @@ first used.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
@@ -50,6 +51,35 @@ def counted_apart(kind: type[T]) -> type[T]:
     """A class whose objects are answers themselves, and count there alone."""
     OWNED.add(kind)
     return kind
+
+
+class _Seldom:
+    """Who asks for fewer collections of cycles now, and what was set before the first of them."""
+
+    def __init__(self) -> None:
+        self.lock, self.asking, self.before = threading.Lock(), 0, gc.get_threshold()
+
+
+_SELDOM = _Seldom()
+OBJECTS = 50_000  # more than before until cycles are looked for: a quarter of a search's seconds
+
+
+@contextlib.contextmanager
+def seldom_collected() -> Iterator[None]:
+    """While many plans are asked for: cycles are looked for less often, in all of the process,
+    until the last of those who ask is done."""
+    with _SELDOM.lock:
+        if not _SELDOM.asking:
+            _SELDOM.before = gc.get_threshold()
+            gc.set_threshold(OBJECTS, *_SELDOM.before[1:])
+        _SELDOM.asking += 1
+    try:
+        yield
+    finally:
+        with _SELDOM.lock:
+            _SELDOM.asking -= 1
+            if not _SELDOM.asking:
+                gc.set_threshold(*_SELDOM.before)
 
 
 class Store:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
-from memcore.kept import kept
+from memcore.kept import kept, seldom_collected
 from memcore.models import catalog
 from memcore.plan.plan import Plan, get, words_of
 from memcore.plan.rules import broken_rules, readers_of
@@ -198,18 +198,19 @@ def search(
     space = Space(plan, tuple(gpus), gpus_at_most, keep, thorough)
     run = _Search(plan, by, cost_at_most, listed)
     stopped = False
-    try:
-        groups = run.groups(space)
-        if spread:
-            run.judge_spread(groups, spread, progress)
-        else:
-            for done, group in enumerate(groups):
-                if progress:
-                    progress(done, len(groups))
-                run.judge(group)
-        run.time_what_may_win()
-    except KeyboardInterrupt:
-        stopped = True
+    with seldom_collected():
+        try:
+            groups = run.groups(space)
+            if spread:
+                run.judge_spread(groups, spread, progress)
+            else:
+                for done, group in enumerate(groups):
+                    if progress:
+                        progress(done, len(groups))
+                    run.judge(group)
+            run.time_what_may_win()
+        except KeyboardInterrupt:
+            stopped = True
     return run.found(stopped)
 
 
@@ -508,7 +509,7 @@ class _Search:
                 return seen[n]
 
             def fits_at(n: int, asked: Any = asked) -> bool:
-                return bool(asked(n).memory.fits)
+                return bool(asked(n).room[1])
 
             def roomy(n: int, asked: Any = asked) -> bool:
                 return not _over(asked(n))
@@ -722,13 +723,11 @@ def _alike(group: Group) -> list[list[Batch]]:
 
 def _over(training: Training) -> bool:
     """Whether a plan is too much for the GPU, whatever the host has."""
-    memory = training.memory
-    return memory.device_bytes[1] > memory.capacity_bytes
+    return training.room[0] < 0
 
 
 def _room(cell: _Cell) -> int:
-    memory = cell.training.memory
-    return memory.capacity_bytes - memory.device_bytes[1]
+    return cell.training.room[0]
 
 
 def _where(plan: Plan) -> Any:

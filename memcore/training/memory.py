@@ -29,6 +29,8 @@ from memcore.training import offload
 from memcore.training.overheads import by_rules, counted, plan_overheads, reserved, segments
 from memcore.training.steps import step_of, training_sizes
 
+STEPPING = "optimizer-step"  # the instant at which no micro-batch is under way
+
 
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
     """Bytes alive at one instant, and the step of its window where they peak."""
@@ -48,7 +50,12 @@ def at_rest(steps: Sequence[Step], amounts: Amounts) -> Number:
     """Bytes alive when the optimizer steps, of the stage where that is the most: no less than that
     is the peak, whatever is recomputed and however many sequences a micro-batch has."""
     apart = {(step.first, step.last, step.layers): step.alone for step in steps}
-    return max(amounts.held(step.instants[-1].holding) for step in apart.values())
+    return max(
+        amounts.held(instant.holding)
+        for step in apart.values()
+        for instant in step.instants
+        if instant.id == STEPPING
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +83,9 @@ def by_rank(steps: Sequence[Step], amounts: Amounts) -> tuple[RankMemory, ...]:
             seen[key] = moments, by_consumer(step.one_waiting, amounts)
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
-        top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != "optimizer-step"))
+        top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != STEPPING))
         peak = at_peak.get(top[0]) or at_peak.setdefault(top[0], moment(*top, amounts, stage))
-        more = 0 if peak.id == "optimizer-step" else n
+        more = 0 if peak.id == STEPPING else n
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
         ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
     return tuple(ranks)
@@ -141,21 +148,60 @@ def count(
     return Counted(memory, ledger)
 
 
+def _peaks(steps: Sequence[Step], amounts: Amounts) -> list[Number]:
+    """The allocated peak of every pipeline stage; those that run the same as in `by_rank`."""
+    if len(steps) == 1:
+        return [peak_bytes(steps[0], amounts)]
+    seen: dict[tuple[bool, bool, Layers], tuple[Number, Number, Number]] = {}
+    found: list[Number] = []
+    for step in steps:
+        key = step.first, step.last, step.layers
+        if key not in seen:
+            most: dict[bool, Number] = {True: 0, False: 0}
+            for instant in step.alone.instants:
+                waits = instant.id != STEPPING
+                most[waits] = maximum(most[waits], instant_bytes(instant, amounts)[0])
+            seen[key] = most[True], amounts.held(step.one_waiting), most[False]
+        running, each, stepping = seen[key]
+        found.append(maximum(running + step.waiting * each, stepping))
+    return found
+
+
+def _tiers(plan: Plan, step: Step, amounts: Amounts, peak: Number) -> dict[str, Number]:
+    """Bytes in each tier where the peak of a stage is so high."""
+    found: dict[str, Number] = {"hbm": peak, "dram": 0, "nvme": 0}
+    for r in offload.resting(plan, step):
+        each = amounts.whole(amounts.bytes(r.template.shape, r.template.dtype))
+        found[r.tier] = found[r.tier] + r.times * each  # not in place: arrays may be shared
+    if step.optimizer.paged:
+        _, spilled = paging(plan, step, amounts, peak)
+        each = amounts.held(step.holding("paged"))
+        found["dram"] = found["dram"] + spilled * each * plan.gpus_in_node
+    return found
+
+
 def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleNamespace:
     """What quantities of memory read, for arrays of sizes: of the stage that needs the most."""
     found: dict[str, Number] = {}
-    for step in steps:
-        here: dict[str, Number] = {"hbm": peak_bytes(step, amounts), "dram": 0, "nvme": 0}
-        for r in offload.resting(plan, step):
-            each = amounts.whole(amounts.bytes(r.template.shape, r.template.dtype))
-            here[r.tier] = here[r.tier] + r.times * each  # not in place: arrays may be shared
-        if step.optimizer.paged:
-            _, spilled = paging(plan, step, amounts, here["hbm"])
-            each = amounts.held(step.holding("paged"))
-            here["dram"] = here["dram"] + spilled * each * plan.gpus_in_node
+    for step, peak in zip(steps, _peaks(steps, amounts), strict=True):
+        here = _tiers(plan, step, amounts, peak)
         first: Any = found["hbm"] >= here["hbm"] if found else False
         found = {t: where(first, found[t], n) for t, n in here.items()} if found else here
     return _given(plan, steps[0], amounts, {t: settled(n) for t, n in found.items()})
+
+
+def room_for(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> tuple[int, bool]:
+    """Bytes that the GPU has to spare for one plan, below 0 where it is too much, and whether the
+    plan fits: for those who ask many plans and for nothing else."""
+    peaks = _peaks(steps, amounts)
+    most = max(peaks)
+    step, tiers = steps[peaks.index(most)], {"hbm": most, "dram": 0, "nvme": 0}
+    given = _given(plan, step, amounts, tiers)
+    room = given.capacity_bytes - Values(plan=plan, memory=given).memory.device_bytes[1]
+    if room < 0:
+        return room, False
+    tiers |= _tiers(plan, step, amounts, most)
+    return room, bool(Values(plan=plan, memory=given).memory.fits)
 
 
 def _given(

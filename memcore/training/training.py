@@ -19,7 +19,7 @@ from memcore.tape.dims import Number
 from memcore.tape.kinds import Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Storage
-from memcore.training.memory import Counted, by_rank, count
+from memcore.training.memory import Counted, by_rank, count, room_for
 from memcore.training.steps import depths_of, steps_of, training_sizes
 from memcore.training.time import training_time, wholes_of
 from memcore.words.training import ADAPTERS, NO_LAYER
@@ -211,6 +211,11 @@ class Training:
         ranks = by_rank(steps, amounts) if len(steps) > 1 else ()
         fullest = steps[max(ranks, key=lambda r: r.allocated_bytes).rank] if ranks else steps[0]
         return count(self.plan, fullest, amounts, ranks, self.rows)
+
+    @functools.cached_property
+    def room(self) -> tuple[int, bool]:
+        """Bytes that the GPU has to spare, and whether the plan fits: for those who ask no more."""
+        return room_for(self.plan, self.steps, self.amounts)
 
     @property
     def step(self) -> Step:

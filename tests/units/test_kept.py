@@ -222,3 +222,12 @@ def test_no_other_cache_is_without_a_budget(path: Path) -> None:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef) and node.args.args:
                 assert "functools.cache" not in map(ast.unparse, node.decorator_list), node.name
+
+
+def test_cycles_are_looked_for_less_often_until_the_last_is_done():
+    before = gc.get_threshold()
+    with kept.seldom_collected():
+        with kept.seldom_collected():
+            assert gc.get_threshold()[0] > before[0]
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before

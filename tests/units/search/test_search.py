@@ -137,7 +137,9 @@ def counted(group, lattice):
                 continue
             plan = changed(group.plan, _words(where, again) | _sized(batch))
             memory = Training.planned(plan, rows=False).memory
-            over = memory.device_bytes[1] > memory.capacity_bytes
+            room = memory.capacity_bytes - memory.device_bytes[1]
+            assert Training.planned(plan).room == (room, memory.fits)
+            over = room < 0
             found[again, batch] = MEMORY if over else SLOWER if slower else FITS[memory.fits]
         excluded.update(found.values())
         if HOST in found.values():

@@ -1,4 +1,4 @@
-"""How long the engine takes: `python benchmarks/engine.py`. Prints figures, never fails.
+"""How long the engine takes: `python benchmarks/engine.py [ROUNDS]`. Prints figures, never fails.
 
 evaluate()      one full evaluation, over plans that differ in everything; target: 2 ms
 levers()        every single change to a 70B plan, ranked; target: 50 ms
@@ -105,12 +105,12 @@ def import_milliseconds(statement: str, times: int) -> list[float]:
     return [1000 * float(text) for text in found[1:]]
 
 
-def main() -> None:
+def main(rounds: int) -> None:
     documents = [plan.document() for plan in plans()]
     evaluate(Plan())  # presets are read once
     evaluated = []
     validated = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for document in documents:
             validated.append(milliseconds(Plan.of, document))
             # A new Plan each time: nothing that an earlier call kept may help.
@@ -132,10 +132,10 @@ def main() -> None:
         for strategy in STRATEGIES:
             took = [
                 milliseconds(lambda s: run(plan, s, requests, clock, SLOTS), strategy)  # noqa: B023
-                for _ in range(ROUNDS)
+                for _ in range(rounds)
             ]
             show(f"10,000 requests, {name}, {strategy}", took, 1000)
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if sys.argv[1:] else ROUNDS)

@@ -1,4 +1,5 @@
-"""Key press to paint on every page, against a floor: `python benchmarks/latency.py [PAGE ...]`.
+"""Key press to paint on every page, against a floor:
+`python benchmarks/latency.py [ROUNDS] [PAGE ...]`.
 
 The floor is a page without an engine that has as many charts and the app's own settings. Each page
 and its floor are measured in turns (A B A B ...) in the same browser, because the same page is
@@ -136,13 +137,13 @@ def opened(browser: Browser, server: rig.Server, path: str, key: str, charts: in
     return Measured(page, slider, server.pid)
 
 
-def measure(browser: Browser, app: rig.Server, floor: rig.Server, name: str) -> None:
+def measure(browser: Browser, app: rig.Server, floor: rig.Server, name: str, rounds: int) -> None:
     path, key, charts = PAGES[name]
     sides = (
         opened(browser, app, path, key, charts),
         opened(browser, floor, f"?charts={charts}", "n", charts),
     )
-    for round_ in range(ROUNDS + 1):  # the first warms up
+    for round_ in range(rounds + 1):  # the first warms up
         for side in sides:
             side.page.bring_to_front()
             # There and back, so that no slider reaches its end.
@@ -164,7 +165,7 @@ def measure(browser: Browser, app: rig.Server, floor: rig.Server, name: str) -> 
     )
 
 
-def main(names: list[str]) -> None:
+def main(rounds: int, names: list[str]) -> None:
     # A page's settings stand beside its script; the floor has the app's.
     settings = ["--runner.postScriptGC=false", "--runner.fastReruns=false"]
     floor_page = rig.streamlit(HERE / "floor_page.py")
@@ -179,8 +180,10 @@ def main(names: list[str]) -> None:
             return
         print(f"Key press to paint, medians; target {TARGET} times the floor")
         for name in names:
-            measure(browser, app, floor, name)
+            measure(browser, app, floor, name, rounds)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(PAGES))
+    rounds = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    names = [word for word in sys.argv[1:] if not word.isdigit()]
+    main(rounds[0] if rounds else ROUNDS, names or list(PAGES))

@@ -61,7 +61,7 @@ class Facts:
     unit    of its value, or ''
     words   those that it takes, if it takes words
     key     its short name in a link
-    group   of the sidebar, or '' where it is not drawn there
+    group   of the sidebar, '' where it is not drawn there; None: its section's
     after   the field that it is drawn behind, where that is not the one declared before it
     when    whether it has a meaning in a drafted plan; where it has none, it is not drawn
     steps   values that a slider stops at; () is no slider
@@ -76,7 +76,7 @@ class Facts:
     unit: str = ""
     words: Mapping[str, Word] | None = None
     key: str = ""
-    group: str = ""
+    group: str | None = None
     after: str = ""
     when: When | None = None
     steps: Sequence[int] = ()

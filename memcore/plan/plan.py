@@ -10,6 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -95,6 +96,7 @@ from memcore.words.training import (
     UNIFORM,
     UNQUANTIZED_DTYPES,
     UNTRAINED,
+    Framework,
     listed,
     multiple,
 )
@@ -130,7 +132,13 @@ def _not(path: str, value: Any) -> When:
     return lambda drafted, model: drafted(path) != value
 
 
-_megatron = _is("train.framework", "megatron")
+def _framework(drafted: Drafted) -> Framework | None:
+    return FRAMEWORKS.get(drafted("train.framework"))
+
+
+def _megatron(drafted: Drafted, model: Model) -> bool:
+    framework = _framework(drafted)
+    return bool(framework and framework.own)
 
 
 def _stages(drafted: Drafted, model: Model) -> bool:
@@ -142,7 +150,8 @@ def _megatron_layers(drafted: Drafted, model: Model) -> bool:
 
 
 def _deepspeed(drafted: Drafted, model: Model) -> bool:
-    return bool(drafted("train.framework") == "deepspeed")
+    framework = _framework(drafted)
+    return bool(framework and framework.flat)
 
 
 def _zero_3(drafted: Drafted, model: Model) -> bool:
@@ -237,7 +246,6 @@ class Parallel(_Part):
         le=1024,
         key="tp",
         frees=True,
-        group="Parallelism",
         steps=RANKS,
     )
     pp: int = number(
@@ -248,7 +256,6 @@ class Parallel(_Part):
         le=1024,
         key="pp",
         frees=True,
-        group="Parallelism",
         steps=RANKS,
     )
     cp: int = number(
@@ -259,7 +266,6 @@ class Parallel(_Part):
         le=1024,
         key="cp",
         frees=True,
-        group="Parallelism",
         steps=RANKS,
     )
     ep: int = number(
@@ -271,7 +277,6 @@ class Parallel(_Part):
         le=1024,
         key="ep",
         frees=True,
-        group="Parallelism",
         steps=RANKS,
     )
     etp: int = number(
@@ -283,7 +288,6 @@ class Parallel(_Part):
         le=1024,
         key="etp",
         frees=True,
-        group="Parallelism",
         when=_experts,
         steps=RANKS,
     )
@@ -292,7 +296,6 @@ class Parallel(_Part):
         "Sequence parallel",
         "Cut norms and residuals over tensor ranks too.",
         key="sp",
-        group="Parallelism",
         lever=Switch(True),
     )
     schedule: str = choice(
@@ -301,7 +304,6 @@ class Parallel(_Part):
         "Pipeline schedule",
         "In which order micro-batches pass through the stages.",
         key="sched",
-        group="Parallelism",
         lever=EachWord(),
     )
     virtual_stages: int = number(
@@ -311,7 +313,6 @@ class Parallel(_Part):
         ge=1,
         le=128,
         key="vs",
-        group="Parallelism",
         lever=Switch(1),
     )
     account_for_embedding_in_pipeline_split: bool = declare(
@@ -319,7 +320,6 @@ class Parallel(_Part):
         "account_for_embedding_in_pipeline_split",
         "The embedding counts as a layer, so that the first stage has one fewer.",
         key="apes",
-        group="Parallelism",
         when=_stages,
     )
     account_for_loss_in_pipeline_split: bool = declare(
@@ -327,7 +327,6 @@ class Parallel(_Part):
         "account_for_loss_in_pipeline_split",
         "Head and loss count as a layer, so that the last stage has one fewer.",
         key="apls",
-        group="Parallelism",
         when=_stages,
     )
     shard_group: int = number(
@@ -342,7 +341,6 @@ class Parallel(_Part):
         key="hsdp",
         frees=True,
         auto=True,
-        group="Parallelism",
         lever=Switch(0),
     )
 
@@ -421,7 +419,6 @@ class Train(_Part):
         ge=0,
         le=1_000,
         key="imgs",
-        group="Training details",
         when=_image,
     )
     target_len: int = number(
@@ -432,7 +429,6 @@ class Train(_Part):
         ge=1,
         le=16_777_216,
         key="tgt",
-        group="Training details",
         when=_encoder,
     )
     grad_accumulation: int = number(
@@ -442,7 +438,6 @@ class Train(_Part):
         ge=1,
         le=1_000_000,
         key="accum",
-        group="Training details",
     )
     gradients: str = choice(
         GRADIENTS,
@@ -450,7 +445,6 @@ class Train(_Part):
         "Gradients",
         "Whether gradients stay allocated between optimizer steps.",
         key="grads",
-        group="Training details",
         lever=Switch("freed"),
     )
     framework: str = choice(
@@ -459,7 +453,6 @@ class Train(_Part):
         "Framework",
         "Who owns the training states, and which buffers live around them.",
         key="fw",
-        group="Training details",
     )
     optimizer: str = choice(
         OPTIMIZERS,
@@ -467,7 +460,6 @@ class Train(_Part):
         "Optimizer",
         "What is kept per parameter between steps.",
         key="opt",
-        group="Training details",
     )
     overlap_comm: str = choice(
         OVERLAP,
@@ -475,7 +467,6 @@ class Train(_Part):
         "overlap_comm",
         "DeepSpeed: whether reduction overlaps backward.",
         key="overlap",
-        group="Training details",
         when=_deepspeed,
     )
     overlap_grad_reduce: bool = declare(
@@ -484,7 +475,6 @@ class Train(_Part):
         "Megatron: gradients are reduced behind the last backward of a step, layer by layer. "
         "NeMo's and Megatron-Bridge's recipes have it on; Megatron-LM's own default is off.",
         key="ogr",
-        group="Training details",
         when=_megatron,
         lever=Switch(True),
     )
@@ -494,7 +484,6 @@ class Train(_Part):
         "Megatron: updated weights are gathered behind the first forward of the next step, layer "
         "by layer. It needs overlap_grad_reduce and the distributed optimizer (ZeRO 1).",
         key="opg",
-        group="Training details",
         when=_megatron,
         lever=Switch(True),
     )
@@ -505,7 +494,6 @@ class Train(_Part):
         "pieces of the product beside it (Transformer Engine's user buffers). It needs sequence "
         "parallelism. NeMo's performance recipes have it on; Megatron-LM's own default is off.",
         key="tpo",
-        group="Training details",
         when=_megatron,
         lever=Switch(True),
     )
@@ -516,7 +504,6 @@ class Train(_Part):
         "backward, and the other way round. It takes one more forward in flight; with a pipeline, "
         "virtual stages.",
         key="ome",
-        group="Training details",
         when=_megatron_experts,
         lever=Switch(True),
     )
@@ -528,7 +515,6 @@ class Train(_Part):
         ge=1,
         le=10**12,
         key="bucket",
-        group="Training details",
         when=_deepspeed,
     )
     stage3_max_live_parameters: int = number(
@@ -539,7 +525,6 @@ class Train(_Part):
         ge=0,
         le=10**12,
         key="live",
-        group="Training details",
         when=_zero_3,
     )
     stage3_max_reuse_distance: int = number(
@@ -550,7 +535,6 @@ class Train(_Part):
         ge=0,
         le=10**12,
         key="reuse",
-        group="Training details",
         when=_zero_3,
     )
     stage3_prefetch_bucket_size: int = number(
@@ -561,7 +545,6 @@ class Train(_Part):
         ge=0,
         le=10**12,
         key="prefetch",
-        group="Training details",
         when=_zero_3,
     )
     stage3_param_persistence_threshold: int = number(
@@ -572,7 +555,6 @@ class Train(_Part):
         ge=0,
         le=10**12,
         key="persist",
-        group="Training details",
         when=_zero_3,
     )
     sub_group_size: int = number(
@@ -583,7 +565,6 @@ class Train(_Part):
         ge=1,
         le=10**12,
         key="subgroup",
-        group="Training details",
         when=_zero_3,
     )
     kernels: str = choice(
@@ -592,7 +573,6 @@ class Train(_Part):
         "Kernels",
         "Whose layer code runs; it decides which tensors are saved.",
         key="kernels",
-        group="Training details",
         lever=EachWord(),
     )
     attention: str = choice(
@@ -601,7 +581,6 @@ class Train(_Part):
         "Attention",
         "Which attention kernel runs.",
         key="attn",
-        group="Training details",
         lever=EachWord(),
     )
     cross_entropy: str = choice(
@@ -610,7 +589,6 @@ class Train(_Part):
         "Cross-entropy",
         "Whether fp32 logits exist.",
         key="loss",
-        group="Training details",
         lever=EachWord(),
     )
     ema: str = choice(
@@ -619,7 +597,6 @@ class Train(_Part):
         "EMA weights",
         "Whether a moving average of the weights is kept besides.",
         key="ema",
-        group="Training details",
         lever=EachWord(OTHER),
     )
     embedding_gradient: str = choice(
@@ -628,7 +605,6 @@ class Train(_Part):
         "Embedding gradient",
         "Of the token embedding, and the optimizer that takes it.",
         key="embgrad",
-        group="Training details",
         lever=EachWord(OTHER),
     )
     frozen: str = choice(
@@ -637,7 +613,6 @@ class Train(_Part):
         "Frozen",
         "Which of the model's weights are not trained.",
         key="frozen",
-        group="Training details",
         lever=EachWord(TRAINS_LESS),
     )
     trained_layers: int = number(
@@ -648,7 +623,6 @@ class Train(_Part):
         ge=0,
         le=100_000,
         key="trained",
-        group="Training details",
         when=_is("train.frozen", LOWER),
     )
     checkpoint_every: int = number(
@@ -659,7 +633,6 @@ class Train(_Part):
         ge=1,
         le=1_000,
         key="ckptn",
-        group="Training details",
     )
     recompute_method: str = choice(
         RECOMPUTE_METHODS,
@@ -667,7 +640,6 @@ class Train(_Part):
         "recompute_method",
         "Megatron: which layers of a stage, or of a virtual one, are checkpointed.",
         key="rcm",
-        group="Training details",
         when=_megatron_layers,
     )
     recompute_num_layers: int = number(
@@ -678,7 +650,6 @@ class Train(_Part):
         ge=1,
         le=100_000,
         key="rcn",
-        group="Training details",
         when=_megatron_layers,
     )
     early_stop: str = choice(
@@ -687,7 +658,6 @@ class Train(_Part):
         "Early stop",
         "Whether a checkpointed layer runs again only as far as it must.",
         key="estop",
-        group="Training details",
     )
     reentrant: bool = declare(
         False,
@@ -696,7 +666,6 @@ class Train(_Part):
         "default, and Unsloth's. Where bitsandbytes holds inputs of 8-bit products, it has none to "
         "hold then.",
         key="reent",
-        group="Training details",
         when=_not("train.checkpointing", "none"),
     )
     adapter: str = choice(
@@ -705,7 +674,6 @@ class Train(_Part):
         "Adapter",
         "Whether small adapters are trained in place of the model's weights.",
         key="adapter",
-        group="Training details",
     )
     allocator: str = choice(
         ALLOCATORS,
@@ -713,7 +681,6 @@ class Train(_Part):
         "Allocator",
         "How PyTorch's caching allocator takes memory from the GPU.",
         key="alloc",
-        group="Training details",
         lever=Switch("expandable"),
     )
     mtp_layers: int = number(
@@ -725,8 +692,7 @@ class Train(_Part):
         ge=0,
         le=8,
         key="mtp",
-        group="Training details",
-        when=_is("train.framework", "megatron"),
+        when=_megatron,
     )
     lora_targets: str = choice(
         LORA_TARGETS,
@@ -734,7 +700,6 @@ class Train(_Part):
         "LoRA targets",
         "Which linear layers have an adapter.",
         key="targets",
-        group="Training details",
         when=_not("train.adapter", "none"),
     )
     lora_modules: str = declare(
@@ -743,7 +708,6 @@ class Train(_Part):
         "Names of the linear layers with an adapter in place of LoRA targets, as PEFT's "
         "target_modules, with commas between: q_proj,k_proj,v_proj. none: LoRA targets say it.",
         key="modules",
-        group="Training details",
         when=_not("train.adapter", "none"),
     )
     lora_rank: int = number(
@@ -753,7 +717,6 @@ class Train(_Part):
         ge=1,
         le=65_536,
         key="rank",
-        group="Training details",
         when=_not("train.adapter", "none"),
     )
     lora_dropout: float = number(
@@ -763,7 +726,6 @@ class Train(_Part):
         ge=0,
         le=1,
         key="loradrop",
-        group="Training details",
         when=_not("train.adapter", "none"),
     )
     adapter_dtype: str = choice(
@@ -772,7 +734,6 @@ class Train(_Part):
         "Adapter dtype",
         "Of the adapters' weights, gradients and moments.",
         key="adtype",
-        group="Training details",
         when=_not("train.adapter", "none"),
     )
     unquantized_dtype: str = choice(
@@ -782,7 +743,6 @@ class Train(_Part):
         "Under QLoRA: of the weights that are not quantized (embedding, norms, biases, head), and "
         "of what flows between the layers.",
         key="unqdtype",
-        group="Training details",
         when=_quantized,
     )
     outputs: str = choice(
@@ -792,7 +752,6 @@ class Train(_Part):
         "Whether the training loop keeps the model's outputs, the logits among them, through "
         "backward.",
         key="outputs",
-        group="Training details",
         lever=Switch(FREED),
     )
     imbalance: float = number(
@@ -916,7 +875,6 @@ class Serve(_Part):
         "Engine",
         "The program that serves: what it takes between kernels, and what it allocates.",
         key="engine",
-        group="Serving",
     )
     tp: int = number(
         0,
@@ -927,7 +885,6 @@ class Serve(_Part):
         key="stp",
         frees=True,
         auto=True,
-        group="Serving",
         steps=(0, *RANKS),
     )
     pp: int = number(
@@ -939,7 +896,6 @@ class Serve(_Part):
         key="spp",
         frees=True,
         auto=True,
-        group="Serving",
         steps=(0, *RANKS),
     )
     weight_dtype: str = choice(
@@ -948,7 +904,6 @@ class Serve(_Part):
         "Weight dtype",
         "How weights are stored for inference.",
         key="wdtype",
-        group="Serving",
     )
     moe_backend: str = choice(
         experts.CHOICES,
@@ -956,7 +911,6 @@ class Serve(_Part):
         "Expert kernels",
         "What runs experts in MXFP4: each pads their matrices to what its kernels read.",
         key="moeback",
-        group="Serving",
         when=_mxfp4,
     )
     kv_dtype: str = choice(
@@ -965,7 +919,6 @@ class Serve(_Part):
         "KV dtype",
         "How keys and values are cached.",
         key="kvdtype",
-        group="Serving",
     )
     value_dtype: str = choice(
         VALUE_DTYPES,
@@ -973,7 +926,6 @@ class Serve(_Part):
         "Value dtype",
         "How values are cached, where they are not as keys are (llama.cpp's --cache-type-v).",
         key="vdtype",
-        group="Serving",
         when=_values,
     )
     kv_cache: str = choice(
@@ -982,7 +934,6 @@ class Serve(_Part):
         "KV cache",
         "How cache memory is handed to sequences.",
         key="kvcache",
-        group="Serving",
     )
     concurrency: int = number(
         64,
@@ -991,7 +942,6 @@ class Serve(_Part):
         ge=1,
         le=1_000_000,
         key="conc",
-        group="Serving",
     )
     max_num_seqs: int = number(
         0,
@@ -1002,7 +952,6 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="maxseqs",
-        group="Serving",
     )
     state_dtype: str = choice(
         STATE_DTYPES,
@@ -1010,7 +959,6 @@ class Serve(_Part):
         "State dtype",
         "Of what state space models and linear attention keep of a sequence in vLLM.",
         key="state",
-        group="Serving",
         when=_states,
     )
     prompt_len: int = number(
@@ -1021,7 +969,6 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="prompt",
-        group="Serving",
     )
     output_len: int = number(
         256,
@@ -1031,7 +978,6 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="output",
-        group="Serving",
     )
     images: int = number(
         1,
@@ -1040,7 +986,6 @@ class Serve(_Part):
         ge=0,
         le=4096,
         key="simgs",
-        group="Serving",
         when=_image,
     )
     block_size: int = number(
@@ -1050,7 +995,6 @@ class Serve(_Part):
         ge=1,
         le=65_536,
         key="block",
-        group="Serving",
     )
     max_seq_len: int = number(
         0,
@@ -1063,7 +1007,6 @@ class Serve(_Part):
         le=16_777_216,
         key="maxlen",
         auto=True,
-        group="Serving",
     )
     memory_utilization: float = number(
         0.9,
@@ -1074,7 +1017,6 @@ class Serve(_Part):
         le=1,
         key="memutil",
         frees=True,
-        group="Serving",
     )
     max_batched_tokens: int = number(
         8192,
@@ -1084,7 +1026,6 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="batched",
-        group="Serving",
     )
     runtime: str = choice(
         RUNTIMES,
@@ -1093,7 +1034,6 @@ class Serve(_Part):
         "What starts the kernels. An engine that is named has its own, but eager leaves its graphs "
         "out.",
         key="runtime",
-        group="Serving",
     )
     prefill: str = choice(
         PREFILLS,
@@ -1102,7 +1042,6 @@ class Serve(_Part):
         "How prompts are read while other sequences generate. In a closed loop they are read in "
         "steps of those, whether whole or in chunks.",
         key="prefill",
-        group="Serving",
     )
     draft_tokens: int = number(
         0,
@@ -1112,7 +1051,6 @@ class Serve(_Part):
         ge=0,
         le=64,
         key="draft",
-        group="Serving",
     )
     draft_model: str = choice(
         _DRAFTS,
@@ -1121,7 +1059,6 @@ class Serve(_Part):
         "Who guesses: a smaller model, or a head of this one's own shape; none: the text itself, "
         "which costs nothing.",
         key="drafter",
-        group="Serving",
         when=_not("serve.draft_tokens", 0),
     )
     draft_acceptance: float = number(
@@ -1131,7 +1068,6 @@ class Serve(_Part):
         ge=0,
         le=1,
         key="accept",
-        group="Serving",
         when=_not("serve.draft_tokens", 0),
     )
     offload_weights: float = number(
@@ -1143,7 +1079,6 @@ class Serve(_Part):
         le=10_000,
         key="offw",
         frees=True,
-        group="Serving",
     )
     gpu_layers: int = number(
         0,
@@ -1155,7 +1090,6 @@ class Serve(_Part):
         ge=0,
         le=100_000,
         key="ngl",
-        group="Serving",
         when=_llama_cpp,
     )
     cpu_moe_layers: int = number(
@@ -1167,7 +1101,6 @@ class Serve(_Part):
         ge=0,
         le=100_000,
         key="ncmoe",
-        group="Serving",
         when=_cpu_experts,
     )
     offload_kv: str = choice(
@@ -1176,7 +1109,6 @@ class Serve(_Part):
         "KV cache offload",
         "Where keys and values live.",
         key="offkv",
-        group="Serving",
     )
     arrivals: str = choice(
         ARRIVALS,
@@ -1253,7 +1185,6 @@ class Serve(_Part):
         ge=0,
         le=1,
         key="hits",
-        group="Serving",
         after="serve.output_len",
     )
     turns: int = number(
@@ -1265,7 +1196,6 @@ class Serve(_Part):
         ge=1,
         le=10_000,
         key="turns",
-        group="Serving",
         after="serve.prefix_hits",
     )
     seed: int = number(
@@ -1286,6 +1216,7 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="slottft",
+        group="",
     )
     target_tpot: float = number(
         0.0,
@@ -1296,6 +1227,7 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="slotpot",
+        group="",
     )
 
 
@@ -1306,7 +1238,6 @@ class Together(_Part):
         "Together with training",
         "What else runs on the GPUs that train.",
         key="with",
-        group="Train and serve together",
     )
     engine_tp: int = number(
         1,
@@ -1316,7 +1247,6 @@ class Together(_Part):
         le=1024,
         key="enginetp",
         frees=True,
-        group="Train and serve together",
         when=_not("together.kind", "none"),
         steps=RANKS,
     )
@@ -1326,7 +1256,6 @@ class Together(_Part):
         "Engine asleep",
         "What the engine gives up while the trainer computes.",
         key="asleep",
-        group="Train and serve together",
         when=_not("together.kind", "none"),
     )
     trainer: str = choice(
@@ -1335,7 +1264,6 @@ class Together(_Part):
         "Trainer meanwhile",
         "Where training states are while rollouts are generated.",
         key="trainer",
-        group="Train and serve together",
         when=_not("together.kind", "none"),
     )
     reference: str = choice(
@@ -1344,7 +1272,6 @@ class Together(_Part):
         "Reference model",
         "Where the frozen first policy rests.",
         key="ref",
-        group="Train and serve together",
         when=_is("together.kind", "grpo", "ppo"),
     )
     reward: str = choice(
@@ -1353,7 +1280,6 @@ class Together(_Part):
         "Reward model",
         "Where a frozen reward model of the policy's shape rests.",
         key="reward",
-        group="Train and serve together",
         when=_is("together.kind", "grpo", "ppo"),
     )
     rollouts: int = number(
@@ -1364,7 +1290,6 @@ class Together(_Part):
         ge=1,
         le=1_000_000,
         key="rollouts",
-        group="Train and serve together",
         when=_is("together.kind", "grpo", "ppo"),
     )
 
@@ -1378,7 +1303,6 @@ class Run(_Part):
         ge=1,
         le=10**15,
         key="tokens",
-        group="The whole run",
         steps=TOKENS,
         text=count_text,
     )
@@ -1391,7 +1315,6 @@ class Run(_Part):
         ge=0,
         le=10_000,
         key="price",
-        group="The whole run",
     )
     watts_per_gpu: float = number(
         0.0,
@@ -1402,7 +1325,6 @@ class Run(_Part):
         ge=0,
         le=100_000,
         key="watts",
-        group="The whole run",
     )
     pue: float = number(
         1.0,
@@ -1411,7 +1333,6 @@ class Run(_Part):
         ge=1,
         le=10,
         key="pue",
-        group="The whole run",
     )
 
 
@@ -1796,9 +1717,22 @@ def field_of(path: str) -> FieldInfo:
     return found
 
 
+# The groups of the sidebar in which fields of a section are drawn that name none.
+GROUP_OF = {
+    "parallel": "Parallelism",
+    "train": "Training details",
+    "serve": "Serving",
+    "together": "Train and serve together",
+    "run": "The whole run",
+}
+
+
+@functools.cache
 def facts(path: str) -> Facts:
     """All else that it declares."""
-    return facts_of(field_of(path))
+    said = facts_of(field_of(path))
+    section, _, _ = path.partition(".")
+    return said if said.group is not None else replace(said, group=GROUP_OF.get(section, ""))
 
 
 def words_of(path: str) -> Mapping[str, Word] | None:

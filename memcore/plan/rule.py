@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from memcore.errors import Issue
 
 Remedy = Mapping[str, Any]  # fields, by their paths, and the values that they are set to
+Case = tuple[bool, str, *tuple[Remedy, ...]]  # broken, why, and remedies of its own
 
 
 class Rule(NamedTuple):
@@ -46,6 +47,11 @@ def issues_of(rules: Iterable[Rule]) -> list[Issue]:
 def to(field: str, *values: Any) -> tuple[Remedy, ...]:
     """Remedies that set one field, each to another value."""
     return tuple({field: value} for value in values)
+
+
+def each(field: str, first: tuple[Remedy, ...], *cases: Case) -> list[Rule]:
+    """Rules of one field that the same remedies settle, and then those of each case."""
+    return [Rule(field, broken, why, (*first, *others)) for broken, why, *others in cases]
 
 
 def said(remedies: Iterable[Remedy], field: str) -> str:

@@ -17,7 +17,7 @@ from memcore.models import catalog
 from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
-from memcore.plan.rule import Remedy, Rule, issues_of, to
+from memcore.plan.rule import Remedy, Rule, each, issues_of, to
 from memcore.tape.dims import maximum
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
 from memcore.words import engines
@@ -246,6 +246,7 @@ OWN = [name for name, f in FRAMEWORKS.items() if f.own]
 ROWS = [name for name, f in FRAMEWORKS.items() if f.rows]
 HYBRID = [name for name, f in FRAMEWORKS.items() if f.hybrid]
 SHARDS = [name for name, f in FRAMEWORKS.items() if f.shards < NEVER]
+WHOLE = [name for name, f in FRAMEWORKS.items() if f.plain and f.shards == NEVER]
 NVME = [name for name, f in FRAMEWORKS.items() if f.nvme]
 
 
@@ -305,21 +306,20 @@ def _recompute_rules(plan: Plan, _: Model | None) -> list[Rule]:
     t = plan.train
     block, several = "train.recompute_method", "train.recompute_num_layers"
     chosen = t.recompute_method != UNIFORM or t.recompute_num_layers > 1
-    field, one = (block if t.recompute_method != UNIFORM else several), {block: UNIFORM, several: 1}
-    return [
-        Rule(
-            field,
+    return each(
+        block if t.recompute_method != UNIFORM else several,
+        ({block: UNIFORM, several: 1},),
+        (
             chosen and not FRAMEWORKS[t.framework].own,
             "Megatron alone has it",
-            (one, *to("train.framework", *OWN)),
+            *to("train.framework", *OWN),
         ),
-        Rule(
-            field,
+        (
             chosen and t.checkpoint_every > 1,
             "Megatron has nothing like train.checkpoint_every beside it",
-            (one, *to("train.checkpoint_every", 1)),
+            {"train.checkpoint_every": 1},
         ),
-    ]
+    )
 
 
 def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
@@ -496,28 +496,26 @@ def _expert_overlap_rules(plan: Plan, model: Model) -> list[Rule]:
     t, p, field = plan.train, plan.parallel, "train.overlap_moe_expert_parallel_comm"
     if not (FRAMEWORKS[t.framework].own and t.overlap_moe_expert_parallel_comm):
         return []
-    off = to(field, False)
-    return [
-        Rule(field, not model.experts or p.ep == 1, "no rank sends rows to another's experts", off),
-        Rule(
-            field,
+    return each(
+        field,
+        to(field, False),
+        (not model.experts or p.ep == 1, "no rank sends rows to another's experts"),
+        (
             CHECKPOINTING[t.checkpointing].recompute == LAYER,
             "Megatron runs two micro-batches side by side only where no whole layer runs again",
-            (*off, *to("train.checkpointing", "selective", "none")),
+            *to("train.checkpointing", "selective", "none"),
         ),
-        Rule(
-            field,
+        (
             p.pp > 1 and p.virtual_stages == 1,
             "in a pipeline Megatron has it with virtual stages only",
-            (*off, *to("parallel.virtual_stages", 2)),
+            {"parallel.virtual_stages": 2},
         ),
-        Rule(
-            field,
+        (
             t.grad_accumulation == 1,
             "one micro-batch has no other beside it",
-            (*off, *to("train.grad_accumulation", 2)),
+            {"train.grad_accumulation": 2},
         ),
-    ]
+    )
 
 
 def attention_missing(model: Model, word: str) -> str:
@@ -680,7 +678,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
             (
                 {"train.precision": "bf16-pure", "train.adapter_dtype": "base"},
                 drop,
-                {"train.framework": "pytorch"},
+                {"train.framework": WHOLE[0]},
             ),
         ),
         Rule(
@@ -688,7 +686,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
             in_8_bits and t.zero >= framework.gathers,
             "bitsandbytes has 8-bit weights as integers of its own, which FSDP2 and ZeRO 3 do not "
             "shard; 4-bit ones are stored as floating-point numbers for it",
-            (to_4_bits, drop, {"train.framework": "pytorch", "train.zero": 0}),
+            (to_4_bits, drop, {"train.framework": WHOLE[0], "train.zero": 0}),
         ),
         Rule(
             "train.offload_activations",
@@ -703,35 +701,34 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
             "DeepSpeed and FSDP2 want one dtype for the weights of a layer",
             to("train.unquantized_dtype", AUTO, BASE),
         ),
-        Rule(
+        *each(
             field,
-            framework.plain and copies is not None and bool(copies.master),
-            f"adapters have no master copies, which {t.precision} means",
-            (drop, {"train.precision": "bf16-pure"}),
-        ),
-        Rule(
-            field,
-            framework.as_floats and t.precision in PURE and t.adapter_dtype == "fp32",
-            "FSDP2 wants one dtype for the weights of a layer",
-            (drop, {"train.adapter_dtype": "base"}),
-        ),
-        Rule(
-            field,
-            t.kernels == "compile",
-            "adapters are not planned with compiled layers",
-            (drop, *to("train.kernels", "hf", "liger")),
-        ),
-        Rule(
-            field,
-            t.offload_optimizer != "none",
-            "adapters are not planned with optimizer offload",
-            (drop, {"train.offload_optimizer": "none"}),
-        ),
-        Rule(
-            field,
-            not framework.own and p.tp * p.pp * p.cp * p.ep > 1,
-            "adapters are planned with data parallelism only, but under Megatron",
-            (drop, DATA_PARALLEL, *to("train.framework", *OWN)),
+            (drop,),
+            (
+                framework.plain and copies is not None and bool(copies.master),
+                f"adapters have no master copies, which {t.precision} means",
+                {"train.precision": "bf16-pure"},
+            ),
+            (
+                framework.as_floats and t.precision in PURE and t.adapter_dtype == "fp32",
+                "FSDP2 wants one dtype for the weights of a layer",
+                {"train.adapter_dtype": "base"},
+            ),
+            (
+                t.kernels == "compile",
+                "adapters are not planned with compiled layers",
+                *to("train.kernels", "hf", "liger"),
+            ),
+            (
+                t.offload_optimizer != "none",
+                "adapters are not planned with optimizer offload",
+                {"train.offload_optimizer": "none"},
+            ),
+            (
+                not framework.own and p.tp * p.pp * p.cp * p.ep > 1,
+                "adapters are planned with data parallelism only, but under Megatron",
+                *(DATA_PARALLEL, *to("train.framework", *OWN)),
+            ),
         ),
         Rule(
             field,
@@ -803,97 +800,87 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
     )
     rules = []
     if t.embedding_gradient != DENSE:
-        field, dense = "train.embedding_gradient", to("train.embedding_gradient", DENSE)
-        tied = model is not None and model.traits.tied_embeddings
-        one: Remedy = {"train.framework": ROWS[0], "cluster.gpus": 1}
-        moved: Remedy = {
-            "train.offload_optimizer": "none", "train.adapter": "none", "train.frozen": "none",
-        }  # fmt: skip
-        rules += [
-            Rule(
-                field,
+        field = "train.embedding_gradient"
+        rules += each(
+            field,
+            to(field, DENSE),
+            (
                 not framework.rows or plan.cluster.gpus > 1,
                 "planned with pytorch on one GPU",
-                (*dense, one),
+                {"train.framework": ROWS[0], "cluster.gpus": 1},
             ),
-            Rule(field, tied, "the embedding is the head too, whose gradient is dense", dense),
-            Rule(field, not decodes, "planned for decoders only", dense),
-            Rule(
-                field,
+            (
+                model is not None and model.traits.tied_embeddings,
+                "the embedding is the head too, whose gradient is dense",
+            ),
+            (not decodes, "planned for decoders only"),
+            (
                 t.precision not in (*PURE, "fp32"),
                 "planned in bf16-pure, fp16-pure and fp32",
-                (*dense, *to("train.precision", *PURE, "fp32")),
+                *to("train.precision", *PURE, "fp32"),
             ),
-            Rule(
-                field,
+            (
                 t.grad_accumulation > 1 or t.gradients == "kept",
                 "planned for one micro-batch",
-                (*dense, {"train.grad_accumulation": 1, "train.gradients": "freed"}),
+                {"train.grad_accumulation": 1, "train.gradients": "freed"},
             ),
-            Rule(
-                field,
+            (
                 t.offload_optimizer != "none" or t.adapter != "none" or t.frozen != "none",
                 "not planned with offload, adapters or frozen weights",
-                (*dense, moved),
+                {f"train.{other}": "none" for other in ("offload_optimizer", "adapter", "frozen")},
             ),
-        ]
+        )
     if t.frozen != "none":
-        field, none = "train.frozen", to("train.frozen", "none")
-        rules += [
-            Rule(field, not decodes, "planned for decoders only", none),
-            Rule(
-                field,
+        rules += each(
+            "train.frozen",
+            to("train.frozen", "none"),
+            (not decodes, "planned for decoders only"),
+            (
                 t.adapter != "none",
                 "adapters freeze the model's own weights",
-                (*none, {"train.adapter": "none"}),
+                {"train.adapter": "none"},
             ),
-            Rule(
-                field,
+            (
                 not framework.plain,
                 f"not planned with {t.framework}",
-                (*none, *to("train.framework", *PLAIN)),
+                *to("train.framework", *PLAIN),
             ),
-            Rule(
-                field,
-                p.tp * p.pp * p.cp * p.ep > 1,
-                "planned with data parallelism only",
-                (*none, DATA_PARALLEL),
-            ),
-            Rule(
-                field,
+            (p.tp * p.pp * p.cp * p.ep > 1, "planned with data parallelism only", DATA_PARALLEL),
+            (
                 t.kernels == "compile",
                 "not planned with compiled layers",
-                (*none, *to("train.kernels", "hf", "liger")),
+                *to("train.kernels", "hf", "liger"),
             ),
-            Rule(
-                field,
+            (
                 t.offload_optimizer != "none",
                 "not planned with optimizer offload",
-                (*none, {"train.offload_optimizer": "none"}),
+                {"train.offload_optimizer": "none"},
             ),
-        ]
+        )
     if t.ema != "none":
-        field, none = "train.ema", to("train.ema", "none")
-        rules += [
-            Rule(
-                field,
+        none = to("train.ema", "none")
+        rules += each(
+            "train.ema",
+            none,
+            (
                 t.adapter != "none",
                 "an average of adapters is not planned",
-                (*none, {"train.adapter": "none"}),
+                {"train.adapter": "none"},
             ),
-            Rule(
-                field,
+            (
                 framework.flat,
                 f"an average of the weights is not planned with {t.framework}",
-                (*none, *to("train.framework", PLAIN[0])),
+                {"train.framework": PLAIN[0]},
             ),
+        )
+        rules.append(
             Rule(
-                field,
+                "train.ema",
                 t.ema == AVERAGED and bool(eight_bit(t.framework, t.precision)),
                 "a second model with weights in 8 bits is not planned",
-                to(field, AVERAGED_FP32, "none"),
-            ),
-        ]
+                (*to("train.ema", AVERAGED_FP32), *none),
+            )
+        )
     return rules
 
 
@@ -1059,15 +1046,11 @@ def _together_rules(plan: Plan, model: Model | None) -> list[Rule]:
     return [Rule(field, True, reason, to(field, fitting), "use another divisor of them")]
 
 
-def _own_rules(plan: Plan, _: Model | None) -> list[Rule]:
-    """Those of one framework alone."""
-    rules = {"deepspeed": _deepspeed_rules}.get(plan.train.framework)
-    return rules(plan) if rules else []
-
-
-def _deepspeed_rules(plan: Plan) -> list[Rule]:
+def _deepspeed_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """What DeepSpeed does not run, or is not known to run as it is planned here."""
     t, p = plan.train, plan.parallel
+    if not FRAMEWORKS[t.framework].flat:
+        return []
     offloaded = t.offload_optimizer != "none"
     optimizer, offload = "train.optimizer", "train.offload_optimizer"
     return [
@@ -1127,27 +1110,24 @@ def _prediction_rules(plan: Plan, model: Model | None) -> list[Rule]:
     t, field = plan.train, "train.mtp_layers"
     if not t.mtp_layers:
         return []
-    none = to(field, 0)
-    return [
-        Rule(
-            field,
+    return each(
+        field,
+        to(field, 0),
+        (
             not FRAMEWORKS[t.framework].own,
             "only Megatron trains such layers",
-            (*none, *to("train.framework", *OWN)),
+            *to("train.framework", *OWN),
         ),
-        Rule(
-            field,
+        (
             model is not None and FAMILIES[model.family].head is not FAMILIES["llama"].head,
             "it is planned for models with Llama's head",
-            none,
         ),
-        Rule(
-            field,
+        (
             t.cross_entropy == "chunked" or t.checkpointing == "selective-op",
             "it is not planned with a chunked loss or checkpointing by operation",
-            (*none, {"train.cross_entropy": "eager", "train.checkpointing": "full"}),
+            {"train.cross_entropy": "eager", "train.checkpointing": "full"},
         ),
-    ]
+    )
 
 
 def _replica_rules(plan: Plan, model: Model | None) -> list[Rule]:
@@ -1515,7 +1495,7 @@ RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
     _module_rules,
     _adapter_rules,
     _frozen_rules,
-    _own_rules,
+    _deepspeed_rules,
     _prediction_rules,
     _parallel_rules,
     _offload_rules,

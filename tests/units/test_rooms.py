@@ -4,6 +4,7 @@ called."""
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,17 +63,22 @@ def imports(path: Path, nodes: Iterator[ast.AST]) -> Iterator[tuple[ast.AST, str
         yield from ((node, name) for name in found if name in MODULES)
 
 
+def for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
 def running(tree: ast.AST, functions: bool) -> Iterator[ast.AST]:
-    """What ever runs: all but what is imported for types alone. Without `functions`, what runs
-    when the module is imported."""
+    """Statements that ever run: all but what is imported for types alone. Without `functions`,
+    those that run when the module is imported."""
     for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+        if isinstance(child, ast.expr) or for_types(child):
             continue
         if functions or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield child
             yield from running(child, functions)
 
 
+@functools.cache  # of a file that three tests read
 def parsed(path: Path) -> ast.AST:
     return ast.parse(path.read_text(encoding="utf-8"))
 

@@ -197,6 +197,7 @@ class Speed:
     units: float = 1.0
     whole: float = 0.0  # FLOP/s of products in fp32
     integer: float = 0.0  # of products in int8
+    starts: float = 1.0  # share of TILE_START that a tile takes
 
     def of_kernel(self, kernel: str) -> float:
         others = {
@@ -233,14 +234,16 @@ class Speed:
             min(1.0, peak / gpu.tensor_flops),
             gpu.peak_flops("fp32") * reached.matmul.middle * power,
             gpu.peak_flops("int8") * reached.eight.middle * power,
+            reached.begins,
         )
 
     def begins(self, kernel: str) -> float:
         """Share of TILE_START that a tile's beginning and end take: they do not wait for slower
         units, so that they are worth fewer products of these."""
+        units = self.units if kernel == PRODUCT else 1.0
         if kernel == WHOLE:
-            return min(1.0, self.whole / self.half)
-        return self.units if kernel == PRODUCT else 1.0
+            units = min(1.0, self.whole / self.half)
+        return self.starts * units
 
 
 def attention_efficiency(gpu: Accelerator, kernels: str, attention: str = "") -> constants.Constant:
@@ -466,7 +469,7 @@ def _costs(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[C
     """What each operation costs; found once for plans that share their amounts. Operations are
     known by identity, which is quick, and kept with what they cost, so that no others take their
     place."""
-    key = id(every), speed.sms, speed.sram, speed.units
+    key = id(every), speed.sms, speed.sram, speed.units, speed.starts
     known = amounts.costs.get(key)
     if known is None:
         found = [_cost(e.work, amounts, speed) for e in every]

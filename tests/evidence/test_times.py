@@ -10,8 +10,18 @@ from memcore.evidence import TUNED, compared_times, times_table
 from memcore.evidence.planned import time_of
 from memcore.evidence.times import TIME_INSIDE, TIME_MEDIAN, TIME_TOLERANCE
 from memcore.hardware import constants
+from memcore.models import catalog
 from memcore.plan.plan import Plan
-from memcore.timing.roofline import ATTENTION, EIGHT_BIT, PRODUCT, attention_efficiency
+from memcore.tape.ledger import FORWARD, Amounts, Terms
+from memcore.timing.roofline import (
+    ATTENTION,
+    EIGHT_BIT,
+    PRODUCT,
+    Speed,
+    Work,
+    attention_efficiency,
+    product_flops,
+)
 
 TABLE_5 = 0.08  # of Korthikanti et al.
 # Of a layer's time, absolute: with full recomputation ours is 0.42, theirs 0.39.
@@ -50,6 +60,40 @@ def test_no_source_hides_behind_another(source):
     errors = [abs(c.error) for c in RUNS if kind(c.run) == source]
     assert len(errors) >= 9
     assert median(errors) <= TIME_MEDIAN + FLOAT8
+
+
+def test_a_tpu_is_as_fast_as_its_products_were_measured_alone():
+    """MaxText's steps: nothing was fitted on any, XLA's products were timed one by one."""
+    errors = [abs(c.error) for c in compared_times() if c.run.startswith("MaxText: ")]
+    assert len(errors) >= 5
+    assert median(errors) <= TIME_MEDIAN
+    assert max(errors) <= TIME_TOLERANCE / 2
+
+
+# Edge of a square product in bf16, and its seconds: jax-ml/jax, docs/pallas/tpu/matmul.ipynb. The
+# host's call is in them: one of 1,024, whose arithmetic takes 0.011 ms, takes 0.119.
+XLA_ON_V5E = {4096: 0.827e-3, 8192: 6.047e-3}
+CALLED = 0.119e-3 - 0.011e-3
+
+
+@pytest.mark.parametrize("edge", XLA_ON_V5E)
+def test_products_of_xla_on_a_tpu(edge):
+    speed = Speed.of(catalog.accelerator("tpu-v5e-16gb"), "bf16")
+    work = Work("product", FORWARD, ((2.0, (edge, edge, edge)),), (), PRODUCT, Terms.of(()))
+    _, padded = product_flops(work, Amounts({}), speed.sms, speed.begins(PRODUCT))
+    assert padded / speed.matmul + CALLED == pytest.approx(XLA_ON_V5E[edge], rel=0.04)
+
+
+def test_long_sequences_under_flash_attention_3():
+    """Attention is all but the whole of these steps, and its kernel was timed alone."""
+    errors = {
+        c.run: abs(c.error)
+        for c in compared_times()
+        if "FlashAttention 3" in c.run and c.run.endswith(("131,072 tokens", "196,608 tokens",
+                                                           "262,144 tokens"))
+    }  # fmt: skip
+    assert len(errors) == 3
+    assert max(errors.values()) <= 0.07, errors
 
 
 def test_every_architecture_was_tuned_and_checked():

@@ -35,6 +35,6 @@ def when_over(content: Callable[[], None], meanwhile: Callable[[], None]) -> Non
         meanwhile()
         _component(
             key="rest",
-            data={"run": state.run(), "quiet": QUIET_MS},
+            data={"run": state.run(), "quiet": QUIET_MS, "query": state.address()},
             on_over_change=lambda: st.session_state.update(rested=plan),
         )

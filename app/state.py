@@ -180,6 +180,11 @@ def query() -> dict[str, str]:
     return {key: values[-1] for key, values in session().query.items() if key != LOOK}
 
 
+def address() -> str:
+    """The query of the address that the browser shows, or soon will."""
+    return urlencode(session().query, doseq=True)
+
+
 def _at(s: Session, query: Query, says: Says) -> None:
     """The address is now this one."""
     s.query, s.says = query, says

@@ -15,6 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 from protocol import Tab
 
 import rig
+from app import rest
 from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
@@ -206,3 +207,31 @@ def test_back_and_a_click_soon_after(open_app: Open, gap: int) -> None:
         page.locator(".st-key-folded_Offload summary").click()
         rig.eventually(lambda v=view: reading.view(page) == v, page=page)
         shows(page, decoded(f"mb={batch}"))
+
+
+BACK_BEFORE_THE_PLAN_RESTS = """quiet => new Promise(done => {
+  const send = WebSocket.prototype.send, held = [];
+  const armed = setInterval(() => {
+    if (!document.querySelector('.st-key-rest')) return;
+    clearInterval(armed);
+    WebSocket.prototype.send = function (data) { held.push(() => send.call(this, data)); };
+    history.back();
+    setTimeout(() => {
+      WebSocket.prototype.send = send;
+      held.forEach(message => message());
+      done(held.length);
+    }, 2 * quiet);
+  }, 5);
+})"""
+
+
+def test_back_before_the_plan_rests(open_app: Open) -> None:
+    """On a slow line: the server gets in one moment all that the browser says in so long, and takes
+    it for one message. It must be that of Back alone."""
+    page = open_app("/?mb=2")
+    reading.agrees(page)
+    rig.settled(page)
+    slider(page).evaluate("e => e.focus({preventScroll: true})")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(BACK_BEFORE_THE_PLAN_RESTS, rest.QUIET_MS) == 1
+    shows(page, decoded("mb=2"))

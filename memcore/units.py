@@ -9,7 +9,7 @@ import math
 import re
 
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
-KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+GB = 10**9
 
 ROUNDS_UP = 0.9995  # with three digits, from here on a number is one of the next unit
 

@@ -11,7 +11,7 @@ from memcore.evidence.comparison import Comparison, of_run, text
 from memcore.plan.plan import Plan
 from memcore.timing.communication import Links
 
-BUS, PAIR = "all-reduce", "one to the next"
+PAIR = "one to the next"
 LINK_TOLERANCE = 0.1
 
 

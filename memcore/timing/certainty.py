@@ -22,7 +22,7 @@ from typing import Any
 from memcore.plan.plan import Plan
 from memcore.words.training import FRAMEWORKS, multiple
 
-TWIN, LIKE, GPU, WORK, ANY = DISTANCES = ("twin", "like", "gpu", "work", "any")
+TWIN, LIKE, GPU, WORK, ANY = ("twin", "like", "gpu", "work", "any")
 CALIBRATED = "calibrated"  # by a measured step of the same kind
 LEAST = 5  # measured steps without which an interval is that of the next distance
 

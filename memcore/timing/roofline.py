@@ -308,14 +308,6 @@ def flash_tile(sram: int, head_dim: int, backward: bool = False) -> int:
     return int(1 << min(8, max(4, room.bit_length() - 1)))
 
 
-def flash_accesses(tensor: float, rows: int, head_dim: int, sram: int) -> float:
-    """Bytes that FlashAttention reads and writes, forward and backward, where each head is one
-    multiprocessor's: for each tile of keys it passes over queries and results again (Dao et al.
-    2022, theorem 2: of the order of (rows x head_dim)^2 / M). tensor: bytes of the queries."""
-    passes, again = (SEEN * -(-rows // flash_tile(sram, head_dim, b)) for b in (False, True))
-    return tensor * (2 + 3 * passes + 4 + 5 * again)
-
-
 def read_again(work: Work, amounts: Amounts, speed: Speed) -> Number:
     """Bytes of keys and values that are read more than once: the tiles of a head's queries that run
     at the same time find them in the L2 cache, and there are as many as multiprocessors."""

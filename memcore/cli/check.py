@@ -48,7 +48,12 @@ def add(commands: Commands) -> None:
         "several files the worst: 2, then 1, then 3."
     )
     sub = command(commands, "check", _check, about)
-    sub.add_argument("files", metavar="FILE", nargs="+", help="plans; - is standard input")
+    sub.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="plans, or files that `memplan import` reads; - is standard input",
+    )
     sub.add_argument("--gpu", metavar="NAME", help="check on this GPU in place of the plan's")
     sub.add_argument("--gpus", metavar="N", type=_count, help="and on so many of them")
     about = "the most that may be needed of one GPU's memory, in GiB, if that is less than it has"
@@ -104,13 +109,24 @@ def _checked(file: str, args: argparse.Namespace) -> Checked:
 
     name = "standard input" if file == "-" else file
     try:
-        plan = _elsewhere(plan_of(read(file)), args)
+        plan, serves = _plan_in(name, read(file), args)
         report = evaluate(plan)
     except PlanError as e:
         return Checked(name, BAD_INPUT, "; ".join(map(str, e.issues)))
     except Exception as e:
         return Checked(name, BAD_INPUT, f"Memplan failed at this ({fault(e)})")
-    return _judged(name, plan, report, args)
+    return _judged(name, plan, report, args.serving or serves, args)
+
+
+def _plan_in(name: str, data: bytes, args: argparse.Namespace) -> tuple[Plan, bool]:
+    """The plan in a file, and whether the file starts a server. A file of another program is read
+    as `memplan import` reads it."""
+    from memcore.formats import is_other, read_files, text_of
+
+    if not is_other(data):
+        return _elsewhere(plan_of(data), args), False
+    found = read_files([text_of(name, data)], gpu=args.gpu or "", gpus=args.gpus or 0)
+    return found.plan, any(said.field == "serve.engine" for said in found.said)
 
 
 def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:
@@ -123,8 +139,10 @@ def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:
     return plan.with_changes(changes) if changes else plan
 
 
-def _judged(name: str, plan: Plan, report: Report, args: argparse.Namespace) -> Checked:
-    serving = args.serving or report.memory is None
+def _judged(
+    name: str, plan: Plan, report: Report, serves: bool, args: argparse.Namespace
+) -> Checked:
+    serving = serves or report.memory is None
     if serving and report.serve is None:
         message = f"{plan.architecture.label} cannot be served, and nothing else is asked"
         return Checked(name, BAD_INPUT, message)

@@ -16,6 +16,7 @@ from memcore.cli import (
     explain,
     formula,
     gpus,
+    importing,
     lens,
     levers,
     link,
@@ -32,7 +33,20 @@ from memcore.cli.reading import source
 from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
-    *(evaluate, check, explain, formula, levers, lens, solve, search, sweep, compare, link),
+    *(
+        evaluate,
+        check,
+        explain,
+        formula,
+        levers,
+        lens,
+        solve,
+        search,
+        sweep,
+        compare,
+        link,
+        importing,
+    ),
     *(simulate, app, models, gpus, prices, plans),
 )
 

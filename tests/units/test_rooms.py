@@ -18,7 +18,7 @@ ROOMS = (
     *("units", "errors", "version", "kept"),
     *("hardware", "words", "tape", "report", "layers", "models", "plan", "quantity", "step"),
     "timing",
-    *("frameworks", "training", "serving", "together", "evaluate"),
+    *("frameworks", "training", "serving", "together", "evaluate", "formats"),
     *("search", "stream", "evidence", "explain"),
     "memcore",  # what the package itself offers
     *("cli", "app"),

@@ -1,0 +1,76 @@
+"""`memplan import`: files and commands of other programs as one plan."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from memcore.cli.arguments import Commands, command
+from memcore.cli.link import base_option, link_to
+from memcore.cli.printing import json_text, printable, table
+from memcore.cli.reading import named, read
+
+if TYPE_CHECKING:
+    from memcore.formats import Found
+
+SHOWN = 12  # keys listed that nothing was made of
+
+
+def add(commands: Commands) -> None:
+    about = (
+        "Read what other programs are given as one plan: a config.json; a command or script that "
+        "starts vLLM, SGLang, llama.cpp, Megatron or a Trainer; a YAML of TRL, LLaMA-Factory, "
+        "axolotl or vLLM; files of DeepSpeed and Accelerate; a TOML of torchtitan. Nothing is run."
+    )
+    sub = command(commands, "import", _import, about)
+    about = "all files of one job together; - is standard input"
+    sub.add_argument("files", metavar="FILE", nargs="+", help=about)
+    sub.add_argument("--model", metavar="PRESET", default="", help="the model, in place of theirs")
+    sub.add_argument("--gpu", metavar="NAME", default="", help="the GPU, which few files say")
+    about = "how many GPUs, in place of what a launcher says"
+    sub.add_argument("--gpus", metavar="N", type=int, default=0, help=about)
+    about = "the plan alone, as JSON, for another command: ... | memplan evaluate -"
+    sub.add_argument("--plan", dest="alone", action="store_true", help=about)
+    sub.add_argument("--json", action="store_true", help="the plan and what is said of it, as JSON")
+    base_option(sub)
+
+
+def _import(args: argparse.Namespace) -> int:
+    from memcore.formats import read_files, text_of
+
+    texts = [text_of(PurePath(named(file)).name, read(file)) for file in args.files]
+    found = read_files(texts, model=args.model, gpu=args.gpu, gpus=args.gpus)
+    if args.json:
+        print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))
+        return 0
+    print(printable("\n".join(_told(found))), file=sys.stderr if args.alone else sys.stdout)
+    print(
+        json_text(found.plan.document(), indent=1)
+        if args.alone
+        else link_to([found.plan], args.base)
+    )
+    return 0
+
+
+def _told(found: Found) -> Iterator[str]:
+    for name, kind in found.kinds.items():
+        yield f"{name}: {kind}"
+    rows = [(said.field, said.value, said.key) for said in found.said]
+    yield from table(("field", "says", "where"), rows, left=3)
+    for title, issues in (
+        ("Assumed", found.assumed),
+        ("Changed, since together they are no plan", found.changed),
+        ("Not planned", found.left),
+    ):
+        if issues:
+            yield f"{title}:"
+            yield from (f"  {issue}" for issue in issues)
+    if found.wants:
+        yield f"Give beside it: {', '.join(found.wants)}"
+    if found.unread:
+        more = len(found.unread) - SHOWN
+        others = f" and {more} more" if more > 0 else ""
+        yield f"Not about memory or time, or not known: {', '.join(found.unread[:SHOWN])}{others}"

@@ -1,0 +1,100 @@
+"""Accelerate: its YAML, which says who shards and over how many processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.formats import deepspeed
+from memcore.formats.found import Draft, Keys
+
+FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
+LEFT = {
+    "fp8_config": "its fp8 recipe is not planned",
+    "megatron_lm_config": "Megatron under Accelerate is not planned; give its own arguments",
+    "parallelism_config": "its mesh is not read",
+}
+LEFT_OF_FSDP = {
+    "min_num_params": "layers are wrapped one by one here",
+    "forward_prefetch": "gathers run ahead as FSDP 2's do",
+    "backward_prefetch*": "gathers run ahead as FSDP 2's do",
+    "cpu_ram_efficient_loading": "host memory while loading is not planned",
+}
+# FSDP's strategies, and the words and numbers that older files have for them.
+STRATEGIES = {
+    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), 3),
+    **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), 2),
+    **dict.fromkeys(("NO_SHARD", "3"), 0),
+}
+
+
+def recognise(values: Mapping[str, Any]) -> bool:
+    """Whether a document is such a file."""
+    return "distributed_type" in values or "compute_environment" in values
+
+
+def read(values: Mapping[str, Any], draft: Draft) -> None:
+    """What the file says."""
+    keys = Keys(values)
+    draft.ranks = draft.ranks or draft.count(keys, "num_processes")
+    draft.nodes = draft.nodes or draft.count(keys, "num_machines")
+    kind = str(keys.take("distributed_type") or "NO").upper()
+    inner = keys.inner("deepspeed_config")
+    if kind == "DEEPSPEED" or inner.values:
+        _deepspeed(inner, draft)
+    elif kind == "FSDP" or "fsdp_config" in values:
+        shards(keys.inner("fsdp_config"), "", draft)
+    elif kind in ("NO", "MULTI_GPU"):
+        draft.put("train.framework", "pytorch", "distributed_type", kind)
+        draft.put("train.zero", 0, "distributed_type", kind)
+    else:
+        draft.leave("distributed_type", f"{kind} is not planned")
+    half = str(keys.take("mixed_precision") or "no").lower()
+    if half in ("bf16", "fp16"):
+        sharded = draft.fields.get("train.framework") in ("deepspeed", "fsdp2")
+        precise = "bf16-autocast" if half == "bf16" and not sharded else f"{half}-mixed"
+        draft.put("train.precision", precise, "mixed_precision", half)
+    elif half == "fp8":
+        draft.leave("mixed_precision", "Accelerate's fp8 recipes are not planned")
+    draft.end(keys, LEFT)
+
+
+def _deepspeed(keys: Keys, draft: Draft) -> None:
+    """Accelerate's own names for DeepSpeed's."""
+    other = keys.take("deepspeed_config_file")
+    if other is not None:
+        draft.put("train.framework", "deepspeed", "deepspeed_config_file", other)
+        draft.wants.append(str(other))
+        return
+    offloads = {
+        f"offload_{what}": {"device": keys.take(f"offload_{what}_device")}
+        for what in ("optimizer", "param")
+    }
+    zero = {"stage": keys.take("zero_stage"), **offloads}
+    values = {k: v for k, v in keys.values.items() if k not in keys.taken}
+    deepspeed.read({**values, "zero_optimization": zero}, draft)
+
+
+def shards(given: Keys, words: str, draft: Draft) -> None:
+    """What an fsdp_config says, and transformers' `fsdp`, as in 'full_shard auto_wrap offload'."""
+    keys = Keys({k.removeprefix("fsdp_"): v for k, v in given.values.items()}, "fsdp_{}")
+    draft.put("train.framework", "fsdp2", "fsdp_config", "FSDP")
+    strategy = keys.take("sharding_strategy")
+    named = words.upper().split()
+    said = next((w for w in (str(strategy).upper(), *named) if w in STRATEGIES), "")
+    second = str(keys.take("version") or "1") == "2"
+    reshards = keys.take("reshard_after_forward")
+    zero = STRATEGIES.get(said, 3)
+    if second and reshards is not None:
+        zero = 3 if keys.on("reshard_after_forward") else 2
+    draft.put("train.zero", zero, "fsdp_sharding_strategy", said or "FULL_SHARD")
+    if said.startswith("HYBRID") or said in ("4", "5"):
+        draft.leave("fsdp_sharding_strategy", "set parallel.shard_group to the GPUs of a node")
+    if not second:
+        draft.leave("fsdp_version", FSDP1)
+    if keys.on("offload_params") or "OFFLOAD" in named:
+        draft.put("train.offload_parameters", "cpu", "fsdp_offload_params", True)
+        draft.put("train.offload_optimizer", "cpu", "fsdp_offload_params", True)
+    if keys.on("activation_checkpointing"):
+        draft.put("train.checkpointing", "full", "fsdp_activation_checkpointing", True)
+    draft.end(keys, LEFT_OF_FSDP)

@@ -1,0 +1,105 @@
+"""DeepSpeed: its JSON. Names are DeepSpeed's own; 'auto' is left to the arguments beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.formats.found import Draft, Keys, UnsaidError, flag, positive, whole
+
+LEFT = {
+    "zenflow": "ZenFlow is not planned",
+    "autotuning": "autotuning changes the plan by itself",
+    "tensor_parallel": "tensor parallelism is not planned for DeepSpeed",
+    "compression_training": "compression is not planned",
+    "data_types": "a dtype of accumulated gradients of its own is not planned",
+    "sparse_attention": "sparse attention is not planned",
+}
+LEFT_OF_ZERO = {
+    "zero_hpz_partition_size": "ZeRO++ is not planned",
+    "zero_quantized_weights": "ZeRO++ is not planned",
+    "zero_quantized_gradients": "ZeRO++ is not planned",
+    "mics_shard_size": "MiCS is not planned",
+    "ratio": "an optimizer that is offloaded in part is not planned",
+    "zenflow": "ZenFlow is not planned",
+}
+COUNTS = (
+    *("reduce_bucket_size", "sub_group_size", "stage3_max_live_parameters"),
+    *("stage3_max_reuse_distance", "stage3_prefetch_bucket_size"),
+    "stage3_param_persistence_threshold",
+)
+
+
+STAGE_OF_PARAMETERS = 3
+
+
+def recognise(values: Mapping[str, Any]) -> bool:
+    """Whether a document is such a file."""
+    return bool({"zero_optimization", "train_micro_batch_size_per_gpu"} & values.keys())
+
+
+def read(values: Mapping[str, Any], draft: Draft) -> None:
+    """What the file says."""
+    keys = Keys(values)
+    draft.put("train.framework", "deepspeed", "zero_optimization", "DeepSpeed's file")
+    draft.read(keys, "train.micro_batch", positive, "train_micro_batch_size_per_gpu")
+    draft.read(keys, "train.grad_accumulation", positive, "gradient_accumulation_steps")
+    draft.batch = draft.batch or draft.count(keys, "train_batch_size")
+    for half in ("bf16", "fp16"):
+        switch = keys.inner(half)
+        if switch.take("enabled") is not None and switch.on("enabled"):
+            draft.put("train.precision", f"{half}-mixed", f"{half}.enabled", True)
+    zero = keys.inner("zero_optimization")
+    if draft.read(zero, "train.zero", whole, "stage") is None:
+        draft.put("train.zero", 0, "zero_optimization.stage", "not said")
+    for name in COUNTS:
+        draft.read(zero, f"train.{name}", whole, name)
+    draft.read(zero, "train.overlap_comm", _word, "overlap_comm")
+    _offloaded(zero, draft)
+    recomputed = keys.inner("activation_checkpointing")
+    if recomputed.on("cpu_checkpointing"):
+        draft.put("train.offload_activations", "cpu", "activation_checkpointing.cpu_checkpointing")
+    if recomputed.on("partition_activations"):
+        draft.leave("activation_checkpointing.partition_activations", "is not planned")
+    kind = str(keys.inner("optimizer").take("type") or "").lower()
+    if kind in ("adam", "adamw", "fusedadam"):
+        draft.put("train.optimizer", "adamw", "optimizer.type", kind)
+    elif kind in ("lion", "sgd", "muon"):
+        draft.put("train.optimizer", kind, "optimizer.type", kind)
+    elif kind:
+        draft.leave("optimizer.type", f"{kind} has no word in a plan")
+    draft.end(zero, LEFT_OF_ZERO)
+    draft.end(keys, LEFT)
+
+
+def _word(value: Any) -> str:
+    return "on" if flag(value) else "off"
+
+
+def _offloaded(zero: Keys, draft: Draft) -> None:
+    """What rests in host memory or on NVMe."""
+    for key, path, buffers in (
+        ("offload_optimizer", "train.offload_optimizer", "train.offload_optimizer_buffers"),
+        ("offload_param", "train.offload_parameters", "train.offload_param_buffers"),
+    ):
+        inner = zero.inner(key)
+        if key == "offload_param" and draft.fields.get("train.zero", 0) < STAGE_OF_PARAMETERS:
+            if inner.take("device") is not None:
+                draft.leave(key, "DeepSpeed offloads parameters under ZeRO 3 alone")
+            continue
+        if draft.read(inner, path, _place, "device") in ("cpu", "nvme"):
+            draft.read(inner, buffers, positive, "buffer_count")
+            if key == "offload_param":
+                for name in ("buffer_size", "max_in_cpu"):
+                    draft.read(inner, f"train.offload_param_{name}", whole, name)
+        draft.end(inner, LEFT_OF_ZERO)
+    older = [("cpu_offload", "optimizer"), ("cpu_offload_params", "parameters")]
+    for key, path in older[: 1 + (draft.fields.get("train.zero", 0) >= STAGE_OF_PARAMETERS)]:
+        if zero.on(key):
+            draft.put(f"train.offload_{path}", "cpu", key, True)
+
+
+def _place(value: Any) -> str:
+    if str(value) not in ("cpu", "nvme"):
+        raise UnsaidError("is neither cpu nor nvme")
+    return str(value)

@@ -1,0 +1,233 @@
+"""Found: what files say of a plan, gathered key by key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memcore.errors import Issue, shown
+from memcore.formats.texts import UNSET
+from memcore.plan.plan import limits_of
+
+AUTO = "auto"  # what DeepSpeed and transformers fill in from each other
+OPTION, UNDERSCORED = "--{}", "--{:s}"  # of a command: with hyphens, or as its keys are
+NOTHING = (None, "", AUTO, "none", "None", "null")
+
+
+class UnsaidError(ValueError):
+    """A value that no field of a plan says; the text is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A key of a file, and the field of the plan that it became."""
+
+    key: str
+    value: str
+    field: str
+
+
+def whole(value: Any) -> int:
+    """A whole number, as files write it: 8, '8', 5e8, '32k', '2_048'. Raises UnsaidError."""
+    if isinstance(value, bool):
+        raise UnsaidError("is not a number")
+    text = str(value).strip().lower().replace("_", "").replace(",", "")
+    if text.startswith(UNSET):
+        raise UnsaidError("stands in a variable that the text does not set")
+    scale = {"k": 1024, "m": 1024**2}.get(text[-1:], 0)
+    try:
+        number = float(text[:-1]) * scale if scale else float(text)
+    except ValueError:
+        raise UnsaidError("is not a number") from None
+    if number != number // 1 or abs(number) > 1e15:
+        raise UnsaidError("is not a whole number")
+    return int(number)
+
+
+def positive(value: Any) -> int:
+    """A whole number of at least one. Raises UnsaidError."""
+    number = whole(value)
+    if number < 1:
+        raise UnsaidError("leaves it to the program")
+    return number
+
+
+def share(value: Any) -> float:
+    """A number from 0 to 1. Raises UnsaidError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise UnsaidError("is not a number") from None
+    if not 0 <= number <= 1:
+        raise UnsaidError("is not a share from 0 to 1")
+    return number
+
+
+def flag(value: Any) -> bool:
+    """On or off, as files write it. Raises UnsaidError."""
+    if isinstance(value, (bool, int)):
+        return bool(value)
+    text = str(value).strip().lower()
+    if text in ("true", "yes", "on", "1", "y"):
+        return True
+    if text in ("false", "no", "off", "0", "n", "none", "null", ""):
+        return False
+    raise UnsaidError("is neither on nor off")
+
+
+def word(table: Mapping[str, str], why: str = "has no word in a plan") -> Callable[[Any], str]:
+    """One word for another. Raises UnsaidError, with `why`."""
+
+    def known(value: Any) -> str:
+        text = str(value).strip().lower()
+        if text not in table:
+            raise UnsaidError(why)
+        return table[text]
+
+    return known
+
+
+def names(value: Any) -> list[str]:
+    """A list of names, as YAML, JSON or commas write it."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value.replace("'", '"'))
+        except ValueError:
+            value = value.strip("[] ")
+    if isinstance(value, str):
+        value = value.replace(",", " ").split()
+    return [str(v).strip("'\" ") for v in value] if isinstance(value, (list, tuple)) else []
+
+
+class Keys:
+    """The keys of one file, or of one section of it. What is taken was read; the rest is told.
+
+    form: how messages write a key, as '--{}' of a command's option.
+    """
+
+    def __init__(self, values: Mapping[str, Any], form: str = "{}"):
+        self.values = dict(values)
+        self.form = form
+        self.taken: set[str] = set()
+
+    def take(self, *keys: str) -> Any:
+        """The value of the first of these keys that says something; None where none does. All count
+        as read."""
+        self.taken.update(keys)
+        found = (self.values.get(key) for key in keys)
+        return next((v for v in found if v is False or v == 0 or v not in NOTHING), None)
+
+    def one(self, *keys: str) -> Any:
+        """The same of what has one value: of several words after an option the first is its."""
+        value = self.take(*keys)
+        return value[0] if isinstance(value, list) and value else value
+
+    def on(self, *keys: str) -> bool:
+        """Whether one of these keys is on; what is neither on nor off is a name of something, and
+        on."""
+        value = self.one(*keys)
+        try:
+            return value is not None and flag(value)
+        except UnsaidError:
+            return True
+
+    def named(self, *keys: str) -> str:
+        """The first of these keys that the file has."""
+        return self.written(next((key for key in keys if key in self.values), keys[0]))
+
+    def written(self, key: str) -> str:
+        """A key as the file writes it."""
+        return self.form.format(key.replace("_", "-") if self.form == OPTION else key)
+
+    def inner(self, key: str) -> Keys:
+        """The keys inside one key; none where it is no object."""
+        self.taken.add(key)
+        value = self.values.get(key)
+        return Keys(value if isinstance(value, Mapping) else {}, f"{self.written(key)}.{{}}")
+
+    def rest(self) -> list[str]:
+        """Keys that say something and were not taken."""
+        return [
+            key
+            for key, value in self.values.items()
+            if key not in self.taken and value is not False and value not in NOTHING
+        ]
+
+
+@dataclass
+class Draft:
+    """A plan as far as files say it.
+
+    fields    by dotted path; said: the keys they are from
+    model     what the files call the model, and its config.json where they hold one
+    left      keys that move memory or time and that no plan says, with why
+    unread    all other keys: they move neither, or nothing is known of them
+    wants     other files that these name
+    ranks     processes that a launcher starts, in all; nodes: on so many machines; 0: nobody says
+    batch     sequences of a step over all ranks; 0: nobody says
+    """
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    said: list[Said] = field(default_factory=list)
+    model: str = ""
+    config: Mapping[str, Any] | None = None
+    left: list[Issue] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    wants: list[str] = field(default_factory=list)
+    ranks: int = 0
+    nodes: int = 0
+    batch: int = 0
+
+    def put(self, path: str, value: Any, key: str, given: Any = None) -> None:
+        """What a key says of a field; the first file that says it counts."""
+        if path not in self.fields:
+            self.fields[path] = value
+            text = value if given is None else given
+            self.said.append(Said(key, shown(text)[1:-1], path))
+
+    def leave(self, key: str, why: str) -> None:
+        """A key that moves memory or time, and that no plan says."""
+        self.left.append(Issue(key, why))
+
+    def end(self, keys: Keys, left: Mapping[str, str]) -> None:
+        """The keys of a file that nothing was made of: those of `left`, with why, and the others. A
+        name there that ends in '*' is every key that begins so."""
+        for key in keys.rest():
+            named = (why for name, why in left.items() if _is(key, name))
+            why = next(named, "")
+            if why:
+                self.leave(keys.written(key), why)
+            else:
+                self.unread.append(keys.written(key))
+
+    def read(self, keys: Keys, path: str, how: Callable[[Any], Any], *named: str) -> Any:
+        """What the first of some keys says of a field, if anything; what it says is returned."""
+        value = keys.one(*named)
+        if value is None:
+            return None
+        key = keys.named(*named)
+        try:
+            meant = how(value)
+        except UnsaidError as e:
+            self.leave(key, f"{shown(value)} {e}")
+            return None
+        least, most = limits_of(path)
+        if isinstance(meant, int) and not least <= meant <= most:
+            self.leave(key, f"{meant:,} is not from {least:,} to {most:,}, which a plan takes")
+            return None
+        self.put(path, meant, key, value)
+        return meant
+
+    def count(self, keys: Keys, *named: str) -> int:
+        """A number of something that is no field by itself; 0 where nothing says it."""
+        value = keys.one(*named)
+        try:
+            return positive(value) if value is not None else 0
+        except UnsaidError:
+            return 0
+
+
+def _is(key: str, pattern: str) -> bool:
+    return key.startswith(pattern[:-1]) if pattern.endswith("*") else key == pattern

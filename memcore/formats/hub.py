@@ -1,0 +1,90 @@
+"""Hub: the preset behind a model's name, as the Hugging Face hub and people's folders write it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import PurePosixPath
+
+from memcore.models import catalog
+
+# What a name says of how weights are stored, with the word of serve.weight_dtype; the first counts.
+STORED = (
+    (r"fp8-dynamic|fp8|float8", "fp8"),
+    (r"nvfp4|fp4", "nvfp4"),
+    (r"mxfp4", "mxfp4"),
+    (r"gptq-int8|int8|w8a8|w8a16|8bit", "int8-linear"),
+    (r"bnb-4bit|4bit", "nf4-double"),
+    (r"awq|gptq-int4|gptq|w4a16|autoround|int4", "int4"),
+    *((word.replace("_", "[_-]"), word) for word in ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_k_s")),
+    *((word.replace("_", "[_-]"), word) for word in ("q4_0", "iq4_xs", "q3_k_m", "q2_k")),
+)
+# Parts of a name that leave every shape as it is.
+TUNED = frozenset(
+    (
+        *("instruct", "chat", "it", "hf", "base", "sft", "dpo", "original", "unsloth", "meta"),
+        *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo"),
+        *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
+    )
+)
+TEXT = "-text"  # ends the presets of language models without their towers
+# Fine-tunes under names of their own, with the shapes of a preset: their config.json files say so.
+SAME_SHAPES = {
+    "codellama-34b": "code-llama-34b",
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-r1-0528": "deepseek-v3",
+    "deepseek-v3-0324": "deepseek-v3",
+    "deepseek-v3.1": "deepseek-v3",
+    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+    "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
+    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
+    "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
+    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
+    "qwq-32b": "qwen2.5-32b",
+    "vicuna-7b-v1.3": "llama-7b",
+    "vicuna-13b-v1.3": "llama-13b",
+    "vicuna-7b-v1.5": "llama-2-7b",
+    "vicuna-13b-v1.5": "llama-2-13b",
+    "zephyr-7b-beta": "mistral-7b-v0.1",
+    **{f"qwen2.5-coder-{n}b": f"qwen2.5-{n}b" for n in ("0.5", "1.5", "3", "7", "14", "32")},
+    **{f"qwen2-{n}b": f"qwen2.5-{n}b" for n in ("0.5", "1.5", "7", "72")},
+}
+
+
+def stored(name: str) -> str:
+    """The word of serve.weight_dtype that a model's name says, or ''."""
+    found = (word for pattern, word in STORED if _says(pattern).search(name.lower()))
+    return next(found, "")
+
+
+@functools.cache
+def _says(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"[-_.:](?:{pattern})(?=$|[-_.:])")
+
+
+def preset(name: str) -> str:
+    """The preset whose shapes a model of this name has, or ''."""
+    plain = PurePosixPath(name.strip().rstrip("/").replace("\\", "/")).name.lower()
+    plain = plain.partition(":")[0].removesuffix(".gguf")
+    for pattern, _ in STORED:
+        plain = _says(pattern).sub("", plain)
+    return _known().get(_parts(plain), "")
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    parts = re.split(r"[-_]", re.sub(r"^(meta-)?llama(?=\d)", "llama-", name))
+    return tuple(part for part in parts if part and part not in TUNED)
+
+
+@functools.cache
+def _known() -> dict[tuple[str, ...], str]:
+    """Presets by the parts of their names: their own, those on the hub, those of SAME_SHAPES."""
+    found: dict[tuple[str, ...], str] = {}
+    for one in catalog.model_names():
+        at = re.search(r"huggingface\.co/[\w.-]+/([\w.-]+)", catalog.model_entry(one)["source"])
+        # A language model taken out of a wrapper is not what the hub calls by that name.
+        for each in (one, at[1] if at and not one.endswith(TEXT) else one):
+            found.setdefault(_parts(each.lower()), one)
+    for other, name in SAME_SHAPES.items():
+        found.setdefault(_parts(other), name)
+    return found

@@ -1,0 +1,198 @@
+"""Megatron: the arguments of pretrain_gpt.py, which describe the model too.
+
+Source: megatron/training/arguments.py (Megatron-Core 0.14).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from memcore.errors import Issue, PlanError, shown
+from memcore.formats.found import OPTION, Draft, Keys, positive, whole, word
+from memcore.formats.texts import options
+
+MARKS = {"num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"}
+METHODS = {"uniform": "uniform", "block": "block"}
+GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
+LEFT = {
+    "recompute_modules": "modules that recompute by name are not planned",
+    "use_megatron_fsdp": "Megatron's own FSDP is not planned",
+    "data_parallel_sharding_strategy": "Megatron's own FSDP is not planned",
+    "optimizer_cpu_offload": "its optimizer on the CPU is not planned",
+    "use_precision_aware_optimizer": "moments of fewer bits are not planned",
+    "cpu_offloading": "activations in host memory are not planned for Megatron",
+    "zero_stage": "Megatron-DeepSpeed's ZeRO is not planned",
+    "decoder_first_pipeline_num_layers": "uneven stages are not planned",
+    "decoder_last_pipeline_num_layers": "uneven stages are not planned",
+    "pipeline_model_parallel_layout": "uneven stages are not planned",
+    "moe_layer_freq": "layers without experts between them are not read",
+}
+# What describes layers that a few numbers do not.
+OWN_LAYERS = {
+    "multi_latent_attention": "the sizes of latent attention are",
+    "moe_shared_expert_intermediate_size": "a shared expert is",
+    "spec": "layers of their own are",
+    "encoder_num_layers": "an encoder is",
+    "qk_layernorm": "norms of queries and keys are",
+}
+
+
+def recognise(command: Sequence[str]) -> bool:
+    """Whether a command's options are Megatron's."""
+    _, given = options(command)
+    return len(MARKS & given.keys()) >= 3
+
+
+def read(command: Sequence[str], draft: Draft) -> None:
+    """What the command says."""
+    _, given = options(command)
+    keys = Keys(given, OPTION)
+    for path, how, *named in (
+        ("train.micro_batch", positive, "micro_batch_size"),
+        ("train.seq_len", positive, "seq_length"),
+        ("parallel.tp", positive, "tensor_model_parallel_size"),
+        ("parallel.pp", positive, "pipeline_model_parallel_size"),
+        ("parallel.cp", positive, "context_parallel_size"),
+        ("parallel.ep", positive, "expert_model_parallel_size"),
+        ("parallel.etp", positive, "expert_tensor_parallel_size"),
+        (
+            "train.recompute_method",
+            word({"uniform": "uniform", "block": "block"}),
+            "recompute_method",
+        ),
+        ("train.recompute_num_layers", positive, "recompute_num_layers"),
+        ("train.mtp_layers", whole, "mtp_num_layers"),
+        ("train.optimizer", word({"adam": "adamw", "sgd": "sgd", "muon": "muon"}), "optimizer"),
+    ):
+        draft.read(keys, path, how, *named)
+    draft.put("train.framework", "megatron", "Megatron's arguments")
+    draft.put("train.kernels", "megatron", "Megatron's arguments")
+    draft.put(
+        "train.zero", int(keys.on("use_distributed_optimizer")), "--use-distributed-optimizer"
+    )
+    for path, option in (
+        ("parallel.sequence_parallel", "sequence_parallel"),
+        ("train.overlap_grad_reduce", "overlap_grad_reduce"),
+        ("train.overlap_param_gather", "overlap_param_gather"),
+        ("train.tp_comm_overlap", "tp_comm_overlap"),
+    ):
+        draft.put(path, keys.on(option), keys.written(option))
+    _precision(keys, draft)
+    _recomputation(keys, draft)
+    eager = keys.take("attention_backend", "transformer_impl") in ("unfused", "local")
+    draft.put("train.attention", "eager" if eager else "flash", "--attention-backend")
+    keys.on("use_flash_attn")
+    layers = draft.count(keys, "num_layers")
+    apart = draft.count(keys, "num_layers_per_virtual_pipeline_stage")
+    stages = draft.fields.get("parallel.pp", 1)
+    if apart and layers and layers % (stages * apart) == 0:
+        key = "--num-layers-per-virtual-pipeline-stage"
+        draft.put("parallel.virtual_stages", layers // stages // apart, key, apart)
+    draft.batch = draft.batch or draft.count(keys, "global_batch_size")
+    draft.config = _config(keys, layers, draft)
+    draft.end(keys, LEFT)
+
+
+def launcher(command: Sequence[str], draft: Draft) -> None:
+    """Processes and machines, as torchrun, accelerate, deepspeed and Slurm are told."""
+    _, given = options(command)
+    keys = Keys(given, OPTION)
+    nodes = draft.count(keys, "nnodes", "num_machines", "nodes", "N")
+    each = draft.count(keys, "nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
+    if not each and (found := re.search(r"gpu\S*:(\d+)", str(given.get("gres", "")))):
+        each = int(found[1])
+    draft.nodes = max(draft.nodes, nodes)
+    whole_job = draft.count(keys, "num_processes")
+    draft.ranks = max(draft.ranks, whole_job, each * max(1, draft.nodes))
+
+
+def _precision(keys: Keys, draft: Draft) -> None:
+    eight = keys.take("fp8_format", "fp8")
+    if eight is not None:
+        recipe = str(keys.take("fp8_recipe") or "delayed")
+        how = {"delayed": "fp8-delayed", "mxfp8": "mxfp8", "tensorwise": "fp8-mixed"}.get(recipe)
+        if how is None:
+            draft.leave("--fp8-recipe", f"{shown(recipe)} has no word in a plan: tensorwise is")
+        draft.put("train.precision", how or "fp8-mixed", "--fp8-format", eight)
+    half = "fp16" if keys.on("fp16") else "bf16"
+    draft.put("train.precision", f"{half}-mixed", f"--{half}", keys.on(half) or "not said")
+
+
+def _recomputation(keys: Keys, draft: Draft) -> None:
+    grain = str(keys.take("recompute_granularity") or "")
+    older = [keys.on(name) for name in ("checkpoint_activations", "recompute_activations")]
+    if grain == "full" or (older[0] and not grain):
+        draft.put("train.checkpointing", "full", "--recompute-granularity", grain or True)
+    elif grain == "selective" or older[1]:
+        draft.put("train.checkpointing", "selective", "--recompute-granularity", grain or True)
+    else:
+        draft.put("train.checkpointing", "none", "--recompute-granularity", "not said")
+
+
+def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
+    """The model as a config.json. Raises PlanError where the arguments are no model known here."""
+    hidden, heads = (draft.count(keys, k) for k in ("hidden_size", "num_attention_heads"))
+    if not (layers and hidden and heads):
+        return None
+    for name, what in OWN_LAYERS.items():
+        if keys.on(name):
+            message = f"{what} not read from arguments; give the config.json beside them"
+            raise PlanError([Issue(keys.written(name), message)])
+    gated = keys.on("swiglu")
+    rotary = (
+        keys.on("use_rotary_position_embeddings") or keys.take("position_embedding_type") == "rope"
+    )
+    rms = str(keys.take("normalization") or "").lower() == "rmsnorm"
+    own = keys.take("untie_embeddings_and_output_weights") is not None
+    positions = draft.count(keys, "max_position_embeddings", "seq_length") or 4096
+    kind = str(keys.take("tokenizer_type") or "")
+    vocabulary = draft.count(keys, "vocab_size", "padded_vocab_size")
+    if not vocabulary:
+        vocabulary = GPT2_VOCABULARY if "GPT2" in kind or not rotary else LLAMA_VOCABULARY
+        draft.leave("--vocab-size", f"not said; {vocabulary:,} is taken from the kind of tokenizer")
+    if not rotary:
+        return {
+            "model_type": "gpt2",
+            "n_embd": hidden,
+            "n_layer": layers,
+            "n_head": heads,
+            "n_positions": positions,
+            "vocab_size": vocabulary,
+            "n_inner": draft.count(keys, "ffn_hidden_size") or 4 * hidden,
+            "resid_pdrop": 0.0 if str(keys.take("hidden_dropout")) in ("0", "0.0") else 0.1,
+            "attn_pdrop": 0.0 if str(keys.take("attention_dropout")) in ("0", "0.0") else 0.1,
+            "tie_word_embeddings": not own,
+        }
+    if not (gated and rms):
+        message = (
+            "rotary positions without it or --swiglu are no family known; give the config.json"
+        )
+        raise PlanError([Issue("--normalization", message)])
+    for name in ("disable_bias_linear", "norm_epsilon", "rotary_base"):
+        keys.take(name)
+    experts = draft.count(keys, "num_experts")
+    grouped = keys.on("group_query_attention")
+    groups = draft.count(keys, "num_query_groups") if grouped else 0
+    widths = ("moe_ffn_hidden_size",) if experts else ()
+    inner = draft.count(keys, *widths, "ffn_hidden_size")
+    config = {
+        "model_type": "mixtral" if experts else "qwen2" if keys.on("add_qkv_bias") else "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups or heads,
+        "intermediate_size": inner or 4 * hidden,
+        "max_position_embeddings": positions,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": not own,
+    }
+    if channels := draft.count(keys, "kv_channels"):
+        config["head_dim"] = channels
+    if experts:
+        config |= {
+            "num_local_experts": experts,
+            "num_experts_per_tok": draft.count(keys, "moe_router_topk") or 2,
+        }
+    return config

@@ -1,0 +1,265 @@
+"""Servers: the commands that start vLLM, SGLang and llama.cpp, option by option.
+
+Sources: vLLM's EngineArgs, SGLang's ServerArgs, llama.cpp's tools/server/README.md (2026).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from memcore.errors import shown
+from memcore.formats import hub
+from memcore.formats.found import OPTION, Draft, Keys, UnsaidError, positive, share, whole, word
+from memcore.formats.texts import options
+
+HALVES = {
+    **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
+    **dict.fromkeys(("half", "float16", "fp16", "f16"), "fp16"),
+    **dict.fromkeys(("float", "float32", "fp32", "f32"), "fp32"),
+}
+CACHES = {
+    **HALVES,
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), "fp8"),
+    **dict.fromkeys(("int8", "int4", "q8_0", "q4_0"), ""),
+}
+CACHES |= {name: name for name, kept in CACHES.items() if not kept}
+WEIGHTS = {
+    **dict.fromkeys(("fp8", "modelopt", "modelopt_fp8", "w8a8_fp8"), "fp8"),
+    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round"), "int4"),
+    **dict.fromkeys(("bitsandbytes", "bnb"), "nf4-double"),
+    **dict.fromkeys(("modelopt_fp4", "nvfp4"), "nvfp4"),
+    "mxfp4": "mxfp4",
+    "w8a8_int8": "int8-linear",
+}
+GUESSERS = {"eagle": "eagle", "eagle3": "eagle", "mtp": "mtp", "nextn": "mtp", "ngram": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How one engine's command is read.
+
+    engine    the word of serve.engine
+    program   what its command has in it
+    model     the options that name the model, after a word without a dash
+    fields    (field, how its value is read, the options that say it)
+    more      what else its options say
+    left      options that move memory or time, and that no plan says
+    """
+
+    engine: str
+    program: re.Pattern[str]
+    model: tuple[str, ...]
+    fields: tuple[tuple[Any, ...], ...]
+    more: Callable[[Keys, Draft], None]
+    left: Mapping[str, str]
+
+
+def recognise(commands: Sequence[Sequence[str]]) -> tuple[Server, Sequence[str]] | None:
+    """The command, of several, that starts a server, and its engine. A page has many that look like
+    one: that which says most counts, and one whose model has a preset before others."""
+    found = [
+        (server, c) for c in commands for server in SERVERS if server.program.search(" ".join(c))
+    ]
+    return max(found, key=_says, default=None)
+
+
+def _says(started: tuple[Server, Sequence[str]]) -> tuple[bool, bool, int]:
+    trial = Draft()
+    read(*started, trial)
+    return bool(hub.preset(trial.model)), bool(trial.model), len(trial.said)
+
+
+def configures(values: Mapping[str, Any]) -> bool:
+    """Whether a document is what `vllm serve --config` takes: its options, without dashes."""
+    known = {option for _, _, *named in SERVERS[0].fields for option in named if "_" in option}
+    return len(known & _options(values).keys()) >= 2
+
+
+def configured(values: Mapping[str, Any], draft: Draft) -> None:
+    """What such a document says."""
+    _read(SERVERS[0], Keys(_options(values)), "", draft)
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    inner = values.get("engine_args")
+    values = inner if isinstance(inner, Mapping) else values
+    return {name.replace("-", "_"): value for name, value in values.items()}
+
+
+def read(server: Server, command: Sequence[str], draft: Draft) -> None:
+    """What the command says."""
+    _read(server, Keys(options(command)[1], OPTION), _served(command), draft)
+
+
+def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
+    draft.put("serve.engine", server.engine, f"the command of {server.engine}")
+    draft.model = draft.model or str(keys.one(*server.model) or model)
+    for path, how, *named in server.fields:
+        draft.read(keys, path, how, *named)
+    server.more(keys, draft)
+    if "serve.weight_dtype" not in draft.fields and (said := hub.stored(draft.model)):
+        draft.put("serve.weight_dtype", said, "the model's name", draft.model)
+    copies = draft.count(keys, "data_parallel_size", "dp", "dp_size")
+    each = draft.fields.get("serve.tp", 1) * draft.fields.get("serve.pp", 1)
+    draft.ranks = draft.ranks or each * max(1, copies)
+    limit = draft.fields.get("serve.max_num_seqs", 0)
+    if limit and "serve.concurrency" not in draft.fields:
+        draft.put("serve.concurrency", limit, "the most sequences, all of them in use", limit)
+    draft.end(keys, server.left)
+
+
+def _served(command: Sequence[str]) -> str:
+    """The word after 'serve': `vllm serve MODEL`."""
+    return next((b for a, b in pairwise(command) if a == "serve" and not b.startswith("-")), "")
+
+
+def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
+    """Who guesses, and how many tokens."""
+    kind = str(method or "").lower().replace("_", "").replace("-", "")
+    kind = next((k for k in GUESSERS if kind.startswith(k)), kind)
+    guesser = GUESSERS.get(kind) or hub.preset(str(model or ""))
+    if kind.endswith("mtp"):
+        guesser = "mtp"
+    if not guesser:
+        draft.leave("speculative decoding", f"{shown(method or model)} has no word in a plan")
+        return
+    draft.put("serve.draft_model", guesser, "speculative decoding", method or model)
+    try:
+        draft.put("serve.draft_tokens", positive(tokens), "speculative decoding", tokens)
+    except UnsaidError:
+        draft.put("serve.draft_tokens", 3, "speculative decoding", "tokens not said: 3")
+
+
+def _vllm(keys: Keys, draft: Draft) -> None:
+    eager = keys.on("enforce_eager")
+    if eager:
+        draft.put("serve.runtime", "eager", "--enforce-eager", True)
+    chunked = "no_enable_chunked_prefill" not in keys.values
+    keys.take("no_enable_chunked_prefill", "enable_chunked_prefill")
+    draft.put("serve.prefill", "chunked" if chunked else "whole", "chunked prefill, on by default")
+    if keys.on("enable_expert_parallel"):
+        draft.leave("--enable-expert-parallel", "experts are cut as other layers are here")
+    text = keys.take("speculative_config")
+    if text is not None:
+        try:
+            given = json.loads(str(text).replace("'", '"'))
+        except ValueError:
+            given = {}
+        if isinstance(given, dict):
+            tokens = given.get("num_speculative_tokens")
+            _drafts(draft, given.get("method"), given.get("model"), tokens)
+
+
+def _sglang(keys: Keys, draft: Draft) -> None:
+    if keys.on("disable_cuda_graph"):
+        draft.put("serve.runtime", "eager", "--disable-cuda-graph", True)
+    draft.put("serve.prefill", "chunked", "chunked prefill, on by default")
+    method = keys.take("speculative_algorithm")
+    model = keys.take("speculative_draft_model_path", "speculative_draft_model")
+    tokens = keys.take("speculative_num_draft_tokens", "speculative_num_steps")
+    if method is not None:
+        _drafts(draft, method, model, tokens)
+
+
+def _llama(keys: Keys, draft: Draft) -> None:
+    slots = draft.count(keys, "np", "parallel") or 1
+    draft.put("serve.concurrency", slots, "--parallel", slots)
+    whole_context = draft.count(keys, "c", "ctx_size")
+    if whole_context:
+        draft.put("serve.max_seq_len", whole_context // slots, "--ctx-size", whole_context)
+    gpu_layers = draft.count(keys, "ngl", "gpu_layers", "n_gpu_layers")
+    if 0 < gpu_layers < 99:
+        draft.put("serve.gpu_layers", gpu_layers, "--gpu-layers", gpu_layers)
+    model = keys.take("md", "model_draft")
+    if model is not None:
+        _drafts(draft, "", model, keys.take("draft", "draft_max", "draft_n"))
+    if "serve.kv_dtype" not in draft.fields:
+        draft.put("serve.kv_dtype", "fp16", "--cache-type-k", "not said: f16")
+
+
+def _chunk(value: Any) -> int:
+    if whole(value) < 1:
+        raise UnsaidError("reads prompts whole")
+    return whole(value)
+
+
+CACHE = word(CACHES, "has no word in a plan")
+WEIGHT = word(WEIGHTS, "has no word in a plan; give the model's config.json")
+_COMMON = (
+    ("serve.weight_dtype", WEIGHT, "quantization", "q"),
+    ("serve.weight_dtype", word(HALVES), "dtype"),
+)
+NOT_PLANNED = {
+    "cpu_offload_gb": "set serve.offload_weights to the share that it is of the weights",
+    "enable_lora": "adapters of a server are not planned",
+    "max_loras": "adapters of a server are not planned",
+    "hf_overrides": "changes to the model's config; give the config.json as it is then",
+    "kv_transfer_config": "a cache that moves elsewhere is not planned",
+    "kv_cache_memory_bytes": "the cache takes what is left here",
+    "decode_context_parallel_size": "context parallelism of a server is not planned",
+    "enable_dp_attention": "attention cut over users and experts over ranks is not planned",
+    "mem_fraction*": "is not planned",
+    "enable_hierarchical_cache": "a cache in host memory is not planned",
+    "cuda_graph_max_bs": "graphs are those of the engine's default",
+}
+SERVERS = (
+    Server(
+        "vllm",
+        re.compile(r"\bvllm serve\b|vllm\.entrypoints|vllm/vllm-openai|\bvllm-openai\b"),
+        ("model", "model_tag"),
+        (
+            ("serve.tp", positive, "tensor_parallel_size", "tp"),
+            ("serve.pp", positive, "pipeline_parallel_size", "pp"),
+            ("serve.max_seq_len", positive, "max_model_len"),
+            ("serve.max_num_seqs", positive, "max_num_seqs"),
+            ("serve.max_batched_tokens", positive, "max_num_batched_tokens"),
+            ("serve.memory_utilization", share, "gpu_memory_utilization"),
+            ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
+            ("serve.block_size", positive, "block_size"),
+            *_COMMON,
+        ),
+        _vllm,
+        NOT_PLANNED,
+    ),
+    Server(
+        "sglang",
+        re.compile(r"\bsglang\.launch_server\b|\bsglang serve\b|lmsysorg/sglang"),
+        ("model_path", "model"),
+        (
+            ("serve.tp", positive, "tensor_parallel_size", "tp_size", "tp"),
+            ("serve.pp", positive, "pipeline_parallel_size", "pp_size", "pp"),
+            ("serve.max_seq_len", positive, "context_length"),
+            ("serve.max_num_seqs", positive, "max_running_requests"),
+            ("serve.max_batched_tokens", _chunk, "chunked_prefill_size"),
+            ("serve.memory_utilization", share, "mem_fraction_static"),
+            ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
+            *_COMMON,
+        ),
+        _sglang,
+        NOT_PLANNED,
+    ),
+    Server(
+        "llama.cpp",
+        re.compile(r"\bllama-(server|cli|bench)\b|llama\.cpp|ik_llama|ggml-org/llama"),
+        ("m", "model", "hf", "hf_repo"),
+        (
+            ("serve.kv_dtype", CACHE, "ctk", "cache_type_k"),
+            ("serve.value_dtype", CACHE, "ctv", "cache_type_v"),
+            ("serve.cpu_moe_layers", positive, "ncmoe", "n_cpu_moe"),
+            ("serve.max_batched_tokens", positive, "ub", "ubatch_size"),
+        ),
+        _llama,
+        {
+            "mmproj": "an image encoder beside the model is not planned",
+            "ot": "tensors placed by a pattern are not planned",
+            "override_tensor": "tensors placed by a pattern are not planned",
+            "ts": "GPUs of different sizes are not planned",
+            "tensor_split": "GPUs of different sizes are not planned",
+        },
+    ),
+)

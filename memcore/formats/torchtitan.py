@@ -1,0 +1,138 @@
+"""torchtitan: its TOML, which forks and older checkouts have.
+
+Source: torchtitan/config/job_config.py (0.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.formats.found import Draft, Keys, positive, whole, word
+
+# Presets of the flavours that have one.
+MODELS = {
+    "llama3 8b": "llama-3-8b",
+    "llama3 70b": "llama-3-70b",
+    "llama3 405b": "llama-3.1-405b",
+    "llama4 17bx16e": "llama-4-scout-text",
+    "llama4 17bx128e": "llama-4-maverick-text",
+    "deepseek_v3 671b": "deepseek-v3",
+    **{
+        f"qwen3 {n}": f"qwen3-{n}"
+        for n in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
+    },
+}
+LEFT = {
+    "early_step_in_backward": "an optimizer within backward is not planned",
+    "fsdp_reshard_after_forward": "groups of resharding are not planned",
+    "enable_async_tensor_parallel": "asynchronous tensor parallelism's buffers are not planned",
+    "mixed_precision_reduce": "gradients are reduced in fp32 here",
+    "memory_budget": "a budget of memory is not planned",
+    "enable_cpu_offload": "is not planned",
+}
+
+
+def recognise(values: Mapping[str, Any]) -> bool:
+    """Whether a document is such a file."""
+    sections = {"parallelism", "experimental", "activation_checkpoint", "job", "optimizer"}
+    return "training" in values and "model" in values and len(sections & values.keys()) >= 2
+
+
+def read(values: Mapping[str, Any], draft: Draft) -> None:
+    """What the file says."""
+    keys = {n: Keys(v, f"{n}.{{}}") for n, v in values.items() if isinstance(v, Mapping)}
+    none = Keys({})
+    model, training = keys.get("model", none), keys.get("training", none)
+    parallel = keys.get("parallelism", keys.get("experimental", none))
+    recompute = keys.get("activation_checkpoint", none)
+    flavour = f"{model.take('name') or ''} {model.take('flavor') or ''}".strip()
+    draft.model = draft.model or MODELS.get(flavour.lower(), flavour)
+    draft.put("train.framework", "fsdp2", "parallelism", "FSDP2")
+    for section, path, how, *named in (
+        (training, "train.micro_batch", positive, "local_batch_size", "batch_size"),
+        (training, "train.seq_len", positive, "seq_len"),
+        (parallel, "parallel.tp", positive, "tensor_parallel_degree"),
+        (parallel, "parallel.pp", positive, "pipeline_parallel_degree"),
+        (parallel, "parallel.cp", positive, "context_parallel_degree"),
+        (parallel, "parallel.ep", positive, "expert_parallel_degree"),
+        (parallel, "parallel.schedule", word(SCHEDULES), "pipeline_parallel_schedule"),
+    ):
+        draft.read(section, path, how, *named)
+    draft.batch = draft.batch or draft.count(training, "global_batch_size")
+    compiled = keys.get("compile", none)
+    if training.on("compile") or compiled.on("enable"):
+        draft.put("train.kernels", "compile", "compile", True)
+    draft.put(
+        "parallel.sequence_parallel",
+        draft.fields.get("parallel.tp", 1) > 1,
+        "tensor parallelism's plan",
+    )
+    shard = parallel.take("data_parallel_shard_degree")
+    replicas = draft.count(parallel, "data_parallel_replicate_degree") or 1
+    sharded = whole(shard) if shard is not None else -1
+    if replicas > 1:
+        draft.put(
+            "parallel.shard_group", max(0, sharded), "parallelism.data_parallel_shard_degree", shard
+        )
+    others = 1
+    for name in ("tp", "pp", "cp"):
+        others *= draft.fields.get(f"parallel.{name}", 1)
+    if sharded > 0:
+        draft.ranks = sharded * replicas * others
+    reshard = str(parallel.take("fsdp_reshard_after_forward") or "default")
+    draft.put(
+        "train.zero",
+        2 if reshard == "never" else 3,
+        "parallelism.fsdp_reshard_after_forward",
+        reshard,
+    )
+    _recomputation(recompute, draft)
+    _precision(model, training, keys, draft)
+    draft.put(
+        "train.optimizer", "adamw", "optimizer.name", keys.get("optimizer", none).take("name")
+    )
+    for section in keys.values():
+        draft.end(section, LEFT)
+
+
+SCHEDULES = {
+    "1f1b": "1f1b",
+    "interleaved1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "zbvzerobubble": "zero-bubble",
+}
+
+
+def _recomputation(keys: Keys, draft: Draft) -> None:
+    mode = str(keys.take("mode") or "selective").lower()
+    option = str(keys.take("selective_ac_option") or "2")
+    key = "activation_checkpoint.mode"
+    if mode == "selective" and option == "op":
+        draft.put("train.checkpointing", "selective-op", key, "selective, op")
+    elif mode == "selective" and option.isdecimal() and int(option):
+        draft.put("train.checkpointing", "full", key, f"selective, {option}")
+        draft.put(
+            "train.checkpoint_every", int(option), "activation_checkpoint.selective_ac_option"
+        )
+    elif mode in ("none", "full"):
+        draft.put("train.checkpointing", mode, key, mode)
+    else:
+        draft.leave(key, f"{mode} has no word in a plan")
+
+
+def _precision(model: Keys, training: Keys, keys: Mapping[str, Keys], draft: Draft) -> None:
+    converters = [str(c) for c in model.take("converters") or ()]
+    eight = keys.get("quantize", keys.get("float8", Keys({})))
+    inner = eight.inner("linear").inner("float8") if "quantize" in keys else eight
+    recipe = str(inner.take("recipe_name") or "tensorwise").lower()
+    if any("float8" in c for c in converters):
+        kind = "float8-rowwise" if recipe.startswith("rowwise") else "float8-tensorwise"
+        draft.put("train.precision", kind, "model.converters", converters)
+    elif any("mx" in c for c in converters):
+        draft.leave("model.converters", "MXFP8 under FSDP2 is not planned")
+    if training.take("mixed_precision_param") == "float32":
+        draft.put("train.precision", "fp32", "training.mixed_precision_param", "float32")
+    draft.put("train.precision", "bf16-mixed", "training.mixed_precision_param", "bfloat16")
+    if str(training.take("dtype") or "") == "bfloat16":
+        draft.leave("training.dtype", "weights kept in bf16 are not planned beside fp32 reduction")

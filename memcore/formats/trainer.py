@@ -1,0 +1,252 @@
+"""Trainer: what transformers' Trainer is told, as YAML, JSON or a command's options; and TRL,
+LLaMA-Factory, axolotl and people's own scripts, which are built on it.
+
+Their vocabularies agree where they meet, so one table has the names of all of them. Sources:
+transformers' TrainingArguments, trl's ModelConfig, LLaMA-Factory's hparams and axolotl's schemas,
+all of 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.formats import accelerate, deepspeed
+from memcore.formats.found import AUTO, Draft, Keys, flag, names, positive, share, whole, word
+
+BATCH = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
+LENGTH = (
+    *("max_seq_length", "model_max_length", "cutoff_len", "sequence_len", "max_length"),
+    *("max_seq_len", "max_completion_length"),
+)
+ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
+MODEL = (
+    *("model_name_or_path", "base_model", "model_id", "pretrained_model_name_or_path"),
+    *("model_name", "model"),
+)
+MARKS = {
+    *BATCH[:2],
+    *MODEL,
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "finetuning_type",
+}
+OPTIMIZERS = {
+    "adamw_torch": "adamw-foreach",
+    "adamw_hf": "adamw-foreach",
+    "adamw_torch_fused": "adamw",
+    "adamw": "adamw",
+    "adamw_8bit": "adam8bit",
+    "adamw_bnb_8bit": "adam8bit",
+    "paged_adamw": "paged-adamw32bit",
+    "paged_adamw_32bit": "paged-adamw32bit",
+    "paged_adamw_8bit": "paged-adamw8bit",
+    **dict.fromkeys(("adamw_torch_8bit", "ao_adamw_8bit"), "torchao-adamw8bit"),
+    **dict.fromkeys(("adamw_torch_4bit", "ao_adamw_4bit"), "torchao-adamw4bit"),
+    "adafactor": "adafactor",
+    **dict.fromkeys(("lion", "lion_pytorch", "lion_32bit"), "lion"),
+    "sgd": "sgd-momentum",
+    "muon": "muon",
+}
+FLASH = ("flash_attention_2", "kernels-community/flash-attn2", "fa2", "true", "1")
+FLASH3 = ("flash_attention_3", "kernels-community/flash-attn3", "fa3")
+ATTENTION = {
+    **dict.fromkeys(FLASH, "flash"),
+    **dict.fromkeys(FLASH3, "flash3"),
+    **dict.fromkeys(("sdpa", "false", "0"), "sdpa"),
+    **dict.fromkeys(("eager", "disabled"), "eager"),
+}
+HALVES = {
+    **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bf16"),
+    **dict.fromkeys(("float16", "fp16", "half", "torch.float16"), "fp16"),
+}
+PAIRS = "pairs beside a frozen reference are not planned: this is plain fine-tuning"
+# Keys that move memory or time, and that no plan says.
+LEFT = {
+    "galore_*": "GaLore's projections are not planned",
+    "use_galore": "GaLore's projections are not planned",
+    "use_apollo": "APOLLO's projections are not planned",
+    "use_badam": "BAdam's blocks of layers are not planned",
+    "use_kt": "experts that the CPU trains are not planned",
+    "unfrozen_parameters": "weights frozen by name are not planned: all are trained here",
+    "freeze_llm": "a frozen language model is not planned: all of it is trained here",
+    "freeze_vision*": "a tower that is frozen apart is not planned",
+    "modules_to_save": "modules trained whole beside an adapter are not planned",
+    "lora_modules_to_save": "modules trained whole beside an adapter are not planned",
+    "lora_target_parameters": "adapters on experts are not planned",
+    "use_dora": "DoRA's magnitudes are not planned: LoRA is",
+    "peft_use_dora": "DoRA's magnitudes are not planned: LoRA is",
+    "qat": "quantization-aware training is not planned",
+    "use_unsloth": "Unsloth's kernels are not planned: these are transformers'",
+    "auto_find_batch_size": "the batch may shrink by itself",
+    "per_device_eval_batch_size": "the peak of evaluation is not planned",
+    "eval_batch_size": "the peak of evaluation is not planned",
+    "num_generations": "set together.rollouts to the prompts of a step times these",
+}
+
+
+def recognise(values: Mapping[str, Any]) -> bool:
+    """Whether a document, or a command's options, are of such a program."""
+    return len(MARKS & _flat(values).keys()) >= 2
+
+
+def read(values: Mapping[str, Any], draft: Draft, form: str = "{}") -> None:
+    """What such a program is told. `form`: how its keys are written."""
+    keys = Keys(_flat(values), form)
+    model = keys.one(*MODEL)
+    draft.model = draft.model or str(model or "")
+    for path, how, *named in (
+        ("train.micro_batch", positive, *BATCH),
+        ("train.seq_len", positive, *LENGTH),
+        ("train.grad_accumulation", positive, "gradient_accumulation_steps"),
+        ("train.optimizer", word(OPTIMIZERS), "optim", "optimizer"),
+        (
+            "train.attention",
+            word(ATTENTION),
+            "attn_implementation",
+            "flash_attn",
+            "flash_attention",
+        ),
+        ("train.loader_workers", whole, "dataloader_num_workers"),
+        ("train.loader_prefetch", positive, "dataloader_prefetch_factor"),
+        ("train.loader_pin_memory", flag, "dataloader_pin_memory"),
+        ("train.offload_activations", _to_host, "activation_offloading"),
+    ):
+        draft.read(keys, path, how, *named)
+    _options(keys, draft)
+    _sharded(keys, draft)
+    _precision(keys, draft, _adapter(keys, draft))
+    _method(keys, draft)
+    draft.end(keys, LEFT)
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a document, with those in its sections: LLaMA-Factory and others nest them."""
+    inner = ("training_arguments", "training_args", "model_args", "peft", "model", "training")
+    found: dict[str, Any] = {}
+    for name in inner:
+        if isinstance(values.get(name), Mapping):
+            found |= values[name]
+    return found | {k: v for k, v in values.items() if not (k in inner and isinstance(v, Mapping))}
+
+
+def _to_host(value: Any) -> str:
+    return "cpu" if str(value) in ("legacy", "disk") or flag(value) else "none"
+
+
+def _options(keys: Keys, draft: Draft) -> None:
+    """What is on or off."""
+    off = "disable_gradient_checkpointing"
+    named = keys.named("gradient_checkpointing", off)
+    recomputes = keys.on("gradient_checkpointing") and not keys.on(off)
+    if keys.take(off) is None and keys.take("gradient_checkpointing") is None:
+        # LLaMA-Factory recomputes unless it is told not to; transformers only if it is told to.
+        recomputes, named = "finetuning_type" in keys.values, "gradient_checkpointing, not said"
+    draft.put("train.checkpointing", "full" if recomputes else "none", named, recomputes)
+    how = keys.inner("gradient_checkpointing_kwargs")
+    if recomputes and how.take("use_reentrant") is not None:
+        draft.put("train.reentrant", how.on("use_reentrant"), "use_reentrant")
+    liger = ("use_liger_kernel", "enable_liger_kernel", "use_liger", "liger_rms_norm")
+    fused = [keys.on(name) for name in (*liger, "liger_glu_activation", "liger_rope")]
+    if any(fused):
+        draft.put("train.kernels", "liger", keys.named(*liger), True)
+    chunked = ("liger_fused_linear_cross_entropy", "cut_cross_entropy")
+    in_chunks = [keys.on(name) for name in chunked]
+    if any(in_chunks):
+        draft.put("train.cross_entropy", "chunked", keys.named(*chunked), True)
+    if keys.on("torch_compile"):
+        draft.put("train.kernels", "compile", keys.written("torch_compile"), True)
+    if keys.on("use_muon"):
+        draft.put("train.optimizer", "muon", keys.written("use_muon"), True)
+
+
+def _adapter(keys: Keys, draft: Draft) -> str:
+    """The adapter, if there is one, as a word of train.adapter."""
+    by_word = str(keys.one("adapter", "finetuning_type") or "").lower()
+    wanted = ("use_peft", "use_lora", "lora_enable", "q_lora", "qlora", "lora")
+    switched = [keys.on(name) for name in wanted]
+    ranked = keys.take("lora_r", "lora_rank") is not None
+    bits = draft.count(keys, "bits", "quantization_bit")
+    four = keys.on("load_in_4bit") or bits == 4 or any(switched[3:5]) or by_word == "qlora"
+    eight = keys.on("load_in_8bit") or bits == 8
+    said_no = by_word == "full" or keys.values.get("use_peft") is False
+    if said_no or not (by_word in ("lora", "qlora") or any(switched) or ranked or four):
+        return "none"
+    double = keys.take("double_quant", "double_quantization", "use_bnb_nested_quant")
+    # transformers quantizes scales only if told to; axolotl and LLaMA-Factory unless told not to.
+    single = not flag(double) if double is not None else not by_word
+    adapter = ("qlora-single" if single else "qlora") if four else "lora-8bit" if eight else "lora"
+    told = [name for name, on in zip(wanted, switched, strict=True) if on]
+    key = keys.named("adapter", "finetuning_type", *told, "lora_r", "lora_rank", "load_in_4bit")
+    draft.put("train.adapter", adapter, key)
+    draft.read(keys, "train.lora_rank", positive, "lora_r", "lora_rank")
+    draft.read(keys, "train.lora_dropout", share, "lora_dropout")
+    targets = names(keys.take("lora_target_modules", "lora_target", "target_modules"))
+    key = keys.named("lora_target_modules", "lora_target", "target_modules", "lora_target_linear")
+    if keys.on("lora_target_linear") or targets in (["all"], ["all-linear"]):
+        draft.put("train.lora_targets", "all-linear", key, targets or True)
+    elif any(not name.replace(".", "").replace("_", "").isalnum() for name in targets):
+        draft.leave(key, "targets by a pattern are not planned; give their names")
+    elif targets:
+        draft.put("train.lora_modules", ",".join(targets), key)
+    return adapter
+
+
+def _sharded(keys: Keys, draft: Draft) -> None:
+    """Who shards, where the file itself says it."""
+    given = keys.take("deepspeed", "deepspeed_config", "ds_config")
+    if isinstance(given, Mapping):
+        deepspeed.read(given, draft)
+    elif given is not None:
+        draft.put("train.framework", "deepspeed", "deepspeed", given)
+        draft.wants.append(str(given))
+        if stage := re.search(r"(?:zero|stage|z)[-_]?([0-3])", str(given).lower()):
+            draft.put("train.zero", int(stage[1]), "the name of DeepSpeed's file", given)
+    fsdp, config = keys.take("fsdp"), keys.take("fsdp_config")
+    if isinstance(config, Mapping) or fsdp:
+        inner = dict(config) if isinstance(config, Mapping) else {}
+        accelerate.shards(Keys(inner), " ".join(names(fsdp)) if fsdp else "", draft)
+        if isinstance(config, str):
+            draft.wants.append(config)
+    if "train.framework" not in draft.fields:
+        draft.put("train.framework", "pytorch", "neither DeepSpeed nor FSDP is named")
+        draft.put("train.zero", 0, "neither DeepSpeed nor FSDP is named")
+
+
+def _precision(keys: Keys, draft: Draft, adapter: str) -> None:
+    """Which dtype the weights have, and the arithmetic."""
+    loaded = HALVES.get(str(keys.one("torch_dtype", "dtype", "model_dtype") or "").lower(), "")
+    pure = keys.on("pure_bf16") or keys.take("bfloat16") is not None
+    if keys.values.get("bf16") == AUTO and "base_model" in keys.values:
+        keys.values["bf16"] = True  # axolotl's word for where the GPU has it
+    half = "bf16" if keys.on("bf16") or pure else "fp16" if keys.on("fp16", "float16") else loaded
+    key = keys.named("bf16", "fp16", "bfloat16", "torch_dtype")
+    if not half:
+        return
+    # axolotl loads weights in the dtype that it computes in, LLaMA-Factory those of a frozen base.
+    small = loaded or pure or "base_model" in keys.values or adapter != "none"
+    framework = draft.fields.get("train.framework")
+    if framework == "deepspeed" or (framework == "fsdp2" and adapter == "none"):
+        precision = f"{half}-mixed"
+    elif small:
+        precision = f"{half}-pure"
+    else:
+        precision = "bf16-autocast" if half == "bf16" else "fp16-mixed"
+    draft.put("train.precision", precision, key, half)
+
+
+def _method(keys: Keys, draft: Draft) -> None:
+    """What is trained towards, where it is more than the next token."""
+    kind = str(keys.one("rl", "stage") or "").lower()
+    if kind in ("grpo", "ppo") or keys.values.get("num_generations"):
+        key = keys.named("rl", "stage", "num_generations")
+        draft.put("together.kind", kind if kind == "ppo" else "grpo", key)
+    elif kind in ("dpo", "kto", "orpo", "simpo", "rm") or keys.values.get("max_prompt_length"):
+        key = keys.named("rl", "stage", "max_prompt_length")
+        draft.leave(key, PAIRS)
+    elif keys.values.get("packing") is False or keys.values.get("sample_packing") is False:
+        draft.leave(
+            keys.named("packing", "sample_packing"),
+            "every sequence is taken to be as long as it may be",
+        )

@@ -1,0 +1,479 @@
+"""Files of other programs as plans. The texts are written for these tests; which keys and values
+they have is as in files that people publish."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tables import each
+
+from memcore import PlanError, evaluate
+from memcore.formats import Found, Text, hub, is_other, read_files, text_of
+from memcore.formats.texts import commands, document
+from memcore.models import catalog
+from memcore.plan.plan import get
+
+CONFIG = json.dumps(
+    {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "vocab_size": 32000,
+    }
+)
+ZERO_3 = json.dumps(
+    {
+        "bf16": {"enabled": "auto"},
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "cpu", "pin_memory": True},
+            "overlap_comm": True,
+            "reduce_bucket_size": 5e8,
+            "sub_group_size": 1e9,
+            "zero_hpz_partition_size": 8,
+        },
+    }
+)
+SFT = """
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+bf16: true
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+gradient_checkpointing_kwargs: {use_reentrant: false}
+max_seq_length: 2048
+optim: adamw_torch_fused
+attn_implementation: flash_attention_2
+per_device_eval_batch_size: 8
+learning_rate: 2.0e-5
+"""
+MEGATRON = """
+#!/bin/bash
+#SBATCH --nodes=2
+GPUS_PER_NODE=8
+TP=4
+MODEL=(
+    --num-layers 24 --hidden-size 2048   # 1.3B
+    --num-attention-heads 16
+    --ffn-hidden-size 5504
+    --swiglu
+    --normalization RMSNorm
+    --position-embedding-type rope
+    --untie-embeddings-and-output-weights
+    --vocab-size 32000
+)
+TRAINING="--micro-batch-size 2 --global-batch-size 128 --seq-length 4096"
+TRAINING="$TRAINING --max-position-embeddings 4096 --bf16 --use-distributed-optimizer"
+TRAINING="$TRAINING --recompute-granularity selective"
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes 2 pretrain_gpt.py \\
+    ${MODEL[@]} $TRAINING \\
+    --tensor-model-parallel-size ${TP} --sequence-parallel \\
+    --overlap-grad-reduce
+"""
+
+README = """
+Start it:
+```bash
+python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 16 \\
+  --context-length 32768 --max-running-requests 56 --mem-fraction-static 0.8
+```
+"""
+LLAMA_CPP = """
+./llama-server -m /models/Llama-3.1-8B-Instruct-Q4_K_M.gguf -c 32768 -np 4 -ngl 20 \\
+  -ctk q8_0 -ctv q4_0 --mmproj mmproj.gguf
+"""
+FACTORY = """
+stage: sft
+finetuning_type: lora
+lora_target: all
+lora_rank: 8
+cutoff_len: 4096
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+deepspeed: examples/deepspeed/ds_z2_config.json
+"""
+AXOLOTL = """
+base_model: NousResearch/Llama-2-7b-hf
+load_in_4bit: true
+adapter: qlora
+bf16: auto
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: 2
+lora_r: 32
+gradient_accumulation_steps: 4
+lora_target_linear: true
+optimizer: paged_adamw_32bit
+gradient_checkpointing: true
+flash_attention: true
+"""
+TITAN = """
+[job]
+[model]
+name = "llama3"
+flavor = "70B"
+converters = ["float8"]
+[training]
+local_batch_size = 2
+seq_len = 8192
+compile = true
+[parallelism]
+data_parallel_shard_degree = 8
+context_parallel_degree = 4
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "2"
+[optimizer]
+early_step_in_backward = true
+"""
+
+# Of each: its name, its text, what the plan then says, and where something is left, a word of it.
+ONE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "vllm.sh": (
+        """
+        MODEL=${MODEL:-Qwen/Qwen2.5-72B-Instruct-AWQ}
+        # vllm serve something-else
+        vllm serve "$MODEL" --tensor-parallel-size 2 --max-model-len 16k \\
+            --gpu-memory-utilization 0.92 --max-num-seqs 32 --kv-cache-dtype fp8_e4m3 \\
+            --enforce-eager --enable-lora --port 8000
+        """,
+        {
+            "model": "qwen2.5-72b",
+            "cluster.gpus": 2,
+            "serve.engine": "vllm",
+            "serve.tp": 2,
+            "serve.max_seq_len": 16384,
+            "serve.max_num_seqs": 32,
+            "serve.concurrency": 32,
+            "serve.memory_utilization": 0.92,
+            "serve.kv_dtype": "fp8",
+            "serve.weight_dtype": "int4",
+            "serve.runtime": "eager",
+            "serve.prefill": "chunked",
+        },
+        "--enable-lora",
+    ),
+    "vllm.yaml": (
+        "model: meta-llama/Llama-3.1-8B\ntensor-parallel-size: 1\nmax-model-len: 8192\n",
+        {"model": "llama-3.1-8b", "serve.max_seq_len": 8192, "serve.engine": "vllm"},
+        "",
+    ),
+    "compose.yml": (
+        """
+services:
+  llm:
+    image: vllm/vllm-openai:latest
+    command:
+      - --model
+      - openai/gpt-oss-20b
+      - --tensor-parallel-size=${TP:-2}
+      - --speculative-config
+      - '{"method": "eagle3", "num_speculative_tokens": 4}'
+""",
+        {
+            "model": "gpt-oss-20b",
+            "serve.tp": 2,
+            "serve.draft_model": "eagle",
+            "serve.draft_tokens": 4,
+        },
+        "",
+    ),
+    "readme.md": (
+        README,
+        {
+            "model": "deepseek-v3",
+            "cluster.gpus": 16,
+            "serve.engine": "sglang",
+            "serve.max_seq_len": 32768,
+            "serve.memory_utilization": 0.8,
+        },
+        "",
+    ),
+    "llama.sh": (
+        LLAMA_CPP,
+        {
+            "model": "llama-3.1-8b",
+            "serve.engine": "llama.cpp",
+            "serve.weight_dtype": "q4_k_m",
+            "serve.max_seq_len": 8192,
+            "serve.concurrency": 4,
+            "serve.gpu_layers": 20,
+            "serve.kv_dtype": "q8_0",
+            "serve.value_dtype": "q4_0",
+        },
+        "--mmproj",
+    ),
+    "sft.yaml": (
+        SFT,
+        {
+            "model": "llama-3-8b",
+            "cluster.gpus": 1,
+            "train.framework": "pytorch",
+            "train.zero": 0,
+            "train.micro_batch": 2,
+            "train.grad_accumulation": 4,
+            "train.seq_len": 2048,
+            "train.checkpointing": "full",
+            "train.reentrant": False,
+            "train.precision": "bf16-autocast",
+            "train.attention": "flash",
+        },
+        "per_device_eval_batch_size",
+    ),
+    "lora.sh": (
+        """
+        NUM_GPUS=4
+        torchrun --nproc_per_node $NUM_GPUS train.py --model_name_or_path huggyllama/llama-30b \\
+            --bits 4 --double_quant --lora_r 64 --lora_dropout 0.1 --torch_dtype bfloat16 --bf16 \\
+            --per_device_train_batch_size 1 --gradient_checkpointing True \\
+            --gradient_accumulation_steps $((64 / (NUM * 1))) --model_max_length 512
+        """,
+        {
+            "model": "llama-30b",
+            "cluster.gpus": 4,
+            "train.adapter": "qlora",
+            "train.lora_rank": 64,
+            "train.lora_dropout": 0.1,
+            "train.precision": "bf16-pure",
+        },
+        "--gradient_accumulation_steps",
+    ),
+    "factory.yaml": (
+        FACTORY,
+        {
+            "model": "qwen2.5-7b",
+            "train.framework": "deepspeed",
+            "train.zero": 2,
+            "train.adapter": "lora",
+            "train.lora_targets": "all-linear",
+            "train.checkpointing": "full",
+            "train.precision": "bf16-mixed",
+        },
+        "",
+    ),
+    "axolotl.yml": (
+        AXOLOTL,
+        {
+            "model": "llama-2-7b",
+            "train.adapter": "qlora",
+            "train.precision": "bf16-pure",
+            "train.optimizer": "paged-adamw32bit",
+            "train.lora_targets": "all-linear",
+            "train.attention": "flash",
+        },
+        "",
+    ),
+    "fsdp.yaml": (
+        SFT + "fsdp: full_shard auto_wrap\nfsdp_config:\n  backward_prefetch: backward_pre\n",
+        {"train.framework": "fsdp2", "train.zero": 3, "train.precision": "bf16-mixed"},
+        "fsdp_version",
+    ),
+    "grpo.yaml": (
+        SFT + "num_generations: 8\nmax_completion_length: 1024\nuse_vllm: true\n",
+        {"together.kind": "grpo"},
+        "num_generations",
+    ),
+    "dpo.yaml": (SFT + "beta: 0.1\nmax_prompt_length: 512\n", {"together.kind": "none"}, "pairs"),
+    "titan.toml": (
+        TITAN,
+        {
+            "model": "llama-3-70b",
+            "cluster.gpus": 32,
+            "parallel.cp": 4,
+            "train.framework": "fsdp2",
+            "train.zero": 3,
+            "train.precision": "float8-tensorwise",
+            "train.kernels": "compile",
+            "train.checkpointing": "full",
+            "train.checkpoint_every": 2,
+        },
+        "early_step_in_backward",
+    ),
+    "megatron.sh": (
+        MEGATRON,
+        {
+            "cluster.gpus": 16,
+            "cluster.gpus_per_node": 8,
+            "parallel.tp": 4,
+            "parallel.sequence_parallel": True,
+            "train.framework": "megatron",
+            "train.zero": 1,
+            "train.micro_batch": 2,
+            "train.grad_accumulation": 16,
+            "train.checkpointing": "selective",
+            "train.overlap_grad_reduce": True,
+            "train.overlap_param_gather": False,
+        },
+        "",
+    ),
+}
+
+
+def read(*texts: tuple[str, str], **said: Any) -> Found:
+    return read_files([Text(name, content) for name, content in texts], **said)
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_a_file_is_the_plan_that_it_says(name: str) -> None:
+    content, wanted, left = ONE[name]
+    found = read((name, content))
+    plan = found.plan.document()
+    assert {path: get(plan, path) for path in wanted} == wanted
+    assert found.changed == ()
+    assert left in " ".join(map(str, found.left))
+    evaluate(found.plan)
+
+
+def test_what_is_not_said_is_told() -> None:
+    found = read(("sft.yaml", SFT))
+    assumed = {issue.field: issue.message for issue in found.assumed}
+    assert "no file says which" in assumed["cluster.gpu"]
+    assert "no file says how many" in assumed["cluster.gpus"]
+    assert "llama-3-8b" in assumed["model"]
+    assert "learning_rate" in found.unread
+    load = {issue.field for issue in read(("vllm.yaml", ONE["vllm.yaml"][0])).assumed}
+    assert "serve.concurrency" in load
+
+
+def test_files_of_one_job_say_it_together_in_any_order() -> None:
+    texts = (("sft.yaml", SFT + "deepspeed: zero3.json\n"), ("zero3.json", ZERO_3))
+    ways = [read(*texts, gpus=8), read(*texts[::-1], gpus=8)]
+    assert ways[0].plan == ways[1].plan
+    train = ways[0].plan.train
+    assert (train.framework, train.zero, train.micro_batch) == ("deepspeed", 3, 2)
+    assert (train.precision, train.offload_optimizer) == ("bf16-mixed", "cpu")
+    assert ways[0].wants == ()
+    assert "zero_optimization.zero_hpz_partition_size" in " ".join(map(str, ways[0].left))
+    alone = read(texts[0])
+    assert alone.wants == ("zero3.json",)
+
+
+def test_a_config_beside_a_file_is_its_model() -> None:
+    found = read(("a.yaml", SFT.replace("Meta-Llama-3-8B", "My-Own")), ("config.json", CONFIG))
+    assert found.plan.architecture.hidden_size == 1024
+    with pytest.raises(PlanError, match=r"give its config\.json beside the file"):
+        read(("a.yaml", SFT.replace("Meta-Llama-3-8B", "My-Own")))
+    assert read(("a.yaml", SFT), model="gpt2").plan.model == "gpt2"
+
+
+def test_what_somebody_says_beside_the_files_counts() -> None:
+    plan = read(("sft.yaml", SFT), gpu="rtx-4090-24gb", gpus=2).plan
+    assert (plan.cluster.gpu, plan.cluster.gpus) == ("rtx-4090-24gb", 2)
+
+
+def test_what_cannot_be_together_is_changed_and_told() -> None:
+    found = read(("gpt2.yaml", SFT.replace("meta-llama/Meta-Llama-3-8B-Instruct", "gpt2")))
+    assert found.plan.train.seq_len == 1024
+    (changed,) = found.changed
+    assert "1,024 is used in place of 2,048, since" in str(changed)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not read"),
+        ("hello", "not read"),
+        ("a: [1, 2", "not read"),
+        ("{" * 100_000, "not read"),
+        ("x" * 2_000_000, "characters"),
+        (MEGATRON.replace("--swiglu", "--multi-latent-attention"), "give the config.json"),
+        (MEGATRON.replace("--hidden-size 2048", "--hidden-size 2049"), "hidden_size"),
+        (SFT.replace("Meta-Llama-3-8B", "Nothing-8B"), "is no preset"),
+    ],
+)
+def test_what_is_no_plan_is_refused_by_name(content: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        read(("x", content))
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(PlanError, match="UTF-8"):
+        text_of("x.bin", b"\xff\xfe\x00")
+    assert not is_other(b"\xff\xfe\x00")
+
+
+def test_a_plan_is_no_file_of_another_program() -> None:
+    assert not is_other(b'{"model": "llama-3.1-8b", "train": {"micro_batch": 2}}')
+    assert not is_other(b"{")
+    assert is_other(SFT.encode())
+
+
+@given(st.sampled_from([content for content, _, _ in ONE.values()]), st.data())
+def test_a_damaged_file_never_fails_otherwise(content: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(content)))
+    length = data.draw(st.integers(0, 40))
+    broken = content[:at] + data.draw(st.text(max_size=8)) + content[at + length :]
+    try:
+        found = read(("broken", broken))
+    except PlanError:
+        return
+    assert found.plan.document()
+
+
+# ---- texts
+
+
+def test_nothing_in_a_yaml_is_built_or_run() -> None:
+    assert document(Text("x", "a: !!python/object/apply:os.system ['true']")) is None
+    assert document(Text("x", "a: 2024-01-01\nb: 1e-4")) == {"a": "2024-01-01", "b": "1e-4"}
+
+
+def test_variables_of_a_script_are_put_in() -> None:
+    script = 'A=1\nB="--x $A"\nB="$B --y ${C:-3}"\nrun $B --z $((A * 4)) --w $UNKNOWN && next'
+    assert commands(Text("x", script))[-3:-1] == (
+        ("run", "--x", "1", "--y", "3", "--z", "4", "--w", "$UNKNOWN"),
+        ("next",),
+    )
+
+
+# ---- names
+
+
+def test_names_on_the_hub_find_their_presets() -> None:
+    named = {
+        "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
+        "unsloth/Meta-Llama-3.1-8B-bnb-4bit": "llama-3.1-8b",
+        "NousResearch/Llama-2-7b-chat-hf": "llama-2-7b",
+        "/data/models/Qwen2.5-Coder-32B-Instruct-GPTQ-Int4/": "qwen2.5-32b",
+        "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b-v0.3",
+        "lmsys/vicuna-13b-v1.5": "llama-2-13b",
+        "openai-community/gpt2-xl": "gpt2-xl",
+        "mistralai/Mistral-7B-Instruct-v0.2": "",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "",
+        "Qwen/Qwen2.5-7B-Instruct-1M": "",
+        "nobody/llama": "",
+        "": "",
+    }
+    assert {name: hub.preset(name) for name in named} == named
+
+
+@each("name", catalog.model_names)
+def test_a_preset_is_found_by_its_own_name(name: str) -> None:
+    assert hub.preset(name) == name
+
+
+def test_other_names_lead_to_presets() -> None:
+    assert set(hub.SAME_SHAPES.values()) <= set(catalog.model_names())
+
+
+def test_a_name_says_how_weights_are_stored() -> None:
+    named = {
+        "Qwen/Qwen3-32B-FP8": "fp8",
+        "x/Llama-3-8B-Instruct-AWQ": "int4",
+        "x/Llama-3.1-8B-Instruct-Q4_K_M.gguf": "q4_k_m",
+        "nvidia/Kimi-K2-NVFP4": "nvfp4",
+        "unsloth/gemma-2-9b-bnb-4bit": "nf4-double",
+        "Qwen/Qwen3-32B": "",
+    }
+    assert {name: hub.stored(name) for name in named} == named

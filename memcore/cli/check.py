@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
         "files",
         metavar="FILE",
         nargs="+",
-        help="plans, or files that `memplan import` reads; - is standard input",
+        help="plans, or files that `memplan read` reads; - is standard input",
     )
     sub.add_argument("--gpu", metavar="NAME", help="check on this GPU in place of the plan's")
     sub.add_argument("--gpus", metavar="N", type=_count, help="and on so many of them")
@@ -120,7 +120,7 @@ def _checked(file: str, args: argparse.Namespace) -> Checked:
 
 def _plan_in(name: str, data: bytes, args: argparse.Namespace) -> tuple[Plan, bool]:
     """The plan in a file, and whether the file starts a server. A file of another program is read
-    as `memplan import` reads it."""
+    as `memplan read` reads it."""
     from memcore.formats import is_other, read_files, text_of
 
     if not is_other(data):

@@ -16,7 +16,6 @@ from memcore.cli import (
     explain,
     formula,
     gpus,
-    importing,
     lens,
     levers,
     link,

@@ -347,35 +347,35 @@ def test_an_unknown_gpu_or_host_is_named(memplan, part):
     assert rows[0]["memory.allocated_bytes"] is None
 
 
-# ---- import
+# ---- read
 
 
 SERVER = "vllm serve Qwen/Qwen2.5-72B-Instruct-AWQ --tensor-parallel-size 2 --max-num-seqs 32\n"
 
 
-def test_import_says_what_a_file_became(memplan, tmp_path):
+def test_read_says_what_a_file_became(memplan, tmp_path):
     file = tmp_path / "serve.sh"
     file.write_text(SERVER)
-    ran = memplan("import", str(file), "--gpu", "rtx-4090-24gb")
+    ran = memplan("read", str(file), "--gpu", "rtx-4090-24gb")
     assert ran.status == 0
     assert "serve.tp" in ran.out
     assert "--tensor-parallel-size" in ran.out
     assert "has the shapes of the preset qwen2.5-72b" in ran.out
     assert "v=1&" in ran.out
-    plan = memplan("import", str(file), "--plan")
+    plan = memplan("read", str(file), "--plan")
     assert json.loads(plan.out)["serve"]["tp"] == 2
-    found = json.loads(memplan("import", str(file), "--json").out)
+    found = json.loads(memplan("read", str(file), "--json").out)
     assert found["files"] == {"serve.sh": "vllm"}
     assert found["plan"] == json.loads(plan.out)
 
 
-def test_import_refuses_what_it_does_not_know(memplan, tmp_path):
+def test_read_refuses_what_it_does_not_know(memplan, tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("buy milk")
-    ran = memplan("import", str(file))
+    ran = memplan("read", str(file))
     assert ran.status == 2
     assert "notes.txt: not read; known are" in ran.err
-    ran = memplan("import", str(tmp_path / "none.yaml"))
+    ran = memplan("read", str(tmp_path / "none.yaml"))
     assert ran.status == 2
     assert "no such file" in ran.err
 

@@ -1,4 +1,4 @@
-"""`memplan import`: files and commands of other programs as one plan."""
+"""`memplan read`: files and commands of other programs as one plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
         "starts vLLM, SGLang, llama.cpp, Megatron or a Trainer; a YAML of TRL, LLaMA-Factory, "
         "axolotl or vLLM; files of DeepSpeed and Accelerate; a TOML of torchtitan. Nothing is run."
     )
-    sub = command(commands, "import", _import, about)
+    sub = command(commands, "read", _read, about)
     about = "all files of one job together; - is standard input"
     sub.add_argument("files", metavar="FILE", nargs="+", help=about)
     sub.add_argument("--model", metavar="PRESET", default="", help="the model, in place of theirs")
@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
     base_option(sub)
 
 
-def _import(args: argparse.Namespace) -> int:
+def _read(args: argparse.Namespace) -> int:
     from memcore.formats import read_files, text_of
 
     texts = [text_of(PurePath(named(file)).name, read(file)) for file in args.files]

@@ -22,6 +22,7 @@ from memcore.cli import (
     models,
     plans,
     prices,
+    read,
     search,
     simulate,
     solve,
@@ -32,20 +33,7 @@ from memcore.cli.reading import source
 from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
-    *(
-        evaluate,
-        check,
-        explain,
-        formula,
-        levers,
-        lens,
-        solve,
-        search,
-        sweep,
-        compare,
-        link,
-        importing,
-    ),
+    *(evaluate, check, explain, formula, levers, lens, solve, search, sweep, compare, link, read),
     *(simulate, app, models, gpus, prices, plans),
 )
 

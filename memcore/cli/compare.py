@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command
+from memcore.cli.arguments import Commands, command, measured_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import fail, form_options, json_text, printable, table, write_csv
-from memcore.cli.reading import named, plan_of, read
+from memcore.cli.reading import measured_of, named, plan_of, read
 from memcore.errors import PlanError
 from memcore.units import signed_bytes, signed_seconds, value_text
 
@@ -24,6 +24,7 @@ def add(commands: Commands) -> None:
     )
     sub = command(commands, "compare", _compare, about)
     sub.add_argument("files", metavar="FILE", nargs="+", help="plans; - is standard input")
+    measured_option(sub)
     base_option(sub)
     form_options(sub, "as JSON", "as tidy CSV: one value a row")
 
@@ -37,7 +38,7 @@ def _compare(args: argparse.Namespace) -> int:
             plans.append(plan_of(read(file)))
         except PlanError as e:
             return fail(*(f"{named(file)}: {issue}" for issue in e.issues))
-    found = compare(plans, _names(args.files))
+    found = compare(plans, _names(args.files), measured_of(args))
     link = link_to(plans, args.base)
     if args.json:
         print(json_text(found.to_dict() | {"link": link}, indent=1))
@@ -61,7 +62,7 @@ def _names(files: list[str]) -> list[str]:
 def _readable(found: Comparison) -> Iterator[str]:
     from memcore.plan.plan import title_of
     from memcore.plan.plan import value_text as field_text
-    from memcore.search.compare import FIGURES
+    from memcore.search.compare import UNITS
 
     def text(value: Any, unit: str) -> str:
         return "-" if value is None else value_text(value, unit) if unit else _plain(value)
@@ -75,7 +76,7 @@ def _readable(found: Comparison) -> Iterator[str]:
     else:
         yield "The plans are the same."
     figures = [
-        (path, *(text(value, FIGURES[path]) for value in values))
+        (path, *(text(value, UNITS[path]) for value in values))
         for path, values in found.figures.items()
     ]
     yield "\n".join(table(("Figure", *found.names), figures))

@@ -8,10 +8,17 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, plan_argument, target_options
+from memcore.cli.arguments import (
+    Commands,
+    command,
+    measured_option,
+    plan_argument,
+    target_options,
+)
 from memcore.cli.printing import form_options, json_text, plan_title, printable, table, write_csv
 from memcore.cli.progress import Progress
-from memcore.cli.reading import given_plan
+from memcore.cli.reading import given_plan, measured_of
+from memcore.errors import Issue, PlanError
 from memcore.units import (
     bytes_text,
     count_text,
@@ -68,6 +75,7 @@ def add(commands: Commands) -> None:
     sub.add_argument("--thorough", action="store_true", help=about)
     about = "a Dask scheduler whose workers judge the plans, tcp://host:8786 (memplan[cluster])"
     sub.add_argument("--scheduler", metavar="ADDRESS", help=about)
+    measured_option(sub)
     form_options(sub, "as JSON", "the best and the Pareto front as CSV")
 
 
@@ -88,8 +96,14 @@ def _money(text: str) -> float:
 
 
 def _search(args: argparse.Namespace) -> int:
-    plan = given_plan(args)
+    plan, measured = given_plan(args), measured_of(args)
+    if measured and args.serve:
+        raise PlanError([Issue("--measured", "is a step of training: leave it out with --serve")])
     found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
+    if measured:
+        from memcore.search.calibration import found_beside
+
+        found = found_beside(found, measured)
     if args.json:
         print(json_text(found.to_dict(), indent=1))
     elif args.csv:
@@ -99,7 +113,8 @@ def _search(args: argparse.Namespace) -> int:
 
         title = _asked(plan, args) if args.serve else plan_title(plan, evaluate(plan))
         said = _readable_servers(found) if args.serve else _readable(found)
-        print(printable("\n\n".join([title, *said])))
+        beside = [_measured(found)] if measured and found.best else []
+        print(printable("\n\n".join([title, *said, *beside])))
     return 130 if found.stopped else 0
 
 
@@ -180,6 +195,19 @@ def _readable(found: Found) -> Iterable[str]:
         yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))
 
 
+def _measured(found: Found) -> str:
+    """What the measured step says of the plans, and what not."""
+    if any("calibrated_seconds" in p.figures for p in (*found.best, *found.pareto)):
+        return (
+            "Calibrated by the measured step: plans of its framework, kernels, attention, adapter "
+            "and GPU. Ranks are as predicted, since it says nothing of the others."
+        )
+    return (
+        "The measured step says nothing of these plans: none has its framework, kernels, "
+        "attention, adapter and GPU."
+    )
+
+
 def _ranked(
     found: Found, do: str, nothing: str, listed: Callable[[str, Sequence[Point]], Iterable[str]]
 ) -> Iterable[str]:
@@ -230,12 +258,17 @@ def _server(plan: Plan, f: Mapping[str, Any], point: Point) -> tuple[str, ...]:
 
 
 def _table(title: str, points: Sequence[Point]) -> Iterable[str]:
-    head = ("rank", "GPUs", "step", "tokens", "run", "to spare", "cost", f"  {title}: changes")
+    head: tuple[str, ...] = ("rank", "GPUs", "step", "tokens", "run", "to spare", "cost")
+    head += (f"  {title}: changes",)
+    beside = any("calibrated_seconds" in p.figures for p in points)
+    if beside:
+        head = (*head[:3], "calibrated", *head[3:])
     rows = [
         (
             str(p.rank),
             f"{p.figures['gpus']:,}",
             seconds_text(p.figures["step_seconds"]),
+            *([_calibrated(p.figures)] if beside else []),
             count_text(p.figures["tokens_per_step"]) + ("" if p.same_batch else " (other)"),
             seconds_text(p.figures["run_seconds"]),
             bytes_text(p.figures["headroom_bytes"]),
@@ -245,6 +278,12 @@ def _table(title: str, points: Sequence[Point]) -> Iterable[str]:
         for p in points
     ]
     return (line.rstrip() for line in _left(head, rows))
+
+
+def _calibrated(figures: Mapping[str, Any]) -> str:
+    """Of a plan that the measured step says nothing of: a dash."""
+    seconds = figures.get("calibrated_seconds")
+    return "-" if seconds is None else seconds_text(seconds)
 
 
 def _left(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:

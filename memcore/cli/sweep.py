@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.arguments import Commands, command, measured_option, plan_argument
 from memcore.cli.printing import form_options, json_text, printable, table
 from memcore.cli.progress import Progress
-from memcore.cli.reading import given_plan
+from memcore.cli.reading import given_plan, measured_of
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -37,22 +37,33 @@ def add(commands: Commands) -> None:
     form_options(sub, "as a list of JSON objects, one a row", "as CSV")
     about = "write the table to this Parquet file, part by part: it may be larger than memory"
     sub.add_argument("--parquet", metavar="FILE", help=about)
+    measured_option(sub)
 
 
 def _sweep(args: argparse.Namespace) -> int:
+    from memcore.search.calibration import STEP, table_beside
     from memcore.search.sweep import sweep, sweep_in_parts
 
     plan, numbers = given_plan(args), tuple(args.number or NUMBERS)
     axes = dict(axis_of(text) for text in args.axis)
+    measured = measured_of(args)
+    if measured:
+        numbers = tuple(dict.fromkeys((*numbers, STEP)))
+
+    def beside(table: pd.DataFrame) -> pd.DataFrame:
+        return table_beside(table, plan, axes, measured) if measured else table
+
     with Progress("sweep") as progress:
+        if args.parquet or args.csv:
+            parts = map(beside, sweep_in_parts(plan, axes, numbers, progress))
         if args.parquet:
-            _write_parquet(sweep_in_parts(plan, axes, numbers, progress), axes, args.parquet)
+            _write_parquet(parts, axes, args.parquet)
             return 0
         if args.csv:
-            for i, part in enumerate(sweep_in_parts(plan, axes, numbers, progress)):
+            for i, part in enumerate(parts):
                 part.to_csv(sys.stdout, index=False, lineterminator="\n", header=not i)
             return 0
-        found = sweep(plan, axes, numbers, progress)
+        found = beside(sweep(plan, axes, numbers, progress))
     if args.json:
         plain = found.astype(object).where(found.notna(), None)
         print(json_text(plain.to_dict("records"), indent=1))

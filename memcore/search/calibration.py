@@ -7,8 +7,9 @@ docs/accuracy.md (memcore.evidence.calibration).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError
 from memcore.evaluate import evaluate
@@ -17,6 +18,11 @@ from memcore.plan.plan import Plan, get, value_text
 from memcore.report import Report
 from memcore.timing.certainty import calibrated_interval, farthest
 from memcore.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from memcore.search.search import Found, Point
 
 # What the bias is of.
 SHARED = ("train.framework", "train.kernels", "train.attention", "train.adapter", "cluster.gpu")
@@ -104,19 +110,17 @@ def calibrated(
     if issues := refused(plan, by):
         raise PlanError(issues)
     now, then = now or evaluate(plan), then or evaluate(by.plan)
-    if not (now.memory and now.time and now.run and then.memory and then.time):
-        whose = "this plan" if now.time is None else "the measured plan"
-        raise PlanError([Issue("train", f"the training of {whose} is not computed")])
-    factor = by.seconds / then.time.step_seconds
-    seconds, allocated = now.time.step_seconds * factor, now.memory.allocated_bytes
-    more = by.bytes - then.memory.allocated_bytes
-    low, high = (1.0, 1.0) if plan == by.plan else calibrated_interval()
+    if not (now.memory and now.time and now.run):
+        raise PlanError([Issue("train", "the training of this plan is not computed")])
+    factor, allocated = factor_of(by, then), now.memory.allocated_bytes
+    seconds, low, high = _scaled(plan, by, now.time.step_seconds, factor)
+    more = by.bytes - then.memory.allocated_bytes if then.memory else 0
     return Calibrated(
         measured=by,
         factor=factor,
         seconds=now.time.step_seconds,
         calibrated_seconds=seconds,
-        interval=(seconds * low, seconds * high),
+        interval=(low, high),
         tokens_per_second=now.time.tokens_per_second / factor,
         run_seconds=now.run.seconds * factor,
         gpu_hours=now.run.gpu_hours * factor,
@@ -124,6 +128,72 @@ def calibrated(
         allocated_bytes=allocated,
         calibrated_bytes=max(0, allocated + more) if by.bytes else None,
     )
+
+
+def factor_of(by: Measured, then: Report | None = None) -> float:
+    """Measured seconds over predicted ones. `then`: the measured plan's report, where it is there
+    already. Raises PlanError where nothing is predicted."""
+    time = (then or evaluate(by.plan)).time
+    if time is None:
+        raise PlanError([Issue("train", "the training of the measured plan is not computed")])
+    return by.seconds / time.step_seconds
+
+
+def _scaled(
+    plan: Plan, by: Measured, predicted: float, factor: float
+) -> tuple[float, float, float]:
+    """A plan's calibrated seconds, and between which 9 of 10 lie."""
+    seconds = predicted * factor
+    low, high = (1.0, 1.0) if plan == by.plan else calibrated_interval()
+    return seconds, seconds * low, seconds * high
+
+
+CALIBRATED, CALIBRATED_INTERVAL = "calibrated_seconds", "calibrated_interval"
+
+
+def found_beside(found: Found, by: Measured) -> Found:
+    """What a search found, with calibrated seconds of a step among the figures of those plans that
+    a measured step says something of. Ranks are as predicted, since it says nothing of the others.
+    Raises PlanError where nothing is predicted of the measured plan."""
+    factor, of = factor_of(by), kind(by.plan)
+
+    def beside(point: Point) -> Point:
+        if kind(point.plan) != of:
+            return point
+        seconds, *ends = _scaled(point.plan, by, point.figures["step_seconds"], factor)
+        more = {CALIBRATED: seconds, CALIBRATED_INTERVAL: ends}
+        return replace(point, figures={**point.figures, **more})
+
+    best, pareto = (tuple(map(beside, points)) for points in (found.best, found.pareto))
+    return replace(found, best=best, pareto=pareto)
+
+
+def table_beside(
+    table: pd.DataFrame, plan: Plan, axes: Mapping[str, Sequence[Any]], by: Measured
+) -> pd.DataFrame:
+    """A sweep's table that has STEP, with calibrated seconds as one more column: NaN where the
+    measured step says nothing of a plan. Raises PlanError where it says nothing of any."""
+    if issues := [i for i in refused(plan, by) if i.field not in axes]:
+        raise PlanError(issues)
+    wanted, same = dict(zip(SHARED, kind(by.plan), strict=True)), table[STEP].notna()
+    for field in set(SHARED).intersection(axes):
+        labels = {value: _label(field, value) for value in axes[field]}
+        same &= table[field].map(labels) == wanted[field]
+    scaled = (table[STEP] * factor_of(by)).where(same)
+    return table.assign(**{f"calibrated.{STEP.partition('.')[2]}": scaled})
+
+
+STEP = "time.step_seconds"
+
+
+def _label(field: str, value: Any) -> str:
+    """What a plan with this value of a field has of what the bias is of."""
+    if field != "cluster.gpu":
+        return str(value)
+    try:
+        return Plan.of({"cluster": {"gpu": value}}).accelerator.label
+    except PlanError:
+        return ""
 
 
 def refused(plan: Plan, by: Measured) -> list[Issue]:

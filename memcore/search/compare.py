@@ -8,8 +8,10 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError
 from memcore.evaluate import evaluate
+from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, field_paths, get
 from memcore.report import Report
+from memcore.search.calibration import Calibrated, calibrated
 from memcore.search.waterfall import Change, waterfall
 
 FEWEST, MOST = 2, 6
@@ -47,6 +49,13 @@ FIGURES = {
     "serve.tpot_seconds": "seconds",
     "serve.tokens_per_second": "tokens/s",
 }
+CALIBRATED = {  # beside a measured step
+    "calibrated.calibrated_seconds": "seconds",
+    "calibrated.interval.0": "seconds",
+    "calibrated.interval.1": "seconds",
+    "calibrated.calibrated_bytes": "bytes",
+}
+UNITS = FIGURES | CALIBRATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ class Comparison:
         for kind, table in (("field", self.fields), ("figure", self.figures)):
             for path, values in table.items():
                 for name, value in zip(self.names, values, strict=True):
-                    unit = FIGURES.get(path, "")
+                    unit = UNITS.get(path, "")
                     yield {"plan": name, "kind": kind, "name": path, "value": value, "unit": unit}
         for (a, b), changes in self.between.items():
             for change in changes:
@@ -104,8 +113,11 @@ class Comparison:
                     }
 
 
-def compare(plans: Sequence[Plan], names: Sequence[str] = ()) -> Comparison:
-    """Two to six plans side by side. Raises PlanError for fewer or more."""
+def compare(
+    plans: Sequence[Plan], names: Sequence[str] = (), measured: Measured | None = None
+) -> Comparison:
+    """Two to six plans side by side, those that a `measured` step says something of beside it too.
+    Raises PlanError for fewer or more, and where it says nothing of any."""
     if not FEWEST <= len(plans) <= MOST:
         said = f"{FEWEST} to {MOST} plans can be compared, not {len(plans)}"
         raise PlanError([Issue("", said)])
@@ -115,7 +127,7 @@ def compare(plans: Sequence[Plan], names: Sequence[str] = ()) -> Comparison:
         names=tuple(names) or tuple(f"plan {i + 1}" for i in range(len(plans))),
         plans=tuple(plans),
         fields=differing(plans),
-        figures=figures_of(reports),
+        figures=figures_of(reports) | (calibrated_of(plans, reports, measured) if measured else {}),
         between={(a, b): waterfall(plans[a], plans[b]) for a, b in pairs},
     )
 
@@ -132,11 +144,29 @@ def figures_of(reports: Sequence[Report]) -> dict[str, tuple[Any, ...]]:
     return {p: of for p, of in figures.items() if any(v is not None for v in of)}
 
 
+def calibrated_of(
+    plans: Sequence[Plan], reports: Sequence[Report], by: Measured
+) -> dict[str, tuple[Any, ...]]:
+    """Figures beside a measured step, with each plan's value, or None where it says nothing of
+    one. Raises PlanError where that is all of them."""
+    told: list[Calibrated | None] = []
+    issues: list[Issue] = []
+    for plan, report in zip(plans, reports, strict=True):
+        try:
+            told.append(calibrated(plan, by, report))
+        except PlanError as e:
+            issues, told = issues or list(e.issues), [*told, None]
+    if not any(told):
+        raise PlanError(issues)
+    figures = {p: tuple(_at(c, p.partition(".")[2]) for c in told) for p in CALIBRATED}
+    return {p: of for p, of in figures.items() if any(v is not None for v in of)}
+
+
 def _plain(value: Any) -> Any:
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
 
 
-def _at(report: Report, path: str) -> Any:
+def _at(report: Any, path: str) -> Any:
     """What a Report has at a path, or None."""
     found: Any = report
     for word in path.split("."):

@@ -159,6 +159,44 @@ def test_a_plan_is_read_beside_a_step_that_was_measured(memplan, file):
     assert second["issues"][0]["field"] == "cluster.gpu"
 
 
+def test_compare_sweep_and_search_are_read_beside_it(memplan, file, tmp_path, monkeypatch):
+    from memcore.search import space
+
+    run = Plan.of(OF["fits"])
+    factor = 2.5 / evaluate(run).time.step_seconds
+    given = ("--measured", f"{file('fits')}=2.5")
+    other = json.dumps({"train": {"framework": "deepspeed"}})
+    figures = memplan("compare", file("over"), "-", *given, "--json", given=other).json["figures"]
+    predicted, _ = figures["time.step_seconds"]
+    calibrated = [pytest.approx(predicted * factor), None]
+    assert figures["calibrated.calibrated_seconds"] == calibrated
+    refused = memplan("compare", "-", "-", *given, given=other)
+    assert refused.status == 2
+
+    axes = ("--axis", "train.framework=fsdp2,deepspeed", "--axis", "train.micro_batch=1,2")
+    rows = memplan("sweep", "-", *axes, "--number", "memory.fits", *given, "--csv", given="{}").csv
+    for row in rows:
+        scaled, step = row["calibrated.step_seconds"], row["time.step_seconds"]
+        if row["train.framework"] == "fsdp2":
+            assert float(scaled) == pytest.approx(float(step) * factor)
+        else:
+            assert (scaled, bool(step)) == ("", True)
+    assert "kernels" in memplan("sweep", '{"train": {"kernels": "liger"}}', *axes, *given).err
+
+    monkeypatch.setattr(space.Space, "frameworks", lambda *_: [{"train.framework": "fsdp2"}])
+    start = json.dumps({"model": "llama-3.2-1b", "cluster": {"gpus": 1}})
+    assert "says nothing of these plans" in memplan("search", start, *given).out
+    best = memplan("search", start, "--json").json["best"][0]
+    ran = tmp_path / "ran.json"
+    ran.write_text(json.dumps(best["plan"]))
+    found = memplan("search", start, "--measured", f"{ran}=2.5", "--json").json["best"]
+    assert found[0]["figures"] == best["figures"] | {
+        "calibrated_seconds": 2.5, "calibrated_interval": [2.5, 2.5],
+    }  # fmt: skip
+    assert "Calibrated" in memplan("search", start, "--measured", f"{ran}=2.5").out
+    assert memplan("search", start, "--serve", *given).status == 2
+
+
 def test_a_link_carries_the_step_that_was_measured(memplan, file):
     run, plan = file("fits"), file("over")
     query = memplan("link", plan, "--measured", f"{run}=2.5", "--json").json["query"]

@@ -40,6 +40,7 @@ from memcore.search.space import (
 )
 from memcore.search.waterfall import Change, waterfall
 from memcore.step.pipeline import in_flight
+from memcore.step.step import Step
 from memcore.timing.certainty import Apart, apart, ranked
 from memcore.training.memory import at_rest
 from memcore.training.overheads import by_rules
@@ -290,6 +291,16 @@ class _Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was made of the group that is judged now: `runs`, its micro-batches that run alike."""
+
+    group: Group
+    runs: Sequence[Sequence[Batch]]
+    made: dict[Any, Training] = field(default_factory=dict)
+    steps: dict[Any, Sequence[Step]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class _Fits:
     """Micro-batches that fit, and how many are too much for the GPU."""
 
@@ -312,6 +323,7 @@ class _Search:
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
     _work: dict[Any, tuple[float, float]] = field(default_factory=dict)
+    _asked: _Asked | None = None
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -407,9 +419,19 @@ class _Search:
     # --- what fits -------------------------------------------------------------------------------
 
     def training(self, group: Group, where: Offload, again: str, batch: Batch) -> Training:
-        """One plan, which the lattice has."""
-        plan = changed(group.plan, _words(where, again) | _sized(batch))
-        return Training.planned(plan, rows=False, pool=self.pool)
+        """One plan, which the lattice has: each of a group is made once, and those that run alike
+        have the same steps."""
+        if self._asked is None or self._asked.group is not group:
+            self._asked = _Asked(group, _alike(group))
+        asked = self._asked
+        found = asked.made.get((where, again, batch))
+        if found is None:
+            plan = changed(group.plan, _words(where, again) | _sized(batch))
+            run = where, again, next(n for n, of in enumerate(asked.runs) if batch in of)
+            found = Training.planned(plan, False, self.pool, asked.steps.get(run))
+            asked.made[where, again, batch] = found
+            asked.steps[run] = found.steps
+        return found
 
     def judge(self, group: Group) -> None:
         """Every combination of a group: memory."""
@@ -497,37 +519,30 @@ class _Search:
     ) -> _Fits:
         """Which micro-batches fit with one word of recomputation and one of offload. Of those that
         run alike the larger needs no less, so that the largest that fits is looked for."""
-        fitting: dict[Batch, Training | None] = {}
+        fitting: list[Batch] = []
         over = 0
-        for run in runs:
-            seen: dict[int, Training] = {}
+        for run in filter(None, runs):
 
-            def asked(n: int, run: Sequence[Batch] = run, seen: dict[int, Training] = seen) -> Any:
+            def asked(n: int, run: Sequence[Batch] = run) -> Training:
                 """The n-th smallest."""
-                if n not in seen:
-                    seen[n] = self.training(group, where, again, run[n - 1])
-                return seen[n]
+                return self.training(group, where, again, run[n - 1])
 
-            def fits_at(n: int, asked: Any = asked) -> bool:
-                return bool(asked(n).room[1])
+            def fits_at(n: int, asked: Callable[[int], Training] = asked) -> bool:
+                return asked(n).room[1]
 
-            def roomy(n: int, asked: Any = asked) -> bool:
+            def roomy(n: int, asked: Callable[[int], Training] = asked) -> bool:
                 return not _over(asked(n))
 
-            every = len(run)
-            if not every:
-                continue
-            fits = 0
+            every, fits = len(run), 0
             if fits_at(1):
                 fits = every if fits_at(every) else last(every - 1, fits_at)
-            fitting |= {b: seen.get(n) for n, b in enumerate(run[:fits], 1)}
+            fitting += run[:fits]
             if fits < every:  # then the host has no room for it, where the GPU has
                 over += every - (fits if _over(asked(fits + 1)) else last(every, roomy))
         slower = group.plan.parallel.pp == 1 and self.by != HEADROOM  # a smaller micro-batch is
         for batch in [max(fitting)] if fitting and slower else fitting:
-            known = fitting[batch] or self.training(group, where, again, batch)
-            self.cells.append(_Cell(group, known))
-        return _Fits(list(fitting), over)
+            self.cells.append(_Cell(group, self.training(group, where, again, batch)))
+        return _Fits(fitting, over)
 
     # --- how long it takes -----------------------------------------------------------------------
 

@@ -196,13 +196,20 @@ class Training:
         return None if not_planned(plan) else cls.planned(plan, rows, pool)
 
     @classmethod
-    def planned(cls, plan: Plan, rows: bool = True, pool: Pool | None = None) -> Training:
-        """The same of a plan whose training is known to be planned."""
+    def planned(
+        cls,
+        plan: Plan,
+        rows: bool = True,
+        pool: Pool | None = None,
+        steps: Sequence[Step] | None = None,
+    ) -> Training:
+        """The same of a plan whose training is known to be planned; `steps`: where they are known
+        from a plan that runs alike."""
         sizes = training_sizes(plan)
         amounts = Amounts(sizes)
         if pool is not None:
             amounts = pool.setdefault(tuple(sizes.items()), amounts)
-        return cls(plan, steps_of(plan), amounts, rows)
+        return cls(plan, steps or steps_of(plan), amounts, rows)
 
     @functools.cached_property
     def counted(self) -> Counted:

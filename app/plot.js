@@ -1,15 +1,16 @@
 // Draws a plot that app/plot.py has placed. Where one points, or leads the arrow keys, it says what
 // is there; a click or Enter takes it.
 export default function (component) {
-  const { data, parentElement, setTriggerValue } = component;
+  const { data: given, parentElement, setTriggerValue } = component;
   const root = parentElement.querySelector(".memplan-plot");
+  let data = given;
   const [picture, said, svg] = [".picture", ".said", "svg"].map((s) => root.querySelector(s));
   const font = getComputedStyle(root);
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `${font.fontSize} ${font.fontFamily}`;
   const long = (text) => pen.measureText(text).width;
   const safe = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
-  const LINE = 16;
+  const [LINE, NARROW] = [16, 560];
   let patterns, boxes;
 
   function filled(colour, pattern) {
@@ -49,9 +50,9 @@ export default function (component) {
     }
     if (symbol === "x") {
       const cross = `M${x - r} ${y - r}l${2 * r} ${2 * r}M${x - r} ${y + r}l${2 * r} ${-2 * r}`;
-      return `<path d="${cross}" stroke="#fff" stroke-width="5.5"/><path d="${cross}" stroke="${fill}" stroke-width="3"/>`;
+      return `<path class="halo" d="${cross}" stroke-width="5.5"/><path d="${cross}" stroke="${fill}" stroke-width="3"/>`;
     }
-    return `<path d="${paths[symbol] ?? paths.circle}" fill="${fill}" stroke="#fff" stroke-width="1.2"/>`;
+    return `<path d="${paths[symbol] ?? paths.circle}" class="halo" fill="${fill}" stroke-width="1.2"/>`;
   }
   function keys(width) {
     let [x, y] = [2, 12];
@@ -74,10 +75,11 @@ export default function (component) {
 
   function drawn(width) {
     [patterns, boxes] = [new Map(), []];
+    if (given.narrow) data = { ...given, ...(width < NARROW ? given.narrow : {}) };
     const [legend, top] = keys(width);
     const most = Math.max(0, ...data.up.ticks.map(([, text]) => long(text)));
     const side = data.up.title ? LINE + 4 : 0;
-    const left = data.hidden ? 4 : Math.min(most + 10 + side, Math.max(0.36 * width, 60));
+    const left = data.hidden ? 4 : Math.min(most + 10 + side, Math.max(0.42 * width, 60));
     const right = data.hidden ? 4 : 14;
     const below = data.hidden ? 4 : (data.across.title ? 2 * LINE + 4 : LINE + 4);
     const bottom = data.height - below;
@@ -162,6 +164,7 @@ export default function (component) {
   const back = font.getPropertyValue("--st-background-color");
   const style =
     `text{font:${font.fontSize} ${font.fontFamily.replace(/"/g, "'")};fill:${font.color}}` +
+    `.halo{stroke:${back}}` +
     `.note{paint-order:stroke;stroke:${back};stroke-width:3px}` +
     `.grid{stroke:${font.color};fill:none;stroke-opacity:.15}`;
   function saved(address) {
@@ -170,9 +173,10 @@ export default function (component) {
   }
   root.querySelector(".save").onclick = () => {
     const width = Math.max(600, root.clientWidth);
+    const inside = drawn(width);
     const size = `width="${width}" height="${data.height}"`;
     const text = `<svg xmlns="http://www.w3.org/2000/svg" ${size}><style>${style}</style>` +
-      `<rect ${size} fill="${back}"/>${drawn(width)}</svg>`;
+      `<rect ${size} fill="${back}"/>${inside}</svg>`;
     root.redraw();
     const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
     if (data.format === "svg") return saved(address);
@@ -247,9 +251,10 @@ export default function (component) {
   };
   picture.setAttribute("aria-label", data.alt);
 
-  svg.style.height = `${data.height}px`;
   root.redraw = () => {
-    svg.innerHTML = `${drawn(root.clientWidth)}<path class="here"/>`;
+    const inside = drawn(root.clientWidth);
+    svg.style.height = `${data.height}px`;
+    svg.innerHTML = `${inside}<path class="here"/>`;
     hide();
   };
   root.redraw();

@@ -44,10 +44,11 @@ def chart(
     alt: str,
     of: Sequence[Plan] = (),
     take: Callable[[Any], None] | None = None,
+    narrow: Picture | None = None,
 ) -> None:
     """The figure on the page. A click on what has a number says why it is so, or does with what
     the mark stands for what `take` says. `of`: the plans that it is of, where it is not the
-    page's."""
+    page's. `narrow`: the same for a phone."""
     name = f"plot_{key}"
 
     def taken() -> None:
@@ -61,6 +62,7 @@ def chart(
             why.opened(path, of[int(number or 0)] if of else None)
 
     more = {
+        "narrow": data(narrow) if narrow else None,
         "alt": alt,
         "file": parts.named(f"memplan-{key}"),
         "format": st.session_state.get("image_format") or "png",

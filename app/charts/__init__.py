@@ -9,7 +9,7 @@ from app.charts.levers import waterfall_bytes, waterfall_seconds
 from app.charts.memory import memory_by_consumer, timeline
 from app.charts.search import found
 from app.charts.serve import together
-from app.charts.tiers import tiers
+from app.charts.tiers import tiers, tiers_down
 from app.charts.time import roofline, stages, step_phases, step_time
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "step_time",
     "swept",
     "tiers",
+    "tiers_down",
     "timeline",
     "together",
     "waterfall_bytes",

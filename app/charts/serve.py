@@ -43,6 +43,6 @@ def together(found: TogetherMemory) -> Picture:
         bars,
         height=110 + 38 * len(phases),
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
-        yaxis={"autorange": "reversed"},
+        yaxis={"range": [len(phases) - 0.5, -0.9]},  # room for a word
         **capacity(found.capacity_bytes),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app import palette
@@ -17,6 +17,9 @@ from memcore.units import bytes_text
 BOXES = ("l2", "hbm", "dram", "nvme")  # l2 stands for all that is on the chip
 BESIDE = {"peers": "hbm", "network": "dram"}
 BETWEEN = (("l2", "hbm", "hbm"), ("hbm", "dram", "dram"), ("dram", "nvme", "nvme"))
+# On a phone all stand below one another, those beside a little to the right.
+COLUMN = ("l2", "hbm", "peers", "dram", "network", "nvme")
+INSET, EDGE = 0.2, 0.1  # left ends of the boxes beside, and of the links, in widths of a box
 BOX = 0.46  # height of a box
 FURTHER = 1.35  # left end of the boxes beside, in widths of a box
 DOWN = 0.7  # where links run down
@@ -29,6 +32,72 @@ def tiers(
     step. `rows` of tables.tiers, `held` of tables.in_tiers."""
     by_name = {row[PATH].removeprefix("tiers."): row for row in rows}
     heights = {name: len(BOXES) - i for i, name in enumerate(BOXES)}
+    traces, shapes, notes = _boxes(by_name, held, memory, heights)
+    links = []
+    for name, near in BESIDE.items():
+        y, row = heights[near], by_name[name]
+        shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1, FURTHER, y, y)]
+        notes.append(_note(_tier_text(row), FURTHER, y + BOX / 2, "left", "bottom"))
+        middle = (1 + FURTHER) / 2
+        notes.append(_note(_crossing(row, "<br>"), middle, y + 0.02, "center", "bottom"))
+        links.append((middle, float(y), row))
+    for upper, lower, of in BETWEEN:
+        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2
+        shapes.append(_line(DOWN, DOWN, top, bottom))
+        middle = (top + bottom) / 2
+        notes.append(_note(_crossing(by_name[of]), DOWN + 0.015, middle, "left", "middle"))
+        links.append((DOWN, middle, by_name[of]))
+    return figure(
+        [*traces, _links(links)],
+        height=500,
+        xaxis={"range": [-0.01, FURTHER + 0.42], "visible": False},
+        yaxis={"range": [0.6, len(BOXES) + 0.65], "visible": False},
+        shapes=shapes,
+        annotations=notes,
+    )
+
+
+def tiers_down(
+    rows: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]], memory: Memory | None
+) -> Picture:
+    """The same in one column, for a phone."""
+    by_name = {row[PATH].removeprefix("tiers."): row for row in rows}
+    heights = {name: len(COLUMN) - i for i, name in enumerate(COLUMN)}
+    traces, shapes, notes = _boxes(by_name, held, memory, heights)
+    links = []
+    for name in BESIDE:
+        shapes.append(_box(INSET, 1, heights[name]))
+        notes.append(
+            _note(_tier_text(by_name[name]), INSET, heights[name] + BOX / 2, "left", "bottom")
+        )
+    near = [(upper, lower, of, EDGE) for upper, lower, of in BETWEEN]
+    near += [(upper, name, name, 2 * INSET) for name, upper in BESIDE.items()]
+    for upper, lower, of, x in near:
+        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2
+        shapes.append(_line(x, x, top, bottom))
+        beside = lower in BESIDE
+        at = heights[upper if beside or heights[upper] - heights[lower] == 1 else lower]
+        y = at - BOX / 2 - 0.14 if at == heights[upper] else at + BOX / 2 + 0.4
+        notes.append(_note(_crossing(by_name[of]), x + 0.03, y, "left", "middle"))
+        links.append((x, y, by_name[of]))
+    return figure(
+        [*traces, _links(links)],
+        height=680,
+        xaxis={"range": [-0.02, 1.02], "visible": False},
+        yaxis={"range": [0.6, len(COLUMN) + 0.55], "visible": False},
+        shapes=shapes,
+        annotations=notes,
+    )
+
+
+def _boxes(
+    by_name: Mapping[str, dict[str, Any]],
+    held: Sequence[dict[str, Any]],
+    memory: Memory | None,
+    heights: Mapping[str, int],
+) -> tuple[list[Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """The tiers that hold something, at their heights, with what is in each: traces, outlines and
+    words."""
     full: dict[str, float] = dict.fromkeys(("hbm", "dram", "nvme"), 0.0)
     for h in held:
         full[h["tier"]] += h["share"]
@@ -56,8 +125,9 @@ def tiers(
         at = [heights["hbm"]]
         more_path = ["memory.overhead_bytes.0"]
         traces.append(bar(title, colour, [more / widths["hbm"]], at, [text], more_path, width=BOX))  # type: ignore[arg-type]
-    shapes, notes, links = [], [], []
-    for name, y in heights.items():
+    shapes, notes = [], []
+    for name in BOXES:
+        y = heights[name]
         shapes.append(_box(0, 1, y))
         if widths.get(name, 1.0) > 1:
             end = 1 / widths[name]
@@ -65,28 +135,7 @@ def tiers(
             notes.append(_note("capacity", end, y - 0.6 * BOX, "center", "top", palette.CAPACITY))
         text = _on_chip(by_name) if name == "l2" else _tier_text(by_name[name])
         notes.append(_note(text, 0, y + BOX / 2, "left", "bottom"))
-    for name, near in BESIDE.items():
-        y, row = heights[near], by_name[name]
-        shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1, FURTHER, y, y)]
-        notes.append(_note(_tier_text(row), FURTHER, y + BOX / 2, "left", "bottom"))
-        middle = (1 + FURTHER) / 2
-        notes.append(_note(_crossing(row, "<br>"), middle, y + 0.02, "center", "bottom"))
-        links.append((middle, float(y), row))
-    for upper, lower, of in BETWEEN:
-        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2
-        shapes.append(_line(DOWN, DOWN, top, bottom))
-        middle = (top + bottom) / 2
-        notes.append(_note(_crossing(by_name[of]), DOWN + 0.015, middle, "left", "middle"))
-        links.append((DOWN, middle, by_name[of]))
-    traces.append(_links(links))
-    return figure(
-        traces,
-        height=500,
-        xaxis={"range": [-0.01, FURTHER + 0.42], "visible": False},
-        yaxis={"range": [0.6, len(BOXES) + 0.65], "visible": False},
-        shapes=shapes,
-        annotations=notes,
-    )
+    return traces, shapes, notes
 
 
 def _links(links: Sequence[tuple[float, float, dict[str, Any]]]) -> Trace:
@@ -125,7 +174,7 @@ def _note(
     return {"text": text, "showarrow": False, "align": "left", "font": font, **place}
 
 
-def _on_chip(rows: dict[str, dict[str, Any]]) -> str:
+def _on_chip(rows: Mapping[str, dict[str, Any]]) -> str:
     return f"<b>On the chip</b>  L1 {rows['l1']['capacity']}, L2 {rows['l2']['capacity']} per GPU"
 
 

@@ -10,9 +10,11 @@ rows = tables.tiers(plan, report)
 offload.draw()
 if not report.memory:
     parts.absent("What training keeps in each tier")
+held = tables.in_tiers(report)
 plot.chart(
-    charts.tiers(rows, tables.in_tiers(report), report.memory),
+    charts.tiers(rows, held, report.memory),
     key="tiers",
+    narrow=charts.tiers_down(rows, held, report.memory),
     alt="What this plan keeps in each tier, and what crosses the links between them in a step",
 )
 parts.table(
@@ -34,7 +36,7 @@ parts.download("Tiers (CSV)", rows, "memplan-tiers.csv")
 if report.time and report.time.transfers:
     st.page_link(
         "views/time.py",
-        label="What crosses the links, transfer by transfer, and what hides it",
+        label="Transfer by transfer, and what hides each",
         icon=":material/swap_horiz:",
         query_params=state.query(),
     )

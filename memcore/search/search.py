@@ -555,8 +555,9 @@ class _Search:
         would have to beat. What offloads least goes first: it is often fast, and rules out more."""
         if self.by == HEADROOM:
             self.cells.sort(key=lambda c: -_room(c))
-            for cell in self.cells[: self.listed]:
-                cell.time = cell.training.time()
+            least = min((_room(c) for c in self.cells[: self.listed]), default=0)
+            for cell in itertools.takewhile(lambda c: _room(c) >= least, self.cells):
+                cell.time = cell.training.time()  # of those with as much room the fastest is listed
             return
         fastest: dict[Any, dict[int, float]] = {}
         scores: list[float] = []

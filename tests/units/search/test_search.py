@@ -250,6 +250,19 @@ def test_by_headroom_cost_and_money(monkeypatch):
     assert all(p.figures["cost"] <= limit for p in (*cheap.best, *cheap.pareto))
 
 
+def test_of_plans_with_as_much_room_the_fastest_are_listed(monkeypatch):
+    monkeypatch.setattr(space, "counts", lambda plan, most: [1])
+    monkeypatch.setattr(Space, "frameworks", lambda self, setup: [FSDP2])
+    start = Plan.of(SMALL)
+    many = search(start, by="headroom", listed=60).best
+    rooms = [p.figures["headroom_bytes"] for p in many]
+    ties = [n for n in range(1, len(rooms)) if rooms[n - 1] == rooms[n]]
+    assert ties
+    for n in ties[:3]:
+        few = search(start, by="headroom", listed=n).best
+        assert [p.plan for p in few] == [p.plan for p in many[:n]]
+
+
 def test_a_search_can_be_stopped_and_says_what_it_has(monkeypatch):
     def stop(done, of):
         if done > of // 2:

@@ -31,7 +31,11 @@ def navigation(places: Mapping[str, Sequence[Any]], here: Any) -> None:
     query = state.query()
     with st.container(horizontal=True, gap="small", key="navigation"):
         for place, views in places.items():
-            with st.container(key=f"place_{place}{'_here' * (here in views)}", width="content"):
+            # Only that of this place has a container, for its look: each costs as much as a link.
+            if here in views:
+                with st.container(key=f"place_{place}_here", width="content"):
+                    st.page_link(views[0], label=place, query_params=query)
+            else:
                 st.page_link(views[0], label=place, query_params=query)
     inside = next((views for views in places.values() if here in views), ())
     if len(inside) > 1:

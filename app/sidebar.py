@@ -412,9 +412,14 @@ def _config_file() -> None:
 
 
 def _model_label(name: str) -> str:
-    if name in catalog.model_names():
-        return str(catalog.model_entry(name)["label"])
-    return f"{name}, a standard Llama shape" if name in SIZES else name
+    return _model_labels().get(name, name)
+
+
+@functools.cache
+def _model_labels() -> Mapping[str, str]:
+    """What the box over presets and sizes calls each."""
+    presets = {name: str(catalog.model_entry(name)["label"]) for name in catalog.model_names()}
+    return {size: f"{size}, a standard Llama shape" for size in SIZES} | presets
 
 
 def _named(path: str) -> Take:
@@ -528,6 +533,7 @@ def _price_chosen(prices: Mapping[str, Any], cloud: str | None) -> None:
         state.change({"run.price_per_gpu_hour": prices[cloud]["usd"]})
 
 
+@functools.cache
 def _chip_label(name: str) -> str:
     """A chip's name: without its memory where that is a choice, and with what is not yet sold."""
     gpu = catalog.accelerator(name)
@@ -536,6 +542,7 @@ def _chip_label(name: str) -> str:
     return label if gpu.status == "shipping" else f"{label}, {gpu.status}"
 
 
+@functools.cache
 def _memory_label(name: str) -> str:
     """As the label has it: '36 GB'."""
     found: list[str] = re.findall(r"[0-9]+ GB", catalog.accelerator(name).label)

@@ -55,6 +55,7 @@ from memcore.words.training import COPIES
 Query = dict[str, list[str]]
 T = TypeVar("T")
 MOST_ADDRESSES = 1000  # that a session remembers; a browser is behind by a few
+DEFAULT = Plan()  # where everybody starts
 MOST_LOOK = 200  # characters of what a page shows
 
 
@@ -445,7 +446,7 @@ def fresh() -> bool:
 
 def changed() -> dict[str, Any]:
     """What of the plan is not the default, by field."""
-    return differences(Plan(), plan())
+    return differences(DEFAULT, plan())
 
 
 def drafted(path: str) -> Any:

@@ -16,6 +16,7 @@ from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore import PlanError
+from memcore.formats import MODEL, Text, kind_of, text_of
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import GROUPS
@@ -352,7 +353,8 @@ def model_search(prefix: str = "") -> None:
         placeholder=state.plan().architecture.label,
         accept_new_options=True,
         help=field("model").full_help
-        + "\n\nType a size such as 7.5B, or paste a config.json or a link.",
+        + "\n\nType a size such as 7.5B, or paste a config.json, a link or a command such as "
+        "vllm serve.",
     )
     if chosen is None and not prefix:
         for note in state.plan().architecture.notes:
@@ -365,8 +367,8 @@ def _model_chosen(text: str | None) -> None:
         return
     if name := model_named(text):
         state.change({"model": name})
-    elif text.lstrip().startswith("{"):
-        _use_config(text)
+    elif text.lstrip().startswith("{") or " --" in text:
+        _use_texts([Text("what was pasted", text)])
     elif "?" in text:
         state.open_link(text)
     else:
@@ -393,21 +395,25 @@ def _by_label() -> Mapping[str, str]:
 
 
 def _config_file() -> None:
-    with st.expander("Your own config.json"):
+    with st.expander("Your own files"):
         st.file_uploader(
-            "Drop a Hugging Face config.json",
+            "Drop a config.json, or what a program is given",
             type=None,
+            accept_multiple_files=True,
             key="config_file",
-            on_change=_config_dropped,
-            help="Only this file's architecture is read; it stays on this machine.",
+            on_change=_files_dropped,
+            help="A Hugging Face config.json is a model. What vLLM, SGLang, llama.cpp, a Trainer, "
+            "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
+            "is a plan: drop the files of one job together. They stay on this machine; nothing "
+            "in them is run.",
         )
         st.text_area(
             "or paste it",
             key="config_text",
             height=100,
             max_chars=200_000,
-            placeholder='{"model_type": "llama", ...}',
-            on_change=_config_pasted,
+            placeholder='{"model_type": "llama", ...} or vllm serve ...',
+            on_change=_text_pasted,
         )
 
 
@@ -427,16 +433,28 @@ def _named(path: str) -> Take:
     return lambda name: state.change({path: name}) if name else None
 
 
-def _config_dropped() -> None:
-    file = st.session_state.config_file
-    if file:
-        _use_config(file.getvalue())
+def _files_dropped() -> None:
+    files = st.session_state.config_file
+    try:
+        texts = [text_of(file.name, file.getvalue()) for file in files]
+    except PlanError:
+        _use_config(files[0].getvalue())  # which says what is wrong with it
+    else:
+        _use_texts(texts)
 
 
-def _config_pasted() -> None:
+def _text_pasted() -> None:
     text = st.session_state.config_text
     if text.strip():
-        _use_config(text)
+        _use_texts([Text("what was pasted", text)])
+
+
+def _use_texts(texts: Sequence[Text]) -> None:
+    """A config.json is the model of this plan; files of other programs are a plan."""
+    if len(texts) == 1 and kind_of(texts[0]) in ("", MODEL):
+        _use_config(texts[0].content)
+    elif texts:
+        state.open_files(texts)
 
 
 def _use_config(text: str | bytes) -> None:

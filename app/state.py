@@ -12,7 +12,7 @@ somebody went Back or Forward to it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -25,6 +25,7 @@ from app.controls import Controls, Take
 from memcore import PlanError
 from memcore.errors import Issue
 from memcore.explain.book import Book
+from memcore.formats import Text, read_files
 from memcore.plan.keys import LOOK, MEASURED, NAME, PINS
 from memcore.plan.link import (
     decode,
@@ -571,6 +572,24 @@ def use_model(config: Mapping[str, Any] | PlanError) -> None:
     change({"model": config})
     if any(issue.field.startswith("model") for issue in s.problems):
         s.draft = before
+
+
+def open_files(texts: Sequence[Text]) -> None:
+    """Show the plan that files of other programs say, on the GPU that is chosen, and what they do
+    not say; what is no plan leaves the draft alone."""
+    s = session()
+    s.edited = True
+    before = plan()
+    gpu = before.cluster.gpu
+    try:
+        found = read_files(texts, gpu=gpu if isinstance(gpu, str) else "")
+    except PlanError as e:
+        s.problems = e.issues
+        return
+    _replace(s, found.plan)
+    s.adjusted = [*found.assumed, *found.changed, *found.left]
+    s.adjusted_to = " and ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
+    s.applied.append((before, found.plan, s.adjusted_to))
 
 
 def open_link(address: str) -> None:

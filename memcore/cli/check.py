@@ -121,11 +121,15 @@ def _checked(file: str, args: argparse.Namespace) -> Checked:
 def _plan_in(name: str, data: bytes, args: argparse.Namespace) -> tuple[Plan, bool]:
     """The plan in a file, and whether the file starts a server. A file of another program is read
     as `memplan read` reads it."""
-    from memcore.formats import is_other, read_files, text_of
+    from memcore.formats import kind_of, read_files, text_of
 
-    if not is_other(data):
+    try:
+        text = text_of(name, data)
+    except PlanError:
+        text = None
+    if text is None or not kind_of(text):
         return _elsewhere(plan_of(data), args), False
-    found = read_files([text_of(name, data)], gpu=args.gpu or "", gpus=args.gpus or 0)
+    found = read_files([text], gpu=args.gpu or "", gpus=args.gpus or 0)
     return found.plan, any(said.field == "serve.engine" for said in found.said)
 
 

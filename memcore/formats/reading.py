@@ -10,7 +10,7 @@ from typing import Any
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import accelerate, deepspeed, hub, megatron, servers, torchtitan, trainer
 from memcore.formats.found import UNDERSCORED, Draft, Said
-from memcore.formats.texts import Text, commands, document, options, text_of
+from memcore.formats.texts import Text, commands, document, options
 from memcore.models.config import parse_config
 from memcore.plan.link import nearest
 from memcore.plan.plan import Plan, get, put, resolve_model
@@ -26,6 +26,8 @@ DOCUMENTS: tuple[Known, ...] = (
     ("Trainer", trainer.recognise, trainer.read),
     ("vLLM", servers.configures, servers.configured),
 )
+MODEL = "config.json"
+UNUSABLE = "a program's file"
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 KNOWN = (
@@ -107,16 +109,16 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
     return Found(plan, kinds, said, tuple(assumed), tuple(changed), left, wants, unread)
 
 
-def is_other(data: bytes) -> bool:
-    """Whether bytes are a file of another program, and no plan in JSON, right or wrong."""
-    try:
-        text = text_of("", data)
-    except PlanError:
-        return False
+def kind_of(text: Text) -> str:
+    """What a text is taken for: the program that is given it, 'config.json', or '' for anything
+    else, a plan in JSON among it."""
     values = document(text)
-    if values is not None and values.keys() <= PLAN:
-        return False
-    return bool(text.content.strip()) and bool(_read(text, Draft()))
+    if not text.content.strip() or (values is not None and values.keys() <= PLAN):
+        return ""
+    try:
+        return _read(text, Draft())
+    except PlanError:  # of a known kind, and describes no model
+        return UNUSABLE
 
 
 def _turn(text: Text) -> int:
@@ -135,7 +137,7 @@ def _read(text: Text, draft: Draft) -> str:
         and not trainer.recognise(values)
     ):
         draft.config = parse_config(text.content)
-        return "config.json"
+        return MODEL
     for name, recognise, read in DOCUMENTS:
         if values is not None and recognise(values):
             read(values, draft)

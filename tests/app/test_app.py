@@ -456,6 +456,36 @@ def test_a_pasted_config() -> None:
     assert shown_plan(at).model == config
 
 
+SERVER = "vllm serve Qwen/Qwen2.5-72B-Instruct-AWQ --tensor-parallel-size 2 --enable-lora"
+
+
+def test_a_pasted_command_is_a_plan() -> None:
+    at = opened({"gpu": "rtx-4090-24gb"})
+    at.text_area(key="config_text").set_value(SERVER).run()
+    alive(at)
+    plan = shown_plan(at)
+    assert (plan.model, plan.serve.tp, plan.cluster.gpu) == ("qwen2.5-72b", 2, "rtx-4090-24gb")
+    told = next(i.value for i in at.info if "fitted to" in i.value)
+    assert "what was pasted" in told
+    assert "adapters of a server are not planned" in told
+    at.button(key="undo_wish").click().run()
+    assert shown_plan(at).model == "llama-3-8b"
+
+
+def test_dropped_files_of_one_job_are_a_plan() -> None:
+    at = opened()
+    files = (
+        ("train.yaml", "model_name_or_path: gpt2\nper_device_train_batch_size: 3\nbf16: true\n"),
+        ("zero.json", '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'),
+    )
+    at.file_uploader(key="config_file").set_value([(n, c.encode(), "text/plain") for n, c in files])
+    at.run()
+    alive(at)
+    plan = shown_plan(at)
+    assert (plan.model, plan.train.micro_batch, plan.train.zero) == ("gpt2", 3, 2)
+    assert plan.train.framework == "deepspeed"
+
+
 LLAMA: dict[str, Any] = catalog.model_entry("llama-2-7b")["config"]
 BAD_CONFIGS = {
     "not JSON": (b"hello", "not JSON"),

@@ -621,7 +621,7 @@ def test_the_box_of_models_takes_what_is_pasted(open_app: Open, server: rig.Serv
 def test_dropping_a_config(open_app: Open) -> None:
     config = catalog.model_entry("llama-3.2-1b")["config"]
     page = open_app("/")
-    page.get_by_text("Your own config.json").click()
+    page.get_by_text("Your own files").click()
     zone = '.st-key-config_file [data-testid="stFileUploaderDropzone"]'
     page.wait_for_selector(zone)
     reading.drop(page, zone, "config.json", json.dumps(config))
@@ -652,7 +652,7 @@ def test_dropping_what_is_no_config(open_app: Open) -> None:
     goes when the plan moves."""
     page = open_app("/?mb=2")
     reading.agrees(page)
-    page.get_by_text("Your own config.json").click()
+    page.get_by_text("Your own files").click()
     zone = '.st-key-config_file [data-testid="stFileUploaderDropzone"]'
     page.wait_for_selector(zone)
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first

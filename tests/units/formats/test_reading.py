@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tables import each
 
 from memcore import PlanError, evaluate
-from memcore.formats import Found, Text, hub, is_other, read_files, text_of
+from memcore.formats import MODEL, Found, Text, hub, kind_of, read_files, text_of
 from memcore.formats.texts import commands, document
 from memcore.models import catalog
 from memcore.plan.plan import get
@@ -400,13 +400,18 @@ def test_what_is_no_plan_is_refused_by_name(content: str, message: str) -> None:
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(PlanError, match="UTF-8"):
         text_of("x.bin", b"\xff\xfe\x00")
-    assert not is_other(b"\xff\xfe\x00")
 
 
 def test_a_plan_is_no_file_of_another_program() -> None:
-    assert not is_other(b'{"model": "llama-3.1-8b", "train": {"micro_batch": 2}}')
-    assert not is_other(b"{")
-    assert is_other(SFT.encode())
+    kinds = {
+        '{"model": "llama-3.1-8b", "train": {"micro_batch": 2}}': "",
+        "{}": "",
+        "{": "",
+        "llama": "",
+        CONFIG: MODEL,
+        SFT: "Trainer",
+    }
+    assert {text: kind_of(Text("", text)) for text in kinds} == kinds
 
 
 @given(st.sampled_from([content for content, _, _ in ONE.values()]), st.data())

@@ -2,21 +2,13 @@
 
 import streamlit as st
 
-from app import parts, state, tables
+from app import parts, rest, state, tables
 from memcore.plan.keys import LOOK
 
-report, plan = state.report(), state.plan()
 
-if report.serve:
-    st.page_link(
-        "views/explore.py",
-        label=f"Which GPUs serve these {plan.serve.concurrency:,} users?",
-        icon=":material/memory:",
-        query_params=state.query() | {LOOK: "gpus"},
-    )
-    st.markdown("##### How far it can go")
-    parts.latency_targets()
-    answers = state.answers()
+def furthest() -> None:
+    """The longest sequence, the most sequences and the fewest GPUs."""
+    answers, plan, serve = state.answers(), state.plan(), state.report().serve
     rows = tables.limits(answers, plan.serve.arrival_rate)
     parts.table(
         rows,
@@ -37,12 +29,26 @@ if report.serve:
         "tensor parallelism within a node and replicas, in steady state."
     )
     most = next(a.value for a in answers if a.question == "concurrency")
-    if most and most != report.serve.max_concurrency:
+    if serve and most and most != serve.max_concurrency:
         parts.small(
-            f"The cache of this plan has room for {report.serve.max_concurrency:,} sequences. To "
-            "ask for more takes more beside the cache and leaves it less, or misses a target: "
+            f"The cache of this plan has room for {serve.max_concurrency:,} sequences. To ask for "
+            "more takes more beside the cache and leaves it less, or misses a target: "
             f"{most:,} is the most that can be asked for."
         )
+
+
+report, plan = state.report(), state.plan()
+
+if report.serve:
+    st.page_link(
+        "views/explore.py",
+        label=f"Which GPUs serve these {plan.serve.concurrency:,} users?",
+        icon=":material/memory:",
+        query_params=state.query() | {LOOK: "gpus"},
+    )
+    st.markdown("##### How far it can go")
+    parts.latency_targets()
+    rest.when_over(furthest, lambda: parts.small("How far it can go comes when you pause …"))
     st.markdown("##### Memory of one serving GPU")
     lines = tables.serving(report.serve, plan.serve.concurrency)
     parts.table(lines, key="serve_table", alt="Memory of one serving GPU, line by line", height=600)

@@ -107,10 +107,10 @@ def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
 
 
 def rms_norm_fp32_weight(
-    t: Tape, x: Tensor, name: str, width: Factor = D, widened: bool = False
+    t: Tape, x: Tensor, name: str, width: Factor = D, widened: bool = False, powered: bool = False
 ) -> Tensor:
     """OLMo 2's RMSNorm: the weight multiplies in fp32, the product is cast back. `widened`: a copy
-    of the weight in fp32 is what multiplies, and is kept."""
+    of the weight in fp32 is what multiplies, and is kept. `powered`: as in _normalised."""
     with t.scope(name):
         if t.kernels == "megatron":
             return fused.norm(t, x, width, mean=False)
@@ -118,7 +118,8 @@ def rms_norm_fp32_weight(
             return fused.rms_norm(t, x, width, in_place=False)
         w = t.parameter("weight", (width,))
         w = cast(t, w, "fp32", "weight (fp32)") if widened else w
-        return cast(t, multiply(t, _normalised(t, x), w, "weighted"), x.dtype, "cast")
+        normal = _normalised(t, x, powered)
+        return cast(t, multiply(t, normal, w, "weighted"), x.dtype, "cast")
 
 
 def rms_norm_plus_one(
@@ -134,17 +135,19 @@ def rms_norm_plus_one(
         return cast(t, multiply(t, normal, factor, "weighted"), x.dtype, "cast")
 
 
-def l2_norm(t: Tape, x: Tensor, name: str) -> Tensor:
+def l2_norm(t: Tape, x: Tensor, name: str, powered: bool = False) -> Tensor:
     """Llama 4's norm of queries and keys: no weight."""
     with t.scope(name):
-        return cast(t, _normalised(t, x), x.dtype, "normalised, cast")
+        return cast(t, _normalised(t, x, powered), x.dtype, "normalised, cast")
 
 
-def _normalised(t: Tape, x: Tensor) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) in fp32."""
+def _normalised(t: Tape, x: Tensor, powered: bool = False) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) in fp32. `powered`: the root is a power of -1/2, which keeps what
+    it is taken of."""
     x32 = cast(t, x, "fp32", "x (fp32)")
     square = power(t, x32, "square")
-    rstd = keeps_result(t, shift(t, mean(t, square, "variance"), "variance + eps"), "rsqrt")
+    shifted = shift(t, mean(t, square, "variance"), "variance + eps")
+    rstd = power(t, shifted, "rsqrt") if powered else keeps_result(t, shifted, "rsqrt")
     return multiply(t, x32, rstd, "normalised")
 
 
@@ -237,18 +240,23 @@ def attention_core(
     softmax_fp32: bool = True,
     always_masked: bool = False,
     joint_v: bool = False,
+    repeated: bool = False,
 ) -> Tensor:
     """From heads to their joined outputs, (batch, sequence, Q). Causal, within the kind's window,
     or every token to every other.
 
     always_masked   the model passes SDPA a mask even where its causal flag would do
     joint_v         v is a part of a joint projection, beside rotated copies of q and k
+    repeated        SDPA gets keys and values of every query head, with no mask too
     """
 
     def run(heads: Sequence[Tensor]) -> Tensor:
         q, k, v = heads
         if s.attention == "eager":
             return _eager_core(t, s, q, k, v, kind, softmax_fp32, joint_v)
+        if repeated and s.attention == "sdpa" and not slides(kind):
+            whole = (B, BIASED_KV, S / CP, HEAD_DIM)
+            k, v = (contiguous(t, x, whole, f"{n}, repeated") for x, n in ((k, "k"), (v, "v")))
         return _fused_core(t, s, q, k, v, kind, always_masked, joint_v)
 
     return core(t, run, q, k, v)

@@ -10,8 +10,8 @@ from memcore.layers import multi_token
 from memcore.layers.ops import HIDDEN
 from memcore.models.families import FAMILIES, TOWERS
 from memcore.models.model import Model
-from memcore.tape.dims import of_stack
-from memcore.tape.kinds import Part, is_first
+from memcore.tape.dims import APART, of_stack
+from memcore.tape.kinds import Part, is_apart, is_first
 from memcore.tape.primitives import scatter
 from memcore.tape.structure import (
     BRIDGE,
@@ -237,4 +237,5 @@ def _layer(s: Structure, kind: LayerKind) -> Tape:
         return in_stack(
             _tape(s.tower, prefix, tower, s.kernels, core, kind.frozen, kind), s.tower.stack
         )
-    return _tape(s, "layers", main, s.kernels, core, kind.frozen, kind)
+    tape = _tape(s, "layers", main, s.kernels, core, kind.frozen, kind)
+    return in_stack(tape, APART) if is_apart(kind.attention) else tape

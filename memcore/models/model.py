@@ -14,6 +14,7 @@ from typing import Any
 from memcore.errors import shown
 from memcore.kept import counted_apart
 from memcore.models.quantization import Quantization
+from memcore.tape.dims import APART
 from memcore.tape.structure import CAUSAL, Traits
 
 
@@ -111,6 +112,27 @@ class Recurrence:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Heads of attention: how many, and how wide; as Model's fields of the same names."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    value_dim: int = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {
+            "HEADS": self.heads,
+            "KV_HEADS": self.kv_heads,
+            "HEAD_DIM": self.head_dim,
+            "ROTARY": self.rotary_dim,
+            "V_DIM": self.value_dim or self.head_dim,
+        }
+
+
 NAMED = 8  # keys that a note names
 
 
@@ -159,6 +181,7 @@ class Model:
     position_rows      rows of a learned position table
     kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE, dense
     value_dim          width of one head's values, where it differs from head_dim
+    heads_apart        heads of layers that have others than the model's (kinds.apart)
     query_rank         width that queries are compressed to; 0: they are not
     kv_rank            width that keys and values are compressed to; 0: they are not
     experts            routed experts of a layer; 0: it has none
@@ -200,6 +223,7 @@ class Model:
     position_rows: int = 0
     kinds: tuple[str, ...] = ()
     value_dim: int = 0
+    heads_apart: Heads | None = None
     query_rank: int = 0
     kv_rank: int = 0
     experts: int = 0
@@ -240,17 +264,14 @@ class Model:
         return {
             "D": self.hidden_size,
             "F": self.intermediate_size,
-            "HEADS": self.heads,
-            "KV_HEADS": self.kv_heads,
-            "HEAD_DIM": self.head_dim,
-            "ROTARY": self.rotary_dim,
+            **self._heads.sizes,
+            **_in_stack(APART, self.heads_apart.sizes if self.heads_apart else {}),
             "WINDOW": self.window,
             "VOCAB": self.vocab_size,
             "EMBED": self.embedding_size or self.hidden_size,
             "LAYERS": self.layers,
             "POSITIONS": self.position_rows,
             "CONTEXT": self.max_positions,
-            "V_DIM": self.value_dim or self.head_dim,
             "Q_RANK": self.query_rank,
             "KV_RANK": self.kv_rank,
             "EXPERTS": self.experts,
@@ -262,12 +283,16 @@ class Model:
             "CLASSES": self.classes,
             **(self.recurrence.sizes if self.recurrence else {}),
             **(self.image or NO_IMAGE).sizes,
-            **(
-                {f"{self.tower.stack}.{k}": n for k, n in self.tower.sizes.items()}
-                if self.tower
-                else {}
-            ),
+            **(_in_stack(self.tower.stack, self.tower.sizes) if self.tower else {}),
         }
+
+    @property
+    def _heads(self) -> Heads:
+        return Heads(self.heads, self.kv_heads, self.head_dim, self.rotary_dim, self.value_dim)
+
+
+def _in_stack(stack: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    return {f"{stack}.{name}": n for name, n in sizes.items()}
 
 
 # What Python writes into the config.json of every model with Mamba-2 layers as [0.0, Infinity],

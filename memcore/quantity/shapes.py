@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memcore.quantity.formula import Formula, Term, known, leaf, number, total
 from memcore.quantity.quantity import Explanation, about
 from memcore.report import LedgerRow
-from memcore.tape.dims import Dim, Extent, Extents, Flat, Shape, Share, meaning_of
+from memcore.tape.dims import APART, Dim, Extent, Extents, Flat, Shape, Share, meaning_of
 from memcore.tape.ledger import Amounts
 from memcore.words.word import DTYPE_BYTES
 
@@ -23,6 +23,7 @@ GIVEN = {  # dimensions of training that are fields of the plan
 }
 TRANSLATED = {"S": "plan.train.target_len", "encoder.S": "plan.train.seq_len"}
 FROM_PLAN = (*GIVEN, "STAGE_LAYERS", "SHARD", "BUCKET", "tokens")  # the others: config.json
+WHOSE = {APART: "layers with heads of their own"}  # of a stack's dimensions; else of that stack
 OF_SERVING = {"B": "sequences in a forward", "S": "new tokens of a sequence in a forward"}
 
 
@@ -42,7 +43,7 @@ def dimension(book: Book, of: Extent, serving: bool = False) -> Formula:
         over = " x ".join(f"{axis.name} {book.sizes[axis.name]:,}" for axis in of.axes)
         meaning += f": {book.sizes[of.whole]:,} over {over}, rounded up"
     if isinstance(what, Dim) and what.stack:
-        meaning += f", of its {what.stack}"
+        meaning += f", of its {WHOSE.get(what.stack, what.stack)}"
     given = GIVEN | TRANSLATED if book.plan.architecture.stack_before == "encoder" else GIVEN
     path = "" if serving else given.get(name, "")
     source = "the plan" if base in FROM_PLAN else f"config.json of {book.plan.architecture.label}"

@@ -91,13 +91,15 @@ def _groups(server: Server) -> tuple[int, int, int, int]:
     fewest, most = min(some), max(some)
     group = most if most < HYBRID_MOST * fewest else fewest
     full, windowed, recurrent = (ceil_div(n, group) for n in kinds)
-    return group, full, windowed, recurrent
+    whole, part = server.pages
+    return group, whole * full, part * windowed, recurrent
 
 
 def growing_pages(server: Server, room: Room) -> Pages:
     """How the blocks of one sequence grow, and are let go of; states stay as they are."""
     s, model, held = server.plan.serve, server.plan.architecture, server.caches
     states = held.recurrent * room.state_bytes * server.state_copies
+    whole, part = server.pages
     return Pages(
         room.tokens,
         room.full,
@@ -105,8 +107,8 @@ def growing_pages(server: Server, room: Room) -> Pages:
         model.window if server.every.windowed else 0,
         server.chunked,
         s.max_batched_tokens,
-        held.full / room.group,
-        held.windowed / room.group,
+        whole * held.full / room.group,
+        part * held.windowed / room.group,
         room.recurrent * server.state_copies,
         states * room.tokens / room.block_bytes,
         s.draft_tokens * (2 if server.draft else 1),
@@ -127,21 +129,25 @@ def places(plan: Plan, served: Serve) -> int:
 # --- of a token ----------------------------------------------------------------------------------
 
 
-def token_bytes(x: Any) -> Read:
-    """Bytes that one layer keeps of a token."""
+def token_bytes(x: Any, apart: bool | None = None) -> Read:
+    """Bytes that one layer keeps of a token: of those with heads apart or not, or, where that is
+    not said, of those that keep least."""
     server = x.server
+    cache = server.cache_of(server.least if apart is None else apart)
     amounts, dtype = server.amounts(1, 1), KV_DTYPES[server.plan.serve.kv_dtype]
     if server.plan.value_dtype != server.plan.serve.kv_dtype:
         other = KV_DTYPES[server.plan.value_dtype]
         keys = x.known(f"bits of a key, {dtype.label}", dtype.bits, source="the dtype")
         values = x.known(f"bits of a value, {other.label}", other.bits, source="the dtype")
-        return x.shape((*server.cache[1:],), amounts) * (keys + values) / 8
+        first = cache[0]
+        assert isinstance(first, int)
+        return x.shape((*cache[1:],), amounts) * (keys + values) / (16 // first)
     bits = x.known(f"bits of {dtype.label}", dtype.bits, source="the dtype")
-    first, *rest = server.cache
+    first, *rest = cache
     if isinstance(first, int):
         kept = x.known("keys and values", first, source=KV_SOURCE) * x.shape((*rest,), amounts)
     else:
-        kept = x.shape(server.cache, amounts)
+        kept = x.shape(cache, amounts)
     return kept * bits / 8
 
 
@@ -170,7 +176,7 @@ def _of_draft(x: Any) -> Read:
     "What one more token adds on one GPU, while no window is full.",
 )
 def kv_bytes_per_token(x: Any) -> Read:
-    own = ceil(_attending(x) * token_bytes(x))
+    own = ceil(_kept(x) if x.server.uneven else _attending(x) * token_bytes(x))
     return own + _of_draft(x) if x.server.draft else own
 
 
@@ -308,16 +314,20 @@ def _window(x: Any) -> Read:
     return x.known("window", window, "tokens", source="config.json")
 
 
-def _layer_tokens(x: Any, tokens: Read) -> Read:
-    """Tokens that the layers keep of so many, added up: a window keeps no more than it sees."""
+def _kept(x: Any, tokens: Read | None = None) -> Read:
+    """Bytes that the layers keep of so many tokens, or of one while no window is full: a window
+    keeps no more than it sees."""
     server = x.server
-    found = x.known("layers that see all", server.caches.full, source=SERVER) * tokens
-    if not server.windowed:
-        return found
-    seen = tokens
-    if kept_by_window(server):
-        seen = least(_window(x) - server.manager.dropped, tokens)
-    return found + x.known("with a window", server.windowed, source=SERVER) * seen
+    full = x.known("layers that see all", server.caches.full, source=SERVER)
+    seen, windowed = tokens, x.known("with a window", server.windowed, source=SERVER)
+    if tokens is not None:
+        if server.windowed and kept_by_window(server):
+            seen = least(_window(x) - server.manager.dropped, tokens)
+        full, windowed = full * tokens, windowed * seen
+    if server.uneven:
+        whole, part = (token_bytes(x, server.apart(with_window)) for with_window in (False, True))
+        return full * whole + windowed * part
+    return (full + windowed if server.windowed else full) * token_bytes(x)
 
 
 @quantity("serve.sequence_tokens", "Tokens of a sequence", "tokens", "At its end.")
@@ -355,7 +365,7 @@ def sequence_bytes(x: Any) -> Read:
     if server.reserves:
         meaning = "Reserved for the longest sequence that the server lets in, on each GPU."
     tokens = x.serve.room_tokens
-    found = ceil(_layer_tokens(x, tokens) * token_bytes(x))
+    found = ceil(_kept(x, tokens))
     if server.draft:
         found = found + tokens * _of_draft(x)
     if server.caches.recurrent:
@@ -388,7 +398,7 @@ def wasted_bytes_per_sequence(x: Any) -> Read:
     if server.reserves:
         reserved = x.serve.reserved_tokens
         used = x.serve.sequence_tokens - x.plan.serve.output_len / 2
-        unused = (_layer_tokens(x, reserved) - _layer_tokens(x, used)) * token_bytes(x)
+        unused = _kept(x, reserved) - _kept(x, used)
         if server.draft:
             unused = unused + (reserved - used) * _of_draft(x)
         meaning = "Of what is reserved, all but a prompt and half of its output, on average."
@@ -448,14 +458,28 @@ def kv_rows(server: Server) -> list[LedgerRow]:
     tokens apart; none where no layer attends."""
     if not server.caches.attends:
         return []
-    x, (first, *rest) = server.numbers.serve, server.cache
-    shape = server.amounts(1, 1).factors((first, STAGE_LAYERS, *rest))
+    x, caches, amounts = server.numbers.serve, server.caches, server.amounts(1, 1)
+    (every,) = amounts.factors((STAGE_LAYERS,))
+    shapes = [(server.cache_of(server.least), every)]
+    if server.uneven:
+        shapes = [
+            (server.cache_of(server.apart(windowed)), Extent(layers, f"layers that see {seen}"))
+            for layers, windowed, seen in (
+                (caches.full, False, "all"), (caches.windowed, True, "a window"),
+            )
+        ]  # fmt: skip
     both = (server.plan.serve.kv_dtype, server.plan.value_dtype)
     dtype = " and ".join(dict.fromkeys(KV_DTYPES[word].label for word in both))
 
+    def of_tokens(tokens: int) -> Extents:
+        return Extents(tuple(
+            (*amounts.factors(of[:1]), layers, *amounts.factors(of[1:]), Extent(tokens, "tokens"))
+            for of, layers in shapes
+        ))  # fmt: skip
+
     def row(name: str, tokens: int, n: int, why: str) -> LedgerRow:
         return LedgerRow(
-            name, "kv_cache", Extents.of(*shape, Extent(tokens, "tokens")), dtype, n, x.held,
+            name, "kv_cache", of_tokens(tokens), dtype, n, x.held,
             n * x.held, "hbm", "while its sequence runs", "exact", KV_SOURCE, why,
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from memcore.hardware import constants, topology
@@ -64,7 +64,6 @@ from memcore.serving.towers import (
     fullest,
     of_prompt,
 )
-from memcore.tape.dims import HEADS, TP
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Links
@@ -319,15 +318,22 @@ def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
     )
 
 
-def _layers_seen(book: Book, part: Part, share: float) -> Formula:
-    """Layers, each by the share of the context that it sees."""
+def _layers_seen(book: Book, share: float, of: Callable[[bool], Formula]) -> Formula:
+    """Layers, each by the share of the context that it sees, and by a number of its heads': of
+    those apart, or of the model's."""
     server, model = _server(book), book.plan.architecture
     config = f"config.json of {model.label}"
-    layers = known("layers", server.every.full, source=config)
-    if not server.every.windowed:
-        return layers
-    windowed = known("layers with a window", server.every.windowed, source=config)
-    return layers + windowed * known("share that a window sees", share, source=config)
+    every: list[tuple[Formula, bool]] = []
+    for part in server.parts:
+        name = "layers with a window" if part.windowed else "layers"
+        layers = known(name, part.count, source=config)
+        if part.windowed:
+            layers = layers * known("share that a window sees", share, source=config)
+        every.append((layers, part.apart))
+    if server.uneven:
+        return total([layers * of(apart) for layers, apart in every])
+    seen: Formula = total([layers for layers, _ in every]) * of(every[0][1])
+    return seen
 
 
 def _attended(book: Book, part: Part) -> Formula:
@@ -338,18 +344,20 @@ def _attended(book: Book, part: Part) -> Formula:
     half = known("a token sees half of its prompt on average", 0.5, source=ATTENTION_OF)
     share = half if part.tokens == part.context else known("all of it", 1.0, source=ATTENTION_OF)
     amounts = _amounts(book, part)
-    scores, values = (
-        shape(book, (HEADS / TP, width), amounts) for width in server.widths(part.tokens)
-    )
-    work = two * batch * tokens * context * (scores + values)
-    return work * share * _layers_seen(book, part, seen_share(book.plan, part.tokens, part.context))
+
+    def products(apart: bool) -> Formula:
+        scores, values = server.products(part.tokens, apart)
+        return shape(book, scores, amounts) + shape(book, values, amounts)
+
+    seen = seen_share(book.plan, part.tokens, part.context)
+    return two * batch * tokens * context * share * _layers_seen(book, seen, products)
 
 
 def _read(book: Book, part: Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
-    seen = _layers_seen(book, part, in_window(book.plan, part.context))
-    read: Formula = batch * context * token_bytes(Terms(book)) * seen
+    share, x = in_window(book.plan, part.context), Terms(book)
+    read: Formula = batch * context * _layers_seen(book, share, lambda of: token_bytes(x, of))
     return read
 
 

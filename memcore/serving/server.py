@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from memcore.hardware.constants import Constant
 from memcore.hardware.kernels import Kernels
 from memcore.kept import kept
+from memcore.layers.ops import slides
 from memcore.layers.recurrent import CONVOLUTION, STATE
 from memcore.models import catalog
 from memcore.models.blocks import Blocks, build, structure_of
@@ -19,20 +20,24 @@ from memcore.plan.plan import Plan
 from memcore.quantity.reading import Either, Values
 from memcore.serving import stored
 from memcore.tape.dims import (
+    APART,
     CHOSEN,
     EXPERTS,
     HEAD_DIM,
+    HEADS,
     KV_RANK,
     LATENT,
+    TP,
     V_DIM,
     Dim,
     Number,
     Shape,
     ceil_div,
     derive,
+    of_stack,
     size,
 )
-from memcore.tape.kinds import CHUNKED, SLIDING, Part, attends, recurs
+from memcore.tape.kinds import CHUNKED, Part, attends, is_apart, recurs
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
@@ -65,12 +70,27 @@ class Caching:
 
     @classmethod
     def of(cls, kinds: Sequence[str]) -> Caching:
-        windowed = sum(kind.startswith((SLIDING, CHUNKED)) for kind in kinds)
+        windowed = sum(map(slides, kinds))
         return cls(sum(map(attends, kinds)) - windowed, windowed, sum(map(recurs, kinds)))
 
     @property
     def attends(self) -> int:
         return self.full + self.windowed
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeLayers:
+    """Layers that see as much and have the same heads: how many; whether they have a window, and
+    heads of their own (kinds.apart)."""
+
+    count: int
+    windowed: bool
+    apart: bool
+
+
+def _apart_alike(model: Model, windowed: bool) -> bool:
+    """Whether layers with a window, or those without, have heads of their own: all or none do."""
+    return any(is_apart(kind) and slides(kind) == windowed for kind in model.kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +227,61 @@ class Server:
         few = tokens <= 1 + self.plan.serve.draft_tokens
         return (LATENT, KV_RANK) if self.plan.architecture.kv_rank and few else (HEAD_DIM, V_DIM)
 
-    def cached(self, amounts: Amounts) -> int:
+    def products(self, tokens: int, apart: bool) -> tuple[Shape, Shape]:
+        """Of all heads, the widths of their products with keys and with values."""
+        one, other = ((HEADS / TP, width) for width in self.widths(tokens))
+        if not apart:
+            return one, other
+        return tuple(of_stack(APART, f) for f in one), tuple(of_stack(APART, f) for f in other)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether layers that see all keep other numbers of a token than those with a window."""
+        return len({part.apart for part in self.parts}) > 1
+
+    def apart(self, windowed: bool) -> bool:
+        """Whether layers with a window, or those without, have heads of their own."""
+        return _apart_alike(self.plan.architecture, windowed)
+
+    @property
+    def parts(self) -> tuple[AlikeLayers, ...]:
+        """Layers of all stages that attend, by what they see and the heads that they have."""
+        model, caches = self.plan.architecture, self.every
+        found = (
+            AlikeLayers(count, windowed, _apart_alike(model, windowed))
+            for count, windowed in ((caches.full, False), (caches.windowed, True))
+        )
+        return tuple(part for part in found if part.count)
+
+    def cache_of(self, apart: bool) -> Shape:
+        """What a layer keeps of a token, by whether it has heads of its own."""
+        return tuple(of_stack(APART, f) for f in self.cache) if apart else self.cache
+
+    def cached(self, apart: bool, amounts: Amounts) -> int:
         """Numbers that one layer keeps of a token."""
-        return int(amounts.elements(self.cache))
+        return int(amounts.elements(self.cache_of(apart)))
+
+    @property
+    def least(self) -> bool:
+        """Of heads that layers have, whether those apart keep the fewest numbers of a token."""
+        amounts = self.amounts(1, 1)
+        found = {part.apart for part in self.parts} or {False}
+        return min(found, key=lambda apart: self.cached(apart, amounts))
+
+    @property
+    def pages(self) -> tuple[int, int]:
+        """Of layers that see all, and of those with a window: pages of one layer for the tokens of
+        a block. Where heads differ, vLLM gives pages as many bytes, and so other tokens
+        (vllm/v1/core/kv_cache_utils.py, unify_kv_cache_spec_page_size)."""
+        amounts, model = self.amounts(1, 1), self.plan.architecture
+        if not model.heads_apart:
+            return 1, 1
+        one = self.cached(self.least, amounts)
+        whole, part = (
+            ceil_div(self.cached(_apart_alike(model, windowed), amounts), one)
+            for windowed in (False, True)
+        )
+        return whole, part
 
     @property
     def kv_bits(self) -> float:
@@ -479,7 +551,7 @@ def of_encoder(e: Execution) -> bool:
     """Whether an operation of a decoder layer works on the encoder's tokens: it makes the keys and
     values that the layer keeps, once for a prompt."""
     shapes = (*(s for _, s in e.work.flops), *(s for s, _, _ in e.work.traffic))
-    return any("." in str(factor) for shape in shapes for factor in shape)
+    return any("encoder." in str(factor) for shape in shapes for factor in shape)
 
 
 def images(server: Server) -> int:

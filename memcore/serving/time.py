@@ -37,7 +37,7 @@ from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
 from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
-from memcore.tape.dims import CHOSEN, EXPERTS, HEADS, TP, D
+from memcore.tape.dims import CHOSEN, EXPERTS, D
 from memcore.tape.ledger import Amounts
 from memcore.timing.communication import Links
 from memcore.timing.host import each_start
@@ -312,20 +312,21 @@ def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     window no more than that. Of an encoder-decoder each layer attends twice, to other tokens."""
     plan, rates = server.plan, rates_of(server)
     amounts = server.amounts(batch, tokens)
-    layers, windowed = server.every.attends, server.every.windowed
-    seen, visible = (
-        layers - windowed + windowed * share
-        for share in (seen_share(plan, tokens, context), in_window(plan, context))
-    )
-    read = server.cached(amounts) * server.kv_bits / 8
-    products = sum(amounts.elements((HEADS / TP, width)) for width in server.widths(tokens))
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
-    flops = 2.0 * batch * tokens * context * products * share * seen
-    moved = batch * context * read * visible
+    products = read = 0.0  # of all layers
+    for part in server.parts:
+        seen, visible = part.count * 1.0, part.count * 1.0
+        if part.windowed:
+            seen *= seen_share(plan, tokens, context)
+            visible *= in_window(plan, context)
+        products += seen * sum(map(amounts.elements, server.products(tokens, part.apart)))
+        read += visible * server.cached(part.apart, amounts) * server.kv_bits / 8
+    flops = 2.0 * batch * tokens * context * share * products
+    moved = batch * context * read
     compute, hbm = flops / rates.attention, moved / rates.cache
     time = OperationTime(
         CACHE_READ, "forward", flops, moved, compute, hbm, max(compute, hbm),
-        "compute" if compute >= hbm else "hbm", layers,
+        "compute" if compute >= hbm else "hbm", server.every.attends,
     )  # fmt: skip
     return Part(ATTENTION, time, batch, tokens, context)
 

@@ -189,7 +189,8 @@ class Clock:
 def _clock(server: Server) -> Clock:
     plan = server.plan
     s, model, prompt_len = plan.serve, plan.architecture, plan.serve.prompt_len
-    new, windows, every = 1 + s.draft_tokens, server.every.windowed, server.every.full
+    new, (whole, part) = 1 + s.draft_tokens, server.pages
+    windows, every = part * server.every.windowed, whole * server.every.full
 
     def rate(seconds: float, whole: float, part: float) -> Rate:
         """Of a layer for each token; layers of both kinds take as long for one that they see."""

@@ -185,6 +185,8 @@ CHUNK = Dim("CHUNK", "tokens whose logits exist at once in a chunked loss")
 LABELS = Dim("LABELS", "int64 elements behind the shifted labels")
 V_DIM = Dim("V_DIM", "width of one head's values; HEAD_DIM but under latent attention")
 VALUES = Dim("VALUES", "HEADS x V_DIM: the width of all heads' results")
+KV_VALUES = Dim("KV_VALUES", "KV_HEADS x V_DIM: the width of all values")
+BOTH_DIMS = Dim("BOTH_DIMS", "HEAD_DIM + V_DIM: a key and a value of one head side by side")
 NOPE = Dim("NOPE", "dimensions of a head that are not rotated")
 Q_RANK = Dim("Q_RANK", "width that latent attention compresses queries to; 0 where it does not")
 KV_RANK = Dim(
@@ -321,6 +323,14 @@ DIMENSIONS = {value.name: value for value in list(globals().values()) if isinsta
 
 STACKS = ("vision", "encoder")  # what runs before a model's main layers, on dimensions of its own
 
+# Layers of the main stack with heads of their own, as Gemma 4's that see all tokens: of all
+# dimensions these differ, and have names of their own.
+APART = "apart"
+OF_HEADS = frozenset({
+    HEADS, KV_HEADS, HEAD_DIM, ROTARY, HALF_ROTARY, V_DIM, Q, KV, QKV, VALUES, KV_VALUES, REPEATED,
+    KEPT, BIASED_KV, BOTH_DIMS, MASKED_KV, BESIDE_V,
+})  # fmt: skip
+
 MAIN = "main"  # in a block of another stack: of the main stack all the same
 
 
@@ -328,6 +338,8 @@ MAIN = "main"  # in a block of another stack: of the main stack all the same
 def of_stack(stack: str, factor: Factor) -> Factor:
     """A factor as one stack of layers has it: that stack's hidden size, its tokens, ..."""
     if isinstance(factor, Dim):
+        if stack == APART and factor not in OF_HEADS:
+            return factor
         if factor.of:  # it says itself whose it is
             return factor.of if factor.stack == MAIN else factor
         return _dim(stack, factor)
@@ -353,7 +365,7 @@ def _derive_stack(stack: str, sizes: MutableMapping[str, Number]) -> None:
     sub = {k: n for k, n in sizes.items() if "." not in k} | own
     if stack == "vision":
         sub |= {"B": sizes["B"] * sizes.get("IMAGES", 1), "S": own["IMAGE_TOKENS"]}
-    else:
+    elif stack == "encoder":
         sizes["S"] = sizes.get("TARGET", sizes["S"])
     derive(sub)
     sizes.update({start + k: n for k, n in sub.items()})
@@ -386,8 +398,8 @@ def _derive_states(sizes: MutableMapping[str, Number]) -> None:
 
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
-    for stack in STACKS:
-        if f"{stack}.D" in sizes:
+    for stack in (*STACKS, APART):
+        if f"{stack}.HEADS" in sizes:
             _derive_stack(stack, sizes)
     for axis in ("SEQ", "EP", "ETP", "EDP"):
         sizes.setdefault(axis, 1)
@@ -436,6 +448,9 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     b, heads = sizes["B"], sizes["HEADS"]
     sizes["NOPE"] = sizes["HEAD_DIM"] - sizes["ROTARY"]
     sizes["VALUES"] = heads * sizes["V_DIM"]
+    sizes["KV_VALUES"] = sizes["KV_HEADS"] * sizes["V_DIM"]
+    sizes["BOTH_DIMS"] = sizes["HEAD_DIM"] + sizes["V_DIM"]
+    sizes["KV_VALUES/TP"] = local * sizes["V_DIM"]
     sizes["LATENT"] = sizes["KV_RANK"] + sizes["ROTARY"]
     sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
     sizes["KEPT_V"] = ceil_div(

@@ -66,6 +66,15 @@ def nope(kind: str) -> str:
     return f"{kind}-nope"
 
 
+def apart(kind: str) -> str:
+    """The kind of a layer like it whose heads are others than the model's (dims.APART)."""
+    return f"{kind}-apart"
+
+
+def is_apart(kind: str) -> bool:
+    return "-apart" in kind
+
+
 def turns(kind: str) -> bool:
     """Whether queries and keys of a layer of this kind are rotated."""
     return "nope" not in kind

@@ -206,4 +206,7 @@ class Traits:
     recurrence_grouped: bool = False
     residual_fp32: bool = False
     keys_scaled: bool = False
+    keys_as_values: bool = False
+    keys_repeated: bool = False
+    experts_beside: bool = False
     convolution_bias: bool = False

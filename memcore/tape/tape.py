@@ -745,8 +745,8 @@ def in_stack(tape: Tape, stack: str) -> Tape:
         return tuple(of_stack(stack, factor) for factor in shape)
 
     for s in {id(s): s for s in (*tape.storages, *tape.parameters)}.values():
-        s.shape = renamed(s.shape)
-        if s.kind == "shared":
+        same, s.shape = s.shape, renamed(s.shape)
+        if s.kind == "shared" and s.shape != same:
             s.name, s.own_name = f"{s.name} ({stack})", f"{s.own_name} ({stack})"
     for w in tape.work:
         w.flops = [(n, renamed(shape)) for n, shape in w.flops]

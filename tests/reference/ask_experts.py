@@ -37,6 +37,7 @@ def shared_out(model, ep):
         for name in names
         for key, style in plan.items()
         if name.startswith("model.") and matches(key, name.removeprefix("model."))
+        if ".experts" in key  # Gemma 4's plan cuts its MLP too, over the one rank of tp
     }
     expert_parallel.all_to_all_single = lambda out, given, group: out.copy_(given)
     expert_parallel.apply_expert_parallelism(model, mesh["ep"], mesh["tp"], rules)

@@ -118,11 +118,11 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         if s.attention == "eager":
             out = core(t, lambda heads: _eager(t, s, kind, *heads), q, k, v, sinks)
         else:
-            out = _seen(t, attention_core(t, s, q, k, v, kind), sinks)
+            out = seen(t, attention_core(t, s, q, k, v, kind), sinks)
         return linear(t, "o_proj", out, Q / TP, D, bias)
 
 
-def _seen(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
+def seen(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
     """A kernel that takes the sinks returns their gradient too."""
     out = Tensor(x.storage, x.shape, x.dtype, False)
     t.finish(
@@ -138,7 +138,7 @@ def _eager(
     k, v = (contiguous(t, x, REPEATED_KEYS, f"{n}, repeated") for x, n in ((k, "k"), (v, "v")))
     scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
     scores = masked(t, scores, *mask_of(kind))
-    probabilities = softmax(t, _less_maximum(t, _with_sinks(t, scores, sinks)), "softmax")
+    probabilities = softmax(t, less_maximum(t, with_sinks(t, scores, sinks)), "softmax")
     (probabilities,) = split(t, probabilities, [SCORES], sliced=True)
     if s.traits.attention_dropout:
         probabilities = dropout(t, probabilities, "attn_dropout")
@@ -147,7 +147,7 @@ def _eager(
     return contiguous(t, out, (*TOKENS, Q / TP), "joined heads")
 
 
-def _with_sinks(t: Tape, scores: Tensor, sinks: Tensor) -> Tensor:
+def with_sinks(t: Tape, scores: Tensor, sinks: Tensor) -> Tensor:
     """The sinks as one more column. Backward hands out views, and sums the sinks' over tokens."""
     t.start("scores with sinks", scores, sinks)
     out = t.new("scores with sinks", WITH_SINK, promoted(scores.dtype, sinks.dtype))
@@ -161,7 +161,7 @@ def _with_sinks(t: Tape, scores: Tensor, sinks: Tensor) -> Tensor:
     return out
 
 
-def _less_maximum(t: Tape, x: Tensor) -> Tensor:
+def less_maximum(t: Tape, x: Tensor) -> Tensor:
     """x - max(x): the maximum's gradient goes back to where it was. Saves its place."""
     t.start("maximum", x)
     most, place = t.new("maximum", SINK, x.dtype), t.new("maximum, place", SINK, "int64")

@@ -36,6 +36,7 @@ class Wrapper:
     aliases   other names of keys of its vision_config, as in Family.aliases
     flat      its text's keys may stand beside vision_config, with no text_config around them
     ties      whether head and embedding are one is said by the whole alone, false by default
+    towerless without a vision_config there is no tower
     """
 
     text: str
@@ -43,6 +44,7 @@ class Wrapper:
     aliases: Mapping[str, str] = field(default_factory=dict)
     flat: bool = False
     ties: bool = False
+    towerless: bool = False
 
 
 def is_wrapper(config: Mapping[str, Any]) -> bool:
@@ -92,6 +94,8 @@ def left_out(config: Mapping[str, Any], hidden: int) -> str:
     if given is not None and not isinstance(given, Mapping):
         message = f"must be a config.json of its own, in braces, not {shown(given)}"
         raise PlanError([Issue(f"model.{VISION}", message)])
+    if given is None and known.towerless:
+        return f"{note}It has no vision_config, and so nothing that reads images."
     keys = Keys(given or {}, known.aliases)
     weights = known.weights(keys, hidden)
     if keys.issues:
@@ -207,7 +211,24 @@ def _kimi(k: Keys, hidden: int) -> int:
     )
 
 
+def _gemma4(k: Keys, hidden: int) -> int:
+    """Gemma4VisionModel, and Gemma4MultimodalEmbedder. Positions are learned by row and by column;
+    queries and keys are normed, and each part before and behind."""
+    width, depth = k.count("hidden_size", 768), k.count("num_hidden_layers", 16, 100_000)
+    inner, dim = k.count("intermediate_size", 3072), k.count("head_dim", 64, 10**6)
+    heads = k.count("num_attention_heads", 12, 10**6)
+    kv = k.count("num_key_value_heads", 12, 10**6)
+    rows, columns = k.pair("patch_size", 16)
+    k.refuse("attention_bias", False, None)
+    layer = 2 * width * dim * (heads + kv) + 3 * width * inner + 4 * width + 2 * dim
+    positions = 2 * k.count("position_embedding_size", 10_240) * width
+    return (
+        _linear(3 * rows * columns, width, bias=False) + positions + depth * layer + width * hidden
+    )
+
+
 KNOWN = {
+    "gemma4": Wrapper("gemma4_text", _gemma4, towerless=True),
     "qwen2_vl": Wrapper("qwen2_vl_text", _qwen2, flat=True),
     "qwen2_5_vl": Wrapper("qwen2_5_vl_text", _qwen2_5, flat=True),
     "qwen3_vl": Wrapper("qwen3_vl_text", _qwen3_vl, ties=True),

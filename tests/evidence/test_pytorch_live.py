@@ -144,9 +144,7 @@ def saved_anew(config, folder):
 
 
 PRESETS = {name: catalog.model_entry(name)["config"] for name in catalog.model_names()}
-PRESETS = {
-    name: c for name, c in PRESETS.items() if c["model_type"] not in SAME_AS
-}  # unknown there
+PRESETS = {name: c for name, c in PRESETS.items() if c["model_type"] not in SAME_AS}
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *TABLES["ask_pytorch"]["configs"]])

@@ -159,7 +159,7 @@ def test_the_class_of_the_whole_counts_not_that_of_the_part_in_it():
 @pytest.mark.parametrize(
     ("config", "field"),
     [
-        (QWEN_27B | {"text_config": {"model_type": "gemma4_text"}}, "text_config.model_type"),
+        (QWEN_27B | {"text_config": {"model_type": "unheard_text"}}, "text_config.model_type"),
         (QWEN_27B | {"text_config": {"model_type": ["llama"]}}, "text_config.model_type"),
         (QWEN_27B | {"text_config": {"model_type": {"a": 1}}}, "text_config.model_type"),
         (QWEN_27B | {"text_config": {"model_type": "bert"}}, "text_config.model_type"),

@@ -59,7 +59,8 @@ def _config(k: Keys, label: str) -> Model:
     kv_heads = k.count("num_key_value_heads", 4, 10**6)
     k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
     k.refuse("use_bidirectional_attention", None, False, "vision")
-    if k.config.get("hidden_size_per_layer_input", 256):
+    per_layer = k.config.get("hidden_size_per_layer_input", 256 if "hidden_size" in k.config else 0)
+    if per_layer:
         k.fail(
             "hidden_size_per_layer_input",
             "embeddings of each layer, as the smallest Gemma 4 have (256 where there is no key) "

@@ -434,11 +434,12 @@ def _named(path: str) -> Take:
 
 
 def _files_dropped() -> None:
+    """All files that lie there are of one job; of several config.json files the last is the model."""
     files = st.session_state.config_file
     try:
         texts = [text_of(file.name, file.getvalue()) for file in files]
     except PlanError:
-        _use_config(files[0].getvalue())  # which says what is wrong with it
+        _use_config(files[-1].getvalue())  # which says what is wrong with it
     else:
         _use_texts(texts)
 
@@ -451,10 +452,10 @@ def _text_pasted() -> None:
 
 def _use_texts(texts: Sequence[Text]) -> None:
     """A config.json is the model of this plan; files of other programs are a plan."""
-    if len(texts) == 1 and kind_of(texts[0]) in ("", MODEL):
-        _use_config(texts[0].content)
-    elif texts:
+    if any(kind_of(text) not in ("", MODEL) for text in texts):
         state.open_files(texts)
+    elif texts:
+        _use_config(texts[-1].content)
 
 
 def _use_config(text: str | bytes) -> None:

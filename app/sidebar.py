@@ -434,7 +434,7 @@ def _named(path: str) -> Take:
 
 
 def _files_dropped() -> None:
-    """All files that lie there are of one job; of several config.json files the last is the model."""
+    """All files there are of one job; of several config.json files the last is the model."""
     files = st.session_state.config_file
     try:
         texts = [text_of(file.name, file.getvalue()) for file in files]

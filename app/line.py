@@ -1,7 +1,7 @@
 """Line: figures in one line of text, each of them a button that says why it is so.
 
-Drawn by one small component: as buttons of Streamlit's a dozen figures took a fifth of the time of
-a change, since each is a message of its own, and a widget for the server and for the browser.
+Drawn by one small component, which is one message of each change; as a button of Streamlit's each
+figure would be another, and a widget for the server and for the browser.
 """
 
 from __future__ import annotations

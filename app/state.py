@@ -587,7 +587,9 @@ def open_files(texts: Sequence[Text]) -> None:
         s.problems = e.issues
         return
     _replace(s, found.plan)
-    s.adjusted = [*found.assumed, *found.changed, *found.left]
+    serves = any(said.field == "serve.engine" for said in found.said)
+    there = [Issue("", "This starts a server, whose figures are on the page Serve.")]
+    s.adjusted = [*(there if serves else ()), *found.assumed, *found.changed, *found.left]
     s.adjusted_to = " and ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
     s.applied.append((before, found.plan, s.adjusted_to))
 

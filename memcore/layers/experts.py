@@ -21,6 +21,7 @@ from memcore.tape.dims import (
     EP,
     EXPERT_F,
     EXPERT_FUSED,
+    EXPERT_ROWS,
     EXPERTS,
     ROUTED,
     TOP_K,
@@ -42,6 +43,8 @@ ROWS: Shape = (ROUTED, D)
 
 def active(shape: Shape) -> Shape:
     """A parameter's shape as one token meets it: of a stack of experts, TOP_K."""
+    if shape[0] in (EXPERT_ROWS, EXPERT_ROWS / TP):
+        return (TOP_K, EXPERT_F / TP, *shape[1:])
     stacked = len(shape) == 3 and shape[0] in (EXPERTS, EXPERTS / EP)
     return (TOP_K, *shape[1:]) if stacked else shape
 

@@ -119,12 +119,12 @@ class Keys:
         if key not in self.config and key not in WEIGHTLESS:
             self.assumed[key] = default
 
-    def within(self, place: str) -> Keys:
+    def within(self, place: str, aliases: Mapping[str, str] | None = None) -> Keys:
         """The keys of a config inside this one, or of an empty one; `absorb` it when it is read."""
         given = self.config.get(place)
         if given is not None and not isinstance(given, Mapping):
             self.fail(place, f"must be an object, in braces, not {shown(given)}")
-        return Keys(given if isinstance(given, Mapping) else {}, {})
+        return Keys(given if isinstance(given, Mapping) else {}, aliases or {})
 
     def absorb(self, place: str, keys: Keys) -> None:
         """What is wrong with a config inside this one is wrong here, with its place."""

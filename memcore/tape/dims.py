@@ -213,6 +213,11 @@ CHOSEN = Dim(
 )
 EXPERT_F = Dim("EXPERT_F", "intermediate size of one expert")
 EXPERT_FUSED = Dim("EXPERT_FUSED", "2 EXPERT_F: gate and up side by side")
+EXPERT_ROWS = Dim(
+    "EXPERT_ROWS", "EXPERTS x EXPERT_F: a layer's experts one below the other in one matrix"
+)
+EACH = Dim("EACH", "rows that one expert gets of this rank's tokens where routing is balanced")
+REST = Dim("REST", "ROUTED - 2 EACH: rows of all experts but two")
 JOINED = Dim(
     "JOINED",
     "2 D: an embedding and a hidden state side by side, in multi-token prediction",
@@ -458,6 +463,10 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     )
     own = ceil_div(ceil_div(s, sizes["CP"]), sizes["SEQ"])
     sizes["ROUTED"] = b * own * sizes["TOP_K"]
+    experts = sizes["EXPERTS"]
+    sizes["EACH"] = minimum(ceil_div(sizes["ROUTED"], maximum(experts, 1)), sizes["ROUTED"] // 2)
+    sizes["REST"] = sizes["ROUTED"] - 2 * sizes["EACH"]
+    sizes["EXPERT_ROWS"] = experts * sizes["EXPERT_F"]
     # No rank can get more than all rows, which are EP times the mean.
     fullest = minimum(sizes["IMBALANCE"], 1000 * sizes["EP"])
     sizes["ARRIVED"] = ceil_div(sizes["ROUTED"] * fullest, 1000)

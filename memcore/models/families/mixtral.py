@@ -23,14 +23,18 @@ Attention = Callable[[Tape, Structure, Tensor, str], Tensor]
 Mixture = Callable[[Tape, Structure, Tensor], Tensor]
 
 
-def routing(k: Keys, key: str, experts: int, most: int) -> tuple[int, int]:
-    """How many experts there are, and to how many of them a token is sent; with defaults."""
+def routing(
+    k: Keys, key: str, experts: int, most: int, whole: Keys | None = None
+) -> tuple[int, int]:
+    """How many experts there are, and to how many of them a token is sent; with defaults. `whole`:
+    the config that these keys are inside of."""
+    whole = whole or k
     experts = k.count(key, experts, 100_000)
     chosen = k.count("num_experts_per_tok", most, 100_000)
     if chosen > experts:
         k.fail("num_experts_per_tok", f"{chosen:,} of {experts:,} experts; use at most all of them")
-    if k.flag("output_router_logits", False):
-        k.notes.append(
+    if whole.flag("output_router_logits", False):
+        whole.notes.append(
             "The config.json asks for output_router_logits: transformers then adds a loss that "
             "balances the experts, which is not planned. In bf16 it keeps about "
             f"{bytes_text(2 * experts)} more for each token and each layer with experts."

@@ -142,7 +142,7 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
         weights, index = top_k(t, softmax(t, logits, "softmax"), "top_k")
         if s.traits.router_normalised:
             weights = _normalised(t, weights)
-    if s.served:
+    if s.served or s.exchanges:
         return routed_experts(t, s, x, weights, index)
     with t.scope("experts.mlp"):
         out = _one_by_one(t, s, x, weights, index)

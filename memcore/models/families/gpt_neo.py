@@ -116,7 +116,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
             out = core(t, run, q, k, v)
         else:
-            out = attention_core(t, s, q, k, v, kind)
+            # transformers tells FlashAttention of no window
+            out = attention_core(t, s, q, k, v, kind if s.served else FULL)
         out = linear(t, "out_proj", out, Q / TP, D, bias=True)
         return dropout(t, out, "resid_dropout") if s.traits.residual_dropout else out
 

@@ -45,8 +45,12 @@ def _mamba2(k: Keys, label: str) -> Model:
     hidden, expand = k.count("hidden_size", 4096), k.count("expand", 2, 1000)
     heads, dim = k.count("num_heads", 128, 10**6), k.count("head_dim", 64, 10**6)
     if heads * dim != expand * hidden:
-        k.fail("num_heads", f"{heads:,} heads of {dim:,} are not expand x hidden_size = "
-                            f"{expand * hidden:,}")  # fmt: skip
+        width = f"expand x hidden_size = {expand * hidden:,}"
+        if "num_heads" in k.config:
+            k.fail("num_heads", f"{heads:,} heads of {dim:,} are not {width}")
+        else:
+            k.fail("num_heads", f"missing, and transformers' default, {heads:,} heads of {dim:,}, "
+                                f"is not {width}; say how many there are")  # fmt: skip
     layers, bias = k.count("num_hidden_layers", 64, 100_000), k.flag("use_bias", False)
     groups = k.count("n_groups", 8, 10**6)
     k.divides("num_heads", heads, "n_groups", groups)

@@ -72,6 +72,11 @@ def configs(draw, families=None):
     if family.startswith("deepseek"):  # every head expands its own keys and values
         config |= {"num_key_value_heads": heads, "first_k_dense_replace": draw(st.integers(0, 3))}
         config |= {"q_lora_rank": draw(st.sampled_from([None, 96]))}
+    if family == "gemma4_text":
+        config |= {
+            "hidden_size_per_layer_input": 0,
+            "global_head_dim": 2 * config.get("head_dim", 32),
+        }
     if family == "gptj":
         config["rotary_dim"] = 2 * draw(st.integers(1, config["hidden_size"] // heads // 2))
     if family == "gpt_neo":  # a word for each layer, all of them once

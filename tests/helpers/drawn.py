@@ -73,10 +73,9 @@ def configs(draw, families=None):
         config |= {"num_key_value_heads": heads, "first_k_dense_replace": draw(st.integers(0, 3))}
         config |= {"q_lora_rank": draw(st.sampled_from([None, 96]))}
     if family == "gemma4_text":
-        config |= {
-            "hidden_size_per_layer_input": 0,
-            "global_head_dim": 2 * config.get("head_dim", 32),
-        }
+        config |= {"hidden_size_per_layer_input": 0, "global_head_dim": 64}
+    if family == "mimo_v2_flash":  # layers with a window have twice as many
+        config["num_key_value_heads"] = min(4, config["num_key_value_heads"])
     if family == "gptj":
         config["rotary_dim"] = 2 * draw(st.integers(1, config["hidden_size"] // heads // 2))
     if family == "gpt_neo":  # a word for each layer, all of them once

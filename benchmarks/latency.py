@@ -51,15 +51,22 @@ PAGES = {
 PROBE = """
 (() => {
   const probe = window.probe = {};
-  probe.reset = () => Object.assign(probe, {pressed: 0, sent: 0, heard: 0, drawn: 0, painted: 0});
+  probe.reset = () => Object.assign(probe, {pressed: 0, sent: 0, heard: 0, drawn: 0, painted: 0,
+    rests: false});
   probe.reset();
   const Socket = window.WebSocket;
   window.WebSocket = class extends Socket {
     constructor(...arguments_) {
       super(...arguments_);
-      this.addEventListener('message', () => { probe.heard = performance.now(); });
+      this.addEventListener('message', () => {
+        if (!probe.rests) probe.heard = performance.now();
+      });
     }
-    send(data) { probe.sent ||= performance.now(); return super.send(data); }
+    send(data) {  // once it was answered: what comes when the plan rests
+      probe.rests ||= probe.sent > 0 && probe.heard > probe.sent && probe.over();
+      probe.sent ||= performance.now();
+      return super.send(data);
+    }
   };
   window.addEventListener('keydown', () => { probe.pressed ||= performance.now(); }, true);
   const within = node => {
@@ -68,6 +75,7 @@ PROBE = """
   };
   const touches = node => node.nodeType === 1 && (within(node) || node.querySelector(WATCHED));
   const watcher = new MutationObserver(changes => {
+    if (probe.rests) return;
     if (!changes.some(c => within(c.target) || [...c.addedNodes].some(touches))) return;
     probe.drawn = performance.now();
     const frame = window.requestAnimationFrame;
@@ -81,11 +89,12 @@ PROBE = """
     watcher.observe(root, all);
     return root;
   };
+  probe.over = () => document.querySelector('[data-testid="stApp"]')
+    ?.getAttribute('data-test-script-state') === 'notRunning';
   probe.done = quiet => {
-    const app = document.querySelector('[data-testid="stApp"]');
-    return app?.getAttribute('data-test-script-state') === 'notRunning' && probe.sent
+    return probe.over() && probe.sent
       && probe.heard > probe.sent && probe.painted > probe.drawn && probe.drawn > probe.pressed
-      && performance.now() - Math.max(probe.heard, probe.painted) > quiet;
+      && (probe.rests || performance.now() - Math.max(probe.heard, probe.painted) > quiet);
   };
 })();
 """

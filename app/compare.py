@@ -260,7 +260,7 @@ def _waterfall(found: Sequence[Column], base: int) -> None:
 
 def _file(found: Sequence[Column]) -> None:
     """All of it, one value a row; found when the button is pressed."""
-    here, together = (st.context.url or "").partition("?")[0], state.written(short=True)
+    here, together = (st.context.url or "").partition("?")[0], state.written()
 
     def file() -> bytes:
         links = [f"{here}?{query_text(encode(c.plan, short=True))}" for c in found]

@@ -80,10 +80,10 @@ def pin_button() -> None:
         )
 
 
-def _addressing(url: str, short: bool = False) -> Callable[[], str]:
-    """What makes the address of this page with every setting of the plan in it, or in short those
-    that differ, as long as the plan is this one; also when no page is drawn."""
-    query, page = state.written(short), url.partition("?")[0]
+def _addressing(url: str) -> Callable[[], str]:
+    """What makes the address of this page, as long as the plan is this one; also when no page is
+    drawn."""
+    query, page = state.written(), url.partition("?")[0]
     slash = "" if page.count("/") > 2 else "/"
     return lambda: f"{page}{slash}?{query_text(query())}"
 
@@ -96,7 +96,7 @@ def share(report: Report, drawn: bar.Bar | None) -> None:
     plan, beside = state.plan(), state.calibrated()
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
-        st.code(_addressing(st.context.url or "", short=True)(), language=None, wrap_lines=True)
+        st.code(_addressing(st.context.url or "")(), language=None, wrap_lines=True)
         link, levers = _addressing(st.context.url or ""), functools.partial(shared.levers, plan)
         st.download_button(
             "Report on one page (HTML)",

@@ -169,7 +169,7 @@ def publish() -> None:
     if not s.behind and s.says == s.now:
         return
     if s.says != s.now:
-        query = _written(s.now, short=True)
+        query = _written(s.now)
         _at(s, {key: [value] for key, value in query.items()}, s.now)
         s.written = s.controls.run
     # Also one that the browser has: an older one may be under way to it.
@@ -201,15 +201,14 @@ def _named(query: Query) -> int:
     return hash(urlencode(query, doseq=True))
 
 
-def written(short: bool = False) -> Callable[[], dict[str, str]]:
-    """What writes the plan, every setting of it or in short those that differ, and those beside
-    it, as the query of an address."""
+def written() -> Callable[[], dict[str, str]]:
+    """What writes the plan, and those beside it, as the query of an address."""
     says = session().now
-    return lambda: _written(says, short)
+    return lambda: _written(says)
 
 
-def _written(says: Says, short: bool) -> dict[str, str]:
-    query = encode(says.plan, short)
+def _written(says: Says) -> dict[str, str]:
+    query = encode(says.plan, short=True)
     measured = encode_measured(says.measured) if says.measured else ""
     named = {NAME: says.name, LOOK: says.look, MEASURED: measured}
     query |= {key: text for key, text in named.items() if text}

@@ -13,7 +13,7 @@ from memcore.formats.found import UNDERSCORED, Draft, Said
 from memcore.formats.texts import Text, commands, document, options
 from memcore.models.config import parse_config
 from memcore.plan.link import nearest
-from memcore.plan.plan import Plan, get, put, resolve_model
+from memcore.plan.plan import Plan, get, put, resolve_model, value_text
 from memcore.plan.repair import issues_in
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
@@ -212,9 +212,10 @@ def _cluster(
 
 def _job(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
     """What decides most of a training step, where no file says it."""
-    for path in ("train.micro_batch", "train.seq_len"):
+    for path in ("train.micro_batch", "train.seq_len", "train.checkpointing"):
         if path not in draft.fields:
-            assumed.append(Issue(path, f"{get(document, path):,}, since no file says it"))
+            said = value_text(path, get(document, path))
+            assumed.append(Issue(path, f"{said}, since no file says it"))
 
 
 def _load(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:

@@ -114,6 +114,7 @@ def read(values: Mapping[str, Any], draft: Draft, form: str = "{}") -> None:
         ("train.offload_activations", _to_host, "activation_offloading"),
     ):
         draft.read(keys, path, how, *named)
+    _defaults(keys, draft)
     _options(keys, draft)
     _sharded(keys, draft)
     _precision(keys, draft, _adapter(keys, draft))
@@ -129,6 +130,15 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(name), Mapping):
             found |= values[name]
     return found | {k: v for k, v in values.items() if not (k in inner and isinstance(v, Mapping))}
+
+
+def _defaults(keys: Keys, draft: Draft) -> None:
+    """What transformers does where nobody says it, and where LLaMA-Factory does otherwise."""
+    draft.put("train.attention", "sdpa", "attn_implementation", "not said: sdpa")
+    if "base_model" not in keys.values:
+        draft.put("train.micro_batch", 8, BATCH[0], "not said: 8")
+    if "finetuning_type" in keys.values:
+        draft.put("train.seq_len", 2048, "cutoff_len", "not said: 2048")
 
 
 def _to_host(value: Any) -> str:
@@ -190,6 +200,9 @@ def _adapter(keys: Keys, draft: Draft) -> str:
         draft.leave(key, "targets by a pattern are not planned; give their names")
     elif targets:
         draft.put("train.lora_modules", ",".join(targets), key)
+    elif "finetuning_type" in keys.values:
+        draft.put("train.lora_targets", "all-linear", "lora_target", "not said: all")
+        draft.put("train.lora_rank", 8, "lora_rank", "not said: 8")
     return adapter
 
 

@@ -23,7 +23,8 @@ def add(commands: Commands) -> None:
     about = (
         "Read what other programs are given as one plan: a config.json; a command or script that "
         "starts vLLM, SGLang, llama.cpp, Megatron or a Trainer; a YAML of TRL, LLaMA-Factory, "
-        "axolotl or vLLM; files of DeepSpeed and Accelerate; a TOML of torchtitan. Nothing is run."
+        "axolotl, torchtune or vLLM; files of DeepSpeed and Accelerate; a TOML of torchtitan. "
+        "Nothing is run."
     )
     sub = command(commands, "read", _read, about)
     about = "all files of one job together; - is standard input"

@@ -40,6 +40,7 @@ SAME_SHAPES = {
     "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
     "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
+    "phi3-mini": "phi-3-mini-4k",
     "qwq-32b": "qwen2.5-32b",
     "vicuna-7b-v1.3": "llama-7b",
     "vicuna-13b-v1.3": "llama-13b",
@@ -72,7 +73,7 @@ def preset(name: str) -> str:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    parts = re.split(r"[-_]", re.sub(r"^(meta-)?llama(?=\d)", "llama-", name))
+    parts = re.split(r"[-_]", re.sub(r"^((?:meta-)?[a-z]+)(?=\d)", r"\1-", name))
     return tuple(part for part in parts if part and part not in TUNED)
 
 

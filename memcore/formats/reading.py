@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
-from memcore.formats import accelerate, deepspeed, hub, megatron, servers, torchtitan, trainer
+from memcore.formats import (
+    accelerate,
+    deepspeed,
+    hub,
+    megatron,
+    servers,
+    torchtitan,
+    torchtune,
+    trainer,
+)
 from memcore.formats.found import UNDERSCORED, Draft, Said
 from memcore.formats.texts import Text, commands, document, options
 from memcore.models.config import parse_config
@@ -23,6 +32,7 @@ DOCUMENTS: tuple[Known, ...] = (
     ("DeepSpeed", deepspeed.recognise, deepspeed.read),
     ("Accelerate", accelerate.recognise, accelerate.read),
     ("torchtitan", torchtitan.recognise, torchtitan.read),
+    ("torchtune", torchtune.recognise, torchtune.read),
     ("Trainer", trainer.recognise, trainer.read),
     ("vLLM", servers.configures, servers.configured),
 )
@@ -32,8 +42,8 @@ PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 KNOWN = (
     "a config.json; a command or script that starts vLLM, SGLang, llama.cpp, Megatron or a "
-    "Trainer; a YAML of TRL, LLaMA-Factory, axolotl or vLLM; a file of DeepSpeed or Accelerate; a "
-    "TOML of torchtitan"
+    "Trainer; a YAML of TRL, LLaMA-Factory, axolotl, torchtune or vLLM; a file of DeepSpeed or "
+    "Accelerate; a TOML of torchtitan"
 )
 
 

@@ -118,6 +118,21 @@ optimizer: paged_adamw_32bit
 gradient_checkpointing: true
 flash_attention: true
 """
+TUNE = """
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 8192}
+model:
+  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b
+  lora_attn_modules: ['q_proj', 'output_proj']
+  apply_lora_to_mlp: True
+  lora_rank: 64
+batch_size: 2
+gradient_accumulation_steps: 1
+optimizer: {_component_: bitsandbytes.optim.PagedAdamW8bit, lr: 2e-5}
+loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}
+optimizer_in_bwd: True
+enable_activation_checkpointing: True
+dtype: bf16
+"""
 TITAN = """
 [job]
 [model]
@@ -299,6 +314,22 @@ services:
             "train.checkpoint_every": 2,
         },
         "early_step_in_backward",
+    ),
+    "tune.yaml": (
+        TUNE,
+        {
+            "model": "llama-3.1-8b",
+            "train.adapter": "qlora",
+            "train.lora_modules": "q_proj,o_proj,gate_proj,up_proj,down_proj",
+            "train.lora_rank": 64,
+            "train.framework": "pytorch",
+            "train.precision": "bf16-pure",
+            "train.optimizer": "paged-adamw8bit",
+            "train.cross_entropy": "chunked",
+            "train.checkpointing": "full",
+            "train.seq_len": 8192,
+        },
+        "optimizer_in_bwd",
     ),
     "megatron.sh": (
         MEGATRON,

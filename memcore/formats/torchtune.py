@@ -1,0 +1,110 @@
+"""torchtune: its YAML, whose parts are named by the functions that build them.
+
+Source: recipes/configs of torchtune 0.6. Attention is `output_proj` there and `o_proj` here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.formats import hub
+from memcore.formats.found import Draft, Keys, flag, names, positive, share
+
+PART = "_component_"
+BUILDER = re.compile(r"torchtune\.models\.\w+\.(lora_|qlora_)?(\w+)")
+OPTIMIZERS = {
+    "torch.optim.AdamW": "adamw-foreach",
+    "torch.optim.SGD": "sgd",
+    "bitsandbytes.optim.AdamW8bit": "adam8bit",
+    "bitsandbytes.optim.PagedAdamW": "paged-adamw32bit",
+    "bitsandbytes.optim.PagedAdamW8bit": "paged-adamw8bit",
+    "torchao.optim.AdamW8bit": "torchao-adamw8bit",
+    "torchao.optim.AdamW4bit": "torchao-adamw4bit",
+    "torchao.prototype.low_bit_optim.AdamW8bit": "torchao-adamw8bit",
+}
+LEFT = {
+    "optimizer_in_bwd": "an optimizer within backward is not planned",
+    "quantizer": "quantization-aware training is not planned",
+    "tensor_parallel_dim": "tensor parallelism is not read",
+    "data_parallel_replicate_dim": "set parallel.shard_group to the ranks that share a parameter",
+}
+
+
+def recognise(values: Mapping[str, Any]) -> bool:
+    """Whether a document is such a file."""
+    model = values.get("model")
+    return isinstance(model, Mapping) and bool(BUILDER.match(str(model.get(PART))))
+
+
+def read(values: Mapping[str, Any], draft: Draft) -> None:
+    """What the file says."""
+    keys = Keys(values)
+    model = keys.inner("model")
+    built = BUILDER.match(str(model.take(PART)))
+    if built:
+        draft.model = draft.model or _preset(built[2])
+        _adapter(model, built[1] or "", draft)
+    draft.read(keys, "train.micro_batch", positive, "batch_size")
+    draft.read(keys, "train.grad_accumulation", positive, "gradient_accumulation_steps")
+    draft.read(keys.inner("tokenizer"), "train.seq_len", positive, "max_seq_len")
+    for key, path, on, off in (
+        ("enable_activation_checkpointing", "train.checkpointing", "full", "none"),
+        ("enable_activation_offloading", "train.offload_activations", "cpu", "none"),
+        ("compile", "train.kernels", "compile", "hf"),
+    ):
+        draft.put(path, on if keys.on(key) else off, key)
+    small = str(keys.take("dtype") or "bf16") != "fp32"
+    draft.put("train.precision", "bf16-pure" if small else "fp32", "dtype")
+    optimizer = keys.inner("optimizer")
+    kind = str(optimizer.take(PART) or "torch.optim.AdamW")
+    word = (
+        "adamw" if kind == "torch.optim.AdamW" and optimizer.on("fused") else OPTIMIZERS.get(kind)
+    )
+    if word:
+        draft.put("train.optimizer", word, "optimizer._component_", kind)
+    else:
+        draft.leave("optimizer._component_", f"{kind} has no word in a plan")
+    if "LinearCrossEntropyLoss" in str(keys.inner("loss").take(PART)):
+        draft.put("train.cross_entropy", "chunked", "loss._component_", "LinearCrossEntropyLoss")
+    shards = "fsdp_cpu_offload" in values or "fsdp_reshard_after_forward" in values
+    draft.put("train.framework", "fsdp2" if shards or draft.ranks > 1 else "pytorch", "the recipe")
+    draft.put("train.zero", 3 if draft.fields["train.framework"] == "fsdp2" else 0, "the recipe")
+    if keys.take("fsdp_cpu_offload") is not None and flag(values["fsdp_cpu_offload"]):
+        draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
+        draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
+    draft.end(model, {})
+    draft.end(keys, LEFT)
+
+
+def _adapter(model: Keys, kind: str, draft: Draft) -> None:
+    """The adapter that a model's builder adds."""
+    if not kind:
+        return
+    draft.put(
+        "train.adapter", {"lora_": "lora", "qlora_": "qlora"}[kind], "model._component_", kind
+    )
+    draft.put("train.adapter_dtype", "base", "dtype", "as the weights")
+    draft.read(model, "train.lora_rank", positive, "lora_rank")
+    draft.read(model, "train.lora_dropout", share, "lora_dropout")
+    targets = [
+        "o_proj" if t == "output_proj" else t for t in names(model.take("lora_attn_modules"))
+    ]
+    if model.on("apply_lora_to_mlp"):
+        targets += ["gate_proj", "up_proj", "down_proj"]
+    if model.on("apply_lora_to_output"):
+        draft.leave("model.apply_lora_to_output", "an adapter of the head is not planned")
+    if targets:
+        draft.put("train.lora_modules", ",".join(targets), "model.lora_attn_modules")
+
+
+def _preset(builder: str) -> str:
+    """The preset that a builder makes: in its name every sign between numbers is '_'."""
+    pieces = re.split(r"(?<=\d)_(?=\d)", builder)
+    for signs in itertools.product(".-", repeat=min(4, len(pieces) - 1)):
+        signed = "".join(a + b for a, b in itertools.zip_longest(pieces, signs, fillvalue=""))
+        if hub.preset(signed.replace("_", "-")):
+            return signed.replace("_", "-")
+    return builder

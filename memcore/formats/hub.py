@@ -58,7 +58,6 @@ def stored(name: str) -> str:
     return next(found, "")
 
 
-@functools.cache
 def _says(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"[-_.:](?:{pattern})(?=$|[-_.:])")
 

@@ -19,7 +19,7 @@ from memcore.formats import (
     trainer,
 )
 from memcore.formats.found import UNDERSCORED, Draft, Said
-from memcore.formats.texts import Text, commands, document, options
+from memcore.formats.texts import Text, options
 from memcore.models.config import parse_config
 from memcore.plan.link import nearest
 from memcore.plan.plan import Plan, get, put, resolve_model, value_text
@@ -122,7 +122,7 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
 def kind_of(text: Text) -> str:
     """What a text is taken for: the program that is given it, 'config.json', or '' for anything
     else, a plan in JSON among it."""
-    values = document(text)
+    values = text.document
     if not text.content.strip() or (values is not None and values.keys() <= PLAN):
         return ""
     try:
@@ -133,14 +133,14 @@ def kind_of(text: Text) -> str:
 
 def _turn(text: Text) -> int:
     """Files that say who shards come first, since what others say means more beside them."""
-    values = document(text)
+    values = text.document
     known = (recognise(values) for _, recognise, _ in DOCUMENTS) if values is not None else ()
     return next((n for n, is_one in enumerate(known) if is_one), len(DOCUMENTS))
 
 
 def _read(text: Text, draft: Draft) -> str:
     """Read one text into the draft, and say what it was; '' where nobody knows it."""
-    values = document(text)
+    values = text.document
     if (
         values is not None
         and {"model_type", "architectures"} & values.keys()
@@ -152,7 +152,7 @@ def _read(text: Text, draft: Draft) -> str:
         if values is not None and recognise(values):
             read(values, draft)
             return name
-    found = commands(text)
+    found = text.commands
     if started := servers.recognise(found):
         servers.read(*started, draft)
         return started[0].engine

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from memcore.errors import Issue, PlanError
-from memcore.models.config import MAX_CONFIG_BYTES
 
+MAX_CHARACTERS = 300_000
 MAX_COMMANDS = 200
 MAX_EXPANDED = 20_000  # characters of a command once its variables are put in
 ENDS = {";", "&", "&&", "|", "||", "\n", ";;", "(", ")"}  # what ends a command
@@ -47,16 +47,29 @@ _SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
 UNSET = "$"  # what a value begins with that the text does not say
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Text:
     """A file, or what somebody pasted: what to call it, and what it says."""
 
     name: str
     content: str
 
+    @functools.cached_property
+    def document(self) -> Mapping[str, Any] | None:
+        """Its keys and values, where it is JSON, TOML or YAML."""
+        return _document(self.content)
+
+    @functools.cached_property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        """The words of each command in a script, a page with commands in it, or a compose file.
+
+        A variable is what the text sets it to; one that it does not set stays as it is written.
+        """
+        return _commands(self)
+
     def __post_init__(self) -> None:
-        if len(self.content) > MAX_CONFIG_BYTES:
-            most = f"{MAX_CONFIG_BYTES:,}"
+        if len(self.content) > MAX_CHARACTERS:
+            most = f"{MAX_CHARACTERS:,}"
             raise PlanError(
                 [Issue(self.name, f"has more than {most} characters, so it is not read")]
             )
@@ -80,12 +93,10 @@ _Plain.yaml_implicit_resolvers = {
 }
 
 
-@functools.lru_cache(maxsize=32)
-def document(text: Text) -> Mapping[str, Any] | None:
-    """The keys and values of a text in JSON, TOML or YAML; None where it is none of them."""
+def _document(content: str) -> Mapping[str, Any] | None:
     for read in (json.loads, tomllib.loads, _yaml):
         try:
-            found = read(text.content)
+            found = read(content)
         except (ValueError, RecursionError, yaml.YAMLError):
             continue
         if isinstance(found, dict) and all(isinstance(key, str) for key in found):
@@ -97,13 +108,8 @@ def _yaml(content: str) -> Any:
     return yaml.load(content, _Plain)
 
 
-@functools.lru_cache(maxsize=32)
-def commands(text: Text) -> tuple[tuple[str, ...], ...]:
-    """The words of each command in a script, a page with commands in it, or a compose file.
-
-    A variable is what the text sets it to; one that it does not set stays as it is written.
-    """
-    found = document(text)
+def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
+    found = text.document
     services = found.get("services") if found else None
     if isinstance(services, Mapping):
         return tuple(_of_service(s) for s in services.values() if isinstance(s, Mapping))
@@ -159,7 +165,7 @@ def _expanded(content: str, variables: Mapping[str, str]) -> str:
 
     for _ in range(4):
         put = _SUM.sub(total, _VARIABLE.sub(value, content))
-        if put == content or len(put) > MAX_CONFIG_BYTES:
+        if put == content or len(put) > 10 * MAX_CHARACTERS:
             break
         content = put
     return content

@@ -90,7 +90,11 @@ class Share(_Divisible):
 @once
 def share(what: str, shape: Shape, rule: Callable[[Number], Number]) -> Share:
     """`rule` of the elements of `shape`, as one factor; `what` says what it counts."""
-    return Share(f"{what} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, rule)
+    return Share(f"{what} of {_text(shape)}", shape, rule)
+
+
+def _text(shape: Shape) -> str:
+    return " x ".join(map(str, shape)) or "a scalar"
 
 
 @counted_nowhere
@@ -105,7 +109,7 @@ class Flat(_Divisible):
 @once
 def flat(shape: Shape, axis: Axis) -> Flat:
     """What one rank of `axis` has of a tensor of this shape."""
-    return Flat(f"1/{axis.name} of {' x '.join(map(str, shape)) or 'a scalar'}", shape, axis)
+    return Flat(f"1/{axis.name} of {_text(shape)}", shape, axis)
 
 
 Factor = Dim | Cut | Share | Flat | int
@@ -353,7 +357,10 @@ def of_stack(stack: str, factor: Factor) -> Factor:
         inner = of_stack(stack, factor.dim)
         assert isinstance(inner, _Divisible)
         return _cut(inner, factor.axis)
-    assert isinstance(factor, int), "a count of a whole shape belongs to the main stack"
+    if isinstance(factor, Share):
+        what = factor.name.removesuffix(f" of {_text(factor.shape)}")
+        return share(what, tuple(of_stack(stack, f) for f in factor.shape), factor.rule)
+    assert isinstance(factor, int), "a part of a flat shape belongs to the main stack"
     return factor
 
 
@@ -641,7 +648,10 @@ def settled(n: Number) -> Number:
 
 
 def positive(n: Number) -> bool:
-    """Whether a number, or any of an array's, is above zero."""
+    """Whether a number, or any of an array's, is above zero; of a formula that nobody has put
+    numbers in some may be."""
+    if isinstance(n, Sum):
+        return True
     return bool((n > 0).any()) if is_array(n) else bool(n > 0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from pages import alive, opened, shown_plan
+from pages import alive, opened, shown_plan, verdict
 
 from app import charts, exploring, heat, plot, shared, tables
 from app.exploring import FIGURES, Spot, grid, sweep
@@ -216,7 +216,7 @@ def test_every_part_is_drawn_and_a_bad_one_is_as_at_first(look: str) -> None:
     alive(page)
     part = page.segmented_control(key="explore_part").value
     serves = look.startswith(("gpus", "map~out"))  # and so does what stands above
-    assert serves == any("Serving fits" in b.label for b in page.button)
+    assert serves == ("Serving fits" in verdict(page))
     assert part == (look.partition("~")[0] if look[0] in "mg" else "sweep")
 
 

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import pytest
 from tables import each
@@ -28,7 +29,7 @@ from memcore.serving.serve import curve, servable, verdict
 from memcore.serving.server import Server, chosen
 from memcore.serving.time import compute_bound_from
 from memcore.stream import simulate
-from memcore.tape.kinds import attends
+from memcore.tape.kinds import attends, is_apart
 from memcore.units import GiB
 from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
@@ -53,12 +54,21 @@ DECODERS = [n for n in catalog.model_names() if servable(catalog.model(n))]
 @each("name", DECODERS)
 def test_kv_bytes_per_token_are_the_model_s_definition(name):
     m = catalog.model(name)
-    cached = m.kv_rank + m.rotary_dim if m.kv_rank else 2 * m.kv_heads * m.head_dim
+
+    def kept(heads: Any) -> int:
+        return heads.kv_heads * (heads.head_dim + (heads.value_dim or heads.head_dim))
+
     seq_len = min(4096, m.max_positions)
     train = {"attention": FAMILIES[m.family].attentions[0], "seq_len": seq_len}
     plan = Plan(model=name, train=train)
-    layers = sum(map(attends, m.kinds)) if m.kinds else m.layers
-    assert Server.of(plan).numbers.serve.kv_bytes_per_token == layers * cached * 2
+    if m.kv_rank:
+        values = m.layers * (m.kv_rank + m.rotary_dim)
+    elif m.kinds:
+        attending = filter(attends, m.kinds)
+        values = sum(kept(m.heads_apart if is_apart(kind) else m) for kind in attending)
+    else:
+        values = m.layers * kept(m)
+    assert Server.of(plan).numbers.serve.kv_bytes_per_token == values * 2
 
 
 def test_llama_2_70b_for_128_users_of_2048_tokens():

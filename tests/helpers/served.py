@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import itertools
+import json
 import os
 import socket
 import subprocess
@@ -126,6 +127,10 @@ class Session:
             self.texts.append(element.button.label.replace("**", ""))
         elif kind == "html":
             self.texts.append(element.html.body)
+        elif kind == "bidi_component" and element.bidi_component.json:
+            said = json.loads(element.bidi_component.json)
+            items = said.get("items", ()) if isinstance(said, dict) else ()
+            self.texts.append(" ".join(f"{i.get('bold', '')}{i['text']}" for i in items))
         elif kind == "exception":
             self.exceptions.append(f"{element.exception.type}: {element.exception.message}")
 

@@ -13,7 +13,6 @@ from tables import each
 
 from memcore import PlanError, evaluate
 from memcore.formats import MODEL, Found, Text, hub, kind_of, read_files, text_of
-from memcore.formats.texts import commands, document
 from memcore.models import catalog
 from memcore.plan.plan import get
 
@@ -461,13 +460,13 @@ def test_a_damaged_file_never_fails_otherwise(content: str, data: st.DataObject)
 
 
 def test_nothing_in_a_yaml_is_built_or_run() -> None:
-    assert document(Text("x", "a: !!python/object/apply:os.system ['true']")) is None
-    assert document(Text("x", "a: 2024-01-01\nb: 1e-4")) == {"a": "2024-01-01", "b": "1e-4"}
+    assert Text("x", "a: !!python/object/apply:os.system ['true']").document is None
+    assert Text("x", "a: 2024-01-01\nb: 1e-4").document == {"a": "2024-01-01", "b": "1e-4"}
 
 
 def test_variables_of_a_script_are_put_in() -> None:
     script = 'A=1\nB="--x $A"\nB="$B --y ${C:-3}"\nrun $B --z $((A * 4)) --w $UNKNOWN && next'
-    assert commands(Text("x", script))[-3:-1] == (
+    assert Text("x", script).commands[-3:-1] == (
         ("run", "--x", "1", "--y", "3", "--z", "4", "--w", "$UNKNOWN"),
         ("next",),
     )

@@ -212,15 +212,19 @@ def test_back_and_a_click_soon_after(open_app: Open, gap: int) -> None:
 BACK_BEFORE_THE_PLAN_RESTS = """quiet => new Promise(done => {
   const send = WebSocket.prototype.send, held = [];
   const armed = setInterval(() => {
-    if (!document.querySelector('.st-key-rest')) return;
+    if (!document.querySelector('.st-key-rest') || !location.search.includes('mb=3')) return;
     clearInterval(armed);
     WebSocket.prototype.send = function (data) { held.push(() => send.call(this, data)); };
     history.back();
-    setTimeout(() => {
-      WebSocket.prototype.send = send;
-      held.forEach(message => message());
-      done(held.length);
-    }, 2 * quiet);
+    const said = setInterval(() => {  // Back's own message, however long it takes
+      if (!held.length) return;
+      clearInterval(said);
+      setTimeout(() => {
+        WebSocket.prototype.send = send;
+        held.forEach(message => message());
+        done(held.length);
+      }, 2 * quiet);
+    }, 5);
   }, 5);
 })"""
 

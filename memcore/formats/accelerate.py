@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.formats import deepspeed
-from memcore.formats.found import Draft, Keys
+from memcore.formats.found import Draft, Keys, mixed
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
 LEFT = {
@@ -52,8 +52,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     half = str(keys.take("mixed_precision") or "no").lower()
     if half in ("bf16", "fp16"):
         sharded = draft.fields.get("train.framework") in ("deepspeed", "fsdp2")
-        precise = "bf16-autocast" if half == "bf16" and not sharded else f"{half}-mixed"
-        draft.put("train.precision", precise, "mixed_precision", half)
+        draft.put("train.precision", mixed(half, sharded), "mixed_precision", half)
     elif half == "fp8":
         draft.leave("mixed_precision", "Accelerate's fp8 recipes are not planned")
     draft.end(keys, LEFT)
@@ -77,7 +76,7 @@ def _deepspeed(keys: Keys, draft: Draft) -> None:
 
 def shards(given: Keys, words: str, draft: Draft) -> None:
     """What an fsdp_config says, and transformers' `fsdp`, as in 'full_shard auto_wrap offload'."""
-    keys = Keys({k.removeprefix("fsdp_"): v for k, v in given.values.items()}, "fsdp_{}")
+    keys = Keys({k.removeprefix("fsdp_"): v for k, v in given.values.items()}, "fsdp_{}".format)
     draft.put("train.framework", "fsdp2", "fsdp_config", "FSDP")
     strategy = keys.take("sharding_strategy")
     named = words.upper().split()

@@ -12,7 +12,6 @@ from memcore.formats.texts import UNSET
 from memcore.plan.plan import limits_of
 
 AUTO = "auto"  # what DeepSpeed and transformers fill in from each other
-OPTION, UNDERSCORED = "--{}", "--{:s}"  # of a command: with hyphens, or as its keys are
 NOTHING = (None, "", AUTO, "none", "None", "null")
 
 
@@ -101,13 +100,29 @@ def names(value: Any) -> list[str]:
     return [str(v).strip("'\" ") for v in value] if isinstance(value, (list, tuple)) else []
 
 
+def mixed(half: str, sharded: bool) -> str:
+    """The word of train.precision for arithmetic in 'bf16' or 'fp16' beside fp32 weights: what
+    shards casts its copies, and without it torch.autocast does."""
+    return "bf16-autocast" if half == "bf16" and not sharded else f"{half}-mixed"
+
+
+def underscored(key: str) -> str:
+    """A command's option whose words '_' parts, as Python's own do."""
+    return f"--{key}"
+
+
+def hyphened(key: str) -> str:
+    """A command's option whose words '-' parts."""
+    return underscored(key.replace("_", "-"))
+
+
 class Keys:
     """The keys of one file, or of one section of it. What is taken was read; the rest is told.
 
-    form: how messages write a key, as '--{}' of a command's option.
+    form: how the file writes a key.
     """
 
-    def __init__(self, values: Mapping[str, Any], form: str = "{}"):
+    def __init__(self, values: Mapping[str, Any], form: Callable[[str], str] = str):
         self.values = dict(values)
         self.form = form
         self.taken: set[str] = set()
@@ -139,13 +154,13 @@ class Keys:
 
     def written(self, key: str) -> str:
         """A key as the file writes it."""
-        return self.form.format(key.replace("_", "-") if self.form == OPTION else key)
+        return self.form(key)
 
     def inner(self, key: str) -> Keys:
         """The keys inside one key; none where it is no object."""
         self.taken.add(key)
         value = self.values.get(key)
-        return Keys(value if isinstance(value, Mapping) else {}, f"{self.written(key)}.{{}}")
+        return Keys(value if isinstance(value, Mapping) else {}, f"{self.written(key)}.{{}}".format)
 
     def rest(self) -> list[str]:
         """Keys that say something and were not taken."""

@@ -5,12 +5,11 @@ Source: megatron/training/arguments.py (Megatron-Core 0.14).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
-from memcore.formats.found import OPTION, Draft, Keys, positive, whole, word
+from memcore.formats.found import Draft, Keys, hyphened, positive, whole, word
 from memcore.formats.texts import options
 
 MARKS = {"num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"}
@@ -48,7 +47,7 @@ def recognise(command: Sequence[str]) -> bool:
 def read(command: Sequence[str], draft: Draft) -> None:
     """What the command says."""
     _, given = options(command)
-    keys = Keys(given, OPTION)
+    keys = Keys(given, hyphened)
     for path, how, *named in (
         ("train.micro_batch", positive, "micro_batch_size"),
         ("train.seq_len", positive, "seq_length"),
@@ -57,11 +56,7 @@ def read(command: Sequence[str], draft: Draft) -> None:
         ("parallel.cp", positive, "context_parallel_size"),
         ("parallel.ep", positive, "expert_model_parallel_size"),
         ("parallel.etp", positive, "expert_tensor_parallel_size"),
-        (
-            "train.recompute_method",
-            word({"uniform": "uniform", "block": "block"}),
-            "recompute_method",
-        ),
+        ("train.recompute_method", word(METHODS), "recompute_method"),
         ("train.recompute_num_layers", positive, "recompute_num_layers"),
         ("train.mtp_layers", whole, "mtp_num_layers"),
         ("train.optimizer", word({"adam": "adamw", "sgd": "sgd", "muon": "muon"}), "optimizer"),
@@ -93,19 +88,6 @@ def read(command: Sequence[str], draft: Draft) -> None:
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     draft.config = _config(keys, layers, draft)
     draft.end(keys, LEFT)
-
-
-def launcher(command: Sequence[str], draft: Draft) -> None:
-    """Processes and machines, as torchrun, accelerate, deepspeed and Slurm are told."""
-    _, given = options(command)
-    keys = Keys(given, OPTION)
-    nodes = draft.count(keys, "nnodes", "num_machines", "nodes", "N")
-    each = draft.count(keys, "nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
-    if not each and (found := re.search(r"gpu\S*:(\d+)", str(given.get("gres", "")))):
-        each = int(found[1])
-    draft.nodes = max(draft.nodes, nodes)
-    whole_job = draft.count(keys, "num_processes")
-    draft.ranks = max(draft.ranks, whole_job, each * max(1, draft.nodes))
 
 
 def _precision(keys: Keys, draft: Draft) -> None:

@@ -12,13 +12,14 @@ from memcore.formats import (
     accelerate,
     deepspeed,
     hub,
+    launchers,
     megatron,
     servers,
     torchtitan,
     torchtune,
     trainer,
 )
-from memcore.formats.found import UNDERSCORED, Draft, Said
+from memcore.formats.found import Draft, Said, underscored
 from memcore.formats.texts import Text, options
 from memcore.models.config import parse_config
 from memcore.plan.link import nearest
@@ -157,7 +158,7 @@ def _read(text: Text, draft: Draft) -> str:
         servers.read(*started, draft)
         return started[0].engine
     for line in found:
-        megatron.launcher(line, draft)
+        launchers.read(line, draft)
     for name, recognised, reads in (
         ("Megatron", megatron.recognise, megatron.read),
         ("Trainer", _trains, _trainer),
@@ -175,7 +176,7 @@ def _trains(command: Sequence[str]) -> bool:
 
 
 def _trainer(command: Sequence[str], draft: Draft) -> None:
-    trainer.read(options(command)[1], draft, UNDERSCORED)
+    trainer.read(options(command)[1], draft, underscored)
 
 
 def _model(draft: Draft, model: str, assumed: list[Issue]) -> Any:

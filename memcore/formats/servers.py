@@ -14,7 +14,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import hub
-from memcore.formats.found import OPTION, Draft, Keys, UnsaidError, positive, share, whole, word
+from memcore.formats.found import Draft, Keys, UnsaidError, hyphened, positive, share, whole, word
 from memcore.formats.texts import options
 
 HALVES = {
@@ -93,7 +93,7 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def read(server: Server, command: Sequence[str], draft: Draft) -> None:
     """What the command says."""
-    _read(server, Keys(options(command)[1], OPTION), _served(command), draft)
+    _read(server, Keys(options(command)[1], hyphened), _served(command), draft)
 
 
 def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:

@@ -24,7 +24,7 @@ from memcore.errors import Issue, PlanError
 MAX_CHARACTERS = 300_000
 MAX_COMMANDS = 200
 MAX_EXPANDED = 20_000  # characters of a command once its variables are put in
-ENDS = {";", "&", "&&", "|", "||", "\n", ";;", "(", ")"}  # what ends a command
+ENDS = {";", "&", "&&", "|", "||", ";;", "(", ")"}  # what ends a command
 
 _COMMENT = re.compile(r"^[ \t]*#(?!SBATCH|!).*\n?", re.MULTILINE)
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,}).*$", re.MULTILINE)

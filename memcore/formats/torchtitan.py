@@ -41,7 +41,7 @@ def recognise(values: Mapping[str, Any]) -> bool:
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
-    keys = {n: Keys(v, f"{n}.{{}}") for n, v in values.items() if isinstance(v, Mapping)}
+    keys = {n: Keys(v, f"{n}.{{}}".format) for n, v in values.items() if isinstance(v, Mapping)}
     none = Keys({})
     model, training = keys.get("model", none), keys.get("training", none)
     parallel = keys.get("parallelism", keys.get("experimental", none))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.formats import hub
-from memcore.formats.found import Draft, Keys, flag, names, positive, share
+from memcore.formats.found import Draft, Keys, names, positive, share
 
 PART = "_component_"
 BUILDER = re.compile(r"torchtune\.models\.\w+\.(lora_|qlora_)?(\w+)")
@@ -72,7 +72,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     shards = "fsdp_cpu_offload" in values or "fsdp_reshard_after_forward" in values
     draft.put("train.framework", "fsdp2" if shards or draft.ranks > 1 else "pytorch", "the recipe")
     draft.put("train.zero", 3 if draft.fields["train.framework"] == "fsdp2" else 0, "the recipe")
-    if keys.take("fsdp_cpu_offload") is not None and flag(values["fsdp_cpu_offload"]):
+    if keys.on("fsdp_cpu_offload"):
         draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
     draft.end(model, {})

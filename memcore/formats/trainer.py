@@ -9,11 +9,22 @@ all of 2026.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from memcore.formats import accelerate, deepspeed
-from memcore.formats.found import AUTO, Draft, Keys, flag, names, positive, share, whole, word
+from memcore.formats.found import (
+    AUTO,
+    Draft,
+    Keys,
+    flag,
+    mixed,
+    names,
+    positive,
+    share,
+    whole,
+    word,
+)
 
 BATCH = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
 LENGTH = (
@@ -91,7 +102,7 @@ def recognise(values: Mapping[str, Any]) -> bool:
     return len(MARKS & _flat(values).keys()) >= 2
 
 
-def read(values: Mapping[str, Any], draft: Draft, form: str = "{}") -> None:
+def read(values: Mapping[str, Any], draft: Draft, form: Callable[[str], str] = str) -> None:
     """What such a program is told. `form`: how its keys are written."""
     keys = Keys(_flat(values), form)
     model = keys.one(*MODEL)
@@ -241,11 +252,11 @@ def _precision(keys: Keys, draft: Draft, adapter: str) -> None:
     small = loaded or pure or "base_model" in keys.values or adapter != "none"
     framework = draft.fields.get("train.framework")
     if framework == "deepspeed" or (framework == "fsdp2" and adapter == "none"):
-        precision = f"{half}-mixed"
+        precision = mixed(half, sharded=True)
     elif small:
         precision = f"{half}-pure"
     else:
-        precision = "bf16-autocast" if half == "bf16" else "fp16-mixed"
+        precision = mixed(half, sharded=False)
     draft.put("train.precision", precision, key, half)
 
 

@@ -98,22 +98,7 @@ export default function (component) {
       `<g transform="translate(0 ${y + 12})">${drawn(width)}</g></svg>`
     );
   }
-  function saved(address) {
-    const link = document.createElement("a");
-    Object.assign(link, { href: address, download: `${data.file}.${data.format}` }).click();
-  }
-  root.querySelector(".save").onclick = () => {
-    const address = URL.createObjectURL(new Blob([file()], { type: "image/svg+xml" }));
-    if (data.format === "svg") return saved(address);
-    const image = new Image();
-    image.onload = () => {
-      const canvas = document.createElement("canvas");
-      [canvas.width, canvas.height] = [2 * image.width, 2 * image.height];
-      canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-      saved(canvas.toDataURL("image/png"));
-    };
-    image.src = address;
-  };
+  root.querySelector(".save").onclick = () => save(file(), data);
 
   const svg = picture.querySelector("svg");
   svg.style.height = `${data.height}px`;

@@ -8,17 +8,15 @@ change of the plan, and took half of what a change cost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app import palette, why
+from app import palette, picture, why
 from memcore.report import Memory
 from memcore.training.over_time import Course, Slot
 from memcore.units import GiB, bytes_text
 
-HERE = Path(__file__).parent
 FAR = 2.5  # times what is needed: a capacity beyond would flatten all else
 STAGES = 8  # that are drawn: the fullest ones
 SLOTS = 240  # of one stage; where there are more, neighbours are drawn as the fullest of them
@@ -29,8 +27,8 @@ _component = st.components.v2.component(
     '<button class="save" type="button">Save image</button></div>'
     '<div class="picture" role="group" tabindex="0"><svg aria-hidden="true"></svg>'
     '<div class="said" role="status" hidden></div></div></div>',
-    css=(HERE / "course.css").read_text(encoding="utf-8"),
-    js=(HERE / "course.js").read_text(encoding="utf-8"),
+    css=picture.source("course.css"),
+    js=picture.source("course.js"),
 )
 
 

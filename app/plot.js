@@ -167,10 +167,6 @@ export default function (component) {
     `.halo{stroke:${back}}` +
     `.note{paint-order:stroke;stroke:${back};stroke-width:3px}` +
     `.grid{stroke:${font.color};fill:none;stroke-opacity:.15}`;
-  function saved(address) {
-    const link = document.createElement("a");
-    Object.assign(link, { href: address, download: `${data.file}.${data.format}` }).click();
-  }
   root.querySelector(".save").onclick = () => {
     const width = Math.max(600, root.clientWidth);
     const inside = drawn(width);
@@ -178,16 +174,7 @@ export default function (component) {
     const text = `<svg xmlns="http://www.w3.org/2000/svg" ${size}><style>${style}</style>` +
       `<rect ${size} fill="${back}"/>${inside}</svg>`;
     root.redraw();
-    const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
-    if (data.format === "svg") return saved(address);
-    const image = new Image();
-    image.onload = () => {
-      const canvas = document.createElement("canvas");
-      [canvas.width, canvas.height] = [2 * image.width, 2 * image.height];
-      canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-      saved(canvas.toDataURL("image/png"));
-    };
-    image.src = address;
+    save(text, data);
   };
 
   let at = -1; // the box that is pointed at

@@ -14,16 +14,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app import parts, why
+from app import parts, picture, why
 from app.charts.base import Picture
 from memcore.plan.plan import Plan
 
-HERE = Path(__file__).parent
 TICKS = {"x": 8, "y": 6}  # on an axis, at most about so many
 
 Spec = Mapping[str, Any]
@@ -33,8 +31,8 @@ _component = st.components.v2.component(
     html='<div class="memplan-plot"><div class="picture" role="group" tabindex="0">'
     '<svg aria-hidden="true"></svg><div class="said" role="status" hidden></div></div>'
     '<button class="save" type="button">Save image</button></div>',
-    css=(HERE / "plot.css").read_text(encoding="utf-8"),
-    js=(HERE / "plot.js").read_text(encoding="utf-8"),
+    css=picture.source("plot.css"),
+    js=picture.source("plot.js"),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import explore, parts, sidebar, start, state, strip, warm, why
+from app import explore, places, sidebar, start, state, strip, warm, why
 
 # Drawn here, since every named icon would be fetched from the network.
 ICON = (
@@ -47,7 +47,7 @@ ALIASES = [
     st.Page("views/train.py", title="Memory", url_path=name, visibility="hidden")
     for name in ("train", "timeline")
 ]
-# Hidden: the links of parts.navigation carry the plan, which Streamlit's own would drop.
+# Hidden: the links of places.py carry the plan, which Streamlit's own would drop.
 every = [view for views in PLACES.values() for view in views]
 view = st.navigation([*every, *ALIASES], position="hidden")
 here = TRAIN if view.url_path in ("train", "timeline") else view
@@ -55,12 +55,12 @@ place = next(name for name, views in PLACES.items() if here in views)
 
 state.begin(view.url_path)
 state.publish()
-if there := start.leads():
+if (there := places.led()) not in (None, here.url_path):
     led = next(v for v in every if v.url_path == there)
     st.switch_page(led, query_params=state.query())
 beside = st.sidebar.container() if place != "Proof" else None  # from the start: nothing moves later
 why.style()
-parts.navigation(PLACES, here)
+places.draw(PLACES, here)
 if beside:
     if here is TRAIN and state.fresh():
         start.ask()

@@ -1,4 +1,4 @@
-"""Parts: what pages have in common. Navigation, notes, tables, charts and downloads."""
+"""Parts: what pages have in common. Notes, tables, charts and downloads."""
 
 from __future__ import annotations
 
@@ -23,26 +23,6 @@ from memcore.plan.plan import Plan, facts
 from memcore.report import Memory, Report, Run
 from memcore.search.solve import Answer
 from memcore.units import bytes_text, energy_text, money_text, seconds_text
-
-
-def navigation(places: Mapping[str, Sequence[Any]], here: Any) -> None:
-    """Links to the places, and to what this one has inside. Each holds the plan, so that Back and a
-    new tab keep it."""
-    query = state.query()
-    with st.container(horizontal=True, gap="small", key="navigation"):
-        for place, views in places.items():
-            # Only that of this place has a container, for its look: each costs as much as a link.
-            if here in views:
-                with st.container(key=f"place_{place}_here", width="content"):
-                    st.page_link(views[0], label=place, query_params=query)
-            else:
-                st.page_link(views[0], label=place, query_params=query)
-    inside = next((views for views in places.values() if here in views), ())
-    if len(inside) > 1:
-        with st.container(horizontal=True, gap="small", key="inside"):
-            for view in inside:
-                st.page_link(view, query_params=query)
-
 
 WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, parts, shared, sidebar, state
+from app import bar, parts, places, shared, sidebar, state
 from app.fields import field
 from app.text import plain
 from memcore.evaluate import evaluate
@@ -68,14 +68,9 @@ def _chosen(name: str | None) -> None:
     if name is None:
         return
     if name in LEADS:
-        st.session_state.leads = LEADS[name]
+        places.lead(LEADS[name])
     if JOBS[name]:
         state.change(JOBS[name])
-
-
-def leads() -> str:
-    """The view that what was just chosen leads to, or ''."""
-    return str(st.session_state.pop("leads", ""))
 
 
 FURTHEST = (
@@ -143,5 +138,5 @@ def _card(name: str) -> tuple[str, str, str]:
 
 
 def _open(name: str, view: str) -> None:
-    st.session_state.leads = view
+    places.lead(view)
     state.replace(sidebar.example(name))

@@ -1,0 +1,56 @@
+"""Places: links to the places of the app, and to what the one that is open has inside.
+
+Drawn by a small component, which is one message where each link of Streamlit's would be one. Each
+link holds the plan of the address in the moment in which somebody wants to follow it, so that Back
+and a new tab keep it, and a change of the plan changes no link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from memcore.plan.keys import LOOK
+
+KEY = "places"
+ROOT = "/"  # what the first view's name is here: it has none in its address
+
+# Not in a shadow: its look is in why.css, from the start.
+_component = st.components.v2.component(
+    "memplan_places",
+    html='<nav class="memplan-places"><div class="st-key-navigation"></div>'
+    '<div class="st-key-inside"></div></nav>',
+    js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
+    isolate_styles=False,
+)
+
+
+def draw(places: Mapping[str, Sequence[Any]], here: Any) -> None:
+    """The links, above all else."""
+    rows = [[_link(views[0], place, here in views) for place, views in places.items()]]
+    inside = next((views for views in places.values() if here in views), ())
+    rows.append([_link(view, view.title, view is here) for view in inside if len(inside) > 1])
+    _component(key=KEY, data={"rows": rows, "without": LOOK}, on_go_change=_left)
+
+
+def _link(view: Any, label: str, here: bool) -> dict[str, Any]:
+    return {"to": view.url_path or ROOT, "label": label, "here": here}
+
+
+def _left() -> None:
+    if to := (st.session_state.get(KEY) or {}).get("go"):
+        lead(to)
+
+
+def lead(view: str) -> None:
+    """Let this run lead to the view with this address."""
+    st.session_state.leads = view.strip(ROOT)
+
+
+def led() -> str | None:
+    """The address of the view that this run is to lead to, or None."""
+    there: str | None = st.session_state.pop("leads", None)
+    return there

@@ -170,6 +170,8 @@ def small(bar: Bar) -> str:
     return f'<div class="small-bar">{parts}<i style="{style}"></i></div>'
 
 
-def names(bars: Sequence[Bar]) -> list[tuple[str, str]]:
-    """The parts that any of these bars has, with their colours, in order."""
-    return list(dict.fromkeys((p.name, p.colour) for bar in bars for p in bar.parts if p.bytes))
+def all_parts(bars: Sequence[Bar]) -> tuple[Part, ...]:
+    """One of each part that any of these bars has, in the order of the bars."""
+    found = {part.name: part for bar in bars for part in bar.parts if part.bytes}
+    names = dict.fromkeys(part.name for bar in bars for part in bar.parts)
+    return tuple(found[name] for name in names if name in found)

@@ -11,13 +11,12 @@ import streamlit as st
 from app import bar, charts, levers, parts, plot, rest, shared, state, tables, why
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
-from app.text import plain
+from app.text import VERDICTS, plain
 from memcore.plan.link import encode, query_text
 from memcore.plan.plan import Plan
 from memcore.units import gib_text
 
 THIS = "This plan"
-VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 TRAINS, SERVES = "Training", "Serving"
 
 
@@ -136,7 +135,7 @@ def _bars(found: Sequence[Column]) -> None:
     )
     drawn = [(c, of) for c in found if (of := _bar(c, kind))]
     end = max(b.end for _, (b, _, _) in drawn)
-    every = {part.name: part for _, (b, _, _) in drawn for part in b.parts if part.bytes}
+    every = bar.all_parts([b for _, (b, _, _) in drawn])
     with st.container(gap=None, key="compare_bars"):
         for i, (c, (b, said, path)) in enumerate(drawn):
             st.button(
@@ -146,7 +145,7 @@ def _bars(found: Sequence[Column]) -> None:
                 args=(path, c.plan),
                 type="tertiary",
             )
-            legend = tuple(every.values()) if i == len(drawn) - 1 else ()
+            legend = every if i == len(drawn) - 1 else ()
             bar.draw(b, f"compare_bar_{i}", end, legend, c.plan)
     for c in found:
         if not _bar(c, kind):

@@ -315,7 +315,7 @@ def _gpus(plan: Plan, now: Asked) -> None:
         first = "Cheapest" if found[0].cost_out is not None else "First"
         st.markdown(
             f"**{plain(said)}: {len(found)} of {tried} accelerators serve them.** "
-            f"{first}: {plain(tables.booking_text(found[0]))}. The others have not the memory"
+            f"{first}: {plain(tables.booking_text(found[0]))}. The others do not have the memory"
             f"{', or miss the latency targets' if Targets.of(plan) != ANY else ''}."
         )
     else:

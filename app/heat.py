@@ -15,9 +15,9 @@ import streamlit as st
 
 from app import exploring, palette
 from app.exploring import Map, Spot
+from app.text import VERDICTS
 
 HERE = Path(__file__).parent
-VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 
 _component = st.components.v2.component(
     "memplan_heat",

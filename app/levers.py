@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import charts, parts, plot, shared, start, state, tables, why
-from app.text import plain
+from app.text import VERDICTS, plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Memory, Report
@@ -20,7 +20,6 @@ from memcore.units import bytes_text, signed_seconds
 SHOWN = 5
 # Pixels of a row, at most, and of its columns; the name takes the rest. Wider, eyes would lose it.
 ROW, SAVES, COSTS, THEN, APPLY = 960, 115, 195, 90, 85
-VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 
 
 def advice() -> None:

@@ -21,7 +21,15 @@ export default function (component) {
     if (item.path) names.push(`st-key-why_${item.path.replace(/[^a-zA-Z0-9_-]/g, "-")}`);
     if (item.verdict) names.push(`st-key-verdict_${item.verdict}`);
     node.className = names.join(" ");
-    node.title = item.help ?? "";
+    for (const [name, value] of [
+      ["data-help", item.help],
+      ["aria-description", item.help],
+      ["role", item.help && "note"],
+      ["tabindex", item.help && "0"],
+    ]) {
+      if (value) node.setAttribute(name, value);
+      else node.removeAttribute(name);
+    }
     node.querySelector("i").textContent = item.icon ?? "";
     const [bold, text] = node.querySelector("p").childNodes;
     bold.textContent = item.bold ?? "";

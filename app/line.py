@@ -19,7 +19,8 @@ from app import why
 class Item:
     """A piece of a line, in plain text: what is `bold` stands first. `path` is where its number is
     in the Report, or '' where nothing explains it; `verdict` is the word that gives it its colour,
-    `icon` a name of Material's, `help` what it says to who points at it."""
+    `icon` a name of Material's, `help` what it says besides to whoever points at it or comes to it
+    by the keyboard."""
 
     text: str
     path: str = ""

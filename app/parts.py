@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -126,9 +127,11 @@ def _choose_format() -> None:
 
 
 def title() -> str:
-    """The plan's model and GPUs, for people."""
+    """The plan's model and GPUs, for people; and in how many nodes, if not in one."""
     plan = state.plan()
-    return f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
+    nodes = math.ceil(plan.cluster.gpus / plan.gpus_per_node)
+    within = f", {nodes:,} nodes" if nodes > 1 else ""
+    return f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}{within}"
 
 
 def download_svg(label: str, drawn: Callable[[], str], name: str) -> None:
@@ -415,7 +418,9 @@ def download(label: str, rows: tables.Rows, name: str, of_plan: bool = True) -> 
 COLUMNS: dict[str, Any] = {
     **{name: name.replace("_", " ") for name in ("bound_by", "optimizer_states", "bytes_each")},
     "holds": st.column_config.TextColumn("holds", width=90),
-    "percent": st.column_config.ProgressColumn("share", format="%d%%", min_value=0, max_value=100),
+    "percent": st.column_config.ProgressColumn(
+        "share", format="%.0f%%", min_value=0, max_value=100
+    ),
     "at once": st.column_config.NumberColumn(format="%.1f"),
     "put to use": st.column_config.NumberColumn(format="%.1f %%"),
     "flops": st.column_config.NumberColumn("FLOPs", format="localized"),

@@ -10,6 +10,7 @@ from datetime import date
 from app import bar, palette
 from app.fields import setting
 from app.tables.time import calibrated_text
+from app.text import VERDICTS
 from memcore.plan.plan import Plan, title_of
 from memcore.report import Memory, Report, Run, Serve, Time
 from memcore.search.calibration import Calibrated
@@ -27,7 +28,6 @@ from memcore.version import version
 
 Line = tuple[str, str]
 LEVERS = 5
-VERDICTS = {"fits": "fits", "tight": "is tight", "over": "does not fit"}
 LOOK = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
        color: #1a1a1a; background: #fff; }

@@ -15,8 +15,9 @@ from app import parts, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
-from memcore import PlanError
+from memcore.errors import Issue, PlanError, shown
 from memcore.formats import MODEL, Text, kind_of, text_of
+from memcore.formats.hub import preset, stored
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import GROUPS
@@ -353,8 +354,8 @@ def model_search(prefix: str = "") -> None:
         placeholder=state.plan().architecture.label,
         accept_new_options=True,
         help=field("model").full_help
-        + "\n\nType a size such as 7.5B, or paste a config.json, a link or a command such as "
-        "vllm serve.",
+        + "\n\nType a size such as 7.5B or a name as on the Hugging Face hub, or paste a "
+        "config.json, a link or a command such as vllm serve.",
     )
     if chosen is None and not prefix:
         for note in state.plan().architecture.notes:
@@ -366,25 +367,35 @@ def _model_chosen(text: str | None) -> None:
     if not text:
         return
     if name := model_named(text):
-        state.change({"model": name})
+        dtype = stored(text)  # 'Qwen3-32B-FP8' is served as it is stored
+        state.change({"model": name} | ({"serve.weight_dtype": dtype} if dtype else {}))
     elif text.lstrip().startswith("{") or " --" in text:
         _use_texts([Text("what was pasted", text)])
     elif "?" in text:
         state.open_link(text)
-    else:
+    elif _is_size(text):
         state.use_model({"size": text.strip()})
+    else:
+        said = (
+            f"no preset is called {shown(text)}; paste its config.json, or type a size such as 7B"
+        )
+        state.use_model(PlanError([Issue("model", said)]))
 
 
 def model_named(text: str) -> str:
-    """The preset with this name or label, or the only one whose label has this in it; '' for
-    whatever else, and for a size."""
+    """The preset with this name or label, as the Hugging Face hub calls it too, or the only one
+    whose label has this in it; '' for whatever else, and for a size."""
     words = text.strip().lower()
     if name := _by_label().get(words):
         return name
-    if re.fullmatch(r"[0-9.]+ *[kmbt]?", words):
+    if _is_size(words):
         return ""
     found = {name for label, name in _by_label().items() if words in label}
-    return found.pop() if len(found) == 1 else ""
+    return found.pop() if len(found) == 1 else preset(words.replace(" ", "-"))
+
+
+def _is_size(text: str) -> bool:
+    return bool(re.fullmatch(r"[0-9.]+ *[kmbt]?", text.strip().lower()))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import streamlit as st
 
 from app import bar, parts, places, shared, sidebar, state
 from app.fields import field
-from app.text import plain
+from app.text import VERDICTS, plain
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
@@ -118,9 +118,6 @@ def cards() -> None:
                         args=(name, view),
                         help=plain(entry["label"]),
                     )
-
-
-VERDICTS = {"fits": "fits", "tight": "is tight", "over": "does not fit"}
 
 
 @st.cache_resource(show_spinner=False)

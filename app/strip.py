@@ -10,17 +10,14 @@ import streamlit as st
 
 from app import bar, line, measured, palette, parts, state
 from app.line import Item
-from app.text import plain
+from app.text import VERDICTS, plain
 from memcore.report import Memory, Report, Serve, TogetherMemory
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import verdict
 from memcore.units import bytes_text, count_text, gib_text, seconds_text
 
-VERDICTS = {  # how each word of a verdict looks: its icon says it without colour, too
-    "fits": ("fits", "check_circle"),
-    "tight": ("is tight", "error"),
-    "over": ("does not fit", "cancel"),
-}
+# Of each verdict: it says without colour what the colour says.
+ICONS = {"fits": "check_circle", "tight": "error", "over": "cancel"}
 TRAINING, SERVING, TOGETHER = "Training", "Serving", "The fullest phase"
 
 # A figure: where it is in the Report, what follows it, its value now and then, and its text.
@@ -128,8 +125,7 @@ def _problems() -> None:
 
 def _verdict(word: str, of: str, how: str, path: str) -> Item:
     """In its colour, with an icon."""
-    said, icon = VERDICTS[word]
-    return Item(f": {how}", path, f"{of} {said}", word, icon)
+    return Item(f": {how}", path, f"{of} {VERDICTS[word]}", word, ICONS[word])
 
 
 def _figures(figures: Iterable[Figure]) -> Iterator[Item]:
@@ -184,7 +180,7 @@ def _room(memory: Memory, pinned: int | None) -> str:
     elif room_high < 0:
         how = f"at least {bytes_text(-room_high)} too much"
     else:
-        how = "the GPU would have room, its host has not"
+        how = "the GPU would have room, its host does not"
     change = _change(high, pinned, bytes_text)
     against = f" ({change})" if change else ""
     device = f"{gib_text(low)} to {gib_text(high)} of {gib_text(memory.capacity_bytes)}"
@@ -228,7 +224,7 @@ def _small_print(report: Report, pinned: Report | None) -> None:
         items.append(Item(reserved, "memory.reserved_bytes"))
     if t:
         ends = map(seconds_text, t.step_interval)
-        items.append(Item(f"9 of 10 like it took {' to '.join(ends)}", "time.step_interval"))
+        items.append(Item(f"9 in 10 like it took {' to '.join(ends)}", "time.step_interval"))
         mfu, bound = (before.mfu, before.bound_by) if before else (None, None)
         items += _figures(
             (
@@ -279,11 +275,12 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
     replica = f"{serve.gpus_per_replica:,} GPU" + "s" * (serve.gpus_per_replica > 1)
     said = f"{verdict(serve, plan.serve.concurrency)}. One replica is {replica}."
     items = [_verdict("fits" if serve.fits else "over", SERVING, said, "serve.fits")]
+    first = f" to the first token{_late(serve.ttft_seconds, plan.serve.target_ttft)}"
+    each = f" a token{_late(serve.tpot_seconds, plan.serve.target_tpot)}"
     figures: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-        ("max_concurrency", " sequences fit", "{:,.0f}".format),
         ("kv_capacity_tokens", " tokens of cache", "{:,.0f}".format),
-        ("ttft_seconds", " to the first token", seconds_text),
-        ("tpot_seconds", " a token", seconds_text),
+        ("ttft_seconds", first, seconds_text),
+        ("tpot_seconds", each, seconds_text),
         ("tokens_per_second", " tokens/s a replica", count_text),
     )
     items += _figures(
@@ -297,18 +294,24 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
     bar.draw(bar.of_serving(serve, plan.serve.concurrency), "bar")
 
 
+def _late(seconds: float | None, target: float) -> str:
+    """Said of what takes longer than the plan's target; 0: there is none."""
+    missed = target and seconds is not None and seconds > target
+    return f", not within {seconds_text(target)}" if missed else ""
+
+
 def _serving_print(serve: Serve) -> None:
     """What a reader should know of the figures."""
     plan = state.plan()
     said = verdict(serve, plan.serve.concurrency)
     items = [Item(f"{state.report().parameters:,} parameters", "parameters")]
     for path, ends, what in (
-        ("serve.ttft_range", serve.ttft_range, "the first token"),
+        ("serve.ttft_range", serve.ttft_range, "to the first token"),
         ("serve.tpot_range", serve.tpot_range, "a token"),
     ):
         if ends:
             low, high = map(seconds_text, ends)
-            items.append(Item(f"8 of 10 measured: {low} to {high} {what}", path))
+            items.append(Item(f"8 in 10 like it took {low} to {high} {what}", path))
     if serve.prefill_bound_by and serve.decode_bound_by:
         before = ""
         if serve.tower_seconds:

@@ -1,8 +1,11 @@
-"""Text: what a page may show of text that came from outside."""
+"""Text: what a page may show of text that came from outside, and words that all pages share."""
 
 from __future__ import annotations
 
 import re
+
+# Of a plan, by what it needs: surely less than there is, its interval holds the capacity, or more.
+VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 
 
 def plain(text: str) -> str:

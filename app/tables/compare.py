@@ -9,6 +9,7 @@ from typing import Any
 
 from app.tables.base import PATH, Rows, breakdown, context
 from app.tables.time import calibrated_text
+from app.text import VERDICTS
 from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.plan import Plan, title_of, value_text
@@ -111,6 +112,8 @@ def _figure(value: Any, base: Any, unit: str, is_base: bool) -> str:
     if value is None:
         return "–"
     said = figure_text(value, "" if unit == "parameters" else unit)
+    if isinstance(value, str):
+        said = VERDICTS.get(value, said)
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, base))
     if is_base or not numbers or not base or value == base:
         return said

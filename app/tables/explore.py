@@ -7,11 +7,10 @@ import math
 from app import exploring
 from app.exploring import PART_NAMES, Sweep
 from app.tables.base import PATH, Rows, felt
+from app.text import VERDICTS
 from memcore.search.choices import Choice
 from memcore.timing.certainty import apart_serving, ranked
 from memcore.units import bytes_text, money_text, seconds_text
-
-VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
 
 
 def swept(found: Sweep) -> Rows:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.tables.base import Rows
+from app.text import VERDICTS
 from memcore.search.lens import STATES, Alike, Seen, way_text
 from memcore.units import bytes_text, signed_bytes, signed_seconds
-
-VERDICTS = {"fits": "fits", "tight": "is tight", "over": "does not fit"}
 
 
 def lens_groups(groups: Sequence[Alike]) -> Rows:

@@ -93,17 +93,26 @@ def serving(serve: Serve, concurrency: int) -> Rows:
     ]
 
 
-def limits(found: Sequence[Answer], rate: float) -> Rows:
+def limits(found: Sequence[Answer], rate: float, replicas: int) -> Rows:
     """How far the plan can go, and what forbids more."""
     titles = {
         "context": ("Longest sequence", "{:,} tokens"),
         "concurrency": ("Most sequences at once", "{:,}"),
         "gpus": (f"Fewest GPUs for {rate:,.4g} requests a second", "{:,}"),
     }
+
+    def answer(a: Answer) -> str:
+        if not a.value:
+            return "not possible"
+        said = titles[a.question][1].format(a.value)
+        if a.question == "concurrency" and replicas > 1:
+            return f"{said} a replica, {a.value * replicas:,} in all"
+        return said
+
     return [
         {
             "question": titles[a.question][0],
-            "answer": titles[a.question][1].format(a.value) if a.value else "not possible",
+            "answer": answer(a),
             "what forbids more": LIMITS[a.limit],
             "first token": felt(a.served.ttft_seconds if a.value else None),
             "per token": felt(a.served.tpot_seconds if a.value else None),

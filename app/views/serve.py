@@ -9,7 +9,7 @@ from memcore.plan.keys import LOOK
 def furthest() -> None:
     """The longest sequence, the most sequences and the fewest GPUs."""
     answers, plan, serve = state.answers(), state.plan(), state.report().serve
-    rows = tables.limits(answers, plan.serve.arrival_rate)
+    rows = tables.limits(answers, plan.serve.arrival_rate, serve.replicas if serve else 1)
     parts.table(
         rows,
         key="limits",
@@ -28,13 +28,6 @@ def furthest() -> None:
         "Within the targets above. Each changes one field of the plan and leaves the others; GPUs: "
         "tensor parallelism within a node and replicas, in steady state."
     )
-    most = next(a.value for a in answers if a.question == "concurrency")
-    if serve and most and most != serve.max_concurrency:
-        parts.small(
-            f"The cache of this plan has room for {serve.max_concurrency:,} sequences. To ask for "
-            "more takes more beside the cache and leaves it less, or misses a target: "
-            f"{most:,} is the most that can be asked for."
-        )
 
 
 report, plan = state.report(), state.plan()
@@ -42,7 +35,7 @@ report, plan = state.report(), state.plan()
 if report.serve:
     st.page_link(
         "views/explore.py",
-        label=f"Which GPUs serve these {plan.serve.concurrency:,} users?",
+        label=f"Which GPUs serve {plan.serve.concurrency:,} users at once?",
         icon=":material/memory:",
         query_params=state.query() | {LOOK: "gpus"},
     )

@@ -938,7 +938,7 @@ class Serve(_Part):
     concurrency: int = number(
         64,
         "Concurrency",
-        "Sequences served at once.",
+        "Sequences that one replica serves at once.",
         ge=1,
         le=1_000_000,
         key="conc",

@@ -126,6 +126,16 @@ def test_where_nothing_fits_the_page_says_why_and_claims_no_speed() -> None:
     assert not {"serve.ttft_seconds", "serve.tpot_seconds"} & set(figures(at))
 
 
+def test_a_token_that_misses_its_target_is_told_so() -> None:
+    found = evaluate(Plan()).serve
+    assert found
+    assert found.tpot_seconds
+    for target, said in ((found.tpot_seconds * 0.9, True), (found.tpot_seconds * 1.1, False)):
+        at = opened({"slotpot": f"{target:.9f}"}, "serve")
+        assert ("not within" in figures(at)["serve.tpot_seconds"]) is said
+        assert "not within" not in figures(at)["serve.ttft_seconds"]
+
+
 def test_a_server_s_figures_change_against_the_pinned_plan() -> None:
     at = opened({"model": "llama-3-8b"}, "serve")
     at.button(key="pin_button").click().run()
@@ -134,8 +144,8 @@ def test_a_server_s_figures_change_against_the_pinned_plan() -> None:
     before, now = (evaluate(Plan(serve={"tp": n})).serve for n in (0, 8))
     assert before
     assert now
-    change = f"(+{now.max_concurrency - before.max_concurrency:,})"
-    assert change in figures(at)["serve.max_concurrency"]
+    change = f"(+{now.kv_capacity_tokens - before.kv_capacity_tokens:,})"
+    assert change in figures(at)["serve.kv_capacity_tokens"]
     assert shown_plan(at).parallel.tp == 1
 
 
@@ -615,7 +625,7 @@ FIGURES = (
 )
 WHOLE = ("seconds", "gpu_hours", "energy_joules", "joules_per_token")
 SERVED = (
-    *("fits", "max_concurrency", "kv_capacity_tokens"),
+    *("fits", "kv_capacity_tokens"),
     *("ttft_seconds", "tpot_seconds", "tokens_per_second", "ttft_range", "tpot_range"),
 )
 

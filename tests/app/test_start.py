@@ -89,6 +89,9 @@ def test_one_box_takes_a_preset_and_a_size() -> None:
         ("405B", ""),
         ("llama", ""),
         ("no such thing", ""),
+        ("llama 3.1 8b instruct", "llama-3.1-8b"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b"),
+        ("https://huggingface.co/mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
     ],
 )
 def test_a_model_is_found_by_what_people_call_it(text: str, name: str) -> None:

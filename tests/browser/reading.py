@@ -42,7 +42,7 @@ LINKS = {  # which place and which of what is inside it lead to a view
     "accuracy": ("Proof", "Accuracy"),
     "method": ("Proof", "Method"),
 }
-VERDICTS = {"fits": " fits: ", "tight": " tight: ", "over": " not fit: "}
+VERDICTS = {"fits": " fits: ", "tight": " may fit: ", "over": " not fit: "}
 
 READ = """whole => {
   const all = (selector, node = document) => [...node.querySelectorAll(selector)];
@@ -116,7 +116,6 @@ def serving(report: Report) -> dict[str, str]:
     serve = report.serve
     assert serve
     figures: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
-        ("max_concurrency", serve.max_concurrency, "{:,}".format),
         ("kv_capacity_tokens", serve.kv_capacity_tokens, "{:,}".format),
         ("ttft_seconds", serve.ttft_seconds, seconds_text),
         ("tpot_seconds", serve.tpot_seconds, seconds_text),

@@ -276,7 +276,7 @@ def press_cell(page: Page, key: str, row: int, x: int) -> None:
     ("view", "path", "says"),
     [
         ("train", "memory-allocated_bytes", "torch.distributed.fsdp.fully_shard"),
-        ("serve", "serve-max_concurrency", "blocks"),
+        ("serve", "serve-kv_capacity_tokens", "blocks"),
     ],
 )
 def test_one_click_on_a_number_says_why(open_app: Open, view: str, path: str, says: str) -> None:

@@ -12,6 +12,7 @@ from app import charts, exploring, heat, parts, plot, searching, shared, state, 
 from app.exploring import FIGURES
 from app.text import plain
 from memcore.plan.plan import Plan
+from memcore.search.choices import nearest
 from memcore.search.solve import ANY, Targets
 from memcore.serving.serve import servable
 from memcore.timing.certainty import apart_serving
@@ -320,6 +321,12 @@ def _gpus(plan: Plan, now: Asked) -> None:
         )
     else:
         st.markdown(f"**{plain(said)}: nothing with up to 64 ranks in one node serves them.**")
+        if near := nearest(plan, Targets.of(plan), exploring.accelerators(now.every)):
+            choice, miss = near
+            parts.small(
+                f"The nearest: one user alone on {choice.gpus:,} × "
+                f"{exploring.text('cluster.gpu', choice.gpu)}, where {miss.text}."
+            )
     rows = tables.bookings(found)
     number = st.column_config.NumberColumn
     _table(

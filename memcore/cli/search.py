@@ -233,6 +233,10 @@ def _ranked(
 def _readable_servers(found: Found) -> Iterable[str]:
     nothing = "Nothing serves them. Other GPUs (--gpu), --keep rounding or looser targets may."
     yield from _ranked(found, "serve them", nothing, _servers)
+    if found.nearest:
+        point, misses = found.nearest
+        yield "\n".join(_servers("Nearest", [point]))
+        yield f"There {misses}."
     if found.best and found.nowhere:
         without = ", ".join(f"{name} ({why})" for name, why in found.nowhere.items())
         yield f"Not on: {without}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memcore.cli.arguments import Commands, command, plan_argument, positive, target_options
@@ -70,7 +71,10 @@ def _solve(args: argparse.Namespace) -> int:
     else:
         find = {"context": solve.longest_context, "concurrency": solve.largest_concurrency}
         answer = find[args.question](plan, targets)
-    print(json_text(answer.to_dict(), indent=1) if args.json else printable(_solved(answer)))
+    if args.json:
+        print(json_text(answer.to_dict(), indent=1))
+    else:
+        print(printable(_solved(answer, targets)))
     return 0
 
 
@@ -87,7 +91,8 @@ def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
         print(json_text([c.to_dict() for c in found], indent=1))
         return 0
     if not found:
-        print("Not possible: no accelerator serves them, within memory and the targets.")
+        said = "Not possible: no accelerator serves them, within memory and the targets."
+        print(printable(f"{said} {_nearest(plan, targets, ())}".rstrip()))
         return 0
     rows = [
         (
@@ -102,6 +107,17 @@ def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
             "first token", "USD/M in", "USD/M out")  # fmt: skip
     print(printable("\n".join(table(head, rows))))
     return 0
+
+
+def _nearest(plan: Plan, targets: Targets, names: Sequence[str]) -> str:
+    """What comes nearest to the targets: one user alone, on these GPUs; none are all."""
+    from memcore.search.choices import nearest
+
+    found = nearest(plan, targets, names)
+    if not found:
+        return ""
+    choice, miss = found
+    return f"The nearest: one user alone on {choice.gpus:,} {choice.gpu}, where {miss.text}."
 
 
 def _targets(plan: Plan, args: argparse.Namespace) -> Targets:
@@ -141,9 +157,9 @@ def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
     return 0
 
 
-def _solved(answer: Answer) -> str:
+def _solved(answer: Answer, targets: Targets) -> str:
     """An answer for a terminal."""
-    from memcore.search.solve import LIMITS
+    from memcore.search.solve import FELT, LIMITS
 
     s, p = answer.served, answer.plan
     what = {
@@ -154,7 +170,10 @@ def _solved(answer: Answer) -> str:
         f"{p.serve.concurrency:,} sequences at once on each replica",
     }[answer.question]
     if not answer.value:
-        return f"Not possible: {LIMITS[answer.limit]} forbids it."
+        found = f"Not possible: {LIMITS[answer.limit]} forbids it."
+        if answer.limit not in FELT or not isinstance(p.cluster.gpu, str):
+            return found
+        return f"{found} {_nearest(p, targets, [p.cluster.gpu])}"
     less = "fewer" if answer.question == "gpus" else "more"
     found = f"{what}; {LIMITS[answer.limit]} forbids {less}."
     if s.ttft_seconds is None or s.tpot_seconds is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from memcore.errors import Issue, PlanError
 from memcore.models import catalog
 from memcore.plan.plan import Plan
-from memcore.search.solve import ANY, Targets, last
+from memcore.search.solve import ANY, Miss, Targets, last
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.serving.time import of_running
@@ -128,6 +128,24 @@ def choices(
                 found.append(_choice(plan, name, server, users, n))
                 n //= 2
     return tuple(found)
+
+
+def nearest(plan: Plan, targets: Targets, names: Iterable[str] = ()) -> tuple[Choice, Miss] | None:
+    """Where nothing keeps to the targets: one user alone where that is least too slow, and how far
+    that is; None where some choice keeps to them, or none has the memory."""
+    refuse(plan)
+    weights = _weights(plan)
+    best: tuple[str, Server, Miss] | None = None
+    for name in names or catalog.gpu_names():
+        for server in _servers(plan, name, weights):
+            if not _most(server, 1, ANY):
+                continue
+            miss = targets.miss(of_running(server, 1).serve)
+            if miss is None:
+                return None
+            if best is None or miss.factor < best[2].factor:
+                best = name, server, miss
+    return best and (_choice(plan, best[0], best[1], 1, 1), best[2])
 
 
 def front(found: Sequence[Choice]) -> tuple[Choice, ...]:

@@ -127,6 +127,7 @@ class Found:
     best       the best first
     pareto     of GPUs, time and cost, those that nothing beats in all: the fewest GPUs first
     nowhere    GPUs on which nothing fits, and what excluded most of it
+    nearest    where nothing keeps to the targets, what is least too slow, and by how much in words
     apart      by how much plans like the best must differ to be told apart; None of headroom
     why        what the best plan changed, one by one, with what each moved
     stopped    whether it was stopped before all was judged
@@ -141,6 +142,7 @@ class Found:
     stopped: bool
     apart: Apart | None = None
     nowhere: Mapping[str, str] = field(default_factory=dict)
+    nearest: tuple[Point, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain JSON types."""
@@ -164,6 +166,7 @@ class Found:
             "stopped": self.stopped,
             "apart": asdict(self.apart) if self.apart else None,
             "nowhere": dict(self.nowhere),
+            "nearest": self.nearest and {**self.nearest[0].to_dict(), "misses": self.nearest[1]},
         }
 
 

@@ -32,7 +32,7 @@ from memcore.search.search import (
     Progress,
     of_room,
 )
-from memcore.search.solve import Targets
+from memcore.search.solve import Miss, Targets
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
 from memcore.serving.server import Server
 from memcore.serving.stored import bits
@@ -195,6 +195,7 @@ class _Run:
     excluded: Counter[str] = field(default_factory=Counter)
     of_gpu: dict[str, Counter[str]] = field(default_factory=dict)
     ways: list[_Way] = field(default_factory=list)
+    nearest: tuple[_Way, Miss] | None = None  # to the targets, while there are no ways
     _weights: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def judge(self, name: str, words: Words) -> None:
@@ -245,12 +246,19 @@ class _Run:
             return MEMORY
         if x.running < each:
             return STEP
-        if missed := self.targets.missed(x.ttft_seconds, x.tpot_seconds):
+        missed = self.targets.missed(x.ttft_seconds, x.tpot_seconds)
+        if missed and self.ways:  # then nobody asks how far it is
             return MISSED[missed]
         figures = self._figures(plan, x, name, replicas)
         if self.cost_at_most and figures.get("cost_per_hour", 0.0) > self.cost_at_most:
             return MONEY
-        self.ways.append(_Way(plan, name, words, self._score(figures), figures))
+        way = _Way(plan, name, words, self._score(figures), figures)
+        if missed:
+            miss = self.targets.miss(x)
+            if miss and (self.nearest is None or miss.factor < self.nearest[1].factor):
+                self.nearest = way, miss
+            return MISSED[missed]
+        self.ways.append(way)
         return ""
 
     def _figures(self, plan: Plan, x: Any, name: str, replicas: int) -> dict[str, Any]:
@@ -321,6 +329,9 @@ class _Run:
                 for name, of in self.of_gpu.items()
                 if name not in served
             },
+            nearest=None
+            if self.ways or self.nearest is None
+            else (self._point(self.nearest[0], 1), self.nearest[1].text),
         )
 
     def _of_each(self, ways: Sequence[_Way]) -> Iterator[_Way]:

@@ -18,6 +18,7 @@ from memcore.report import Serve
 from memcore.serving.serve import serve
 from memcore.serving.server import Server
 from memcore.serving.time import at_once, of_running
+from memcore.units import seconds_text
 from memcore.words.serving import KV_CACHES, PREFILLS
 
 MOST_TOKENS = 1 << 24  # of a prompt, as a plan allows
@@ -37,6 +38,42 @@ LIMITS = {  # what forbids more, in words
 }
 
 
+FELT = {"ttft": "the first token comes after", "tpot": "a token comes every"}
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """How far a figure is from its target.
+
+    felt     what comes so late, in words
+    seconds  as planned; between: where eight in ten measured ones lie
+    target   seconds at most
+    """
+
+    felt: str
+    seconds: float
+    between: tuple[float, float]
+    target: float
+
+    @property
+    def factor(self) -> float:
+        return self.seconds / self.target
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether a measurement may keep to the target all the same."""
+        return self.between[0] <= self.target
+
+    @property
+    def text(self) -> str:
+        low, high, most = map(seconds_text, (*self.between, self.target))
+        verdict = "it may hold" if self.may_hold else "too slow"
+        return (
+            f"{self.felt} {seconds_text(self.seconds)} (eight in ten that were measured: {low} to "
+            f"{high}), and at most {most} is asked: {verdict}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
     """What a request may feel at most, in seconds; None: anything."""
@@ -54,6 +91,18 @@ class Targets:
         if self.ttft is not None and ttft > self.ttft:
             return "ttft"
         return "tpot" if self.tpot is not None and tpot > self.tpot else ""
+
+    def miss(self, s: Any) -> Miss | None:
+        """The target that a server's figures are farthest from; None where they keep to all."""
+        found = [
+            Miss(FELT[word], seconds, between, target)
+            for word, target, seconds, between in (
+                ("ttft", self.ttft, s.ttft_seconds, s.ttft_range),
+                ("tpot", self.tpot, s.tpot_seconds, s.tpot_range),
+            )
+            if target is not None and seconds is not None and seconds > target
+        ]
+        return max(found, key=lambda miss: miss.factor, default=None)
 
 
 ANY = Targets()

@@ -9,7 +9,7 @@ from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
-from memcore.search.choices import choices, front, table_of
+from memcore.search.choices import choices, front, nearest, table_of
 from memcore.search.solve import Targets
 
 SERVE = {"prompt_len": 2048, "output_len": 512, "concurrency": 48}
@@ -99,3 +99,26 @@ def test_all_accelerators_in_one_table():
 def test_what_generates_nothing_is_refused():
     with pytest.raises(PlanError, match="model"):
         table_of(Plan.of({"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}}))
+
+
+@pytest.mark.parametrize("targets", [Targets(tpot=0.0075), Targets(ttft=0.02), Targets(0.02, 1e-4)])
+def test_where_nothing_is_quick_enough_the_nearest_is_told(targets):
+    assert not table_of(PLAN, 48, targets, NAMES)
+    choice, miss = nearest(PLAN, targets, NAMES)
+    alone = [c for c in choices(PLAN, 1, names=NAMES) if c.users == 1]
+
+    def factor(c):
+        return max(c.first / (targets.ttft or 1e9), c.each / (targets.tpot or 1e9))
+
+    assert factor(choice) == pytest.approx(min(map(factor, alone)), rel=1e-9)
+    assert miss.factor == pytest.approx(factor(choice), rel=1e-9)
+    assert miss.may_hold == (miss.between[0] <= miss.target)
+    assert ("it may hold" in miss.text) == miss.may_hold
+
+
+def test_what_is_nearest_may_hold():
+    """Its own interval reaches a target that is a little below what is planned."""
+    (own,) = (c for c in choices(PLAN, 1, names=["h100-sxm-80gb"]) if c.tp == 8)
+    _, miss = nearest(PLAN, Targets(tpot=own.each * 0.99), ["h100-sxm-80gb"])
+    assert miss.may_hold
+    assert nearest(PLAN, Targets(tpot=own.each * 1.01), ["h100-sxm-80gb"]) is None

@@ -85,6 +85,22 @@ def test_targets_are_kept_and_say_what_they_exclude(targets, why):
         assert not targets.missed(p.figures["ttft_seconds"], p.figures["tpot_seconds"])
 
 
+def test_where_nothing_is_quick_enough_the_nearest_is_told(capsys):
+    front = search_servers(PLAN, gpus=GPUS[:2], by="time").pareto
+    quickest = min(p.figures["tpot_seconds"] for p in front)
+    target = 0.99 * quickest
+    found = search_servers(PLAN, gpus=GPUS[:2], targets=Targets(tpot=target), by="time")
+    assert not found.best
+    point, misses = found.nearest
+    assert point.figures["tpot_seconds"] == quickest
+    assert "it may hold" in misses
+    command = [PLAN.model_dump_json(), "--tpot", str(target)]
+    assert cli.main(["search", *command, "--serve", "--gpu", *GPUS[:2]]) == 0
+    assert misses in capsys.readouterr().out
+    assert cli.main(["solve", "concurrency", *command[:2], "1e-4"]) == 0
+    assert "too slow" in capsys.readouterr().out
+
+
 def test_no_more_gpus_and_money_than_are_allowed():
     found = search_servers(PLAN, gpus=GPUS[:2], gpus_at_most=8)
     assert found.excluded[MORE]

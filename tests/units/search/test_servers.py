@@ -97,7 +97,8 @@ def test_where_nothing_is_quick_enough_the_nearest_is_told(capsys):
     command = [PLAN.model_dump_json(), "--tpot", str(target)]
     assert cli.main(["search", *command, "--serve", "--gpu", *GPUS[:2]]) == 0
     assert misses in capsys.readouterr().out
-    assert cli.main(["solve", "concurrency", *command[:2], "1e-4"]) == 0
+    small = '{"model": "llama-3.1-8b"}'
+    assert cli.main(["solve", "concurrency", small, "--tpot", "1e-4"]) == 0
     assert "too slow" in capsys.readouterr().out
 
 

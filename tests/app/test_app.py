@@ -130,9 +130,9 @@ def test_a_token_that_misses_its_target_is_told_so() -> None:
     found = evaluate(Plan()).serve
     assert found
     assert found.tpot_seconds
-    for target, said in ((found.tpot_seconds * 0.9, True), (found.tpot_seconds * 1.1, False)):
+    for target, missed in ((found.tpot_seconds * 0.9, True), (found.tpot_seconds * 1.1, False)):
         at = opened({"slotpot": f"{target:.9f}"}, "serve")
-        assert ("not within" in figures(at)["serve.tpot_seconds"]) is said
+        assert ("not within" in figures(at)["serve.tpot_seconds"]) is missed
         assert "not within" not in figures(at)["serve.ttft_seconds"]
 
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.formats import deepspeed
-from memcore.formats.found import Draft, Keys, mixed
+from memcore.formats.found import Around, Draft, Keys, mixed, positive
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
 LEFT = {
     "fp8_config": "its fp8 recipe is not planned",
     "megatron_lm_config": "Megatron under Accelerate is not planned; give its own arguments",
-    "parallelism_config": "its mesh is not read",
 }
 LEFT_OF_FSDP = {
     "min_num_params": "layers are wrapped one by one here",
@@ -53,9 +52,24 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if half in ("bf16", "fp16"):
         sharded = draft.fields.get("train.framework") in ("deepspeed", "fsdp2")
         draft.put("train.precision", mixed(half, sharded), "mixed_precision", half)
+    elif half == "no":
+        draft.otherwise("train.precision", "fp32", "mixed_precision")
     elif half == "fp8":
         draft.leave("mixed_precision", "Accelerate's fp8 recipes are not planned")
+    _mesh(keys.inner("parallelism_config"), draft)
     draft.end(keys, LEFT)
+
+
+def _mesh(given: Keys, draft: Draft) -> None:
+    """How ranks are shared out."""
+    start = "parallelism_config_"
+    keys = Keys({k.removeprefix(start): v for k, v in given.values.items()}, f"{start}{{}}".format)
+    for name in ("tp", "cp"):
+        draft.read(keys, f"parallel.{name}", positive, f"{name}_size")
+    if draft.count(keys, "dp_replicate_size") > 1:
+        draft.read(keys, "parallel.shard_group", positive, "dp_shard_size")
+    keys.take("dp_shard_size")
+    draft.end(keys, {"sp_*": "sequences cut by heads are not planned", "cp_*": "is not read"})
 
 
 def _deepspeed(keys: Keys, draft: Draft) -> None:
@@ -88,7 +102,7 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
         zero = 3 if keys.on("reshard_after_forward") else 2
     draft.put("train.zero", zero, "fsdp_sharding_strategy", said or "FULL_SHARD")
     if said.startswith("HYBRID") or said in ("4", "5"):
-        draft.leave("fsdp_sharding_strategy", "set parallel.shard_group to the GPUs of a node")
+        draft.later.append(_groups)
     if not second:
         draft.leave("fsdp_version", FSDP1)
     if keys.on("offload_params") or "OFFLOAD" in named:
@@ -97,3 +111,9 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
     if keys.on("activation_checkpointing"):
         draft.put("train.checkpointing", "full", "fsdp_activation_checkpointing", True)
     draft.end(keys, LEFT_OF_FSDP)
+
+
+def _groups(draft: Draft, around: Around) -> None:
+    """HYBRID_SHARD: parameters are shared out within a machine, and copied between them."""
+    if around.gpus > around.gpus_per_node:
+        draft.put("parallel.shard_group", around.gpus_per_node, "fsdp_sharding_strategy", "HYBRID")

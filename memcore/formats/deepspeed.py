@@ -1,11 +1,17 @@
-"""DeepSpeed: its JSON. Names are DeepSpeed's own; 'auto' is left to the arguments beside it."""
+"""DeepSpeed: its JSON. Names are DeepSpeed's own; 'auto' is left to the arguments beside it, or
+filled in from the model as transformers and Accelerate do.
+
+Sources: DeepSpeed 0.19's DeepSpeedZeroConfig; transformers' HfTrainerDeepSpeedConfig
+(trainer_config_finalize).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memcore.formats.found import Draft, Keys, UnsaidError, flag, positive, whole
+from memcore.formats.found import AUTO, Around, Draft, Keys, UnsaidError, flag, positive, whole
 
 LEFT = {
     "zenflow": "ZenFlow is not planned",
@@ -28,8 +34,12 @@ COUNTS = (
     *("stage3_max_reuse_distance", "stage3_prefetch_bucket_size"),
     "stage3_param_persistence_threshold",
 )
-
-
+# What transformers and Accelerate put in place of 'auto', from the width of the hidden states.
+FROM_WIDTH: dict[str, Callable[[int], int]] = {
+    "reduce_bucket_size": lambda width: width * width,
+    "stage3_prefetch_bucket_size": lambda width: int(0.9 * width * width),
+    "stage3_param_persistence_threshold": lambda width: 10 * width,
+}
 STAGE_OF_PARAMETERS = 3
 
 
@@ -54,6 +64,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.zero", 0, "zero_optimization.stage", "not said")
     for name in COUNTS:
         draft.read(zero, f"train.{name}", whole, name)
+    by_width = [name for name in FROM_WIDTH if zero.values.get(name) == AUTO]
+    if by_width:
+        draft.later.append(functools.partial(_by_width, by_width))
+    if not any(keys.values.get(half) for half in ("bf16", "fp16")):
+        draft.otherwise("train.precision", "fp32", "bf16.enabled, fp16.enabled")
     draft.read(zero, "train.overlap_comm", _word, "overlap_comm")
     _offloaded(zero, draft)
     recomputed = keys.inner("activation_checkpointing")
@@ -70,6 +85,13 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.leave("optimizer.type", f"{kind} has no word in a plan")
     draft.end(zero, LEFT_OF_ZERO)
     draft.end(keys, LEFT)
+
+
+def _by_width(names: Sequence[str], draft: Draft, around: Around) -> None:
+    """Sizes that the file leaves to the model."""
+    for name in names:
+        value = FROM_WIDTH[name](around.model.hidden_size)
+        draft.put(f"train.{name}", value, f"zero_optimization.{name}", f"auto: {value}")
 
 
 def _word(value: Any) -> str:

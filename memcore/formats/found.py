@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, shown
 from memcore.formats.texts import UNSET
+from memcore.hardware.accelerator import Accelerator
+from memcore.models.model import Model
 from memcore.plan.plan import limits_of
 
 AUTO = "auto"  # what DeepSpeed and transformers fill in from each other
 NOTHING = (None, "", AUTO, "none", "None", "null")
+# What vLLM and SGLang take a letter after a number for (human_readable_int).
+SCALES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 
 
 class UnsaidError(ValueError):
     """A value that no field of a plan says; the text is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known once all files are read: the model, the GPU, and how many, in all and in a
+    machine."""
+
+    model: Model
+    gpu: Accelerator
+    gpus: int
+    gpus_per_node: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +45,13 @@ class Said:
 
 
 def whole(value: Any) -> int:
-    """A whole number, as files write it: 8, '8', 5e8, '32k', '2_048'. Raises UnsaidError."""
+    """A whole number, as files write it: 8, '8', 5e8, '32k', '32K', '2_048'. Raises UnsaidError."""
     if isinstance(value, bool):
         raise UnsaidError("is not a number")
-    text = str(value).strip().lower().replace("_", "").replace(",", "")
+    text = str(value).strip().replace("_", "").replace(",", "")
     if text.startswith(UNSET):
         raise UnsaidError("stands in a variable that the text does not set")
-    scale = {"k": 1024, "m": 1024**2}.get(text[-1:], 0)
+    scale = SCALES.get(text[-1:], 0)
     try:
         number = float(text[:-1]) * scale if scale else float(text)
     except ValueError:
@@ -53,15 +69,22 @@ def positive(value: Any) -> int:
     return number
 
 
-def share(value: Any) -> float:
-    """A number from 0 to 1. Raises UnsaidError."""
+def number(value: Any) -> float:
+    """A number of at least 0. Raises UnsaidError."""
     try:
-        number = float(value)
+        found = float(value)
     except (TypeError, ValueError):
         raise UnsaidError("is not a number") from None
-    if not 0 <= number <= 1:
+    if not 0 <= found < math.inf:
+        raise UnsaidError("is not a number from 0 on")
+    return found
+
+
+def share(value: Any) -> float:
+    """A number from 0 to 1. Raises UnsaidError."""
+    if number(value) > 1:
         raise UnsaidError("is not a share from 0 to 1")
-    return number
+    return number(value)
 
 
 def flag(value: Any) -> bool:
@@ -182,6 +205,8 @@ class Draft:
     wants     other files that these name
     ranks     processes that a launcher starts, in all; nodes: on so many machines; 0: nobody says
     batch     sequences of a step over all ranks; 0: nobody says
+    defaults  by field what a program does where no file says it, and the key that would
+    later     what a program decides by itself once it knows what is around it
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
@@ -194,6 +219,8 @@ class Draft:
     ranks: int = 0
     nodes: int = 0
     batch: int = 0
+    defaults: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    later: list[Callable[[Draft, Around], None]] = field(default_factory=list)
 
     def put(self, path: str, value: Any, key: str, given: Any = None) -> None:
         """What a key says of a field; the first file that says it counts."""
@@ -201,6 +228,17 @@ class Draft:
             self.fields[path] = value
             text = value if given is None else given
             self.said.append(Said(key, shown(text)[1:-1], path))
+
+    def otherwise(self, path: str, value: Any, key: str) -> None:
+        """What a program does where no file says a key; the first program that is asked counts."""
+        self.defaults.setdefault(path, (value, key))
+
+    def settle(self, around: Around) -> None:
+        """What the programs do where no file said it."""
+        for decide in self.later:
+            decide(self, around)
+        for path, (value, key) in self.defaults.items():
+            self.put(path, value, key, f"not said: {value}")
 
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says."""
@@ -229,7 +267,7 @@ class Draft:
             self.leave(key, f"{shown(value)} {e}")
             return None
         least, most = limits_of(path)
-        if isinstance(meant, int) and not least <= meant <= most:
+        if isinstance(meant, (int, float)) and not least <= meant <= most:
             self.leave(key, f"{meant:,} is not from {least:,} to {most:,}, which a plan takes")
             return None
         self.put(path, meant, key, value)

@@ -10,10 +10,17 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats.found import Draft, Keys, hyphened, positive, whole, word
-from memcore.formats.texts import options
+from memcore.formats.texts import UNSET, options
 
 MARKS = {"num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"}
 METHODS = {"uniform": "uniform", "block": "block"}
+# Fields that options of the same name turn on.
+ENDS = tuple(f"parallel.account_for_{end}_in_pipeline_split" for end in ("embedding", "loss"))
+SWITCHES = (
+    *ENDS,
+    *("train.overlap_grad_reduce", "train.overlap_param_gather", "train.tp_comm_overlap"),
+    "train.overlap_moe_expert_parallel_comm",
+)
 GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
 LEFT = {
     "recompute_modules": "modules that recompute by name are not planned",
@@ -56,6 +63,7 @@ def read(command: Sequence[str], draft: Draft) -> None:
         ("parallel.cp", positive, "context_parallel_size"),
         ("parallel.ep", positive, "expert_model_parallel_size"),
         ("parallel.etp", positive, "expert_tensor_parallel_size"),
+        ("parallel.virtual_stages", positive, "num_virtual_stages_per_pipeline_rank"),
         ("train.recompute_method", word(METHODS), "recompute_method"),
         ("train.recompute_num_layers", positive, "recompute_num_layers"),
         ("train.mtp_layers", whole, "mtp_num_layers"),
@@ -67,24 +75,26 @@ def read(command: Sequence[str], draft: Draft) -> None:
     draft.put(
         "train.zero", int(keys.on("use_distributed_optimizer")), "--use-distributed-optimizer"
     )
-    for path, option in (
-        ("parallel.sequence_parallel", "sequence_parallel"),
-        ("train.overlap_grad_reduce", "overlap_grad_reduce"),
-        ("train.overlap_param_gather", "overlap_param_gather"),
-        ("train.tp_comm_overlap", "tp_comm_overlap"),
-    ):
+    for path in SWITCHES:
+        option = path.rpartition(".")[2]
         draft.put(path, keys.on(option), keys.written(option))
+    tp = draft.fields.get("parallel.tp", 1)
+    by_sequence = keys.on("sequence_parallel") and tp > 1  # which it turns off by itself
+    draft.put("parallel.sequence_parallel", by_sequence, "--sequence-parallel")
+    if draft.count(keys, "num_experts"):
+        draft.otherwise("parallel.etp", tp, "--expert-tensor-parallel-size")
     _precision(keys, draft)
     _recomputation(keys, draft)
+    flash = keys.on("use_flash_attn")
     eager = keys.take("attention_backend", "transformer_impl") in ("unfused", "local")
-    draft.put("train.attention", "eager" if eager else "flash", "--attention-backend")
-    keys.on("use_flash_attn")
+    draft.put("train.attention", "eager" if eager and not flash else "flash", "--attention-backend")
     layers = draft.count(keys, "num_layers")
     apart = draft.count(keys, "num_layers_per_virtual_pipeline_stage")
     stages = draft.fields.get("parallel.pp", 1)
-    if apart and layers and layers % (stages * apart) == 0:
+    all_of = layers + sum(draft.fields[path] for path in ENDS)
+    if apart and layers and all_of % (stages * apart) == 0:
         key = "--num-layers-per-virtual-pipeline-stage"
-        draft.put("parallel.virtual_stages", layers // stages // apart, key, apart)
+        draft.put("parallel.virtual_stages", all_of // stages // apart, key, apart)
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     draft.config = _config(keys, layers, draft)
     draft.end(keys, LEFT)
@@ -99,7 +109,11 @@ def _precision(keys: Keys, draft: Draft) -> None:
             draft.leave("--fp8-recipe", f"{shown(recipe)} has no word in a plan: tensorwise is")
         draft.put("train.precision", how or "fp8-mixed", "--fp8-format", eight)
     half = "fp16" if keys.on("fp16") else "bf16"
-    draft.put("train.precision", f"{half}-mixed", f"--{half}", keys.on(half) or "not said")
+    unset = any(str(word).startswith(UNSET) for word in keys.values.values())
+    if keys.on(half) or eight is not None or unset:
+        draft.put("train.precision", f"{half}-mixed", f"--{half}", keys.on(half) or "not said")
+    else:
+        draft.otherwise("train.precision", "fp32", "--bf16")
 
 
 def _recomputation(keys: Keys, draft: Draft) -> None:
@@ -152,11 +166,19 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
             "rotary positions without it or --swiglu are no family known; give the config.json"
         )
         raise PlanError([Issue("--normalization", message)])
-    for name in ("disable_bias_linear", "norm_epsilon", "rotary_base"):
+    for name in ("norm_epsilon", "rotary_base"):
         keys.take(name)
+    if not keys.on("disable_bias_linear"):
+        draft.leave(
+            "--disable-bias-linear", "not said, and biases of linear layers are not planned"
+        )
+    for name in ("hidden_dropout", "attention_dropout"):
+        if str(keys.take(name)) not in ("0", "0.0"):
+            message = f"{shown(keys.values.get(name, 0.1))}: masks of dropout are not planned here"
+            draft.leave(keys.written(name), message)
     experts = draft.count(keys, "num_experts")
     grouped = keys.on("group_query_attention")
-    groups = draft.count(keys, "num_query_groups") if grouped else 0
+    groups = draft.count(keys, "num_query_groups") or 1 if grouped else heads
     widths = ("moe_ffn_hidden_size",) if experts else ()
     inner = draft.count(keys, *widths, "ffn_hidden_size")
     config = {
@@ -164,8 +186,8 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": groups or heads,
-        "intermediate_size": inner or 4 * hidden,
+        "num_key_value_heads": groups,
+        "intermediate_size": inner or 4 * hidden * 2 // 3 // 64 * 64,
         "max_position_embeddings": positions,
         "vocab_size": vocabulary,
         "tie_word_embeddings": not own,

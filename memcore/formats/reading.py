@@ -3,11 +3,12 @@ plan says."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.errors import Issue, PlanError, shown
+from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.formats import (
     accelerate,
     deepspeed,
@@ -19,12 +20,15 @@ from memcore.formats import (
     torchtune,
     trainer,
 )
-from memcore.formats.found import Draft, Said, underscored
+from memcore.formats.found import Around, Draft, Said, underscored
 from memcore.formats.texts import Text, options
+from memcore.models import catalog
 from memcore.models.config import parse_config
+from memcore.models.model import Model
 from memcore.plan.link import nearest
 from memcore.plan.plan import Plan, get, put, resolve_model, value_text
 from memcore.plan.repair import issues_in
+from memcore.words.training import FRAMEWORKS
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
 # file reads it.
@@ -38,9 +42,9 @@ DOCUMENTS: tuple[Known, ...] = (
     ("vLLM", servers.configures, servers.configured),
 )
 MODEL = "config.json"
-UNUSABLE = "a program's file"
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
+Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
     "a config.json; a command or script that starts vLLM, SGLang, llama.cpp, Megatron or a "
     "Trainer; a YAML of TRL, LLaMA-Factory, axolotl, torchtune or vLLM; a file of DeepSpeed or "
@@ -90,17 +94,24 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
     Raises PlanError where no file is of a known kind, or none says which model.
     """
     draft = Draft()
-    kinds = {text.name: _read(text, draft) for text in sorted(texts, key=_turn)}
-    unknown = [name for name, kind in kinds.items() if not kind]
-    if unknown:
+    readers = {text.name: _reader(text) for text in texts}
+    kinds = {name: kind for name, (_, kind, _) in readers.items()}
+    if unknown := [name for name, kind in kinds.items() if not kind]:
         raise PlanError([Issue(name, f"not read; known are {KNOWN}") for name in unknown])
+    for name, (_, _, read) in sorted(readers.items(), key=lambda item: item[1][0]):
+        try:
+            read(draft)
+        except PlanError as e:
+            raise PlanError(Issue(_within(name, i.field), i.message) for i in e.issues) from None
     assumed: list[Issue] = []
     document = Plan().document()
     document["model"] = _model(draft, model, assumed)
-    resolve_model(document["model"])
+    architecture = resolve_model(document["model"])
+    _cluster(document, draft, gpu, gpus, assumed)
+    draft.settle(_around(document, architecture))
+    _in_16_bits(draft)
     for path, value in draft.fields.items():
         put(document, path, value)
-    _cluster(document, draft, gpu, gpus, assumed)
     _steps(document, draft)
     if "serve.engine" in draft.fields:
         _load(document, draft, assumed)
@@ -126,39 +137,28 @@ def kind_of(text: Text) -> str:
     values = text.document
     if not text.content.strip() or (values is not None and values.keys() <= PLAN):
         return ""
-    try:
-        return _read(text, Draft())
-    except PlanError:  # of a known kind, and describes no model
-        return UNUSABLE
+    return _reader(text)[1]
 
 
-def _turn(text: Text) -> int:
-    """Files that say who shards come first, since what others say means more beside them."""
+def _within(file: str, key: str) -> str:
+    return f"{file}, {key}" if key else file
+
+
+@functools.lru_cache(maxsize=16)  # what a file is taken for is asked before it is read
+def _reader(text: Text) -> Reader:
+    """When a text is read, what it is, and what reads it; '' where nobody knows it. Files that say
+    who shards come first, since what others say means more beside them."""
     values = text.document
-    known = (recognise(values) for _, recognise, _ in DOCUMENTS) if values is not None else ()
-    return next((n for n, is_one in enumerate(known) if is_one), len(DOCUMENTS))
-
-
-def _read(text: Text, draft: Draft) -> str:
-    """Read one text into the draft, and say what it was; '' where nobody knows it."""
-    values = text.document
-    if (
-        values is not None
-        and {"model_type", "architectures"} & values.keys()
-        and not trainer.recognise(values)
-    ):
-        draft.config = parse_config(text.content)
-        return MODEL
-    for name, recognise, read in DOCUMENTS:
-        if values is not None and recognise(values):
-            read(values, draft)
-            return name
+    last = len(DOCUMENTS)
+    if values is not None:
+        if CONFIG & values.keys() and not trainer.recognise(values):
+            return last, MODEL, functools.partial(_config, text)
+        for turn, (name, recognise, read) in enumerate(DOCUMENTS):
+            if recognise(values):
+                return turn, name, functools.partial(read, values)
     found = text.commands
     if started := servers.recognise(found):
-        servers.read(*started, draft)
-        return started[0].engine
-    for line in found:
-        launchers.read(line, draft)
+        return last, started[0].engine, functools.partial(servers.read, *started)
     for name, recognised, reads in (
         ("Megatron", megatron.recognise, megatron.read),
         ("Trainer", _trains, _trainer),
@@ -166,9 +166,28 @@ def _read(text: Text, draft: Draft) -> str:
         whole = next((c for c in found if recognised(c)), None)
         joined = tuple(word for command in found for word in command)
         if whole or recognised(joined):
-            reads(whole or joined, draft)
-            return name
-    return ""
+            return last, name, functools.partial(_launched, found, reads, whole or joined)
+    return last, "", functools.partial(_launched, found, _nothing, ())
+
+
+def _config(text: Text, draft: Draft) -> None:
+    draft.config = parse_config(text.content)
+
+
+def _launched(
+    commands: Sequence[Sequence[str]],
+    reads: Callable[[Sequence[str], Draft], None],
+    command: Sequence[str],
+    draft: Draft,
+) -> None:
+    """A command that trains, and what starts its processes."""
+    for line in commands:
+        launchers.read(line, draft)
+    reads(command, draft)
+
+
+def _nothing(command: Sequence[str], draft: Draft) -> None:
+    pass
 
 
 def _trains(command: Sequence[str]) -> bool:
@@ -221,6 +240,27 @@ def _cluster(
         cluster["gpus_per_node"] = ranks // draft.nodes
 
 
+def _in_16_bits(draft: Draft) -> None:
+    """What trains in fp32 is planned in bf16 where the framework has no plan in fp32."""
+    path, framework = "train.precision", draft.fields.get("train.framework")
+    if draft.fields.get(path) == "fp32" and framework in FRAMEWORKS:
+        if "fp32" not in FRAMEWORKS[framework].copies:
+            draft.fields[path] = "bf16-mixed"
+            label = FRAMEWORKS[framework].label
+            draft.leave(path, f"fp32 is not planned for {label}: bf16-mixed is")
+
+
+def _around(document: dict[str, Any], model: Model) -> Around:
+    cluster = document["cluster"]
+    name, names = cluster["gpu"], catalog.gpu_names()
+    if name not in names:
+        hint = did_you_mean(name, names)
+        raise PlanError([Issue("cluster.gpu", f"no GPU preset {shown(name)}; {hint}")])
+    gpu = catalog.accelerator(name)
+    each = cluster["gpus_per_node"] or catalog.node(gpu.node).gpus
+    return Around(model, gpu, cluster["gpus"], min(each, cluster["gpus"]))
+
+
 def _job(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
     """What decides most of a training step, where no file says it."""
     for path in ("train.micro_batch", "train.seq_len", "train.checkpointing"):
@@ -242,14 +282,22 @@ def _load(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
 
 
 def _steps(document: dict[str, Any], draft: Draft) -> None:
-    """Micro-batches of a step, where a file says the batch of all ranks."""
-    if not draft.batch or "train.grad_accumulation" in draft.fields:
+    """Micro-batches of a step, or the sequences of each, where a file says the batch of all
+    ranks."""
+    if not draft.batch:
         return
     parallel, train = document["parallel"], document["train"]
     each = parallel["tp"] * parallel["pp"] * parallel["cp"]
-    at_once = train["micro_batch"] * max(1, document["cluster"]["gpus"] // each)
+    ranks = max(1, document["cluster"]["gpus"] // each)
+    known = {p for p in ("micro_batch", "grad_accumulation") if f"train.{p}" in draft.fields}
+    if len(known) == 2:
+        return
+    find = "grad_accumulation" if "micro_batch" in known else "micro_batch"
+    at_once = ranks * (train["micro_batch"] if find == "grad_accumulation" else 1)
+    if known == {"grad_accumulation"}:
+        at_once *= train["grad_accumulation"]
     if draft.batch % at_once == 0:
-        train["grad_accumulation"] = draft.batch // at_once
-        draft.said.append(Said("global batch", str(draft.batch), "train.grad_accumulation"))
+        draft.put(f"train.{find}", draft.batch // at_once, "global batch", draft.batch)
+        train[find] = draft.batch // at_once
     else:
         draft.leave("global batch", f"{draft.batch} is no multiple of {at_once} sequences at once")

@@ -1,6 +1,7 @@
 """Servers: the commands that start vLLM, SGLang and llama.cpp, option by option.
 
-Sources: vLLM's EngineArgs, SGLang's ServerArgs, llama.cpp's tools/server/README.md (2026).
+Sources: vLLM's EngineArgs and CacheConfig, SGLang's ServerArgs
+(_handle_gpu_memory_settings), llama.cpp's tools/server/README.md (2026).
 """
 
 from __future__ import annotations
@@ -14,8 +15,21 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import hub
-from memcore.formats.found import Draft, Keys, UnsaidError, hyphened, positive, share, whole, word
+from memcore.formats.found import (
+    Around,
+    Draft,
+    Keys,
+    UnsaidError,
+    hyphened,
+    number,
+    positive,
+    share,
+    whole,
+    word,
+)
 from memcore.formats.texts import options
+from memcore.units import MiB
+from memcore.words.engines import roomy
 
 HALVES = {
     **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
@@ -36,6 +50,15 @@ WEIGHTS = {
     "mxfp4": "mxfp4",
     "w8a8_int8": "int8-linear",
 }
+# SGLang's own sizes by the GPU's memory: below so many MiB the tokens of a chunk, and the sequences
+# that graphs are made for, with less than 4 tensor-parallel ranks and with more.
+OF_SGLANG = (
+    (20 * 1024, 2048, 8, 80),
+    (35 * 1024, 2048, 24, 80),
+    (60 * 1024, 4096, 32, 160),
+    (160 * 1024, 8192, 256, 512),
+    (float("inf"), 16384, 512, 512),
+)
 GUESSERS = {"eagle": "eagle", "eagle3": "eagle", "mtp": "mtp", "nextn": "mtp", "ngram": "none"}
 
 
@@ -136,11 +159,13 @@ def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
 
 
 def _vllm(keys: Keys, draft: Draft) -> None:
+    draft.later.append(_vllm_tokens)
+    draft.otherwise("serve.memory_utilization", 0.92, "--gpu-memory-utilization")
     eager = keys.on("enforce_eager")
     if eager:
         draft.put("serve.runtime", "eager", "--enforce-eager", True)
-    chunked = "no_enable_chunked_prefill" not in keys.values
-    keys.take("no_enable_chunked_prefill", "enable_chunked_prefill")
+    on = keys.one("enable_chunked_prefill") is None or keys.on("enable_chunked_prefill")
+    chunked = on and not keys.on("no_enable_chunked_prefill")
     draft.put("serve.prefill", "chunked" if chunked else "whole", "chunked prefill, on by default")
     if keys.on("enable_expert_parallel"):
         draft.leave("--enable-expert-parallel", "experts are cut as other layers are here")
@@ -155,10 +180,35 @@ def _vllm(keys: Keys, draft: Draft) -> None:
             _drafts(draft, given.get("method"), given.get("model"), tokens)
 
 
+def _vllm_tokens(draft: Draft, around: Around) -> None:
+    """Tokens of a forward of vLLM's server where nobody says how many."""
+    tokens = 8192 if roomy(around.gpu) else 2048
+    draft.otherwise("serve.max_batched_tokens", tokens, "--max-num-batched-tokens")
+
+
+def _sglang_sizes(draft: Draft, around: Around) -> None:
+    """What SGLang decides from the GPU's memory: tokens of a chunk, and the share of weights and
+    cache, which is what forwards, graphs and ranks leave."""
+    memory = around.gpu.usable_bytes // MiB
+    tp, pp = (draft.fields.get(f"serve.{name}", 1) for name in ("tp", "pp"))
+    _, chunk, few, many = next(row for row in OF_SGLANG if memory < row[0])
+    draft.otherwise("serve.max_batched_tokens", chunk, "--chunked-prefill-size")
+    tokens = draft.fields.get("serve.max_batched_tokens", chunk)
+    reserved = 512 + max(tokens, 2048) * 1.5 + 2 * (few if tp < 4 else many) + tp * pp / 8 * 1024
+    if memory > 60 * 1024:
+        reserved = max(reserved, 10 * 1024)
+    if draft.fields.get("serve.draft_tokens"):
+        reserved += 2 * 1024
+    share_of_both = round(max(0.1, 1 - reserved / memory), 3)
+    draft.otherwise("serve.memory_utilization", share_of_both, "--mem-fraction-static")
+
+
 def _sglang(keys: Keys, draft: Draft) -> None:
+    draft.later.append(_sglang_sizes)
     if keys.on("disable_cuda_graph"):
         draft.put("serve.runtime", "eager", "--disable-cuda-graph", True)
-    draft.put("serve.prefill", "chunked", "chunked prefill, on by default")
+    whole_prompts = str(keys.values.get("chunked_prefill_size")) == "-1"
+    draft.put("serve.prefill", "whole" if whole_prompts else "chunked", "--chunked-prefill-size")
     method = keys.take("speculative_algorithm")
     model = keys.take("speculative_draft_model_path", "speculative_draft_model")
     tokens = keys.take("speculative_num_draft_tokens", "speculative_num_steps")
@@ -178,8 +228,8 @@ def _llama(keys: Keys, draft: Draft) -> None:
     model = keys.take("md", "model_draft")
     if model is not None:
         _drafts(draft, "", model, keys.take("draft", "draft_max", "draft_n"))
-    if "serve.kv_dtype" not in draft.fields:
-        draft.put("serve.kv_dtype", "fp16", "--cache-type-k", "not said: f16")
+    draft.otherwise("serve.kv_dtype", "fp16", "--cache-type-k")
+    draft.otherwise("serve.max_batched_tokens", 512, "--ubatch-size")
 
 
 def _chunk(value: Any) -> int:
@@ -195,7 +245,6 @@ _COMMON = (
     ("serve.weight_dtype", word(HALVES), "dtype"),
 )
 NOT_PLANNED = {
-    "cpu_offload_gb": "set serve.offload_weights to the share that it is of the weights",
     "enable_lora": "adapters of a server are not planned",
     "max_loras": "adapters of a server are not planned",
     "hf_overrides": "changes to the model's config; give the config.json as it is then",
@@ -221,6 +270,7 @@ SERVERS = (
             ("serve.memory_utilization", share, "gpu_memory_utilization"),
             ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
             ("serve.block_size", positive, "block_size"),
+            ("serve.offload_weights", number, "cpu_offload_gb"),
             *_COMMON,
         ),
         _vllm,

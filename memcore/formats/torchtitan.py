@@ -29,7 +29,6 @@ LEFT = {
     "enable_async_tensor_parallel": "asynchronous tensor parallelism's buffers are not planned",
     "mixed_precision_reduce": "gradients are reduced in fp32 here",
     "memory_budget": "a budget of memory is not planned",
-    "enable_cpu_offload": "is not planned",
 }
 
 
@@ -56,10 +55,16 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         (parallel, "parallel.pp", positive, "pipeline_parallel_degree"),
         (parallel, "parallel.cp", positive, "context_parallel_degree"),
         (parallel, "parallel.ep", positive, "expert_parallel_degree"),
+        (parallel, "parallel.etp", positive, "expert_tensor_parallel_degree"),
         (parallel, "parallel.schedule", word(SCHEDULES), "pipeline_parallel_schedule"),
     ):
         draft.read(section, path, how, *named)
+    draft.otherwise("train.micro_batch", 8, "training.local_batch_size")
+    draft.otherwise("train.seq_len", 2048, "training.seq_len")
     draft.batch = draft.batch or draft.count(training, "global_batch_size")
+    pipelined = draft.fields.get("parallel.pp", 1) > 1
+    if pipelined:
+        _pieces(parallel, draft)
     compiled = keys.get("compile", none)
     if training.on("compile") or compiled.on("enable"):
         draft.put("train.kernels", "compile", "compile", True)
@@ -83,19 +88,38 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     reshard = str(parallel.take("fsdp_reshard_after_forward") or "default")
     draft.put(
         "train.zero",
-        2 if reshard == "never" else 3,
+        2 if reshard == "never" or (pipelined and reshard == "default") else 3,
         "parallelism.fsdp_reshard_after_forward",
         reshard,
     )
     _recomputation(recompute, draft)
     _precision(model, training, keys, draft)
-    draft.put(
-        "train.optimizer", "adamw", "optimizer.name", keys.get("optimizer", none).take("name")
-    )
+    optimizer = keys.get("optimizer", none)
+    kept = {"fused": "adamw", "foreach": "adamw-foreach"}
+    draft.read(optimizer, "train.optimizer", word(kept), "implementation")
+    draft.put("train.optimizer", "adamw", "optimizer.name", optimizer.take("name"))
+    if training.on("enable_cpu_offload"):
+        for what in ("parameters", "optimizer"):
+            draft.put(f"train.offload_{what}", "cpu", "training.enable_cpu_offload", True)
     for section in keys.values():
         draft.end(section, LEFT)
 
 
+def _pieces(keys: Keys, draft: Draft) -> None:
+    """A pipeline cuts the sequences of a rank into micro-batches, and its looped schedules give
+    each rank two stages."""
+    local = draft.fields.pop("train.micro_batch", 8)
+    each = draft.count(keys, "pipeline_parallel_microbatch_size") or 1
+    key = "parallelism.pipeline_parallel_microbatch_size"
+    draft.put("train.micro_batch", each, key)
+    if not draft.batch and local % each == 0:
+        draft.put("train.grad_accumulation", local // each, "training.local_batch_size", local)
+    looped = str(keys.values.get("pipeline_parallel_schedule") or "").lower()
+    if looped in LOOPED:
+        draft.put("parallel.virtual_stages", 2, "parallelism.pipeline_parallel_schedule", looped)
+
+
+LOOPED = ("interleaved1f1b", "zbvzerobubble", "interleavedzerobubble", "loopedbfs")
 SCHEDULES = {
     "1f1b": "1f1b",
     "interleaved1f1b": "1f1b",
@@ -133,6 +157,6 @@ def _precision(model: Keys, training: Keys, keys: Mapping[str, Keys], draft: Dra
         draft.leave("model.converters", "MXFP8 under FSDP2 is not planned")
     if training.take("mixed_precision_param") == "float32":
         draft.put("train.precision", "fp32", "training.mixed_precision_param", "float32")
-    draft.put("train.precision", "bf16-mixed", "training.mixed_precision_param", "bfloat16")
     if str(training.take("dtype") or "") == "bfloat16":
-        draft.leave("training.dtype", "weights kept in bf16 are not planned beside fp32 reduction")
+        draft.put("train.precision", "bf16-pure", "training.dtype", "bfloat16")
+    draft.put("train.precision", "bf16-mixed", "training.mixed_precision_param", "bfloat16")

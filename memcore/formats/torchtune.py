@@ -71,11 +71,15 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.cross_entropy", "chunked", "loss._component_", "LinearCrossEntropyLoss")
     shards = "fsdp_cpu_offload" in values or "fsdp_reshard_after_forward" in values
     draft.put("train.framework", "fsdp2" if shards or draft.ranks > 1 else "pytorch", "the recipe")
-    draft.put("train.zero", 3 if draft.fields["train.framework"] == "fsdp2" else 0, "the recipe")
+    kept = keys.take("fsdp_reshard_after_forward") is False
+    stage = 2 if kept else 3
+    draft.put(
+        "train.zero", stage if draft.fields["train.framework"] == "fsdp2" else 0, "the recipe"
+    )
     if keys.on("fsdp_cpu_offload"):
         draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
-    draft.end(model, {})
+    draft.end(model, {"use_dora": "DoRA's magnitudes are not planned: LoRA is"})
     draft.end(keys, LEFT)
 
 
@@ -88,6 +92,7 @@ def _adapter(model: Keys, kind: str, draft: Draft) -> None:
     )
     draft.put("train.adapter_dtype", "base", "dtype", "as the weights")
     draft.read(model, "train.lora_rank", positive, "lora_rank")
+    draft.otherwise("train.lora_rank", 8, "model.lora_rank")
     draft.read(model, "train.lora_dropout", share, "lora_dropout")
     targets = [
         "o_proj" if t == "output_proj" else t for t in names(model.take("lora_attn_modules"))

@@ -1,9 +1,10 @@
 """Trainer: what transformers' Trainer is told, as YAML, JSON or a command's options; and TRL,
 LLaMA-Factory, axolotl and people's own scripts, which are built on it.
 
-Their vocabularies agree where they meet, so one table has the names of all of them. Sources:
-transformers' TrainingArguments, trl's ModelConfig, LLaMA-Factory's hparams and axolotl's schemas,
-all of 2026.
+Their vocabularies agree where they meet, so one table has the names of all of them; what each does
+where a key is not said is its own. Sources: transformers 5.23's TrainingArguments, trl 1.16's
+ModelConfig and SFTConfig, peft 0.21's LoraConfig, LLaMA-Factory's hparams and axolotl's schemas of
+the summer of 2026.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from memcore.formats import accelerate, deepspeed
 from memcore.formats.found import (
     AUTO,
+    Around,
     Draft,
     Keys,
     flag,
@@ -32,6 +34,12 @@ LENGTH = (
     *("max_seq_len", "max_completion_length"),
 )
 ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
+# axolotl's older switches, with the word of attn_implementation that each is.
+SWITCHES = {
+    "sdp_attention": "sdpa",
+    "eager_attention": "eager",
+    **{f"{name}_attention": name for name in ("flex", "xformers", "sage")},
+}
 MODEL = (
     *("model_name_or_path", "base_model", "model_id", "pretrained_model_name_or_path"),
     *("model_name", "model"),
@@ -42,6 +50,50 @@ MARKS = {
     "gradient_accumulation_steps",
     "gradient_checkpointing",
     "finetuning_type",
+}
+# Keys that one program alone has, or that its files say all but always.
+AXOLOTL, FACTORY, TRL = "axolotl", "LLaMA-Factory", "TRL"
+OWN = {
+    AXOLOTL: {"base_model", "sequence_len", "sample_packing", "lora_target_linear"},
+    FACTORY: {"finetuning_type", "cutoff_len", "lora_target", "dataset_dir", "pure_bf16"},
+    TRL: {
+        *("use_peft", "packing", "dataset_text_field", "completion_only_loss", "max_prompt_length"),
+        *("num_generations", "max_completion_length", "assistant_only_loss", "dataset_mixer"),
+        *("dataset_mixture", "activation_offloading", "padding_free"),
+    },
+}
+# What each does where a key is not said: by field the value and the key; '' is transformers itself.
+DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
+    "": {
+        "train.micro_batch": (8, BATCH[0]),
+        "train.attention": ("sdpa", "attn_implementation"),
+        "train.optimizer": ("adamw", "optim"),
+        "train.loader_pin_memory": (True, "dataloader_pin_memory"),
+        "train.checkpointing": ("none", "gradient_checkpointing"),
+        "train.precision": ("fp32", "bf16"),
+    },
+    TRL: {
+        "train.seq_len": (1024, "max_length"),
+        "train.checkpointing": ("full", "gradient_checkpointing"),
+    },
+    FACTORY: {
+        "train.seq_len": (2048, "cutoff_len"),
+        "train.checkpointing": ("full", "disable_gradient_checkpointing"),
+        "train.reentrant": (True, "use_reentrant_gc"),
+    },
+    AXOLOTL: {
+        "train.micro_batch": (1, "micro_batch_size"),
+        "train.seq_len": (512, "sequence_len"),
+        "train.loader_prefetch": (256, "dataloader_prefetch_factor"),
+    },
+}
+DEFAULTS |= {program: DEFAULTS[""] | own for program, own in DEFAULTS.items() if program}
+# Adapters: rank, dropout and targets of each; PEFT's own are a rank of 8 and no dropout.
+ADAPTERS = {
+    "": (8, 0.0, ""),
+    TRL: (16, 0.05, ""),
+    FACTORY: (8, 0.0, "all-linear"),
+    AXOLOTL: (8, 0.0, ""),
 }
 OPTIMIZERS = {
     "adamw_torch": "adamw-foreach",
@@ -79,6 +131,8 @@ LEFT = {
     "use_galore": "GaLore's projections are not planned",
     "use_apollo": "APOLLO's projections are not planned",
     "use_badam": "BAdam's blocks of layers are not planned",
+    "use_unsloth_gc": "Unsloth's checkpoints in host memory are not planned",
+    "shift_attn": "S2 attention is not planned",
     "use_kt": "experts that the CPU trains are not planned",
     "unfrozen_parameters": "weights frozen by name are not planned: all are trained here",
     "freeze_llm": "a frozen language model is not planned: all of it is trained here",
@@ -107,29 +161,26 @@ def read(values: Mapping[str, Any], draft: Draft, form: Callable[[str], str] = s
     keys = Keys(_flat(values), form)
     model = keys.one(*MODEL)
     draft.model = draft.model or str(model or "")
+    program = _program(keys)
+    _attention(keys)
+    _sum_of_lengths(keys, draft)
     for path, how, *named in (
         ("train.micro_batch", positive, *BATCH),
         ("train.seq_len", positive, *LENGTH),
         ("train.grad_accumulation", positive, "gradient_accumulation_steps"),
         ("train.optimizer", word(OPTIMIZERS), "optim", "optimizer"),
-        (
-            "train.attention",
-            word(ATTENTION),
-            "attn_implementation",
-            "flash_attn",
-            "flash_attention",
-        ),
+        ("train.attention", word(ATTENTION), *ATTENDS),
         ("train.loader_workers", whole, "dataloader_num_workers"),
         ("train.loader_prefetch", positive, "dataloader_prefetch_factor"),
         ("train.loader_pin_memory", flag, "dataloader_pin_memory"),
         ("train.offload_activations", _to_host, "activation_offloading"),
     ):
         draft.read(keys, path, how, *named)
-    _defaults(keys, draft)
-    _options(keys, draft)
+    _options(program, keys, draft)
     _sharded(keys, draft)
-    _precision(keys, draft, _adapter(keys, draft))
+    _precision(program, keys, draft, _adapter(program, keys, draft))
     _method(keys, draft)
+    _defaults(program, keys, draft)
     draft.end(keys, LEFT)
 
 
@@ -143,31 +194,66 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return found | {k: v for k, v in values.items() if not (k in inner and isinstance(v, Mapping))}
 
 
-def _defaults(keys: Keys, draft: Draft) -> None:
-    """What transformers does where nobody says it, and where LLaMA-Factory does otherwise."""
-    draft.put("train.attention", "sdpa", "attn_implementation", "not said: sdpa")
-    if "base_model" not in keys.values:
-        draft.put("train.micro_batch", 8, BATCH[0], "not said: 8")
-    if "finetuning_type" in keys.values:
-        draft.put("train.seq_len", 2048, "cutoff_len", "not said: 2048")
+def _program(keys: Keys) -> str:
+    """Whose defaults hold where a key is not said: of several that know the keys, the one that
+    alone has one of them."""
+    return next((name for name, marks in OWN.items() if marks & keys.values.keys()), "")
+
+
+def _defaults(program: str, keys: Keys, draft: Draft) -> None:
+    """What a program does where nobody says it."""
+    for path, (value, key) in DEFAULTS[program].items():
+        draft.otherwise(path, value, keys.written(key))
+    if program == AXOLOTL:
+        draft.later.append(_workers)
+
+
+def _workers(draft: Draft, around: Around) -> None:
+    """axolotl's own loader, where nobody says one: a worker for each GPU of the machine."""
+    draft.otherwise("train.loader_workers", around.gpus_per_node, "dataloader_num_workers")
+
+
+def _attention(keys: Keys) -> None:
+    """axolotl's older switches, as the key that has taken their place."""
+    on = [name for switch, name in SWITCHES.items() if keys.on(switch)]
+    if on:
+        keys.values.setdefault(ATTENDS[0], on[0])
+
+
+def _sum_of_lengths(keys: Keys, draft: Draft) -> None:
+    """A prompt and what is generated after it are one sequence."""
+    prompt, answer = (draft.count(keys, f"max_{what}_length") for what in ("prompt", "completion"))
+    if prompt and answer:
+        key = "max_prompt_length + max_completion_length"
+        draft.put("train.seq_len", prompt + answer, key, f"{prompt} + {answer}")
+    elif answer:
+        draft.leave(
+            keys.written("max_completion_length"),
+            "the prompt comes before it: set train.seq_len to both",
+        )
 
 
 def _to_host(value: Any) -> str:
     return "cpu" if str(value) in ("legacy", "disk") or flag(value) else "none"
 
 
-def _options(keys: Keys, draft: Draft) -> None:
+def _options(program: str, keys: Keys, draft: Draft) -> None:
     """What is on or off."""
     off = "disable_gradient_checkpointing"
-    named = keys.named("gradient_checkpointing", off)
-    recomputes = keys.on("gradient_checkpointing") and not keys.on(off)
-    if keys.take(off) is None and keys.take("gradient_checkpointing") is None:
-        # LLaMA-Factory recomputes unless it is told not to; transformers only if it is told to.
-        recomputes, named = "finetuning_type" in keys.values, "gradient_checkpointing, not said"
-    draft.put("train.checkpointing", "full" if recomputes else "none", named, recomputes)
+    if keys.take(off) is not None or keys.take("gradient_checkpointing") is not None:
+        recomputes = not keys.on(off) and (
+            keys.take("gradient_checkpointing") is None or keys.on("gradient_checkpointing")
+        )
+        key = keys.named("gradient_checkpointing", off)
+        draft.put("train.checkpointing", "full" if recomputes else "none", key, recomputes)
+        if "offload" in str(keys.take("gradient_checkpointing")):
+            draft.put("train.offload_activations", "cpu", key, keys.take("gradient_checkpointing"))
+        if recomputes and program == AXOLOTL and keys.take("rl") is None:
+            draft.otherwise("train.reentrant", True, "gradient_checkpointing_kwargs")
     how = keys.inner("gradient_checkpointing_kwargs")
-    if recomputes and how.take("use_reentrant") is not None:
+    if how.take("use_reentrant") is not None:
         draft.put("train.reentrant", how.on("use_reentrant"), "use_reentrant")
+    draft.read(keys, "train.reentrant", flag, "use_reentrant_gc")
     liger = ("use_liger_kernel", "enable_liger_kernel", "use_liger", "liger_rms_norm")
     fused = [keys.on(name) for name in (*liger, "liger_glu_activation", "liger_rope")]
     if any(fused):
@@ -182,16 +268,18 @@ def _options(keys: Keys, draft: Draft) -> None:
         draft.put("train.optimizer", "muon", keys.written("use_muon"), True)
 
 
-def _adapter(keys: Keys, draft: Draft) -> str:
+def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     """The adapter, if there is one, as a word of train.adapter."""
     by_word = str(keys.one("adapter", "finetuning_type") or "").lower()
+    if program == FACTORY and not by_word:
+        by_word = "lora"  # its own default
     wanted = ("use_peft", "use_lora", "lora_enable", "q_lora", "qlora", "lora")
     switched = [keys.on(name) for name in wanted]
     ranked = keys.take("lora_r", "lora_rank") is not None
     bits = draft.count(keys, "bits", "quantization_bit")
     four = keys.on("load_in_4bit") or bits == 4 or any(switched[3:5]) or by_word == "qlora"
     eight = keys.on("load_in_8bit") or bits == 8
-    said_no = by_word == "full" or keys.values.get("use_peft") is False
+    said_no = by_word in ("full", "freeze") or keys.values.get("use_peft") is False
     if said_no or not (by_word in ("lora", "qlora") or any(switched) or ranked or four):
         return "none"
     double = keys.take("double_quant", "double_quantization", "use_bnb_nested_quant")
@@ -211,9 +299,11 @@ def _adapter(keys: Keys, draft: Draft) -> str:
         draft.leave(key, "targets by a pattern are not planned; give their names")
     elif targets:
         draft.put("train.lora_modules", ",".join(targets), key)
-    elif "finetuning_type" in keys.values:
-        draft.put("train.lora_targets", "all-linear", "lora_target", "not said: all")
-        draft.put("train.lora_rank", 8, "lora_rank", "not said: 8")
+    rank, dropout, everywhere = ADAPTERS[program]
+    draft.otherwise("train.lora_rank", rank, keys.named("lora_r", "lora_rank"))
+    draft.otherwise("train.lora_dropout", dropout, keys.written("lora_dropout"))
+    if "train.lora_modules" not in draft.fields:
+        draft.otherwise("train.lora_targets", everywhere or "attention", key)
     return adapter
 
 
@@ -238,18 +328,24 @@ def _sharded(keys: Keys, draft: Draft) -> None:
         draft.put("train.zero", 0, "neither DeepSpeed nor FSDP is named")
 
 
-def _precision(keys: Keys, draft: Draft, adapter: str) -> None:
+def _precision(program: str, keys: Keys, draft: Draft, adapter: str) -> None:
     """Which dtype the weights have, and the arithmetic."""
-    loaded = HALVES.get(str(keys.one("torch_dtype", "dtype", "model_dtype") or "").lower(), "")
+    named = ("torch_dtype", "dtype", "model_dtype")
+    as_stored = any(str(keys.values.get(name)) == AUTO for name in named)
+    loaded = HALVES.get(str(keys.one(*named) or "").lower(), "bf16" if as_stored else "")
     pure = keys.on("pure_bf16") or keys.take("bfloat16") is not None
-    if keys.values.get("bf16") == AUTO and "base_model" in keys.values:
-        keys.values["bf16"] = True  # axolotl's word for where the GPU has it
-    half = "bf16" if keys.on("bf16") or pure else "fp16" if keys.on("fp16", "float16") else loaded
-    key = keys.named("bf16", "fp16", "bfloat16", "torch_dtype")
+    others = keys.on("fp16", "float16")
+    if program == AXOLOTL and keys.values.get("bf16", AUTO) in (None, AUTO) and not others:
+        keys.values["bf16"] = True  # where the GPU has it, unless told otherwise
+    elif program == TRL and keys.values.get("bf16") is None and not others:
+        keys.values["bf16"] = True
+    half = "bf16" if keys.on("bf16") or pure else "fp16" if others else loaded
     if not half:
         return
-    # axolotl loads weights in the dtype that it computes in, LLaMA-Factory those of a frozen base.
-    small = loaded or pure or "base_model" in keys.values or adapter != "none"
+    # axolotl loads weights in the dtype that it computes in, LLaMA-Factory and scripts those of a
+    # frozen base; TRL in fp32 unless it is told.
+    frozen = adapter != "none" and (program != TRL or adapter != "lora")
+    small = loaded or pure or program == AXOLOTL or frozen
     framework = draft.fields.get("train.framework")
     if framework == "deepspeed" or (framework == "fsdp2" and adapter == "none"):
         precision = mixed(half, sharded=True)
@@ -257,14 +353,16 @@ def _precision(keys: Keys, draft: Draft, adapter: str) -> None:
         precision = f"{half}-pure"
     else:
         precision = mixed(half, sharded=False)
+    key = keys.named("bf16", "fp16", "bfloat16", *named)
     draft.put("train.precision", precision, key, half)
 
 
 def _method(keys: Keys, draft: Draft) -> None:
     """What is trained towards, where it is more than the next token."""
     kind = str(keys.one("rl", "stage") or "").lower()
-    if kind in ("grpo", "ppo") or keys.values.get("num_generations"):
-        key = keys.named("rl", "stage", "num_generations")
+    generates = {"num_generations", "max_completion_length"} & keys.values.keys()
+    if kind in ("grpo", "ppo") or generates:
+        key = keys.named("rl", "stage", "num_generations", "max_completion_length")
         draft.put("together.kind", kind if kind == "ppo" else "grpo", key)
     elif kind in ("dpo", "kto", "orpo", "simpo", "rm") or keys.values.get("max_prompt_length"):
         key = keys.named("rl", "stage", "max_prompt_length")

@@ -1524,8 +1524,7 @@ class Plan(_Part):
             return 0
         if self.serve.engine == engines.AUTO:
             return engine.limit
-        roomy = gpu.usable_bytes >= engines.ROOMY and gpu.architecture != "Ampere"
-        return engine.large if roomy and engine.large else engine.limit
+        return engine.large if engine.large and engines.roomy(gpu) else engine.limit
 
     @property
     def expert_backend(self) -> str:

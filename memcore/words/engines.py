@@ -47,6 +47,11 @@ SHARE_SOURCE = {
 }
 
 
+def roomy(gpu: Accelerator) -> bool:
+    """Whether vLLM takes a GPU for a large one."""
+    return gpu.usable_bytes >= ROOMY and gpu.architecture != "Ampere"
+
+
 @dataclass(frozen=True, slots=True)
 class Engine(Word):
     """What serves.

@@ -167,7 +167,7 @@ ONE: dict[str, tuple[str, dict[str, Any], str]] = {
             "cluster.gpus": 2,
             "serve.engine": "vllm",
             "serve.tp": 2,
-            "serve.max_seq_len": 16384,
+            "serve.max_seq_len": 16000,
             "serve.max_num_seqs": 32,
             "serve.concurrency": 32,
             "serve.memory_utilization": 0.92,

@@ -242,12 +242,10 @@ def _cluster(
 
 def _in_16_bits(draft: Draft) -> None:
     """What trains in fp32 is planned in bf16 where the framework has no plan in fp32."""
-    path, framework = "train.precision", draft.fields.get("train.framework")
-    if draft.fields.get(path) == "fp32" and framework in FRAMEWORKS:
-        if "fp32" not in FRAMEWORKS[framework].copies:
-            draft.fields[path] = "bf16-mixed"
-            label = FRAMEWORKS[framework].label
-            draft.leave(path, f"fp32 is not planned for {label}: bf16-mixed is")
+    path, framework = "train.precision", FRAMEWORKS.get(draft.fields.get("train.framework", ""))
+    if draft.fields.get(path) == "fp32" and framework and "fp32" not in framework.copies:
+        draft.fields[path] = "bf16-mixed"
+        draft.leave(path, f"fp32 is not planned for {framework.label}: bf16-mixed is")
 
 
 def _around(document: dict[str, Any], model: Model) -> Around:

@@ -93,7 +93,7 @@ def _costs(r: Relief) -> str:
         said.append(f"{signed_seconds(r.added_seconds)} a step")
     if r.added_tokens:
         said.append(f"cache {r.added_tokens:+,} tokens")
-    return ", ".join(said) or "no training step longer"
+    return ", ".join(said) or "as long a step"
 
 
 def _all(found: Sequence[Lever]) -> None:

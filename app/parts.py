@@ -112,7 +112,7 @@ def share(report: Report, drawn: bar.Bar | None) -> None:
             picture = functools.partial(svg.memory_bar, drawn, title())
             download_svg("Memory bar (SVG)", picture, "memplan-bar.svg")
         st.segmented_control(
-            "The camera of a chart saves",
+            "Charts are saved as",
             ("png", "svg"),
             format_func=str.upper,
             default=st.session_state.get("image_format") or "png",

@@ -91,7 +91,7 @@ def _choices(now: Options, look: Callable[[str], None]) -> None:
 
         return chosen
 
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True, vertical_alignment="top"):
         st.segmented_control(
             "What of the training may change",
             tuple(KEEPS),
@@ -122,7 +122,7 @@ def _about(plan: Plan, now: Options) -> str:
         return plain(e.issues[0].message)
     return (
         f"Parallelism, ZeRO, framework, kernels, recomputation, offload and micro-batch; about "
-        f"{seconds_text(seconds)}. Whoever changes something meanwhile stops it."
+        f"{seconds_text(seconds)}. A change of the plan meanwhile stops it."
     )
 
 
@@ -162,13 +162,19 @@ def _show(found: Found, plan: Plan) -> None:
         parts.small("Nothing fits. More GPUs, another GPU, or more that may change, might.")
         return
     every = points(found)
+    rows = tables.found(every, plan)
+    first = rows[0]
+    gpus = f"{first['GPUs']:,} GPU{'s' * (first['GPUs'] > 1)}"
+    st.markdown(
+        f"**The best: {first['step']} a step on {gpus}, {first['to spare']} to spare.** "
+        f"It changes: {plain(first['changes'])}."
+    )
     plot.chart(
         charts.found(found, plan),
         key="search_front",
         alt="Time of the whole run against GPUs of what was found, with what nothing beats",
         take=lambda i: state.replace(every[i][0].plan),
     )
-    rows = tables.found(every, plan)
     _table(rows, every)
     apart = found.apart
     told = f"Of one rank are those that differ by less than {apart.words}. " if apart else ""

@@ -94,3 +94,25 @@ def test_plans_side_by_side_and_their_link(open_app: Open) -> None:
     assert [pin_name(p) for p in pins] == ["ZeRO 2", "ZeRO 3"]
     assert [decode_pin(p)[0] for p in pins] == [two, Plan()]
     expect(theirs.get_by_text("on the page").first).to_be_visible()
+
+
+def test_names_that_mean_harm_are_text_in_charts(open_app: Open) -> None:
+    """On axes, in what a mark says and in a saved picture; no name becomes a part of the page."""
+    name = "<img src=/x onerror=pwned=1>"
+    pin = encode_pin(Plan(train={"zero": 2}), name)
+    page = open_app(at("compare", Plan(), pin=pin, name=f"</text>{name[:30]}"))
+    page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
+    plots = page.locator(".memplan-plot")
+    phases = page.locator(".st-key-plot_compare_phases .memplan-plot")
+    expect(plots).to_have_count(3)  # of phases, and two waterfalls
+    for plot in plots.all():
+        expect(plot.locator("svg text", has_text=name).first).to_be_visible()
+        plot.locator(".picture").focus()
+        page.keyboard.press("ArrowRight")
+        expect(plot.locator(".said")).to_be_visible()
+    phases.hover()
+    with page.expect_download() as saved:
+        phases.get_by_role("button", name="Save image").click()
+    assert saved.value.path().stat().st_size
+    assert page.evaluate("typeof pwned") == "undefined"
+    assert page.locator('[data-testid="stMain"] img').count() == 0

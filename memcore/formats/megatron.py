@@ -114,6 +114,14 @@ def _precision(keys: Keys, draft: Draft) -> None:
         draft.put("train.precision", f"{half}-mixed", f"--{half}", keys.on(half) or "not said")
     else:
         draft.otherwise("train.precision", "fp32", "--bf16")
+    # arguments.py turns fp32 on for bf16 unless it is told otherwise, and for nothing else.
+    wide, narrow = "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16"
+    in_fp32, in_bf16 = keys.on(wide), keys.on(narrow)
+    if in_fp32 or in_bf16:
+        key = narrow if in_bf16 else wide
+        draft.put("train.grad_reduce_in_fp32", not in_bf16, keys.written(key), True)
+    else:
+        draft.otherwise("train.grad_reduce_in_fp32", half == "bf16", keys.written(wide))
 
 
 def _recomputation(keys: Keys, draft: Draft) -> None:

@@ -262,11 +262,11 @@ def grouped_linear(
     t.use(*read)
     kept = kept if w.needs_grad else []
 
-    def backward(g: Gradients) -> Gradients:  # the weight's goes into the fp32 buffer
+    def backward(g: Gradients) -> Gradients:  # the weight's goes into the buffer of gradients
         if t.narrow:
             t.free(*fused.twice(t, t.narrow, out.shape, f"{name} output grad"))
         if w.needs_grad:
-            t.read_and_write(w.storage, w.shape, "fp32")
+            t.read_and_write(w.storage, w.shape, t.main_grad)
         return [t.new(f"{name} input grad", x.shape, x.dtype), *(None for _ in weights)]
 
     again = [(4.0 if w.needs_grad else 2.0, flops[1])]

@@ -140,6 +140,7 @@ def _tape(
     t.idle = kind is not None and kind.place == IDLE
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
     t.table, t.keeps, t.unfused, t.float8 = s.table, s.keeps, s.unfused, s.float8
+    t.main_grad = s.main_grad
     t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     layer = kind is not None and kind.place != BRIDGE
     with t.scope(prefix, Part.LAYER if layer else None):

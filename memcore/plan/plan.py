@@ -469,6 +469,15 @@ class Train(_Part):
         key="overlap",
         when=_deepspeed,
     )
+    grad_reduce_in_fp32: bool = declare(
+        True,
+        "grad_reduce_in_fp32",
+        "Megatron: gradients are summed and sent in fp32. Off, in the weights' 16 bits, and the "
+        "optimizer widens its part when it steps (--grad-reduce-in-bf16). Megatron-LM has it on "
+        "for bf16; Megatron-Bridge's performance recipes have it off.",
+        key="grf",
+        when=_megatron,
+    )
     overlap_grad_reduce: bool = declare(
         True,
         "overlap_grad_reduce",

@@ -44,6 +44,7 @@ class BlockStates:
     moments      what the optimizer remembers of each parameter, on the GPU
     paged        the same in unified memory
     temporaries  what its step needs while it runs
+    widened      fp32 copies of gradients of fewer bits, for an optimizer that makes them
     master       the optimizer's fp32 copy, if the precision has one
     steps        the optimizer's step counters, one per parameter tensor
     average      an fp32 moving average of each, which the optimizer keeps
@@ -60,6 +61,7 @@ class BlockStates:
     moments: Group
     paged: Group
     temporaries: Group
+    widened: Group
     master: Group
     steps: Group
     average: Group
@@ -203,6 +205,11 @@ def block_states(
                     for name in SPARSE_TEMPORARIES
                 ),
             ]
+        ),
+        widened=group(
+            ".grad (fp32)", "gradients", "fp32", "optimizer step",
+            "the reduced gradient, as the optimizer reads it", "state",
+            parameters if copies.reduced != "fp32" else [],
         ),
         master=group(
             ".master", "optimizer_states", copies.master, always, "fp32 master copy", "state"

@@ -356,7 +356,9 @@ def tables_of(step: Step) -> int:
 
 def stepping(step: Step) -> Alive:
     """What the optimizer's step needs while it runs on the GPU."""
-    return step.every("temporaries") if step.offload == "none" else []
+    if step.offload != "none":
+        return []
+    return [*step.every("temporaries"), *(step.every("widened") if step.accumulated else [])]
 
 
 def _shared(step: Step, places: tuple[str, ...] = (TOWER, IDLE, MAIN)) -> tuple[Group, Group]:

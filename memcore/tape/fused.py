@@ -207,8 +207,8 @@ def linear(
                 used += [dw] if weight is None else []
             if t.unfused and not head:
                 t.reads(w.storage)  # written: a gradient is as large as its weight
-                t.then("gradient into fp32", w)
-            t.read_and_write(w.storage, w.shape, "fp32")
+                t.then(f"gradient into {t.main_grad}", w)
+            t.read_and_write(w.storage, w.shape, t.main_grad)
             t.free(*used)
             waits = [dw if weight else None, *(None for _ in weights[1:])]
             return [dx if x.needs_grad else None, *waits]

@@ -88,12 +88,13 @@ class Structure:
     keeps      the training loop keeps the logits through backward
     buffers    the dtype that a model's buffers have: that in which its weights are kept
     unfused    Megatron's linear layers as Megatron-DeepSpeed has them: a kernel of its own adds a
-               weight's gradient to the fp32 buffer, and ranks wait for the input's to be summed
+               weight's gradient to the buffer of them, and ranks wait for the input's to be summed
     depths     multi-token prediction behind the last layer, if there is any
     stack      of a tower: whose dimensions it has (dims.STACKS)
     tower      the layers before these
     head       what comes behind them, as in Model; one_class: a classifier's is one number
     float8     as in precision.Precision
+    main_grad  the dtype of the buffer that Megatron's linear layers add a weight's gradient to
     """
 
     family: str
@@ -123,6 +124,7 @@ class Structure:
     head: str = CAUSAL
     one_class: bool = False
     float8: str = ""
+    main_grad: str = "fp32"
 
 
 @dataclass(frozen=True, slots=True)

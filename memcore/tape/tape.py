@@ -212,7 +212,7 @@ class Tape:
         self.adapters = adapters
         self.narrow = narrow
         self.table = "dense"
-        self.unfused, self.float8 = False, ""  # as in structure.Structure
+        self.unfused, self.float8, self.main_grad = False, "", "fp32"  # as in structure.Structure
         self.idle = False  # what runs here is read by nobody, and trained by nothing
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
         self.frozen = self.frozen_tied = self.reached = False

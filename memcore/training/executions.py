@@ -89,6 +89,14 @@ def updated_parameters(step: Step, amounts: Amounts) -> Number:
     return state_bytes(step, "updated", amounts) / DTYPE_BYTES[updated_dtype(step)]
 
 
+def gradient_bytes(step: Step) -> int:
+    """Bytes of a weight's gradient that the optimizer step moves: it reads it, and one that was
+    summed in fewer bits it writes in fp32 before (Megatron: _copy_model_grads_to_main_grads)."""
+    summed = step.copies.reduced
+    widens = step.accumulated and summed != "fp32"
+    return DTYPE_BYTES[summed] + 2 * DTYPE_BYTES["fp32"] * widens
+
+
 def updated_dtype(step: Step) -> str:
     """What trained weights are kept in: adapters' own dtype, where they have one."""
     for group, _ in step.every("updated"):

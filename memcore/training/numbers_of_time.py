@@ -66,6 +66,7 @@ from memcore.timing.roofline import (
 )
 from memcore.training.convention import convention_layers, head_is_frozen, parts, sharing
 from memcore.training.executions import (
+    gradient_bytes,
     half_dtype,
     matmul_dtype,
     peak_dtype,
@@ -272,15 +273,16 @@ def _executions(book: Book) -> list[Execution]:
 
 def _optimizer(book: Book) -> tuple[Formula, Formula]:
     """FLOPs and traffic of the optimizer step."""
-    optimizer, copies = book.timed.optimizer, book.timed.copies
+    optimizer, summed = book.timed.optimizer, book.timed.copies.reduced
     each = known(
         "FLOPs per parameter",
         optimizer.flops_per_parameter,
         source=f"the update of {optimizer.label}",
     )
     weights = book.at("time.updated.parameters")
-    gradient = known(f"bytes of {copies.reduced}", DTYPE_BYTES[copies.reduced], "bytes",
-                     source="gradients are read once")  # fmt: skip
+    moved = gradient_bytes(book.timed)
+    how = "are read once" if moved == DTYPE_BYTES[summed] else "are written in fp32 first, and read"
+    gradient = known(f"bytes of {summed}", moved, "bytes", source=f"gradients {how}")
     states = 2 * book.at("time.updated.bytes")
     return each * weights, states + weights * gradient
 

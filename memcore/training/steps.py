@@ -91,7 +91,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         keeps=keeps_outputs(plan),
         unfused=plan.megatron_deepspeed,
     )
-    structure = replace(structure, float8=copies.float8)
+    structure = replace(structure, float8=copies.float8, main_grad=copies.reduced)
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == LOWER else 0
     kinds, stack = stack_of(plan, model, leads, held)
@@ -208,6 +208,8 @@ def copies_of(plan: Plan) -> Precision:
     quantized."""
     t = plan.train
     copies = COPIES[t.framework, t.precision]
+    if FRAMEWORKS[t.framework].accumulated and not t.grad_reduce_in_fp32:
+        copies = replace(copies, reduced=copies.gradient)
     return replace(copies, resident="fp32", compute="fp32") if unquantized_in_fp32(plan) else copies
 
 

@@ -25,10 +25,15 @@ from memcore.timing.certainty import compared
 from memcore.timing.communication import Move
 from memcore.timing.roofline import Speed, by_phase, operation
 from memcore.training.convention import convention_flops
-from memcore.training.executions import peak_dtype, speed_of, started, updated
+from memcore.training.executions import (
+    gradient_bytes,
+    peak_dtype,
+    speed_of,
+    started,
+    updated,
+)
 from memcore.training.stages import Stage, bubble_seconds, stages
 from memcore.training.transfers import outgrown, with_ends
-from memcore.words.word import DTYPE_BYTES
 
 LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme", "host")
 
@@ -222,9 +227,10 @@ def _whole(
 
 
 def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
-    """The optimizer step on the GPU: it reads and writes its states, and reads the gradients."""
+    """The optimizer step on the GPU: it reads and writes its states, and reads the gradients, which
+    it may widen first."""
     weights, states = updated(step, amounts)
-    moved = 2.0 * states + weights * DTYPE_BYTES[step.copies.reduced]
+    moved = 2.0 * states + weights * gradient_bytes(step)
     flops = float(weights) * step.optimizer.flops_per_parameter
     return operation("optimizer step", "optimizer", flops, moved, speed, 1)
 

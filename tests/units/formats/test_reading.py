@@ -365,6 +365,22 @@ def test_a_file_is_the_plan_that_it_says(name: str) -> None:
     evaluate(found.plan)
 
 
+@pytest.mark.parametrize(
+    ("said", "in_fp32"),
+    [
+        ("--bf16", True),
+        ("--bf16 --grad-reduce-in-bf16", False),
+        ("--fp16", False),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", True),
+    ],
+)
+def test_megatron_sums_gradients_in_fp32_for_bf16_alone_unless_told(said, in_fp32) -> None:
+    """megatron/training/arguments.py, validate_args."""
+    found = read(("a.sh", MEGATRON.replace("--bf16", said)))
+    assert found.plan.train.grad_reduce_in_fp32 is in_fp32
+    assert not any("grad" in key for key in found.unread)
+
+
 def test_what_is_not_said_is_told() -> None:
     found = read(("sft.yaml", SFT))
     assumed = {issue.field: issue.message for issue in found.assumed}

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from memcore.errors import PlanError
+from memcore.kept import seldom_collected
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
 from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text, words_of
 from memcore.plan.repair import settled
@@ -161,6 +162,11 @@ def levers(plan: Plan) -> tuple[Lever, ...]:
     most first. When it fits: what is faster and fits too, then what saves memory. Of equal ones
     those that train the same come first, then those on more GPUs.
     """
+    with seldom_collected():
+        return _levers(plan)
+
+
+def _levers(plan: Plan) -> tuple[Lever, ...]:
     pool: Pool = {}
     now = Training.of(plan, rows=False, pool=pool)
     if now is None:
@@ -281,7 +287,7 @@ def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> _Tried | None:
 
     def fits(i: int) -> bool:
         found = then(i)
-        return found is not None and found.memory.fits
+        return found is not None and found.room[1]
 
     found = None
     for i in way.looked_at or range(len(ladder)):
@@ -289,7 +295,7 @@ def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> _Tried | None:
         if not here:
             continue
         allowed = True
-        if here.memory.device_bytes[1] < memory.device_bytes[1] or (memory.fits and fits(i)):
+        if _device(here) < memory.device_bytes[1] or (memory.fits and fits(i)):
             found = i
             if fits(i):
                 break
@@ -298,6 +304,11 @@ def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> _Tried | None:
     if way.looked_at and fits(found):
         found = _first(found, max([i for i in way.looked_at if i < found], default=-1) + 1, fits)
     return _Tried(way.kind, (ladder[found],), then(found))
+
+
+def _device(training: Training) -> int:
+    """Bytes of a GPU at most; told sooner than all of `memory`."""
+    return training.plan.accelerator.usable_bytes - training.room[0]
 
 
 BELOW = 16  # smaller counts that are looked at beside those that halving comes by
@@ -324,7 +335,7 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
     """Two changes at once that make a plan fit, the best few. Neither does by itself; the one may
     even be forbidden without the other."""
     plan, before = now.plan, now.memory.device_bytes[1]
-    saved = {i: before - t.then.memory.device_bytes[1] for i, t in enumerate(tried) if t.then}
+    saved = {i: before - _device(t.then) for i, t in enumerate(tried) if t.then}
     helping = sorted((i for i, n in saved.items() if n > 0), key=lambda i: -saved[i])
     together = [(saved[i] + saved[k], i, k) for i, k in itertools.combinations(helping, 2)]
     together.sort(key=lambda t: -t[0])
@@ -343,7 +354,7 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
             changed = changed or with_changes(plan, changes)
         then = changed and Training.of(changed, rows=False, pool=pool)
         evaluated += then is not None
-        if then and then.memory.fits:
+        if then and then.room[1]:
             pair = _Tried(b.kind, (*a.parts, *b.parts), then)
             if lever := _lever(now, seconds, pair):
                 found.append(lever)
@@ -367,7 +378,7 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
         return None
     named = [next(iter(part.items())) for part in tried.parts]
     plan, changed = now.plan, then.plan
-    device = now.memory.device_bytes[1] - then.memory.device_bytes[1]
+    device = now.memory.device_bytes[1] - _device(then)
     noticed = device >= NOTICED * now.memory.capacity_bytes
     if not noticed and kind == OTHER:
         return None

@@ -60,7 +60,7 @@ MEMORY, HOST, RULES, BATCH, SLOWER, MONEY, KIND = (
     "money",
     "not planned",
 )
-EACH = 14  # plans of a group that are asked for memory and time, about, of 70B on 8 to 64 GPUs
+EACH = 32  # plans of a group that are asked for memory and time, about, as six searches had them
 OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
 
 Progress = Callable[[int, int], None]

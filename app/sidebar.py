@@ -16,7 +16,7 @@ from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore.errors import Issue, PlanError, shown
-from memcore.formats import MODEL, Text, kind_of, text_of
+from memcore.formats import BESIDE, MODEL, Text, kind_of, text_of
 from memcore.formats.hub import preset, stored
 from memcore.models import catalog
 from memcore.models.config import parse_config
@@ -445,14 +445,21 @@ def _named(path: str) -> Take:
 
 
 def _files_dropped() -> None:
-    """All files there are of one job; of several config.json files the last is the model."""
+    """Files that are dropped together are of one job. What comes later takes the place of what
+    plays the same part: another job that of the job, another config.json that of the model."""
     files = st.session_state.config_file
+    seen: dict[str, int] = st.session_state.setdefault("config_files_seen", {})
+    turn = 1 + max(seen.values(), default=0)
+    turns = [seen.setdefault(file.file_id, turn) for file in files]
     try:
         texts = [text_of(file.name, file.getvalue()) for file in files]
     except PlanError:
         _use_config(files[-1].getvalue())  # which says what is wrong with it
-    else:
-        _use_texts(texts)
+        return
+    plays = [kind if (kind := kind_of(text)) in BESIDE else "the job" for text in texts]
+    last = dict(sorted(zip(plays, turns, strict=True), key=lambda pair: pair[1]))
+    every = zip(texts, plays, turns, strict=True)
+    _use_texts([text for text, part, turn in every if turn == last[part]])
 
 
 def _text_pasted() -> None:

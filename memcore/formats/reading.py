@@ -42,6 +42,7 @@ DOCUMENTS: tuple[Known, ...] = (
     ("vLLM", servers.configures, servers.configured),
 )
 MODEL = "config.json"
+BESIDE = (MODEL, "DeepSpeed", "Accelerate")  # kinds that stand beside what starts a job
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 Reader = tuple[int, str, Callable[[Draft], None]]

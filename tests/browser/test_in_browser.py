@@ -637,6 +637,26 @@ def test_dropping_a_config(open_app: Open) -> None:
     assert evaluate(reading.addressed(theirs)).parameters == 1_235_814_400
 
 
+def test_a_job_dropped_after_another_takes_its_place(open_app: Open) -> None:
+    """Beside what it is not: the file that says who shards stays."""
+    page = open_app("/")
+    page.get_by_text("Your own files").click()
+    zone = '.st-key-config_file [data-testid="stFileUploaderDropzone"]'
+    page.wait_for_selector(zone)
+    job = "model_name_or_path: {}\nper_device_train_batch_size: {}\nbf16: true\n"
+    for name, content, says in (
+        ("zero.json", '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}', ""),
+        ("a.yaml", job.format("gpt2", 2) + "gradient_accumulation_steps: 4\n", "gpt2~"),
+        ("b.yaml", job.format("gpt2-xl", 3), "gpt2-xl~"),
+    ):
+        with rig.a_run(page):
+            reading.drop(page, zone, name, content)
+        if says:
+            page.wait_for_url(lambda url, says=says: f"model={says}" in url)
+    train = reading.addressed(page).train
+    assert (train.micro_batch, train.zero, train.grad_accumulation) == (3, 2, 1)
+
+
 NO_CONFIG = (
     ("no JSON at all", "not JSON"),
     ("[" * 1000, "nested too deeply"),

@@ -23,7 +23,6 @@ SWITCHES = (
 )
 GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
 LEFT = {
-    "recompute_modules": "modules that recompute by name are not planned",
     "use_megatron_fsdp": "Megatron's own FSDP is not planned",
     "data_parallel_sharding_strategy": "Megatron's own FSDP is not planned",
     "optimizer_cpu_offload": "its optimizer on the CPU is not planned",
@@ -130,9 +129,26 @@ def _recomputation(keys: Keys, draft: Draft) -> None:
     if grain == "full" or (older[0] and not grain):
         draft.put("train.checkpointing", "full", "--recompute-granularity", grain or True)
     elif grain == "selective" or older[1]:
-        draft.put("train.checkpointing", "selective", "--recompute-granularity", grain or True)
+        modules = _modules(keys)
+        word = "selective" if CORE in modules else "none"
+        draft.put("train.checkpointing", word, "--recompute-granularity", grain or True)
+        if others := [name for name in modules if name != CORE]:
+            draft.leave(keys.written(MODULES), f"{', '.join(others)}: only {CORE} is planned")
     else:
         draft.put("train.checkpointing", "none", "--recompute-granularity", "not said")
+    keys.take(MODULES)  # which nothing but a selective recomputation reads
+
+
+MODULES, CORE = "recompute_modules", "core_attn"
+
+
+def _modules(keys: Keys) -> list[str]:
+    """What is run again selectively: attention's core where nothing is named
+    (transformer_config.py)."""
+    named = keys.take(MODULES)
+    if named is None:
+        return [CORE]
+    return [shown(name)[1:-1] for name in (named if isinstance(named, list) else [named])]
 
 
 def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:

@@ -381,6 +381,25 @@ def test_megatron_sums_gradients_in_fp32_for_bf16_alone_unless_told(said, in_fp3
     assert not any("grad" in key for key in found.unread)
 
 
+@pytest.mark.parametrize(
+    ("said", "checkpointing", "left"),
+    [
+        ("", "selective", ""),
+        ("--recompute-modules core_attn", "selective", ""),
+        ("--recompute-modules core_attn moe_act", "selective", "moe_act: only core_attn"),
+        ("--recompute-modules layernorm moe_act", "none", "layernorm, moe_act: only core_attn"),
+    ],
+)
+def test_megatron_runs_attention_again_where_its_list_has_it(said, checkpointing, left) -> None:
+    """megatron/core/transformer/transformer_config.py: recompute_modules."""
+    given = "--recompute-granularity selective"
+    found = read(("a.sh", MEGATRON.replace(given, f"{given} {said}")))
+    assert found.plan.train.checkpointing == checkpointing
+    told = [str(issue) for issue in found.left if "recompute" in issue.field]
+    assert len(told) == bool(left)
+    assert left in "".join(told)
+
+
 def test_what_is_not_said_is_told() -> None:
     found = read(("sft.yaml", SFT))
     assumed = {issue.field: issue.message for issue in found.assumed}

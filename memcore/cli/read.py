@@ -12,6 +12,7 @@ from memcore.cli.arguments import Commands, command
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
 from memcore.cli.reading import named, read
+from memcore.units import bytes_text
 
 if TYPE_CHECKING:
     from memcore.formats import Found
@@ -21,10 +22,11 @@ SHOWN = 12  # keys listed that nothing was made of
 
 def add(commands: Commands) -> None:
     about = (
-        "Read what other programs are given as one plan: a config.json; a command or script that "
-        "starts vLLM, SGLang, llama.cpp, Megatron or a Trainer; a YAML of TRL, LLaMA-Factory, "
-        "axolotl, torchtune or vLLM; files of DeepSpeed and Accelerate; a TOML of torchtitan. "
-        "Nothing is run."
+        "Read what other programs are given as one plan: a config.json; a command, script, compose "
+        "file or manifest that starts vLLM, SGLang, TensorRT-LLM, llama.cpp, Megatron or a "
+        "Trainer; a YAML of TRL, LLaMA-Factory, axolotl, torchtune, vLLM or TensorRT-LLM; files "
+        "of DeepSpeed and Accelerate; a TOML of torchtitan; beside them what PyTorch said when "
+        "memory ran out. Nothing is run."
     )
     sub = command(commands, "read", _read, about)
     about = "all files of one job together; - is standard input"
@@ -69,9 +71,24 @@ def _told(found: Found) -> Iterator[str]:
         if issues:
             yield f"{title}:"
             yield from (f"  {issue}" for issue in issues)
+    if found.failures:
+        yield from (f"Memory ran out: {each}." for each in found.failures)
+        yield _beside(found)
     if found.wants:
         yield f"Give beside it: {', '.join(found.wants)}"
     if found.unread:
         more = len(found.unread) - SHOWN
         others = f" and {more} more" if more > 0 else ""
         yield f"Not about memory or time, or not known: {', '.join(found.unread[:SHOWN])}{others}"
+
+
+def _beside(found: Found) -> str:
+    """What the plan allocates beside what ran out."""
+    from memcore.evaluate import evaluate
+
+    memory = evaluate(found.plan).memory
+    least = max(each.needed for each in found.failures)
+    if memory is None or not any(each.allocated for each in found.failures):
+        return "The message says too little to compare it with this plan."
+    more = memory.allocated_bytes / least - 1
+    return f"This plan allocates {bytes_text(memory.allocated_bytes)} at its peak: {more:+.0%}."

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, shown
+from memcore.formats.failures import Failure
 from memcore.formats.texts import UNSET
 from memcore.hardware.accelerator import Accelerator
 from memcore.models.model import Model
@@ -207,6 +208,7 @@ class Draft:
     batch     sequences of a step over all ranks; 0: nobody says
     defaults  by field what a program does where no file says it, and the key that would
     later     what a program decides by itself once it knows what is around it
+    failures  what programs said when memory ran out
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
@@ -221,6 +223,7 @@ class Draft:
     batch: int = 0
     defaults: dict[str, tuple[Any, str]] = field(default_factory=dict)
     later: list[Callable[[Draft, Around], None]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
     def put(self, path: str, value: Any, key: str, given: Any = None) -> None:
         """What a key says of a field; the first file that says it counts."""

@@ -16,10 +16,12 @@ from memcore.formats import (
     launchers,
     megatron,
     servers,
+    tensorrt,
     torchtitan,
     torchtune,
     trainer,
 )
+from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
 from memcore.formats.texts import Text, options
 from memcore.models import catalog
@@ -39,17 +41,21 @@ DOCUMENTS: tuple[Known, ...] = (
     ("torchtitan", torchtitan.recognise, torchtitan.read),
     ("torchtune", torchtune.recognise, torchtune.read),
     ("Trainer", trainer.recognise, trainer.read),
+    ("TensorRT-LLM", tensorrt.recognise, tensorrt.read),
     ("vLLM", servers.configures, servers.configured),
 )
 MODEL = "config.json"
 BESIDE = (MODEL, "DeepSpeed", "Accelerate")  # kinds that stand beside what starts a job
+FAILURE = "memory ran out"
+SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they leave of its memory
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
-    "a config.json; a command or script that starts vLLM, SGLang, llama.cpp, Megatron or a "
-    "Trainer; a YAML of TRL, LLaMA-Factory, axolotl, torchtune or vLLM; a file of DeepSpeed or "
-    "Accelerate; a TOML of torchtitan"
+    "a config.json; a command, script, compose file or manifest that starts vLLM, SGLang, "
+    "TensorRT-LLM, llama.cpp, Megatron or a Trainer; a YAML of TRL, LLaMA-Factory, axolotl, "
+    "torchtune, vLLM or TensorRT-LLM; a file of DeepSpeed or Accelerate; a TOML of torchtitan; "
+    "what PyTorch says when memory runs out, beside the files of its job"
 )
 
 
@@ -64,6 +70,7 @@ class Found:
     left      keys that move memory or time, and that no plan says, with why
     wants     files that these name; given beside them they are read too
     unread    all other keys
+    failures  what programs said when memory ran out: at least so much the job needs
     """
 
     plan: Plan
@@ -74,6 +81,7 @@ class Found:
     left: tuple[Issue, ...]
     wants: tuple[str, ...]
     unread: tuple[str, ...]
+    failures: tuple[Failure, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -85,6 +93,7 @@ class Found:
             **{name: [str(issue) for issue in getattr(self, name)] for name in issues},
             "wants": list(self.wants),
             "unread": list(self.unread),
+            "failures": [each.to_dict() for each in self.failures],
         }
 
 
@@ -104,6 +113,9 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
             read(draft)
         except PlanError as e:
             raise PlanError(Issue(_within(name, i.field), i.message) for i in e.issues) from None
+    if set(kinds.values()) == {FAILURE} and not model:
+        told = zip(readers, draft.failures, strict=True)
+        raise PlanError(Issue(n, f"{f}; give the files of its job beside it") for n, f in told)
     assumed: list[Issue] = []
     document = Plan().document()
     document["model"] = _model(draft, model, assumed)
@@ -129,7 +141,17 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
     said = tuple(draft.said)
     left, unread = tuple(draft.left), tuple(dict.fromkeys(draft.unread))
     wants = tuple(dict.fromkeys(draft.wants)) if "DeepSpeed" not in kinds.values() else ()
-    return Found(plan, kinds, said, tuple(assumed), tuple(changed), left, wants, unread)
+    return Found(
+        plan,
+        kinds,
+        said,
+        tuple(assumed),
+        tuple(changed),
+        left,
+        wants,
+        unread,
+        tuple(draft.failures),
+    )
 
 
 def kind_of(text: Text) -> str:
@@ -168,7 +190,13 @@ def _reader(text: Text) -> Reader:
         joined = tuple(word for command in found for word in command)
         if whole or recognised(joined):
             return last, name, functools.partial(_launched, found, reads, whole or joined)
+    if (ran_out := failure(text.content)) is not None:
+        return last, FAILURE, functools.partial(_failed, ran_out)
     return last, "", functools.partial(_launched, found, _nothing, ())
+
+
+def _failed(ran_out: Failure, draft: Draft) -> None:
+    draft.failures.append(ran_out)
 
 
 def _config(text: Text, draft: Draft) -> None:
@@ -228,8 +256,14 @@ def _cluster(
 ) -> None:
     """The machines: what somebody says, what a launcher says, or the default, which is told."""
     cluster, ranks = document["cluster"], gpus or draft.ranks
+    alike = [] if gpu else _gpus_of(draft)
     if gpu:
         cluster |= {"gpu": gpu, "node": None}
+    elif alike:
+        cluster |= {"gpu": alike[0], "node": None}
+        others = f"; so have {', '.join(alike[1:4])}" if alike[1:] else ""
+        message = f"{alike[0]}, which has the memory that the message says{others}"
+        assumed.append(Issue("cluster.gpu", message))
     else:
         assumed.append(Issue("cluster.gpu", f"{cluster['gpu']}, since no file says which"))
     if not ranks:
@@ -247,6 +281,17 @@ def _in_16_bits(draft: Draft) -> None:
     if draft.fields.get(path) == "fp32" and framework and "fp32" not in framework.copies:
         draft.fields[path] = "bf16-mixed"
         draft.leave(path, f"fp32 is not planned for {framework.label}: bf16-mixed is")
+
+
+def _gpus_of(draft: Draft) -> list[str]:
+    """GPUs with the memory that a message says, the nearest first."""
+    totals = [each.total for each in draft.failures if each.total]
+    if not totals:
+        return []
+    off = {
+        n: abs(catalog.accelerator(n).usable_bytes / totals[-1] - 1) for n in catalog.gpu_names()
+    }
+    return sorted((name for name in off if off[name] < SAME_MEMORY), key=lambda name: off[name])
 
 
 def _around(document: dict[str, Any], model: Model) -> Around:

@@ -1,7 +1,8 @@
-"""Servers: the commands that start vLLM, SGLang and llama.cpp, option by option.
+"""Servers: the commands that start vLLM, SGLang, TensorRT-LLM and llama.cpp, option by option.
 
 Sources: vLLM's EngineArgs and CacheConfig, SGLang's ServerArgs
-(_handle_gpu_memory_settings), llama.cpp's tools/server/README.md (2026).
+(_handle_gpu_memory_settings), TensorRT-LLM 1.0's trtllm-serve, trtllm-build and LlmArgs,
+llama.cpp's tools/server/README.md (2026).
 """
 
 from __future__ import annotations
@@ -105,7 +106,12 @@ def configures(values: Mapping[str, Any]) -> bool:
 
 def configured(values: Mapping[str, Any], draft: Draft) -> None:
     """What such a document says."""
-    _read(SERVERS[0], Keys(_options(values)), "", draft)
+    told(SERVERS[0], _options(values), draft)
+
+
+def told(server: Server, values: Mapping[str, Any], draft: Draft) -> None:
+    """What a document says in an engine's own options."""
+    _read(server, Keys(values), "", draft)
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +135,7 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
         draft.put("serve.weight_dtype", said, "the model's name", draft.model)
     copies = draft.count(keys, "data_parallel_size", "dp", "dp_size")
     each = draft.fields.get("serve.tp", 1) * draft.fields.get("serve.pp", 1)
-    draft.ranks = draft.ranks or each * max(1, copies)
+    draft.ranks = max(draft.ranks, each * max(1, copies))
     limit = draft.fields.get("serve.max_num_seqs", 0)
     if limit and "serve.concurrency" not in draft.fields:
         draft.put("serve.concurrency", limit, "the most sequences, all of them in use", limit)
@@ -137,8 +143,10 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
 
 
 def _served(command: Sequence[str]) -> str:
-    """The word after 'serve': `vllm serve MODEL`."""
-    return next((b for a, b in pairwise(command) if a == "serve" and not b.startswith("-")), "")
+    """The word after 'serve': `vllm serve MODEL`, `trtllm-serve serve MODEL`."""
+    starts = ("serve", "trtllm-serve")
+    after = [b for a, b in pairwise(command) if a in starts and not b.startswith("-")]
+    return next((word for word in after if word != "serve"), "")
 
 
 def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
@@ -216,6 +224,21 @@ def _sglang(keys: Keys, draft: Draft) -> None:
         _drafts(draft, method, model, tokens)
 
 
+def _tensorrt(keys: Keys, draft: Draft) -> None:
+    draft.put("serve.prefill", "chunked" if keys.on("enable_chunked_prefill") else "whole",
+              "enable_chunked_prefill")  # fmt: skip
+    draft.otherwise("serve.max_batched_tokens", 8192, "max_num_tokens")
+    draft.otherwise("serve.memory_utilization", 0.9, "free_gpu_memory_fraction")
+    if draft.count(keys, "ep_size", "moe_expert_parallel_size") > 1:
+        draft.leave("ep_size", "experts are cut as other layers are here")
+    guess = keys.inner("speculative_config")
+    method = guess.take("decoding_type")
+    tokens = guess.take("num_nextn_predict_layers", "max_draft_len")
+    model = guess.take("speculative_model_dir", "speculative_model")
+    if method is not None:
+        _drafts(draft, method, model, tokens)
+
+
 def _llama(keys: Keys, draft: Draft) -> None:
     slots = draft.count(keys, "np", "parallel") or 1
     draft.put("serve.concurrency", slots, "--parallel", slots)
@@ -254,8 +277,14 @@ NOT_PLANNED = {
     "enable_dp_attention": "attention cut over users and experts over ranks is not planned",
     "mem_fraction*": "is not planned",
     "enable_hierarchical_cache": "a cache in host memory is not planned",
+    "enable_attention_dp": "attention cut over users and experts over ranks is not planned",
+    "host_cache_size": "a cache in host memory is not planned",
     "cuda_graph_max_bs": "graphs are those of the engine's default",
 }
+FREE = (
+    *("kv_cache_free_gpu_memory_fraction", "kv_cache_free_gpu_mem_fraction"),
+    "free_gpu_memory_fraction",
+)
 SERVERS = (
     Server(
         "vllm",
@@ -294,6 +323,24 @@ SERVERS = (
         NOT_PLANNED,
     ),
     Server(
+        "tensorrt-llm",
+        re.compile(r"\btrtllm-(?:serve|build|bench)\b"),
+        ("model", "model_path", "model_dir", "checkpoint_dir"),
+        (
+            ("serve.tp", positive, "tp_size", "tensor_parallel_size", "tp"),
+            ("serve.pp", positive, "pp_size", "pipeline_parallel_size", "pp"),
+            ("serve.max_seq_len", positive, "max_seq_len"),
+            ("serve.max_num_seqs", positive, "max_batch_size"),
+            ("serve.max_batched_tokens", positive, "max_num_tokens"),
+            ("serve.memory_utilization", share, *FREE),
+            ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
+            ("serve.block_size", positive, "tokens_per_block"),
+            *_COMMON,
+        ),
+        _tensorrt,
+        NOT_PLANNED,
+    ),
+    Server(
         "llama.cpp",
         re.compile(r"\bllama-(server|cli|bench)\b|llama\.cpp|ik_llama|ggml-org/llama"),
         ("m", "model", "hf", "hf_repo"),
@@ -313,3 +360,4 @@ SERVERS = (
         },
     ),
 )
+TENSORRT = next(server for server in SERVERS if server.engine == "tensorrt-llm")

@@ -13,7 +13,7 @@ import operator
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,15 @@ from memcore.errors import Issue, PlanError
 
 MAX_CHARACTERS = 300_000
 MAX_COMMANDS = 200
+MAX_DEPTH = 24
 MAX_EXPANDED = 20_000  # characters of a command once its variables are put in
 ENDS = {";", "&", "&&", "|", "||", ";;", "(", ")"}  # what ends a command
 
 _COMMENT = re.compile(r"^[ \t]*#(?!SBATCH|!).*\n?", re.MULTILINE)
+_BLOCK = re.compile(
+    r"^[ \t]*\{\{-?\s*(?:if|else|end|range|with|define|/\*).*?\}\}[ \t]*\n?", re.MULTILINE
+)
+_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]?(?:Values)?[\w.]*?(\w+))?[^{}]*?\}\}")
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,}).*$", re.MULTILINE)
 _ASSIGNED = re.compile(
     r"""^[ \t]*(?:export[ ]+|local[ ]+|declare[ ]+(?:-\w+[ ]+)*)?([A-Za-z_]\w*)(\+?)=
@@ -104,19 +109,31 @@ def _document(content: str) -> Mapping[str, Any] | None:
     return None
 
 
+def _documents(content: str) -> list[Any]:
+    """A stream of YAML documents, a chart's templates among them."""
+    plain = _TEMPLATE.sub(lambda found: f"${found[1] or 'template'}", _BLOCK.sub("", content))
+    try:
+        return list(yaml.load_all(plain, _Plain))
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return []
+
+
 def _yaml(content: str) -> Any:
     return yaml.load(content, _Plain)
 
 
 def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
-    found = text.document
-    services = found.get("services") if found else None
-    if isinstance(services, Mapping):
-        return tuple(_of_service(s) for s in services.values() if isinstance(s, Mapping))
-    content = _COMMENT.sub("", _FENCE.sub("\n", text.content)).replace("\\\r\n", "\\\n")
+    containers = _containers(_documents(text.content)) if "image" in text.content else []
+    found = [command for each in containers for command in _of_container(each)]
+    return tuple(found[:MAX_COMMANDS]) or _script(text.content, {})
+
+
+def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """The commands of a script, with the variables that it sets itself and those that are given."""
+    content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\\\r\n", "\\\n")
     content = _AFTER.sub("", content)
     content = re.sub(r"[ \t]*\\\n[ \t]*", " ", content)
-    variables: dict[str, str] = {}
+    variables = dict(given)
     for name, more, value in _ASSIGNED.findall(content):
         value = re.sub(r"\s+", " ", value[1:-1] if value[:1] in ('"', "'", "(") else value)
         if own := re.fullmatch(rf"\$\{{{name}:?[-=](.*)\}}", value):  # X="${X:-otherwise}"
@@ -134,16 +151,58 @@ def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
     return (*lines[:MAX_COMMANDS], *arrays)
 
 
-def _of_service(service: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a service of a compose file runs, after the image that runs it."""
-    words = [str(service.get("image", ""))]
-    for key in ("entrypoint", "command"):
-        given = service.get(key)
-        if isinstance(given, str):
-            words += _words(_expanded(given, {}))
-        elif isinstance(given, list):
-            words += [word for each in given for word in _inner(_expanded(str(each), {}))]
-    return tuple(words)
+def _containers(documents: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """What runs an image in a compose file, a Kubernetes manifest or the like, at any depth."""
+    found: list[Mapping[str, Any]] = []
+    level = list(documents)
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, Mapping):
+                if {"command", "args", "arguments", "entrypoint"} & each.keys():
+                    found.append(each)
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+        level = below[:MAX_EXPANDED]
+    return found
+
+
+def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What a container runs, after the image that runs it, with its own environment put in; a
+    script among its words is commands of its own."""
+    given = container.get("environment", container.get("env"))
+    pairs = given.items() if isinstance(given, Mapping) else _pairs(given)
+    variables = {str(name): str(value) for name, value in pairs if value is not None}
+    words: list[str] = []
+    scripts: list[str] = []
+    for key in ("entrypoint", "command", "args", "arguments"):
+        said = container.get(key)
+        for each in said if isinstance(said, list) else [said]:
+            if each is None or isinstance(each, (Mapping, list)):
+                continue
+            # Kubernetes writes a variable as $(NAME), compose files a sign of the shell as $$.
+            text = re.sub(r"\$\((\w+)\)", r"${\1}", str(each)).replace("$$", "$")
+            if "\n" in text.strip():
+                scripts.append(text)
+            elif isinstance(said, list):
+                words += _inner(_expanded(text, variables))
+            else:
+                words += _words(_expanded(text, variables))
+    others = shlex.join(words)  # which a script of `bash -c` has as its own
+    inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]
+    commands = [command for text in inner for command in _script(text, variables)]
+    return [*([(str(container.get("image", "")), *words)] if words else ()), *commands]
+
+
+def _pairs(given: Any) -> Iterable[tuple[Any, Any]]:
+    """An environment written as a list: of 'NAME=value', or of a name and a value."""
+    for each in given if isinstance(given, list) else ():
+        if isinstance(each, Mapping):
+            yield each.get("name"), each.get("value")
+        else:
+            name, _, value = str(each).partition("=")
+            yield name, value
 
 
 def _expanded(content: str, variables: Mapping[str, str]) -> str:

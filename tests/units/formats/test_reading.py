@@ -13,6 +13,7 @@ from tables import each
 
 from memcore import PlanError, evaluate
 from memcore.formats import MODEL, Found, Text, hub, kind_of, read_files, text_of
+from memcore.formats.failures import failure
 from memcore.models import catalog
 from memcore.plan.plan import get
 
@@ -150,6 +151,65 @@ mode = "selective"
 selective_ac_option = "2"
 [optimizer]
 early_step_in_backward = true
+"""
+
+ENGINE = {
+    "version": "1.0.0",
+    "pretrained_config": {
+        "architecture": "LlamaForCausalLM",
+        "dtype": "bfloat16",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_size": 128,
+        "vocab_size": 128256,
+        "max_position_embeddings": 8192,
+        "mapping": {"world_size": 4, "tp_size": 4, "pp_size": 1},
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+    },
+    "build_config": {"max_batch_size": 128, "max_num_tokens": 8192, "max_seq_len": 8192},
+}
+OPTIONS = """
+enable_chunked_prefill: true
+kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.8, tokens_per_block: 64}
+speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 3}
+enable_attention_dp: true
+"""
+KUBERNETES = """
+apiVersion: v1
+kind: Service
+metadata: {name: llm}
+---
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+        - name: vllm
+          image: vllm/vllm-openai:latest
+          env:
+            - {name: MODEL, value: meta-llama/Llama-3.1-8B-Instruct}
+            - {name: LENGTH, value: "16384"}
+          args: ["--model", "$(MODEL)", "--max-model-len=$(LENGTH)", "--tensor-parallel-size", "2",
+                 "--max-num-seqs", "32"]
+          resources: {limits: {nvidia.com/gpu: 2}}
+"""
+CHART = """
+{{- if .Values.enabled }}
+spec:
+  containers:
+    - name: {{ .Release.Name }}
+      image: {{ .Values.image | default "x" }}
+      command: ["/bin/bash", "-c"]
+      args:
+        - |
+          LENGTH=4096
+          exec python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B \\
+            --context-length $LENGTH --mem-fraction-static 0.8
+{{- end }}
 """
 
 # Of each: its name, its text, what the plan then says, and where something is left, a word of it.
@@ -330,6 +390,53 @@ services:
         },
         "optimizer_in_bwd",
     ),
+    "trtllm.sh": (
+        (
+            "trtllm-serve meta-llama/Llama-3.1-8B-Instruct --tp_size 2 --max_batch_size 64 "
+            "--max_num_tokens 4096 --kv_cache_free_gpu_memory_fraction 0.85 --ep_size 2"
+        ),
+        {
+            "model": "llama-3.1-8b",
+            "cluster.gpus": 2,
+            "serve.engine": "tensorrt-llm",
+            "serve.max_num_seqs": 64,
+            "serve.max_batched_tokens": 4096,
+            "serve.memory_utilization": 0.85,
+            "serve.prefill": "whole",
+        },
+        "ep_size",
+    ),
+    "engine.json": (
+        json.dumps(ENGINE),
+        {
+            "serve.engine": "tensorrt-llm",
+            "serve.tp": 4,
+            "serve.weight_dtype": "fp8",
+            "serve.kv_dtype": "fp8",
+            "serve.max_seq_len": 8192,
+            "serve.max_num_seqs": 128,
+            "serve.memory_utilization": 0.9,
+            "cluster.gpus": 4,
+            "model.num_key_value_heads": 8,
+        },
+        "",
+    ),
+    "deployment.yaml": (
+        KUBERNETES,
+        {
+            "model": "llama-3.1-8b",
+            "serve.engine": "vllm",
+            "serve.tp": 2,
+            "serve.max_seq_len": 16384,
+            "serve.max_num_seqs": 32,
+        },
+        "",
+    ),
+    "chart.yaml": (
+        CHART,
+        {"model": "qwen3-8b", "serve.engine": "sglang", "serve.max_seq_len": 4096},
+        "",
+    ),
     "megatron.sh": (
         MEGATRON,
         {
@@ -460,6 +567,60 @@ def test_what_cannot_be_together_is_changed_and_told() -> None:
 def test_what_is_no_plan_is_refused_by_name(content: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         read(("x", content))
+
+
+def test_a_server_and_its_options_are_one_plan() -> None:
+    command = "trtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 --config options.yaml"
+    found = read(("options.yaml", OPTIONS), ("serve.sh", command))
+    assert found.kinds == {"options.yaml": "TensorRT-LLM", "serve.sh": "tensorrt-llm"}
+    serve = found.plan.serve
+    assert (serve.tp, serve.kv_dtype, serve.block_size) == (8, "fp8", 64)
+    assert (serve.prefill, serve.memory_utilization) == ("chunked", 0.8)
+    assert (serve.draft_model, serve.draft_tokens) == ("mtp", 3)
+    assert found.plan.cluster.gpus == 8
+    assert "enable_attention_dp" in " ".join(map(str, found.left))
+
+
+GIB, MIB = 2**30, 2**20
+# What programs say when memory runs out, with the bytes asked for, of the GPU, allocated, reserved.
+RAN_OUT = {
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 5; 31.75 GiB total "
+    "capacity; 28.25 GiB already allocated; 1.95 GiB free; 28.50 GiB reserved in total by "
+    "PyTorch)": (2 * GIB, 31.75 * GIB, 28.25 * GIB, 28.5 * GIB),
+    "CUDA out of memory. Tried to allocate 22.00 MiB. GPU 0 has a total capacity of 23.65 GiB of "
+    "which 11.06 MiB is free. Including non-PyTorch memory, this process has 23.60 GiB memory in "
+    "use. Of the allocated memory 22.50 GiB is allocated by PyTorch, and 256.00 MiB is reserved by "
+    "PyTorch but unallocated.": (22 * MIB, 23.65 * GIB, 22.5 * GIB, 22.75 * GIB),
+    "HIP out of memory. Tried to allocate 432.00 MiB. GPU 0 has a total capacty of 16.00 GiB of "
+    "which 0 bytes is free. Of the allocated memory 8.00 GiB is allocated by PyTorch, and 512.00 "
+    "MiB is reserved by PyTorch but unallocated.": (432 * MIB, 16 * GIB, 8 * GIB, 8.5 * GIB),
+    "Resource exhausted: Out \nof memory while trying to allocate 4096 bytes.": (4096, 0, 0, 0),
+    "allocating 512.00 MiB on device 0: cudaMalloc failed: out of memory": (512 * MIB, 0, 0, 0),
+}
+
+
+@each("message", RAN_OUT)
+def test_a_message_that_memory_ran_out_is_a_measurement(message: str) -> None:
+    found = failure(f"step 1\n{message}\n")
+    assert found is not None
+    mine = (found.asked, found.total, found.allocated, found.reserved)
+    assert mine == tuple(map(round, RAN_OUT[message]))
+    assert found.needed == found.allocated + found.asked
+
+
+def test_what_ran_out_is_told_beside_the_plan() -> None:
+    message = tuple(RAN_OUT)[1]
+    found = read(("sft.yaml", SFT), ("log.txt", message))
+    assert found.kinds["log.txt"] == "memory ran out"
+    assert [each.asked for each in found.failures] == [22 * MIB]
+    on = found.plan.accelerator.usable_bytes
+    assert abs(on / (23.65 * GIB) - 1) < 0.005
+    assert read(("sft.yaml", SFT), ("log.txt", message), gpu="a40-48gb").plan.cluster.gpu == (
+        "a40-48gb"
+    )
+    with pytest.raises(PlanError, match=r"log.txt: .* give the files of its job beside it"):
+        read(("log.txt", message))
+    assert failure("all went well, and nothing ran out of memory") is None
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:

@@ -277,5 +277,6 @@ ACTIVATIONS = {
     "gelu_new": "gelu_new",
     "gelu_fast": "gelu_fast",
     "relu": "relu",
+    "relu2": "relu2",
     "quick_gelu": "quick_gelu",
 }

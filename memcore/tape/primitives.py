@@ -554,6 +554,21 @@ def mean(t: Tape, x: Tensor, name: str) -> Tensor:
     return out
 
 
+def less(t: Tape, x: Tensor, m: Tensor, name: str) -> Tensor:
+    """x - m, of which each stands for a row of x. Saves nothing."""
+    t.start(name, x, m)
+    out = t.new(name, x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        negative = t.new(f"{name} grad, negative", x.shape, x.dtype)
+        grad = t.new(f"{name} grad, summed", m.shape, m.dtype)
+        t.free(negative)
+        return [g[0], grad]
+
+    t.finish(name, [x, m], out, [], backward)
+    return out
+
+
 def keeps_result(t: Tape, x: Tensor, name: str) -> Tensor:
     """An elementwise function whose derivative needs its result: rsqrt, tanh, relu. Saves it."""
     t.start(name, x)
@@ -654,20 +669,23 @@ def layer_norm(
         if t.kernels == "megatron":
             return fused.norm(t, x, width, mean=True)
         names = ("weight", "bias")[: affine * (1 + bias)]
-        wb = [t.parameter(n, (width,)) for n in names]
-        t.start("layer_norm", x, *wb)
-        stats = [t.new(s, x.shape[:-1], "fp32", fixed=True) for s in ("mean", "rstd")]
-        out = t.new("out", x.shape, x.dtype)
+        return layer_normed(t, x, [t.parameter(n, (width,)) for n in names])
 
-        def backward(g: Gradients) -> Gradients:
-            dx = t.new("input grad", x.shape, x.dtype) if x.needs_grad else None
-            return [
-                dx,
-                *(t.new("weight grad", (width,), w.dtype) if w.needs_grad else None for w in wb),
-            ]
 
-        t.finish("layer_norm", [x, *wb], out, [x, *wb, *stats], backward)
-        return out
+def layer_normed(t: Tape, x: Tensor, wb: Sequence[Tensor], fp32: bool = True) -> Tensor:
+    """The same with its weight and bias, or none. `fp32`: under autocast it runs in that."""
+    if t.autocast and fp32:
+        x = cast(t, x, "fp32", "x (fp32)")
+    t.start("layer_norm", x, *wb)
+    stats = [t.new(s, x.shape[:-1], "fp32", fixed=True) for s in ("mean", "rstd")]
+    out = t.new("out", x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        dx = t.new("input grad", x.shape, x.dtype) if x.needs_grad else None
+        return [dx, *(t.new("weight grad", w.shape, w.dtype) if w.needs_grad else None for w in wb)]
+
+    t.finish("layer_norm", [x, *wb], out, [x, *wb, *stats], backward)
+    return out
 
 
 def heads_first(t: Tape, x: Tensor, shape: Shape, copies_grad: bool) -> Tensor:

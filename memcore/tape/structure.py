@@ -186,6 +186,7 @@ class Traits:
     grouped_layout: bool = False
     two_norms: bool = False
     query_norm: bool = False
+    norm_after_rotary: bool = False
     temperature_tuned: bool = False
     router_jitter: bool = False
     router_normalised: bool = False
@@ -195,6 +196,8 @@ class Traits:
     rotary_interleaved: bool = False
     rotary_partial: bool = False
     rotary_own: bool = False
+    rotary_fp32: bool = False
+    rotary_widened: bool = False
     projector_bias: bool = False
     masked_images: bool = False
     gated: bool = False

@@ -26,6 +26,8 @@ FLAGS = {
     "bloom": ["apply_residual_connection_post_layernorm"],
     "falcon": ["new_decoder_architecture", "multi_query", "parallel_attn", "bias"],
     "starcoder2": ["use_bias"],
+    "stablelm": ["use_parallel_residual", "qk_layernorm", "use_qkv_bias"],
+    "cohere": ["use_qk_norm"],
     "olmoe": ["norm_topk_prob"],
     "qwen3_moe": ["norm_topk_prob", "use_sliding_window"],
     "gpt_oss": ["attention_bias"],

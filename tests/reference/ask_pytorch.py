@@ -38,6 +38,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.dbrx.modeling_dbrx import DbrxExperts
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llava import modeling_llava
+from transformers.models.nemotron import modeling_nemotron
 
 TABLE = Path(__file__).with_name("families.json")
 REGIMES = ("pure-bf16", "autocast", "fsdp2-reshard", "fsdp2-no-reshard")
@@ -157,6 +158,7 @@ def install_stand_ins():
     torch.Tensor.masked_scatter = lambda x, mask, source: MaskedScatter.apply(x, mask, source)
     for module in (modeling_llava, modeling_gemma3):
         module.torch_compilable_check = lambda *_, **__: None
+    modeling_nemotron._cast_if_autocast_enabled = cast_where_autocast_is_on
     DbrxExperts.forward = balanced(DbrxExperts.forward)
     functional = torch.nn.functional
     functional.scaled_dot_product_attention = attention
@@ -176,6 +178,13 @@ def install_stand_ins():
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
     )
+
+
+def cast_where_autocast_is_on(device, *tensors):
+    """Nemotron asks for the GPU's autocast, which a CPU's leaves off."""
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return torch.amp.autocast_mode._cast(tensors, device, torch.get_autocast_dtype(device))
 
 
 def balanced(forward):

@@ -1,4 +1,4 @@
-"""Gemma 2 and Gemma 3 (text): norms before and after each part, alternating windows, soft caps."""
+"""Gemma, and Gemma 2 and 3 (text), which have norms before and after each part, and windows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
-from memcore.models.families.llama import windowed
+from memcore.models.families import llama
+from memcore.models.families.family import (
+    HF_ONLY,
+    WITH_LIGER,
+    Family,
+    decoder_classes,
+    layer_kinds,
+)
+from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, TP, D, Q
 from memcore.tape.kinds import Part
@@ -66,6 +73,26 @@ def _windowed(k: Keys, model: Model, every: int) -> Model:
     return windowed(model, k.count("sliding_window", 4096), kinds)
 
 
+def _gemma(k: Keys, label: str) -> Model:
+    k.refuse("use_bidirectional_attention", None, False)
+    return llama_like(
+        k,
+        label,
+        "gemma",
+        hidden=3072,
+        intermediate=24_576,
+        layers=28,
+        heads=16,
+        kv_heads=16,
+        head_dim=256,
+        vocab=256_000,
+        positions=8192,
+        tied=True,
+        activation="gelu_pytorch_tanh",
+        attention_bias=k.flag("attention_bias", False),
+    )
+
+
 def _gemma2(k: Keys, label: str) -> Model:
     model = _config(k, label, "gemma2", 256_000, 8192)
     traits = replace(
@@ -100,6 +127,13 @@ def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, x, rms_norm_plus_one(t, h, "post_feedforward_layernorm"), "residual")
 
 
+def _layer_of_gemma(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm_plus_one(t, x, "input_layernorm")
+    x = add(t, x, llama.attention(t, s, h, kind), "residual")
+    h = rms_norm_plus_one(t, x, "post_attention_layernorm")
+    return add(t, x, gated_mlp(t, s, h), "residual")
+
+
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
@@ -126,6 +160,9 @@ CLASSES = {
 }
 
 FAMILIES = {
+    "gemma": Family(
+        _gemma, embed, _layer_of_gemma, head, kernels=HF_ONLY, classes=decoder_classes("Gemma")
+    ),
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
     "gemma2": Family(
         _gemma2,

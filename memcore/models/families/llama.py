@@ -1,4 +1,4 @@
-"""Llama and its close relatives: mistral, qwen2, qwen3, granite, smollm3.
+"""Llama and its close relatives: mistral, qwen2, qwen3, granite, smollm3, hunyuan_v1_dense.
 
 RMSNorm before attention and a gated MLP, rotary positions, grouped queries. They differ in biases,
 in norms on queries and keys, in windows, in multipliers, and in layers without positions.
@@ -26,11 +26,18 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import WITH_BOTH, Family, decoder_classes, heads_of, layer_kinds
+from memcore.models.families.family import (
+    HF_ONLY,
+    WITH_BOTH,
+    Family,
+    decoder_classes,
+    heads_of,
+    layer_kinds,
+)
 from memcore.models.model import Model
-from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, TP, B, D, Factor, Q
+from memcore.tape.dims import CP, HEAD_DIM, HEADS, KV_HEADS, TP, B, D, Factor, Q, S
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Part, turns
-from memcore.tape.primitives import add, heads_first, linear, scale
+from memcore.tape.primitives import add, cast, contiguous, heads_first, linear, multiply, scale
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -112,28 +119,51 @@ def scaled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return scale(t, x, "residual, scaled") if s.traits.residual_scaled else x
 
 
-def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    normed = s.traits.query_norm
+def attention(t: Tape, s: Structure, x: Tensor, kind: str, out_name: str = "o_proj") -> Tensor:
+    late = s.traits.norm_after_rotary
+    normed = s.traits.query_norm and not late
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
         if normed:  # per head, before heads and tokens change places
             q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
             k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
-            q, k = (rms_norm(t, q, "q_norm", HEAD_DIM), rms_norm(t, k, "k_norm", HEAD_DIM))
+            q, k = _normed(t, q, k)
         q = heads_first(t, q, QUERIES, copies_grad=not normed)
         k = heads_first(t, k, KEYS, copies_grad=not normed)
         if s.traits.keys_scaled and not s.served:
             k = scale(t, k, "k, scaled")
         if turns(kind):
             q, k = turned(t, s, q, k)
+        if late:
+            q, k = _normed(t, q, k)
+        if s.traits.temperature_tuned:  # by a number for each position
+            scales = t.new("temperature", (1, 1, S / CP, 1), q.dtype)
+            q = multiply(t, q, scales, "q, tuned")
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, s.traits.out_bias)
+        return linear(t, out_name, out, Q / TP, D, s.traits.out_bias)
+
+
+def _normed(t: Tape, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return rms_norm(t, q, "q_norm", HEAD_DIM), rms_norm(t, k, "k_norm", HEAD_DIM)
 
 
 def turned(t: Tape, s: Structure, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys turned by their positions: whole heads, or a part of each."""
     turn = partial_rotary if s.traits.rotary_partial else rotary
-    return turn(t, q, k, rotary_tables(t, sequences=turning(s)))
+    dtype = "fp32" if s.traits.rotary_fp32 else ""
+    tables = rotary_tables(t, dtype=dtype, sequences=turning(s))
+    if s.traits.rotary_interleaved:
+        tables = repeated(t, *tables)
+    if not s.traits.rotary_widened:
+        return turn(t, q, k, tables)
+    q32, k32 = turn(t, cast(t, q, "fp32", "q (fp32)"), cast(t, k, "fp32", "k (fp32)"), tables)
+    return cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
+
+
+def repeated(t: Tape, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Each layer's own tables, of which neighbours turn together, not halves of a head."""
+    own = (contiguous(t, x, x.shape, name) for x, name in ((cos, "cos"), (sin, "sin")))
+    return tuple(own)  # type: ignore[return-value]
 
 
 def turning(s: Structure) -> Factor:
@@ -205,6 +235,18 @@ def _qwen3(k: Keys, label: str) -> Model:
     return qwen_windows(k, model)
 
 
+def _hunyuan(k: Keys, label: str) -> Model:
+    return llama_like(
+        k,
+        label,
+        "hunyuan_v1_dense",
+        vocab=290_943,
+        attention_bias=k.flag("attention_bias", False),
+        query_norm=True,
+        norm_after_rotary=True,
+    )
+
+
 def _granite(k: Keys, label: str) -> Model:
     return llama_like(
         k,
@@ -265,6 +307,9 @@ FAMILIES = {
     ),
     "qwen3": Family(
         _qwen3, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Qwen3")
+    ),
+    "hunyuan_v1_dense": Family(
+        _hunyuan, embed, layer, head, kernels=HF_ONLY, classes=decoder_classes("HunYuanDenseV1")
     ),
     "granite": Family(
         _granite,

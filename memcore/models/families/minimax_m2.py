@@ -32,6 +32,7 @@ def _config(k: Keys, label: str) -> Model:
         head_dim=128,
         vocab=200_064,
         positions=196_608,
+        query_norm=True,
         rotary_partial=True,
     )
     turned = int(model.head_dim * k.rope("partial_rotary_factor", 1.0))

@@ -41,7 +41,6 @@ from memcore.tape.tape import Tape, Tensor
 KINDS = MIXERS | {"mlp": MLP_ALONE, "moe": EXPERTS_ALONE}
 LETTERS = {"M": RECURRENT, "*": FULL, "-": MLP_ALONE, "E": EXPERTS_ALONE}
 DEFAULT = ("linear_attention", "moe", "full_attention", "mlp")
-ACTS = ACTIVATIONS | {"relu2": "relu2"}
 
 
 def _config(k: Keys, label: str) -> Model:
@@ -63,7 +62,7 @@ def _config(k: Keys, label: str) -> Model:
     bias = k.flag("use_bias", False)
     traits = replace(
         model.traits,
-        activation=k.word("mlp_hidden_act", "relu2", ACTS),
+        activation=k.word("mlp_hidden_act", "relu2", ACTIVATIONS),
         recurrence_bias=bias,
         recurrence_out_bias=bias,
         convolution_bias=k.flag("use_conv_bias", True),

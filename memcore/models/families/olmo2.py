@@ -1,6 +1,9 @@
-"""OLMo 2: norms after each part instead of before, and over whole queries and keys."""
+"""OLMo 2 and 3: norms after each part instead of before, and over whole queries and keys. Of OLMo 3
+three layers of four have a window."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from memcore.layers.ops import (
     KEYS,
@@ -12,11 +15,18 @@ from memcore.layers.ops import (
     rms_norm_fp32_weight,
     rotary,
     rotary_tables,
+    slides,
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import WITH_LIGER, Family, decoder_classes
-from memcore.models.families.llama import embed, llama_like
+from memcore.models.families.family import (
+    HF_ONLY,
+    WITH_LIGER,
+    Family,
+    decoder_classes,
+    layer_kinds,
+)
+from memcore.models.families.llama import embed, llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Q
 from memcore.tape.kinds import Part
@@ -25,10 +35,21 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
-    return llama_like(
-        k, label, "olmo2", vocab=50_304, attention_bias=k.flag("attention_bias", False)
-    )
+def _config(k: Keys, label: str, family: str) -> Model:
+    bias = k.flag("attention_bias", False)
+    return llama_like(k, label, family, vocab=50_304, attention_bias=bias)
+
+
+def _olmo2(k: Keys, label: str) -> Model:
+    return _config(k, label, "olmo2")
+
+
+def _olmo3(k: Keys, label: str) -> Model:
+    model = _config(k, label, "olmo3")
+    kinds = layer_kinds(k, model.layers, lambda i: (i + 1) % 4 != 0)
+    tables = tuple((word, rows) for word in ("full", "sliding") for _, rows in model.rotary_tables)
+    model = windowed(model, k.count("sliding_window", 4096), kinds)
+    return replace(model, rotary_tables=tables)
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -46,13 +67,24 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         k = rms_norm_fp32_weight(t, k, "k_norm", KV / TP)
         q = heads_first(t, q, QUERIES, copies_grad=True)
         k = heads_first(t, k, KEYS, copies_grad=True)
-        q, k = rotary(t, q, k, rotary_tables(t, dtype="fp32"))
+        q, k = rotary(t, q, k, rotary_tables(t, _which(s, kind), dtype="fp32"))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, Q / TP, D, bias)
+
+
+def _which(s: Structure, kind: str) -> str:
+    return "" if s.family == "olmo2" else " (sliding)" if slides(kind) else " (full)"
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, rms_norm_fp32_weight(t, x, "norm"))
 
 
-FAMILY = Family(_config, embed, _layer, _head, kernels=WITH_LIGER, classes=decoder_classes("Olmo2"))
+FAMILIES = {
+    "olmo2": Family(
+        _olmo2, embed, _layer, _head, kernels=WITH_LIGER, classes=decoder_classes("Olmo2")
+    ),
+    "olmo3": Family(
+        _olmo3, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Olmo3")
+    ),
+}

@@ -35,6 +35,7 @@ def _config(k: Keys, label: str) -> Model:
         vocab=50_304,
         positions=4096,
         attention_bias=k.flag("attention_bias", False),
+        query_norm=True,
         attention_clipped=k.config.get("clip_qkv") is not None,
         router_normalised=k.flag("norm_topk_prob", False),
     )
@@ -51,7 +52,8 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q, k = rms_norm(t, q, "q_norm", Q / TP), rms_norm(t, k, "k_norm", KV / TP)
+        if s.traits.query_norm:
+            q, k = rms_norm(t, q, "q_norm", Q / TP), rms_norm(t, k, "k_norm", KV / TP)
         if s.traits.attention_clipped:
             q, k, v = (clipped(t, x, f"{n}, clipped") for x, n in ((q, "q"), (k, "k"), (v, "v")))
         q = heads_first(t, q, QUERIES, copies_grad=True)

@@ -1,0 +1,81 @@
+"""StableLM: Llama's layers with layer norms, and a quarter of each head rotated; some run attention
+and MLP side by side, and some norm queries and keys, each head with weights of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    attention_core,
+    causal_lm_head,
+    gated_mlp,
+    query_key_value,
+    value_heads,
+)
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.llama import embed, llama_like, turned
+from memcore.models.model import Model
+from memcore.tape.dims import KV, TP, D, Factor, Q
+from memcore.tape.kinds import Part
+from memcore.tape.primitives import add, contiguous, dropout, heads_first, layer_norm, linear
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "stablelm",
+        hidden=2560,
+        intermediate=6912,
+        vocab=50_304,
+        kv_heads=32,
+        positions=4096,
+        attention_bias=k.flag("use_qkv_bias", False),
+        out_bias=False,
+        query_norm=k.flag("qk_layernorm", False),
+        parallel_residual=k.flag("use_parallel_residual", False),
+        residual_dropout=k.dropout("hidden_dropout", 0.0),
+        rotary_partial=True,
+    )
+    share = k.rope("partial_rotary_factor", 0.25)
+    return replace(model, rotary_dim=int(model.head_dim * share))
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    beside = s.traits.parallel_residual
+    h = layer_norm(t, x, D, "input_layernorm")
+    x = add(t, x, _attention(t, s, h, kind), "attention residual")
+    h = gated_mlp(t, s, h if beside else layer_norm(t, x, D, "post_attention_layernorm"))
+    h = dropout(t, h, "dropout") if s.traits.residual_dropout else h
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("self_attn", Part.ATTENTION):
+        q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
+        q = heads_first(t, q, QUERIES, copies_grad=True)
+        k = heads_first(t, k, KEYS, copies_grad=True)
+        if s.traits.query_norm:
+            q = _by_head(t, q, "q_layernorm", Q / TP)
+            k = _by_head(t, k, "k_layernorm", KV / TP)
+        q, k = turned(t, s, q, k)
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        return linear(t, "o_proj", out, Q / TP, D, bias=False)
+
+
+def _by_head(t: Tape, x: Tensor, name: str, width: Factor) -> Tensor:
+    """One norm after another, and their results put together."""
+    normed = layer_norm(t, x, width, name, bias=False)
+    return contiguous(t, normed, x.shape, f"{name}, joined")
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, layer_norm(t, x, D, "norm"))
+
+
+FAMILY = Family(_config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("StableLm"))

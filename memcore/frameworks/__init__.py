@@ -2,10 +2,10 @@
 
 from memcore.frameworks.ddp import DDP
 from memcore.frameworks.deepspeed import DEEPSPEED
-from memcore.frameworks.framework import Beside, Framework
+from memcore.frameworks.framework import Framework
 from memcore.frameworks.fsdp2 import FSDP2
 from memcore.frameworks.megatron import MEGATRON
 
 FRAMEWORKS = {"pytorch": DDP, "megatron": MEGATRON, "fsdp2": FSDP2, "deepspeed": DEEPSPEED}
 
-__all__ = ["FRAMEWORKS", "Beside", "Framework"]
+__all__ = ["FRAMEWORKS", "Framework"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcore.frameworks.framework import Beside, Framework
+from memcore.frameworks.framework import Framework
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.step.step import (
@@ -24,6 +24,7 @@ from memcore.timing.communication import (
     ALL_GATHER,
     ALL_REDUCE,
     ONE_BACKWARD,
+    Beside,
     Move,
     collective,
     links,
@@ -128,8 +129,8 @@ def replicated(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list
     pieces = {"gradients in buckets": state_bytes(step, "buckets", amounts)}
     found = [
         collective(
-            "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, beside.all_backward,
-            ONE_BACKWARD, BACKWARD,
+            "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, ONE_BACKWARD, BACKWARD,
+            beside,
         )
     ]  # fmt: skip
     if plan.train.zero:

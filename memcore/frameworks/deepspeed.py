@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memcore.frameworks.framework import Beside, Framework
+from memcore.frameworks.framework import Framework
 from memcore.frameworks.fsdp2 import sharded
 from memcore.hardware import constants
 from memcore.kept import kept
@@ -80,7 +80,7 @@ from memcore.timing.communication import (
     NOTHING,
     ONE_BACKWARD,
     REDUCE_SCATTER,
-    Cover,
+    Beside,
     Move,
     collective,
     links,
@@ -414,9 +414,8 @@ def deepspeed(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[
         return sharded(plan, step, amounts, beside)
     t, over = plan.train, links(plan, "DP")
     pieces = {"gradients in buckets": float(state_bytes(step, "buckets", amounts))}
-    how: tuple[Number, Cover, str] = 0.0, NOTHING, ""
-    if t.overlap_comm == "on":
-        how = beside.all_backward, ONE_BACKWARD, BACKWARD
+    overlaps = t.overlap_comm == "on"
+    how = (ONE_BACKWARD, BACKWARD, beside) if overlaps else (NOTHING, "", beside)
     if t.zero == 0:
         return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, *how)]
     times = t.grad_accumulation if t.zero == 2 else 1

@@ -11,24 +11,8 @@ from memcore.step.step import Instant, Step
 from memcore.tape.dims import Dim, Number
 from memcore.tape.ledger import Amounts, Group
 from memcore.tape.tape import Tape
-from memcore.timing.communication import Move
+from memcore.timing.communication import Beside, Move
 from memcore.words import training
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What runs beside the transfers of data parallelism, in one micro-batch.
-
-    layers         of the stage that have a group of weights; reached: of them, those of backward
-    forward        seconds of a mean layer's forward; backward: of a mean layer's backward
-    all_backward   seconds of the backward of all layers
-    """
-
-    layers: int
-    reached: int
-    forward: Number
-    backward: Number
-    all_backward: Number
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcore.frameworks.framework import Beside, Framework
+from memcore.frameworks.framework import Framework
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.step.step import (
@@ -13,6 +13,7 @@ from memcore.step.step import (
     Step,
     activations,
     crossing,
+    layers_reached,
     left_until_end,
     owned,
     resident,
@@ -30,6 +31,7 @@ from memcore.timing.communication import (
     LAYER_FORWARD,
     NOTHING_AFTER,
     NOTHING_BEFORE,
+    Beside,
     Cover,
     Move,
     collective,
@@ -254,17 +256,16 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
     each."""
     t, over = plan.train, links(plan, "DP")
     batches = t.grad_accumulation
-    gathered = amounts.held(step.holding("gathered", ends=False)) / beside.layers
+    layers, reached = sum(step.grouped), layers_reached(step)
+    gathered = amounts.held(step.holding("gathered", ends=False)) / layers
     all_reduced = amounts.held(step.holding("reduction", ends=False))
-    reduced = all_reduced / max(1, beside.reached)
+    reduced = all_reduced / max(1, reached)
     root_gathered = amounts.alive(root(step, "gathered"))
     root_reduced = amounts.alive(root(step, "reduction"))
 
-    def gather(
-        name: str, pieces: dict[str, float], times: float, cover: float, by: Cover, phase: str
-    ) -> Move:
+    def gather(name: str, pieces: dict[str, float], times: float, by: Cover, phase: str) -> Move:
         """One collective for each piece: an all-gather or a reduce-scatter, which cost the same."""
-        return collective(name, ALL_GATHER, "DP", over, pieces, times, cover, by, phase)
+        return collective(name, ALL_GATHER, "DP", over, pieces, times, by, phase, beside)
 
     if t.zero == 0:
         pieces = {
@@ -273,44 +274,39 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
         }
         return [
             collective(
-                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches,
-                beside.all_backward, ALL_BACKWARD, BACKWARD,
+                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches, ALL_BACKWARD,
+                BACKWARD, beside,
             )
         ]  # fmt: skip
     weights, grads = {"weights of a layer": gathered}, {"gradients of a layer": reduced}
     first = {"weights of the root and of a layer": root_gathered + gathered}
     last = {"gradients of the root and of a layer": root_reduced + reduced}
-    others, again = ((max(1, n) - 1) * batches for n in (beside.layers, beside.reached))
+    others, again = ((max(1, n) - 1) * batches for n in (layers, reached))
     found = [
-        gather(
-            "all-gather root and first layer, forward", first, batches, 0.0, NOTHING_BEFORE, FORWARD
-        ),
-        gather(
-            "all-gather layers, forward", weights, others, beside.forward, LAYER_FORWARD, FORWARD
-        ),
+        gather("all-gather root and first layer, forward", first, batches, NOTHING_BEFORE, FORWARD),
+        gather("all-gather layers, forward", weights, others, LAYER_FORWARD, FORWARD),
     ]
     if step.reshards:
         whole = {"weights of the root": root_gathered}
         found += [
-            gather("all-gather root, backward", whole, batches, 0.0, NOTHING_BEFORE, BACKWARD),
+            gather("all-gather root, backward", whole, batches, NOTHING_BEFORE, BACKWARD),
             gather(
                 "all-gather and reduce-scatter layers, backward", weights | grads, again,
-                beside.backward, LAYER_BACKWARD, BACKWARD,
+                LAYER_BACKWARD, BACKWARD,
             ),
         ]  # fmt: skip
     else:
         name = "reduce-scatter layers"
-        found.append(gather(name, grads, again, beside.backward, LAYER_BACKWARD, BACKWARD))
+        found.append(gather(name, grads, again, LAYER_BACKWARD, BACKWARD))
     name = "reduce-scatter first layer and root"
-    found.append(gather(name, last, batches, 0.0, NOTHING_AFTER, ""))
+    found.append(gather(name, last, batches, NOTHING_AFTER, ""))
     if plan.parallel.shard_group:
         # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
         shards = {"gradients of all weights": amounts.alive(owned(step, "gradients", False))}
         found.append(
             collective(
                 "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
-                links(plan, "REPLICAS"), shards, batches, beside.all_backward, ALL_BACKWARD,
-                BACKWARD,
+                links(plan, "REPLICAS"), shards, batches, ALL_BACKWARD, BACKWARD, beside,
             )
         )  # fmt: skip
     return found

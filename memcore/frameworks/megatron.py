@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from memcore.frameworks.ddp import whole_model
-from memcore.frameworks.framework import Beside, Framework
+from memcore.frameworks.framework import Framework
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.step import Step, owned
-from memcore.tape.dims import CP, TP, VOCAB, B, D, Number, S, positive
+from memcore.tape.dims import CP, TP, VOCAB, B, D, S, positive
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
 from memcore.tape.structure import SEQUENCE
@@ -20,7 +20,7 @@ from memcore.timing.communication import (
     ONE_BACKWARD,
     ONE_FORWARD,
     REDUCE_SCATTER,
-    Cover,
+    Beside,
     Move,
     collective,
     links,
@@ -81,28 +81,29 @@ def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[M
         )
         if over.ranks > 1 and positive(grads):
             there.append((axis, over, of_experts, grads, weights))
-    every = sum(grads for *_, grads, _ in there)
+    every = {DATA_PARALLEL[of_experts][0]: grads for *_, of_experts, grads, _ in there}
     for axis, over, of_experts, grads, weights in there:
         whose = "experts" if of_experts else "weights"
         of_gradients, of_weights = DATA_PARALLEL[of_experts]
-        reduced: Hiding = 0.0, NOTHING, ""
-        gathered: Hiding = 0.0, NOTHING, ""
+        reduced = gathered = NOTHING, ""
         if t.overlap_grad_reduce and not plan.megatron_deepspeed:
-            reduced = beside.all_backward * (grads / every), ONE_BACKWARD, BACKWARD
+            reduced = ONE_BACKWARD, BACKWARD
             if t.overlap_param_gather:
-                forward = beside.forward * beside.layers
-                gathered = forward * (grads / every), ONE_FORWARD, FORWARD
+                gathered = ONE_FORWARD, FORWARD
+        # Both share what hides them by the bytes of their gradients.
+        among = {of_gradients: grads} | every if len(every) > 1 else None
         pieces = {of_gradients: grads}
         whole = t.zero == 0 or plan.megatron_deepspeed
         kind = ALL_REDUCE if whole else REDUCE_SCATTER
-        found.append(
-            collective(f"{kind} gradients of {whose}", kind, axis, over, pieces, 1, *reduced)
-        )
+        name = f"{kind} gradients of {whose}"
+        found.append(collective(name, kind, axis, over, pieces, 1, *reduced, beside, among=among))
         if t.zero == 0:
             continue
         name = f"all-gather updated {whose}"
         pieces = {of_weights: weights}
-        found.append(collective(name, ALL_GATHER, axis, over, pieces, 1, *gathered))
+        found.append(
+            collective(name, ALL_GATHER, axis, over, pieces, 1, *gathered, beside, among=among)
+        )
     return found
 
 
@@ -110,8 +111,6 @@ def gathered_state(step: Step) -> str:
     """The state that ranks gather once updated: all weights of a stage, or adapters alone."""
     return "trained" if step.blocks.structure.adapters else "resident"
 
-
-Hiding = tuple[Number, Cover, str]
 
 DATA_PARALLEL = {
     False: ("gradients of all weights", "weights of this rank"),

@@ -1593,12 +1593,6 @@ class Plan(_Part):
         return min(self.gpus_per_domain, self.cluster.gpus)
 
     @property
-    def network_per_gpu(self) -> float:
-        """B/s one way that one GPU has of its host's network, while all that run use it."""
-        node = self.node
-        return node.network_bandwidth / (node.gpus if node.network_of_each else self.gpus_in_node)
-
-    @property
     def longest_sequence(self) -> int:
         """Tokens of the longest sequence that the server lets in, prompt and output together."""
         s = self.serve

@@ -75,6 +75,15 @@ def at_least_zero(x: Read) -> Read:
     return formula.at_least_zero(x) if isinstance(x, Formula) else dims.maximum(0, x)
 
 
+def log2(x: Read) -> Read:
+    return formula.log2(x) if isinstance(x, Formula) else math.log2(x)
+
+
+def over(moved: Read, rate: Read) -> Read:
+    """Seconds that bytes take at a rate: for ever where there is none."""
+    return moved / rate if rate or isinstance(rate, Formula) else math.inf
+
+
 def nearest(x: Read) -> Read:
     """Rounded to the nearest whole number."""
     if isinstance(x, Formula):
@@ -115,7 +124,34 @@ def total(of: Iterable[Read]) -> Read:
     return sum(every)
 
 
-class Values:
+class Plain:
+    """Factors as numbers or arrays: what `Terms` says of each is let go."""
+
+    def known(self, name: str, value: Any, unit: str = "", **more: Any) -> Any:
+        """A factor that is not taken apart further; `name`, `unit` and `more` are its words."""
+        return value
+
+    def constant(self, constant: Constant, end: int | None = None) -> Any:
+        """A measured constant: its low end (0), its high end (1) or its middle."""
+        return constant.middle if end is None else (constant.low, constant.high)[end]
+
+    def at(self, path: str, value: Any, name: str = "") -> Any:
+        """The number at a path, which is this value."""
+        return value
+
+    def width(self, dtype: str) -> int:
+        """Bytes of one value."""
+        return DTYPE_BYTES[dtype]
+
+    def shape(self, of: Shape, amounts: Amounts) -> Any:
+        """Elements of a tensor."""
+        return amounts.elements(of)
+
+
+PLAIN = Plain()
+
+
+class Values(Plain):
     """A plan's quantities as numbers or arrays, each computed when it is first read, and kept.
 
     `given` has the parts that are read as they are: the plan, the hardware, and what rows (the
@@ -139,22 +175,6 @@ class Values:
         found, (part, name) = Values(**self._given), path.split(".")
         setattr(getattr(found, part), name, value)
         return found
-
-    def known(self, name: str, value: Any, unit: str = "", **more: Any) -> Any:
-        """A factor that is not taken apart further; `name`, `unit` and `more` are its words."""
-        return value
-
-    def constant(self, constant: Constant, end: int | None = None) -> Any:
-        """A measured constant: its low end (0), its high end (1) or its middle."""
-        return constant.middle if end is None else (constant.low, constant.high)[end]
-
-    def width(self, dtype: str) -> int:
-        """Bytes of one value."""
-        return DTYPE_BYTES[dtype]
-
-    def shape(self, of: Shape, amounts: Amounts) -> Any:
-        """Elements of a tensor."""
-        return amounts.elements(of)
 
     def sum_of(self, path: str, consumers: Sequence[str], rows: Rows) -> Any:
         """Bytes of those rows of a table at a path that these consumers have: `rows`."""
@@ -226,6 +246,10 @@ class Terms:
     def constant(self, constant: Constant, end: int | None = None) -> Formula:
         """A measured constant: its low end (0), its high end (1) or its middle."""
         return formula.constant(constant, end)
+
+    def at(self, path: str, value: object, name: str = "") -> Formula:
+        """The number at a path."""
+        return self._book.at(path, name)
 
     def width(self, dtype: str) -> Formula:
         """Bytes of one value."""

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from memcore.hardware import constants, topology
-from memcore.hardware.kernels import NOTHING, ONE, ONE_SHOT, routing
+from memcore.hardware.kernels import ONE
 from memcore.quantity.formula import (
     Formula,
-    at_least_zero,
     ceiling,
     constant,
     known,
     largest,
-    smallest,
     total,
     whichever,
 )
 from memcore.quantity.quantity import Explanation, about, rule
-from memcore.quantity.reading import Terms
+from memcore.quantity.reading import Read, Terms
 from memcore.quantity.shapes import elements, row, shape, sum_of, width
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
@@ -37,8 +34,6 @@ from memcore.serving.time import (
     LAUNCH,
     LAYERS,
     LINK,
-    OFFLOADED,
-    OFFLOADED_FROM,
     SCAN,
     SPLIT_ROWS,
     STATE_READ,
@@ -49,12 +44,15 @@ from memcore.serving.time import (
     attention_share,
     exchange,
     exchanged,
+    idle,
     in_window,
-    launches,
     moves_rows,
+    of_cpu,
+    of_host,
+    of_scheduler,
     product_share,
     rates_of,
-    routed_layers,
+    reduction,
     seconds,
     seen_share,
     traffic,
@@ -66,26 +64,20 @@ from memcore.serving.towers import (
 )
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
-from memcore.timing.communication import Links
-from memcore.timing.roofline import product_flops
+from memcore.timing.roofline import ROOFLINE, product_flops
 from memcore.training.memory import listed
 from memcore.training.numbers_of_time import (
     DECLARED,
     FIELDS,
     LABELS,
     PLACE,
-    ROOFLINE,
     TILES,
     TOUCHED,
-    fast,
     flops,
-    network,
     place,
-    ring,
     sides,
-    whole_fast,
 )
-from memcore.words.serving import PREFILLS, RUNTIMES
+from memcore.words.serving import PREFILLS
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -364,23 +356,14 @@ def _read(book: Book, part: Part) -> Formula:
 BESIDE = (LINK, EXCHANGE, HOST, LAUNCH, DRAFT, STEPS, CPU)  # what is no operation of the GPU's own
 
 
-def _rest(book: Book, part: Part, which: str) -> Formula:
+def _rest(book: Book, part: Part, which: str) -> Read:
     """Seconds of what is not an operation on the GPU."""
-    plan, o = book.plan, part.time
+    plan, o, x, server = book.plan, part.time, Terms(book), _server(book)
     if part.kind == LINK:
         return _reductions(book, part)
     if part.kind == CPU:
-        few = part.tokens < OFFLOADED_FROM
-        read = known("weights and cache on the host", part.weights, "bytes", source=OFFLOADED)
-        if not few:
-            pcie = book.at("hardware.pcie_bandwidth") * constant(constants.LINK_EFFICIENCY)
-            return read / pcie
-        theirs = known("what the GPU would take for them", part.context, "seconds",
-                       source=ROOFLINE, certainty="assumed")  # fmt: skip
-        dram = book.at("hardware.dram_bandwidth") * constant(constants.HOST_READ)
-        return at_least_zero(read / dram - theirs)
+        return of_cpu(plan, part.tokens, part.weights, part.context, x)
     if part.kind == EXCHANGE:
-        server = _server(book)
         _, one = exchange(server, part.tokens)
         note = f"{exchanged(server, part.tokens):,.0f} bytes of each rank over {o.bound_by}"
         both = known("both ways of a layer", one, "seconds", source="an all-to-all", note=note,
@@ -392,66 +375,29 @@ def _rest(book: Book, part: Part, which: str) -> Formula:
         source = f"a step of {plan.serve.draft_model} with the same sequences"
         return times * known("a step of the draft's model", one, "seconds", source=source,
                              certainty="assumed")  # fmt: skip
-    server = _server(book)
     if part.kind == STEPS:
-        engine = server.engine
-        each = constant(engine.sequence) * known("sequences", part.batch, source="serve.running")
-        return each if engine.step is NOTHING else constant(engine.step) + each
-    of_layers = [p for p in _parts(book, which) if p.kind not in BESIDE]
-    busy = known("the rest of the step", seconds(of_layers), "seconds", source=ROOFLINE,
+        return of_scheduler(server, part.batch, x)
+    found = [p for p in _parts(book, which) if p.kind not in BESIDE]
+    busy = known("the rest of the step", seconds(found), "seconds", source=ROOFLINE,
                  certainty="assumed")  # fmt: skip
     if part.kind == HOST:
-        rate = book.at("hardware.pcie_bandwidth") * constant(constants.LINK_EFFICIENCY)
-        source = "as many as serve.offload_weights says, or the keys and values of all"
-        moved = known("bytes", part.weights, "bytes", source=source) / rate
-        return at_least_zero(moved - busy) if part.behind else moved
-    if not RUNTIMES[plan.runtime].launches:
-        tower = server.tower
-        n = tower.layers if which == "tower" and tower else plan.architecture.layers
-        idle = constant(server.kernels.layer) * known("layers", n, source="config.json")
-        more, routed = routing(server.kernels, plan.accelerator), routed_layers(of_layers)
-        if more is not NOTHING and routed:
-            idle = idle + constant(more) * known("layers with experts", routed,
-                                                 source="config.json")  # fmt: skip
-        if part.reads and server.prompts is not NOTHING:
-            layers = known("layers", n, source="config.json")
-            idle = idle + constant(server.prompts) * layers
-        return idle
-    kernels = launches(_server(book), of_layers)
-    started = known("kernels", kernels, source="operations of the layers and the head") * constant(
-        constants.HOST_LAUNCH
-    )
-    if plan.node.host_slowness != 1:
-        started = started * book.at("hardware.host_slowness")
-    return at_least_zero(started - busy)
+        return of_host(plan, part.weights, busy if part.behind else None, x)
+    layers = plan.architecture.layers
+    if which == "tower" and server.tower:
+        layers = server.tower.layers
+    return idle(server, found, layers, part.reads, busy, x)
 
 
-def _reductions(book: Book, part: Part) -> Formula:
+def _reductions(book: Book, part: Part) -> Read:
     """All-reduces of the hidden state: two in every layer, or one of each part that it has."""
-    plan, o = book.plan, part.time
-    source = "Megatron, Shoeybi et al. 2019"
+    plan, source = book.plan, "Megatron, Shoeybi et al. 2019"
     if plan.architecture.recurrence:
-        named = known("after attention, states and MLPs of all layers", o.runs, source=source)
+        name = "after attention, states and MLPs of all layers"
+        times = known(name, part.time.runs, source=source)
     else:
         twice = known("after attention and after the MLP", 2, source=source)
-        named = twice * known("layers", plan.architecture.layers, source="config.json")
-    both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
-    width = known("hidden size", plan.architecture.hidden_size, source="config.json")
-    tokens = known("new tokens", part.tokens, source="the plan, and what fits")
-    moved = known("bytes of a value", 2.0, "bytes", source="the dtype") * tokens * width
-    ring_of = both * ring(book, moved, o.bound_by, plan.serving_tp)
-    over = Links.of(plan, plan.serving_tp)
-    if over.domains > 1 or not over.direct:
-        return named * ring_of
-    others = known("other ranks", over.ranks - 1, source="ranks of a replica: serve.tp")
-    kernels, rate = _server(book).kernels, fast(book, over.inside, 1)
-    if kernels.hop is None:
-        return named * smallest(ring_of, constant(ONE_SHOT) + moved * others / rate)
-    ranks = known("ranks of a replica", over.ranks, source="serve.tp")
-    wait = constant(kernels.hop) + constant(kernels.rank) * others
-    if kernels.link is not ONE:
-        rate = rate * constant(kernels.link)
-    return named * smallest(ring_of, wait + both * moved * others / ranks / rate)
+        times = twice * known("layers", plan.architecture.layers, source="config.json")
+    return times * reduction(_server(book), part.tokens, Terms(book))[1]
 
 
 def _sum(book: Book, which: str) -> Formula:
@@ -490,20 +436,11 @@ def _transfer(book: Book) -> Explanation:
     what, meaning = "Sending the cache over", "Of one prompt, to the GPUs that generate."
     if not PREFILLS[book.plan.serve.prefill].elsewhere:
         return about(what, "seconds", None, "It stays where it is.", [SERVER], value=0.0)
-    link, _ = transfer_rate(book.plan)
     moved = _plan(book, "prompt_len") * book.at("serve.kv_bytes_per_token")
     held = _server(book).caches.recurrent
     if held:
         moved = moved + known("layers with a state", held, source=SERVER) * state_bytes(Terms(book))
-    rate = network(book)
-    if link != "network":
-        rate = whole_fast(book)
-        joined = topology.inside(book.plan.node, 2, 1, book.plan.cluster.gpus)
-        if joined.next != joined.links:
-            links = known("links of one GPU, of which one is used", joined.links,
-                          source=book.plan.node.label)  # fmt: skip
-            rate = rate * joined.next / links
-    return about(what, "seconds", moved / (rate * constant(constants.LINK_EFFICIENCY)), meaning)
+    return about(what, "seconds", moved / transfer_rate(book.plan, Terms(book)), meaning)
 
 
 def _with_tower(which: str) -> tuple[str, ...]:

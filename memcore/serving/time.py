@@ -24,12 +24,14 @@ from memcore.hardware.kernels import (
 )
 from memcore.quantity.interval import interval
 from memcore.quantity.reading import (
+    PLAIN,
     Read,
     Values,
     at_least_zero,
     ceil,
     computed,
     largest,
+    least,
     quantity,
     where,
 )
@@ -39,9 +41,9 @@ from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
 from memcore.tape.dims import CHOSEN, EXPERTS, D
 from memcore.tape.ledger import Amounts
-from memcore.timing.communication import Links
+from memcore.timing.communication import Links, network_rate
 from memcore.timing.host import each_start
-from memcore.timing.roofline import ROUTED_ROWS, Execution, product_flops
+from memcore.timing.roofline import ROOFLINE, ROUTED_ROWS, Execution, product_flops
 from memcore.units import GiB
 from memcore.words.engines import FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE
 from memcore.words.serving import PREFILLS, RUNTIMES
@@ -367,19 +369,16 @@ def between(
         rest.append(Part(EXCHANGE, time, tokens=tokens))
     if plan.serve.offload_kv == "cpu":
         read = sum(p.time.hbm_bytes for p in found if p.kind == ATTENTION) / plan.serving_pp
-        hidden = sum(p.time.seconds for p in found)
-        exposed = max(0.0, read / host_rate(plan) - hidden)
+        exposed = of_host(plan, read, seconds(found))
         copied = _only("cache from the host", exposed, "pcie", 1)
         rest.append(Part(HOST, copied, weights=read, behind=True))
     if plan.serve.offload_weights:
         moved = min(plan.serve.offload_weights * GiB, sum(p.weights for p in found))
-        rest.append(Part(HOST, _only("weights from the host", moved / host_rate(plan), "pcie", 1),
+        rest.append(Part(HOST, _only("weights from the host", of_host(plan, moved), "pcie", 1),
                          weights=moved))  # fmt: skip
     rest += by_cpu(server, found, tokens)
     rest.append(_between_kernels(server, found, plan.architecture.layers, reads))
-    engine = server.engine
-    each = engine.step.middle + engine.sequence.middle * sequences
-    if each:
+    if each := of_scheduler(server, sequences):
         rest.append(Part(STEPS, _only("scheduler", each, "host", 1), sequences))
     return rest
 
@@ -400,9 +399,7 @@ def by_cpu(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
             share = 1.0 if plan.serve.gpu_layers else 0.0
         read += share * (p.time.hbm_bytes if p.kind in (ATTENTION, SCAN) else p.weights)
         on_gpu += share * p.time.seconds
-    few = tokens < OFFLOADED_FROM
-    rate = host_read(plan) if few else host_rate(plan)
-    more = max(0.0, read / rate - on_gpu) if few else read / rate
+    few, more = tokens < OFFLOADED_FROM, of_cpu(plan, tokens, read, on_gpu)
     name = "layers and experts by the CPU" if few else "weights from the host"
     return [Part(CPU, _only(name, more, "dram" if few else "pcie", 1), tokens=tokens, weights=read,
                  context=on_gpu)]  # fmt: skip
@@ -426,23 +423,62 @@ def _reads_experts(e: Execution) -> bool:
     return any(shape and shape[0] is CHOSEN and len(shape) == 3 for shape, _, _ in e.work.traffic)
 
 
-def host_read(plan: Plan) -> float:
+def host_read(plan: Plan, x: Any = PLAIN) -> Read:
     """B/s that the CPU reads weights with."""
-    return plan.node.dram_bandwidth * constants.HOST_READ.middle
+    rate = x.at("hardware.dram_bandwidth", plan.node.dram_bandwidth)
+    return rate * x.constant(constants.HOST_READ)
+
+
+def of_cpu(plan: Plan, tokens: int, read: float, on_gpu: float, x: Any = PLAIN) -> Read:
+    """Seconds of what the CPU reads, beyond those that the GPU would take for it."""
+    there = x.known("weights and cache on the host", read, "bytes", source=OFFLOADED)
+    if tokens >= OFFLOADED_FROM:
+        return there / host_rate(plan, x)
+    theirs = x.known("what the GPU would take for them", on_gpu, "seconds", source=ROOFLINE,
+                     certainty="assumed")  # fmt: skip
+    return at_least_zero(there / host_read(plan, x) - theirs)
+
+
+def of_host(plan: Plan, moved: float, busy: Read = None, x: Any = PLAIN) -> Read:
+    """Seconds of a copy from the host, beyond those that hide it."""
+    source = "as many as serve.offload_weights says, or the keys and values of all"
+    taken = x.known("bytes", moved, "bytes", source=source) / host_rate(plan, x)
+    return taken if busy is None else at_least_zero(taken - busy)
+
+
+def of_scheduler(server: Server, sequences: int, x: Any = PLAIN) -> Read:
+    """Seconds of an engine's scheduler in a step."""
+    engine = server.engine
+    each = x.constant(engine.sequence) * x.known("sequences", sequences, source="serve.running")
+    return each if engine.step is NOTHING else x.constant(engine.step) + each
+
+
+def idle(
+    server: Server, found: Sequence[Part], layers: int, reads: bool, busy: Read, x: Any = PLAIN
+) -> Read:
+    """Seconds between the kernels of a forward's operations, which take `busy` seconds: what the
+    host takes to start them, beyond what they take; or a share of each layer."""
+    plan, kernels = server.plan, server.kernels
+    if RUNTIMES[plan.runtime].launches:
+        source = "operations of the layers and the head"
+        host = x.known("kernels", launches(server, found), source=source)
+        return at_least_zero(host * each_start(plan, x) - busy)
+    every = x.known("layers", layers, source="config.json")
+    between = x.constant(kernels.layer) * every
+    more, routed = routing(kernels, plan.accelerator), routed_layers(found)
+    if more is not NOTHING and routed:
+        of_experts = x.known("layers with experts", routed, source="config.json")
+        between = between + x.constant(more) * of_experts
+    if reads and server.prompts is not NOTHING:
+        between = between + x.constant(server.prompts) * every
+    return between
 
 
 def _between_kernels(
     server: Server, found: Sequence[Part], layers: int, reads: bool = False
 ) -> Part:
-    """What the host takes to start them, beyond what they take; or a share of each layer."""
-    if RUNTIMES[server.plan.runtime].launches:
-        host = each_start(server.plan) * launches(server, found)
-        idle = max(0.0, host - sum(p.time.seconds for p in found))
-    else:
-        idle = server.kernels.layer.middle * layers
-        idle += routing(server.kernels, server.plan.accelerator).middle * routed_layers(found)
-        idle += server.prompts.middle * layers if reads else 0.0
-    return Part(LAUNCH, _only("between kernels", idle, "launch", 1), reads=reads)
+    time = _only("between kernels", idle(server, found, layers, reads, seconds(found)), "launch", 1)
+    return Part(LAUNCH, time, reads=reads)
 
 
 def _only(name: str, seconds: float, link: str, runs: int) -> OperationTime:
@@ -459,36 +495,30 @@ def launches(server: Server, found: Sequence[Part]) -> float:
     return n + (products * more.middle if more else 0)
 
 
-def reduction(server: Server, tokens: int) -> tuple[str, float]:
-    """Seconds of one all-reduce of the hidden states, and the link that takes most of them."""
+def reduction(server: Server, tokens: int, x: Any = PLAIN) -> tuple[str, Read]:
+    """The link that takes most of one all-reduce of the hidden states, and its seconds."""
     plan, kernels = server.plan, server.kernels
-    over = Links.of(plan, plan.serving_tp)
-    moved = 2.0 * tokens * server.plan.architecture.hidden_size
+    over = Links.of(plan, plan.serving_tp, x=x)
+    each = x.known("bytes of a value", 2.0, "bytes", source="the dtype")
+    width = x.known("hidden size", plan.architecture.hidden_size, source="config.json")
+    moved = each * x.known("new tokens", tokens, source="the plan, and what fits") * width
     ring = over.reduce(moved)
     link = max(ring, key=lambda name: ring[name])
     if over.domains > 1 or not over.direct:
         return link, ring[link]
-    if kernels.hop is None:
-        return link, min(ring[link], one_shot(over, moved))
-    return link, min(ring[link], signalled(over, kernels, moved))
-
-
-def one_shot(over: Links, moved: float) -> float:
-    """Every GPU reads what the others have."""
-    return ONE_SHOT.middle + moved * (over.ranks - 1) / over.peer
-
-
-def signalled(over: Links, kernels: Kernels, moved: float) -> float:
-    """A ring's bytes, behind an engine's own kernel: it waits for each other GPU's signal."""
-    assert kernels.hop
-    others = over.ranks - 1
-    wait = kernels.hop.middle + kernels.rank.middle * others
-    return wait + 2 * moved * others / over.ranks / (over.peer * kernels.link.middle)
+    others = x.known("other ranks", plan.serving_tp - 1, source="ranks of a replica: serve.tp")
+    if kernels.hop is None:  # every GPU reads what the others have
+        return link, least(ring[link], x.constant(ONE_SHOT) + moved * others / over.peer)
+    # A ring's bytes, behind an engine's own kernel, which waits for each other GPU's signal.
+    ranks = x.known("ranks of a replica", plan.serving_tp, source="serve.tp")
+    wait = x.constant(kernels.hop) + x.constant(kernels.rank) * others
+    rate = over.peer if kernels.link is ONE else over.peer * x.constant(kernels.link)
+    return link, least(ring[link], wait + over.twice * moved * others / ranks / rate)
 
 
 def exchange(server: Server, tokens: int) -> tuple[str, float]:
-    """Seconds of the two all-to-alls of a layer with experts, where attention is data parallel, and
-    the link that takes most of them: every token goes to each of its experts, and comes back."""
+    """The link that takes most of the two all-to-alls of a layer with experts, where attention is
+    data parallel, and their seconds: every token goes to each of its experts, and comes back."""
     plan = server.plan
     over = Links.of(plan, plan.parallel.ep).exchange(exchanged(server, tokens))
     link = max(over, key=lambda name: over[name])
@@ -501,9 +531,10 @@ def exchanged(server: Server, tokens: int) -> float:
     return 2.0 * tokens * model.top_k * model.hidden_size
 
 
-def host_rate(plan: Plan) -> float:
+def host_rate(plan: Plan, x: Any = PLAIN) -> Read:
     """B/s between one GPU and its host."""
-    return plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
+    rate = x.at("hardware.pcie_bandwidth", plan.node.pcie_bandwidth)
+    return rate * x.constant(constants.LINK_EFFICIENCY)
 
 
 def of_running(server: Server, running: int) -> Values:
@@ -613,7 +644,7 @@ def transfer(server: Server) -> float:
     plan = server.plan
     if not PREFILLS[plan.serve.prefill].elsewhere:
         return 0.0
-    return sent(server, plan.serve.prompt_len) / transfer_rate(plan)[1]
+    return float(sent(server, plan.serve.prompt_len) / transfer_rate(plan))
 
 
 def sent(server: Server, tokens: int) -> int:
@@ -622,13 +653,11 @@ def sent(server: Server, tokens: int) -> int:
     return tokens * server.kv_per_token + states
 
 
-def transfer_rate(plan: Plan) -> tuple[str, float]:
-    """The link that a cache is sent over, and B/s that one GPU has of it."""
-    share = constants.LINK_EFFICIENCY.middle
+def transfer_rate(plan: Plan, x: Any = PLAIN) -> Read:
+    """B/s that one GPU has of the link that a cache is sent over."""
     if plan.cluster.gpus > plan.gpus_per_domain:
-        return "network", plan.network_per_gpu * share
-    name = "peer" if plan.accelerator.peer_bandwidth else "pcie"
-    return name, Links.of(plan, 2).next / constants.COLLECTIVE_EFFICIENCY.middle * share
+        return network_rate(plan, x) * x.constant(constants.LINK_EFFICIENCY)
+    return Links.of(plan, 2, reached=constants.LINK_EFFICIENCY, x=x).next
 
 
 @dataclass(frozen=True, slots=True)

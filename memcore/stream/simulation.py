@@ -253,7 +253,7 @@ def _sent(requests: Requests, read: Trace, server: Server) -> tuple[Requests, li
     who = [i for i, at in enumerate(read.first) if not math.isnan(at)]
     who.sort(key=lambda i: (read.first[i], i))
     none, one = (sent(server, tokens) for tokens in (0, 1))
-    rate, free, ready = transfer_rate(server.plan)[1], 0.0, []
+    rate, free, ready = transfer_rate(server.plan), 0.0, []
     for i in who:
         free = max(free, read.first[i]) + (none + (one - none) * requests.prompts[i]) / rate
         ready.append(free)

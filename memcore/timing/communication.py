@@ -8,32 +8,102 @@ a group's stride says how many of its ranks share a fast domain (memcore/hardwar
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memcore.hardware import constants, topology
-from memcore.tape.dims import Number, is_array, maximum, minimum, where
+from memcore.quantity.reading import PLAIN, Read, at_least_zero, least, log2, over, total
+from memcore.step.step import layers_reached
+from memcore.tape.dims import Number, is_array, maximum, where
+from memcore.timing.roofline import by_phase
 
 if TYPE_CHECKING:
     from memcore.hardware.accelerator import Accelerator
     from memcore.plan.plan import Plan
+    from memcore.report import OperationTime
+    from memcore.step.step import Step
     from memcore.tape.dims import Shape
 
-
 NO_SECONDS = 1e-30  # shorter than any transfer: what is divided by in place of none
+
+
+class Beside:
+    """What runs beside the transfers of a step, read as numbers or as terms.
+
+    operations  of the whole step
+    sent        its collectives, which the last backward waits for
+    """
+
+    def __init__(self, plan: Plan, step: Step, operations: Sequence[OperationTime], x: Any = PLAIN):
+        self.plan, self.step, self.operations, self.x = plan, step, operations, x
+        self.sent: Sequence[Move] = ()
+
+    @property
+    def layers(self) -> Read:
+        """Layers of the stage that have a group of weights."""
+        config = f"config.json of {self.plan.architecture.label}"
+        return self.x.known("layers", sum(self.step.grouped), source=config)
+
+    @property
+    def reached(self) -> Read:
+        """Of them those that backward reaches, or 1 where it reaches none."""
+        layers = max(1, layers_reached(self.step))
+        if layers == sum(self.step.grouped):
+            return self.layers
+        source = "the plan: train.frozen, or layers whose result nobody reads"
+        return self.x.known("layers that backward reaches", layers, source=source)
+
+    @property
+    def batches(self) -> Read:
+        batches = self.plan.train.grad_accumulation
+        return self.x.at("plan.train.grad_accumulation", batches, "micro-batches")
+
+    @functools.cached_property
+    def _of_layers(self) -> dict[str, Number]:
+        return by_phase([o for o in self.operations if o.of_layers])
+
+    @property
+    def forward(self) -> Read:
+        """Seconds of the forward of all layers, of all micro-batches."""
+        return self.x.at("time.layers.forward", self._of_layers["forward"])
+
+    @property
+    def backward(self) -> Read:
+        """The same of backward, with what runs again for it."""
+        of = self._of_layers
+        return self.x.at("time.layers.backward", of["recompute"] + of["backward"])
+
+    @property
+    def last_backward(self) -> Read:
+        """Seconds of the last backward, embedding and head included, and of what it waits for."""
+        of = by_phase(self.operations)
+        both = [self.x.at(f"time.phases.{p}", of[p]) for p in ("recompute", "backward")]
+        exposed = [move.exposed_by_link for move in self.sent]
+        waited = [
+            self.x.at(f"time.exposed.{link}", sum(e.get(link, 0.0) for e in exposed))
+            for link in ("nvlink", "network")
+        ]
+        return total([total(both) / self.batches, *waited])
+
+    @property
+    def chunks(self) -> Read:
+        """Of all micro-batches: each has one for each virtual stage."""
+        virtual = self.plan.parallel.virtual_stages
+        return self.x.known("virtual stages", virtual, source="the plan") * self.batches
 
 
 @dataclass(frozen=True, eq=False)
 class Cover:
     """What runs while a transfer is under way, and hides it.
 
-    words   for people
-    grows   with the micro-batch, where the weights or gradients that it hides do not
+    words    for people
+    seconds  of it, for each time; of what is no whole part of a step the transfer itself knows them
+    grows    with the micro-batch, where the weights or gradients that it hides do not
     """
 
     words: str
+    seconds: Callable[[Beside], Read] | None = None
     grows: bool = False
 
     def __str__(self) -> str:
@@ -46,14 +116,28 @@ NOTHING = Cover("nothing")
 PRODUCT_MEANWHILE = Cover("the product that runs meanwhile")
 PIECES_MEANWHILE = Cover("pieces of the product beside it")
 ATTENTION_MEANWHILE = Cover("attention to the keys that are there")
-CHUNK_FORWARD = Cover("another chunk's forward")
-LAYER_FORWARD = Cover("the forward of the layer before", grows=True)
-LAYER_BACKWARD = Cover("the backward of the layer before", grows=True)
-ONE_BACKWARD = Cover("backward of one batch", grows=True)
-ONE_FORWARD = Cover("forward of one batch", grows=True)
-OTHER_FORWARD = Cover("half a layer's forward of another batch", grows=True)
-OTHER_BACKWARD = Cover("half a layer's backward of another batch", grows=True)
-ALL_BACKWARD = Cover("backward", grows=True)
+CHUNK_FORWARD = Cover("another chunk's forward", lambda b: b.forward / b.chunks)
+LAYER_FORWARD = Cover(
+    "the forward of the layer before", lambda b: b.forward / (b.layers * b.batches), grows=True
+)
+LAYER_BACKWARD = Cover(
+    "the backward of the layer before", lambda b: b.backward / (b.reached * b.batches), grows=True
+)
+ONE_BACKWARD = Cover("backward of one batch", lambda b: b.backward / b.batches, grows=True)
+ONE_FORWARD = Cover("forward of one batch", lambda b: b.forward / b.batches, grows=True)
+OTHER_FORWARD = Cover(
+    "half a layer's forward of another batch",
+    lambda b: b.forward / (2 * b.layers * b.batches), grows=True,
+)  # fmt: skip
+OTHER_BACKWARD = Cover(
+    "half a layer's backward of another batch",
+    lambda b: b.backward / (2 * b.reached * b.batches), grows=True,
+)  # fmt: skip
+ALL_BACKWARD = Cover("backward", lambda b: b.backward / b.batches, grows=True)
+LAST_BACKWARD = Cover("the last backward", lambda b: b.last_backward, grows=True)
+BATCH_BACKWARD = Cover(
+    "backward of one batch, its layers", lambda b: b.backward / b.batches, grows=True
+)
 
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "all-gather", "reduce-scatter", "all-reduce"
 ALL_TO_ALL, SEND = "all-to-all", "send"
@@ -76,16 +160,17 @@ class Links:
     direct       a GPU reads the memory of any other of the group
     """
 
-    ranks: int
-    inside: int
+    ranks: Read
+    inside: Read
     domains: int
-    peer: float
-    next: float
-    wide: float
-    network: float
+    peer: Read
+    next: Read
+    wide: Read
+    network: Read
     direct: bool
-    taken: float = 0.0
-    memory: float = math.inf
+    taken: Read
+    memory: Read
+    x: Any
 
     @classmethod
     def of(
@@ -94,34 +179,62 @@ class Links:
         ranks: int,
         stride: int = 1,
         reached: constants.Constant = constants.COLLECTIVE_EFFICIENCY,
+        x: Any = PLAIN,
     ) -> Links:
         """`stride`: how far apart neighbours of the group are numbered; `reached`: share of the
-        links' bandwidth."""
+        links' bandwidth; x: how it is read, as numbers or as terms."""
         gpu, node = plan.accelerator, plan.node
         inside = max(1, min(ranks, plan.gpus_per_domain // stride))
-        share = reached.middle
-        whole = fast_rate(plan) * share
+        share = x.constant(reached)
+        whole = fast_rate(plan, x) * share
         joined = topology.inside(node, inside, stride, plan.cluster.gpus)
+
+        def of_links(used: int) -> Read:
+            if used == joined.links:
+                return whole
+            wired = f"{node.label}: wiring {node.wiring}"
+            stay = x.known("links that stay in the group", used, source=wired)
+            return whole * stay / x.known("links of one GPU", joined.links, source=gpu.label)
+
+        peer = wide = of_links(joined.used)
+        if joined.spread != 1:
+            name = "of them kept busy, as bytes take several hops"
+            source = "the longest axis of the group's part of the torus"
+            wide = peer * x.known(name, joined.spread, source=source)
+        here = x.known("of them in a fast domain", inside, source="how ranks are numbered")
+        network = network_rate(plan, x) * share
         return cls(
-            ranks,
-            inside,
+            x.known("ranks", ranks, source="the plan: cluster.gpus", note="of the group"),
+            here,
             -(-ranks // inside),
-            whole * joined.share,
-            whole * joined.next / joined.links,
-            whole * joined.share * joined.spread,
-            plan.network_per_gpu * share * inside,
+            peer,
+            of_links(joined.next),
+            wide,
+            network * here if inside > 1 else network,
             bool(gpu.peer_bandwidth) and gpu.peer_access and joined.direct,
-            taken(gpu),
-            gpu.memory_bandwidth * constants.HBM_EFFICIENCY.middle,
+            taken(gpu, x),
+            x.at("hardware.memory_bandwidth", gpu.memory_bandwidth)
+            * x.constant(constants.HBM_EFFICIENCY),
+            x,
         )
 
-    def seconds(self, kind: str, total: float) -> dict[str, float]:
+    def seconds(self, kind: str, total: Read) -> dict[str, Read]:
         """Seconds on each link for one collective of `total` bytes over the group."""
         if kind == ALL_REDUCE:
             return self.reduce(total)
+        if kind == SEND:
+            return self.send(total)
         return self.exchange(total) if kind == ALL_TO_ALL else self.gather(total)
 
-    def gather(self, total: float) -> dict[str, float]:
+    def of_pieces(self, kind: str, pieces: Sequence[Read]) -> dict[str, Read]:
+        """The same of one collective for each piece, or of one for all of them if they are
+        summed."""
+        if kind == ALL_REDUCE:
+            return self.reduce(total(pieces))
+        each = [self.seconds(kind, piece) for piece in pieces]
+        return {link: total(e[link] for e in each) for link in (each[0] if each else ())}
+
+    def gather(self, total: Read) -> dict[str, Read]:
         """All-gather or reduce-scatter of `total` bytes that the group has together.
 
         A ring moves total x (n-1)/n through every GPU, and so does each sending its part to all
@@ -131,11 +244,15 @@ class Links:
         moved = total * (self.ranks - 1) / self.ranks
         return self._both(moved, moved, self.peer)
 
-    def reduce(self, total: float) -> dict[str, float]:
+    def reduce(self, total: Read) -> dict[str, Read]:
         """All-reduce of `total` bytes: a reduce-scatter and an all-gather."""
-        return {link: 2 * s for link, s in self.gather(total).items()}
+        return {link: self.twice * s for link, s in self.gather(total).items()}
 
-    def exchange(self, total: float) -> dict[str, float]:
+    @property
+    def twice(self) -> Read:
+        return self.x.known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
+
+    def exchange(self, total: Read) -> dict[str, Read]:
         """All-to-all where every rank has `total` bytes, an equal part for each rank.
 
         What is for ranks of the same domain stays in it; the rest passes the network, together with
@@ -145,54 +262,85 @@ class Links:
         outside = total * self.inside * (self.ranks - self.inside) / self.ranks
         return self._both(inside, outside, self.wide)
 
-    def _both(self, inside: float, outside: float, peer: float) -> dict[str, float]:
+    def _both(self, inside: Read, outside: Read, peer: Read) -> dict[str, Read]:
         if self.ranks <= 1:
             return {}
         latency = self.latency
         found = {}
         if self.inside > 1:
-            found["nvlink"] = inside / peer + latency if peer else math.inf
+            found["nvlink"] = over(inside, peer) + latency
         if self.domains > 1:
-            found["network"] = outside / self.network + latency if self.network else math.inf
+            found["network"] = over(outside, self.network) + latency
         return found
 
-    def drawn(self, kind: str, total: float) -> float:
+    @property
+    def latency(self) -> Read:
+        return self.x.constant(constants.COLLECTIVE_LATENCY) * log2(self.ranks)
+
+    def drawn(self, kind: str, total: Read) -> Read:
         """Seconds of a GPU's own memory that one collective takes: what passes through it is read
         once and written once."""
-        passes = 2 if kind == ALL_REDUCE else 1
-        share = 1.0 if kind == SEND else (self.ranks - 1) / self.ranks
-        return 2 * passes * share * total / self.memory
+        moved = self.x.known("read and written", 2, source="what passes through a GPU") * total
+        if kind == ALL_REDUCE:
+            moved = moved * self.twice
+        if kind != SEND:
+            moved = moved * (self.ranks - 1) / self.ranks
+        return moved / self.memory
 
-    @property
-    def latency(self) -> float:
-        return constants.COLLECTIVE_LATENCY.middle * math.log2(self.ranks)
-
-    def send(self, total: float) -> dict[str, float]:
+    def send(self, total: Read) -> dict[str, Read]:
         """One rank of the group to the next: the slowest such pair, which crosses a domain's border
         where there is one."""
         if self.ranks <= 1:
             return {}
         across = self.domains > 1
         link, rate = ("network", self.network) if across else ("nvlink", self.next)
-        latency = constants.COLLECTIVE_LATENCY.middle
-        return {link: total / rate + latency if rate else math.inf}
+        return {link: over(total, rate) + self.x.constant(constants.COLLECTIVE_LATENCY)}
 
 
-def taken(gpu: Accelerator) -> float:
+def taken(gpu: Accelerator, x: Any = PLAIN) -> Read:
     """Share of the multiprocessors of a GPU that the kernels of a collective run on. Chips of few
     large cores (TPUs, Trainium) have engines of their own for it."""
-    kernels = constants.COLLECTIVE_SMS.middle
-    return kernels / gpu.sms if gpu.sms > 2 * kernels else 0.0
+    if gpu.sms <= 2 * constants.COLLECTIVE_SMS.middle:
+        return 0.0
+    every = x.known("multiprocessors", gpu.sms, source=gpu.label)
+    return x.constant(constants.COLLECTIVE_SMS) / every
 
 
-def fast_rate(plan: Plan) -> float:
+def fast_rate(plan: Plan, x: Any = PLAIN) -> Read:
     """B/s one way of all fast links of one GPU: PCIe where it has no others, through the host's
     memory where its driver lets no other GPU reach its own."""
     gpu = plan.accelerator
     if not gpu.peer_bandwidth:
-        return plan.node.pcie_bandwidth
-    through = 1.0 if gpu.peer_access else constants.THROUGH_HOST.middle
-    return gpu.peer_bandwidth * gpu.peer_payload * through
+        return x.at("hardware.pcie_bandwidth", plan.node.pcie_bandwidth)
+    rate = x.at("hardware.peer_bandwidth", gpu.peer_bandwidth)
+    if gpu.peer_payload != 1:
+        rate = rate * x.at("hardware.peer_payload", gpu.peer_payload)
+    return rate if gpu.peer_access else rate * x.constant(constants.THROUGH_HOST)
+
+
+def network_rate(plan: Plan, x: Any = PLAIN) -> Read:
+    """B/s one way that one GPU has of its host's network, while all that run use it."""
+    node = plan.node
+    gpus = node.gpus if node.network_of_each else plan.gpus_in_node
+    rate = x.at("hardware.network_bandwidth", node.network_bandwidth)
+    source = node.label if node.network_of_each else "the plan"
+    return rate if gpus == 1 else rate / x.known("GPUs of a node", gpus, source=source)
+
+
+def copied(
+    plan: Plan, link: str, pieces: Sequence[Read], ways: Sequence[str] = (), x: Any = PLAIN
+) -> Read:
+    """Seconds of one copy between a GPU and its host over PCIe, of the host's own memory, or of one
+    from and to NVMe, each piece one of the `ways`."""
+    node, share = plan.node, x.constant(constants.LINK_EFFICIENCY)
+    if link == "dram":
+        rate = x.at("hardware.dram_bandwidth", node.dram_bandwidth)
+        return over(total(pieces), rate * x.constant(constants.HBM_EFFICIENCY))
+    if link == "nvme":
+        whole = {"read": node.nvme_read_bandwidth, "write": node.nvme_write_bandwidth}
+        rates = [x.at(f"hardware.nvme_{way}_bandwidth", whole[way]) * share for way in ways]
+        return total(over(n, rate) for n, rate in zip(pieces, rates, strict=True))
+    return over(total(pieces), x.at("hardware.pcie_bandwidth", node.pcie_bandwidth) * share)
 
 
 AXES = {  # how a report calls the ranks of an axis
@@ -223,10 +371,10 @@ def group(plan: Plan, axis: str) -> tuple[int, int]:
     }[axis]
 
 
-def links(plan: Plan, axis: str) -> Links:
+def links(plan: Plan, axis: str, x: Any = PLAIN) -> Links:
     """What the ranks of an axis are connected by."""
     ranks, stride = group(plan, axis)
-    return Links.of(plan, ranks, stride, reached(plan))
+    return Links.of(plan, ranks, stride, reached(plan), x)
 
 
 def reached(plan: Plan) -> constants.Constant:
@@ -256,6 +404,7 @@ class Move:
     kind, axis  of a collective; each piece has one of its own, but for an all-reduce
     shapes      of pieces that are no states: (elements, dtype)
     behind      (count, shape): FLOPs of what hides it; kernel: whose rate they are done at
+    among       bytes by name, its own first, of the transfers that share `cover` by them
     ways        of each piece that crosses NVMe: 'read' or 'write'
     taken       share of the multiprocessors that a collective takes while it runs
     drawn       seconds of the GPU's own memory that each time takes
@@ -276,6 +425,7 @@ class Move:
     ways: tuple[str, ...] = ()
     taken: float = 0.0
     drawn: float = 0.0
+    among: Mapping[str, float] | None = None
 
     @property
     def bytes(self) -> float:
@@ -304,11 +454,16 @@ class Move:
         if not self.seconds:
             return 0.0
         each = functools.reduce(maximum, self.seconds.values())
-        hidden = minimum(each, self.cover)
-        lost = self.taken * hidden
+        lost = self.taken
         if is_array(self.drawn) or self.drawn:  # of arrays some may be 0, and so may `each`
-            lost = lost + hidden * (self.drawn / maximum(each, NO_SECONDS))
-        return (each - hidden + lost) * self.times
+            lost = lost + self.drawn / maximum(each, NO_SECONDS)
+        return waited(each, self.cover, lost) * self.times
+
+
+def waited(each: Read, cover: Read, lost: Read) -> Read:
+    """Seconds that one transfer is waited for: what nothing hides, and of the rest what the work
+    loses that hides it."""
+    return at_least_zero(each - cover) + least(each, cover) * lost
 
 
 def collective(
@@ -318,20 +473,24 @@ def collective(
     over: Links,
     pieces: dict[str, float],
     times: float,
-    cover: float = 0.0,
     hidden_by: Cover = NOTHING,
     phase: str = "",
+    beside: Beside | None = None,
+    cover: Number = 0.0,
     shapes: Sequence[tuple[Shape, str]] = (),
     behind: tuple[float, Shape] | None = None,
     kernel: str = "",
+    among: Mapping[str, float] | None = None,
 ) -> Move:
-    """One collective for each piece, or one for all of them if they are summed."""
-    if kind == ALL_REDUCE:
-        spent = over.reduce(sum(pieces.values()))
-    else:
-        each = [over.seconds(kind, n) for n in pieces.values()]
-        spent = {link: sum(e[link] for e in each) for link in (each[0] if each else ())}
+    """One collective for each piece, or one for all of them if they are summed. beside: whose
+    seconds `hidden_by` takes; else they are `cover`."""
+    if beside and hidden_by.seconds:
+        cover = hidden_by.seconds(beside)
+        if among:
+            own = next(iter(among.values()))
+            cover = cover * (own / sum(among.values()))
     return Move(
-        name, pieces, spent, times, cover, hidden_by, phase, kind, axis, shapes, behind, kernel,
-        taken=over.taken, drawn=over.drawn(kind, sum(pieces.values())),
+        name, pieces, over.of_pieces(kind, list(pieces.values())), times, cover, hidden_by, phase,
+        kind, axis, shapes, behind, kernel, taken=over.taken,
+        drawn=over.drawn(kind, sum(pieces.values())), among=among,
     )  # fmt: skip

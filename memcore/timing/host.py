@@ -9,13 +9,15 @@ by layer, so that the points to look at are where one of them begins or ends.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import PLAIN, Read, at_least_zero, largest
 from memcore.report import OperationTime
 from memcore.step.step import Step
-from memcore.tape.dims import EP, EXPERTS, Number, maximum
+from memcore.tape.dims import EP, EXPERTS
 from memcore.tape.kinds import Module
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Tape
@@ -113,18 +115,19 @@ def on_gpu(phases: Mapping[str, float], moves: Sequence[Move]) -> tuple[float, f
     return forward, backward
 
 
-def waited(host: tuple[Number, Number], gpu: tuple[Number, Number], batches: int) -> Number:
+def waited(host: tuple[Read, Read], gpu: tuple[Read, Read], batches: Read) -> Read:
     """Seconds that the GPU waits for the host in all micro-batches of a step together: host and gpu
     are what each takes for forward and for backward of all. The host runs ahead from one
     micro-batch to the next, but before the first nothing was started."""
-    behind = maximum(0.0, sum(host) - sum(gpu))
-    first = maximum(behind, host[0] - gpu[0])
-    return ((batches - 1) * behind + first) / batches
+    behind = at_least_zero(host[0] + host[1] - (gpu[0] + gpu[1]))
+    first = largest(behind, host[0] - gpu[0])
+    return first if batches == 1 else ((batches - 1) * behind + first) / batches
 
 
-def each_start(plan: Plan) -> float:
+def each_start(plan: Plan, x: Any = PLAIN) -> Read:
     """Seconds that the host takes for one operation."""
-    return constants.HOST_LAUNCH.middle * plan.node.host_slowness
+    each, slowness = x.constant(constants.HOST_LAUNCH), plan.node.host_slowness
+    return each if slowness == 1 else each * x.at("hardware.host_slowness", slowness)
 
 
 def optimizer_starts(step: Step, amounts: Amounts) -> float:

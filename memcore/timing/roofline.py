@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memcore.hardware import constants
 from memcore.hardware.accelerator import Accelerator
 from memcore.kept import kept
+from memcore.quantity.reading import PLAIN, Read
 from memcore.report import OperationTime
 from memcore.tape import tape
 from memcore.tape.dims import (
@@ -69,6 +70,7 @@ class Work:
         return self.kernel == ATTENTION
 
 
+ROOFLINE = "roofline: an operation takes the longer of its arithmetic and its memory traffic"
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
 HALF = "16-bit product"  # where others are in fp32
 WHOLE = "fp32 product"  # where others are in 16 bits
@@ -185,8 +187,8 @@ class Speed:
     units    rate of the units that products run on, over that of the fastest for 16 bits: at most 1
     """
 
-    matmul: float  # FLOP/s
-    attention: float  # FLOP/s
+    matmul: Read  # FLOP/s
+    attention: Read  # FLOP/s
     hbm: float  # B/s
     sms: int
     launch: float = 0.0
@@ -199,7 +201,7 @@ class Speed:
     integer: float = 0.0  # of products in int8
     starts: float = 1.0  # share of TILE_START that a tile takes
 
-    def of_kernel(self, kernel: str) -> float:
+    def of_kernel(self, kernel: str) -> Read:
         others = {
             ATTENTION: self.attention, HALF: self.half, SCANNED: self.scan, WHOLE: self.whole,
             INTEGER: self.integer,
@@ -215,25 +217,36 @@ class Speed:
         kernels: str = "",
         attention: str = "",
         half: str = "",
+        x: Any = PLAIN,
     ) -> Speed:
         """`kernels`, `attention`: whose run (policies.KERNELS, policies.ATTENTION); half: the
-        dtype of products in 16 bits, where it is not `dtype`."""
-        peak = gpu.peak_flops(dtype)
+        dtype of products in 16 bits, where it is not `dtype`; x: how they are read, as
+        numbers or as terms."""
         reached = constants.efficiency(gpu.architecture)
         power = sustained(gpu, dtype)
+
+        def rate(share: constants.Constant, of: str = dtype) -> Read:
+            found = x.at(f"hardware.peak_flops.{of}", gpu.peak_flops(of)) * x.constant(share)
+            if power == 1:
+                return found
+            exponent = constants.POWER_EXPONENT
+            note = f"{gpu.watts:g} W, to the power of {exponent.middle:g}"
+            return found * x.known("clock under its power limit", power, source=exponent.source,
+                                   note=note, certainty="assumed")  # fmt: skip
+
         return cls(
-            peak * reached.matmul.middle * power,
-            peak * attention_efficiency(gpu, kernels, attention).middle * power,
+            rate(reached.matmul),
+            rate(attention_efficiency(gpu, kernels, attention)),
             gpu.memory_bandwidth * constants.HBM_EFFICIENCY.middle,
             gpu.sms,
             launch,
-            gpu.peak_flops("fp8") * reached.eight.middle * power,
+            rate(reached.eight, "fp8"),
             gpu.l1_bytes_per_sm,
-            gpu.peak_flops(half or dtype) * reached.matmul.middle * power,
-            peak * constants.SCAN.middle * power,
-            min(1.0, peak / gpu.tensor_flops),
-            gpu.peak_flops("fp32") * reached.matmul.middle * power,
-            gpu.peak_flops("int8") * reached.eight.middle * power,
+            rate(reached.matmul, half or dtype),
+            rate(constants.SCAN),
+            min(1.0, gpu.peak_flops(dtype) / gpu.tensor_flops),
+            rate(reached.matmul, "fp32"),
+            rate(reached.eight, "int8"),
             reached.begins,
         )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import PLAIN
 from memcore.step.step import Step, state_bytes
 from memcore.tape.dims import Number
 from memcore.tape.ledger import Amounts
@@ -17,11 +19,12 @@ from memcore.words.training import TO_END
 from memcore.words.word import DTYPE_BYTES
 
 
-def speed_of(plan: Plan, step: Step) -> Speed:
+def speed_of(plan: Plan, step: Step, x: Any = PLAIN) -> Speed:
+    """Rates of a step's operations, read as numbers or as terms."""
     t = plan.train
     return Speed.of(
         plan.accelerator, matmul_dtype(step), constants.LAUNCH.middle, t.kernels, t.attention,
-        half=half_dtype(step),
+        half=half_dtype(step), x=x,
     )  # fmt: skip
 
 

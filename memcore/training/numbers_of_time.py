@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from memcore.frameworks.megatron import DATA_PARALLEL, gathered_state
-from memcore.hardware import constants, topology
+from memcore.frameworks.megatron import gathered_state
+from memcore.hardware import constants
 from memcore.quantity.formula import (
     Formula,
     at_least_zero,
@@ -14,61 +14,42 @@ from memcore.quantity.formula import (
     decided,
     known,
     largest,
-    log2,
-    smallest,
     total,
     whichever,
 )
 from memcore.quantity.quantity import Explanation, about, rule
+from memcore.quantity.reading import Read, Terms
 from memcore.quantity.shapes import count, dimension, row, shape, sum_of, width
 from memcore.report import LedgerRow, OperationTime
 from memcore.step.pipeline import idle_chunks
-from memcore.step.step import layers_reached, optimizer_states, owned, root
+from memcore.step.step import optimizer_states, owned, root
 from memcore.tape.dims import EMBED, SWAPPED, VALUES, VOCAB, B, Dim, Extent, Q, S
 from memcore.tape.ledger import Amounts
 from memcore.timing import host
 from memcore.timing.communication import (
-    ALL_BACKWARD,
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    CHUNK_FORWARD,
-    LAYER_BACKWARD,
-    LAYER_FORWARD,
     NOTHING,
-    ONE_BACKWARD,
-    ONE_FORWARD,
-    OTHER_BACKWARD,
-    OTHER_FORWARD,
     PIECES_MEANWHILE,
-    SEND,
-    Links,
+    Beside,
     Move,
+    copied,
     group,
+    links,
+    taken,
+    waited,
 )
-from memcore.timing.communication import reached as collectives_reach
 from memcore.timing.roofline import (
-    ATTENTION,
-    EIGHT_BIT,
-    HALF,
-    INTEGER,
     PHASES,
     PRODUCT,
-    SCANNED,
-    WHOLE,
+    ROOFLINE,
     Execution,
     Speed,
     Work,
-    attention_efficiency,
     product_flops,
     read_again,
-    sustained,
 )
 from memcore.training.convention import convention_layers, head_is_frozen, parts, sharing
 from memcore.training.executions import (
     gradient_bytes,
-    half_dtype,
-    matmul_dtype,
     peak_dtype,
     speed_of,
     step_executions,
@@ -76,10 +57,7 @@ from memcore.training.executions import (
 )
 from memcore.training.memory import rows_of
 from memcore.training.offload import (
-    BATCH_BACKWARD,
-    BATCH_FORWARD,
     HOST_STEP,
-    LAST_BACKWARD,
     pieces,
     swaps_another,
 )
@@ -91,7 +69,6 @@ if TYPE_CHECKING:
 
 DECLARED = "the operation as it is declared: its matrix products"
 TOUCHED = "the tensors that the operation reads and writes"
-ROOFLINE = "roofline: an operation takes the longer of its arithmetic and its memory traffic"
 LABELS = {
     "compute": "Compute",
     "hbm": "HBM",
@@ -122,6 +99,11 @@ def timed_speed(book: Book) -> Speed:
     return book.once("speed", lambda: speed_of(book.plan, book.timed))
 
 
+def rates(book: Book) -> Speed:
+    """The same as terms."""
+    return book.once("rates", lambda: speed_of(book.plan, book.timed, Terms(book)))
+
+
 def traffic(work: Work, runs: int, amounts: Amounts, again: float = 0.0) -> Formula:
     """HBM traffic of an operation, all its runs together. `again`: bytes that attention reads more
     than once."""
@@ -149,9 +131,7 @@ FLASH = "FlashAttention's tiles, from the SRAM of a streaming multiprocessor: ro
 TILES = "tiles of a result and waves of them are whole: roofline.TILES"
 
 
-def operation(
-    book: Book, o: OperationTime, base: str, field: str, dtype: str, pieces: Pieces
-) -> Explanation:
+def operation(book: Book, o: OperationTime, base: str, field: str, pieces: Pieces) -> Explanation:
     """One number of an operation at `base`."""
     phase = o.phase if o.phase == host.OPTIMIZER else f"{o.name}, {o.phase}"
     if field in ("flops", "hbm_bytes"):
@@ -161,7 +141,7 @@ def operation(
         return about(f"HBM traffic of {phase}", "bytes", moved, "Per step, on one GPU.", [TOUCHED])
     if field == "compute_seconds":
         _, _, kernel, share = pieces()
-        formula = book.at(f"{base}.flops", "FLOPs") / reached(book, dtype, kernel)
+        formula = book.at(f"{base}.flops", "FLOPs") / rates(book).of_kernel(kernel)
         if share != 1:
             formula = formula / known("share of the GPU that is filled", share, source=TILES)
         return about(f"Arithmetic of {phase}", "seconds", formula, "If only compute limited it.")
@@ -201,30 +181,6 @@ def sides(book: Book, base: str) -> dict[str, Formula]:
     }
 
 
-def reached(book: Book, dtype: str, kernel: str) -> Formula:
-    """FLOP/s that products, those in 8 bits, or attention, reach on this GPU."""
-    gpu = book.plan.accelerator
-    of = constants.efficiency(gpu.architecture)
-    t = book.plan.train
-    attention = attention_efficiency(gpu, t.kernels, t.attention)
-    which = {
-        ATTENTION: attention, EIGHT_BIT: of.eight, INTEGER: of.eight, SCANNED: constants.SCAN
-    }.get(kernel, of.matmul)  # fmt: skip
-    narrow = {
-        EIGHT_BIT: "fp8", INTEGER: "int8", WHOLE: "fp32", HALF: half_dtype(book.timed)
-    }  # fmt: skip
-    peak = narrow.get(kernel, dtype)
-    rate = book.at(f"hardware.peak_flops.{peak}") * constant(which)
-    power = sustained(gpu, dtype)
-    if power != 1:
-        watts = known("watts", gpu.watts, source="the board's power limit")
-        note = f"{watts.value:g} W, to the power of {constants.POWER_EXPONENT.middle:g}"
-        source = constants.POWER_EXPONENT.source
-        rate = rate * known("clock under its power limit", power, source=source, note=note,
-                            certainty="assumed")  # fmt: skip
-    return rate
-
-
 FIELDS = "seconds|flops|hbm_bytes|compute_seconds|hbm_seconds|bound_by|intensity|rate"
 
 
@@ -243,7 +199,7 @@ def _operation(book: Book, i: str, field: str) -> Explanation:
             return (*_optimizer(book), PRODUCT, 1.0)
         return of_execution(book, every[int(i)], book.amounts)
 
-    return operation(book, o, f"time.operations.{i}", field, matmul_dtype(book.timed), pieces)
+    return operation(book, o, f"time.operations.{i}", field, pieces)
 
 
 @rule("time.operations.*.runs")
@@ -379,9 +335,10 @@ def _moved(book: Book, name: str) -> Explanation:
     name = name.replace("-", " ")
     copies, weights = book.timed.copies, "time.updated.parameters"
     gpus = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
+    beside = _beside(book)
     if name in PIECES:
         formula = total([
-            book.at(f"time.states.{state}") / (_reached(book) if "grad" in state else _layers(book))
+            book.at(f"time.states.{state}") / (beside.reached if "grad" in state else beside.layers)
             if share
             else book.at(f"time.states.{state}")
             for state, share in PIECES[name]
@@ -409,19 +366,8 @@ def _moved(book: Book, name: str) -> Explanation:
     return about(name.capitalize(), "bytes", formula, "Each time it is moved.")
 
 
-def _reached(book: Book) -> Formula:
-    """Layers that backward reaches, or 1 where it reaches none."""
-    layers = max(1, layers_reached(book.timed))
-    if layers == sum(book.timed.grouped):
-        return _layers(book)
-    source = "the plan: train.frozen, or layers whose result nobody reads"
-    return known("layers that backward reaches", layers, source=source)
-
-
-def _layers(book: Book) -> Formula:
-    return known(
-        "layers", sum(book.timed.grouped), source=f"config.json of {book.plan.architecture.label}"
-    )
+def _beside(book: Book) -> Beside:
+    return Beside(book.plan, book.timed, book.time.operations, Terms(book))
 
 
 @rule("time.transfers.*")
@@ -442,13 +388,21 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
     pieces = _pieces(book, move)
     if field == "bytes":
         return about(what, "bytes", times * total(pieces), "Bytes in one step.")
+    x = Terms(book)
     if field == "each_seconds":
-        return about(f"{what}, each", "seconds", _each(book, move, link, pieces), "One of them.")
+        if move.axis:
+            formula = links(book.plan, move.axis, x).of_pieces(move.kind, pieces)[link]
+        else:
+            formula = copied(book.plan, link, pieces, move.ways, x)
+        return about(f"{what}, each", "seconds", formula, "One of them.")
     if field == "cover":
         formula = _cover(book, move)
         return about(f"Hidden behind: {move.hidden_by}", "seconds", formula, "", value=0.0)
     if field == "drawn":
-        return _drawn(book, move, what, pieces)
+        if not move.drawn:
+            raise LookupError
+        formula = links(book.plan, move.axis, x).drawn(move.kind, total(pieces))
+        return about(f"{what}: of the GPU's own memory", "seconds", formula, "Each time.")
     if field == "seconds":
         formula = times * book.at(f"{base}.each_seconds", "seconds each")
         return about(what, "seconds", formula, "Busy seconds in one step.")
@@ -475,37 +429,18 @@ def _transfer(book: Book, i: str, field: str) -> Explanation:
         formula = times * book.at(f"{base}.each_seconds", "seconds each")
     else:
         each = book.at(f"{base}.each_seconds", "seconds each")
-        formula = at_least_zero(each - cover)
-        formula = formula + smallest(each, cover) * _taken(book, move, base, each)
-        formula = times * formula
+        formula = times * waited(each, cover, _lost(book, move, base, each))
     return about(f"{what}, exposed", "seconds", formula, "What the step waits for.")
 
 
-def _taken(book: Book, move: Move, base: str, each: Formula) -> Formula:
+def _lost(book: Book, move: Move, base: str, each: Formula) -> Formula:
     """What hides a transfer loses by it: multiprocessors and memory bandwidth."""
-    gpu, found = book.plan.accelerator, []
-    if move.taken:
-        every = known("multiprocessors", gpu.sms, source=gpu.label)
-        found.append(constant(constants.COLLECTIVE_SMS) / every)
+    found = [taken(book.plan.accelerator, Terms(book))] if move.taken else []
     if move.drawn:
         found.append(book.at(f"{base}.drawn", "of its own memory") / each)
     if not found:
         return known("a copy takes nothing of them", 0.0, "", source="a copy engine does it")
     return total(found)
-
-
-def _drawn(book: Book, move: Move, what: str, pieces: list[Formula]) -> Explanation:
-    """Seconds of the GPU's own memory that one collective takes: communication.Links.drawn."""
-    if not move.drawn:
-        raise LookupError
-    rate = book.at("hardware.memory_bandwidth") * constant(constants.HBM_EFFICIENCY)
-    moved = known("read and written", 2, source="what passes through a GPU") * total(pieces)
-    if move.kind == ALL_REDUCE:
-        moved = moved * known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
-    if move.kind != SEND:
-        ranks = known("ranks", group(book.plan, move.axis)[0], source="the plan")
-        moved = moved * (ranks - 1) / ranks
-    return about(f"{what}: of the GPU's own memory", "seconds", moved / rate, "Each time.")
 
 
 def _pieces(book: Book, move: Move) -> list[Formula]:
@@ -515,160 +450,27 @@ def _pieces(book: Book, move: Move) -> list[Formula]:
     return [width(dtype) * shape(book, of, book.amounts) for of, dtype in move.shapes]
 
 
-def _each(book: Book, move: Move, link: str, pieces: list[Formula]) -> Formula:
-    """Seconds of one transfer over one link."""
-    if move.axis:
-        ranks, stride = group(book.plan, move.axis)
-        share = collectives_reach(book.plan)
-        if move.kind == ALL_REDUCE:
-            both = known("reduce-scatter and all-gather", 2, source="a ring all-reduce")
-            return both * ring(book, total(pieces), link, ranks, stride, move.kind, share)
-        return total([ring(book, piece, link, ranks, stride, move.kind, share) for piece in pieces])
-    of_link = constant(constants.LINK_EFFICIENCY)
-    if link == "dram":
-        rate = book.at("hardware.dram_bandwidth") * constant(constants.HBM_EFFICIENCY)
-        return total(pieces) / rate
-    if link == "nvme":
-        rates = [book.at(f"hardware.nvme_{way}_bandwidth") * of_link for way in move.ways]
-        return total([p / rate for p, rate in zip(pieces, rates, strict=True)])
-    return total(pieces) / (book.at("hardware.pcie_bandwidth") * of_link)
-
-
-def ring(
-    book: Book,
-    moved: Formula,
-    link: str,
-    group: int,
-    stride: int = 1,
-    kind: str = ALL_GATHER,
-    share: constants.Constant = constants.COLLECTIVE_EFFICIENCY,
-) -> Formula:
-    """Seconds of one collective over a group, as communication.Links has it."""
-    plan = book.plan
-    over = Links.of(plan, group, stride)
-    ranks = known("ranks", group, source="the plan: cluster.gpus", note="of the group")
-    latency = constant(constants.COLLECTIVE_LATENCY)
-    inside = known("of them in a fast domain", over.inside, source="how ranks are numbered")
-    if link == "network":
-        rate = network(book) * constant(share)
-        if over.inside > 1:
-            rate = rate * inside
-    else:
-        rate = fast(book, over.inside, stride, kind, share)
-    if kind == SEND:
-        return moved / rate + latency
-    if kind == ALL_TO_ALL and link == "nvlink":
-        return moved * (inside - 1) / ranks / rate + latency * log2(ranks)
-    if kind == ALL_TO_ALL:
-        return moved * inside * (ranks - inside) / ranks / rate + latency * log2(ranks)
-    return moved * (ranks - 1) / ranks / rate + latency * log2(ranks)
-
-
-def fast(
-    book: Book,
-    inside: int,
-    stride: int,
-    kind: str = ALL_GATHER,
-    share: constants.Constant = constants.COLLECTIVE_EFFICIENCY,
-) -> Formula:
-    """B/s of one GPU to its group in a fast domain, as communication.Links has it."""
-    plan, gpu = book.plan, book.plan.accelerator
-    rate = whole_fast(book) * constant(share)
-    joined = topology.inside(plan.node, inside, stride, plan.cluster.gpus)
-    used = joined.next if kind == SEND else joined.used
-    wired = f"{plan.node.label}: wiring {plan.node.wiring}"
-    if used != joined.links:
-        stay = known("links that stay in the group", used, source=wired)
-        rate = rate * stay / known("links of one GPU", joined.links, source=gpu.label)
-    if kind == ALL_TO_ALL and joined.spread != 1:
-        rate = rate * known("of them kept busy, as bytes take several hops", joined.spread,
-                            source="the longest axis of the group's part of the torus")  # fmt: skip
-    return rate
-
-
-def whole_fast(book: Book) -> Formula:
-    """B/s of all fast links of one GPU: communication.fast_rate."""
-    gpu = book.plan.accelerator
-    if not gpu.peer_bandwidth:
-        return book.at("hardware.pcie_bandwidth")
-    rate = book.at("hardware.peer_bandwidth")
-    if gpu.peer_payload != 1:
-        rate = rate * book.at("hardware.peer_payload")
-    return rate if gpu.peer_access else rate * constant(constants.THROUGH_HOST)
-
-
-def network(book: Book) -> Formula:
-    """B/s that one GPU has of its host's network: Plan.network_per_gpu."""
-    node = book.plan.node
-    gpus = node.gpus if node.network_of_each else book.plan.gpus_in_node
-    rate = book.at("hardware.network_bandwidth")
-    if gpus == 1:
-        return rate
-    source = node.label if node.network_of_each else "the plan"
-    return rate / known("GPUs of a node", gpus, source=source)
-
-
-def _cover(book: Book, move: Move) -> Formula:
+def _cover(book: Book, move: Move) -> Read:
     """Seconds of one transfer that something else hides."""
     hidden_by = move.hidden_by
     if move.behind:
-        count, of = move.behind
-        dtype = matmul_dtype(book.timed)
-        product = count * shape(book, of, book.amounts) / reached(book, dtype, move.kernel)
+        times, of = move.behind
+        product = times * shape(book, of, book.amounts) / rates(book).of_kernel(move.kernel)
         if hidden_by == PIECES_MEANWHILE:
             ranks, _ = group(book.plan, move.axis)
             product = product * known("of its pieces, all but the first", (ranks - 1) / ranks,
                                       source="the plan: parallel.tp")  # fmt: skip
         return product
-    if hidden_by == CHUNK_FORWARD:
-        virtual = known("virtual stages", book.plan.parallel.virtual_stages, source="the plan")
-        batches = book.at("plan.train.grad_accumulation", "micro-batches")
-        return book.at("time.layers.forward") / (virtual * batches)
-    batches = book.at("plan.train.grad_accumulation", "micro-batches")
-    layers = _layers(book)
-    if hidden_by == OTHER_BACKWARD:
-        return book.at("time.layers.backward") / (2 * _reached(book) * batches)
-    if hidden_by == OTHER_FORWARD:
-        return book.at("time.layers.forward") / (2 * layers * batches)
-    if hidden_by in (LAYER_FORWARD, LAYER_BACKWARD):
-        if hidden_by == LAYER_BACKWARD:
-            return book.at("time.layers.backward") / (_reached(book) * batches)
-        return book.at("time.layers.forward") / (layers * batches)
-    if hidden_by in (ONE_BACKWARD, ALL_BACKWARD):
-        return _shared(book, move, book.at("time.layers.backward") / batches)
-    if hidden_by == ONE_FORWARD:
-        return _shared(book, move, book.at("time.layers.forward") / batches)
-    if hidden_by == BATCH_FORWARD:
-        return book.at("time.layers.forward") / batches
-    if hidden_by == BATCH_BACKWARD:
-        return book.at("time.layers.backward") / batches
-    if hidden_by == LAST_BACKWARD:
-        backward = [book.at(f"time.phases.{p}") for p in ("recompute", "backward")]
-        waited = [book.at(f"time.exposed.{link}") for link in WAITING["communication"]]
-        return total([total(backward) / batches, *waited])
     if hidden_by == HOST_STEP:
         i = next(i for i, (_, link) in enumerate(_moves(book)) if link == "dram")
         return book.at(f"time.transfers.{i}.each_seconds")
-    return known(str(NOTHING), 0.0, "seconds", source=str(hidden_by))
-
-
-def _shared(book: Book, move: Move, cover: Formula) -> Formula:
-    """Megatron's weights and experts share what hides them, by the bytes of their gradients."""
-    of = DATA_PARALLEL_OF.get(next(iter(move.pieces)))
-    if not of:
-        return cover
-    own, other = (book.at(f"time.moved.{name.replace(' ', '-')}", name) for name in of)
-    beside = [m for m, _ in _moves(book) if next(iter(m.pieces), "") == of[1]]
-    return cover * (own / (own + other)) if beside else cover
-
-
-_GRADIENTS = [gradients for gradients, _ in DATA_PARALLEL.values()]
-# The gradients of what is moved, and those that it shares its cover with.
-DATA_PARALLEL_OF = {
-    piece: (pieces[0], next(g for g in _GRADIENTS if g != pieces[0]))
-    for pieces in DATA_PARALLEL.values()
-    for piece in pieces
-}
+    if not hidden_by.seconds:
+        return known(str(NOTHING), 0.0, "seconds", source=str(hidden_by))
+    cover = hidden_by.seconds(_beside(book))
+    if move.among:
+        own, *others = (book.at(f"time.moved.{n.replace(' ', '-')}", n) for n in move.among)
+        cover = cover * (own / sum(others, start=own))
+    return cover
 
 
 @rule("time.layers.forward|backward")
@@ -829,9 +631,7 @@ def _starts(book: Book, phase: str) -> Explanation:
 
 @rule("time.host.forward|backward|optimizer")
 def _host_of(book: Book, phase: str) -> Explanation:
-    formula = book.at(f"time.starts.{phase}") * constant(constants.HOST_LAUNCH)
-    if book.plan.node.host_slowness != 1:
-        formula = formula * book.at("hardware.host_slowness")
+    formula = book.at(f"time.starts.{phase}") * host.each_start(book.plan, Terms(book))
     return about(f"Host, {phase}", "seconds", formula, "In one step.")
 
 
@@ -859,14 +659,11 @@ def _host_busy(book: Book) -> Explanation:
 
 
 def _host_exposed(book: Book) -> Explanation:
-    """As host.waited."""
-    forward, backward = (book.at(f"time.host.{p}") for p in (host.FORWARD, host.BACKWARD))
-    gpu_forward, gpu_backward = (book.at(f"time.gpu.{p}") for p in (host.FORWARD, host.BACKWARD))
-    behind = at_least_zero(forward + backward - (gpu_forward + gpu_backward))
-    formula = largest(behind, forward - gpu_forward)
-    if book.plan.train.grad_accumulation > 1:
-        batches = book.at("plan.train.grad_accumulation", "micro-batches")
-        formula = ((batches - 1) * behind + formula) / batches
+    of_host, of_gpu = (
+        (book.at(f"time.{whose}.{host.FORWARD}"), book.at(f"time.{whose}.{host.BACKWARD}"))
+        for whose in ("host", "gpu")
+    )
+    formula = host.waited(of_host, of_gpu, _beside(book).batches)
     if book.time.starts[host.OPTIMIZER]:
         step = book.at(f"time.operations.{len(book.time.operations) - 1}.seconds", "optimizer step")
         formula = formula + at_least_zero(book.at("time.host.optimizer") - step)

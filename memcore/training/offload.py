@@ -11,14 +11,12 @@ Every GPU of a node is counted as if it were on the pipeline stage that needs th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
-from memcore.report import OperationTime
 from memcore.step.states import DEEPSPEED, MANAGED
 from memcore.step.step import Alive, Step, kept_of_layers, optimizer_states
 from memcore.tape.dims import (
@@ -39,8 +37,16 @@ from memcore.tape.dims import (
     positive,
 )
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
-from memcore.timing.communication import NOTHING, Cover, Move
-from memcore.timing.roofline import by_phase
+from memcore.timing.communication import (
+    BATCH_BACKWARD,
+    LAST_BACKWARD,
+    NOTHING,
+    ONE_FORWARD,
+    Beside,
+    Cover,
+    Move,
+    copied,
+)
 from memcore.words.word import DTYPE_BYTES
 
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
@@ -235,12 +241,7 @@ def _batch(plan: Plan) -> list[tuple[str, Shape, str]]:
     return [*text, ("pixel_values", (B, plan.train.images, *pixels), "fp32")]
 
 
-LAST_BACKWARD = Cover("the last backward", grows=True)
 HOST_STEP = Cover("the host's optimizer step")
-BATCH_FORWARD = Cover("forward of one batch", grows=True)
-BATCH_BACKWARD = Cover("backward of one batch, its layers", grows=True)
-
-
 UNIFIED = "states in unified memory"
 
 
@@ -269,108 +270,78 @@ def moves(
     plan: Plan,
     step: Step,
     amounts: Amounts,
-    operations: list[OperationTime],
-    cover: float,
+    beside: Beside,
     weights: float,
     spilled: Number,
 ) -> list[Move]:
     """What offload moves in one step. Gradients of the `weights` that this GPU updates leave while
-    the last backward runs and waits for its links: `cover` seconds. spilled: whether states in
-    unified memory pass through the host."""
+    the last backward runs and waits for its links. spilled: whether states in unified memory pass
+    through the host."""
     if {step.offload, step.offload_parameters, step.offload_activations} == {"none"}:
-        return _paging(plan, step, amounts, spilled) if step.optimizer.paged else []
+        return _paging(step, amounts, beside, spilled) if step.optimizer.paged else []
     batches = plan.train.grad_accumulation
-    rate = plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
 
-    def copied(
-        name: str, piece: str, times: float, hidden: float, by: Cover, phase: str = ""
-    ) -> Move:
+    def layers(name: str, piece: str, by: Cover = NOTHING, phase: str = "") -> Move:
         n = amounts.real(amounts.alive(moved[piece]))
-        return Move(name, {piece: n}, {"pcie": over(n, rate)}, times, hidden, by, phase)
+        return copy(name, "pcie", {piece: n}, batches, by, phase, beside)
 
     moved = pieces(plan, step)
-    inner = [o for o in operations if o.of_layers]
-    of = by_phase(inner)
-    forward, backward = of["forward"] / batches, (of["recompute"] + of["backward"]) / batches
-    found = _optimizer_moves(plan, step, amounts, cover, weights)
+    found = _optimizer_moves(plan, step, amounts, beside, weights)
     if step.offload_parameters != "none":
         piece = "shards on the host"
-        name = "weights to GPU, forward"
-        found.append(copied(name, piece, batches, forward, BATCH_FORWARD, FORWARD))
+        found.append(layers("weights to GPU, forward", piece, ONE_FORWARD, FORWARD))
         if step.reshards:
-            name = "weights to GPU, backward"
-            found.append(copied(name, piece, batches, backward, BATCH_BACKWARD, BACKWARD))
+            found.append(layers("weights to GPU, backward", piece, BATCH_BACKWARD, BACKWARD))
     if step.offload_activations != "none":
         piece = "activations of the layers"
-        found.append(copied("activations to host", piece, batches, 0.0, NOTHING))
-        found.append(copied("activations from host", piece, batches, 0.0, NOTHING))
+        found += [layers("activations to host", piece), layers("activations from host", piece)]
     if step.offload_parameters == "nvme":
         n = amounts.real(amounts.bytes((SWAPPED,), step.copies.compute)) * plan.gpus_in_node
-        share = constants.LINK_EFFICIENCY.middle
-        read = over(n, plan.node.nvme_read_bandwidth * share)
-        write = over(n, plan.node.nvme_write_bandwidth * share)
+        there = {"weights on NVMe": n}
         found += [
-            Move("weights from NVMe", {"weights on NVMe": n}, {"nvme": read}, 2 * batches, 0.0,
-                 NOTHING, ways=("read",)),
-            Move("weights to NVMe", {"weights on NVMe": n}, {"nvme": write}, 1, 0.0, NOTHING,
-                 ways=("write",)),
-        ]  # fmt: skip
+            copy("weights from NVMe", "nvme", there, 2 * batches, NOTHING, "", beside, ("read",)),
+            copy("weights to NVMe", "nvme", there, 1, NOTHING, "", beside, ("write",)),
+        ]
     return found
 
 
-def _paging(plan: Plan, step: Step, amounts: Amounts, spilled: Number) -> list[Move]:
+def _paging(step: Step, amounts: Amounts, beside: Beside, spilled: Number) -> list[Move]:
     """Pages that come for the optimizer's step, and others that leave for them."""
     if not positive(spilled):
         return []
     n = amounts.real(amounts.alive(step.every("paged"))) * spilled
-    rate = plan.node.pcie_bandwidth * constants.LINK_EFFICIENCY.middle
-    seconds = {"pcie": over(n, rate)}
-    return [Move("pages from and to the host", {UNIFIED: n}, seconds, 2, 0.0, NOTHING)]
+    return [copy("pages from and to the host", "pcie", {UNIFIED: n}, 2, NOTHING, "", beside)]
 
 
 def _optimizer_moves(
-    plan: Plan, step: Step, amounts: Amounts, cover: float, weights: float
+    plan: Plan, step: Step, amounts: Amounts, beside: Beside, weights: float
 ) -> list[Move]:
     """What an optimizer on the host moves in one step."""
     if step.offload == "none":
         return []
-    share = constants.LINK_EFFICIENCY.middle
-    node, gpus = plan.node, plan.gpus_in_node
-    pcie = plan.node.pcie_bandwidth * share
+    gpus = plan.gpus_in_node
     down = weights * DTYPE_BYTES[step.copies.reduced]
     up = weights * DTYPE_BYTES[step.copies.resident]
     moved = weights * gpus * constants.HOST_ADAM_BYTES.middle
-    update = over(moved, node.dram_bandwidth * constants.HBM_EFFICIENCY.middle)
     hosted = step.offload_parameters != "none"
     times = plan.train.grad_accumulation if hosted else 1
+    every = {"weights, gradients and states": moved}
+    update = copy("host optimizer step", "dram", every, 1, NOTHING, "", beside)
     found = [
-        Move(
-            "gradients to host", {"gradients": down}, {"pcie": over(down, pcie)}, times, cover,
-            LAST_BACKWARD, BACKWARD,
-        ),
-        Move(
-            "host optimizer step", {"weights, gradients and states": moved}, {"dram": update}, 1,
-            0.0, NOTHING,
-        ),
+        copy("gradients to host", "pcie", {"gradients": down}, times, LAST_BACKWARD, BACKWARD,
+             beside),
     ]  # fmt: skip
     if not hosted:
-        up_again = Move(
-            "weights from host", {"weights": up}, {"pcie": over(up, pcie)}, 1, 0.0, NOTHING
-        )
-        found.insert(1, up_again)
+        found.append(copy("weights from host", "pcie", {"weights": up}, 1, NOTHING, "", beside))
+    found.append(update)
     if step.offload == "nvme":
         states = float(amounts.alive(optimizer_states(step))) * gpus
         if swaps_another(step):
             states += weights * gpus * DTYPE_BYTES["fp32"]
-        read = over(states, node.nvme_read_bandwidth * share)
-        write = over(states, node.nvme_write_bandwidth * share)
-        found.append(
-            Move(
-                "optimizer states from and to NVMe",
-                {"states read": states, "states written": states},
-                {"nvme": read + write}, 1, update, HOST_STEP, BACKWARD, ways=("read", "write"),
-            )
-        )  # fmt: skip
+        both = {"states read": states, "states written": states}
+        swapped = copy("optimizer states from and to NVMe", "nvme", both, 1, HOST_STEP, BACKWARD,
+                       beside, ("read", "write"))  # fmt: skip
+        found.append(replace(swapped, cover=update.seconds["dram"]))
     return found
 
 
@@ -380,5 +351,11 @@ def swaps_another(step: Step) -> bool:
     return not step.copies.master or step.flat
 
 
-def over(moved: float, bandwidth: float) -> float:
-    return moved / bandwidth if bandwidth else math.inf
+def copy(
+    name: str, link: str, pieces: dict[str, float], times: float, by: Cover, phase: str,
+    beside: Beside, ways: tuple[str, ...] = (),
+) -> Move:  # fmt: skip
+    """One transfer between a GPU, its host and NVMe."""
+    spent = {link: copied(beside.plan, link, list(pieces.values()), ways)}
+    cover = by.seconds(beside) if by.seconds else 0.0
+    return Move(name, pieces, spent, times, cover, by, phase, ways=ways)

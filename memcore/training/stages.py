@@ -48,7 +48,7 @@ def _stage(plan: Plan, step: Step, amounts: Amounts, speed: Speed, rank: int) ->
     batches = plan.train.grad_accumulation
     every = stage_executions(step, batches)
     operations = [o for part in every for o in run(part, amounts, speed)]
-    transfers = in_layers(plan, step, amounts, speed)
+    transfers = in_layers(plan, step, amounts, speed, operations)
     waited = sum(m.exposed for m in transfers) / batches
     phases = by_phase(operations)
     of = {p: n / batches for p, n in phases.items()}

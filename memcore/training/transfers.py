@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcore.frameworks import FRAMEWORKS, Beside
+from memcore.frameworks import FRAMEWORKS
 from memcore.kept import kept
 from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
 from memcore.step.pipeline import sides_by_side
-from memcore.step.step import Step, layers_reached
+from memcore.step.step import Step
 from memcore.tape.dims import TP, D, Shape, positive
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts
 from memcore.tape.tape import Send, Tape
@@ -25,6 +25,7 @@ from memcore.timing.communication import (
     PIECES_MEANWHILE,
     PRODUCT_MEANWHILE,
     SEND,
+    Beside,
     Move,
     collective,
     links,
@@ -34,10 +35,6 @@ from memcore.timing.roofline import (
     EIGHT_BIT,
     PRODUCT,
     Speed,
-    by_phase,
-    executions,
-    run,
-    seconds,
     sends,
 )
 from memcore.training import offload
@@ -47,7 +44,7 @@ from memcore.training.memory import spills
 
 def moves(plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime]) -> list[Move]:
     """Every transfer of a step, in the order of `Time.transfers`, which has one for each link."""
-    within = in_layers(plan, step, amounts, speed_of(plan, step))
+    within = in_layers(plan, step, amounts, speed_of(plan, step), operations)
     return with_ends(plan, step, amounts, operations, within)
 
 
@@ -59,15 +56,13 @@ def with_ends(
     within: Sequence[Move],
 ) -> list[Move]:
     """Those `within` a micro-batch, and all others."""
-    every = [*within, *_communication(plan, step, amounts, operations)]
+    beside = Beside(plan, step, operations)
+    every = [*within, *_communication(plan, step, amounts, beside)]
     found = [m for m in every if m.seconds]
-    of = by_phase(operations)
-    backward = of["recompute"] + of["backward"]
-    waited = sum(m.exposed for m in found)
-    cover = backward / plan.train.grad_accumulation + waited
+    beside.sent = found
     weights = float(updated_parameters(step, amounts))
     spilled = spills(plan, step, amounts) if step.optimizer.paged else 0
-    return found + offload.moves(plan, step, amounts, operations, cover, weights, spilled)
+    return found + offload.moves(plan, step, amounts, beside, weights, spilled)
 
 
 def outgrown(move: Move) -> bool:
@@ -75,13 +70,15 @@ def outgrown(move: Move) -> bool:
     return positive(move.cover) and move.hidden_by.grows
 
 
-def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Move]:
+def in_layers(
+    plan: Plan, step: Step, amounts: Amounts, speed: Speed, operations: Sequence[OperationTime]
+) -> list[Move]:
     """What the ranks that share a micro-batch send each other: tensor, context and expert
     parallelism, and pipeline stages."""
     p, batches = plan.parallel, plan.train.grad_accumulation
     if p.tp * p.cp * p.ep * p.etp * p.pp == 1:
         return []
-    found = []
+    found, beside = [], Beside(plan, step, operations)
     in_pieces = plan.train.tp_comm_overlap and p.sequence_parallel
     every = _sent(ends_of(step), step.blocks.layers, tuple(step.layers.counts), run_again(step))
     over = {axis: links(plan, axis) for axis in {s.axis for s, _ in every}}
@@ -94,7 +91,6 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
         if s.axis == "EP" and s.kind == ALL_TO_ALL and sides_by_side(plan):
             # A layer sends rows and gets results: two transfers behind what the other one computes.
             by = OTHER_BACKWARD if s.phase == FORWARD else OTHER_FORWARD
-            cover = _layer(step, amounts, speed, s.phase != FORWARD) / 2
         if behind:
             flops = behind[0] * amounts.real(amounts.elements(behind[1]))
             narrow = step.copies.eight_bit and s.axis == "TP"
@@ -106,23 +102,14 @@ def in_layers(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> list[Mo
         name = f"{s.kind} {s.what}, {AXES[s.axis]}, {s.phase}"
         found.append(
             collective(
-                name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, cover, by,
-                FORWARD if s.phase == FORWARD else BACKWARD,
+                name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, by,
+                FORWARD if s.phase == FORWARD else BACKWARD, beside, cover,
                 ((s.shape, s.dtype),), behind, kernel,
             )
         )  # fmt: skip
     if p.pp > 1:
-        found.append(_between_stages(plan, step, amounts, speed))
+        found.append(_between_stages(plan, step, amounts, beside))
     return found
-
-
-def _layer(step: Step, amounts: Amounts, speed: Speed, forward: bool) -> float:
-    """Seconds of a mean layer's forward, or of its backward with what runs again for it."""
-    again, counts = run_again(step), step.layers.counts
-    of = by_phase(run(executions(step.blocks.layers, counts, again), amounts, speed))
-    if forward:
-        return of["forward"] / sum(step.grouped)
-    return (of["recompute"] + of["backward"]) / max(1, layers_reached(step))
 
 
 @kept
@@ -145,38 +132,23 @@ def _sent(
 SCATTERED: Shape = (*HIDDEN[:-1], D / TP)
 
 
-def _between_stages(plan: Plan, step: Step, amounts: Amounts, speed: Speed) -> Move:
+def _between_stages(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> Move:
     """Activations to the next stage and their gradients back, for each chunk of each micro-batch.
     Interleaved schedules send one chunk's while another runs (Megatron: overlap_p2p_comm)."""
     dtype, virtual = step.copies.compute, plan.parallel.virtual_stages
     cut = plan.megatron_deepspeed and not plan.parallel.sequence_parallel
     shape = SCATTERED if cut else HIDDEN
     n = amounts.real(amounts.bytes(shape, dtype))
-    over = links(plan, "PP")
     times = 2 * virtual * plan.train.grad_accumulation
-    cover, by, phase = 0.0, NOTHING, BACKWARD
-    if virtual > 1:
-        layers = run(executions(step.blocks.layers, step.layers.counts), amounts, speed)
-        cover = seconds([o for o in layers if o.phase == FORWARD]) / virtual
-        by, phase = CHUNK_FORWARD, FORWARD
-    return Move(
-        "activations and gradients between stages", {"activations": n}, over.send(n), times, cover,
-        by, phase, SEND, "PP", ((shape, dtype),), taken=over.taken,
-        drawn=over.drawn(SEND, n),
+    how = (CHUNK_FORWARD, FORWARD) if virtual > 1 else (NOTHING, BACKWARD)
+    return collective(
+        "activations and gradients between stages", SEND, "PP", links(plan, "PP"),
+        {"activations": n}, times, *how, beside, shapes=((shape, dtype),),
     )  # fmt: skip
 
 
-def _communication(
-    plan: Plan, step: Step, amounts: Amounts, operations: list[OperationTime]
-) -> list[Move]:
+def _communication(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
     """What data parallelism sends in one step."""
     if links(plan, "DP").ranks <= 1 and links(plan, "EDP").ranks <= 1:
         return []
-    layers, batches = sum(step.grouped), plan.train.grad_accumulation
-    of = by_phase([o for o in operations if o.of_layers])
-    backward = (of["recompute"] + of["backward"]) / batches
-    reached = layers_reached(step)
-    beside = Beside(
-        layers, reached, of["forward"] / (layers * batches), backward / max(1, reached), backward
-    )
     return FRAMEWORKS[plan.train.framework].sends(plan, step, amounts, beside)

@@ -16,7 +16,7 @@ from memcore.hardware.topology import axis_lengths, inside
 from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
-from memcore.timing.communication import Links, links, placement
+from memcore.timing.communication import Links, links, network_rate, placement
 
 SHARE = COLLECTIVE_EFFICIENCY.middle
 
@@ -191,10 +191,9 @@ def test_an_old_link_still_says_eight():
 
 
 def test_the_network_of_each_gpu_is_its_own_where_the_node_says_so():
-    assert plan("h100-sxm-80gb", 64).network_per_gpu == 50e9
-    assert plan("h100-sxm-80gb", 64, gpus_per_node=2).network_per_gpu == 50e9
-    shared = plan("rtx-4090-24gb", 8)
-    assert shared.network_per_gpu == 1.25e9 / 2
+    assert network_rate(plan("h100-sxm-80gb", 64)) == 50e9
+    assert network_rate(plan("h100-sxm-80gb", 64, gpus_per_node=2)) == 50e9
+    assert network_rate(plan("rtx-4090-24gb", 8)) == 1.25e9 / 2
 
 
 # -- the host's side ------------------------------------------------------------------------------

@@ -247,6 +247,7 @@ ROWS = [name for name, f in FRAMEWORKS.items() if f.rows]
 HYBRID = [name for name, f in FRAMEWORKS.items() if f.hybrid]
 SHARDS = [name for name, f in FRAMEWORKS.items() if f.shards < NEVER]
 WHOLE = [name for name, f in FRAMEWORKS.items() if f.plain and f.shards == NEVER]
+SHARDED = [name for name in PLAIN if name not in WHOLE]
 NVME = [name for name, f in FRAMEWORKS.items() if f.nvme]
 
 
@@ -1061,7 +1062,7 @@ def _deepspeed_rules(plan: Plan, _: Model | None) -> list[Rule]:
                 "DeepSpeed is planned with data parallelism only",
                 (
                     {f"parallel.{axis}": 1},
-                    *to("train.framework", *(("fsdp2",) if axis != "ep" else ()), "megatron"),
+                    *to("train.framework", *(SHARDED if axis != "ep" else ()), *OWN),
                 ),
             )
             for axis in ("tp", "pp", "cp", "ep")

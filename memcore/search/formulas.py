@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean
+from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan, get
 from memcore.search.sweep import BROADCAST, TIMED, axes_of, broadcast, varied
 from memcore.tape.algebra import (
@@ -98,7 +99,7 @@ def usual(plan: Plan, field: str) -> list[int]:
 
 
 def _refuse(plan: Plan, over: Iterable[str]) -> None:
-    known = tuple(BROADCAST if plan.train.framework != "pytorch" else TIMED)
+    known = tuple(TIMED if FRAMEWORKS[plan.train.framework].replicas else BROADCAST)
     for name in over:
         if name not in known:
             raise PlanError([Issue(name, f"has no formula; {did_you_mean(name, known)}")])

@@ -23,6 +23,7 @@ from memcore.kept import seldom_collected
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
 from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text, words_of
 from memcore.plan.repair import settled
+from memcore.plan.rules import SHARDED, WHOLE
 from memcore.report import Memory
 from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training
@@ -602,8 +603,8 @@ def _adapters(plan: Plan) -> Iterable[Way]:
             continue
         changes: Changes = {"train.adapter": word, "train.kernels": "hf"}
         changes["train.offload_optimizer"] = "none"
-        if word != "lora" or t.framework != "fsdp2":
-            changes |= {"train.framework": "pytorch", "train.zero": 0}
+        if word != "lora" or t.framework not in SHARDED:
+            changes |= {"train.framework": WHOLE[0], "train.zero": 0}
             bf16 = plan.accelerator.runs_as("bf16") == "bf16"
             pure = "bf16-pure" if bf16 else "fp16-pure"
             changes["train.precision"] = pure if t.precision != "fp32" else "fp32"

@@ -236,7 +236,7 @@ def keeps_outputs(plan: Plan) -> bool:
     t = plan.train
     if t.outputs != AUTO:
         return bool(t.outputs == KEPT)
-    return t.framework == "pytorch" and t.precision in PURE and by_peft(t)
+    return FRAMEWORKS[t.framework].facts.by_hand and t.precision in PURE and by_peft(t)
 
 
 def depths_of(plan: Plan) -> Depths | None:

@@ -13,6 +13,7 @@ from memcore.models.counts import parameters, weights
 from memcore.models.stack import layers_of
 from memcore.plan.plan import Parallel, Plan
 from memcore.plan.rule import Remedy, Rule, to
+from memcore.plan.rules import OWN
 from memcore.report import Memory, Time
 from memcore.step.step import Step
 from memcore.tape.dims import Number
@@ -92,8 +93,12 @@ def training_rules(plan: Plan) -> list[Rule]:
             "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
             "transformers runs it",
             (
-                {"train.framework": "fsdp2", "train.zero": 3},
-                {"train.framework": "megatron"},
+                *(
+                    {"train.framework": word, "train.zero": 3}
+                    for word, f in FRAMEWORKS.items()
+                    if f.regathers
+                ),
+                *to("train.framework", *OWN),
                 alone,
             ),
         ),
@@ -114,10 +119,7 @@ def training_rules(plan: Plan) -> list[Rule]:
             "",
             p.tp > 1 and bool(model.experts) and not own,
             "tensor parallelism of mixtures of experts is planned for Megatron only",
-            (
-                {"train.framework": "megatron"},
-                {"parallel.tp": 1},
-            ),
+            (*to("train.framework", *OWN), {"parallel.tp": 1}),
         ),
     ]
 

@@ -41,6 +41,7 @@ class Framework(Word):
     as_floats  whether 4-bit values lie in the dtype of other weights (bnb_4bit_quant_storage)
     rows       whether an optimizer gets an embedding's gradient by rows
     to_end     whether a checkpointed layer is run again to its end
+    by_hand    whether its training loops are often written by hand, as PEFT's examples are
     """
 
     zero: tuple[int, ...]
@@ -56,6 +57,7 @@ class Framework(Word):
     as_floats: bool = False
     rows: bool = False
     to_end: bool = False
+    by_hand: bool = False
 
     @property
     def own(self) -> bool:
@@ -76,6 +78,7 @@ FRAMEWORKS = {
         },
         plain=True,
         rows=True,
+        by_hand=True,
     ),
     "megatron": Framework(
         "Megatron-LM",

@@ -310,7 +310,8 @@ def _gpus(plan: Plan, now: Asked) -> None:
     )
     found = shared.bookings(plan, now.every)
     s = plan.serve
-    said = f"{s.concurrency:,} users of {s.prompt_len:,} and {s.output_len:,} tokens"
+    lengths = f"{s.prompt_len:,} prompt and {s.output_len:,} output tokens"
+    said = f"{s.concurrency:,} users at once of {lengths}"
     if found:
         tried = len(exploring.accelerators(now.every))
         first = "Cheapest" if found[0].cost_out is not None else "First"

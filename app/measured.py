@@ -92,11 +92,11 @@ def _given() -> None:
 def in_strip() -> Iterator[Item]:
     """The calibrated step beside the predicted one, or why there is none."""
     if found := state.calibrated():
-        low, high = map(seconds_text, found.interval)
+        ends = " to ".join(dict.fromkeys(map(seconds_text, found.interval)))
         yield Item(
             " calibrated",
             bold=seconds_text(found.calibrated_seconds),
-            help=f"{low} to {high}. {found.assumed}",
+            help=f"{ends}. {found.assumed}",
         )
     elif issues := state.refused_measured():
         differ = ", ".join(title_of(issue.field) for issue in issues)

@@ -151,6 +151,11 @@ def answers(plan: Plan) -> tuple[Answer, ...]:
     return _longest(plan), _most(plan), _fewest(plan)
 
 
+@_for_all(without=NOTHING)
+def on_ranks(plan: Plan) -> Plan | None:
+    return solve.on_ranks(plan, solve.Targets.of(plan))
+
+
 # With their plans, which somebody may go on with: those of others train otherwise.
 @_for_all(without={"serve": {"prompt_len"}})
 def _longest(plan: Plan) -> Answer:

@@ -139,6 +139,7 @@ def calibrated(found: Calibrated, report: Report) -> Rows:
 
 
 def calibrated_text(found: Calibrated) -> str:
-    """The step, with its interval."""
-    low, high = map(seconds_text, found.interval)
-    return f"{seconds_text(found.calibrated_seconds)} ({low} to {high})"
+    """The step, with its interval, where that is one: a measured step is a number."""
+    step, ends = seconds_text(found.calibrated_seconds), map(seconds_text, found.interval)
+    between = " to ".join(dict.fromkeys(ends))
+    return step if between == step else f"{step} ({between})"

@@ -2,14 +2,18 @@
 
 import streamlit as st
 
-from app import parts, rest, state, tables
+from app import parts, rest, shared, state, tables
 from memcore.plan.keys import LOOK
+from memcore.plan.plan import Plan
+from memcore.search.solve import ANY, Targets, serving_limit
 
 
 def furthest() -> None:
     """The longest sequence, the most sequences and the fewest GPUs."""
     answers, plan, serve = state.answers(), state.plan(), state.report().serve
     rows = tables.limits(answers, plan.serve.arrival_rate, serve.replicas if serve else 1)
+    if serving_limit(plan, Targets.of(plan)):
+        _ranks(plan)
     parts.table(
         rows,
         key="limits",
@@ -30,12 +34,32 @@ def furthest() -> None:
     )
 
 
+def _ranks(plan: Plan) -> None:
+    """What other tensor parallelism would do, where the plan does not serve what it asks."""
+    found, asked = shared.on_ranks(plan), plan.serve.concurrency
+    within = " within the targets" if Targets.of(plan) != ANY else ""
+    if found is None:
+        st.markdown(f"**No tensor parallelism on these GPUs serves one sequence{within}.**")
+        return
+    tp, n = found.serving_tp, found.serve.concurrency
+    most = "" if n == asked else f", of {asked:,}: no other serves more"
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(
+            f"**Tensor parallel {tp:,} serves {n:,} at once on each replica{within}{most}.**",
+            width="content",
+        )
+        st.button(
+            f"Use tensor parallel {tp:,}", key="use_ranks", on_click=state.replace, args=(found,)
+        )
+
+
 report, plan = state.report(), state.plan()
 
 if report.serve:
+    n = plan.serve.concurrency
     st.page_link(
         "views/explore.py",
-        label=f"Which GPUs serve {plan.serve.concurrency:,} users at once?",
+        label=f"Which GPUs serve {n:,} user{'s' * (n > 1)} at once?",
         icon=":material/memory:",
         query_params=state.query() | {LOOK: "gpus"},
     )

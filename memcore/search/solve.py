@@ -225,6 +225,20 @@ def largest_concurrency(plan: Plan, targets: Targets = ANY) -> Answer:
     return _largest("concurrency", plan, "serve.concurrency", most, limit, targets)
 
 
+def on_ranks(plan: Plan, targets: Targets = ANY) -> Plan | None:
+    """The plan with the fewest tensor-parallel ranks of a replica, on its GPUs, that serve what it
+    asks within the targets; where none do, the most sequences that any number of ranks serves; None
+    where none serves one."""
+    most = min(plan.gpus_per_domain, plan.cluster.gpus // plan.serving_pp)
+    ranks = [n for n in _divisors(plan.architecture.heads) if n <= most]
+    found = [one for n in ranks if (one := _changed(plan, "serve.tp", n, lambda _: {}))]
+    if enough := next((one for one in found if not serving_limit(one, targets)), None):
+        return enough
+    answers = [largest_concurrency(one, targets) for one in found]
+    best = max(answers, key=lambda a: a.value, default=None)
+    return best.plan if best and best.value else None
+
+
 def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
     """The fewest GPUs that serve `rate` requests per second of the plan's lengths.
 

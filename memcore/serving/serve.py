@@ -57,7 +57,8 @@ def verdict(served: Serve, concurrency: int) -> str:
     asked, left = served.sequence_bytes * concurrency, served.kv_budget_bytes
     if reason := nothing_fits(served):
         return f"{reason}. {REMEDY}"
-    need = f"{concurrency:,} sequences need {bytes_text(asked)} of KV cache on each GPU"
+    need = "1 sequence needs" if concurrency == 1 else f"{concurrency:,} sequences need"
+    need += f" {bytes_text(asked)} of KV cache on each GPU"
     if served.fits:
         return f"{need}, of {bytes_text(left)} left for it; {bytes_text(left - asked)} to spare"
     return f"{need}, and {bytes_text(left)} are left; {served.max_concurrency:,} fit"

@@ -873,6 +873,17 @@ def test_an_answer_is_used_at_a_press() -> None:
     assert "use_concurrency" not in {b.key for b in at.button}
 
 
+def test_a_server_that_cannot_is_offered_ranks_that_can() -> None:
+    from memcore.search import solve
+
+    at = opened({"model": "llama-3-70b"}, "serve")
+    asked = shown_plan(at)
+    at.button(key="use_ranks").click().run()
+    alive(at)
+    assert shown_plan(at) == solve.on_ranks(asked) != asked
+    assert "use_ranks" not in {b.key for b in at.button}
+
+
 def test_what_the_stream_does_not_depend_on_does_not_simulate_it_again() -> None:
     at = opened({"reqs": "50"}, view="stream")
     before = at.session_state["kept_stream"]

@@ -14,6 +14,7 @@ from memcore.cli import (
     compare,
     evaluate,
     explain,
+    export,
     formula,
     gpus,
     lens,
@@ -34,7 +35,7 @@ from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
     *(evaluate, check, explain, formula, levers, lens, solve, search, sweep, compare, link, read),
-    *(simulate, app, models, gpus, prices, plans),
+    *(export, simulate, app, models, gpus, prices, plans),
 )
 
 

@@ -27,6 +27,7 @@ TUNED = frozenset(
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
     )
 )
+PUBLISHED = re.compile(r"huggingface\.co/([\w.-]+/([\w.-]+))")  # where a preset's shapes are from
 TEXT = "-text"  # ends the presets of language models without their towers
 # Fine-tunes under names of their own, with the shapes of a preset: their config.json files say so.
 SAME_SHAPES = {
@@ -71,6 +72,13 @@ def preset(name: str) -> str:
     return _known().get(_parts(plain), "")
 
 
+def published(name: str) -> str:
+    """What the hub calls a preset's model, where that name leads back to the preset; else its
+    own."""
+    found = PUBLISHED.search(catalog.model_entry(name)["source"])
+    return found[1] if found and preset(found[1]) == name else name
+
+
 def _parts(name: str) -> tuple[str, ...]:
     parts = re.split(r"[-_]", re.sub(r"^((?:meta-)?[a-z]+)(?=\d)", r"\1-", name))
     return tuple(part for part in parts if part and part not in TUNED)
@@ -81,9 +89,9 @@ def _known() -> dict[tuple[str, ...], str]:
     """Presets by the parts of their names: their own, those on the hub, those of SAME_SHAPES."""
     found: dict[tuple[str, ...], str] = {}
     for one in catalog.model_names():
-        at = re.search(r"huggingface\.co/[\w.-]+/([\w.-]+)", catalog.model_entry(one)["source"])
+        at = PUBLISHED.search(catalog.model_entry(one)["source"])
         # A language model taken out of a wrapper is not what the hub calls by that name.
-        for each in (one, at[1] if at and not one.endswith(TEXT) else one):
+        for each in (one, at[2] if at and not one.endswith(TEXT) else one):
             found.setdefault(_parts(each.lower()), one)
     for other, name in SAME_SHAPES.items():
         found.setdefault(_parts(other), name)

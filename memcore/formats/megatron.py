@@ -12,7 +12,10 @@ from memcore.errors import Issue, PlanError, shown
 from memcore.formats.found import Draft, Keys, hyphened, positive, whole, word
 from memcore.formats.texts import UNSET, options
 
-MARKS = {"num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"}
+MARKS = {
+    *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"),
+    *("global_batch_size", "tensor_model_parallel_size"),
+}
 METHODS = {"uniform": "uniform", "block": "block"}
 # Fields that options of the same name turn on.
 ENDS = tuple(f"parallel.account_for_{end}_in_pipeline_split" for end in ("embedding", "loss"))
@@ -52,8 +55,11 @@ def recognise(command: Sequence[str]) -> bool:
 
 def read(command: Sequence[str], draft: Draft) -> None:
     """What the command says."""
-    _, given = options(command)
-    keys = Keys(given, hyphened)
+    told(Keys(options(command)[1], hyphened), draft)
+
+
+def told(keys: Keys, draft: Draft) -> None:
+    """What Megatron's options say."""
     for path, how, *named in (
         ("train.micro_batch", positive, "micro_batch_size"),
         ("train.seq_len", positive, "seq_length"),
@@ -95,7 +101,7 @@ def read(command: Sequence[str], draft: Draft) -> None:
         key = "--num-layers-per-virtual-pipeline-stage"
         draft.put("parallel.virtual_stages", all_of // stages // apart, key, apart)
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
-    draft.config = _config(keys, layers, draft)
+    draft.config = draft.config or _config(keys, layers, draft)
     draft.end(keys, LEFT)
 
 

@@ -15,6 +15,7 @@ from memcore.formats import (
     hub,
     launchers,
     megatron,
+    nemo,
     servers,
     tensorrt,
     torchtitan,
@@ -38,6 +39,7 @@ Known = tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, A
 DOCUMENTS: tuple[Known, ...] = (
     ("DeepSpeed", deepspeed.recognise, deepspeed.read),
     ("Accelerate", accelerate.recognise, accelerate.read),
+    ("NeMo", nemo.recognise, nemo.read),
     ("torchtitan", torchtitan.recognise, torchtitan.read),
     ("torchtune", torchtune.recognise, torchtune.read),
     ("Trainer", trainer.recognise, trainer.read),
@@ -45,8 +47,8 @@ DOCUMENTS: tuple[Known, ...] = (
     ("vLLM", servers.configures, servers.configured),
 )
 MODEL = "config.json"
-BESIDE = (MODEL, "DeepSpeed", "Accelerate")  # kinds that stand beside what starts a job
 FAILURE = "memory ran out"
+BESIDE = (MODEL, "DeepSpeed", "Accelerate", "TensorRT-LLM", FAILURE)  # beside what starts a job
 SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they leave of its memory
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
@@ -54,8 +56,8 @@ Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
     "a config.json; a command, script, compose file or manifest that starts vLLM, SGLang, "
     "TensorRT-LLM, llama.cpp, Megatron or a Trainer; a YAML of TRL, LLaMA-Factory, axolotl, "
-    "torchtune, vLLM or TensorRT-LLM; a file of DeepSpeed or Accelerate; a TOML of torchtitan; "
-    "what PyTorch says when memory runs out, beside the files of its job"
+    "torchtune, NeMo, vLLM or TensorRT-LLM; a file of DeepSpeed or Accelerate; a TOML of "
+    "torchtitan; what PyTorch says when memory runs out, beside the files of its job"
 )
 
 
@@ -175,7 +177,7 @@ def _reader(text: Text) -> Reader:
     last = len(DOCUMENTS)
     if values is not None:
         if CONFIG & values.keys() and not trainer.recognise(values):
-            return last, MODEL, functools.partial(_config, text)
+            return -1, MODEL, functools.partial(_config, text)
         for turn, (name, recognise, read) in enumerate(DOCUMENTS):
             if recognise(values):
                 return turn, name, functools.partial(read, values)

@@ -418,6 +418,28 @@ def test_read_refuses_what_it_does_not_know(memplan, tmp_path):
     assert "no such file" in ran.err
 
 
+def test_export_writes_what_read_reads(memplan, tmp_path):
+    given = json.dumps({"model": "llama-3.1-8b", "serve": {"tp": 2, "max_seq_len": 4096}})
+    ran = memplan("export", "-", "--for", "vllm", "--out", str(tmp_path / "new"), given=given)
+    assert ran.status == 0
+    written = tmp_path / "new" / "serve.sh"
+    assert ran.out.split() == [str(written)]
+    assert "vllm serve meta-llama/Llama-3.1-8B" in written.read_text()
+    plan = json.loads(memplan("read", str(written), "--plan").out)
+    assert (plan["serve"]["tp"], plan["serve"]["max_seq_len"]) == (2, 4096)
+    found = memplan("export", "-", "--json", given="{}").json
+    assert list(found["files"]) == ["train.yaml"]
+    assert found["left"] == []
+    ran = memplan("export", "-", given=json.dumps({"train": {"ema": "gpu"}}))
+    assert "train.ema" in ran.err
+    ran = memplan("export", "-", "--for", "megatorn", given="{}")
+    assert ran.status == 2
+    assert "does not run PyTorch FSDP2" in ran.err
+    ran = memplan("export", "-", "--out", str(written), given="{}")
+    assert ran.status == 2
+    assert "is not written" in ran.err
+
+
 def test_check_reads_what_other_programs_are_given(memplan, tmp_path):
     file = tmp_path / "serve.sh"
     file.write_text(SERVER)

@@ -153,6 +153,48 @@ selective_ac_option = "2"
 early_step_in_backward = true
 """
 
+NEMO = """
+trainer: {devices: 8, num_nodes: 4, precision: bf16}
+model:
+  micro_batch_size: 1
+  global_batch_size: 128
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: 2
+  sequence_parallel: true
+  encoder_seq_length: 4096
+  max_position_embeddings: 4096
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 14336
+  num_attention_heads: 32
+  num_query_groups: 8
+  position_embedding_type: rope
+  normalization: rmsnorm
+  activation: fast-swiglu
+  bias: false
+  share_embeddings_and_output_weights: false
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: uniform
+  activations_checkpoint_num_layers: 1
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  optim: {name: distributed_fused_adam}
+  data: {micro_batch_size: 9}
+"""
+POLICY = """
+grpo: {num_prompts_per_step: 32}
+policy:
+  model_name: Qwen/Qwen2.5-7B-Instruct
+  train_global_batch_size: 512
+  train_micro_batch_size: 2
+  max_total_sequence_length: 8192
+  precision: bfloat16
+  dtensor_cfg: {enabled: true, tensor_parallel_size: 2, activation_checkpointing: true}
+  megatron_cfg: {enabled: false, tensor_model_parallel_size: 4}
+  generation: {vllm_cfg: {tensor_parallel_size: 4, precision: fp8}}
+cluster: {gpus_per_node: 8, num_nodes: 2}
+"""
 ENGINE = {
     "version": "1.0.0",
     "pretrained_config": {
@@ -435,6 +477,40 @@ services:
     "chart.yaml": (
         CHART,
         {"model": "qwen3-8b", "serve.engine": "sglang", "serve.max_seq_len": 4096},
+        "",
+    ),
+    "nemo.yaml": (
+        NEMO,
+        {
+            "cluster.gpus": 32,
+            "parallel.tp": 4,
+            "parallel.pp": 2,
+            "parallel.virtual_stages": 2,
+            "parallel.sequence_parallel": True,
+            "train.framework": "megatron",
+            "train.micro_batch": 1,
+            "train.grad_accumulation": 32,
+            "train.seq_len": 4096,
+            "train.checkpointing": "full",
+            "train.zero": 1,
+            "train.precision": "bf16-mixed",
+            "model.num_key_value_heads": 8,
+        },
+        "",
+    ),
+    "rl.yaml": (
+        POLICY,
+        {
+            "model": "qwen2.5-7b",
+            "cluster.gpus": 16,
+            "together.kind": "grpo",
+            "train.framework": "fsdp2",
+            "parallel.tp": 2,
+            "train.micro_batch": 2,
+            "train.grad_accumulation": 32,
+            "train.seq_len": 8192,
+            "train.checkpointing": "full",
+        },
         "",
     ),
     "megatron.sh": (

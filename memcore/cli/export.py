@@ -1,0 +1,57 @@
+"""`memplan export`: a plan as the files of the program that would run it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from memcore.cli.arguments import Commands, command, plan_argument
+from memcore.cli.printing import json_text, printable
+from memcore.cli.reading import given_plan
+from memcore.errors import Issue, PlanError
+
+
+def add(commands: Commands) -> None:
+    about = (
+        "Write a plan as what a program is given: Megatron's options, DeepSpeed's JSON, TRL's "
+        "YAML, the command that starts vLLM, SGLang or TensorRT-LLM. What the files do not say is "
+        "told, as they are read again."
+    )
+    sub = command(commands, "export", _export, about)
+    plan_argument(sub)
+    about = "megatron, trl, deepspeed, vllm, sglang or tensorrt-llm; by default the framework's"
+    sub.add_argument("--for", dest="program", metavar="PROGRAM", default="", help=about)
+    about = "write the files into this folder, in place of printing them"
+    sub.add_argument("--out", metavar="FOLDER", default="", help=about)
+    sub.add_argument("--json", action="store_true", help="files and what they lack, as JSON")
+
+
+def _export(args: argparse.Namespace) -> int:
+    from memcore.formats.export import export, programs
+
+    plan = given_plan(args)
+    written = export(plan, args.program or programs(plan)[0])
+    if args.json:
+        left = [str(issue) for issue in written.left]
+        print(json_text({"files": dict(written.files), "left": left}, indent=1))
+        return 0
+    for issue in written.left:
+        print(printable(f"memplan: {issue}"), file=sys.stderr)
+    for name, content in written.files.items():
+        if args.out:
+            _write(Path(args.out), name, content)
+        else:
+            print(f"# {name}\n{content}")
+    return 0
+
+
+def _write(folder: Path, name: str, content: str) -> None:
+    """One file in the folder. Raises PlanError where it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.joinpath(name).write_text(content, encoding="utf-8")
+    except (OSError, ValueError) as e:
+        why = getattr(e, "strerror", None) or str(e)
+        raise PlanError([Issue("--out", f"{name} is not written: {why.lower()}")]) from None
+    print(folder / name)

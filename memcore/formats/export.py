@@ -1,0 +1,331 @@
+"""Export: a plan as the files and flags of the program that would run it.
+
+What is written is read again as any other file is: a field that comes back otherwise is told, so
+that nothing is said to be in the files that is not.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.formats import accelerate, deepspeed, hub, servers, trainer
+from memcore.formats.megatron import SWITCHES
+from memcore.formats.reading import MODEL, read_files
+from memcore.formats.servers import Server
+from memcore.formats.texts import Text
+from memcore.models import catalog
+from memcore.plan.plan import Plan, facts, field_paths, get, value_text
+from memcore.words.training import FRAMEWORKS, listed
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Files by name, and the fields of the plan that they do not say, with what they come to."""
+
+    files: Mapping[str, str]
+    left: tuple[Issue, ...]
+
+
+def programs(plan: Plan) -> tuple[str, ...]:
+    """The programs that a plan can be written for: its framework's, and every server."""
+    return (*TRAINERS[plan.train.framework], *SERVERS)
+
+
+def export(plan: Plan, program: str) -> Exported:
+    """A plan as the files of a program. Raises PlanError where the program does not run it."""
+    if program not in programs(plan):
+        known = programs(plan)
+        label = FRAMEWORKS[plan.train.framework].label
+        message = f"{shown(program)} does not run {label}; {did_you_mean(program, known)}"
+        raise PlanError([Issue("train.framework", message)])
+    if program in SERVERS:
+        server = next(each for each in servers.SERVERS if each.engine == program)
+        written, told = _server(plan, server), {path for path, *_ in server.fields} | SERVED
+    else:
+        written = WRITERS[program](plan)
+        told = {p for p in field_paths() if p.startswith(("parallel.", "train."))}
+    config = {MODEL: json.dumps(_config(plan), indent=1) + "\n"}
+    by_name = isinstance(plan.model, str) and program not in DESCRIBED
+    files = written if by_name else {**config, **written}
+    return Exported(files, tuple(_lost(plan, files, told)))
+
+
+def _name(plan: Plan) -> str:
+    """What a program finds the model by."""
+    return hub.published(plan.model) if isinstance(plan.model, str) else "model"
+
+
+def _config(plan: Plan) -> Mapping[str, Any]:
+    """The model's config.json. Raises PlanError where there is none."""
+    model = plan.model
+    found = catalog.model_entry(model).get("config") if isinstance(model, str) else model
+    if not isinstance(found, Mapping) or not {"model_type", "architectures"} & found.keys():
+        raise PlanError([Issue("model", "no config.json describes it, which the program needs")])
+    return found
+
+
+def _lost(plan: Plan, files: Mapping[str, str], told: Collection[str]) -> list[Issue]:
+    """Of the fields that a program is told, those that come back otherwise when the files are
+    read."""
+    gpu = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
+    texts = [Text(name, content) for name, content in files.items()]
+    back = read_files(texts, gpu=gpu, gpus=plan.cluster.gpus).plan
+    found = []
+    for path in field_paths():
+        mine, theirs = get(plan, path), get(back, path)
+        if path in told and mine != theirs and _matters(plan, path):
+            said = value_text(path, mine), value_text(path, theirs)
+            found.append(Issue(path, f"{said[0]} is not in the files, which mean {said[1]}"))
+    return found
+
+
+def _matters(plan: Plan, path: str) -> bool:
+    """Whether a field means anything in this plan."""
+    when = facts(path).when
+    return when is None or when(lambda other: get(plan, other), plan.architecture)
+
+
+def _word_of(table: Mapping[str, str], value: str) -> str | None:
+    """The first word of a program for a plan's, if there is one."""
+    return next((theirs for theirs, mine in table.items() if mine == value), None)
+
+
+def _trainer(plan: Plan) -> dict[str, str]:
+    """TRL's YAML, and what shards beside it."""
+    t = plan.train
+    files: dict[str, str] = {}
+    document: dict[str, Any] = {
+        "model_name_or_path": _name(plan),
+        "per_device_train_batch_size": t.micro_batch,
+        "gradient_accumulation_steps": t.grad_accumulation,
+        "max_length": t.seq_len,
+        "packing": True,
+        "gradient_checkpointing": t.checkpointing != "none",
+        "gradient_checkpointing_kwargs": {"use_reentrant": t.reentrant},
+        "optim": _word_of(trainer.OPTIMIZERS, t.optimizer),
+        "attn_implementation": _word_of(trainer.ATTENTION, t.attention),
+        "dataloader_num_workers": t.loader_workers,
+        "dataloader_prefetch_factor": t.loader_prefetch,
+        "dataloader_pin_memory": t.loader_pin_memory,
+        "bf16": t.precision.startswith("bf16"),
+        "fp16": t.precision.startswith("fp16"),
+        "activation_offloading": t.offload_activations == "cpu",
+        "use_liger_kernel": t.kernels == "liger",
+        "torch_compile": t.kernels == "compile",
+    }
+    if t.precision.endswith("-pure"):
+        document["torch_dtype"] = "bfloat16" if t.precision.startswith("bf16") else "float16"
+    if t.adapter != "none":
+        document |= _adapter(plan)
+    if t.framework == "deepspeed":
+        document["deepspeed"] = "deepspeed.json"
+        files["deepspeed.json"] = _deepspeed(plan)
+    elif t.framework == "fsdp2":
+        document |= {"fsdp": "full_shard auto_wrap", "fsdp_config": _fsdp(plan)}
+    said = {name: value for name, value in document.items() if value is not None}
+    return {"train.yaml": yaml.safe_dump(said, sort_keys=False), **files}
+
+
+def _adapter(plan: Plan) -> dict[str, Any]:
+    t = plan.train
+    modules = list(listed(t.lora_modules))
+    found: dict[str, Any] = {
+        "use_peft": True,
+        "lora_r": t.lora_rank,
+        "lora_dropout": t.lora_dropout,
+        "load_in_4bit": t.adapter.startswith("qlora"),
+        "load_in_8bit": t.adapter == "lora-8bit",
+        "use_bnb_nested_quant": t.adapter == "qlora",
+    }
+    if modules:
+        found["lora_target_modules"] = modules
+    elif t.lora_targets == "all-linear":
+        found["lora_target_modules"] = "all-linear"
+    return found
+
+
+def _fsdp(plan: Plan) -> dict[str, Any]:
+    t = plan.train
+    return {
+        "version": 2,
+        "reshard_after_forward": t.zero == accelerate.STRATEGIES["FULL_SHARD"],
+        "offload_params": t.offload_parameters == "cpu",
+    }
+
+
+def _deepspeed(plan: Plan) -> str:
+    t = plan.train
+    zero: dict[str, Any] = {"stage": t.zero, **{n: getattr(t, n) for n in deepspeed.COUNTS}}
+    if t.overlap_comm != "auto":
+        zero["overlap_comm"] = t.overlap_comm == "on"
+    if t.offload_optimizer != "none":
+        zero["offload_optimizer"] = {
+            "device": t.offload_optimizer,
+            "buffer_count": t.offload_optimizer_buffers,
+        }
+    if t.offload_parameters != "none":
+        zero["offload_param"] = {
+            "device": t.offload_parameters,
+            "buffer_count": t.offload_param_buffers,
+            "buffer_size": t.offload_param_buffer_size,
+            "max_in_cpu": t.offload_param_max_in_cpu,
+        }
+    document = {
+        "train_micro_batch_size_per_gpu": t.micro_batch,
+        "gradient_accumulation_steps": t.grad_accumulation,
+        "bf16": {"enabled": t.precision.startswith("bf16")},
+        "fp16": {"enabled": t.precision.startswith("fp16")},
+        "zero_optimization": zero,
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+PRECISIONS = {
+    "fp8-mixed": ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"),
+    "fp8-delayed": ("--fp8-format", "hybrid", "--fp8-recipe", "delayed"),
+    "mxfp8": ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"),
+}
+
+
+def _megatron(plan: Plan) -> dict[str, str]:
+    """What pretrain_gpt.py is started with."""
+    t, p = plan.train, plan.parallel
+    batch = t.micro_batch * t.grad_accumulation * plan.dp
+    words: list[Any] = ["torchrun", "--nproc_per_node", plan.gpus_in_node]
+    words += ["--nnodes", plan.cluster.gpus // plan.gpus_in_node, "pretrain_gpt.py"]
+    words += ["--micro-batch-size", t.micro_batch, "--global-batch-size", batch]
+    words += ["--seq-length", t.seq_len, *_layers(_config(plan))]
+    for option, size in (
+        ("tensor-model", p.tp),
+        ("pipeline-model", p.pp),
+        ("context", p.cp),
+        ("expert-model", p.ep),
+        ("expert-tensor", p.etp),
+    ):
+        words += [f"--{option}-parallel-size", size]
+    if p.virtual_stages > 1:
+        words += ["--num-virtual-stages-per-pipeline-rank", p.virtual_stages]
+    on = [path.rpartition(".")[2] for path in SWITCHES if get(plan, path)]
+    on += ["sequence_parallel"] if p.sequence_parallel else []
+    on += ["use_distributed_optimizer"] if t.zero else []
+    words += [f"--{name.replace('_', '-')}" for name in on]
+    words += ["--fp16" if t.precision.startswith("fp16") else "--bf16"]
+    words += PRECISIONS.get(t.precision, ())
+    words += ["--attention-backend", "unfused" if t.attention == "eager" else "flash"]
+    if t.checkpointing in ("full", "selective"):
+        words += ["--recompute-granularity", t.checkpointing]
+    if t.checkpointing == "full":
+        words += ["--recompute-method", t.recompute_method]
+        words += ["--recompute-num-layers", t.recompute_num_layers]
+    if t.mtp_layers:
+        words += ["--mtp-num-layers", t.mtp_layers]
+    words += ["--optimizer", {"adamw": "adam"}.get(t.optimizer, t.optimizer)]
+    return {"train.sh": _command(words)}
+
+
+SIZES = {
+    "--num-layers": "num_hidden_layers",
+    "--hidden-size": "hidden_size",
+    "--num-attention-heads": "num_attention_heads",
+    "--ffn-hidden-size": "intermediate_size",
+    "--kv-channels": "head_dim",
+    "--num-experts": "num_local_experts",
+    "--moe-router-topk": "num_experts_per_tok",
+    "--max-position-embeddings": "max_position_embeddings",
+    "--vocab-size": "vocab_size",
+}
+# Families of which Megatron's options say all that their config.json says.
+BY_OPTIONS = ("llama", "mistral", "qwen2", "mixtral")
+
+
+def _layers(config: Mapping[str, Any]) -> list[Any]:
+    """The options that describe the model, where options can."""
+    if config.get("model_type") not in BY_OPTIONS:
+        return []
+    words = [word for option, name in SIZES.items() if config.get(name)
+             for word in (option, config[name])]  # fmt: skip
+    if groups := config.get("num_key_value_heads"):
+        words += ["--group-query-attention", "--num-query-groups", groups]
+    words += ["--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope"]
+    words += ["--disable-bias-linear", "--hidden-dropout", 0, "--attention-dropout", 0]
+    words += ["--add-qkv-bias"] if config["model_type"] == "qwen2" else []
+    tied = config.get("tie_word_embeddings", False)
+    return words if tied else [*words, "--untie-embeddings-and-output-weights"]
+
+
+def _command(words: list[Any]) -> str:
+    """A command, an option a line."""
+    lines: list[str] = []
+    for word in map(str, words):
+        if word.startswith("--") or not lines:
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n  ".join(lines) + "\n"
+
+
+def _server(plan: Plan, server: Server) -> dict[str, str]:
+    """The command that starts a server, of those options that its reader knows."""
+    s, words = plan.serve, [*SERVERS[server.engine]]
+    words += [_name(plan)]
+    for path, _, *named in server.fields:
+        value, option = get(plan, path), max(named, key=len)
+        if value in (0, 0.0, "auto", "same"):  # which the program decides
+            continue
+        text = _word_of(WORDS[option], value) if option in WORDS else str(value)
+        if text is not None:
+            words += [f"--{option if server.engine == UNDERSCORED else _hyphens(option)}", text]
+    if server.engine == "vllm":
+        words += ["--enforce-eager"] if s.runtime == "eager" else []
+        words += ["--no-enable-chunked-prefill"] if s.prefill == "whole" else []
+        words += ["--speculative-config", _guesses(plan)] if s.draft_tokens else []
+    elif server.engine == "sglang":
+        words += ["--disable-cuda-graph"] if s.runtime == "eager" else []
+    elif s.prefill == "chunked":
+        words += ["--enable_chunked_prefill"]
+    return {"serve.sh": _command(words)}
+
+
+def _hyphens(option: str) -> str:
+    return option.replace("_", "-")
+
+
+def _guesses(plan: Plan) -> str:
+    """Who guesses, as vLLM is told."""
+    s = plan.serve
+    method = _word_of(servers.GUESSERS, s.draft_model)
+    who = {"method": method} if method else {"model": s.draft_model}
+    return json.dumps({**who, "num_speculative_tokens": s.draft_tokens})
+
+
+UNDERSCORED = "tensorrt-llm"
+SERVED = {f"serve.{name}" for name in ("prefill", "runtime", "draft_model", "draft_tokens")}
+WORDS = {
+    "kv_cache_dtype": servers.CACHES,
+    "quantization": servers.WEIGHTS,
+    "dtype": servers.HALVES,
+}
+SERVERS: dict[str, tuple[str, ...]] = {
+    "vllm": ("vllm", "serve"),
+    "sglang": ("python", "-m", "sglang.launch_server", "--model-path"),
+    "tensorrt-llm": ("trtllm-serve",),
+}
+DESCRIBED = ("megatron", "deepspeed")  # files that name no model
+TRAINERS = {
+    "pytorch": ("trl",),
+    "fsdp2": ("trl",),
+    "deepspeed": ("trl", "deepspeed"),
+    "megatron": ("megatron",),
+}
+WRITERS: dict[str, Callable[[Plan], dict[str, str]]] = {
+    "trl": _trainer,
+    "deepspeed": lambda plan: {"deepspeed.json": _deepspeed(plan)},
+    "megatron": _megatron,
+}

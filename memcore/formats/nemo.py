@@ -1,0 +1,128 @@
+"""NeMo: the YAML of NeMo's recipes, Megatron-Bridge, NeMo RL and Automodel, with Megatron's own
+options under their names there.
+
+Sources: NeMo 1.23's megatron_gpt_config.yaml, Megatron-Bridge 0.2's ConfigContainer, NeMo RL 0.4's
+grpo_math_1B.yaml, Automodel 0.2's recipes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.formats import megatron
+from memcore.formats.found import Draft, Keys, UnsaidError, flag, positive
+
+# Megatron's options, by their names here.
+NAMES = {
+    **dict.fromkeys(
+        ("encoder_seq_length", "max_total_sequence_length", "max_seq_length"), "seq_length"
+    ),
+    "train_micro_batch_size": "micro_batch_size",
+    "train_global_batch_size": "global_batch_size",
+    "local_batch_size": "micro_batch_size",
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+    "num_moe_experts": "num_experts",
+    **{f"{short}_size": f"{long}_model_parallel_size" for short, long in (
+        ("tp", "tensor"), ("pp", "pipeline"), ("ep", "expert"))},
+    "cp_size": "context_parallel_size",
+    "tensor_parallel_size": "tensor_model_parallel_size",
+}  # fmt: skip
+MODEL = ("pretrained_model_name_or_path", "model_name", "hf_model_id", "hf_path")
+SHARDED = {"dtensor_cfg", "step_scheduler"}  # of what trains with FSDP2
+# Sections of other jobs, whose sizes are not those of a step.
+OTHERS = {
+    *("generation", "vllm_cfg", "validation", "validation_ds", "tokenizer", "checkpoint", "logger"),
+    *("data", "optim", "optimizer", "exp_manager", "draft", "reward", "env"),
+}
+MAX_DEPTH = 6
+
+
+def recognise(values: Mapping[str, Any]) -> bool:
+    """Whether a document is such a file."""
+    sections = {name for name, value in values.items() if isinstance(value, Mapping)}
+    known = _flat(values).keys()
+    return bool(
+        ({"model", "trainer"} <= sections and "micro_batch_size" in known)
+        or ({"model", "train"} <= sections and "tensor_model_parallel_size" in known)
+        or ("policy" in sections and {"megatron_cfg", "dtensor_cfg"} & known)
+        or {"distributed", "step_scheduler"} <= sections
+    )
+
+
+def read(values: Mapping[str, Any], draft: Draft) -> None:
+    """What the file says."""
+    flat = _flat(values)
+    keys = Keys({NAMES.get(name, name): value for name, value in reversed(flat.items())})
+    draft.model = draft.model or str(keys.one(*MODEL) or "")
+    nodes = draft.count(keys, "num_nodes") or 1
+    each = draft.count(keys, "devices", "gpus_per_node")
+    draft.nodes, draft.ranks = max(draft.nodes, nodes), max(draft.ranks, nodes * each)
+    if isinstance(values.get("grpo"), Mapping):
+        draft.put("together.kind", "grpo", "grpo")
+    half = str(keys.take("precision", "mixed_precision") or "bf16").lower()
+    if SHARDED & flat.keys():
+        _sharded(keys, half, draft)
+        return
+    given = {name: value for name, value in keys.values.items() if _is_plain(value)}
+    given |= {"bf16": "16" in half and "bf" in half, "fp16": half in ("16", "fp16", "16-mixed")}
+    if given.get("activation_checkpointing") is True:
+        given |= {"recompute_granularity": "full", "recompute_method": "uniform"}
+    given.setdefault("use_distributed_optimizer", True)
+    given.setdefault("group_query_attention", "num_query_groups" in given)
+    gated = str(given.get("activation", "")).endswith("swiglu") or given.get("gated_linear_unit")
+    given |= {"swiglu": bool(gated), "disable_bias_linear": given.get("bias") is False}
+    if given.get("share_embeddings_and_output_weights") is False:
+        given["untie_embeddings_and_output_weights"] = True
+    megatron.told(Keys(given), draft)
+
+
+def _sharded(keys: Keys, half: str, draft: Draft) -> None:
+    """What Automodel and NeMo RL's DTensor policies do: FSDP2."""
+    draft.put("train.framework", "fsdp2", "distributed", "FSDP2")
+    draft.put("train.zero", 3, "distributed", "FSDP2")
+    for path, name in (
+        ("train.micro_batch", "micro_batch_size"),
+        ("train.seq_len", "seq_length"),
+        ("parallel.tp", "tensor_model_parallel_size"),
+        ("parallel.cp", "context_parallel_size"),
+        ("parallel.ep", "expert_model_parallel_size"),
+    ):
+        draft.read(keys, path, positive, name)
+    draft.batch = draft.batch or draft.count(keys, "global_batch_size")
+    recomputes = keys.on("activation_checkpointing")
+    draft.put("train.checkpointing", "full" if recomputes else "none", "activation_checkpointing")
+    draft.put("train.precision", "bf16-mixed" if "bf" in half else "fp32", "precision", half)
+    draft.end(keys, {})
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, (Mapping, list)) and value is not None
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """All keys of all sections, by their last names; of two the one that lies less deep. A section
+    that is switched off says nothing."""
+    found: dict[str, Any] = {}
+    level = [values]
+    for _ in range(MAX_DEPTH):
+        below: list[Mapping[str, Any]] = []
+        for section in level:
+            for name, value in section.items():
+                if isinstance(value, Mapping) and name not in OTHERS and _is_on(value):
+                    below.append(value)
+                    found.setdefault(str(name), True)
+                elif not isinstance(value, Mapping):
+                    found.setdefault(str(name), value)
+        level = below
+    return found
+
+
+def _is_on(section: Mapping[str, Any]) -> bool:
+    try:
+        return flag(section.get("enabled", True))
+    except UnsaidError:
+        return True

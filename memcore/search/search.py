@@ -4,9 +4,9 @@ Every combination of GPUs, parallelism, framework, ZeRO stage, kernels, recomput
 micro-batch is judged, but not each by a computation of its own. What a group of plans shares is
 asked once; memory is asked before time, and time only of what may still be among the best. What
 holds of all plans is used, and laws in tests hold it: of micro-batches that run alike the smaller
-needs no more, nor does a GPU whose host keeps more, and where a plan fits without recomputation or
-offload, the same with it is no faster. Less recomputation may need less memory, so that each word
-of it is asked.
+needs no more, nor does a GPU whose host keeps more, and where a plan fits without offload, the same
+with it and with as much recomputation or more is no faster. Less recomputation may need less
+memory, so that each word of it is asked.
 """
 
 from __future__ import annotations
@@ -446,33 +446,31 @@ class _Search:
         if not lattice or self._never_fits(group, lattice, runs):
             self.excluded[MEMORY] += in_all * len(batches)
             return
-        over: dict[Offload, int] = {}  # how many are too much for the GPU
+        fitting: dict[Offload, dict[str, set[Batch]]] = {}  # by word of recomputation
         short: set[Offload] = set()  # what the host has too little memory for, of some plan
-        bare: set[Batch] = set()  # those that fit with nothing offloaded
         for where, words in lattice.items():
             on_host = tuple("cpu" if tier == "nvme" else tier for tier in where)
-            left = [[b for b in run if b not in bare] for run in runs]
-            if self.by == HEADROOM:
-                left = runs
-            n = len(words) * sum(map(len, left))
-            self.excluded[SLOWER] += len(words) * len(batches) - n
-            if where != on_host and on_host in over and on_host not in short:
-                self.excluded[MEMORY] += over[on_host]  # NVMe leaves as much on the GPU
-                self.excluded[SLOWER] += n - over[on_host]
-                continue
-            fits, over[where] = 0, 0
-            if n and self._rests_over(group, where, words[-1], left):
-                over[where] = n
-            for again in words if n > over[where] else ():
-                found = self._fitting(group, where, again, left)
-                fits, over[where] = fits + len(found.fits), over[where] + found.over
-                if where == BARE:
-                    bare.update(found.fits)
-            if fits + over[where] < n:
+            left = dict.fromkeys(words, runs)
+            if self.by != HEADROOM:
+                faster = [fitting[less] for less in (BARE, on_host) if less in fitting]
+                left = {again: _left(runs, again, faster) for again in words}
+            asked = sum(len(run) for of in left.values() for run in of)
+            self.excluded[SLOWER] += len(words) * len(batches) - asked
+            fitting[where], over, fits = {}, 0, 0
+            if where != on_host and on_host in fitting and on_host not in short:
+                over = asked  # NVMe leaves as much on the GPU
+            elif asked and self._rests_over(group, where, left):
+                over = asked
+            else:
+                for again in words:
+                    found = self._fitting(group, where, again, left[again])
+                    fitting[where][again] = set(found.fits)
+                    fits, over = fits + len(found.fits), over + found.over
+            if fits + over < asked:
                 short.add(where)
             self.fitting += fits
-            self.excluded[MEMORY] += over[where]
-            self.excluded[HOST] += n - fits - over[where]
+            self.excluded[MEMORY] += over
+            self.excluded[HOST] += asked - fits - over
 
     def judge_spread(
         self, groups: Sequence[Group], spread: Spread, progress: Progress | None
@@ -506,15 +504,15 @@ class _Search:
         )
 
     def _rests_over(
-        self, group: Group, where: Offload, again: str, runs: Sequence[Sequence[Batch]]
+        self, group: Group, where: Offload, left: Mapping[str, Sequence[Sequence[Batch]]]
     ) -> bool:
         """Whether what no micro-batch and no recomputation makes less, what is there when the
         optimizer steps, is too much for the GPU."""
+        firsts = {run[0]: again for again, runs in left.items() for run in runs if run}
         return all(
             at_rest(training.steps, training.amounts) > group.plan.accelerator.usable_bytes
-            for run in runs
-            if run
-            for training in [self.training(group, where, again, run[0])]
+            for batch, again in firsts.items()
+            for training in [self.training(group, where, again, batch)]
         )
 
     def _fitting(
@@ -702,6 +700,7 @@ WHERE: tuple[Offload, ...] = tuple(
     )
 )
 BARE = WHERE[0]
+NOTHING = next(iter(CHECKPOINTING))  # is recomputed
 COMBINATIONS = len(WHERE) * len(CHECKPOINTING)
 NEAR = 1.5  # times as long as the best: farther, no kernels or recomputation bring a plan back
 # What kernels go with; no other word makes one of them better than another.
@@ -738,6 +737,15 @@ def _alike(group: Group) -> list[list[Batch]]:
         waiting = tuple(in_flight(plan, stage) for stage in range(plan.parallel.pp))
         found.setdefault((batch[1] > 1, waiting, by_rules(plan) and batch), []).append(batch)
     return list(found.values())
+
+
+def _left(
+    runs: Sequence[Sequence[Batch]], again: str, fitting: Sequence[Mapping[str, set[Batch]]]
+) -> list[list[Batch]]:
+    """The runs without micro-batches that fit where nothing is offloaded, or all of it to the host,
+    and nothing is recomputed or the same: otherwise they are no faster."""
+    done = {b for found in fitting for word in (NOTHING, again) for b in found.get(word, ())}
+    return [[batch for batch in run if batch not in done] for run in runs]
 
 
 def _over(training: Training) -> bool:

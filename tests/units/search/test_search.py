@@ -123,16 +123,17 @@ def test_every_plan_that_is_kept_is_one():
 
 def counted(group, lattice):
     """What becomes of every plan of a group, one by one, as `judge` counts them."""
-    excluded, bare, short = Counter(), set(), set()
+    excluded, fit, short = Counter(), {}, set()
     for where, again in itertools.product(WHERE, CHECKPOINTING):
         if again not in lattice.get(where, ()):
             excluded["no such combination"] += len(group.batches)
     for where, words in lattice.items():
         on_host = tuple("cpu" if tier == "nvme" else tier for tier in where)
-        slower = where != on_host and on_host in lattice and on_host not in short
+        nvme = where != on_host and on_host in lattice and on_host not in short
         found = {}
         for again, batch in itertools.product(words, group.batches):
-            if batch in bare:
+            slower_than = itertools.product((WHERE[0], on_host), ("none", again))
+            if any(less != where and (*less, word, batch) in fit for less, word in slower_than):
                 excluded[SLOWER] += 1
                 continue
             plan = changed(group.plan, _words(where, again) | _sized(batch))
@@ -140,12 +141,12 @@ def counted(group, lattice):
             room = memory.capacity_bytes - memory.device_bytes[1]
             assert Training.planned(plan).room == (room, memory.fits)
             over = room < 0
-            found[again, batch] = MEMORY if over else SLOWER if slower else FITS[memory.fits]
+            assert over or not nvme
+            found[again, batch] = MEMORY if over else FITS[memory.fits]
         excluded.update(found.values())
+        fit |= {(*where, *of): True for of, what in found.items() if what == "fits"}
         if HOST in found.values():
             short.add(where)
-        if where == WHERE[0]:
-            bare = {batch for (_, batch), what in found.items() if what == "fits"}
     fits = excluded.pop("fits", 0)
     return fits, +excluded
 
@@ -168,6 +169,33 @@ def test_as_many_fit_as_one_by_one(document, every):
         run.fitting, run.excluded = 0, Counter()
         run.judge(group)
         assert (run.fitting, +run.excluded) == counted(group, run.lattice(group.plan)), group
+
+
+OFFLOADED = {"model": "llama-3.1-8b", "cluster": {"gpu": "a100-sxm-40gb", "gpus": 8}}
+OFFLOADED |= {"train": {"seq_len": 4096, "grad_accumulation": 32}}
+
+
+def test_what_is_left_out_of_a_group_is_no_faster():
+    """What is offloaded may be faster than what is recomputed: the one does not stand for the
+    other. Of each group the fastest plan is kept."""
+    start = Plan.of(OFFLOADED)
+    run = _Search(start, TIME, 0.0, 3)
+    instead = 0
+    for group in run.groups(Space(start))[::31]:
+        run.cells = []
+        run.judge(group)
+        trainings = [
+            Training.planned(changed(group.plan, _words(where, again) | _sized(batch)), False)
+            for where, words in run.lattice(group.plan).items()
+            for again, batch in itertools.product(words, group.batches)
+        ]
+        fitting = [t for t in trainings if t.room[1]]
+        if fitting:
+            best = min(fitting, key=lambda t: t.seconds)
+            assert min(c.training.seconds for c in run.cells) <= best.seconds * (1 + 1e-9)
+            bare = [t for t in fitting if t.plan.train.offload_optimizer == "none"]
+            instead += best not in bare and bool(bare)
+    assert instead
 
 
 def test_rules_that_read_the_accumulation_are_asked_of_each():

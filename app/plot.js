@@ -31,11 +31,14 @@ export default function (component) {
   }
   const words = (x, y, text, anchor = "start", more = "") =>
     `<text x="${x}" y="${y}" text-anchor="${anchor}" ${more}>${safe(text)}</text>`;
+  // In its middle, since names of GPUs differ at their ends.
   const cut = (text, width) => {
-    if (long(text) <= width) return text;
-    let n = text.length;
-    while (n > 1 && long(`${text.slice(0, n)}…`) > width) n -= 1;
-    return `${text.slice(0, n)}…`;
+    let [n, short] = [text.length, text];
+    while (n > 2 && long(short) > width) {
+      n -= 1;
+      short = `${text.slice(0, Math.ceil(n / 3))}…${text.slice(Math.ceil(n / 3) - n)}`;
+    }
+    return short;
   };
   function mark(symbol, x, y, size, fill) {
     const r = size / 2;

@@ -228,7 +228,7 @@ def _parts(book: Book, e: Explanation) -> None:
         column_config={
             "part": st.column_config.TextColumn(width=190),
             "how": st.column_config.TextColumn(width=260),
-            "share": st.column_config.ProgressColumn(format="%d%%", min_value=0, max_value=100),
+            "share": st.column_config.ProgressColumn(format="%.0f%%", min_value=0, max_value=100),
         },
     )
 

@@ -63,7 +63,9 @@ def signed_bytes(n: float) -> str:
 
 def relative_text(share: float, decimals: int = 1) -> str:
     """A relative difference, from twice as much on as a factor, which people read more easily:
-    0.152 -> '+15.2%', -0.2 -> '-20.0%', 15.95 -> '17.0 times'."""
+    0.152 -> '+15.2%', -0.2 -> '-20.0%', 15.95 -> '17.0 times', -1e-5 -> 'under 0.1%'."""
+    if 0 < abs(share) < 0.5 * 10 ** -(decimals + 2):
+        return f"under {10.0**-decimals:g}%"
     return f"{_significant(1 + share)} times" if share >= 1 else f"{share:+.{decimals}%}"
 
 

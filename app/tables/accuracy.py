@@ -180,10 +180,13 @@ def tuning(rows: Sequence[evidence.Comparison]) -> str:
 
 
 def _percent(error: float) -> str:
-    """A relative difference, to a hundred thousandth; '0' says that there is none."""
+    """A relative difference: below one percent to a hundred thousandth; '0' says that there is
+    none."""
     if not error:
         return "0"
-    return f"{error:+.3%}" if abs(error) >= 0.5e-5 else "about 0"
+    if abs(error) < 0.5e-5:
+        return "about 0"
+    return f"{error:+.1%}" if abs(error) >= 0.01 else f"{error:+.3%}"
 
 
 def headline(rows: Sequence[evidence.Comparison]) -> str:

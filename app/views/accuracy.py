@@ -86,6 +86,7 @@ parts.table(
         "source",
         "used for",
     ),
+    config={"error %": st.column_config.NumberColumn(format="%+.1f")},
 )
 parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv", of_plan=False)
 

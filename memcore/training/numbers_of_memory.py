@@ -23,6 +23,7 @@ from memcore.training.memory import HOST_TIERS, PAGES, left_for_host, rows_at
 from memcore.training.overheads import streamed
 from memcore.training.steps import step_of, steps_of
 from memcore.training.training import trained, undivided
+from memcore.units import bytes_text
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -210,7 +211,7 @@ def _allocated(book: Book, *_: str) -> Explanation:
     m = book.memory
     peak, others = _peak(book), [i for i in m.timeline if i.id != m.peak.instant]
     next_ = max(others, key=lambda i: i.bytes, default=None)
-    then = f" The next fullest is {next_.label} with {next_.bytes:,} bytes." if next_ else ""
+    then = f" The next fullest is {next_.label} with {bytes_text(next_.bytes)}." if next_ else ""
     return about(
         "Allocated at the peak",
         "bytes",

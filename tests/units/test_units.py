@@ -43,6 +43,7 @@ def test_more_than_twice_as_much_is_a_factor():
     assert [relative_text(x) for x in (-0.2, 0.0, 0.152, 0.999)] == [
         *("-20.0%", "+0.0%", "+15.2%", "+99.9%"),
     ]
+    assert [relative_text(x) for x in (1e-5, -4.9e-4, -5.1e-4)] == ["under 0.1%"] * 2 + ["-0.1%"]
     assert [relative_text(x) for x in (1.0, 15.951, 1234.0)] == [
         *("2.00 times", "17.0 times", "1,235 times"),
     ]

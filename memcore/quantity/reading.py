@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memcore.explain.book import Book
     from memcore.hardware.constants import Constant
     from memcore.report import LedgerRow
-    from memcore.tape.dims import Shape
+    from memcore.tape.dims import Dim, Shape
     from memcore.tape.ledger import Amounts
 
 Made = TypeVar("Made")
@@ -147,6 +147,10 @@ class Plain:
         """Elements of a tensor."""
         return amounts.elements(of)
 
+    def dimension(self, of: Dim, amounts: Amounts) -> Any:
+        """One of them."""
+        return amounts.real(amounts.sizes[of.name])
+
 
 PLAIN = Plain()
 
@@ -258,6 +262,10 @@ class Terms:
     def shape(self, of: Shape, amounts: Amounts) -> Formula:
         """Elements of a tensor, as the product of its dimensions."""
         return shapes.shape(self._book, of, amounts)
+
+    def dimension(self, of: Dim, amounts: Amounts) -> Formula:
+        """One of them."""
+        return shapes.dimension(self._book, dims.Extent(int(amounts.sizes[of.name]), of))
 
     def sum_of(self, path: str, consumers: Sequence[str], rows: Rows) -> Formula:
         """Rows of the report added up, the largest first."""

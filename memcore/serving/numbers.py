@@ -64,10 +64,9 @@ from memcore.serving.towers import (
 )
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
-from memcore.timing.roofline import ROOFLINE, product_flops
+from memcore.timing.roofline import DECLARED, ROOFLINE, product_flops
 from memcore.training.memory import listed
 from memcore.training.numbers_of_time import (
-    DECLARED,
     FIELDS,
     LABELS,
     PLACE,

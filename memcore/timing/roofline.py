@@ -70,6 +70,7 @@ class Work:
         return self.kernel == ATTENTION
 
 
+DECLARED = "the operation as it is declared: its matrix products"
 ROOFLINE = "roofline: an operation takes the longer of its arithmetic and its memory traffic"
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
 HALF = "16-bit product"  # where others are in fp32

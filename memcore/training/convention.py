@@ -3,39 +3,60 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from memcore.layers.experts import active, is_matrix
 from memcore.layers.ops import slides
 from memcore.models.stack import Layers
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import PLAIN, Read, total
 from memcore.step.step import Step
-from memcore.tape.dims import Number, derive
+from memcore.tape.dims import EMBED, VALUES, VOCAB, B, Number, Q, S, derive, positive
 from memcore.tape.kinds import Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER
 from memcore.tape.tape import Tape
+from memcore.timing.roofline import DECLARED
 from memcore.training.steps import stack_of
 from memcore.words.training import NO_LAYER
 
+PALM = "PaLM, Chowdhery et al. 2022, appendix B: 2 per parameter and token, 4 x width x sequence"
+MATRICES = "the weights of two dimensions: see parameters"
 
-def convention_flops(plan: Plan, step: Step, amounts: Amounts) -> Number:
+
+def convention_flops(plan: Plan, step: Step, amounts: Amounts, x: Any = PLAIN) -> Read:
     """FLOPs of one micro-batch on one GPU as MFU counts them: 2 per matmul parameter and token, and
-    4 x width x sequence per layer for attention, causal or not (PaLM, Chowdhery et al., app. B),
-    three times over; a sliding layer counts its window, one with a
-    state its weights alone. A frozen weight has no gradient: twice, and
-    once where backward does not come."""
+    4 x width x sequence per layer for attention, causal or not (PALM), three times over. A sliding
+    layer counts its window, one with a state its weights alone. A frozen weight has no gradient: it
+    counts twice, and once where backward does not come."""
     if plan.architecture.tower:
-        return sum(p.times * p.passes * (p.products + p.attention) for p in parts(step, amounts))
-    z = amounts.sizes
-    tokens = amounts.real(z["B"]) * amounts.real(z["S"])
-    # Of an image one token alone is classified, which is next to nothing.
-    head = 0.0 if plan.architecture.image else 2.0 * z["EMBED"] * z["VOCAB"]
-    total: Number = (2.0 if head_is_frozen(plan) else 3.0) * head
-    for times, trained, frozen, reach, passes in convention_layers(plan, step, amounts):
-        attention = 2.0 * (z["Q"] + z["VALUES"]) * reach
-        fixed = min(2, passes) * 2.0 * frozen
-        total += times * (passes * (2.0 * trained + attention) + fixed)
-    return tokens * total / sharing(plan)
+        return total(part.flops(plan, x) for part in parts(step, amounts))
+    passes = x.known("forward, and twice that for backward", 3, source=PALM)
+    frozen_passes = x.known("forward, and the input's gradient", 2, source="weights are frozen")
+    alone = x.known("forward alone", 1, source="backward does not reach these layers")
+    twice = x.known("multiply and add", 2, source=PALM)
+    batch, tokens, embed, vocab, queries, values = (
+        x.dimension(of, amounts) for of in (B, S, EMBED, VOCAB, Q, VALUES)
+    )
+    every = []
+    if not plan.architecture.image:  # of which one token alone is classified: next to nothing
+        ends = frozen_passes if head_is_frozen(plan) else passes
+        every.append(ends * (twice * embed * vocab))
+    for layers, trained, frozen, reach, often in convention_layers(plan, step, amounts):
+        of = x.known("matmul parameters of a layer", trained, "parameters", source=MATRICES)
+        keys = x.known("keys in reach", reach, source="the sequence, or a sliding window")
+        one = twice * of + twice * (queries + values) * keys
+        one = (passes if often == 3 else alone) * one
+        if positive(frozen):
+            name = "frozen matmul parameters of a layer"
+            fixed = twice * x.known(name, frozen, "parameters", source=MATRICES)
+            one = one + (frozen_passes if often == 3 else alone) * fixed
+        config = f"config.json of {plan.architecture.label}"
+        every.append(x.known("layers", layers, source=config) * one)
+    flops, shared = batch * tokens * total(every), sharing(plan)
+    if shared == 1:
+        return flops
+    return flops / x.known("GPUs that share a micro-batch", shared, source="the plan: tp x pp x cp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +70,20 @@ class StackPart:
     products: float
     attention: float
     passes: int
+
+    def flops(self, plan: Plan, x: Any = PLAIN) -> Read:
+        """Of all such blocks, in one micro-batch."""
+        passes = x.known("forward, and twice that for backward", 3, source=PALM)
+        if self.passes == 1:
+            passes = x.known("forward alone", 1, source="nobody reads the result")
+        one = x.known("products with weights", self.products, "FLOP", source=DECLARED)
+        if positive(self.attention):
+            source = f"{PALM}, with the tokens and the width of its stack"
+            one = one + x.known("attention", self.attention, "FLOP", source=source)
+        if self.times == 1:
+            return passes * one
+        config = f"config.json of {plan.architecture.label}"
+        return x.known("such blocks", self.times, source=config) * (passes * one)
 
 
 def parts(step: Step, amounts: Amounts) -> list[StackPart]:

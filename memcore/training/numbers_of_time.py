@@ -19,11 +19,11 @@ from memcore.quantity.formula import (
 )
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Read, Terms
-from memcore.quantity.shapes import count, dimension, row, shape, sum_of, width
+from memcore.quantity.shapes import count, row, shape, sum_of, width
 from memcore.report import LedgerRow, OperationTime
 from memcore.step.pipeline import idle_chunks
 from memcore.step.step import optimizer_states, owned, root
-from memcore.tape.dims import EMBED, SWAPPED, VALUES, VOCAB, B, Dim, Extent, Q, S
+from memcore.tape.dims import SWAPPED
 from memcore.tape.ledger import Amounts
 from memcore.timing import host
 from memcore.timing.communication import (
@@ -38,6 +38,7 @@ from memcore.timing.communication import (
     waited,
 )
 from memcore.timing.roofline import (
+    DECLARED,
     PHASES,
     PRODUCT,
     ROOFLINE,
@@ -47,7 +48,7 @@ from memcore.timing.roofline import (
     product_flops,
     read_again,
 )
-from memcore.training.convention import convention_layers, head_is_frozen, parts, sharing
+from memcore.training.convention import PALM, convention_flops, parts
 from memcore.training.executions import (
     gradient_bytes,
     peak_dtype,
@@ -67,7 +68,6 @@ from memcore.words.word import DTYPE_BYTES
 if TYPE_CHECKING:
     from memcore.explain.book import Book
 
-DECLARED = "the operation as it is declared: its matrix products"
 TOUCHED = "the tensors that the operation reads and writes"
 LABELS = {
     "compute": "Compute",
@@ -727,66 +727,23 @@ def _traffic(book: Book, link: str) -> Explanation:
 def _part_flops(book: Book, k: str) -> Explanation:
     """Model FLOPs of one kind of block of a model of several stacks, in one micro-batch."""
     part = parts(book.timed, book.amounts)[int(k)]
-    passes = known("forward, and twice that for backward", 3, source=PALM)
-    if part.passes == 1:
-        passes = known("forward alone", 1, source="nobody reads the result")
-    one = known("products with weights", part.products, "FLOP", source=DECLARED)
-    if part.attention:
-        source = f"{PALM}, with the tokens and the width of its stack"
-        one = one + known("attention", part.attention, "FLOP", source=source)
-    formula = passes * one
-    if part.times > 1:
-        config = f"config.json of {book.plan.architecture.label}"
-        formula = known("such blocks", part.times, source=config) * formula
+    formula = part.flops(book.plan, Terms(book))
     return about(f"Model FLOPs: {part.name}", "FLOP", formula, "In one micro-batch, on one GPU.")
 
 
 @rule("time.model_flops")
 def _model_flops(book: Book) -> Explanation:
-    if book.plan.architecture.tower:
-        found = [book.at(f"time.parts.{k}") for k in range(len(parts(book.timed, book.amounts)))]
-        batches = book.at("plan.train.grad_accumulation")
-        meaning = "What the model itself needs in one step on one GPU, all stacks together."
-        return about("Model FLOPs", "FLOP", batches * _ordered(found), meaning, [PALM])
-    sizes, layers = book.amounts.sizes, []
-    passes = known("forward, and twice that for backward", 3, source=PALM)
-    frozen_passes = known("forward, and the input's gradient", 2, source="weights are frozen")
-    multiply = known("multiply and add", 2, source=PALM)
-
-    def dim(of: Dim) -> Formula:
-        return dimension(book, Extent(int(sizes[of.name]), of))
-
-    every = convention_layers(book.plan, book.timed, book.amounts)
-    for times, trained, frozen, reach, often in every:
-        of = known("matmul parameters of a layer", int(trained), "parameters",
-                   source="the weights of two dimensions: see parameters")  # fmt: skip
-        keys = known("keys in reach", int(reach), source="the sequence, or a sliding window")
-        forward = known("forward alone", 1, source="backward does not reach these layers")
-        again, fixed_again = (passes, frozen_passes) if often == 3 else (forward, forward)
-        one = again * (multiply * of + multiply * (dim(Q) + dim(VALUES)) * keys)
-        if frozen:
-            fixed = known("frozen matmul parameters of a layer", int(frozen), "parameters",
-                          source="the weights of two dimensions: see parameters")  # fmt: skip
-            one = one + fixed_again * (multiply * fixed)
-        layers.append(
-            known("layers", int(times), source=f"config.json of {book.plan.architecture.label}")
-            * one
-        )
-    ends = frozen_passes if head_is_frozen(book.plan) else passes
-    head = ends * (multiply * dim(EMBED) * dim(VOCAB))
-    batches = book.at("plan.train.grad_accumulation")
-    summed = layers if book.plan.architecture.image else [head, *layers]
-    formula = batches * dim(B) * dim(S) * total(summed)
-    if sharing(book.plan) > 1:
-        formula = formula / known("GPUs that share a micro-batch", sharing(book.plan),
-                                  source="the plan: tp x pp x cp")  # fmt: skip
     meaning = (
         "What the model itself needs in one step on one GPU: the convention that MFU counts by."
     )
+    if book.plan.architecture.tower:
+        found = [book.at(f"time.parts.{k}") for k in range(len(parts(book.timed, book.amounts)))]
+        of_batch = _ordered(found)
+        meaning = "What the model itself needs in one step on one GPU, all stacks together."
+    else:
+        of_batch = convention_flops(book.plan, book.timed, book.amounts, Terms(book))
+    formula = book.at("plan.train.grad_accumulation") * of_batch
     return about("Model FLOPs", "FLOP", formula, meaning, [PALM])
-
-
-PALM = "PaLM, Chowdhery et al. 2022, appendix B: 2 per parameter and token, 4 x width x sequence"
 
 
 @rule("time.mfu|hfu")

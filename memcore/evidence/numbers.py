@@ -10,7 +10,8 @@ from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.shapes import dimension, elements
 from memcore.tape.dims import AXES, DIMENSIONS, Extent
 from memcore.tape.ledger import AUTOGRAD
-from memcore.training.numbers_of_time import DECLARED, TOUCHED
+from memcore.timing.roofline import DECLARED
+from memcore.training.numbers_of_time import TOUCHED
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book

@@ -87,7 +87,7 @@ def widened(server: Server, amounts: Amounts) -> tuple[int, Extents | None]:
     dtype = server.plan.weights
     if dtype.matrices not in QUANTIZED:
         return 0, None
-    shapes = {p.shape for tape, _ in server.layers for p in tape.parameters if len(p.shape) == 2}
+    shapes = [p.shape for tape, _ in server.layers for p in tape.parameters if len(p.shape) == 2]
     largest = max(shapes, key=amounts.elements)
     return int(amounts.bytes(largest, dtype.compute)), amounts.extents(largest)
 

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -102,6 +103,13 @@ def test_check_says_by_its_status_whether_a_plan_fits(
     checked = memplan("evaluate", file, "--check", *form)
     assert plain.status == 0
     assert (checked.status, checked.out, checked.err) == (STATUSES[verdict], plain.out, "")
+
+
+def test_the_documentation_names_gpus_that_are_there() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {w for p in pages for w in re.findall(r"--gpu (\S+)", p.read_text(encoding="utf-8"))}
+    assert "h200-sxm-141gb" in named
+    assert named <= set(catalog.gpu_names())
 
 
 def test_check_of_what_is_not_a_plan(memplan: Callable[..., Ran], tmp_path: Path) -> None:

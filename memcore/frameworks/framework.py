@@ -27,7 +27,7 @@ class Framework:
     slack_sharded the same where parameters are sharded, if it differs
     slack_native  the same with the native allocator, where it was measured
     replicas      whether gradients are averaged in buckets, as DistributedDataParallel does
-    accumulated   whether gradients are summed in an fp32 buffer that is always there
+    accumulated   whether gradients are summed in a buffer that is always there
     regathers     whether exchanged experts are gathered again for backward
     stacks        whether a stack of experts is cut, and padded, along its first dimension
     streams       whether gathered weights lie on a stream of their own

@@ -33,7 +33,7 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     """What Megatron and Transformer Engine keep for good besides the states.
 
     One 16-bit tensor for each shape of weight, which stands for the gradients that were added into
-    the fp32 buffer; and, under sequence parallelism, the room where a head that is trained gathers
+    their buffer; and, under sequence parallelism, the room where a head that is trained gathers
     its input.
     """
     # Of stacked experts each has its own; a weight whose gradient autograd does get needs none.
@@ -50,7 +50,7 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     rows = [
         Template(
             f"stand-in for a weight's gradient, {' x '.join(map(str, shape))}", "workspace", shape,
-            "bf16", "always", "autograd wants a gradient; the true one is in the fp32 buffer",
+            "bf16", "always", "autograd wants a gradient; the true one is in their buffer",
             "transformer_engine/pytorch/module/base.py: get_dummy_wgrad",
         )
         for shape in shapes
@@ -67,7 +67,7 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
 
 
 def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
-    """Megatron's data parallelism: gradients in fp32 once a step, behind the last backward where
+    """Megatron's data parallelism: gradients once a step, behind the last backward where
     they overlap it; with the distributed optimizer each rank gets its part, and everybody the
     updated weights, behind the first forward where they overlap. Experts have their own replicas,
     and share what hides both by their bytes."""

@@ -143,7 +143,7 @@ def router(t: Tape, s: Structure, x: Tensor, score: str, bias: bool = False) -> 
 
 def _gating(t: Tape, x: Tensor, bias: bool) -> Tensor:
     """RouterGatingLinearFunction: x W. Saves x; unlike Transformer Engine's linears it returns the
-    weight's gradient, which is added to the fp32 buffer then."""
+    weight's gradient, which is added to the buffer of gradients then."""
     w = t.parameter("weight", (EXPERTS, D))
     biases = [t.parameter("bias", (EXPERTS,))] if bias else []
     flops = (2.0, (*OWN, D, EXPERTS))

@@ -39,7 +39,7 @@ def head(t: Tape, s: Structure, x: Tensor, layer: Layer) -> Tensor:
         with t.scope(f"mtp.{depth}", Part.DEPTH):
             states.append(_deeper(t, s, states[-1], table, layer))
     out, *deeper = _joined(t, states)
-    weight = _shared(t, weight, lambda g: [None])  # its gradient is in the fp32 buffer by then
+    weight = _shared(t, weight, lambda g: [None])  # its gradient is in their buffer by then
     for depth, state in enumerate(deeper):
         with t.scope(f"mtp.{depth}", Part.DEPTH):
             out = _with_loss(t, out, _loss(t, s, state, weight))

@@ -82,8 +82,8 @@ FRAMEWORKS = {
     ),
     "megatron": Framework(
         "Megatron-LM",
-        "megatron.core with Transformer Engine's kernels: gradients are summed in an fp32 buffer. "
-        "ZeRO 1 is its distributed optimizer.",
+        "megatron.core with Transformer Engine's kernels: gradients are summed in a buffer, as a "
+        "rule in fp32. ZeRO 1 is its distributed optimizer.",
         zero=(0, 1),
         copies={
             "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True),

@@ -337,16 +337,18 @@ def _gpus(plan: Plan, now: Asked) -> None:
         "What serves the plan, accelerator by accelerator",
         plans=[c.plan for c in found],
         config={
-            "tokens/s of one": number(format="localized"),
-            "USD a million tokens": number(format="$%.3f"),
-            "USD an hour": number(format="$%.2f"),
+            "USD a million tokens": number("$ / M tokens", format="$%.3f"),
+            "USD an hour": number("$ / hour", format="$%.2f"),
+            "tensor parallel": number("TP"),
+            "users of one": number("users each"),
+            "tokens/s of one": number("tokens/s each", format="localized"),
         },
         take=lambda row: state.replace(found[row].booked),
         height=620,
     )
     parts.small(
-        "Of each the fewest GPUs: tensor parallelism within one fast domain, and replicas. "
-        f"{_told(found)}Tick a row to book it; click "
+        "Of each the fewest GPUs: tensor parallelism (TP) within one fast domain, and replicas, "
+        f"each with its users. {_told(found)}Tick a row to book it; click "
         "a number to see why; click a head to sort. Prices are the plan's own, or else the least "
         "of the price list, with their date. `memplan search --serve` tries engines and dtypes too."
     )

@@ -104,6 +104,8 @@ def _changes() -> None:
     if not box.open:
         return
     with box:
+        if not changed:
+            parts.small("What you change is listed here, and goes back at a press.")
         for path, value in changed.items():
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
                 shown = plain(setting(state.plan(), path, value))
@@ -408,7 +410,7 @@ def _by_label() -> Mapping[str, str]:
 def _config_file() -> None:
     with st.expander("Your own files"):
         st.file_uploader(
-            "Drop a config.json, or what a program is given",
+            "Drop a config.json, or the files of a job",
             type=None,
             accept_multiple_files=True,
             key="config_file",

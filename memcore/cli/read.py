@@ -25,8 +25,8 @@ def add(commands: Commands) -> None:
         "Read what other programs are given as one plan: a config.json; a command, script, compose "
         "file or manifest that starts vLLM, SGLang, TensorRT-LLM, llama.cpp, Megatron or a "
         "Trainer; a YAML of TRL, LLaMA-Factory, axolotl, torchtune, NeMo, vLLM or TensorRT-LLM; "
-        "files of DeepSpeed and Accelerate; a TOML of torchtitan; beside them what PyTorch "
-        "said when memory ran out. Nothing is run."
+        "files of DeepSpeed and Accelerate; a TOML or a module of torchtitan; beside them what "
+        "PyTorch said when memory ran out. Nothing is run."
     )
     sub = command(commands, "read", _read, about)
     about = "all files of one job together; - is standard input"

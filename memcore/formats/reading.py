@@ -16,6 +16,7 @@ from memcore.formats import (
     launchers,
     megatron,
     nemo,
+    registry,
     servers,
     tensorrt,
     torchtitan,
@@ -56,8 +57,8 @@ Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
     "a config.json; a command, script, compose file or manifest that starts vLLM, SGLang, "
     "TensorRT-LLM, llama.cpp, Megatron or a Trainer; a YAML of TRL, LLaMA-Factory, axolotl, "
-    "torchtune, NeMo, vLLM or TensorRT-LLM; a file of DeepSpeed or Accelerate; a TOML of "
-    "torchtitan; what PyTorch says when memory runs out, beside the files of its job"
+    "torchtune, NeMo, vLLM or TensorRT-LLM; a file of DeepSpeed or Accelerate; a TOML or a "
+    "module of torchtitan; what PyTorch says when memory runs out, beside the files of its job"
 )
 
 
@@ -181,6 +182,8 @@ def _reader(text: Text) -> Reader:
         for turn, (name, recognise, read) in enumerate(DOCUMENTS):
             if recognise(values):
                 return turn, name, functools.partial(read, values)
+    if registry.runs(text.content):
+        return last, "torchtitan", functools.partial(registry.read, text.content)
     found = text.commands
     if started := servers.recognise(found):
         return last, started[0].engine, functools.partial(servers.read, *started)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.formats.found import Draft, Keys, positive, whole, word
+from memcore.formats.found import Draft, Keys, positive, word
 
 # Presets of the flavours that have one.
 MODELS = {
@@ -38,6 +38,14 @@ def recognise(values: Mapping[str, Any]) -> bool:
     return "training" in values and "model" in values and len(sections & values.keys()) >= 2
 
 
+def model_of(values: Mapping[str, Any]) -> str:
+    """What the file calls the model; of a flavour that has a preset, that."""
+    section = values.get("model")
+    model = section if isinstance(section, Mapping) else {}
+    flavour = f"{model.get('name') or ''} {model.get('flavor') or ''}".strip()
+    return MODELS.get(flavour.lower(), flavour)
+
+
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
     keys = {n: Keys(v, f"{n}.{{}}".format) for n, v in values.items() if isinstance(v, Mapping)}
@@ -45,8 +53,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     model, training = keys.get("model", none), keys.get("training", none)
     parallel = keys.get("parallelism", keys.get("experimental", none))
     recompute = keys.get("activation_checkpoint", none)
-    flavour = f"{model.take('name') or ''} {model.take('flavor') or ''}".strip()
-    draft.model = draft.model or MODELS.get(flavour.lower(), flavour)
+    draft.model = draft.model or model_of(values)
+    model.take("name", "flavor")
     draft.put("train.framework", "fsdp2", "parallelism", "FSDP2")
     for section, path, how, *named in (
         (training, "train.micro_batch", positive, "local_batch_size", "batch_size"),
@@ -74,12 +82,10 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         "tensor parallelism's plan",
     )
     shard = parallel.take("data_parallel_shard_degree")
+    sharded = draft.count(parallel, "data_parallel_shard_degree")  # 0: all that is left
     replicas = draft.count(parallel, "data_parallel_replicate_degree") or 1
-    sharded = whole(shard) if shard is not None else -1
     if replicas > 1:
-        draft.put(
-            "parallel.shard_group", max(0, sharded), "parallelism.data_parallel_shard_degree", shard
-        )
+        draft.put("parallel.shard_group", sharded, "parallelism.data_parallel_shard_degree", shard)
     others = 1
     for name in ("tp", "pp", "cp"):
         others *= draft.fields.get(f"parallel.{name}", 1)

@@ -282,9 +282,9 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     said_no = by_word in ("full", "freeze") or keys.values.get("use_peft") is False
     if said_no or not (by_word in ("lora", "qlora") or any(switched) or ranked or four):
         return "none"
-    double = keys.take("double_quant", "double_quantization", "use_bnb_nested_quant")
+    doubles = ("double_quant", "double_quantization", "use_bnb_nested_quant")
     # transformers quantizes scales only if told to; axolotl and LLaMA-Factory unless told not to.
-    single = not flag(double) if double is not None else not by_word
+    single = not keys.on(*doubles) if keys.take(*doubles) is not None else not by_word
     adapter = ("qlora-single" if single else "qlora") if four else "lora-8bit" if eight else "lora"
     told = [name for name, on in zip(wanted, switched, strict=True) if on]
     key = keys.named("adapter", "finetuning_type", *told, "lora_r", "lora_rank", "load_in_4bit")

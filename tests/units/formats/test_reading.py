@@ -153,6 +153,37 @@ selective_ac_option = "2"
 early_step_in_backward = true
 """
 
+REGISTRY = """
+from torchtitan.trainer import Trainer
+raise SystemExit("this is never run")
+
+
+def llama3_debugmodel() -> Trainer.Config:
+    return Trainer.Config(model_spec=model_registry("debugmodel"))
+
+
+def base() -> Trainer.Config:
+    model_spec = model_registry("70B", converters=[Float8LinearConverter.Config(emulate=True)])
+    return Trainer.Config(
+        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config()),
+        model_spec=model_spec,
+        training=TrainingConfig(
+            num_tokens_per_microbatch_per_dp_rank=2 * 8192,
+            num_tokens_per_train_step=4 * 4 * 2 * 8192,
+            max_context_length=8192,
+        ),
+        parallelism=ParallelismConfig(context_parallel_degree=8, data_parallel_shard_degree=4),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+
+
+def llama3_70b() -> Trainer.Config:
+    config = base()
+    config.activation_checkpoint = FullAC.Config()
+    config.compile = CompileConfig()
+    config.compile.enable = True
+    return config
+"""
 NEMO = """
 trainer: {devices: 8, num_nodes: 4, precision: bf16}
 model:
@@ -415,6 +446,23 @@ services:
             "train.checkpoint_every": 2,
         },
         "early_step_in_backward",
+    ),
+    "registry.py": (
+        REGISTRY,
+        {
+            "model": "llama-3-70b",
+            "train.framework": "fsdp2",
+            "train.micro_batch": 2,
+            "train.seq_len": 8192,
+            "train.grad_accumulation": 4,
+            "train.checkpointing": "full",
+            "train.kernels": "compile",
+            "train.precision": "float8-tensorwise",
+            "train.cross_entropy": "chunked",
+            "parallel.cp": 8,
+            "cluster.gpus": 32,
+        },
+        "llama3_70b: is the run that is read",
     ),
     "tune.yaml": (
         TUNE,
@@ -723,6 +771,20 @@ def test_a_damaged_file_never_fails_otherwise(content: str, data: st.DataObject)
     broken = content[:at] + data.draw(st.text(max_size=8)) + content[at + length :]
     try:
         found = read(("broken", broken))
+    except PlanError:
+        return
+    assert found.plan.document()
+
+
+@given(st.sampled_from([content for content, _, _ in ONE.values()]), st.data())
+def test_a_strange_value_never_fails_otherwise(content: str, data: st.DataObject) -> None:
+    lines = content.split("\n")
+    strange = st.sampled_from(["null", "[]", "{}", "-1", "1e400", "nan", "[[1]]", "9" * 20, '"$X"'])
+    for at in data.draw(st.lists(st.integers(0, len(lines) - 1), min_size=1, max_size=3)):
+        key, sign, _ = lines[at].partition(data.draw(st.sampled_from((":", "=", " "))))
+        lines[at] = f"{key}{sign}{data.draw(strange)}"
+    try:
+        found = read(("strange", "\n".join(lines)))
     except PlanError:
         return
     assert found.plan.document()

@@ -1,0 +1,167 @@
+"""Registry: torchtitan's runs as functions in Python, which are read and never run.
+
+Source: torchtitan/models/*/config_registry.py and config/configs.py of August 2026.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from memcore.formats import hub, torchtitan
+from memcore.formats.found import Draft
+
+CALLED = "()"  # the key of what was called, and of its arguments by place
+PLACED = "(*)"
+MAX_DEPTH = 12
+_SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+# How a class of recomputation is called, with the words of the TOML.
+RECOMPUTES = {
+    "FullAC": {"mode": "full"},
+    "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
+    "MemoryBudgetAC": {"mode": "memory_budget"},
+}
+CHUNKED = "ChunkedLossWrapper"
+CONVERTERS = {"Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx"}
+
+
+def runs(content: str) -> dict[str, Mapping[str, Any]]:
+    """The runs that a module's functions return, as the TOML of older versions has them."""
+    if "Trainer.Config" not in content:
+        return {}
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found = {name: _returned(node, functions, 0) for name, node in functions.items()}
+    return {
+        name: _document(name, run)
+        for name, run in found.items()
+        if isinstance(run, dict) and run.get(CALLED) == "Trainer.Config"
+    }
+
+
+def read(content: str, draft: Draft) -> None:
+    """The first run whose model has a preset, or the first that is no test of the code; the others
+    are told."""
+    known = runs(content)
+    named = [name for name, run in known.items() if hub.preset(torchtitan.model_of(run))]
+    real = [name for name in known if "debug" not in name]
+    chosen = next(iter((*named, *real, *known)))
+    torchtitan.read(known[chosen], draft)
+    if CHUNKED in content:
+        draft.put("train.cross_entropy", "chunked", "loss", CHUNKED)
+    others = [name for name in known if name != chosen]
+    if others:
+        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+        listed = f"{', '.join(others[:6])}{more}"
+        draft.leave(chosen, f"is the run that is read; the file has others: {listed}")
+
+
+def _returned(node: ast.FunctionDef, functions: Mapping[str, Any], depth: int) -> Any:
+    """What a function returns, as far as constants say it."""
+    if depth > MAX_DEPTH or node.args.args:
+        return None
+    names: dict[str, Any] = {}
+    for line in node.body:
+        if isinstance(line, ast.Return) and line.value is not None:
+            return _value(line.value, names, functions, depth)
+        if isinstance(line, ast.Assign) and len(line.targets) == 1:
+            value, target = _value(line.value, names, functions, depth), line.targets[0]
+            if isinstance(target, ast.Name):
+                names[target.id] = value
+            elif isinstance(target, ast.Attribute):
+                owner = _value(target.value, names, functions, depth)
+                if isinstance(owner, dict):
+                    owner[target.attr] = value
+    return None
+
+
+def _value(
+    node: ast.expr, names: Mapping[str, Any], functions: Mapping[str, Any], depth: int
+) -> Any:
+    """A constant, what a name stands for, or a call's arguments; None for all else."""
+    if depth > MAX_DEPTH:
+        return None
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.List):
+        return [_value(each, names, functions, depth + 1) for each in node.elts]
+    if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
+        pair = [_value(each, names, functions, depth + 1) for each in (node.left, node.right)]
+        small = all(isinstance(each, int) and abs(each) < 10**12 for each in pair)
+        return _SUMS[type(node.op)](*pair) if small else None
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, names, functions, depth + 1)
+        if isinstance(owner, dict):
+            return owner.setdefault(node.attr, {})
+        return None
+    if not isinstance(node, ast.Call):
+        return None
+    called = ast.unparse(node.func)
+    if called in functions and not node.args and not node.keywords:
+        return _returned(functions[called], functions, depth + 1)
+    given = {k.arg: _value(k.value, names, functions, depth + 1) for k in node.keywords if k.arg}
+    placed = [_value(each, names, functions, depth + 1) for each in node.args]
+    return {CALLED: called, PLACED: placed, **given}
+
+
+def _document(name: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as the TOML of older versions has it."""
+    sections = {key: _section(run, key) for key in ("training", "parallelism", "compile")}
+    for section in sections.values():
+        section.pop(PLACED, None)
+    training = sections["training"]
+    length = training.pop("max_context_length", 2048)
+    tokens = training.pop("num_tokens_per_microbatch_per_dp_rank", 16_384)
+    if isinstance(length, int) and isinstance(tokens, int) and length:
+        training |= {"seq_len": length, "local_batch_size": max(1, tokens // length)}
+    step = training.pop("num_tokens_per_train_step", -1)
+    if isinstance(step, int) and isinstance(length, int) and step > 0 and length:
+        training["global_batch_size"] = step // length
+    model = _section(run, "model_spec")
+    placed = model.get(PLACED)
+    flavor = next((each for each in placed or () if isinstance(each, str)), "")
+    converters = [
+        CONVERTERS.get(str(each.get(CALLED)).split(".")[0], "")
+        for each in model.get("converters") or ()
+        if isinstance(each, Mapping)
+    ]
+    if _counts(sections["parallelism"].get("pipeline_parallel_degree")) > 1:
+        pieces = _counts(sections["parallelism"].pop("num_pp_microbatches", 1)) or 1
+        each = _counts(training.get("local_batch_size")) or 1
+        sections["parallelism"]["pipeline_parallel_microbatch_size"] = each
+        training["local_batch_size"] = each * pieces
+    recomputes = "SelectiveAC"  # by default
+    if "activation_checkpoint" in run:
+        how = run["activation_checkpoint"]
+        recomputes = str(how.get(CALLED)).split(".")[0] if isinstance(how, Mapping) else ""
+    return {
+        **sections,
+        "model": {
+            "name": name.partition(f"_{flavor.lower()}")[0] if flavor else name,
+            "flavor": flavor,
+            "converters": [word for word in converters if word],
+        },
+        "activation_checkpoint": RECOMPUTES.get(recomputes, {"mode": "none"}),
+        "optimizer": {"name": "AdamW"},
+    }
+
+
+def _section(run: Mapping[str, Any], key: str) -> dict[str, Any]:
+    section = run.get(key)
+    given = section if isinstance(section, Mapping) else {}
+    return {name: value for name, value in given.items() if name != CALLED}
+
+
+def _counts(value: Any) -> int:
+    return value if isinstance(value, int) else 0

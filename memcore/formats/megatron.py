@@ -77,6 +77,7 @@ def told(keys: Keys, draft: Draft) -> None:
         draft.read(keys, path, how, *named)
     draft.put("train.framework", "megatron", "Megatron's arguments")
     draft.put("train.kernels", "megatron", "Megatron's arguments")
+    draft.otherwise("train.optimizer", "adamw", "--optimizer")
     draft.put(
         "train.zero", int(keys.on("use_distributed_optimizer")), "--use-distributed-optimizer"
     )

@@ -50,6 +50,14 @@ DOCUMENTS: tuple[Known, ...] = (
 MODEL = "config.json"
 FAILURE = "memory ran out"
 BESIDE = (MODEL, "DeepSpeed", "Accelerate", "TensorRT-LLM", FAILURE)  # beside what starts a job
+# Of a training step what decides most, and is told where no program decides it.
+DECIDE = tuple(
+    f"train.{name}"
+    for name in (
+        *("micro_batch", "seq_len", "checkpointing", "precision", "optimizer", "attention"),
+        *("framework", "zero"),
+    )
+)
 SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they leave of its memory
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
@@ -312,7 +320,7 @@ def _around(document: dict[str, Any], model: Model) -> Around:
 
 def _job(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
     """What decides most of a training step, where no file says it."""
-    for path in ("train.micro_batch", "train.seq_len", "train.checkpointing"):
+    for path in DECIDE:
         if path not in draft.fields:
             said = value_text(path, get(document, path))
             assumed.append(Issue(path, f"{said}, since no file says it"))

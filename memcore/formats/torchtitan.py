@@ -69,6 +69,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.read(section, path, how, *named)
     draft.otherwise("train.micro_batch", 8, "training.local_batch_size")
     draft.otherwise("train.seq_len", 2048, "training.seq_len")
+    draft.otherwise("train.attention", "sdpa", "model.attn_backend")
     draft.batch = draft.batch or draft.count(training, "global_batch_size")
     pipelined = draft.fields.get("parallel.pp", 1) > 1
     if pipelined:

@@ -58,6 +58,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put(path, on if keys.on(key) else off, key)
     small = str(keys.take("dtype") or "bf16") != "fp32"
     draft.put("train.precision", "bf16-pure" if small else "fp32", "dtype")
+    draft.otherwise("train.attention", "sdpa", "the attention of torchtune's models")
     optimizer = keys.inner("optimizer")
     kind = str(optimizer.take(PART) or "torch.optim.AdamW")
     word = (

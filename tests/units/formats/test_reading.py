@@ -638,6 +638,8 @@ def test_what_is_not_said_is_told() -> None:
     assert "no file says how many" in assumed["cluster.gpus"]
     assert "llama-3-8b" in assumed["model"]
     assert "learning_rate" in found.unread
+    alone = {issue.field for issue in read(("zero3.json", ZERO_3), model="gpt2", gpus=8).assumed}
+    assert {f"train.{name}" for name in ("precision", "optimizer", "attention")} <= alone
     load = {issue.field for issue in read(("vllm.yaml", ONE["vllm.yaml"][0])).assumed}
     assert "serve.concurrency" in load
 

@@ -239,6 +239,7 @@ SOURCES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
             "train.checkpoint_every": 2,
             "train.optimizer": "adamw",
             "train.precision": "bf16-mixed",
+            "train.attention": "sdpa",
             "train.zero": 3,
             "cluster.gpus": 8,
         },
@@ -275,7 +276,12 @@ SOURCES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         ),
         TUNE,
         {"gpus": 2},
-        {"train.lora_rank": 8, "train.zero": 2, "train.precision": "bf16-pure"},
+        {
+            "train.lora_rank": 8,
+            "train.zero": 2,
+            "train.precision": "bf16-pure",
+            "train.attention": "sdpa",
+        },
     ),
     (
         (

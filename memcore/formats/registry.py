@@ -53,7 +53,7 @@ def read(content: str, draft: Draft) -> None:
     are told."""
     known = runs(content)
     named = [name for name, run in known.items() if hub.preset(torchtitan.model_of(run))]
-    real = [name for name in known if "debug" not in name]
+    real = [function for function in known if "debug" not in function]
     chosen = next(iter((*named, *real, *known)))
     torchtitan.read(known[chosen], draft)
     if CHUNKED in content:
@@ -115,7 +115,7 @@ def _value(
     return {CALLED: called, PLACED: placed, **given}
 
 
-def _document(name: str, run: Mapping[str, Any]) -> dict[str, Any]:
+def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
     """A run as the TOML of older versions has it."""
     sections = {key: _section(run, key) for key in ("training", "parallelism", "compile")}
     for section in sections.values():
@@ -148,7 +148,7 @@ def _document(name: str, run: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **sections,
         "model": {
-            "name": name.partition(f"_{flavor.lower()}")[0] if flavor else name,
+            "name": function.partition(f"_{flavor.lower()}")[0] if flavor else function,
             "flavor": flavor,
             "converters": [word for word in converters if word],
         },

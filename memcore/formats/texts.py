@@ -245,8 +245,8 @@ def _split(content: str) -> list[tuple[str, ...]]:
         words: list[str] = []
         for word in _words(line[:MAX_EXPANDED]):
             if word == "#SBATCH":  # Slurm's options
-                continue
-            if word in ENDS or word.startswith("#"):
+                words.append("sbatch")
+            elif word in ENDS or word.startswith("#"):
                 found.append(tuple(words))
                 words = []
                 if word.startswith("#"):

@@ -631,6 +631,25 @@ def test_megatron_runs_attention_again_where_its_list_has_it(said, checkpointing
     assert left in "".join(told)
 
 
+LAUNCHERS = {
+    "torchrun --nproc_per_node 8 --nnodes 2 train.py {}": 16,
+    "python -m torch.distributed.launch --nproc_per_node=4 train.py {}": 4,
+    "accelerate launch --num_processes 6 train.py {}": 6,
+    "deepspeed --num_gpus 2 train.py {}": 2,
+    "deepspeed --include localhost:0,1,3 train.py {}": 3,
+    "#SBATCH --nodes=4\n#SBATCH --gres=gpu:a100:4\nsrun python train.py {}": 16,
+    "#SBATCH --nodes=2\n#SBATCH --gpus=16\nsrun python train.py {}": 16,
+    "mpirun -np 8 python train.py {} | tail -n 100": 8,
+    "head -n 40 log; python train.py {}": 1,
+}
+
+
+@each("command", LAUNCHERS)
+def test_a_launcher_says_how_many(command: str) -> None:
+    more = "--model_name_or_path gpt2 --per_device_train_batch_size 2 --max_length 512"
+    assert read(("run.sh", command.format(more))).plan.cluster.gpus == LAUNCHERS[command]
+
+
 def test_what_is_not_said_is_told() -> None:
     found = read(("sft.yaml", SFT))
     assumed = {issue.field: issue.message for issue in found.assumed}

@@ -48,6 +48,8 @@ RANKS = 4  # of the FSDP2 regimes
 TASKS = {
     "bert": transformers.AutoModelForMaskedLM,
     "roberta": transformers.AutoModelForMaskedLM,
+    "xlm-roberta": transformers.AutoModelForMaskedLM,
+    "camembert": transformers.AutoModelForMaskedLM,
     "distilbert": transformers.AutoModelForMaskedLM,
     "vit": transformers.AutoModelForImageClassification,
     "t5": transformers.AutoModelForSeq2SeqLM,

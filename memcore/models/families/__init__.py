@@ -276,7 +276,7 @@ def _class(keys: Keys) -> tuple[str | None, str]:
     return None, ""
 
 
-WIDTHS = ("hidden_size", "d_model", "n_embd", "n_embed")
+WIDTHS = ("hidden_size", "d_model", "n_embd", "n_embed", "dim")
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 NEAR = 0.5  # of difflib's ratio
 

@@ -1,11 +1,14 @@
-"""BERT and RoBERTa, trained on masked tokens: every token sees every other, norms come last.
+"""BERT, RoBERTa (XLM-RoBERTa and CamemBERT too) and DistilBERT, trained on masked tokens: every token
+sees every other, norms come last.
 
 BertForMaskedLM and RobertaForMaskedLM: no pooler; the loss is over all positions.
 BertForSequenceClassification and RobertaForSequenceClassification read the first token; BertModel
-and RobertaModel have a pooler, which is not read here.
+and RobertaModel have a pooler, which is not read here. DistilBERT has no types and no pooler.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from memcore.layers.ops import (
     KEYS,
@@ -36,6 +39,7 @@ from memcore.tape.primitives import (
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING, MASKED, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 OFFSET = 2  # rows of RoBERTa's position table that stand before the first position
 
 
@@ -75,23 +79,28 @@ def _config(k: Keys, label: str, family: str, vocab: int, offset: int) -> Model:
 
 def _embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
-    if s.family == "roberta":  # counted anew for each sequence, so that padding has no position
+    if s.family in ROBERTAS:  # counted anew for each sequence, so that padding has no position
         positions = t.new("position_ids", TOKENS, "int64")
         types = t.new("token_type_ids", TOKENS, "int64")
     else:  # from a buffer
         positions = t.shared("position_ids", (1, S / CP), "int64")
-        types = t.new("token_type_ids", (1, S / CP), "int64")
+        if s.family == "bert":
+            types = t.new("token_type_ids", (1, S / CP), "int64")
     x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
-    # Where there is one row of types, it stands for all sequences.
-    types = Tensor(types.storage, TOKENS, types.dtype, False)
-    x = add(t, x, embedding(t, "token_type_embeddings", types, TYPES, D, tied=False), "with types")
+    if s.family != "distilbert":
+        # Where there is one row of types, it stands for all sequences.
+        types = Tensor(types.storage, TOKENS, types.dtype, False)
+        typed = embedding(t, "token_type_embeddings", types, TYPES, D, tied=False)
+        x = add(t, x, typed, "with types")
     placed = embedding(t, "position_embeddings", positions, POSITIONS, D, tied=False)
     x = layer_norm(t, add(t, x, placed, "with positions"), D, "LayerNorm")
     return _dropped(t, s, x, "dropout")
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = _dropped(t, s, _attention(t, s, x, kind), "attention dropout")
+    h = _attention(t, s, x, kind)
+    if s.family != "distilbert":  # which drops out of its probabilities alone
+        h = _dropped(t, s, h, "attention dropout")
     x = layer_norm(t, add(t, h, x, "residual"), D, "attention.output.LayerNorm")
     h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
     h = _dropped(t, s, h, "MLP dropout")
@@ -114,20 +123,22 @@ def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
 def _pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """What a classifier reads of each sequence: of its first token."""
     (first,) = split(t, x, [(B, D)], sliced=True)
-    if s.family == "roberta":
+    if s.family in ROBERTAS:
         first = _dropped(t, s, first, "classifier dropout, first")
     return keeps_result(t, linear(t, "pooler.dense", first, D, D, bias=True), "tanh")
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == EMBEDDING:
+        if s.family == "distilbert":
+            return x
         for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
             t.parameter(f"pooler.dense.{name}", shape, idle=True)
         return x
     if s.head == CLASSIFICATION:
         h = _dropped(t, s, _pooled(t, s, x), "classifier dropout")
         return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
-    kind = "gelu" if s.family == "roberta" else s.traits.activation
+    kind = "gelu" if s.family in ROBERTAS else s.traits.activation
     with t.scope("transform"):
         h = activation(t, linear(t, "dense", x, D, D, bias=True), kind)
         h = layer_norm(t, h, D, "LayerNorm")
@@ -143,6 +154,41 @@ def _roberta(k: Keys, label: str) -> Model:
     return _config(k, label, "roberta", 50_265, OFFSET)
 
 
+def _xlm_roberta(k: Keys, label: str) -> Model:
+    return _config(k, label, "xlm-roberta", 30_522, OFFSET)
+
+
+def _camembert(k: Keys, label: str) -> Model:
+    return _config(k, label, "camembert", 30_522, OFFSET)
+
+
+def _distilbert(k: Keys, label: str) -> Model:
+    hidden, layers = k.count("dim", 768), k.count("n_layers", 6, 100_000)
+    heads = k.count("n_heads", 12, 10**6)
+    k.divides("dim", hidden, "n_heads", heads)
+    rows = k.count("max_position_embeddings", 512)
+    return Model(
+        family="distilbert",
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=k.count("hidden_dim", 3072),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 30_522),
+        max_positions=rows,
+        position_rows=rows,
+        kinds=(EVERY,) * layers,
+        traits=Traits(
+            activation=k.word("activation", "gelu", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_dropout=k.dropout("attention_dropout", 0.1),
+            residual_dropout=k.dropout("dropout", 0.1),
+        ),
+    )
+
+
 def _classes(stem: str) -> dict[str, str]:
     return {
         f"{stem}ForMaskedLM": MASKED,
@@ -154,4 +200,14 @@ def _classes(stem: str) -> dict[str, str]:
 FAMILIES = {
     "bert": encoder(_bert, _embed, _layer, _head, _classes("Bert")),
     "roberta": encoder(_roberta, _embed, _layer, _head, _classes("Roberta")),
+    "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, _head, _classes("XLMRoberta")),
+    "camembert": encoder(_camembert, _embed, _layer, _head, _classes("Camembert")),
+    "distilbert": replace(
+        encoder(_distilbert, _embed, _layer, _head, _classes("DistilBert")),
+        aliases={
+            "hidden_size": "dim",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+        },
+    ),
 }

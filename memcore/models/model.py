@@ -113,6 +113,23 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True)
+class Indexer:
+    """What chooses the tokens that each token attends to: its heads, how wide one is, and how many
+    tokens it chooses."""
+
+    heads: int
+    dim: int
+    top_k: int
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"INDEX_HEADS": self.heads, "INDEX_DIM": self.dim, "INDEX_TOP_K": self.top_k}
+
+
+NO_INDEXER = Indexer(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Heads:
     """Heads of attention: how many, and how wide; as Model's fields of the same names."""
 
@@ -183,6 +200,7 @@ class Model:
     value_dim          width of one head's values, where it differs from head_dim
     heads_apart        heads of layers that have others than the model's (kinds.apart)
     query_rank         width that queries are compressed to; 0: they are not
+    indexer            of latent attention to few tokens
     kv_rank            width that keys and values are compressed to; 0: they are not
     experts            routed experts of a layer; 0: it has none
     top_k              experts that each token is sent to
@@ -226,6 +244,7 @@ class Model:
     heads_apart: Heads | None = None
     query_rank: int = 0
     kv_rank: int = 0
+    indexer: Indexer | None = None
     experts: int = 0
     top_k: int = 0
     expert_size: int = 0
@@ -274,6 +293,7 @@ class Model:
             "CONTEXT": self.max_positions,
             "Q_RANK": self.query_rank,
             "KV_RANK": self.kv_rank,
+            **(self.indexer or NO_INDEXER).sizes,
             "EXPERTS": self.experts,
             "TOP_K": self.top_k,
             "EXPERT_F": self.expert_size,

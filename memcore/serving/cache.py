@@ -35,6 +35,12 @@ PAGES_SOURCE = (
     "vLLM's hybrid KV cache manager: layers of a kind in groups of equal size, all drawing blocks "
     "of the same bytes from one pool (vllm/v1/core/kv_cache_utils.py)"
 )
+INDEX_KEYS = "keys of indexers"
+INDEX_SOURCE = (
+    "vLLM's DeepseekV32IndexerCache: index_head_dim numbers of 8 bits and a scale of 4 bytes for "
+    "128 of them (vllm/model_executor/models/deepseek_v2.py); on average over all layers, of which "
+    "those that share another's choice have none"
+)
 CROSS_CACHE = "cross-attention cache"
 STATE_SOURCE = (
     "what a layer keeps of a sequence, however long: vLLM's MambaStateShapeCalculator and "
@@ -148,7 +154,9 @@ def token_bytes(x: Any, apart: bool | None = None) -> Read:
         kept = x.known("keys and values", first, source=KV_SOURCE) * x.shape((*rest,), amounts)
     else:
         kept = x.shape(cache, amounts)
-    return kept * bits / 8
+    if not server.index_bytes:
+        return kept * bits / 8
+    return kept * bits / 8 + x.known(INDEX_KEYS, server.index_bytes, "bytes", source=INDEX_SOURCE)
 
 
 def _attending(x: Any) -> Read:
@@ -489,7 +497,15 @@ def kv_rows(server: Server) -> list[LedgerRow]:
     if server.reserves:
         why = "reserved for the longest sequence that the server lets in, for all that run at once"
     own = x.sequence_bytes - x.state_bytes_per_sequence - cross
-    rows = [row("kv cache", x.room_tokens - heard, own, why)]
+    index = nearest(caches.attends * x.room_tokens * server.index_bytes)
+    rows = [row("kv cache", x.room_tokens - heard, own - int(index), why)]
+    if index:
+        keys = Extent(int(index), "bytes")
+        stored = "8 bits and scales" if server.manager.pages else dtype
+        rows.append(LedgerRow(
+            INDEX_KEYS, "kv_cache", Extents.of(keys), stored, int(index), x.held,
+            int(index) * x.held, "hbm", "while its sequence runs", "exact", INDEX_SOURCE, why,
+        ))  # fmt: skip
     if heard:
         why = "keys and values of the encoder's tokens in every decoder layer, made once"
         rows.append(row(CROSS_CACHE, heard, cross, why))

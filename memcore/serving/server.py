@@ -37,7 +37,7 @@ from memcore.tape.dims import (
     of_stack,
     size,
 )
-from memcore.tape.kinds import CHUNKED, Part, attends, is_apart, recurs
+from memcore.tape.kinds import CHUNKED, Part, attends, is_apart, is_shared, recurs
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
@@ -57,6 +57,7 @@ from memcore.words.stored import KV_DTYPES, WeightDtype
 EAGLE_VOCABULARY = 32_000  # draft_vocab_size of the published EAGLE-3 heads
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 STAGE_LAYERS = Dim("STAGE_LAYERS", "layers on the fullest pipeline stage")
+SCALED = 128  # numbers of an indexer's key that share a scale
 KNOWN = 16  # forwards of different sizes: evaluating a plan has five
 
 
@@ -288,6 +289,20 @@ class Server:
         """Of a cached value: of keys and of values half each."""
         keys, values = KV_DTYPES[self.plan.serve.kv_dtype], KV_DTYPES[self.plan.value_dtype]
         return (keys.bits + values.bits) / 2
+
+    @property
+    def index_bytes(self) -> float:
+        """Bytes of a token that a layer keeps for an indexer, on average over all layers, some of
+        which share another's: 8 bits a number and scales (DeepseekV32IndexerCache in
+        vllm/model_executor/models/deepseek_v2.py), in transformers the dtype of the cache."""
+        model = self.plan.architecture
+        if not model.indexer:
+            return 0.0
+        own = sum(not is_shared(kind) for kind in model.kinds) if model.kinds else model.layers
+        one = model.indexer.dim * self.kv_bits / 8
+        if self.manager.pages:
+            one = model.indexer.dim + 4 * ceil_div(model.indexer.dim, SCALED)
+        return one * own / model.layers
 
     @property
     def kv_per_token(self) -> int:

@@ -322,7 +322,9 @@ def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
             seen *= seen_share(plan, tokens, context)
             visible *= in_window(plan, context)
         products += seen * sum(map(amounts.elements, server.products(tokens, part.apart)))
-        read += visible * server.cached(part.apart, amounts) * server.kv_bits / 8
+        read += visible * (
+            server.cached(part.apart, amounts) * server.kv_bits / 8 + server.index_bytes
+        )
     flops = 2.0 * batch * tokens * context * share * products
     moved = batch * context * read
     compute, hbm = flops / rates.attention, moved / rates.cache

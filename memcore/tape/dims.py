@@ -203,6 +203,14 @@ KEPT_V = Dim(
     "KEPT_V",
     "width of what eager latent attention keeps as values: of one sequence a view of EXPANDED",
 )
+INDEX_HEADS = Dim("INDEX_HEADS", "heads of an indexer, which chooses what is attended to")
+INDEX_DIM = Dim("INDEX_DIM", "width of an indexer's head, and of its key of a token")
+INDEX_Q = Dim("INDEX_Q", "INDEX_HEADS x INDEX_DIM: the width of an indexer's queries")
+INDEX_TOP = Dim("INDEX_TOP", "tokens that each token attends to: an indexer's choice, at most S")
+INDEX_COPIES = Dim(
+    "INDEX_COPIES",
+    "sequences whose indexer's keys are copied for each token (torch.matmul): of one sequence none",
+)
 EXPERTS = Dim("EXPERTS", "routed experts of a layer; 0 in a dense model")
 TOP_K = Dim("TOP_K", "experts that each token is sent to")
 ROUTED = Dim("ROUTED", "rows that this rank's tokens are sent in: tokens x TOP_K")
@@ -464,6 +472,9 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["BOTH_DIMS"] = sizes["HEAD_DIM"] + sizes["V_DIM"]
     sizes["KV_VALUES/TP"] = local * sizes["V_DIM"]
     sizes["LATENT"] = sizes["KV_RANK"] + sizes["ROTARY"]
+    sizes["INDEX_Q"] = sizes["INDEX_HEADS"] * sizes["INDEX_DIM"]
+    sizes["INDEX_TOP"] = minimum(sizes["INDEX_TOP_K"], s)
+    sizes["INDEX_COPIES"] = where(b > 1, b, 0 * b)
     sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
     sizes["KEPT_V"] = ceil_div(
         where((b == 1) | (s == 1), sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"]

@@ -80,6 +80,15 @@ def turns(kind: str) -> bool:
     return "nope" not in kind
 
 
+def shared(kind: str) -> str:
+    """The kind of a layer like it that attends to the tokens that a layer before it chose."""
+    return f"{kind}-shared"
+
+
+def is_shared(kind: str) -> bool:
+    return "-shared" in kind
+
+
 def first(kind: str) -> str:
     """The kind of the first layer, whose input has another dtype than those of the others."""
     return f"{kind}-first"

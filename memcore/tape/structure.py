@@ -193,6 +193,7 @@ class Traits:
     router_grouped: bool = False
     router_sigmoid: bool = False
     compressed_queries: bool = False
+    indexed: bool = False
     rotary_interleaved: bool = False
     rotary_partial: bool = False
     rotary_own: bool = False

@@ -17,7 +17,8 @@ engine may add in place, which saves at most that one tensor at such an instant.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from memcore.kept import counted_apart
@@ -494,6 +495,13 @@ class Tape:
         self._graph.append(node)
         for i, t in enumerate(outputs):
             t.node, t.index, t.needs_grad = node, i, True
+
+    @contextmanager
+    def without_grad(self) -> Iterator[None]:
+        """What is recorded within runs under torch.no_grad, and its weights are not trained."""
+        outside, self._no_grad, self.idle = (self._no_grad, self.idle), True, True
+        yield
+        self._no_grad, self.idle = outside
 
     def pin(self, x: Tensor) -> None:
         """Forward: the operation that has just ended refers to x from its node of the graph, not as

@@ -249,7 +249,8 @@ def test_a_cache_after_a_prefill(family, tokens, window):
         t.numel() * t.element_size()
         for one in cache.layers
         if one.is_initialized
-        for t in (one.keys, one.values)
+        for t in (one.keys, one.values, getattr(one, "indexer_keys", None))
+        if t is not None
     )
     served = {"kv_cache": "dynamic", "kv_dtype": "fp32", "prompt_len": tokens - 1, "output_len": 1}
     train = {"attention": FAMILIES[family].attentions[0], "seq_len": 3}

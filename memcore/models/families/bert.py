@@ -1,5 +1,5 @@
-"""BERT, RoBERTa (XLM-RoBERTa and CamemBERT too) and DistilBERT, trained on masked tokens: every token
-sees every other, norms come last.
+"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT, trained on masked tokens: every token sees
+every other, norms come last.
 
 BertForMaskedLM and RobertaForMaskedLM: no pooler; the loss is over all positions.
 BertForSequenceClassification and RobertaForSequenceClassification read the first token; BertModel

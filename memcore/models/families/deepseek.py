@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from memcore.layers import megatron
 from memcore.layers.experts import normalised, routed_experts, top_k
+from memcore.layers.indexer import chosen_tokens
 from memcore.layers.ops import (
     PRODUCT,
     QUERIES,
@@ -76,25 +77,35 @@ TURNED: Shape = (B, HEADS / TP, S / CP, ROTARY)
 SHARED_KEY: Shape = (B, 1, S / CP, ROTARY)
 
 
-def _latent(
-    k: Keys, model: Model, experts: tuple[int, int], expert_size: int, shared: int, dense_first: int
+def latent(
+    k: Keys,
+    model: Model,
+    experts: tuple[int, int],
+    expert_size: int,
+    shared: int,
+    dense_first: int,
+    widths: tuple[int, int, int] = (128, 128, 1536),
 ) -> Model:
-    """What both families read beside Llama's keys; the numbers are one family's defaults."""
+    """What all families read beside Llama's keys; the numbers are one family's defaults.
+
+    widths   of a head's part that is not rotated, of its values, and of compressed queries
+    """
+    unturned, valued, ranked = widths
     routed = routing(k, "n_routed_experts", *experts)
     size = k.count("moe_intermediate_size", expert_size)
     turned = k.count("qk_rope_head_dim", 64, 10**6)
-    compressed = k.config.get("q_lora_rank", 1536) is not None
+    compressed = k.config.get("q_lora_rank", ranked) is not None
     if model.kv_heads != model.heads:
         k.fail("num_key_value_heads", "must be num_attention_heads: each head expands its own")
     k.refuse("moe_layer_freq", 1, None)
     first = k.count_or_zero("first_k_dense_replace", dense_first)
     model = replace(
         model,
-        head_dim=k.count("qk_nope_head_dim", 128, 10**6) + turned,
+        head_dim=k.count("qk_nope_head_dim", unturned, 10**6) + turned,
         rotary_dim=turned,
-        value_dim=k.count("v_head_dim", 128, 10**6),
+        value_dim=k.count("v_head_dim", valued, 10**6),
         kv_rank=k.count("kv_lora_rank", 512),
-        query_rank=k.count("q_lora_rank", 1536) if compressed else 0,
+        query_rank=k.count("q_lora_rank", ranked) if compressed else 0,
         shared_size=size * k.count("n_shared_experts", shared, 1000),
         traits=replace(
             model.traits,
@@ -120,7 +131,7 @@ def router_groups(k: Keys, model: Model, default: int | None, default_top: int |
 def _v2(k: Keys, label: str) -> Model:
     # The class has no default for num_experts_per_tok; DeepSeek-V2 has 6.
     model = llama_like(k, label, "deepseek_v2", hidden=4096, vocab=102_400)
-    model = _latent(k, model, (64, 6), 1407, 2, 0)
+    model = latent(k, model, (64, 6), 1407, 2, 0)
     k.divides("hidden_size", model.hidden_size, "num_attention_heads", model.heads)
     method = k.word("topk_method", "greedy", {"greedy": "", "group_limited_greedy": "grouped"})
     if method:
@@ -141,7 +152,7 @@ def _v3(k: Keys, label: str) -> Model:
         vocab=129_280,
         positions=4096,
     )
-    model = _latent(k, model, (256, 8), 2048, 1, 3)
+    model = latent(k, model, (256, 8), 2048, 1, 3)
     router_groups(k, model, 8, 4)
     traits = replace(
         model.traits,
@@ -159,8 +170,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             out = core(t, lambda heads: _core(t, s, *heads), *megatron.latent_heads(t, s, x))
             return linear(t, "o_proj", out, VALUES / TP, D, bias)
         if s.traits.compressed_queries:
-            q = rms_norm(t, linear(t, "q_a_proj", x, D, Q_RANK, bias), "q_a_layernorm", Q_RANK)
-            q = linear(t, "q_b_proj", q, Q_RANK, Q / TP, bias=False)
+            low = rms_norm(t, linear(t, "q_a_proj", x, D, Q_RANK, bias), "q_a_layernorm", Q_RANK)
+            q = linear(t, "q_b_proj", low, Q_RANK, Q / TP, bias=False)
         else:
             q = linear(t, "q_proj", x, D, Q / TP, bias=False)
         q = heads_first(t, q, QUERIES, copies_grad=True)
@@ -172,7 +183,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q = contiguous(t, q_turn, QUERIES, "q, joined", other=q_pass)
         k, v = _expanded(t, kv, k_turn)
         t.use(q_pass, q_turn, latent, kv, k_turn)
-        out = core(t, lambda heads: _core(t, s, *heads), q, k, v)
+        mask = chosen_tokens(t, s, x, low, kind) if s.traits.indexed else None
+        out = core(t, lambda h: _core(t, s, h[0], h[1], h[2], mask), q, k, v)
         return linear(t, "o_proj", out, VALUES / TP, D, bias)
 
 
@@ -224,20 +236,23 @@ def _written(t: Tape, base: Tensor, part: Tensor, name: str) -> Tensor:
     return out
 
 
-def _core(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """From heads to their joined results, (batch, sequence, VALUES)."""
+def _core(
+    t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """From heads to their joined results, (batch, sequence, VALUES). `mask`: a layer's own."""
     joined: Shape = (*TOKENS, VALUES / TP)
     if s.attention == "eager":
         if t.kernels != "megatron":  # whose values are a tensor of their own
             v = contiguous(t, v, (*TOKENS, KEPT_V), "v, kept")
         scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
-        scores = masked(t, scores)
+        scores = add(t, scores, mask, "scores, masked") if mask else masked(t, scores)
         return weighted_values(t, s, scores, v, True, RESULTS, VALUES / TP)
     # flash_attn wants one width: values are padded, results cut. cuDNN, under Megatron, takes both.
     padded = s.attention == "flash" and t.kernels != "megatron"
     if padded:
         v = contiguous(t, v, QUERIES, "v, padded")
-    out = flash_attention(t, q, k, v, (B, HEADS / TP, S / CP), PRODUCT, s.attention)
+    kept = [t.new("mask as bias", mask.shape, v.dtype)] if mask and s.attention == "sdpa" else []
+    out = flash_attention(t, q, k, v, (B, HEADS / TP, S / CP), PRODUCT, s.attention, kept)
     if padded:
         return contiguous(t, out, joined, "results, cut")
     return heads_first(t, out, joined, copies_grad=False)
@@ -285,16 +300,16 @@ def _of_chosen_groups(t: Tape, x: Tensor) -> Tensor:
 
 
 CACHE = (LATENT,)  # one for all heads: every tensor-parallel rank keeps it whole
-_layer = sparse_layer(_attention, mixture)
+layer = sparse_layer(_attention, mixture)
 
 FAMILIES = {
     "deepseek_v2": Family(
-        _v2, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
+        _v2, embed, layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
         classes=decoder_classes("DeepseekV2"),
         aliases={"num_experts": "n_routed_experts"},
     ),
     "deepseek_v3": Family(
-        _v3, embed, _layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
+        _v3, embed, layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
         classes=decoder_classes("DeepseekV3"),
         aliases={
             "num_local_experts": "n_routed_experts",

@@ -1,0 +1,82 @@
+"""Indexer: chooses the tokens that each token attends to (DeepSeek-V3.2, GLM-5), as transformers
+5.23.0 runs it: without gradients, and with a mask of each layer's own in place of the causal one.
+"""
+
+from __future__ import annotations
+
+from memcore.layers.ops import TOKENS, rotary_tables
+from memcore.tape.dims import (
+    CP,
+    HALF_ROTARY,
+    INDEX_COPIES,
+    INDEX_DIM,
+    INDEX_HEADS,
+    INDEX_Q,
+    INDEX_TOP,
+    Q_RANK,
+    B,
+    D,
+    S,
+    Shape,
+)
+from memcore.tape.kinds import is_shared
+from memcore.tape.primitives import (
+    add,
+    cast,
+    contiguous,
+    keeps_result,
+    layer_norm,
+    linear,
+    matmul,
+    rotate,
+    scale,
+)
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+PAIRS: Shape = (B, S / CP, S)
+INDICES: Shape = (*TOKENS, INDEX_TOP)
+
+
+def chosen_tokens(t: Tape, s: Structure, x: Tensor, low: Tensor, kind: str) -> Tensor:
+    """The layer's mask. `low`: compressed queries. A layer that shares another's choice has the
+    indices from it."""
+    with t.without_grad(), t.scope("indexer"):
+        if is_shared(kind):
+            index = t.shared("chosen tokens", INDICES, "int32")
+        else:
+            index = _top(t, x, low)
+        t.start("mask", index)
+        ones, wide = t.new("unmasked", PAIRS, "bool"), t.new("indices", INDICES, "int64")
+        left = t.new("left out", PAIRS, "bool")
+        t.use(ones, wide)
+        own = t.new("mask", (B, 1, S / CP, S), "bool" if s.attention == "sdpa" else x.dtype)
+        t.finish("mask", [index, left], own, [], lambda g: [])
+        return own
+
+
+def _top(t: Tape, x: Tensor, low: Tensor) -> Tensor:
+    """Where the INDEX_TOP largest scores of each token are, over all heads together."""
+    tables = rotary_tables(t)
+    q = linear(t, "wq_b", low, Q_RANK, INDEX_Q, bias=False)
+    k = layer_norm(t, linear(t, "wk", x, D, INDEX_DIM, bias=False), INDEX_DIM, "k_norm")
+    q, k = (_turned(t, of, tables, n) for of, n in ((q, "q"), (k, "k")))
+    q, k = (cast(t, of, "fp32", f"{n} (fp32)") for of, n in ((q, "q"), (k, "k")))
+    k = contiguous(t, k, (INDEX_COPIES, S / CP, S, INDEX_DIM), "k of each token")
+    of_heads = (*TOKENS, INDEX_HEADS, S)
+    scores = matmul(t, q, k, of_heads, INDEX_DIM, "scores of heads")
+    scores = keeps_result(t, scale(t, scores, "scores of heads, scaled"), "relu")
+    weights = cast(t, linear(t, "weights_proj", x, D, INDEX_HEADS, bias=False), "fp32", "weights")
+    weights = scale(t, weights, "weights, scaled")
+    found = matmul(t, weights, scores, PAIRS, INDEX_HEADS, "scores")
+    t.use(q, k, scores, weights)
+    masked = add(t, found, found, "scores, masked")
+    t.start("top_k", masked)
+    t.use(t.new("largest", INDICES, masked.dtype), wide := t.new("places", INDICES, "int64"))
+    return cast(t, wide, "int32", "chosen tokens")
+
+
+def _turned(t: Tape, x: Tensor, tables: tuple[Tensor, Tensor], name: str) -> Tensor:
+    turned = Tensor(x.storage, (*x.shape[:-1], 2, HALF_ROTARY), x.dtype, False)
+    part = rotate(t, turned, *tables, HALF_ROTARY, f"{name}_rotary")
+    return contiguous(t, part, x.shape, f"{name}, joined", other=x)

@@ -1,0 +1,129 @@
+"""DeepSeek-V3.2 and GLM-5: V3's layers, where an indexer chooses the tokens that each attends to.
+
+Of GLM-5.2 most layers attend to the tokens that a layer before them chose. A server keeps a key of
+each token for every indexer, beside the latents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.errors import shown
+from memcore.models.config import Keys
+from memcore.models.families.deepseek import CACHE, latent, layer, router_groups
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.mixtral import sparse_kinds
+from memcore.models.model import Indexer, Model
+from memcore.tape.kinds import FULL, shared
+
+SHARES = {"full": False, "shared": True}
+SPARSE = {"dense": False, "sparse": True}
+OF_PATTERN = {"F": "full", "S": "shared"}
+
+
+def _config(
+    k: Keys, model: Model, widths: tuple[int, int, int], heads: int, groups: tuple[int, int]
+) -> Model:
+    first = k.count_or_zero("first_k_dense_replace", 3)
+    model = latent(k, model, (256, 8), 2048, 1, 3, widths)
+    if not model.query_rank:
+        k.fail("q_lora_rank", "missing; an indexer reads the compressed queries")
+    router_groups(k, model, *groups)
+    sparse = _listed(k, "mlp_layer_types", model.layers, SPARSE)
+    sparse = [i >= first for i in range(model.layers)] if sparse is None else sparse
+    k.refuse("mlp_bias", False, None)
+    indexer = Indexer(
+        k.count("index_n_heads", heads, 10**6),
+        k.count("index_head_dim", 128, 10**6),
+        k.count("index_topk", 2048),
+    )
+    if model.rotary_dim > indexer.dim:
+        k.fail("index_head_dim", f"must be at least qk_rope_head_dim, {model.rotary_dim:,}")
+    traits = replace(
+        model.traits,
+        indexed=True,
+        router_sigmoid=True,
+        router_normalised=k.flag("norm_topk_prob", True),
+        rotary_interleaved=True,
+    )
+    model = replace(model, indexer=indexer, traits=traits, kinds=_kinds(k, model))
+    return sparse_kinds(model, sparse.__getitem__)
+
+
+def _listed(k: Keys, key: str, layers: int, known: dict[str, bool]) -> list[bool] | None:
+    """What a list of words says of each layer, or None where there is none."""
+    given = k.config.get(key)
+    if given is None:
+        return None
+    if not isinstance(given, list) or any(not isinstance(g, str) or g not in known for g in given):
+        k.fail(key, f"must be a list of {' or '.join(known)}, not {shown(given)}")
+    elif len(given) < layers:
+        k.fail(key, f"names {len(given):,} layers, but there are {layers:,}; name each")
+    else:
+        return [known[g] for g in given[:layers]]
+    return [False] * layers
+
+
+def _kinds(k: Keys, model: Model) -> tuple[str, ...]:
+    if model.family == "deepseek_v32":
+        return ()
+    shares = _listed(k, "indexer_types", model.layers, SHARES)
+    if shares is None:
+        every = k.count("index_topk_freq", 1)
+        start = k.count_or_zero("index_skip_topk_offset", 2)
+        shares = [max(i - start + 1, 0) % every != 0 for i in range(model.layers)]
+        k.refuse("index_topk_pattern", None)
+    if shares and shares[0]:
+        k.fail("indexer_types", "the first layer has none to share with; make it full")
+    return tuple(shared(FULL) if share else FULL for share in shares) if any(shares) else ()
+
+
+def _v32(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "deepseek_v32",
+        hidden=7168,
+        intermediate=18_432,
+        layers=61,
+        heads=128,
+        vocab=129_280,
+        positions=163_840,
+    )
+    return _config(k, model, (128, 128, 1536), 64, (8, 4))
+
+
+def _glm(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "glm_moe_dsa",
+        hidden=6144,
+        intermediate=12_288,
+        layers=78,
+        heads=64,
+        vocab=154_880,
+        positions=202_752,
+    )
+    return _config(k, model, (192, 256, 2048), 32, (1, 1))
+
+
+NOTE = (
+    "Its attention is timed as if each token saw all before it, not only those that the indexer "
+    "chooses: with more tokens than index_topk the times are too long."
+)
+ALIASES = {
+    "num_local_experts": "n_routed_experts",
+    "num_experts": "n_routed_experts",
+    "num_mtp_layers": "num_nextn_predict_layers",
+}
+FAMILIES = {
+    name: Family(
+        config, embed, layer, head, cache=CACHE, kernels=HF_ONLY, attentions=("eager", "sdpa"),
+        note=NOTE, aliases=ALIASES, classes=decoder_classes(stem, classifier=False),
+    )
+    for name, stem, config in (
+        ("deepseek_v32", "DeepseekV32", _v32), ("glm_moe_dsa", "GlmMoeDsa", _glm),
+    )
+}  # fmt: skip

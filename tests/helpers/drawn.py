@@ -34,10 +34,11 @@ FLAGS = {
     "deepseek_v3": ["rope_interleave", "norm_topk_prob"],
     "llama4_text": ["use_qk_norm", "attn_temperature_tuning"],
 }
+LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32")
 EXPERTS = {
     **dict.fromkeys(["mixtral", "granitemoe", "gpt_oss", "llama4_text"], "num_local_experts"),
     **dict.fromkeys(["olmoe", "qwen2_moe", "qwen3_moe"], "num_experts"),
-    **dict.fromkeys(["deepseek_v2", "deepseek_v3"], "n_routed_experts"),
+    **dict.fromkeys([*LATENT, "glm_moe_dsa"], "n_routed_experts"),
 }
 ACTIVATED = ["silu", "gelu", "gelu_new", "relu"]
 
@@ -61,7 +62,7 @@ def configs(draw, families=None):
         "num_key_value_heads": draw(st.sampled_from([1, 2, 4, 8])),
         "num_hidden_layers": draw(st.integers(1, 40)),
         "intermediate_size": draw(st.integers(1, 2000)),
-        "max_position_embeddings": 4096 + 2 * (family == "roberta"),
+        "max_position_embeddings": 4096 + 2 * (family in ("roberta", "xlm-roberta", "camembert")),
         "image_size": 16 * draw(st.integers(1, 24)),
         "attention_dropout": draw(st.sampled_from([0.0, 0.1])),
         **{flag: draw(st.booleans()) for flag in FLAGS.get(family, [])},
@@ -73,7 +74,10 @@ def configs(draw, families=None):
         config |= {EXPERTS[family]: experts, "num_experts_per_tok": draw(st.integers(1, experts))}
     if family.startswith("deepseek"):  # every head expands its own keys and values
         config |= {"num_key_value_heads": heads, "first_k_dense_replace": draw(st.integers(0, 3))}
-        config |= {"q_lora_rank": draw(st.sampled_from([None, 96]))}
+        ranks = [96] if family == "deepseek_v32" else [None, 96]  # an indexer reads them
+        config |= {"q_lora_rank": draw(st.sampled_from(ranks))}
+    if family == "glm_moe_dsa":
+        config["num_key_value_heads"] = heads
     if family == "gemma4_text":
         config |= {"hidden_size_per_layer_input": 0, "global_head_dim": 64}
     if family == "mimo_v2_flash":  # layers with a window have twice as many

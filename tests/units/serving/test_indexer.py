@@ -35,7 +35,7 @@ def test_parameters_of_published_models(config, count):
 @pytest.mark.parametrize(("word", "width"), [("bf16", 2), ("fp8", 1)])
 def test_a_token_in_the_cache(config, layers, indexers, word, width):
     serve = {"kv_dtype": word, "weight_dtype": "fp8"}
-    plan = Plan(model=config, cluster={"gpu": "b200-180gb", "gpus": 8}, parallel={"tp": 8},
+    plan = Plan(model=config, cluster={"gpu": "gb200-186gb", "gpus": 16}, parallel={"tp": 16},
                 serve=serve)  # fmt: skip
     served = evaluate(plan).serve
     assert served.kv_bytes_per_token == layers * LATENT * width + indexers * KEY

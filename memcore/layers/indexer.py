@@ -38,14 +38,16 @@ PAIRS: Shape = (B, S / CP, S)
 INDICES: Shape = (*TOKENS, INDEX_TOP)
 
 
-def chosen_tokens(t: Tape, s: Structure, x: Tensor, low: Tensor, kind: str) -> Tensor:
-    """The layer's mask. `low`: compressed queries. A layer that shares another's choice has the
-    indices from it."""
+def chosen_tokens(t: Tape, s: Structure, x: Tensor, low: Tensor, kind: str) -> Tensor | None:
+    """The layer's mask; an engine's kernels read the indices and have none. `low`: compressed
+    queries. A layer that shares another's choice has the indices from it."""
     with t.without_grad(), t.scope("indexer"):
         if is_shared(kind):
             index = t.shared("chosen tokens", INDICES, "int32")
         else:
-            index = _top(t, x, low)
+            index = _top(t, s, x, low)
+        if s.served:
+            return None
         t.start("mask", index)
         ones, wide = t.new("unmasked", PAIRS, "bool"), t.new("indices", INDICES, "int64")
         left = t.new("left out", PAIRS, "bool")
@@ -55,25 +57,34 @@ def chosen_tokens(t: Tape, s: Structure, x: Tensor, low: Tensor, kind: str) -> T
         return own
 
 
-def _top(t: Tape, x: Tensor, low: Tensor) -> Tensor:
+def _top(t: Tape, s: Structure, x: Tensor, low: Tensor) -> Tensor:
     """Where the INDEX_TOP largest scores of each token are, over all heads together."""
     tables = rotary_tables(t)
     q = linear(t, "wq_b", low, Q_RANK, INDEX_Q, bias=False)
     k = layer_norm(t, linear(t, "wk", x, D, INDEX_DIM, bias=False), INDEX_DIM, "k_norm")
     q, k = (_turned(t, of, tables, n) for of, n in ((q, "q"), (k, "k")))
     q, k = (cast(t, of, "fp32", f"{n} (fp32)") for of, n in ((q, "q"), (k, "k")))
-    k = contiguous(t, k, (INDEX_COPIES, S / CP, S, INDEX_DIM), "k of each token")
-    of_heads = (*TOKENS, INDEX_HEADS, S)
-    scores = matmul(t, q, k, of_heads, INDEX_DIM, "scores of heads")
-    scores = keeps_result(t, scale(t, scores, "scores of heads, scaled"), "relu")
     weights = cast(t, linear(t, "weights_proj", x, D, INDEX_HEADS, bias=False), "fp32", "weights")
     weights = scale(t, weights, "weights, scaled")
+    of_heads: Shape = (*TOKENS, INDEX_HEADS, S)
+    if s.served:
+        return _in_one_kernel(t, q, k, weights, of_heads)
+    k = contiguous(t, k, (INDEX_COPIES, S / CP, S, INDEX_DIM), "k of each token")
+    scores = matmul(t, q, k, of_heads, INDEX_DIM, "scores of heads")
+    scores = keeps_result(t, scale(t, scores, "scores of heads, scaled"), "relu")
     found = matmul(t, weights, scores, PAIRS, INDEX_HEADS, "scores")
     t.use(q, k, scores, weights)
     masked = add(t, found, found, "scores, masked")
     t.start("top_k", masked)
     t.use(t.new("largest", INDICES, masked.dtype), wide := t.new("places", INDICES, "int64"))
     return cast(t, wide, "int32", "chosen tokens")
+
+
+def _in_one_kernel(t: Tape, q: Tensor, k: Tensor, weights: Tensor, of_heads: Shape) -> Tensor:
+    """Scores over all heads together, none of which is in memory (DeepGEMM's fp8_mqa_logits)."""
+    t.start("scores", q, k, weights, flops=[(2.0, (*of_heads, INDEX_DIM))], product="bmm")
+    t.use(t.new("scores", PAIRS, "fp32"))
+    return t.new("chosen tokens", INDICES, "int32")
 
 
 def _turned(t: Tape, x: Tensor, tables: tuple[Tensor, Tensor], name: str) -> Tensor:

@@ -84,12 +84,18 @@ def configs(draw, families=None):
         config["num_key_value_heads"] = min(4, config["num_key_value_heads"])
     if family == "gptj":
         config["rotary_dim"] = 2 * draw(st.integers(1, config["hidden_size"] // heads // 2))
-    if family == "gpt_neo":  # a word for each layer, all of them once
-        layers = config["num_hidden_layers"]
-        config["attention_types"] = [[(["global", "local"] * layers)[:layers], 1]]
+    config = deeper(config, 0)
     if family in ("mistral", "mixtral", "gemma2", "gemma3_text", "starcoder2", "phi3", "gpt_oss"):
         config["sliding_window"] = draw(st.integers(1, 4096))
     return config
+
+
+def deeper(config, more):
+    """The same with more layers; GPT-Neo's says of each what it attends to."""
+    layers = config["num_hidden_layers"] + more
+    words = [[(["global", "local"] * layers)[:layers], 1]]
+    named = {"attention_types": words} if config["model_type"] == "gpt_neo" else {}
+    return dict(config) | {"num_hidden_layers": layers} | named
 
 
 @st.composite

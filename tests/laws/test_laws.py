@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from drawn import plans
+from drawn import deeper, plans
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from swept import peaks
@@ -66,8 +66,7 @@ def test_more_work_never_needs_less(plan, field, more):
 
 @given(plans(), st.integers(1, 5))
 def test_more_layers_never_need_less(plan, more):
-    config = dict(plan.model) | {"num_hidden_layers": plan.model["num_hidden_layers"] + more}
-    bigger = evaluate(plan.changed("model", config))
+    bigger = evaluate(plan.changed("model", deeper(plan.model, more)))
     smaller = evaluate(plan)
     assert bigger.parameters > smaller.parameters
     assert bigger.memory.allocated_bytes >= smaller.memory.allocated_bytes

@@ -19,7 +19,9 @@ import rig
 from memcore import evidence
 from memcore.evaluate import evaluate
 from memcore.models import catalog
-from memcore.plan.link import decode, encode, encode_pin
+from memcore.plan.keys import MEASURED
+from memcore.plan.link import decode, encode, encode_measured, encode_pin
+from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
 from memcore.search.levers import levers
 from memcore.stream import loads, simulate
@@ -365,6 +367,18 @@ def test_memory_over_time_says_what_one_points_at_and_why(open_app: Open) -> Non
     opened_by(page, ":")
     picture.hover(position={"x": 70, "y": 150})
     expect(said).to_contain_text("Forward")
+
+
+def test_what_calibrated_means_is_read_by_the_keyboard(open_app: Open) -> None:
+    measured = encode_measured(Measured(Plan(), 0.8))
+    page = open_app(f"{address(Plan())}&{urlencode({MEASURED: measured})}")
+    note = page.get_by_role("note").filter(has_text="calibrated")
+    page.locator(".st-key-why_time-tokens_per_second button").focus()
+    page.keyboard.press("Tab")
+    expect(note).to_be_focused()
+    shown = note.evaluate("e => getComputedStyle(e, '::after').content")
+    assert "The measured step took 800 ms" in shown
+    assert note.get_attribute("aria-description") in shown
 
 
 def test_parts_open_one_by_one_and_back(open_app: Open) -> None:

@@ -55,6 +55,6 @@ export default function (component) {
   );
   const said = root.querySelector(".limit-text");
   said.replaceChildren();
-  make("line", "i", said);
+  if (data.limit_text) make("line", "i", said);
   said.append(data.limit_text);
 }

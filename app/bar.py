@@ -53,9 +53,15 @@ class Bar:
         used = sum(part.bytes for part in self.parts)
         return next((m for m in ENDS if used <= m * self.limit), ENDS[-1]) * self.limit
 
-    def data(self, end: float = 0.0, legend: Sequence[Part] | None = None) -> dict[str, Any]:
+    @property
+    def limit_text(self) -> str:
+        return f"{self.limit_name} {bytes_text(self.limit)}"
+
+    def data(
+        self, end: float = 0.0, legend: Sequence[Part] | None = None, limit: bool = True
+    ) -> dict[str, Any]:
         """What the component draws. Where others stand beside it they have one axis, which ends at
-        so many bytes, and one of them has the `legend` of all."""
+        so many bytes, and one of them has the `legend` of all, and says the `limit` of all."""
         end = max(1.0, end or self.end)
         return {
             "parts": [
@@ -74,7 +80,7 @@ class Bar:
                 if part.bytes
             ],
             "limit": 100 * self.limit / end,
-            "limit_text": f"{self.limit_name} {bytes_text(self.limit)}",
+            "limit_text": self.limit_text if limit else "",
         }
 
 
@@ -147,9 +153,10 @@ def draw(
     end: float = 0.0,
     legend: Sequence[Part] | None = None,
     of: Plan | None = None,
+    limit: bool = True,
 ) -> None:
     """The bar on the page; `of` is its plan where that is another than the page's."""
-    _component(key=key, data=bar.data(end, legend), on_why_change=lambda: why.asked(key, of))
+    _component(key=key, data=bar.data(end, legend, limit), on_why_change=lambda: why.asked(key, of))
 
 
 def fill(colour: str, hatched: bool) -> str:

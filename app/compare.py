@@ -136,6 +136,7 @@ def _bars(found: Sequence[Column]) -> None:
     drawn = [(c, of) for c in found if (of := _bar(c, kind))]
     end = max(b.end for _, (b, _, _) in drawn)
     every = bar.all_parts([b for _, (b, _, _) in drawn])
+    alike = len({b.limit_text for _, (b, _, _) in drawn}) == 1
     with st.container(gap=None, key="compare_bars"):
         for i, (c, (b, said, path)) in enumerate(drawn):
             st.button(
@@ -145,8 +146,9 @@ def _bars(found: Sequence[Column]) -> None:
                 args=(path, c.plan),
                 type="tertiary",
             )
-            legend = every if i == len(drawn) - 1 else ()
-            bar.draw(b, f"compare_bar_{i}", end, legend, c.plan)
+            last = i == len(drawn) - 1
+            legend = every if last else ()
+            bar.draw(b, f"compare_bar_{i}", end, legend, c.plan, limit=last or not alike)
     for c in found:
         if not _bar(c, kind):
             parts.small(f"{plain(c.name)}: {kind.lower()} is not computed for this plan.")

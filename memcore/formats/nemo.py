@@ -68,7 +68,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         _sharded(keys, half, draft)
         return
     given = {name: value for name, value in keys.values.items() if _is_plain(value)}
-    given |= {"bf16": "16" in half and "bf" in half, "fp16": half in ("16", "fp16", "16-mixed")}
+    whole, fp16 = "32" in half, half in ("16", "fp16", "16-mixed", "fp16_mixed")
+    given |= {"bf16": not (whole or fp16), "fp16": fp16}
+    if "fp8" in half:
+        recipe = "mxfp8" if "mx" in half else "delayed" if half.endswith("ds") else "tensorwise"
+        given |= {"fp8": "hybrid", "fp8_recipe": recipe}
     if given.get("activation_checkpointing") is True:
         given |= {"recompute_granularity": "full", "recompute_method": "uniform"}
     given.setdefault("use_distributed_optimizer", True)

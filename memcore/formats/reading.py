@@ -4,6 +4,7 @@ plan says."""
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from memcore.formats import (
     launchers,
     megatron,
     nemo,
+    recipes,
     registry,
     servers,
     tensorrt,
@@ -192,6 +194,8 @@ def _reader(text: Text) -> Reader:
                 return turn, name, functools.partial(read, values)
     if registry.runs(text.content):
         return last, "torchtitan", functools.partial(registry.read, text.content)
+    if recipes.jobs(text.content):
+        return last, "NeMo", functools.partial(recipes.read, text.content)
     found = text.commands
     if started := servers.recognise(found):
         return last, started[0].engine, functools.partial(servers.read, *started)
@@ -281,7 +285,7 @@ def _cluster(
         assumed.append(Issue("cluster.gpu", f"{cluster['gpu']}, since no file says which"))
     if not ranks:
         alone = draft.fields.get("train.framework", "pytorch") == "pytorch"
-        ranks = 1 if alone else cluster["gpus"]
+        ranks = 1 if alone else _enough(draft, cluster["gpus"])
         assumed.append(Issue("cluster.gpus", f"{ranks}, since no file says how many"))
     cluster["gpus"] = ranks
     if not gpus and draft.nodes > 1 and ranks % draft.nodes == 0:
@@ -294,6 +298,15 @@ def _in_16_bits(draft: Draft) -> None:
     if draft.fields.get(path) == "fp32" and framework and "fp32" not in framework.copies:
         draft.fields[path] = "bf16-mixed"
         draft.leave(path, f"fp32 is not planned for {framework.label}: bf16-mixed is")
+
+
+def _enough(draft: Draft, gpus: int) -> int:
+    """At least so many GPUs, in as many parts as the files cut a job into."""
+    tp, pp, cp, ep, etp = (
+        draft.fields.get(f"parallel.{cut}", 1) for cut in ("tp", "pp", "cp", "ep", "etp")
+    )
+    each = pp * math.lcm(tp * cp, ep * etp)
+    return int(each * math.ceil(gpus / each))
 
 
 def _gpus_of(draft: Draft) -> list[str]:

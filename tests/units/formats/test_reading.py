@@ -184,6 +184,18 @@ def llama3_70b() -> Trainer.Config:
     config.compile.enable = True
     return config
 """
+RECIPE = """
+def gpt_oss_120b_pretrain_64gpu_config(num_gpus: int = 64) -> ConfigContainer:
+    cfg = gpt_oss_120b_pretrain_config()
+    cfg.mixed_precision = _perf_precision("fp8_cs")
+    cfg.model.pipeline_model_parallel_size = 4
+    cfg.model.expert_model_parallel_size = 8
+    cfg.model.seq_length = 4096
+    cfg.model.recompute_granularity = "selective"
+    cfg.train.global_batch_size = 1280
+    cfg.train.micro_batch_size = 1
+    return cfg
+"""
 NEMO = """
 trainer: {devices: 8, num_nodes: 4, precision: bf16}
 model:
@@ -463,6 +475,22 @@ services:
             "cluster.gpus": 32,
         },
         "llama3_70b: is the run that is read",
+    ),
+    "recipe.py": (
+        RECIPE,
+        {
+            "model": "gpt-oss-120b",
+            "cluster.gpus": 32,
+            "parallel.pp": 4,
+            "parallel.ep": 8,
+            "train.framework": "megatron",
+            "train.micro_batch": 1,
+            "train.grad_accumulation": 160,
+            "train.seq_len": 4096,
+            "train.precision": "fp8-mixed",
+            "train.checkpointing": "selective",
+        },
+        "what the recipe that it begins with sets is not in the file",
     ),
     "tune.yaml": (
         TUNE,

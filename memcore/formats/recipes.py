@@ -1,0 +1,91 @@
+"""Recipes: NeMo's and Megatron-Bridge's jobs as functions in Python, which are read and never run.
+
+Sources: NeMo 2.0's collections/llm/recipes, Megatron-Bridge 0.2's recipes and perf_recipes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from memcore.formats import hub, nemo
+from memcore.formats.found import Draft
+
+# What NeMo's recipes call the options of Megatron, as parameters with defaults.
+PARAMETERS = {
+    **{f"{cut}_parallelism": f"{cut}_model_parallel_size" for cut in ("tensor", "pipeline")},
+    "context_parallelism": "context_parallel_size",
+    "expert_parallelism": "expert_model_parallel_size",
+    "virtual_pipeline_parallelism": "virtual_pipeline_model_parallel_size",
+    "sequence_parallelism": "sequence_parallel",
+    "num_gpus_per_node": "gpus_per_node",
+}
+MARKS = {
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    *("micro_batch_size", "global_batch_size", "seq_length", "expert_model_parallel_size"),
+}
+ENDS = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|config|recipe|performance).*$")
+
+
+def jobs(content: str) -> dict[str, Mapping[str, Any]]:
+    """What the functions of a module set, as a document of NeMo's has it."""
+    if not any(mark in content for mark in MARKS):
+        return {}
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    constants = dict(_assigned(tree.body))
+    found: dict[str, Mapping[str, Any]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            said = dict(_defaults(node)) | dict(_assigned(ast.walk(node)))
+            if len(MARKS & said.keys()) >= 3:
+                called = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+                tried = (node.name, *map(_callee, called), str(constants.get("NAME", "")))
+                models = (_model(each) for each in tried)
+                named = next((each for each in models if each), "")
+                found[node.name] = {"policy": {"megatron_cfg": said, "model_name": named}}
+    return found
+
+
+def read(content: str, draft: Draft) -> None:
+    """The first job whose model has a preset, or the first; the others are told."""
+    known = jobs(content)
+    chosen = next((job for job in known if known[job]["policy"]["model_name"]), next(iter(known)))
+    nemo.read(known[chosen], draft)
+    draft.leave(chosen, "what the recipe that it begins with sets is not in the file")
+    if others := [job for job in known if job != chosen]:
+        listed = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if others[6:] else "")
+        draft.leave(chosen, f"is the job that is read; the file has others: {listed}")
+
+
+def _defaults(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
+    given = node.args.args[len(node.args.args) - len(node.args.defaults) :]
+    for parameter, default in zip(given, node.args.defaults, strict=True):
+        if isinstance(default, ast.Constant):
+            yield PARAMETERS.get(parameter.arg, parameter.arg), default.value
+
+
+def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:
+    """Constants that are set, by the last part of what they are set to; of a call its first."""
+    for node in nodes:
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1):
+            continue
+        target, value = node.targets[0], node.value
+        if isinstance(value, ast.Call) and value.args:
+            value = value.args[0]
+        named = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+        if named and isinstance(value, ast.Constant):
+            yield named, value.value
+
+
+def _callee(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _model(function: str) -> str:
+    """The model that a recipe is called after, if it has a preset."""
+    return hub.preset(ENDS.sub("", function).replace("_", "-"))

@@ -137,11 +137,33 @@ TOWERS: dict[str, Family] = {
 }
 
 # Other names of a family: the same code, and the same keys (vLLM's registry maps them so).
-SAME_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+SAME_AS = {
+    "kimi_k2": "deepseek_v3",
+    "mimo": "qwen2",
+    "chatglm": "glm",
+    "phi4mm": "phi3",
+    "phi4_multimodal": "phi3",
+}
 # The classes that files of such a name have, where they are not those of the family. MiMo's is
 # Qwen2's with layers for multi-token prediction, which it loads and does not run
-# (huggingface.co/XiaomiMiMo/MiMo-7B-Base, modeling_mimo.py).
-OWN_CLASSES = {"mimo": {"MiMoForCausalLM": CAUSAL, "MiMoModel": EMBEDDING}}
+# (huggingface.co/XiaomiMiMo/MiMo-7B-Base, modeling_mimo.py). ChatGLM's files of 2 and 3 name the
+# class without a head, and load that with one (huggingface.co/zai-org/chatglm3-6b).
+OWN_CLASSES = {
+    "mimo": {"MiMoForCausalLM": CAUSAL, "MiMoModel": EMBEDDING},
+    "chatglm": {"ChatGLMModel": CAUSAL, "ChatGLMForConditionalGeneration": CAUSAL},
+    "phi4mm": {"Phi4MMForCausalLM": CAUSAL},
+    "phi4_multimodal": {"Phi4MultimodalForCausalLM": CAUSAL},
+}
+# What a reader should know of models that have more than the family they are planned as.
+OWN_NOTES = {
+    "chatglm": "ChatGLM is planned as GLM, whose weights are the same: in training its one product "
+    "for queries, keys and values keeps a little more.",
+    **dict.fromkeys(
+        ("phi4mm", "phi4_multimodal"),
+        "Of Phi-4-multimodal the language model is planned, as Phi-4-mini. What reads images and "
+        "sound before it, and its adapters for them, are left out, their weights too.",
+    ),
+}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
@@ -169,7 +191,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         taken = {issue.field for issue in issues}
         raise PlanError([*issues, *(i for i in keys.issues if i.field not in taken)])
     model, reading = _with_head(keys, model), keys.reading()
-    notes = (*model.notes, *keys.notes, *reading.notes)
+    own = (OWN_NOTES[kind],) if kind in OWN_NOTES else ()
+    notes = (*own, *model.notes, *keys.notes, *reading.notes)
     if model.head == EMBEDDING:
         notes = (NO_HEAD, *notes)
     return replace(model, reading=reading, notes=notes, quantization=quantization.read(config))

@@ -16,6 +16,10 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str, family: str) -> Model:
+    for key in ("rmsnorm", "post_layer_norm", "multi_query_attention"):  # ChatGLM's
+        k.refuse(key, True, None)
+    for key in ("add_bias_linear", "apply_residual_connection_post_layernorm"):
+        k.refuse(key, False, None)
     model = llama_like(
         k,
         label,
@@ -57,8 +61,21 @@ def _layer_of_glm4(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, x, rms_norm(t, h, "post_mlp_layernorm"), "residual")
 
 
+# As ChatGLM's config.json has them, from which transformers' GLM was made
+# (transformers/models/glm/convert_glm_weights_to_hf.py).
+CHATGLM = {
+    "num_layers": "num_hidden_layers",
+    "ffn_hidden_size": "intermediate_size",
+    "padded_vocab_size": "vocab_size",
+    "multi_query_group_num": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "seq_length": "max_position_embeddings",
+    "add_qkv_bias": "attention_bias",
+}
 FAMILIES = {
-    "glm": Family(_glm, embed, _layer, head, kernels=HF_ONLY, classes=decoder_classes("Glm")),
+    "glm": Family(
+        _glm, embed, _layer, head, kernels=HF_ONLY, classes=decoder_classes("Glm"), aliases=CHATGLM
+    ),
     "glm4": Family(
         _glm4, embed, _layer_of_glm4, head, kernels=HF_ONLY, classes=decoder_classes("Glm4")
     ),

@@ -5,7 +5,8 @@ Source: megatron/training/arguments.py (Megatron-Core 0.14).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
@@ -35,15 +36,16 @@ LEFT = {
     "decoder_first_pipeline_num_layers": "uneven stages are not planned",
     "decoder_last_pipeline_num_layers": "uneven stages are not planned",
     "pipeline_model_parallel_layout": "uneven stages are not planned",
-    "moe_layer_freq": "layers without experts between them are not read",
 }
-# What describes layers that a few numbers do not.
-OWN_LAYERS = {
-    "multi_latent_attention": "the sizes of latent attention are",
-    "moe_shared_expert_intermediate_size": "a shared expert is",
-    "spec": "layers of their own are",
-    "encoder_num_layers": "an encoder is",
-    "qk_layernorm": "norms of queries and keys are",
+# What describes layers that options do not.
+OWN_LAYERS = {"spec": "layers of their own are", "encoder_num_layers": "an encoder is"}
+# The sizes of latent attention, as a config.json calls them, with Megatron's own.
+LATENT = {
+    "q_lora_rank": ("q_lora_rank", 512),
+    "kv_lora_rank": ("kv_lora_rank", 512),
+    "qk_nope_head_dim": ("qk_head_dim", 128),
+    "qk_rope_head_dim": ("qk_pos_emb_head_dim", 64),
+    "v_head_dim": ("v_head_dim", 128),
 }
 
 
@@ -212,8 +214,10 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
     groups = draft.count(keys, "num_query_groups") or 1 if grouped else heads
     widths = ("moe_ffn_hidden_size",) if experts else ()
     inner = draft.count(keys, *widths, "ffn_hidden_size")
+    latent = keys.on("multi_latent_attention")
+    normed = keys.on("qk_layernorm") and not latent  # latent attention has norms of its own
     config = {
-        "model_type": "mixtral" if experts else "qwen2" if keys.on("add_qkv_bias") else "llama",
+        "model_type": "qwen3" if normed else "qwen2" if keys.on("add_qkv_bias") else "llama",
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
@@ -223,11 +227,58 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
         "vocab_size": vocabulary,
         "tie_word_embeddings": not own,
     }
-    if channels := draft.count(keys, "kv_channels"):
-        config["head_dim"] = channels
-    if experts:
-        config |= {
-            "num_local_experts": experts,
-            "num_experts_per_tok": draft.count(keys, "moe_router_topk") or 2,
+    channels = draft.count(keys, "kv_channels")
+    if channels or normed:
+        config["head_dim"] = channels or hidden // heads
+    if latent:
+        config |= {"model_type": "deepseek_v3", "num_key_value_heads": heads}
+        for mine, (theirs, size) in LATENT.items():
+            config[mine] = draft.count(keys, theirs) or size
+    return config | _experts(keys, config, draft) if experts or latent else config
+
+
+def _experts(keys: Keys, config: Mapping[str, Any], draft: Draft) -> dict[str, Any]:
+    """What a mixture has besides, in the words of its family. Raises PlanError where options say
+    what no family has."""
+    experts, chosen = draft.count(keys, "num_experts"), draft.count(keys, "moe_router_topk") or 2
+    dense, family = draft.count(keys, "ffn_hidden_size"), config["model_type"]
+    width = draft.count(keys, "moe_ffn_hidden_size") or dense
+    common = draft.count(keys, "moe_shared_expert_intermediate_size")
+    before = _dense_before(keys, config["num_hidden_layers"])
+    if family == "deepseek_v3":
+        return {
+            "intermediate_size": dense or width,
+            "moe_intermediate_size": width,
+            "n_routed_experts": experts,
+            "num_experts_per_tok": chosen,
+            "n_shared_experts": common // width if width else 0,
+            "first_k_dense_replace": before if experts else config["num_hidden_layers"],
         }
-    return config
+    if common or before:
+        key = "moe_shared_expert_intermediate_size" if common else "moe_layer_freq"
+        message = "no family of its kind has it in arguments; give the config.json beside them"
+        raise PlanError([Issue(keys.written(key), message)])
+    if family == "qwen3":
+        return {
+            "model_type": "qwen3_moe",
+            "moe_intermediate_size": width,
+            "num_experts": experts,
+            "num_experts_per_tok": chosen,
+            "norm_topk_prob": True,
+        }
+    return {
+        "model_type": "mixtral",
+        "num_local_experts": experts,
+        "num_experts_per_tok": chosen,
+    }
+
+
+def _dense_before(keys: Keys, layers: int) -> int:
+    """Layers without experts before those with them. Raises PlanError for others between them."""
+    said = str(keys.take("moe_layer_freq") or "1").replace(" ", "").strip("()'\"")
+    found = re.fullmatch(r"(?:\[0\](?:\*(\d+))?\+)?\[1\](?:\*(\d+))?", said)
+    before = int(found[1] or 1) if found and "[0]" in said else 0
+    if said == "1" or (found and before + int(found[2] or 1) == layers):
+        return before
+    message = f"{shown(said)}: layers without experts between them; give the config.json"
+    raise PlanError([Issue(keys.written("moe_layer_freq"), message)])

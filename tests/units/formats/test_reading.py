@@ -15,6 +15,7 @@ from memcore import PlanError, evaluate
 from memcore.formats import MODEL, Found, Text, hub, kind_of, read_files, text_of
 from memcore.formats.failures import failure
 from memcore.models import catalog
+from memcore.models.counts import parameters
 from memcore.plan.plan import get
 
 CONFIG = json.dumps(
@@ -732,7 +733,8 @@ def test_what_cannot_be_together_is_changed_and_told() -> None:
         ("a: [1, 2", "not read"),
         ("{" * 100_000, "not read"),
         ("x" * 2_000_000, "characters"),
-        (MEGATRON.replace("--swiglu", "--multi-latent-attention"), "give the config.json"),
+        (MEGATRON.replace("--swiglu", "--swiglu --spec own"), "give the config.json"),
+        (MEGATRON.replace("--swiglu", "--swiglu --num-experts 8 --moe-layer-freq 2"), "moe-layer"),
         (MEGATRON.replace("--hidden-size 2048", "--hidden-size 2049"), "hidden_size"),
         (SFT.replace("Meta-Llama-3-8B", "Nothing-8B"), "is no preset"),
     ],
@@ -740,6 +742,32 @@ def test_what_cannot_be_together_is_changed_and_told() -> None:
 def test_what_is_no_plan_is_refused_by_name(content: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         read(("x", content))
+
+
+HEADS = "--num-attention-heads {heads} --swiglu --normalization RMSNorm --disable-bias-linear"
+# Of a preset: its sizes as Megatron's options say them.
+BY_OPTIONS = {
+    "deepseek-v3": "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 "
+    f"{HEADS.format(heads=128)} --vocab-size 129280 --multi-latent-attention --q-lora-rank 1536 "
+    "--kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 "
+    "--num-experts 256 --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048 "
+    "--moe-router-topk 8 --moe-layer-freq '([0]*3+[1]*58)' --qk-layernorm",
+    "qwen3-30b-a3b": "--num-layers 48 --hidden-size 2048 --ffn-hidden-size 6144 "
+    f"{HEADS.format(heads=32)} --group-query-attention --num-query-groups 4 --kv-channels 128 "
+    "--vocab-size 151936 --qk-layernorm --num-experts 128 --moe-ffn-hidden-size 768 "
+    "--moe-router-topk 8",
+    "qwen3-8b": "--num-layers 36 --hidden-size 4096 --ffn-hidden-size 12288 "
+    f"{HEADS.format(heads=32)} --group-query-attention --num-query-groups 8 --kv-channels 128 "
+    "--vocab-size 151936 --qk-layernorm",
+}
+
+
+@each("name", BY_OPTIONS)
+def test_options_describe_a_preset(name: str) -> None:
+    more = "--untie-embeddings-and-output-weights --position-embedding-type rope --seq-length 4096"
+    command = f"pretrain_gpt.py --micro-batch-size 1 --bf16 {more} {BY_OPTIONS[name]}"
+    mine = read(("train.sh", command), gpus=8).plan.architecture
+    assert parameters(mine) == parameters(catalog.model(name))
 
 
 def test_a_server_and_its_options_are_one_plan() -> None:

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3: latent attention, dense first layers, shared and routed experts.
+"""DeepSeek-V2, V3, GLM-4.7-Flash: latent attention, dense first layers, shared and routed experts.
 
 Latent attention compresses keys and values of a token to KV_RANK + ROTARY numbers, and serving
 caches those. Training expands them before attention, as transformers does, and saves what it
@@ -28,7 +28,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes
+from memcore.models.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -152,8 +152,29 @@ def _v3(k: Keys, label: str) -> Model:
         vocab=129_280,
         positions=4096,
     )
-    model = latent(k, model, (256, 8), 2048, 1, 3)
-    router_groups(k, model, 8, 4)
+    return _sigmoid_routed(k, latent(k, model, (256, 8), 2048, 1, 3), 8, 4)
+
+
+def _lite(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "glm4_moe_lite",
+        hidden=2048,
+        intermediate=10_240,
+        layers=47,
+        heads=20,
+        head_dim=64,
+        vocab=154_880,
+        positions=202_752,
+    )
+    k.assumed.pop("head_dim", None)  # which is what is rotated, and more is
+    k.refuse("mlp_layer_types", None, ["dense"] + ["sparse"] * (model.layers - 1))
+    return _sigmoid_routed(k, latent(k, model, (64, 4), 1536, 1, 1, (192, 256, 768)), 1, 1)
+
+
+def _sigmoid_routed(k: Keys, model: Model, groups: int, top: int) -> Model:
+    router_groups(k, model, groups, top)
     traits = replace(
         model.traits,
         router_sigmoid=True,
@@ -314,6 +335,15 @@ FAMILIES = {
         aliases={
             "num_local_experts": "n_routed_experts",
             "num_mtp_layers": "num_nextn_predict_layers",
+        },
+    ),
+    "glm4_moe_lite": Family(
+        _lite, embed, layer, head, cache=CACHE, kernels=HF_ONLY,
+        classes=decoder_classes("Glm4MoeLite", classifier=False),
+        aliases={
+            "num_local_experts": "n_routed_experts",
+            "num_mtp_layers": "num_nextn_predict_layers",
+            "head_dim": "qk_rope_head_dim",
         },
     ),
 }  # fmt: skip

@@ -241,7 +241,8 @@ def _trains(command: Sequence[str]) -> bool:
 
 
 def _trainer(command: Sequence[str], draft: Draft) -> None:
-    trainer.read(options(command)[1], draft, underscored)
+    words, given = options(command)
+    trainer.read(given, draft, underscored, words)
 
 
 def _model(draft: Draft, model: str, assumed: list[Issue]) -> Any:

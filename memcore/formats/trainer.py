@@ -10,7 +10,7 @@ the summer of 2026.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memcore.formats import accelerate, deepspeed
@@ -62,6 +62,8 @@ OWN = {
         *("dataset_mixture", "activation_offloading", "padding_free"),
     },
 }
+# Commands that start one program.
+TOOLS = {"trl": TRL, "llamafactory-cli": FACTORY, "axolotl": AXOLOTL}
 # What each does where a key is not said: by field the value and the key; '' is transformers itself.
 DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "": {
@@ -156,12 +158,19 @@ def recognise(values: Mapping[str, Any]) -> bool:
     return len(MARKS & _flat(values).keys()) >= 2
 
 
-def read(values: Mapping[str, Any], draft: Draft, form: Callable[[str], str] = str) -> None:
-    """What such a program is told. `form`: how its keys are written."""
+def read(
+    values: Mapping[str, Any],
+    draft: Draft,
+    form: Callable[[str], str] = str,
+    started: Iterable[str] = (),
+) -> None:
+    """What such a program is told. `form`: how its keys are written; `started`: the words of the
+    command before its options."""
     keys = Keys(_flat(values), form)
     model = keys.one(*MODEL)
     draft.model = draft.model or str(model or "")
-    program = _program(keys)
+    parts = {part for word in started for part in word.split("/")}
+    program = next((TOOLS[part] for part in TOOLS if part in parts), _program(keys))
     _attention(keys)
     _sum_of_lengths(keys, draft)
     for path, how, *named in (

@@ -197,6 +197,17 @@ SOURCES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {"train.seq_len": 2048, "train.adapter": "qlora", "train.reentrant": False},
     ),
     (
+        "trl 1.16 by its command: SFTConfig's max_length, recomputation, bf16",
+        "trl sft --model_name_or_path x --gradient_accumulation_steps 2",
+        {},
+        {
+            "train.seq_len": 1024,
+            "train.checkpointing": "full",
+            "train.precision": "bf16-autocast",
+            "train.micro_batch": 8,
+        },
+    ),
+    (
         (
             "axolotl 067b021c (2026-07): utils/schemas/config.py (sequence_len 512, bf16 auto, a "
             "worker for each GPU that prefetches 256), training.py (micro_batch_size 1), "

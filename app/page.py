@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import explore, places, sidebar, start, state, strip, warm, why
+from app import body, places, sidebar, start, state, warm, why
 
 # Drawn here, since every named icon would be fetched from the network.
 ICON = (
@@ -58,16 +58,17 @@ state.publish()
 if (there := places.led()) not in (None, here.url_path):
     led = next(v for v in every if v.url_path == there)
     st.switch_page(led, query_params=state.query())
-beside = st.sidebar.container() if place != "Proof" else None  # from the start: nothing moves later
 why.style()
 places.draw(PLACES, here)
-if beside:
+if place == "Proof":
+    view.run()
+    state.drawn()
+else:
+    asked = st.container()  # also where it stays empty, so that the body has one place on all pages
     if here is TRAIN and state.fresh():
-        start.ask()
-    strip.draw("Serve" if place == "Explore" and explore.serves() else place)
-view.run()
+        with asked:
+            start.ask()
+    with st.sidebar:
+        beside = sidebar.draw(place, view.title)
+    body.draw(place, view, beside)
 why.drawer()
-if beside:
-    with beside:
-        sidebar.draw(place, view.title)
-state.drawn()

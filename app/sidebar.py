@@ -6,6 +6,7 @@ import functools
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -45,10 +46,50 @@ TRICKS = ("train.precision", "train.checkpointing", "train.zero")
 ABOVE = frozenset((*JOB, *TRICKS, "run.price_per_gpu_hour"))  # drawn before the groups
 
 
-def draw(place: str, page: str) -> None:
-    """Every widget of the plan, in the order of a booking: the model, the hardware and its price,
-    the job, what saves memory, and all else in groups. What belongs to the page is unfolded; on
-    Serve what serves comes before what trains."""
+# Numbers that nothing in the sidebar follows but their own widgets, which `numbers` draws.
+FREE = frozenset((*JOB, "serve.concurrency", "serve.prompt_len", "serve.output_len"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sidebar:
+    """What was drawn of it, but for the `numbers`: their places, the groups of the page, and what
+    all else showed."""
+
+    job: Any
+    groups: Any
+    mine: tuple[str, ...]
+    shown: Any
+
+    def numbers(self) -> None:
+        """The job, and what belongs to the page: the most that one moves while looking at it."""
+        with self.job:
+            for path in JOB:
+                _number_slider(path)
+        with self.groups:
+            _groups(self.mine, unfolded=True)
+
+    def holds(self) -> bool:
+        """Whether all but the numbers would show the same again."""
+        return bool(self.shown == _shown())
+
+
+def _shown() -> Any:
+    """What all but the numbers shows."""
+    unfolded, found = st.session_state.get("changes"), st.session_state.get("find")
+    free = FREE - {found} if not unfolded else frozenset()
+    draft = [
+        {name: value for name, value in fields.items() if f"{part}.{name}" not in free}
+        if isinstance(fields, dict)
+        else fields
+        for part, fields in state.draft().items()
+    ]
+    return draft, tuple(state.changed()), state.report().remarks, _example()
+
+
+def draw(place: str, page: str) -> Sidebar:
+    """Every widget of the plan but its numbers, in the order of a booking: the model, the hardware
+    and its price, the job, what saves memory, and all else in groups. What belongs to the page is
+    unfolded; on Serve what serves comes before what trains."""
     _changes()
     _heading("Model")
     _size_slider()
@@ -57,22 +98,20 @@ def draw(place: str, page: str) -> None:
     _heading("Hardware and price")
     _hardware()
     mine = [title for title, home in GROUPS.items() if home and home in (place, page)]
-    if place == "Serve":
-        _groups(mine, unfolded=True)
+    groups = st.container() if place == "Serve" else None
     _heading("Job")
-    for path in JOB:
-        _number_slider(path)
+    job = st.container()
     _heading("Memory tricks")
     for path in TRICKS:
         OWN.get(path, _field)(path)
         _words_below(path)
     _heading("More")
     _find()
-    if place != "Serve":
-        _groups(mine, unfolded=True)
+    groups = groups or st.container()
     _groups([title for title in GROUPS if title not in mine], unfolded=False)
     _examples()
     _marks()
+    return Sidebar(job, groups, tuple(mine), _shown())
 
 
 def _heading(text: str) -> None:
@@ -595,15 +634,19 @@ def _node_label(name: str) -> str:
 def _examples() -> None:
     """Worked plans to start from; shows which one is on the page, if one is."""
     entries = catalog.plan_entries()
-    here = next((name for name in entries if example(name) == state.plan()), None)
     st.selectbox(
         "Start from",
         list(entries),
         format_func=lambda name: entries[name]["label"],
-        key=state.control("example", here, _example_chosen),
+        key=state.control("example", _example(), _example_chosen),
         placeholder="a worked example",
         help="\n".join(f"- **{e['label']}**: {e['question']}" for e in entries.values()),
     )
+
+
+def _example() -> str | None:
+    """The worked plan that is on the page, if one is."""
+    return next((name for name in catalog.plan_entries() if example(name) == state.plan()), None)
 
 
 @functools.cache

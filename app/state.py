@@ -449,6 +449,11 @@ def changed() -> dict[str, Any]:
     return differences(DEFAULT, plan())
 
 
+def draft() -> Mapping[str, Any]:
+    """What the widgets show."""
+    return session().draft
+
+
 def drafted(path: str) -> Any:
     """What the widget of a field shows."""
     return get(session().draft, path)
@@ -516,10 +521,14 @@ def run() -> int:
 def whole_page_where_asked() -> None:
     """In a fragment, before all else: draw the whole page where a press in it asks for more than
     the fragment, another plan or the drawer."""
-    context = get_script_run_ctx()
-    alone = context and context.fragment_ids_this_run
-    if alone and (session().edited or st.session_state.get("why_opens")):
+    if alone() and (session().edited or st.session_state.get("why_opens")):
         st.rerun()
+
+
+def alone() -> bool:
+    """Whether this run is of a fragment alone, and not of the whole page."""
+    context = get_script_run_ctx()
+    return bool(context and context.fragment_ids_this_run)
 
 
 def drawn() -> None:

@@ -26,6 +26,8 @@ class Tab:
         self.page = ""
         self.ids: dict[str, str] = {}  # of widgets, by their labels
         self.shown: dict[str, tuple[str, Any]] = {}  # by their ids: the kind of value, the value
+        self.fragments: dict[str, str] = {}  # by their ids, what is drawn again alone
+        self.fragment = ""  # that of the widget that was changed last
         self.said: list[str] = []  # headings, in the order in which they came
 
     def __enter__(self) -> Self:
@@ -47,6 +49,7 @@ class Tab:
         message.rerun_script.query_string = self.query
         message.rerun_script.page_script_hash = self.page
         message.rerun_script.page_name = page_name
+        message.rerun_script.fragment_id, self.fragment = self.fragment, ""
         for widget, (kind, value) in self.shown.items():
             state = message.rerun_script.widget_states.widgets.add(id=widget)
             if kind.endswith("array_value"):
@@ -58,6 +61,7 @@ class Tab:
     def choose(self, label: str, value: Any) -> None:
         """Change what a widget shows, as a hand would; `send` then tells the server."""
         kind, _ = self.shown[self.ids[label]]
+        self.fragment = self.fragments[self.ids[label]]
         self.shown[self.ids[label]] = (kind, [value] if kind.endswith("array_value") else value)
 
     def value(self, label: str) -> Any:
@@ -85,9 +89,9 @@ class Tab:
             elif kind == "page_info_changed":
                 self.query = message.page_info_changed.query_string
             elif kind == "delta" and message.delta.WhichOneof("type") == "new_element":
-                self._draw(message.delta.new_element)
+                self._draw(message.delta.new_element, message.delta.fragment_id)
 
-    def _draw(self, element: Any) -> None:
+    def _draw(self, element: Any, fragment: str) -> None:
         kind = element.WhichOneof("type")
         drawn = getattr(element, kind)
         if kind == "exception":
@@ -96,6 +100,7 @@ class Tab:
             self.said.append(re.sub(r"[\\\u200b#*]", "", drawn.body).strip())
         if kind in READ and (drawn.set_value or drawn.id not in self.shown):
             self.ids[drawn.label] = drawn.id
+            self.fragments[drawn.id] = fragment
             self.shown[drawn.id] = READ[kind](drawn)
 
 

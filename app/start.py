@@ -3,14 +3,17 @@ can go; and worked plans to look at."""
 
 from __future__ import annotations
 
+import functools
+import html
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from app import bar, parts, places, shared, sidebar, state
 from app.fields import field
-from app.text import VERDICTS, plain
-from memcore.evaluate import evaluate
+from app.text import VERDICTS
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.levers import differences
@@ -99,41 +102,57 @@ def furthest() -> None:
                 )
 
 
+# Not in a shadow: its look is in why.css, with that of the small bars.
+_cards = st.components.v2.component(
+    "memplan_cards",
+    html='<div class="memplan-cards"></div>',
+    js=Path(__file__).with_name("cards.js").read_text(encoding="utf-8"),
+    isolate_styles=False,
+)
+
+
 def cards() -> None:
-    """Worked plans, each with its verdict and its bar; a press opens one."""
+    """Worked plans, each with its verdict and its bar; a press opens one. One component, and what
+    it is told is always the same: a card of widgets would be drawn again with every change."""
     st.markdown("##### Worked plans")
-    entries = list(catalog.plan_entries().items())
-    for first in range(0, len(entries), 3):
-        for column, (name, entry) in zip(st.columns(3), entries[first : first + 3], strict=False):
-            with column, st.container(border=True, key=f"card_{name}"):
-                said, drawn, view = _card(name)
-                st.markdown(f"**{plain(entry['label'])}**  \n:small[{plain(entry['question'])}]")
-                st.html(drawn)
-                with st.container(horizontal=True, vertical_alignment="center"):
-                    parts.small(said, "stretch")
-                    st.button(
-                        "Open",
-                        key=f"open_{name}",
-                        on_click=_open,
-                        args=(name, view),
-                        help=plain(entry["label"]),
-                    )
+    drawn = "".join(map(_card, catalog.plan_entries()))
+    _cards(key="cards", data={"html": drawn}, on_opened_change=_opened)
 
 
-@st.cache_resource(show_spinner=False)
-def _card(name: str) -> tuple[str, str, str]:
-    """Of a worked plan: its verdict, its bar as HTML, and the view that it is about, or ''."""
+@functools.cache
+def _card(name: str) -> str:
+    """A worked plan as HTML."""
+    entry = catalog.plan_entries()[name]
+    label, said = html.escape(entry["label"]), about(name)
+    return (
+        f"<div><p><strong>{label}</strong><br><small>{html.escape(entry['question'])}</small></p>"
+        f"{bar.small(said.bar)}<p><small>{said.verdict}</small>"
+        f'<button type="button" value="{name}" title="{label}">Open</button></p></div>'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a worked plan is about: its verdict, its bar, and the view of it, or ''."""
+
+    verdict: str
+    bar: bar.Bar
+    view: str = ""
+
+
+def about(name: str) -> About:
+    """What the worked plan with this name is about; each of them trains or serves."""
     plan = sidebar.example(name)
-    report = evaluate(plan)
+    report = shared.report(plan)
     if report.serve and any(path.startswith("serve.") for path in differences(Plan(), plan)):
         said = f"Serving {'fits' if report.serve.fits else 'does not fit'}"
-        return said, bar.small(bar.of_serving(report.serve, plan.serve.concurrency)), "serve"
-    if report.memory:
-        said = f"Training {VERDICTS[report.memory.verdict]}"
-        return said, bar.small(bar.of_training(report.memory)), ""
-    return "", "", ""
+        return About(said, bar.of_serving(report.serve, plan.serve.concurrency), "serve")
+    assert report.memory
+    said = f"Training {VERDICTS[report.memory.verdict]}"
+    return About(said, bar.of_training(report.memory))
 
 
-def _open(name: str, view: str) -> None:
-    places.lead(view)
-    state.replace(sidebar.example(name))
+def _opened() -> None:
+    if name := (st.session_state.get("cards") or {}).get("opened"):
+        places.lead(about(name).view)
+        state.replace(sidebar.example(name))

@@ -146,6 +146,11 @@ class Step:
         return interned(replace(self, waiting=0)) if self.waiting else self
 
     @functools.cached_property
+    def layer_by_layer(self) -> Step:
+        """The same step with the instants of every layer, where no other forward waits."""
+        return interned(replace(self, waiting=0, losses=0, each=True))
+
+    @functools.cached_property
     def one_waiting(self) -> Holding:
         """What `one_waiting` lists."""
         return Holding.of(one_waiting(self))

@@ -24,7 +24,6 @@ from memcore.step.step import (
     HEAD_RUNS,
     Instant,
     Step,
-    one_waiting,
 )
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Holding, saved
 from memcore.tape.tape import Tape
@@ -174,7 +173,7 @@ class _Drawn:
 
     @classmethod
     def of(cls, plan: Plan, step: Step, amounts: Amounts, pieces: int) -> _Drawn:
-        each = replace(step, waiting=0, losses=0, each=True)
+        each = step.layer_by_layer
         found: dict[str, list[tuple[Instant, _Moment]]] = {}
         for i in each.instants:
             m = moment(i, *instant_bytes(i, amounts), amounts, 0)
@@ -190,7 +189,7 @@ class _Drawn:
             shares,
             [m for _, m in found[AFTER]],
             found[BETWEEN][0][1],
-            by_consumer(Holding.of(one_waiting(each)), amounts),
+            by_consumer(each.one_waiting, amounts),
             by_consumer(head, amounts),
             step.losses,
         )

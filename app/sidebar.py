@@ -46,27 +46,23 @@ TRICKS = ("train.precision", "train.checkpointing", "train.zero")
 ABOVE = frozenset((*JOB, *TRICKS, "run.price_per_gpu_hour"))  # drawn before the groups
 
 
-# Numbers that nothing in the sidebar follows but their own widgets, which `numbers` draws.
+# Numbers that nothing else in the sidebar follows: `Sidebar.numbers` draws them.
 FREE = frozenset((*JOB, "serve.concurrency", "serve.prompt_len", "serve.output_len"))
+Places = dict[str, Any]  # of these numbers, by field
 
 
 @dataclass(frozen=True, slots=True)
 class Sidebar:
-    """What was drawn of it, but for the `numbers`: their places, the groups of the page, and what
-    all else showed."""
+    """What was drawn of it: the places of its numbers, and what all else showed."""
 
-    job: Any
-    groups: Any
-    mine: tuple[str, ...]
+    places: Places
     shown: Any
 
     def numbers(self) -> None:
-        """The job, and what belongs to the page: the most that one moves while looking at it."""
-        with self.job:
-            for path in JOB:
-                _number_slider(path)
-        with self.groups:
-            _groups(self.mine, unfolded=True)
+        """What one moves most while looking at the page."""
+        for path, place in self.places.items():
+            with place:
+                (_number_slider if path in JOB else _field)(path)
 
     def holds(self) -> bool:
         """Whether all but the numbers would show the same again."""
@@ -98,37 +94,44 @@ def draw(place: str, page: str) -> Sidebar:
     _heading("Hardware and price")
     _hardware()
     mine = [title for title, home in GROUPS.items() if home and home in (place, page)]
-    groups = st.container() if place == "Serve" else None
+    places: Places = {}
+    if place == "Serve":
+        _groups(mine, places, unfolded=True)
     _heading("Job")
-    job = st.container()
+    for path in JOB:
+        places[path] = st.container()
     _heading("Memory tricks")
     for path in TRICKS:
         OWN.get(path, _field)(path)
         _words_below(path)
     _heading("More")
     _find()
-    groups = groups or st.container()
-    _groups([title for title in GROUPS if title not in mine], unfolded=False)
+    if place != "Serve":
+        _groups(mine, places, unfolded=True)
+    _groups([title for title in GROUPS if title not in mine], places, unfolded=False)
     _examples()
     _marks()
-    return Sidebar(job, groups, tuple(mine), _shown())
+    return Sidebar(places, _shown())
 
 
 def _heading(text: str) -> None:
     st.markdown(f"##### {text}", anchors=False)
 
 
-def _groups(titles: Sequence[str], unfolded: bool) -> None:
+def _groups(titles: Sequence[str], places: Places, unfolded: bool) -> None:
     for title in titles:
-        parts.folded(title, functools.partial(_group, title), unfolded=unfolded)
+        parts.folded(title, _group, title, places, unfolded=unfolded)
 
 
-def _group(group: str) -> None:
+def _group(group: str, places: Places) -> None:
     """The fields of a group that have a meaning in the plan."""
     for path in in_group(group):
         when = facts(path).when
         if path not in ABOVE and (when is None or when(state.drafted, state.plan().architecture)):
-            OWN.get(path, _field)(path)
+            if path in FREE:
+                places[path] = st.container()
+            else:
+                OWN.get(path, _field)(path)
 
 
 # --- what is not the default ---------------------------------------------------------------------

@@ -907,13 +907,18 @@ def test_the_page_has_the_background_that_colours_were_chosen_for(
 
 
 def test_one_press_is_one_run(open_app: Open) -> None:
-    """A second run would double what each interaction costs; benchmarks/latency.py has the time."""
+    """Of the body alone, and one more when the plan rests; benchmarks/latency.py has the time. The
+    first press changes what the sidebar says of the default, and draws the whole page."""
     page = open_app("/")
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
-    before = rig.RUNS[page].whole
+    runs = rig.RUNS[page]
+    whole = ended = 0
     for batch in (2, 3, 4, 5):
         with rig.a_run(page):
             slider.press("ArrowRight")
         page.wait_for_url(lambda u, b=batch: reading.plan_at(u).train.micro_batch == b)
         reading.agrees(page)
-    assert rig.RUNS[page].whole - before == 4
+        if batch == 2:
+            whole, ended = runs.whole, runs.ended
+    assert runs.whole == whole
+    assert 3 <= runs.ended - ended <= 7

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config, file_util
+from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
 OLD = frozenset(("timeline",))  # addresses of views that stand elsewhere now
@@ -57,3 +58,25 @@ def _is_view(scope: Scope) -> bool:
     *folders, name = str(scope["path"]).split("/")
     base = config.get_option("server.baseUrlPath").strip("/")
     return name in VIEWS | OLD and "/".join(folders).strip("/") == base
+
+
+def keep_what_is_unsent() -> None:
+    """Let the run of a fragment begin without dropping what the run before it has not yet sent.
+
+    Streamlit drops the fragment's own part of that, and still says that the run before is over. Was
+    that one of the whole page, the browser takes all that it has not got from the page, its focus
+    and its values with it.
+    """
+    dropping = ForwardMsgQueue.clear
+
+    def clear(
+        self: ForwardMsgQueue,
+        retain_lifecycle_msgs: bool = False,
+        fragment_ids_this_run: list[str] | None = None,
+    ) -> None:
+        if retain_lifecycle_msgs and fragment_ids_this_run:
+            self._delta_index_map = {}  # what comes now, comes behind
+        else:
+            dropping(self, retain_lifecycle_msgs, fragment_ids_this_run)
+
+    ForwardMsgQueue.clear = clear  # type: ignore[method-assign]

@@ -17,6 +17,7 @@ from starlette.middleware import Middleware  # noqa: E402
 from app import failed, front, guard  # noqa: E402
 
 guard.ask_nobody()
+front.keep_what_is_unsent()
 server = st.App(
     Path(__file__).with_name("page.py"),
     lifespan=front.lifespan,

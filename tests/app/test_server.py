@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 import served
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 
+from app import front
 from memcore.cli import app
 
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -159,3 +162,20 @@ def test_the_names_that_a_server_answers_to() -> None:
     every = app.names("0.0.0.0", ["gpu.example"])
     assert {*own, socket.gethostname(), "gpu.example"} <= set(every)
     assert not {"*", "0.0.0.0"} & set(every)
+
+
+def test_what_is_unsent_is_sent_also_when_a_fragment_runs_next() -> None:
+    """Else the page would lose all that the fragment draws."""
+    front.keep_what_is_unsent()
+    queue = ForwardMsgQueue()
+    drawn = ForwardMsg()
+    drawn.delta.fragment_id = "body"
+    drawn.delta.new_element.text.body = "verdict"
+    over = ForwardMsg(script_finished=ForwardMsg.FINISHED_SUCCESSFULLY)
+    for message in (drawn, over):
+        queue.enqueue(message)
+    queue.clear(retain_lifecycle_msgs=True, fragment_ids_this_run=["body"])
+    assert queue.flush() == [drawn, over]
+    queue.enqueue(drawn)
+    queue.clear(retain_lifecycle_msgs=True)  # a run of the whole page draws it again
+    assert not queue.flush()

@@ -46,23 +46,24 @@ TRICKS = ("train.precision", "train.checkpointing", "train.zero")
 ABOVE = frozenset((*JOB, *TRICKS, "run.price_per_gpu_hour"))  # drawn before the groups
 
 
-# Numbers that nothing else in the sidebar follows: `Sidebar.numbers` draws them.
+# Numbers that nothing else in the sidebar follows but what `Sidebar.numbers` draws with them.
 FREE = frozenset((*JOB, "serve.concurrency", "serve.prompt_len", "serve.output_len"))
-Places = dict[str, Any]  # of these numbers, by field
+Later = list[tuple[Any, Callable[[], None]]]  # places, and what is drawn in them
 
 
 @dataclass(frozen=True, slots=True)
 class Sidebar:
-    """What was drawn of it: the places of its numbers, and what all else showed."""
+    """What was drawn of it: the places of its numbers and of what is not the default, and what all
+    else showed."""
 
-    places: Places
+    later: Later
     shown: Any
 
     def numbers(self) -> None:
-        """What one moves most while looking at the page."""
-        for path, place in self.places.items():
+        """What one moves most while looking at the page, and what follows it."""
+        for place, content in self.later:
             with place:
-                (_number_slider if path in JOB else _field)(path)
+                content()
 
     def holds(self) -> bool:
         """Whether all but the numbers would show the same again."""
@@ -71,22 +72,21 @@ class Sidebar:
 
 def _shown() -> Any:
     """What all but the numbers shows."""
-    unfolded, found = st.session_state.get("changes"), st.session_state.get("find")
-    free = FREE - {found} if not unfolded else frozenset()
+    free = FREE - {st.session_state.get("find")}
     draft = [
         {name: value for name, value in fields.items() if f"{part}.{name}" not in free}
         if isinstance(fields, dict)
         else fields
         for part, fields in state.draft().items()
     ]
-    return draft, tuple(state.changed()), state.report().remarks, _example()
+    return draft, state.report().remarks
 
 
 def draw(place: str, page: str) -> Sidebar:
     """Every widget of the plan but its numbers, in the order of a booking: the model, the hardware
     and its price, the job, what saves memory, and all else in groups. What belongs to the page is
     unfolded; on Serve what serves comes before what trains."""
-    _changes()
+    later: Later = [(st.container(), _changes)]
     _heading("Model")
     _size_slider()
     model_search()
@@ -94,12 +94,11 @@ def draw(place: str, page: str) -> Sidebar:
     _heading("Hardware and price")
     _hardware()
     mine = [title for title, home in GROUPS.items() if home and home in (place, page)]
-    places: Places = {}
     if place == "Serve":
-        _groups(mine, places, unfolded=True)
+        _groups(mine, later, unfolded=True)
     _heading("Job")
     for path in JOB:
-        places[path] = st.container()
+        later.append((st.container(), functools.partial(_number_slider, path)))
     _heading("Memory tricks")
     for path in TRICKS:
         OWN.get(path, _field)(path)
@@ -107,29 +106,28 @@ def draw(place: str, page: str) -> Sidebar:
     _heading("More")
     _find()
     if place != "Serve":
-        _groups(mine, places, unfolded=True)
-    _groups([title for title in GROUPS if title not in mine], places, unfolded=False)
-    _examples()
-    _marks()
-    return Sidebar(places, _shown())
+        _groups(mine, later, unfolded=True)
+    _groups([title for title in GROUPS if title not in mine], later, unfolded=False)
+    later += [(st.container(), _examples), (st.container(), _marks)]
+    return Sidebar(later, _shown())
 
 
 def _heading(text: str) -> None:
     st.markdown(f"##### {text}", anchors=False)
 
 
-def _groups(titles: Sequence[str], places: Places, unfolded: bool) -> None:
+def _groups(titles: Sequence[str], later: Later, unfolded: bool) -> None:
     for title in titles:
-        parts.folded(title, _group, title, places, unfolded=unfolded)
+        parts.folded(title, _group, title, later, unfolded=unfolded)
 
 
-def _group(group: str, places: Places) -> None:
+def _group(group: str, later: Later) -> None:
     """The fields of a group that have a meaning in the plan."""
     for path in in_group(group):
         when = facts(path).when
         if path not in ABOVE and (when is None or when(state.drafted, state.plan().architecture)):
             if path in FREE:
-                places[path] = st.container()
+                later.append((st.container(), functools.partial(_field, path)))
             else:
                 OWN.get(path, _field)(path)
 
@@ -637,19 +635,15 @@ def _node_label(name: str) -> str:
 def _examples() -> None:
     """Worked plans to start from; shows which one is on the page, if one is."""
     entries = catalog.plan_entries()
+    here = next((name for name in entries if example(name) == state.plan()), None)
     st.selectbox(
         "Start from",
         list(entries),
         format_func=lambda name: entries[name]["label"],
-        key=state.control("example", _example(), _example_chosen),
+        key=state.control("example", here, _example_chosen),
         placeholder="a worked example",
         help="\n".join(f"- **{e['label']}**: {e['question']}" for e in entries.values()),
     )
-
-
-def _example() -> str | None:
-    """The worked plan that is on the page, if one is."""
-    return next((name for name in catalog.plan_entries() if example(name) == state.plan()), None)
 
 
 @functools.cache

@@ -907,18 +907,16 @@ def test_the_page_has_the_background_that_colours_were_chosen_for(
 
 
 def test_one_press_is_one_run(open_app: Open) -> None:
-    """Of the body alone, and one more when the plan rests; benchmarks/latency.py has the time. The
-    first press changes what the sidebar says of the default, and draws the whole page."""
+    """Of the body alone, and one more when the plan rests; benchmarks/latency.py has the time."""
     page = open_app("/")
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
+    rig.settled(page)
     runs = rig.RUNS[page]
-    whole = ended = 0
+    whole, ended = runs.whole, runs.ended
     for batch in (2, 3, 4, 5):
         with rig.a_run(page):
             slider.press("ArrowRight")
         page.wait_for_url(lambda u, b=batch: reading.plan_at(u).train.micro_batch == b)
         reading.agrees(page)
-        if batch == 2:
-            whole, ended = runs.whole, runs.ended
     assert runs.whole == whole
-    assert 3 <= runs.ended - ended <= 7
+    assert 4 <= runs.ended - ended <= 9

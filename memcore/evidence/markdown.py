@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 from memcore import evidence
-from memcore.evaluate import evaluate
 from memcore.evidence import calibration, last
 from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison, relative
 from memcore.evidence.engines import (
@@ -35,6 +34,7 @@ from memcore.evidence.engines import (
 )
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
+from memcore.evidence.planned import time_of
 from memcore.evidence.ranks import BEST, jobs, ranks_table
 from memcore.models.catalog import accelerator
 from memcore.plan.plan import Plan
@@ -125,10 +125,8 @@ RULE = 0.45  # of the peak
 
 def ruled(plan: Plan) -> float:
     """Seconds of a step by a rule of one line: 45 % of the peak, and the pipeline's bubble."""
-    time = evaluate(plan).time
-    assert time
+    time, p = time_of(plan), plan.parallel
     peak = time.model_flops / time.mfu / time.step_seconds
-    p = plan.parallel
     bubble = (p.pp - 1) / (p.virtual_stages * plan.train.grad_accumulation)
     return time.model_flops / (RULE * peak) * (1 + bubble)
 

@@ -43,7 +43,6 @@ from memcore.serving.time import (
     Rates,
     attention_share,
     exchange,
-    exchanged,
     idle,
     in_window,
     moves_rows,
@@ -363,11 +362,8 @@ def _rest(book: Book, part: Part, which: str) -> Read:
     if part.kind == CPU:
         return of_cpu(plan, part.tokens, part.weights, part.context, x)
     if part.kind == EXCHANGE:
-        _, one = exchange(server, part.tokens)
-        note = f"{exchanged(server, part.tokens):,.0f} bytes of each rank over {o.bound_by}"
-        both = known("both ways of a layer", one, "seconds", source="an all-to-all", note=note,
-                     certainty="assumed")  # fmt: skip
-        return both * known("layers with experts", o.runs // 2, source="config.json")
+        routed = known("layers with experts", o.runs // 2, source="config.json")
+        return routed * exchange(server, part.tokens, x)[1]
     if part.kind == DRAFT:
         times = _plan(book, "draft_tokens")
         one = o.seconds / plan.serve.draft_tokens

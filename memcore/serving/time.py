@@ -518,19 +518,17 @@ def reduction(server: Server, tokens: int, x: Any = PLAIN) -> tuple[str, Read]:
     return link, least(ring[link], wait + over.twice * moved * others / ranks / rate)
 
 
-def exchange(server: Server, tokens: int) -> tuple[str, float]:
+def exchange(server: Server, tokens: int, x: Any = PLAIN) -> tuple[str, Read]:
     """The link that takes most of the two all-to-alls of a layer with experts, where attention is
     data parallel, and their seconds: every token goes to each of its experts, and comes back."""
-    plan = server.plan
-    over = Links.of(plan, plan.parallel.ep).exchange(exchanged(server, tokens))
+    plan, model = server.plan, server.plan.architecture
+    each = x.known("bytes of a value", 2.0, "bytes", source="16 bits")
+    rows = x.known("new tokens of a rank", tokens, source="the plan, and what fits")
+    rows = rows * x.known("experts of a token", model.top_k, source="config.json")
+    moved = each * rows * x.known("hidden size", model.hidden_size, source="config.json")
+    over = Links.of(plan, plan.parallel.ep, x=x).exchange(moved)
     link = max(over, key=lambda name: over[name])
-    return link, 2 * over[link]
-
-
-def exchanged(server: Server, tokens: int) -> float:
-    """Bytes of a rank's rows, in 16 bits."""
-    model = server.plan.architecture
-    return 2.0 * tokens * model.top_k * model.hidden_size
+    return link, x.known("there and back", 2, source="an all-to-all each") * over[link]
 
 
 def host_rate(plan: Plan, x: Any = PLAIN) -> Read:

@@ -7,7 +7,7 @@ from typing import Any
 
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
-from memcore.quantity.reading import PLAIN
+from memcore.quantity.reading import PLAIN, Read
 from memcore.step.step import Step, state_bytes
 from memcore.tape.dims import Number
 from memcore.tape.ledger import Amounts
@@ -92,12 +92,19 @@ def updated_parameters(step: Step, amounts: Amounts) -> Number:
     return state_bytes(step, "updated", amounts) / DTYPE_BYTES[updated_dtype(step)]
 
 
-def gradient_bytes(step: Step) -> int:
-    """Bytes of a weight's gradient that the optimizer step moves: it reads it, and one that was
-    summed in fewer bits it writes in fp32 before (Megatron: _copy_model_grads_to_main_grads)."""
-    summed = step.copies.reduced
-    widens = step.accumulated and summed != "fp32"
-    return DTYPE_BYTES[summed] + 2 * DTYPE_BYTES["fp32"] * widens
+def update(step: Step, weights: Read, states: Read, x: Any = PLAIN) -> tuple[Read, Read]:
+    """FLOPs and bytes of the optimizer step on a GPU, from its parameters and the bytes of them and
+    their states. It reads and writes both, and reads the gradients; those that were summed in fewer
+    bits it writes in fp32 before (Megatron: _copy_model_grads_to_main_grads)."""
+    of, summed = step.optimizer, step.copies.reduced
+    each = x.known(
+        "FLOPs per parameter", of.flops_per_parameter, source=f"the update of {of.label}"
+    )
+    moved, how = DTYPE_BYTES[summed], "are read once"
+    if step.accumulated and summed != "fp32":
+        moved, how = moved + 2 * DTYPE_BYTES["fp32"], "are written in fp32 first, and read"
+    gradient = x.known(f"bytes of {summed}", moved, "bytes", source=f"gradients {how}")
+    return each * weights, 2 * states + weights * gradient
 
 
 def updated_dtype(step: Step) -> str:

@@ -50,10 +50,10 @@ from memcore.timing.roofline import (
 )
 from memcore.training.convention import PALM, convention_flops, parts
 from memcore.training.executions import (
-    gradient_bytes,
     peak_dtype,
     speed_of,
     step_executions,
+    update,
     updated_dtype,
 )
 from memcore.training.memory import rows_of
@@ -229,18 +229,8 @@ def _executions(book: Book) -> list[Execution]:
 
 def _optimizer(book: Book) -> tuple[Formula, Formula]:
     """FLOPs and traffic of the optimizer step."""
-    optimizer, summed = book.timed.optimizer, book.timed.copies.reduced
-    each = known(
-        "FLOPs per parameter",
-        optimizer.flops_per_parameter,
-        source=f"the update of {optimizer.label}",
-    )
-    weights = book.at("time.updated.parameters")
-    moved = gradient_bytes(book.timed)
-    how = "are read once" if moved == DTYPE_BYTES[summed] else "are written in fp32 first, and read"
-    gradient = known(f"bytes of {summed}", moved, "bytes", source=f"gradients {how}")
-    states = 2 * book.at("time.updated.bytes")
-    return each * weights, states + weights * gradient
+    weights, states = book.at("time.updated.parameters"), book.at("time.updated.bytes")
+    return update(book.timed, weights, states, Terms(book))
 
 
 @rule("time.updated.parameters")

@@ -26,10 +26,10 @@ from memcore.timing.communication import Move
 from memcore.timing.roofline import Speed, by_phase, operation
 from memcore.training.convention import convention_flops
 from memcore.training.executions import (
-    gradient_bytes,
     peak_dtype,
     speed_of,
     started,
+    update,
     updated,
 )
 from memcore.training.stages import Stage, bubble_seconds, stages
@@ -230,8 +230,7 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     """The optimizer step on the GPU: it reads and writes its states, and reads the gradients, which
     it may widen first."""
     weights, states = updated(step, amounts)
-    moved = 2.0 * states + weights * gradient_bytes(step)
-    flops = float(weights) * step.optimizer.flops_per_parameter
+    flops, moved = update(step, float(weights), states)
     return operation("optimizer step", "optimizer", flops, moved, speed, 1)
 
 

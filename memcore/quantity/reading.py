@@ -4,6 +4,10 @@ Read with numbers a quantity is a number of the Report, with NumPy arrays a colu
 with terms the explanation, whose formula then cannot differ from what is computed. What plain
 arithmetic cannot say (rounding, minima, sums, a factor's name and source) goes through the
 functions here and the methods of `Values` and `Terms`, which know all three readings.
+
+What rows and loops compute (transfers, links, rates, parts of a forward) is no quantity, but its
+formulas are declared once too: such a function takes a reading `x`, by default PLAIN, and is
+called with `Terms` by the rule that explains the row.
 """
 
 from __future__ import annotations

@@ -159,6 +159,12 @@ def token_bytes(x: Any, apart: bool | None = None) -> Read:
     return kept * bits / 8 + x.known(INDEX_KEYS, server.index_bytes, "bytes", source=INDEX_SOURCE)
 
 
+def index_keys(x: Any) -> Read:
+    """Bytes of indexers' keys of one sequence."""
+    each = x.known(INDEX_KEYS, x.server.index_bytes, "bytes", source=INDEX_SOURCE)
+    return nearest(_attending(x) * x.serve.room_tokens * each)
+
+
 def _attending(x: Any) -> Read:
     """Layers of this GPU that attend."""
     caches = x.server.caches
@@ -497,7 +503,7 @@ def kv_rows(server: Server) -> list[LedgerRow]:
     if server.reserves:
         why = "reserved for the longest sequence that the server lets in, for all that run at once"
     own = x.sequence_bytes - x.state_bytes_per_sequence - cross
-    index = nearest(caches.attends * x.room_tokens * server.index_bytes)
+    index = index_keys(server.numbers)
     rows = [row("kv cache", x.room_tokens - heard, own - int(index), why)]
     if index:
         keys = Extent(int(index), "bytes")

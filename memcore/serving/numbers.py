@@ -20,7 +20,16 @@ from memcore.quantity.reading import Read, Terms
 from memcore.quantity.shapes import elements, row, shape, sum_of, width
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
-from memcore.serving.cache import CROSS_CACHE, SERVER, STATES, copies, state_bytes, token_bytes
+from memcore.serving.cache import (
+    CROSS_CACHE,
+    INDEX_KEYS,
+    SERVER,
+    STATES,
+    copies,
+    index_keys,
+    state_bytes,
+    token_bytes,
+)
 from memcore.serving.room import activation_bytes, widened
 from memcore.serving.server import Server, one_forward
 from memcore.serving.time import (
@@ -105,6 +114,9 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
             each = book.at("serve.sequence_bytes") - each
             if book.serve.state_bytes_per_sequence:
                 each = each - book.at("serve.state_bytes_per_sequence")
+            if _server(book).index_bytes:
+                keys = index_keys(Terms(book))
+                each = keys if r.name == INDEX_KEYS else each - keys
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == STATES:
         each = elements(book, r.shape, serving=True) * width(r.dtype)

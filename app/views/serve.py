@@ -59,7 +59,7 @@ if report.serve:
     n = plan.serve.concurrency
     st.page_link(
         "views/explore.py",
-        label=f"Which GPUs serve {n:,} user{'s' * (n > 1)} at once?",
+        label=f"Which GPUs serve {n:,} at once?",
         icon=":material/memory:",
         query_params=state.query() | {LOOK: "gpus"},
     )

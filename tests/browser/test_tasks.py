@@ -199,7 +199,7 @@ def what_grows_with_the_sequence(open_app: Open) -> int:
 def which_gpus_serve_fifty_users(open_app: Open) -> int:
     serving = {"prompt_len": 32_768, "concurrency": 50}
     hand = opened(open_app, at("serve", Plan(model="llama-3.3-70b", serve=serving)))
-    hand.press(hand.page.get_by_role("link", name="Which GPUs serve 50 users at once?"))
+    hand.press(hand.page.get_by_role("link", name="Which GPUs serve 50 at once?"))
     expect(hand.page.get_by_text("accelerators serve them").first).to_be_visible()
     expect(hand.page.get_by_text("Cheapest:").first).to_be_visible()
     return hand.actions

@@ -50,6 +50,11 @@ def lead(view: str) -> None:
     st.session_state.leads = view.strip(ROOT)
 
 
+def leads() -> bool:
+    """Whether the next run of the whole page leads to another view."""
+    return "leads" in st.session_state
+
+
 def led() -> str | None:
     """The address of the view that this run is to lead to, or None."""
     there: str | None = st.session_state.pop("leads", None)

@@ -41,6 +41,7 @@ STAGES = {
 }
 
 
+NODE = "Node and price"  # a group beside the hardware
 JOB = ("train.micro_batch", "train.seq_len")
 TRICKS = ("train.precision", "train.checkpointing", "train.zero")
 ABOVE = frozenset((*JOB, *TRICKS, "run.price_per_gpu_hour"))  # drawn before the groups
@@ -71,15 +72,18 @@ class Sidebar:
 
 
 def _shown() -> Any:
-    """What all but the numbers shows."""
-    free = FREE - {st.session_state.get("find")}
+    """What all but the numbers shows. A browser may say in one message that a number was moved and
+    a group unfolded."""
+    found = st.session_state.get("find")
+    free = FREE - {found}
+    unfolded = [st.session_state.get(f"folded_{title}") for title in (*GROUPS, NODE)]
     draft = [
         {name: value for name, value in fields.items() if f"{part}.{name}" not in free}
         if isinstance(fields, dict)
         else fields
         for part, fields in state.draft().items()
     ]
-    return draft, state.report().remarks
+    return draft, state.report().remarks, found, unfolded
 
 
 def draw(place: str, page: str) -> Sidebar:
@@ -531,7 +535,7 @@ def _use_config(text: str | bytes) -> None:
 def _hardware() -> None:
     gpu_search(field("cluster.gpu"))
     _field("cluster.gpus")
-    parts.folded("Node and price", _node_and_price)
+    parts.folded(NODE, _node_and_price)
 
 
 def _node_and_price() -> None:

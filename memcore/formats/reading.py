@@ -28,6 +28,7 @@ from memcore.formats import (
 from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
 from memcore.formats.texts import Text, options
+from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.models.model import Model
@@ -180,7 +181,7 @@ def _within(file: str, key: str) -> str:
     return f"{file}, {key}" if key else file
 
 
-@functools.lru_cache(maxsize=16)  # what a file is taken for is asked before it is read
+@kept  # what a file is taken for is asked before it is read
 def _reader(text: Text) -> Reader:
     """When a text is read, what it is, and what reads it; '' where nobody knows it. Files that say
     who shards come first, since what others say means more beside them."""

@@ -179,8 +179,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         if wrappers.is_wrapper(config):
             return _wrapped(config, label)
         message = (
-            f"architecture {shown(kind)} is not known yet, and is not approximated; "
-            f"known: {', '.join(sorted(FAMILIES))}"
+            f"architecture {shown(kind)} is not known yet, and is not approximated; {_known(kind)}"
         )
         raise PlanError([Issue("model.model_type", message)])
     keys = Keys({**config, "model_type": SAME_AS.get(kind, kind)}, family.aliases)
@@ -198,6 +197,12 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     return replace(model, reading=reading, notes=notes, quantization=quantization.read(config))
 
 
+def _known(kind: str) -> str:
+    """How many architectures are known instead of one, and which have a name like it."""
+    like = difflib.get_close_matches(kind[:40], FAMILIES, cutoff=0.7)
+    return f"{len(FAMILIES)} others are" + (f", such as {', '.join(like)}" if like else "")
+
+
 NO_HEAD = (
     "An embedding model has no head and no logits: what its loss makes of the last hidden states "
     "is not counted."
@@ -213,7 +218,7 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
     if family is None or not family.decoder or family.bridge:
         message = (
             f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
-            f"{shown(inside)}; neither is approximated. Known: {', '.join(sorted(FAMILIES))}"
+            f"{shown(inside)}; neither is approximated; {_known(str(inside))}"
         )
         raise PlanError([Issue("model.text_config.model_type", message)])
     try:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import bar, charts, shared, state, svg, tables, why
+from app import bar, charts, exported, shared, state, svg, tables, why
 from app import report as one_page
 from app.controls import Take
 from app.fields import field as plan_field
@@ -108,6 +108,7 @@ def share(report: Report, drawn: bar.Bar | None) -> None:
             on_click="ignore",
             icon=":material/download:",
         )
+        exported.offer(plan, named)
         if drawn:
             picture = functools.partial(svg.memory_bar, drawn, title())
             download_svg("Memory bar (SVG)", picture, "memplan-bar.svg")

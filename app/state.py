@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from app import shared
+from app import places, shared
 from app.controls import Controls, Take
 from memcore import PlanError
 from memcore.errors import Issue
@@ -519,9 +519,10 @@ def run() -> int:
 
 
 def whole_page_where_asked() -> None:
-    """In a fragment, before all else: draw the whole page where a press in it asks for more than
-    the fragment, another plan or the drawer."""
-    if alone() and (session().edited or st.session_state.get("why_opens")):
+    """In a fragment, before all else: draw the whole page where a press asks for more than the
+    fragment, another plan, the drawer or another view. A browser may say in one message what was
+    pressed in a fragment and outside of it."""
+    if alone() and (session().edited or st.session_state.get("why_opens") or places.leads()):
         st.rerun()
 
 

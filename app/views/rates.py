@@ -11,6 +11,7 @@ from memcore.stream import Load
 @st.fragment
 def chart(found: Sequence[Load]) -> None:
     """One latency against the rate. A choice in here draws this again, and no more of the page."""
+    state.whole_page_where_asked()
     plan = state.plan()
     felt = st.segmented_control(
         "Against the arrival rate",

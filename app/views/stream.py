@@ -9,6 +9,7 @@ from memcore.stream import Stream
 @st.fragment
 def charts(found: Stream) -> None:
     """What the strategies did. A choice in here draws this again, and no more of the page."""
+    state.whole_page_where_asked()
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("**What the cache was for**")

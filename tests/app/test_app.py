@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import tomllib
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -31,7 +32,7 @@ from pages import (
 from streamlit.testing.v1 import AppTest
 from tables import each
 
-from app import rest, shared
+from app import rest, shared, state
 from app.charts.base import Picture
 from memcore.evaluate import evaluate
 from memcore.models import catalog
@@ -882,6 +883,20 @@ def test_a_server_that_cannot_is_offered_ranks_that_can() -> None:
     alive(at)
     assert shown_plan(at) == solve.on_ranks(asked) != asked
     assert "use_ranks" not in {b.key for b in at.button}
+
+
+def test_a_fragment_gives_way_to_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy browser may tell of a link in the message of a fragment."""
+    asked: list[bool] = []
+    monkeypatch.setattr(state, "alone", lambda: True)
+    monkeypatch.setattr(state, "session", lambda: SimpleNamespace(edited=False))
+    monkeypatch.setattr(state.st, "rerun", lambda: asked.append(True))
+    monkeypatch.setattr(state.st, "session_state", {})
+    state.whole_page_where_asked()
+    assert not asked
+    state.st.session_state["leads"] = "rates"
+    state.whole_page_where_asked()
+    assert asked
 
 
 def test_what_the_stream_does_not_depend_on_does_not_simulate_it_again() -> None:

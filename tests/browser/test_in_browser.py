@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -18,6 +19,7 @@ from playwright.sync_api import Locator, Page, expect
 import rig
 from memcore import evidence
 from memcore.evaluate import evaluate
+from memcore.formats.export import export
 from memcore.models import catalog
 from memcore.plan.keys import MEASURED
 from memcore.plan.link import decode, encode, encode_measured, encode_pin
@@ -619,6 +621,18 @@ def test_the_plan_and_the_report_as_json(open_app: Open) -> None:
     assert Plan.of(json.loads(text)) == plan
     text = reading.download(page, "report_json").read_text(encoding="utf-8")
     assert json.loads(text) == json.loads(json.dumps(evaluate(plan).to_dict()))
+
+
+def test_the_plan_as_the_files_of_a_program(open_app: Open) -> None:
+    plan = Plan.of(ELSEWHERE)
+    page = open_app(address(plan))
+    page.get_by_role("button", name="Share").click()
+    page.get_by_role("combobox", name="Files for a program").click()
+    with rig.a_run(page):
+        page.get_by_role("option", name="vllm").click()
+    with zipfile.ZipFile(reading.download(page, "program_files")) as box:
+        found = {name: box.read(name).decode() for name in box.namelist()}
+    assert found == dict(export(plan, "vllm").files)
 
 
 # ---- drop and paste

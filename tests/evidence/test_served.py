@@ -29,7 +29,7 @@ from memcore.serving.serve import curve, servable, verdict
 from memcore.serving.server import Server, chosen
 from memcore.serving.time import compute_bound_from
 from memcore.stream import simulate
-from memcore.tape.kinds import attends, is_apart
+from memcore.tape.kinds import attends, is_apart, is_shared
 from memcore.units import GiB
 from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
@@ -63,6 +63,9 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
     plan = Plan(model=name, train=train)
     if m.kv_rank:
         values = m.layers * (m.kv_rank + m.rotary_dim)
+        if m.indexer:  # an 8-bit key and an fp32 scale, of layers that share no other's
+            own = sum(not is_shared(kind) for kind in m.kinds) if m.kinds else m.layers
+            values += own * (m.indexer.dim + 4) // 2
     elif m.kinds:
         attending = filter(attends, m.kinds)
         values = sum(kept(m.heads_apart if is_apart(kind) else m) for kind in attending)

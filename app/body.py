@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import explore, places, state, strip
+from app import explore, state, strip
 from app.sidebar import Sidebar
 
 
@@ -16,7 +16,7 @@ def draw(place: str, view: Any, beside: Sidebar) -> None:
     """The body of the page `view`, with the numbers of the sidebar."""
     if state.alone():
         state.begin(view.url_path)
-        if st.session_state.get("why_opens") or places.leads() or not beside.holds():
+        if st.session_state.get("why_opens") or state.leads() or not beside.holds():
             st.rerun()
         state.publish()
         view._can_be_called = True  # Streamlit lets it run once for each run of the whole page

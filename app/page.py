@@ -55,7 +55,7 @@ place = next(name for name, views in PLACES.items() if here in views)
 
 state.begin(view.url_path)
 state.publish()
-if (there := places.led()) not in (None, here.url_path):
+if (there := state.led(here.url_path)) is not None:
     led = next(v for v in every if v.url_path == there)
     st.switch_page(led, query_params=state.query())
 why.style()

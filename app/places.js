@@ -1,6 +1,6 @@
 // Links to the views, each with what the address says of the plan when it is wanted.
 export default function (component) {
-  const { data, parentElement, setTriggerValue } = component;
+  const { data, parentElement, setStateValue } = component;
   const root = parentElement.querySelector(".memplan-places");
   const address = (to) => {
     const query = new URLSearchParams(location.search);
@@ -19,12 +19,12 @@ export default function (component) {
     });
   });
   renew();
-  for (const wanted of ["pointerover", "pointerdown", "focusin", "keydown"])
-    root.addEventListener(wanted, renew);
+  root.onpointerover = root.onpointerdown = root.onkeydown = renew;
   root.onclick = (event) => {
     const a = event.target.closest("a");
     if (!a || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return; // a new tab
     event.preventDefault();
-    setTriggerValue("go", a.dataset.to);
+    // A state, which each message repeats: a trigger is lost with a run that is stopped for the next.
+    setStateValue("go", `${a.dataset.to} ${Date.now()}`);
   };
 }

@@ -33,29 +33,23 @@ def draw(places: Mapping[str, Sequence[Any]], here: Any) -> None:
     rows = [[_link(views[0], place, here in views) for place, views in places.items()]]
     inside = next((views for views in places.values() if here in views), ())
     rows.append([_link(view, view.title, view is here) for view in inside if len(inside) > 1])
-    _component(key=KEY, data={"rows": rows, "without": LOOK}, on_go_change=_left)
+    _component(key=KEY, data={"rows": rows, "without": LOOK}, on_go_change=lambda: None)
 
 
 def _link(view: Any, label: str, here: bool) -> dict[str, Any]:
     return {"to": view.url_path or ROOT, "label": label, "here": here}
 
 
-def _left() -> None:
-    if to := (st.session_state.get(KEY) or {}).get("go"):
-        lead(to)
-
-
 def lead(view: str) -> None:
     """Let this run lead to the view with this address."""
-    st.session_state.leads = view.strip(ROOT)
+    st.session_state.leads = view
 
 
-def leads() -> bool:
-    """Whether the next run of the whole page leads to another view."""
-    return "leads" in st.session_state
+def pressed() -> str:
+    """The link that was pressed last, and when; '' where none was."""
+    return (st.session_state.get(KEY) or {}).get("go") or ""
 
 
-def led() -> str | None:
-    """The address of the view that this run is to lead to, or None."""
-    there: str | None = st.session_state.pop("leads", None)
-    return there
+def address(press: str) -> str:
+    """Of the view that a pressed link leads to."""
+    return press.partition(" ")[0].strip(ROOT)

@@ -103,6 +103,8 @@ class Session:
     edited: bool = False  # by a callback, since the last run began
     applied: list[tuple[Plan, Plan, str]] = field(default_factory=list)  # before, after, lever
     page: str = ""
+    taken: str = ""  # the press of a link that was followed last
+    led: tuple[str, str, int] | None = None  # from which view to which, and the run that did so
     query: Query = field(default_factory=dict)  # the address that was read or written last
     says: Says | None = None  # what it decodes to
     behind: bool = False  # whether the browser showed another when it asked for this run
@@ -161,6 +163,26 @@ def _went_back() -> bool:
     """Whether Back or Forward led to the address of this run."""
     context = get_script_run_ctx()
     return bool(context and context.is_history_navigation)
+
+
+def led(here: str) -> str | None:
+    """The view that this run leads to from the one that it is of, or None: the one that was
+    pressed; and once more the last, where a browser that had not yet drawn it asks for the one that
+    was left, as with a message that was on its way."""
+    s, press = session(), places.pressed()
+    there: str | None = st.session_state.pop("leads", None)
+    if press not in ("", s.taken):
+        s.taken, there = press, places.address(press)
+    if there is not None:
+        s.led = here, there, s.controls.run
+    elif s.led and s.led[0] == here and s.controls.seen() <= s.led[2] and not _went_back():
+        there = s.led[1]
+    return None if there == here else there
+
+
+def leads() -> bool:
+    """Whether the next run of the whole page leads to another view."""
+    return "leads" in st.session_state or places.pressed() not in ("", session().taken)
 
 
 def publish() -> None:
@@ -522,7 +544,7 @@ def whole_page_where_asked() -> None:
     """In a fragment, before all else: draw the whole page where a press asks for more than the
     fragment, another plan, the drawer or another view. A browser may say in one message what was
     pressed in a fragment and outside of it."""
-    if alone() and (session().edited or st.session_state.get("why_opens") or places.leads()):
+    if alone() and (session().edited or st.session_state.get("why_opens") or leads()):
         st.rerun()
 
 

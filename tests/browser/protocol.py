@@ -3,6 +3,7 @@ what the server says only when a test lets it."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ class Tab:
         self.shown: dict[str, tuple[str, Any]] = {}  # by their ids: the kind of value, the value
         self.fragments: dict[str, str] = {}  # by their ids, what is drawn again alone
         self.fragment = ""  # that of the widget that was changed last
+        self.components: dict[str, str] = {}  # ids by their names
         self.said: list[str] = []  # headings, in the order in which they came
 
     def __enter__(self) -> Self:
@@ -57,6 +59,11 @@ class Tab:
             elif value is not None:
                 setattr(state, kind, value)
         self.socket.send(message.SerializeToString())
+
+    def follow(self, link: str) -> None:
+        """Press a link of the navigation; `send` then tells the server."""
+        pressed = json.dumps({"go": f"{link} {time.monotonic()}"})
+        self.shown[self.components["memplan_places"]] = ("json_value", pressed)
 
     def choose(self, label: str, value: Any) -> None:
         """Change what a widget shows, as a hand would; `send` then tells the server."""
@@ -96,6 +103,8 @@ class Tab:
         drawn = getattr(element, kind)
         if kind == "exception":
             raise AssertionError(f"{drawn.type}: {drawn.message}")
+        if kind == "bidi_component":
+            self.components[drawn.component_name] = drawn.id
         if kind == "markdown" and drawn.body.startswith("####"):
             self.said.append(re.sub(r"[\\\u200b#*]", "", drawn.body).strip())
         if kind in READ and (drawn.set_value or drawn.id not in self.shown):

@@ -84,6 +84,27 @@ def test_a_message_that_knows_nothing_of_an_edit_does_not_undo_it(
         assert tab.value("Micro-batch (sequences)") == "1"
 
 
+@pytest.mark.parametrize("of_fragment", [False, True])
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0])
+def test_a_message_from_the_view_before_does_not_lead_back_to_it(
+    server: rig.Server, seconds: float, of_fragment: bool
+) -> None:
+    """As that of the moment in which a plan rests, on its way when a link is pressed."""
+    with Tab(server.url, "v=1") as tab:
+        tab.send()
+        tab.listen()
+        before = tab.page
+        tab.follow("tiers")
+        tab.send()
+        time.sleep(seconds)
+        if of_fragment:
+            tab.fragment = tab.fragments[tab.ids["Micro-batch (sequences)"]]
+            assert tab.fragment
+        tab.send()
+        tab.listen()
+        assert tab.page != before
+
+
 def test_an_old_address_is_read_again_only_by_going_back_to_it(server: rig.Server) -> None:
     with Tab(server.url, "mb=3") as tab:
         tab.send()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
-from memcore.models.families.llama import embed, head, layer, llama_like
+from memcore.models.families.llama import embed, head, layer, llama_like, unless_said
 from memcore.models.model import Model
 
 
@@ -19,7 +19,7 @@ def _config(k: Keys, label: str) -> Model:
         layers=18,
         heads=16,
         kv_heads=2,
-        head_dim=None if "head_dim" in k.config else 128,
+        head_dim=unless_said(k, 128),
         vocab=103_424,
         positions=131_072,
         tied=True,

@@ -42,6 +42,12 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
+def unless_said(k: Keys, dim: int) -> int | None:
+    """The width of a head as `llama_like` takes it, of a family that has its own where the file has
+    no key; a null there is the hidden size over the heads."""
+    return None if "head_dim" in k.config else dim
+
+
 def llama_like(
     k: Keys,
     label: str,

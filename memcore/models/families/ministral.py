@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
-from memcore.models.families.llama import embed, head, layer, llama_like, windowed
+from memcore.models.families.llama import embed, head, layer, llama_like, unless_said, windowed
 from memcore.models.model import Model
 from memcore.tape.kinds import SLIDING
 
@@ -27,11 +25,11 @@ def _ministral3(k: Keys, label: str) -> Model:
         intermediate=14_336,
         layers=34,
         kv_heads=8,
-        head_dim=None if "head_dim" in k.config else 128,
+        head_dim=unless_said(k, 128),
         vocab=131_072,
         positions=262_144,
+        temperature_tuned=True,
     )
-    model = replace(model, traits=replace(model.traits, temperature_tuned=True))
     if k.config.get("sliding_window") is None:
         return model
     return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
@@ -47,7 +45,7 @@ def _cwm(k: Keys, label: str) -> Model:
         layers=64,
         heads=48,
         kv_heads=8,
-        head_dim=None if "head_dim" in k.config else 128,
+        head_dim=unless_said(k, 128),
         vocab=128_256,
         positions=131_072,
         mlp_bias=k.flag("mlp_bias", False),

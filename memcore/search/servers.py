@@ -247,19 +247,22 @@ class _Run:
         if x.running < each:
             return STEP
         missed = self.targets.missed(x.ttft_seconds, x.tpot_seconds)
-        if missed and self.ways:  # then nobody asks how far it is
+        miss = self.targets.miss(x) if missed and not self.ways else None
+        if missed and not (miss and self._nearer(miss)):
             return MISSED[missed]
         figures = self._figures(plan, x, name, replicas)
-        if self.cost_at_most and figures.get("cost_per_hour", 0.0) > self.cost_at_most:
-            return MONEY
         way = _Way(plan, name, words, self._score(figures), figures)
-        if missed:
-            miss = self.targets.miss(x)
-            if miss and (self.nearest is None or miss.factor < self.nearest[1].factor):
-                self.nearest = way, miss
+        dear = self.cost_at_most and figures.get("cost_per_hour", 0.0) > self.cost_at_most
+        if miss:
+            self.nearest = self.nearest if dear else (way, miss)
             return MISSED[missed]
+        if dear:
+            return MONEY
         self.ways.append(way)
         return ""
+
+    def _nearer(self, miss: Miss) -> bool:
+        return self.nearest is None or miss.factor < self.nearest[1].factor
 
     def _figures(self, plan: Plan, x: Any, name: str, replicas: int) -> dict[str, Any]:
         """What a Report says of it, of all replicas together, and what it costs."""

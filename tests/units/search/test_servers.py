@@ -102,6 +102,15 @@ def test_where_nothing_is_quick_enough_the_nearest_is_told(capsys):
     assert "too slow" in capsys.readouterr().out
 
 
+def test_what_is_too_slow_is_not_called_too_dear():
+    too_fast = Targets(tpot=1e-4)
+    found = search_servers(PLAN, gpus=GPUS[:2], targets=too_fast)
+    poor = search_servers(PLAN, gpus=GPUS[:2], targets=too_fast, cost_at_most=0.01)
+    assert poor.excluded == found.excluded
+    assert found.nearest
+    assert poor.nearest is None
+
+
 def test_no_more_gpus_and_money_than_are_allowed():
     found = search_servers(PLAN, gpus=GPUS[:2], gpus_at_most=8)
     assert found.excluded[MORE]

@@ -12,7 +12,6 @@ from app import charts, exploring, heat, parts, plot, searching, shared, state, 
 from app.exploring import FIGURES
 from app.text import plain
 from memcore.plan.plan import Plan
-from memcore.search.choices import nearest
 from memcore.search.solve import ANY, Targets
 from memcore.serving.serve import servable
 from memcore.timing.certainty import apart_serving
@@ -322,7 +321,7 @@ def _gpus(plan: Plan, now: Asked) -> None:
         )
     else:
         st.markdown(f"**{plain(said)}: nothing with up to 64 ranks in one node serves them.**")
-        if near := nearest(plan, Targets.of(plan), exploring.accelerators(now.every)):
+        if near := shared.nearest(plan, now.every):
             choice, miss = near
             parts.small(
                 f"The nearest: one user alone on {choice.gpus:,} × "

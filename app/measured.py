@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import parts, state, tables
 from app.line import Item
+from app.tables.time import calibrated_ends
 from app.text import plain
 from memcore.plan.measured import MOST_SECONDS
 from memcore.plan.plan import title_of
@@ -92,11 +93,10 @@ def _given() -> None:
 def in_strip() -> Iterator[Item]:
     """The calibrated step beside the predicted one, or why there is none."""
     if found := state.calibrated():
-        ends = " to ".join(dict.fromkeys(map(seconds_text, found.interval)))
         yield Item(
             " calibrated",
             bold=seconds_text(found.calibrated_seconds),
-            help=f"{ends}. {found.assumed}",
+            help=f"{calibrated_ends(found)}. {found.assumed}",
         )
     elif issues := state.refused_measured():
         differ = ", ".join(title_of(issue.field) for issue in issues)

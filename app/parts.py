@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +10,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import bar, charts, exported, shared, state, svg, tables, why
-from app import report as one_page
+from app import charts, state, tables, why
 from app.controls import Take
 from app.fields import field as plan_field
 from app.fields import titles
@@ -61,70 +58,12 @@ def pin_button() -> None:
         )
 
 
-def _addressing(url: str) -> Callable[[], str]:
+def addressing(url: str) -> Callable[[], str]:
     """What makes the address of this page, as long as the plan is this one; also when no page is
     drawn."""
     query, page = state.written(), url.partition("?")[0]
     slash = "" if page.count("/") > 2 else "/"
     return lambda: f"{page}{slash}?{query_text(query())}"
-
-
-def share(report: Report, drawn: bar.Bar | None) -> None:
-    """The plan as a link, and as files; `drawn` is the bar that the page shows of it."""
-    box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
-    if not box.open:
-        return
-    plan, beside = state.plan(), state.calibrated()
-    with box:
-        st.markdown("**Copy link**: what you see, with all that is pinned.")
-        st.code(_addressing(st.context.url or "")(), language=None, wrap_lines=True)
-        link, levers = _addressing(st.context.url or ""), functools.partial(shared.levers, plan)
-        st.download_button(
-            "Report on one page (HTML)",
-            lambda: one_page.page(plan, report, levers() if report.memory else (), link(), beside),
-            named("memplan-report.html"),
-            "text/html",
-            key="report_html",
-            on_click="ignore",
-            icon=":material/print:",
-            help="For whoever signs the bill. It prints to PDF.",
-        )
-        st.download_button(
-            "Plan (JSON)",
-            lambda: json.dumps(plan.document(), indent=1),
-            named("memplan-plan.json"),
-            "application/json",
-            key="plan_json",
-            on_click="ignore",
-            icon=":material/download:",
-            help="Every setting, so that it means the same next year, too.",
-        )
-        st.download_button(
-            "Report (JSON)",
-            lambda: json.dumps(beside.beside(report) if beside else report.to_dict(), indent=1),
-            named("memplan-report.json"),
-            "application/json",
-            key="report_json",
-            on_click="ignore",
-            icon=":material/download:",
-        )
-        exported.offer(plan, named)
-        if drawn:
-            picture = functools.partial(svg.memory_bar, drawn, title())
-            download_svg("Memory bar (SVG)", picture, "memplan-bar.svg")
-        st.segmented_control(
-            "Charts are saved as",
-            ("png", "svg"),
-            format_func=str.upper,
-            default=st.session_state.get("image_format") or "png",
-            key="image_choice",
-            on_change=_choose_format,
-        )
-
-
-def _choose_format() -> None:
-    """Kept apart from the control, which is not on every page."""
-    st.session_state.image_format = st.session_state.image_choice or "png"
 
 
 def title() -> str:
@@ -403,7 +342,7 @@ def instants(memory: Memory, rows: tables.Rows) -> None:
 def download(label: str, rows: tables.Rows, name: str, of_plan: bool = True) -> None:
     """A button that builds the CSV when it is pressed. It says which plan the figures are of, or,
     where they are about Memplan itself, only which Memplan."""
-    plan, address = state.plan() if of_plan else None, _addressing(st.context.url or "")
+    plan, address = state.plan() if of_plan else None, addressing(st.context.url or "")
     beside = state.calibrated() if of_plan else None
     st.download_button(
         label,

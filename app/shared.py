@@ -18,7 +18,7 @@ from memcore.evaluate import evaluate
 from memcore.kept import Store, once
 from memcore.plan.plan import Plan
 from memcore.report import Report
-from memcore.search import solve, solver
+from memcore.search import choices, solve, solver
 from memcore.search.choices import Choice, table_of
 from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
@@ -26,7 +26,7 @@ from memcore.search.levers import Lever
 from memcore.search.levers import levers as find_levers
 from memcore.search.phases import Relief
 from memcore.search.phases import reliefs as find_reliefs
-from memcore.search.solve import Answer
+from memcore.search.solve import Answer, Miss
 from memcore.search.solver import Solved
 from memcore.search.waterfall import Change
 from memcore.search.waterfall import waterfall as changes_between
@@ -191,6 +191,12 @@ def bookings(plan: Plan, every: bool) -> tuple[Choice, ...]:
     names = exploring.accelerators(every)
     found = table_of(plan, targets=solve.Targets.of(plan), names=names)
     return tuple(sorted(found, key=lambda c: math.inf if c.cost_out is None else c.cost_out))
+
+
+@_for_all(without=NOTHING)
+def nearest(plan: Plan, every: bool) -> tuple[Choice, Miss] | None:
+    """What comes nearest to the targets on these accelerators, where nothing keeps to them."""
+    return choices.nearest(plan, solve.Targets.of(plan), exploring.accelerators(every))
 
 
 @_for_all(without=NOTHING)

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, line, measured, palette, parts, state
+from app import bar, line, measured, palette, parts, share, state
 from app.line import Item
 from app.text import VERDICTS, plain
 from memcore.report import Memory, Report, Serve, TogetherMemory
@@ -69,7 +69,7 @@ def _title(serve: Serve | None, together: TogetherMemory | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="title"):
         st.markdown(f"#### {plain(said)}", width="stretch", anchors=False)
         parts.pin_button()
-        parts.share(state.report(), _bar(serve, together))
+        share.draw(state.report(), _bar(serve, together))
 
 
 # --- what of the input was not used --------------------------------------------------------------

@@ -140,6 +140,10 @@ def calibrated(found: Calibrated, report: Report) -> Rows:
 
 def calibrated_text(found: Calibrated) -> str:
     """The step, with its interval, where that is one: a measured step is a number."""
-    step, ends = seconds_text(found.calibrated_seconds), map(seconds_text, found.interval)
-    between = " to ".join(dict.fromkeys(ends))
-    return step if between == step else f"{step} ({between})"
+    step, ends = seconds_text(found.calibrated_seconds), calibrated_ends(found)
+    return step if ends == step else f"{step} ({ends})"
+
+
+def calibrated_ends(found: Calibrated) -> str:
+    """Between which seconds the step lies, or the seconds of a measured one."""
+    return " to ".join(dict.fromkeys(map(seconds_text, found.interval)))

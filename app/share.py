@@ -1,0 +1,119 @@
+"""Share: the plan as a link and as files, to take away."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+
+import streamlit as st
+
+from app import bar, parts, shared, state, svg
+from app import report as one_page
+from app.text import plain
+from memcore.errors import PlanError
+from memcore.formats.export import export, programs
+from memcore.plan.plan import Plan
+from memcore.report import Report
+
+
+def draw(report: Report, drawn: bar.Bar | None) -> None:
+    """The plan as a link, and as files; `drawn` is the bar that the page shows of it."""
+    box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
+    if not box.open:
+        return
+    plan, beside = state.plan(), state.calibrated()
+    with box:
+        st.markdown("**Copy link**: what you see, with all that is pinned.")
+        st.code(parts.addressing(st.context.url or "")(), language=None, wrap_lines=True)
+        link, levers = (
+            parts.addressing(st.context.url or ""),
+            functools.partial(shared.levers, plan),
+        )
+        st.download_button(
+            "Report on one page (HTML)",
+            lambda: one_page.page(plan, report, levers() if report.memory else (), link(), beside),
+            parts.named("memplan-report.html"),
+            "text/html",
+            key="report_html",
+            on_click="ignore",
+            icon=":material/print:",
+            help="For whoever signs the bill. It prints to PDF.",
+        )
+        st.download_button(
+            "Plan (JSON)",
+            lambda: json.dumps(plan.document(), indent=1),
+            parts.named("memplan-plan.json"),
+            "application/json",
+            key="plan_json",
+            on_click="ignore",
+            icon=":material/download:",
+            help="Every setting, so that it means the same next year, too.",
+        )
+        st.download_button(
+            "Report (JSON)",
+            lambda: json.dumps(beside.beside(report) if beside else report.to_dict(), indent=1),
+            parts.named("memplan-report.json"),
+            "application/json",
+            key="report_json",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+        _for_a_program(plan)
+        if drawn:
+            picture = functools.partial(svg.memory_bar, drawn, parts.title())
+            parts.download_svg("Memory bar (SVG)", picture, "memplan-bar.svg")
+        st.segmented_control(
+            "Charts are saved as",
+            ("png", "svg"),
+            format_func=str.upper,
+            default=st.session_state.get("image_format") or "png",
+            key="image_choice",
+            on_change=_choose_format,
+        )
+
+
+def _choose_format() -> None:
+    """Kept apart from the control, which is not on every page."""
+    st.session_state.image_format = st.session_state.image_choice or "png"
+
+
+def _for_a_program(plan: Plan) -> None:
+    """A choice of programs, and the files of the chosen one; what of the plan they do not say
+    stands below."""
+    program = st.selectbox(
+        "Files for a program",
+        programs(plan),
+        index=None,
+        placeholder="Choose who runs it",
+        key="program",
+        help="What the program is given, written from the plan: its options, YAML or JSON.",
+    )
+    if program is None:
+        return
+    try:
+        written = export(plan, program)
+    except PlanError as e:
+        parts.small(plain("; ".join(map(str, e.issues))))
+        return
+    st.download_button(
+        ", ".join(written.files),
+        lambda: _zipped(written.files),
+        parts.named(f"memplan-{program}.zip"),
+        "application/zip",
+        key="program_files",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+    for issue in written.left:
+        parts.small(plain(str(issue)))
+
+
+def _zipped(files: Mapping[str, str]) -> bytes:
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as box:
+        for name, content in files.items():
+            box.writestr(name, content)
+    return found.getvalue()

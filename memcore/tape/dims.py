@@ -228,8 +228,9 @@ EXPERT_FUSED = Dim("EXPERT_FUSED", "2 EXPERT_F: gate and up side by side")
 EXPERT_ROWS = Dim(
     "EXPERT_ROWS", "EXPERTS x EXPERT_F: a layer's experts one below the other in one matrix"
 )
-EACH = Dim("EACH", "rows that one expert gets of this rank's tokens where routing is balanced")
-REST = Dim("REST", "ROUTED - 2 EACH: rows of all experts but two")
+EARLIER = Dim("EARLIER", "rows of all experts but the last two, where routing is balanced")
+SECOND = Dim("SECOND", "rows of the last expert but one, where routing is balanced")
+LAST = Dim("LAST", "rows of the last expert, where routing is balanced")
 JOINED = Dim(
     "JOINED",
     "2 D: an embedding and a hidden state side by side, in multi-token prediction",
@@ -482,8 +483,12 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     own = ceil_div(ceil_div(s, sizes["CP"]), sizes["SEQ"])
     sizes["ROUTED"] = b * own * sizes["TOP_K"]
     experts = sizes["EXPERTS"]
-    sizes["EACH"] = minimum(ceil_div(sizes["ROUTED"], maximum(experts, 1)), sizes["ROUTED"] // 2)
-    sizes["REST"] = sizes["ROUTED"] - 2 * sizes["EACH"]
+    # Rounded so that more tokens never leave fewer rows to the experts before any of them.
+    every = maximum(experts, 1)
+    before_last = sizes["ROUTED"] * (every - 1) // every
+    sizes["EARLIER"] = sizes["ROUTED"] * maximum(every - 2, 0) // every
+    sizes["SECOND"] = before_last - sizes["EARLIER"]
+    sizes["LAST"] = sizes["ROUTED"] - before_last
     sizes["EXPERT_ROWS"] = experts * sizes["EXPERT_F"]
     # No rank can get more than all rows, which are EP times the mean.
     fullest = minimum(sizes["IMBALANCE"], 1000 * sizes["EP"])

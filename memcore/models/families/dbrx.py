@@ -24,13 +24,14 @@ from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import (
-    EACH,
+    EARLIER,
     EXPERT_F,
     EXPERT_ROWS,
     EXPERTS,
     KV,
+    LAST,
     QKV,
-    REST,
+    SECOND,
     TOP_K,
     TP,
     D,
@@ -176,7 +177,7 @@ def _normalised(t: Tape, x: Tensor) -> Tensor:
 
 
 NAMES = ("v1", "w1", "w2")
-LOOP = (REST, EACH, EACH)  # rows of all experts but two, and of the two whose backward begins
+LOOP = (EARLIER, SECOND, LAST)  # rows of experts: backward begins with the last
 
 
 def _one_by_one(t: Tape, s: Structure, x: Tensor, weights: Tensor, index: Tensor) -> Tensor:

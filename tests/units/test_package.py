@@ -156,6 +156,23 @@ def test_the_command_line_page_names_every_command() -> None:
         assert f"memplan {command.__name__.rpartition('.')[2]} " in text, command.__name__
 
 
+def test_a_command_that_computes_nothing_starts_without_what_computes() -> None:
+    code = """
+import sys
+from memcore.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    assert not {"pydantic", "numpy", "yaml"} & sys.modules.keys()
+import memcore.evaluate
+from memcore import evaluate, search
+assert evaluate is memcore.evaluate is sys.modules["memcore.evaluate"].evaluate, evaluate
+assert search.__module__ == "memcore.search.search"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- what no file says
 
 

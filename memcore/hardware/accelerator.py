@@ -16,7 +16,7 @@ Name = Annotated[str, Field(max_length=80)]
 
 
 class _Described(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     label: Annotated[str, Field(min_length=1, max_length=80)]
     revision: int = 1

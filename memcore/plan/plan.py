@@ -206,7 +206,9 @@ def _states(drafted: Drafted, model: Model) -> bool:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=False, defer_build=True
+    )
 
 
 class Cluster(_Part):

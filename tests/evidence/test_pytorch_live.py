@@ -13,7 +13,7 @@ from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.models.config import Keys, parse_config
 from memcore.models.counts import parameters
-from memcore.models.families import FAMILIES, SAME_AS, from_config, qwen_vl, wrappers
+from memcore.models.families import FAMILIES, TWINS, from_config, qwen_vl, wrappers
 from memcore.plan.plan import Plan
 
 pytestmark = pytest.mark.oracle
@@ -107,7 +107,10 @@ def test_parameters_of_presets(name):
     transformers = pytest.importorskip("transformers", reason=WHY)
     config = dict(catalog.model_entry(name)["config"])
     kind = config.pop("model_type")
-    made = transformers.AutoConfig.for_model(SAME_AS.get(kind, kind), **config)
+    if kind in TWINS:
+        config = TWINS[kind].opened(config)
+        kind = config.pop("model_type")
+    made = transformers.AutoConfig.for_model(kind, **config)
     with torch.device("meta"):
         model = model_of(made)
     assert parameters(catalog.model(name)) == sum(p.numel() for p in model.parameters())
@@ -146,7 +149,7 @@ def saved_anew(config, folder):
 
 
 PRESETS = {name: catalog.model_entry(name)["config"] for name in catalog.model_names()}
-PRESETS = {name: c for name, c in PRESETS.items() if c["model_type"] not in SAME_AS}
+PRESETS = {name: c for name, c in PRESETS.items() if c["model_type"] not in TWINS}
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *TABLES["ask_pytorch"]["configs"]])

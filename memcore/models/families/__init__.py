@@ -67,6 +67,7 @@ from memcore.models.families import (
     wrappers,
 )
 from memcore.models.families.family import Family, labels
+from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED
 
@@ -136,35 +137,6 @@ TOWERS: dict[str, Family] = {
     "t5_encoder": t5.TOWER,
 }
 
-# Other names of a family: the same code, and the same keys (vLLM's registry maps them so).
-SAME_AS = {
-    "kimi_k2": "deepseek_v3",
-    "mimo": "qwen2",
-    "chatglm": "glm",
-    "phi4mm": "phi3",
-    "phi4_multimodal": "phi3",
-}
-# The classes that files of such a name have, where they are not those of the family. MiMo's is
-# Qwen2's with layers for multi-token prediction, which it loads and does not run
-# (huggingface.co/XiaomiMiMo/MiMo-7B-Base, modeling_mimo.py). ChatGLM's files of 2 and 3 name the
-# class without a head, and load that with one (huggingface.co/zai-org/chatglm3-6b).
-OWN_CLASSES = {
-    "mimo": {"MiMoForCausalLM": CAUSAL, "MiMoModel": EMBEDDING},
-    "chatglm": {"ChatGLMModel": CAUSAL, "ChatGLMForConditionalGeneration": CAUSAL},
-    "phi4mm": {"Phi4MMForCausalLM": CAUSAL},
-    "phi4_multimodal": {"Phi4MultimodalForCausalLM": CAUSAL},
-}
-# What a reader should know of models that have more than the family they are planned as.
-OWN_NOTES = {
-    "chatglm": "ChatGLM is planned as GLM, whose weights are the same: in training its one product "
-    "for queries, keys and values keeps a little more.",
-    **dict.fromkeys(
-        ("phi4mm", "phi4_multimodal"),
-        "Of Phi-4-multimodal the language model is planned, as Phi-4-mini. What reads images and "
-        "sound before it, and its adapters for them, are left out, their weights too.",
-    ),
-}
-
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
@@ -174,7 +146,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         message += "; a Hugging Face config.json has one"
         raise PlanError([Issue("model.model_type", message)])
     label = label or f"Your {kind} model"
-    family = FAMILIES.get(SAME_AS.get(kind, kind))
+    twin = TWINS.get(kind)
+    family = FAMILIES.get(twin.of if twin else kind)
     if family is None:
         if wrappers.is_wrapper(config):
             return _wrapped(config, label)
@@ -182,7 +155,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
             f"architecture {shown(kind)} is not known yet, and is not approximated; {_known(kind)}"
         )
         raise PlanError([Issue("model.model_type", message)])
-    keys = Keys({**config, "model_type": SAME_AS.get(kind, kind)}, family.aliases)
+    names = {**family.aliases, **(twin.keys if twin else {})}
+    keys = Keys(twin.opened(config) if twin else config, names)
     keys.head = _head(keys, kind, family)
     model = family.config(keys, label)
     issues = _sizeless(keys)
@@ -190,7 +164,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         taken = {issue.field for issue in issues}
         raise PlanError([*issues, *(i for i in keys.issues if i.field not in taken)])
     model, reading = _with_head(keys, model), keys.reading()
-    own = (OWN_NOTES[kind],) if kind in OWN_NOTES else ()
+    own = (twin.note,) if twin and twin.note else ()
     notes = (*own, *model.notes, *keys.notes, *reading.notes)
     if model.head == EMBEDDING:
         notes = (NO_HEAD, *notes)
@@ -211,22 +185,24 @@ NO_HEAD = (
 
 def _wrapped(config: Mapping[str, Any], label: str) -> Model:
     """The language model inside a wrapper, with a note about what is left out."""
-    kind, inner = config["model_type"], wrappers.opened(config)
+    kind, inner, place = config["model_type"], wrappers.opened(config), wrappers.place(config)
     inside = inner.get("model_type")
-    word = SAME_AS.get(inside, inside) if isinstance(inside, str) else None
-    family = FAMILIES.get(word) if word else None
+    family = (
+        FAMILIES.get(TWINS[inside].of if inside in TWINS else inside)
+        if isinstance(inside, str)
+        else None
+    )
     if family is None or not family.decoder or family.bridge:
         message = (
             f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
             f"{shown(inside)}; neither is approximated; {_known(str(inside))}"
         )
-        raise PlanError([Issue("model.text_config.model_type", message)])
+        raise PlanError([Issue(f"model.{place}.model_type", message)])
     try:
         model = from_config(inner, label)
     except PlanError as e:
         raise PlanError(
-            Issue(f"model.text_config.{i.field.removeprefix('model.')}", i.message)
-            for i in e.issues
+            Issue(f"model.{place}.{i.field.removeprefix('model.')}", i.message) for i in e.issues
         ) from None
     return replace(model, notes=(*model.notes, wrappers.left_out(config, model.hidden_size)))
 
@@ -246,7 +222,7 @@ def _with_head(keys: Keys, model: Model) -> Model:
 def _head(keys: Keys, kind: str, family: Family) -> str:
     """The head of the class that a config names: of one that is not known, an issue."""
     named, key = _class(keys)
-    classes = OWN_CLASSES.get(kind, family.classes)
+    classes = (kind in TWINS and TWINS[kind].classes) or family.classes
     words = {name.lower(): word for name, word in classes.items()}
     if named is None:
         return next(iter(classes.values()))

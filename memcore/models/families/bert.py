@@ -189,7 +189,7 @@ def _distilbert(k: Keys, label: str) -> Model:
     )
 
 
-def _classes(stem: str) -> dict[str, str]:
+def encoder_classes(stem: str) -> dict[str, str]:
     return {
         f"{stem}ForMaskedLM": MASKED,
         f"{stem}Model": EMBEDDING,
@@ -198,12 +198,12 @@ def _classes(stem: str) -> dict[str, str]:
 
 
 FAMILIES = {
-    "bert": encoder(_bert, _embed, _layer, _head, _classes("Bert")),
-    "roberta": encoder(_roberta, _embed, _layer, _head, _classes("Roberta")),
-    "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, _head, _classes("XLMRoberta")),
-    "camembert": encoder(_camembert, _embed, _layer, _head, _classes("Camembert")),
+    "bert": encoder(_bert, _embed, _layer, _head, encoder_classes("Bert")),
+    "roberta": encoder(_roberta, _embed, _layer, _head, encoder_classes("Roberta")),
+    "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, _head, encoder_classes("XLMRoberta")),
+    "camembert": encoder(_camembert, _embed, _layer, _head, encoder_classes("Camembert")),
     "distilbert": replace(
-        encoder(_distilbert, _embed, _layer, _head, _classes("DistilBert")),
+        encoder(_distilbert, _embed, _layer, _head, encoder_classes("DistilBert")),
         aliases={
             "hidden_size": "dim",
             "num_attention_heads": "n_heads",

@@ -15,6 +15,9 @@ from memcore.models.config import Keys
 from memcore.units import bytes_text
 
 TEXT, VISION = "text_config", "vision_config"
+# Where a language model stands in a wrapper: as transformers has it, in InternVL's own code, in
+# DeepSeek-VL2's, in VibeVoice's.
+PLACES = (TEXT, "llm_config", "language_config", "decoder_config")
 # What a wrapper says for its whole checkpoint, and its text_config does not say again.
 OF_THE_WHOLE = (
     "quantization_config",
@@ -48,23 +51,29 @@ class Wrapper:
 
 
 def is_wrapper(config: Mapping[str, Any]) -> bool:
-    return TEXT in config or config["model_type"] in KNOWN
+    return place(config) in config or config["model_type"] in KNOWN
+
+
+def place(config: Mapping[str, Any]) -> str:
+    """The key that the language model stands under."""
+    return next((key for key in PLACES if key in config), TEXT)
 
 
 def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of the language model inside, by itself. Raises PlanError."""
-    known, text = KNOWN.get(config["model_type"]), config.get(TEXT)
+    known, where = KNOWN.get(config["model_type"]), place(config)
+    text = config.get(where)
     if text is None:
         flat = known is not None and known.flat
         beside = ("model_type", VISION)
         text = {k: v for k, v in config.items() if k not in beside} if flat else {}
     if not isinstance(text, Mapping):
         message = f"must be a config.json of its own, in braces, not {shown(text)}"
-        raise PlanError([Issue(f"model.{TEXT}", message)])
+        raise PlanError([Issue(f"model.{where}", message)])
     classes = config.get("architectures")
     for name in classes if isinstance(classes, list) else []:
         if not isinstance(name, str) or not name.endswith(SUFFIXES):
-            message = f"{shown(name)} is not planned; of a model with a text_config, those that "
+            message = f"{shown(name)} is not planned; of a model with a {where}, those that "
             message += f"end in {' or '.join(SUFFIXES)} are"
             raise PlanError([Issue("model.architectures", message)])
     inner = {"model_type": known.text, **text} if known else dict(text)

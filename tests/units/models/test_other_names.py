@@ -39,3 +39,64 @@ def test_of_phi_4_multimodal_the_language_model_is_planned():
     model = from_config(PHI)
     assert parameters(model) == 3_836_021_760  # as Phi-4-mini
     assert "left out" in model.notes[0]
+
+
+QWEN = {  # Qwen/Qwen-14B, whose index of files says 28,334,580,480 bytes
+    "model_type": "qwen", "architectures": ["QWenLMHeadModel"], "hidden_size": 5120,
+    "intermediate_size": 27_392, "kv_channels": 128, "num_attention_heads": 40,
+    "num_hidden_layers": 40, "no_bias": True, "seq_length": 2048, "vocab_size": 152_064,
+}  # fmt: skip
+FLA = {"model_type": "transformer", "hidden_size": 1024, "num_heads": 16, "num_hidden_layers": 24}
+OLMO = {  # allenai/OLMo-1B: 1,176,764,416 parameters
+    "model_type": "hf_olmo", "architectures": ["OLMoForCausalLM"], "d_model": 2048, "n_heads": 16,
+    "n_layers": 16, "mlp_ratio": 8, "rope": True, "include_bias": False, "weight_tying": True,
+    "layer_norm_with_affine": False, "vocab_size": 50_280, "embedding_size": 50_304,
+}  # fmt: skip
+SHARED = {
+    "model_type": "granitemoeshared", "hidden_size": 512, "intermediate_size": 1024,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 3,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 256,
+    "vocab_size": 3000, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (QWEN, 14_167_290_880),
+        (FLA, 24 * (4 * 1024**2 + 3 * 1024 * 2816 + 2048) + 1024 * (2 * 32_000 + 1)),
+        (OLMO, 1_176_764_416),
+    ],
+)
+def test_a_twin_has_as_many_parameters_as_it_is_published_with(config, count):
+    assert parameters(from_config(config)) == count
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value"),
+    [
+        (QWEN, "no_bias", False),
+        (QWEN, "visual", {}),
+        (QWEN, "intermediate_size", "wide"),
+        (FLA, "qkv_bias", True),
+        (OLMO, "rope", False),
+        (SHARED, "shared_intermediate_size", 0),
+    ],
+)
+def test_what_makes_a_twin_another_model_is_refused_by_its_key(config, key, value):
+    with pytest.raises(PlanError, match=f"model.{key}"):
+        from_config(config | {key: value})
+
+
+def test_a_twin_without_its_width_is_refused():
+    with pytest.raises(PlanError, match=r"model.hidden_size: missing"):
+        from_config({k: v for k, v in QWEN.items() if k != "hidden_size"})
+
+
+@pytest.mark.parametrize("place", ["llm_config", "language_config", "decoder_config"])
+def test_the_language_model_may_stand_under_another_key(place):
+    inside = {"model_type": "qwen2", "hidden_size": 1536, "num_hidden_layers": 28}
+    model = from_config({"model_type": "internvl_chat", place: inside})
+    assert model.family == "qwen2"
+    with pytest.raises(PlanError, match=f"model.{place}.hidden_size"):
+        from_config({"model_type": "internvl_chat", place: {"model_type": "qwen2"}})

@@ -19,7 +19,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
-from memcore.tape.kinds import is_shared
+from memcore.tape.kinds import Part, is_shared
 from memcore.tape.primitives import (
     add,
     cast,
@@ -82,8 +82,9 @@ def _top(t: Tape, s: Structure, x: Tensor, low: Tensor) -> Tensor:
 
 def _in_one_kernel(t: Tape, q: Tensor, k: Tensor, weights: Tensor, of_heads: Shape) -> Tensor:
     """Scores over all heads together, none of which is in memory (DeepGEMM's fp8_mqa_logits)."""
-    t.start("scores", q, k, weights, flops=[(2.0, (*of_heads, INDEX_DIM))], product="bmm")
-    t.use(t.new("scores", PAIRS, "fp32"))
+    with t.scope("choice", Part.CHOICE):
+        t.start("scores", q, k, weights, flops=[(2.0, (*of_heads, INDEX_DIM))], product="bmm")
+        t.use(t.new("scores", PAIRS, "fp32"))
     return t.new("chosen tokens", INDICES, "int32")
 
 

@@ -103,14 +103,14 @@ def _groups(server: Server) -> tuple[int, int, int, int]:
 
 def growing_pages(server: Server, room: Room) -> Pages:
     """How the blocks of one sequence grow, and are let go of; states stay as they are."""
-    s, model, held = server.plan.serve, server.plan.architecture, server.caches
+    s, held = server.plan.serve, server.caches
     states = held.recurrent * room.state_bytes * server.state_copies
     whole, part = server.pages
     return Pages(
         room.tokens,
         room.full,
         room.windowed,
-        model.window if server.every.windowed else 0,
+        server.sight(bool(server.every.windowed)),
         server.chunked,
         s.max_batched_tokens,
         whole * held.full / room.group,
@@ -137,7 +137,15 @@ def places(plan: Plan, served: Serve) -> int:
 
 def token_bytes(x: Any, apart: bool | None = None) -> Read:
     """Bytes that one layer keeps of a token: of those with heads apart or not, or, where that is
-    not said, of those that keep least."""
+    not said, of those that keep least; an indexer's key with it."""
+    attended = attended_bytes(x, apart)
+    if not x.server.index_bytes:
+        return attended
+    return attended + x.known(INDEX_KEYS, x.server.index_bytes, "bytes", source=INDEX_SOURCE)
+
+
+def attended_bytes(x: Any, apart: bool | None = None) -> Read:
+    """The same of keys and values alone, which attention reads."""
     server = x.server
     cache = server.cache_of(server.least if apart is None else apart)
     amounts, dtype = server.amounts(1, 1), KV_DTYPES[server.plan.serve.kv_dtype]
@@ -154,9 +162,7 @@ def token_bytes(x: Any, apart: bool | None = None) -> Read:
         kept = x.known("keys and values", first, source=KV_SOURCE) * x.shape((*rest,), amounts)
     else:
         kept = x.shape(cache, amounts)
-    if not server.index_bytes:
-        return kept * bits / 8
-    return kept * bits / 8 + x.known(INDEX_KEYS, server.index_bytes, "bytes", source=INDEX_SOURCE)
+    return kept * bits / 8
 
 
 def index_keys(x: Any) -> Read:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memcore.hardware.kernels import ONE
@@ -23,12 +24,13 @@ from memcore.serving import allocator, stored
 from memcore.serving.cache import (
     CROSS_CACHE,
     INDEX_KEYS,
+    INDEX_SOURCE,
     SERVER,
     STATES,
+    attended_bytes,
     copies,
     index_keys,
     state_bytes,
-    token_bytes,
 )
 from memcore.serving.room import activation_bytes, widened
 from memcore.serving.server import Server, one_forward
@@ -40,10 +42,15 @@ from memcore.serving.time import (
     EXCHANGE,
     HEAD,
     HOST,
+    INDEX,
+    INDEX_OF,
+    INDEX_PAIR,
     LAUNCH,
     LAYERS,
     LINK,
+    OF_CACHE,
     SCAN,
+    SCORE_BYTES,
     SPLIT_ROWS,
     STATE_READ,
     STEPS,
@@ -53,13 +60,13 @@ from memcore.serving.time import (
     attention_share,
     exchange,
     idle,
-    in_window,
     moves_rows,
     of_cpu,
     of_host,
     of_scheduler,
     product_share,
     rates_of,
+    read_share,
     reduction,
     seconds,
     seen_share,
@@ -212,16 +219,16 @@ def _parts(book: Book, which: str) -> list[Part]:
 def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explanation:
     part, base = _parts(book, which)[int(i)], f"serve.{which}.{i}"
     o = part.time
-    if part.kind not in (LAYERS, HEAD, ATTENTION, SCAN, TOWER):
+    if part.kind not in (LAYERS, HEAD, ATTENTION, INDEX, SCAN, TOWER):
         if field != "seconds":
             raise LookupError
         return about(o.name, "seconds", _rest(book, part, which), "In one step.")
-    attends = part.kind == ATTENTION
+    attends, reads = part.kind in OF_CACHE, {ATTENTION: _read, INDEX: _scores_read}
     if field == "flops":
-        work = _attended(book, part) if attends else _work(book, part)
+        work = {ATTENTION: _attended, INDEX: _scored}.get(part.kind, _work)(book, part)
         return about(f"FLOPs of {o.name}", "FLOP", work, "In one step, on one GPU.", [DECLARED])
     if field == "hbm_bytes":
-        moved = _read(book, part) if attends else _weights_read(book, part) + _others(book, part)
+        moved = reads.get(part.kind, _touched)(book, part)
         if part.kind == SCAN:
             moved = moved + _states_moved(book, part)
         return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
@@ -262,6 +269,9 @@ def _rate(book: Book, rates: Rates, part: Part) -> Formula:
     """FLOP/s of an operation's arithmetic."""
     if _attends(part):
         share, dtype = attention_share(rates.kernels, rates.gpu), rates.compute
+    elif part.kind == INDEX:
+        dtype = _server(book).index_dtype
+        share = product_share(rates.kernels, rates.gpu, dtype)
     else:
         dtype = rates.dtype(part.bits)
         share = product_share(rates.kernels, rates.gpu, dtype)
@@ -320,17 +330,20 @@ def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
     )
 
 
-def _layers_seen(book: Book, share: float, of: Callable[[bool], Formula]) -> Formula:
-    """Layers, each by the share of the context that it sees, and by a number of its heads': of
-    those apart, or of the model's."""
+def _layers_seen(
+    book: Book, share: Callable[[bool], float], of: Callable[[bool], Formula]
+) -> Formula:
+    """Layers, each by the share of the context that those with a window and others see, and by a
+    number of its heads': of those apart, or of the model's."""
     server, model = _server(book), book.plan.architecture
     config = f"config.json of {model.label}"
     every: list[tuple[Formula, bool]] = []
     for part in server.parts:
         name = "layers with a window" if part.windowed else "layers"
         layers = known(name, part.count, source=config)
-        if part.windowed:
-            layers = layers * known("share that a window sees", share, source=config)
+        if server.sight(part.windowed):
+            what = "a window sees" if part.windowed else "is chosen"
+            layers = layers * known(f"share that {what}", share(part.windowed), source=config)
         every.append((layers, part.apart))
     if server.uneven:
         return total([layers * of(apart) for layers, apart in every])
@@ -338,29 +351,69 @@ def _layers_seen(book: Book, share: float, of: Callable[[bool], Formula]) -> For
     return seen
 
 
+def _before(part: Part) -> Formula:
+    """The share of the context that comes before a new token."""
+    if part.tokens == part.context:
+        return known("a token sees half of its prompt on average", 0.5, source=ATTENTION_OF)
+    return known("all of it", 1.0, source=ATTENTION_OF)
+
+
 def _attended(book: Book, part: Part) -> Formula:
     """FLOPs of attention of new tokens to the cache."""
     server = _server(book)
     two = known("multiply and add", 2, source=ATTENTION_OF)
     batch, tokens, context = _tokens_of(book, part)
-    half = known("a token sees half of its prompt on average", 0.5, source=ATTENTION_OF)
-    share = half if part.tokens == part.context else known("all of it", 1.0, source=ATTENTION_OF)
     amounts = _amounts(book, part)
 
     def products(apart: bool) -> Formula:
         scores, values = server.products(part.tokens, apart)
         return shape(book, scores, amounts) + shape(book, values, amounts)
 
-    seen = seen_share(book.plan, part.tokens, part.context)
-    return two * batch * tokens * context * share * _layers_seen(book, seen, products)
+    seen = partial(seen_share, server, tokens=part.tokens, context=part.context)
+    return two * batch * tokens * context * _before(part) * _layers_seen(book, seen, products)
 
 
 def _read(book: Book, part: Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
-    share, x = in_window(book.plan, part.context), Terms(book)
-    read: Formula = batch * context * _layers_seen(book, share, lambda of: token_bytes(x, of))
+    share = partial(read_share, _server(book), tokens=part.tokens, context=part.context)
+    every = _layers_seen(book, share, partial(attended_bytes, Terms(book)))
+    read: Formula = batch * context * every
     return read
+
+
+def _indexers(book: Book) -> Formula:
+    return known("layers with an indexer of their own", _server(book).indexers, source=INDEX_OF)
+
+
+def _pairs(book: Book, part: Part) -> Formula:
+    """Scores of one indexer."""
+    batch, tokens, context = _tokens_of(book, part)
+    return batch * tokens * context * _before(part)
+
+
+def _scored(book: Book, part: Part) -> Formula:
+    """FLOPs of an indexer's scores."""
+    two = known("multiply and add", 2, source=INDEX_OF)
+    one = shape(book, INDEX_PAIR, _amounts(book, part))
+    work: Formula = two * _pairs(book, part) * _indexers(book) * one
+    return work
+
+
+def _scores_read(book: Book, part: Part) -> Formula:
+    """Bytes of indexers' keys and of their scores."""
+    batch, _, context = _tokens_of(book, part)
+    key = known(INDEX_KEYS, _server(book).index_bytes, "bytes", source=INDEX_SOURCE)
+    layers = known("layers", book.plan.architecture.layers, source="config.json")
+    score = known("of a score, written and read", SCORE_BYTES, "bytes", source=INDEX_OF)
+    keys = batch * context * key * layers
+    moved: Formula = keys + _pairs(book, part) * _indexers(book) * score
+    return moved
+
+
+def _touched(book: Book, part: Part) -> Formula:
+    moved: Formula = _weights_read(book, part) + _others(book, part)
+    return moved
 
 
 BESIDE = (LINK, EXCHANGE, HOST, LAUNCH, DRAFT, STEPS, CPU)  # what is no operation of the GPU's own

@@ -20,7 +20,7 @@ class Pages:
     """What is the same for all sequences.
 
     block            tokens of a block
-    full, windowed   groups of layers that see everything, and a window of `window` tokens
+    full, windowed   groups of layers that keep everything, and a window of `window` tokens
     chunked          a window begins anew at each multiple of it (attention in chunks)
     forward          most tokens of a forward
     whole, part      layers that see all, and those with a window, over those of a group: what a

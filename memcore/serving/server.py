@@ -57,6 +57,7 @@ from memcore.words.stored import KV_DTYPES, WeightDtype
 EAGLE_VOCABULARY = 32_000  # draft_vocab_size of the published EAGLE-3 heads
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 STAGE_LAYERS = Dim("STAGE_LAYERS", "layers on the fullest pipeline stage")
+FP8 = "fp8"
 SCALED = 128  # numbers of an indexer's key that share a scale
 KNOWN = 16  # forwards of different sizes: evaluating a plan has five
 
@@ -223,10 +224,35 @@ class Server:
         """Of one head's scores and of its values, for so many new tokens of a sequence.
 
         Latent attention expands the keys and values of a prompt; generated tokens are multiplied
-        with the latents as they are (DeepSeek-V2, section 2.1.2).
+        with the latents as they are (DeepSeek-V2, section 2.1.2), and so is every token that sees
+        its own choice of others (vllm/v1/attention/backends/mla/flashmla_sparse.py).
         """
-        few = tokens <= 1 + self.plan.serve.draft_tokens
-        return (LATENT, KV_RANK) if self.plan.architecture.kv_rank and few else (HEAD_DIM, V_DIM)
+        model = self.plan.architecture
+        as_they_are = model.indexer or tokens <= 1 + self.plan.serve.draft_tokens
+        return (LATENT, KV_RANK) if model.kv_rank and as_they_are else (HEAD_DIM, V_DIM)
+
+    def sight(self, windowed: bool) -> int:
+        """Tokens that one attends to at most, in layers with a window and in others: 0 where it is
+        all that come before it."""
+        model = self.plan.architecture
+        if windowed:
+            return int(model.window)
+        return model.indexer.top_k if model.indexer else 0
+
+    @property
+    def indexers(self) -> int:
+        """Layers with an indexer of their own."""
+        model = self.plan.architecture
+        if not model.indexer:
+            return 0
+        return sum(not is_shared(kind) for kind in model.kinds) if model.kinds else model.layers
+
+    @property
+    def index_dtype(self) -> str:
+        """In which an indexer's scores are computed: of 8 bits where an engine keeps its keys so
+        and the GPU multiplies them (DeepGEMM's fp8_mqa_logits)."""
+        eight = self.manager.pages and FP8 in self.plan.accelerator.flops
+        return FP8 if eight else self.plan.weights.compute
 
     def products(self, tokens: int, apart: bool) -> tuple[Shape, Shape]:
         """Of all heads, the widths of their products with keys and with values."""
@@ -298,11 +324,10 @@ class Server:
         model = self.plan.architecture
         if not model.indexer:
             return 0.0
-        own = sum(not is_shared(kind) for kind in model.kinds) if model.kinds else model.layers
         one = model.indexer.dim * self.kv_bits / 8
         if self.manager.pages:
             one = model.indexer.dim + 4 * ceil_div(model.indexer.dim, SCALED)
-        return one * own / model.layers
+        return one * self.indexers / model.layers
 
     @property
     def kv_per_token(self) -> int:
@@ -387,7 +412,9 @@ def _forward(
     besides = [
         e
         for e in of_layers
-        if Part.CORE not in e.work.parts and not _scans(e) and (e.work.traffic or e.work.flops)
+        if not {Part.CORE, Part.CHOICE} & set(e.work.parts)
+        and not _scans(e)
+        and (e.work.traffic or e.work.flops)
     ]
     return (
         tuple(e for e in besides if not of_encoder(e)),

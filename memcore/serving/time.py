@@ -39,7 +39,7 @@ from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
 from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
-from memcore.tape.dims import CHOSEN, EXPERTS, D
+from memcore.tape.dims import CHOSEN, EXPERTS, INDEX_DIM, INDEX_HEADS, D, Shape
 from memcore.tape.ledger import Amounts
 from memcore.timing.communication import Links, network_rate
 from memcore.timing.host import each_start
@@ -61,11 +61,19 @@ OFFLOADED = (
 )
 CACHE_READ = "attention over the cache"
 ATTENTION_OF = "new tokens attend to the cache: each reads every key and value once"
-LAYERS, ATTENTION, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER, STEPS, EXCHANGE = (
-    *("layers", "attention", "scan", "head", "link", "launch", "host", "draft", "tower"),
-    "scheduler",
-    "exchange",
+INDEX_SCORES = "scores of an indexer"
+INDEX_OF = (
+    "an indexer scores every token that is seen, of all its heads together: it reads each key, and "
+    "writes a score of 32 bits that is read to choose (DeepGEMM's fp8_mqa_logits; DeepSeek-V3.2, "
+    "section 2.1)"
 )
+SCORE_BYTES = 2 * 4  # of 32 bits, written and read
+INDEX_PAIR: Shape = (INDEX_HEADS, INDEX_DIM)  # numbers of a product of a query with a key
+LAYERS, ATTENTION, INDEX, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER, STEPS, EXCHANGE = (
+    *("layers", "attention", "indexer", "scan", "head", "link", "launch", "host", "draft"),
+    *("tower", "scheduler", "exchange"),
+)
+OF_CACHE = (ATTENTION, INDEX)  # what reads what is kept of each token
 LEVIATHAN = "Leviathan et al., Fast inference from transformers via speculative decoding, eq. 1"
 STATE_READ = "each step reads and writes every state of each sequence once"
 
@@ -286,7 +294,8 @@ def traffic(server: Server, e: Execution, amounts: Amounts) -> tuple[float, floa
 def mixing(server: Server, batch: int, tokens: int, context: float) -> list[Part]:
     """What mixes new tokens with those before: attention, and scans through states."""
     attends = [attention(server, batch, tokens, context)] if server.every.attends else []
-    return attends + scans(server, batch, tokens)
+    chooses = [index(server, batch, tokens, context)] if server.indexers else []
+    return attends + chooses + scans(server, batch, tokens)
 
 
 def scans(server: Server, batch: int, tokens: int) -> list[Part]:
@@ -311,20 +320,16 @@ def scans(server: Server, batch: int, tokens: int) -> list[Part]:
 
 def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     """Attention of new tokens to the cache: it reads every key and value once, of a layer with a
-    window no more than that. Of an encoder-decoder each layer attends twice, to other tokens."""
-    plan, rates = server.plan, rates_of(server)
-    amounts = server.amounts(batch, tokens)
+    window no more than that, and of an indexer's choice no more than its tokens chose. Of an
+    encoder-decoder each layer attends twice, to other tokens."""
+    rates, amounts = rates_of(server), server.amounts(batch, tokens)
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     products = read = 0.0  # of all layers
     for part in server.parts:
-        seen, visible = part.count * 1.0, part.count * 1.0
-        if part.windowed:
-            seen *= seen_share(plan, tokens, context)
-            visible *= in_window(plan, context)
+        seen = part.count * seen_share(server, part.windowed, tokens, context)
+        visible = part.count * read_share(server, part.windowed, tokens, context)
         products += seen * sum(map(amounts.elements, server.products(tokens, part.apart)))
-        read += visible * (
-            server.cached(part.apart, amounts) * server.kv_bits / 8 + server.index_bytes
-        )
+        read += visible * (server.cached(part.apart, amounts) * server.kv_bits / 8)
     flops = 2.0 * batch * tokens * context * share * products
     moved = batch * context * read
     compute, hbm = flops / rates.attention, moved / rates.cache
@@ -335,16 +340,41 @@ def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     return Part(ATTENTION, time, batch, tokens, context)
 
 
-def in_window(plan: Plan, context: float) -> float:
-    """The share of its context that a token sees in a layer with a window."""
-    return min(1.0, plan.architecture.window / max(1.0, context))
+def index(server: Server, batch: int, tokens: int, context: float) -> Part:
+    """What indexers' scores of new tokens take, of all layers that have their own."""
+    rates, layers = rates_of(server), server.indexers
+    share = 0.5 if tokens == context else 1.0
+    pairs = batch * tokens * context * share * layers
+    flops = 2.0 * pairs * server.amounts(batch, tokens).elements(INDEX_PAIR)
+    keys = batch * context * server.index_bytes * server.plan.architecture.layers
+    moved = keys + pairs * SCORE_BYTES
+    dtype = server.index_dtype
+    rate = rates.gpu.peak_flops(dtype) * product_share(rates.kernels, rates.gpu, dtype).middle
+    compute, hbm = flops / rate, moved / rates.cache
+    time = OperationTime(
+        INDEX_SCORES, "forward", flops, moved, compute, hbm, max(compute, hbm),
+        "compute" if compute >= hbm else "hbm", layers,
+    )  # fmt: skip
+    return Part(INDEX, time, batch, tokens, context)
 
 
-def seen_share(plan: Plan, tokens: float, context: float) -> float:
-    """The same of new tokens: those of a whole prompt, by how many they see without a window."""
+def read_share(server: Server, windowed: bool, tokens: float, context: float) -> float:
+    """The share of a context that new tokens read: of an indexer's choice each its own."""
+    most = server.sight(windowed)
+    if not most:
+        return 1.0
+    return min(1.0, (most if windowed else tokens * most) / max(1.0, context))
+
+
+def seen_share(server: Server, windowed: bool, tokens: float, context: float) -> float:
+    """The share of a context that new tokens attend to, each by itself; those of a whole prompt, by
+    how many they would see without a window or an indexer."""
+    most = server.sight(windowed)
+    if not most:
+        return 1.0
     if tokens != context:
-        return in_window(plan, context)
-    return 2 * seen_of_prompt(context, plan.architecture.window) / max(1.0, context) ** 2
+        return min(1.0, most / max(1.0, context))
+    return 2 * seen_of_prompt(context, most) / max(1.0, context) ** 2
 
 
 def seen_of_prompt(tokens: float, window: int) -> float:
@@ -370,7 +400,7 @@ def between(
         time = _only("rows to their experts and back", layers * one, link, 2 * layers)
         rest.append(Part(EXCHANGE, time, tokens=tokens))
     if plan.serve.offload_kv == "cpu":
-        read = sum(p.time.hbm_bytes for p in found if p.kind == ATTENTION) / plan.serving_pp
+        read = sum(p.time.hbm_bytes for p in found if p.kind in OF_CACHE) / plan.serving_pp
         exposed = of_host(plan, read, seconds(found))
         copied = _only("cache from the host", exposed, "pcie", 1)
         rest.append(Part(HOST, copied, weights=read, behind=True))
@@ -399,7 +429,7 @@ def by_cpu(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
             share = of_experts
         elif p.kind == HEAD:
             share = 1.0 if plan.serve.gpu_layers else 0.0
-        read += share * (p.time.hbm_bytes if p.kind in (ATTENTION, SCAN) else p.weights)
+        read += share * (p.time.hbm_bytes if p.kind in (*OF_CACHE, SCAN) else p.weights)
         on_gpu += share * p.time.seconds
     few, more = tokens < OFFLOADED_FROM, of_cpu(plan, tokens, read, on_gpu)
     name = "layers and experts by the CPU" if few else "weights from the host"

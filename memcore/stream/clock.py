@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from memcore.plan.plan import Plan
+from memcore.report import OperationTime
 from memcore.serving.server import Server
 from memcore.serving.time import (
     EXCHANGE,
@@ -23,6 +24,7 @@ from memcore.serving.time import (
     attention,
     context_of,
     host_rate,
+    index,
     of_head,
     of_tower,
     parts,
@@ -67,8 +69,8 @@ NOTHING = Curve((1,), (0.0,))
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds per token: in layers that see everything, and in those with a window per token that
-    they see."""
+    """Seconds per token: in layers that see everything, and per token that they see in those with
+    a window or an indexer."""
 
     whole: float = 0.0
     part: float = 0.0
@@ -84,13 +86,13 @@ class Clock:
     layers     everything but attention, head and what is beside them, by tokens
     head       the logits, by rows
     beside     links, weights from the host, and between kernels, by tokens
-    context    attention of a step, per token of context
+    context    attention of a step, per token of context; of an indexer's choice its scores
     pair       attention of a prompt's tokens, per pair of a token and one that it sees (compute)
     read       the same, per token of the cache that it reads (bandwidth)
     host       where the cache is the host's: what it takes to fetch, per token; hidden by layers,
                head and attention
-    window     tokens that layers with a window see, which begins anew at each of its multiples
-               where `chunked`; 0: none has one
+    window     tokens that layers with a window see, or that an indexer chooses; a window begins
+               anew at each of its multiples where `chunked`; 0: all see everything
     guesses    tokens that a draft guesses for a step; draft: its own clock, where it is a model
     scan       through states: of a step, by sequences; scanned: of a part of a prompt, by tokens
     once       what runs once for a prompt, before its first part: a tower of images
@@ -191,25 +193,33 @@ def _clock(server: Server) -> Clock:
     s, model, prompt_len = plan.serve, plan.architecture, plan.serve.prompt_len
     new, (whole, part) = 1 + s.draft_tokens, server.pages
     windows, every = part * server.every.windowed, whole * server.every.full
+    chosen = server.sight(False)
+    window = chosen or (model.window if windows else 0)
 
-    def rate(seconds: float, whole: float, part: float) -> Rate:
-        """Of a layer for each token; layers of both kinds take as long for one that they see."""
-        if not server.every.attends:
+    def rate(times: Times, of: Callable[[OperationTime], float], whole: float, part: float) -> Rate:
+        """Of a layer for each token; layers of both kinds take as long for one that they see. Of an
+        indexer's choice scores are of every token, attention of the chosen ones."""
+        attends, scores = times
+        if not attends:
             return Rate()
-        each = seconds / (every * whole + windows * part)
+        if scores:
+            return Rate(of(scores) / whole, of(attends) / part)
+        each = of(attends) / (every * whole + windows * part)
         return Rate(each * every, each * windows)
 
     seen = max(context_of(server), new + 1)
-    step = attention(server, 1, new, seen).time
-    once = rate(step.seconds, seen, min(seen, model.window))
-    prompt = attention(server, 1, prompt_len, prompt_len).time
-    pairs = prompt_len * prompt_len / 2, seen_of_prompt(prompt_len, model.window)
-    visible = min(prompt_len, model.window)
+    step = _of_cache(server, new, seen)
+    once = rate(step, lambda t: t.seconds, seen, min(seen, window))
+    prompt = _of_cache(server, prompt_len, prompt_len)
+    pairs = prompt_len * prompt_len / 2, seen_of_prompt(prompt_len, window)
+    read = rate(prompt, lambda t: t.hbm_seconds, prompt_len, min(prompt_len, window))
+    if chosen:  # the tokens of a prompt choose all of it together
+        read = Rate(read.whole + read.part * min(prompt_len, window) / prompt_len)
     rows = min(s.concurrency, s.max_batched_tokens) * new + 1
     host = None
     if s.offload_kv == "cpu":
-        moved = step.hbm_bytes / plan.serving_pp / host_rate(plan)
-        host = rate(moved, seen, min(seen, model.window))
+        per_second = plan.serving_pp * host_rate(plan)
+        host = rate(step, lambda t: t.hbm_bytes / per_second, seen, min(seen, window))
     sizes = sizes_to(max(s.max_batched_tokens, rows))
     scan = scanned = None
     if server.every.recurrent:
@@ -221,10 +231,10 @@ def _clock(server: Server) -> Clock:
         Curve.of(rows, lambda n: seconds(of_head(server, n))),
         Curve(sizes, tuple(_only(found, LINK, EXCHANGE, HOST, LAUNCH) for found in forwards)),
         once,
-        rate(prompt.compute_seconds, *pairs),
-        rate(prompt.hbm_seconds, prompt_len, visible),
+        rate(prompt, lambda t: t.compute_seconds, *pairs),
+        read,
         host,
-        model.window if windows else 0,
+        window,
         server.chunked,
         s.draft_tokens,
         _drafts(server.draft, seen) if server.draft else None,
@@ -236,6 +246,15 @@ def _clock(server: Server) -> Clock:
         server.engine.before(plan.accelerator).middle,
         0.0 if RUNTIMES[plan.runtime].launches else server.prompts.middle * model.layers,
     )
+
+
+Times = tuple[OperationTime | None, OperationTime | None]
+
+
+def _of_cache(server: Server, tokens: int, context: int) -> Times:
+    """Of one sequence attention, and an indexer's scores, if any layer has them."""
+    attends = attention(server, 1, tokens, context).time if server.every.attends else None
+    return attends, index(server, 1, tokens, context).time if server.indexers else None
 
 
 def _only(found: Sequence[Part], *kinds: str) -> float:

@@ -15,6 +15,7 @@ class Part(Enum):
     DEPTH = "depth"  # of multi-token prediction
     ATTENTION = "attention"  # with the products before and behind its core
     CORE = "core"  # attention from its heads to their results
+    CHOICE = "choice"  # scores of an indexer for all that is in the cache
     SCAN = "scan"  # over the states of a sequence
     LOSS = "loss"
 

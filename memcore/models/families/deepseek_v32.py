@@ -110,8 +110,8 @@ def _glm(k: Keys, label: str) -> Model:
 
 
 NOTE = (
-    "Its attention is timed as if each token saw all before it, not only those that the indexer "
-    "chooses: with more tokens than index_topk the times are too long."
+    "A server's times have what the indexer scores and what its tokens choose; a training step's "
+    "have every token attend to all before it, under a mask, as transformers computes it."
 )
 ALIASES = {
     "num_local_experts": "n_routed_experts",

@@ -14,13 +14,16 @@ from memcore.errors import Issue, PlanError
 
 def add(commands: Commands) -> None:
     about = (
-        "Write a plan as what a program is given: Megatron's options, DeepSpeed's JSON, TRL's "
-        "YAML, the command that starts vLLM, SGLang or TensorRT-LLM. What the files do not say is "
-        "told, as they are read again."
+        "Write a plan as what a program is given: Megatron's options, DeepSpeed's JSON, TRL's or "
+        "axolotl's YAML, a run of torchtitan's, the command that starts vLLM, SGLang, TensorRT-LLM "
+        "or llama.cpp. What the files do not say is told, as they are read again."
     )
     sub = command(commands, "export", _export, about)
     plan_argument(sub)
-    about = "megatron, trl, deepspeed, vllm, sglang or tensorrt-llm; by default the framework's"
+    about = (
+        "trl, axolotl, deepspeed, torchtitan, megatron, vllm, sglang, tensorrt-llm or llama.cpp; "
+        "by default the framework's"
+    )
     sub.add_argument("--for", dest="program", metavar="PROGRAM", default="", help=about)
     about = "write the files into this folder, in place of printing them"
     sub.add_argument("--out", metavar="FOLDER", default="", help=about)

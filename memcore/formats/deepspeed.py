@@ -20,6 +20,18 @@ LEFT = {
     "compression_training": "compression is not planned",
     "data_types": "a dtype of accumulated gradients of its own is not planned",
     "sparse_attention": "sparse attention is not planned",
+    "compile": "compiled layers are not planned for DeepSpeed",
+    "sequence_parallel_size": "sequences cut by heads are not planned",
+    "pipeline": "pipelines are not planned for DeepSpeed",
+    "moe": "DeepSpeed's own experts are not planned",
+    "activation_offload*": "is not planned",
+    "zero_allow_comm_data_type_fp32": "is not planned",
+    "communication_data_type": "gradients are sent in the dtype of the weights here",
+    "hybrid_engine": "its engine of generation is not planned",
+    **dict.fromkeys(
+        ("pipe-parallel-size", "pipe_parallel_size", "model-parallel-size", "model_parallel_size"),
+        "GPT-NeoX's own keys are not read: give the model, and set train and parallel",
+    ),
 }
 LEFT_OF_ZERO = {
     "zero_hpz_partition_size": "ZeRO++ is not planned",
@@ -28,6 +40,8 @@ LEFT_OF_ZERO = {
     "mics_shard_size": "MiCS is not planned",
     "ratio": "an optimizer that is offloaded in part is not planned",
     "zenflow": "ZenFlow is not planned",
+    "round_robin_gradients": "gradients shared out in turn are not planned",
+    "super_offload": "SuperOffload is not planned",
 }
 COUNTS = (
     *("reduce_bucket_size", "sub_group_size", "stage3_max_live_parameters"),
@@ -62,8 +76,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     zero = keys.inner("zero_optimization")
     if draft.read(zero, "train.zero", whole, "stage") is None:
         draft.put("train.zero", 0, "zero_optimization.stage", "not said")
-    for name in COUNTS:
-        draft.read(zero, f"train.{name}", whole, name)
+    for name in COUNTS:  # which older files have without what they begin with
+        draft.read(zero, f"train.{name}", whole, name, name.removeprefix("stage3_"))
     by_width = [name for name in FROM_WIDTH if zero.values.get(name) == AUTO]
     if by_width:
         draft.later.append(functools.partial(_by_width, by_width))
@@ -83,6 +97,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.optimizer", kind, "optimizer.type", kind)
     elif kind:
         draft.leave("optimizer.type", f"{kind} has no word in a plan")
+    if zero.values.get("contiguous_gradients") is False:
+        draft.leave("contiguous_gradients", "gradients are copied into one buffer here")
     draft.end(zero, LEFT_OF_ZERO)
     draft.end(keys, LEFT)
 

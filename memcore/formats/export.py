@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
-from memcore.formats import accelerate, deepspeed, hub, servers, trainer
+from memcore.formats import accelerate, deepspeed, hub, registry, servers, trainer
 from memcore.formats.megatron import SWITCHES
 from memcore.formats.reading import MODEL, read_files
 from memcore.formats.servers import Server
@@ -34,8 +34,11 @@ class Exported:
 
 
 def programs(plan: Plan) -> tuple[str, ...]:
-    """The programs that a plan can be written for: its framework's, and every server."""
-    return (*TRAINERS[plan.train.framework], *SERVERS)
+    """The programs that a plan can be written for: its framework's, and every server. torchtitan
+    has few models, each under a name of its own."""
+    trains = TRAINERS[plan.train.framework]
+    named = all(registry.flavour(plan))
+    return (*(name for name in trains if named or name != TITAN), *SERVERS)
 
 
 def export(plan: Plan, program: str) -> Exported:
@@ -43,8 +46,11 @@ def export(plan: Plan, program: str) -> Exported:
     if program not in programs(plan):
         known = programs(plan)
         label = FRAMEWORKS[plan.train.framework].label
-        message = f"{shown(program)} does not run {label}; {did_you_mean(program, known)}"
-        raise PlanError([Issue("train.framework", message)])
+        field, what = "train.framework", label
+        if program == TITAN and program in TRAINERS[plan.train.framework]:
+            field, what = "model", "a model that it has no flavour of"
+        message = f"{shown(program)} does not run {what}; {did_you_mean(program, known)}"
+        raise PlanError([Issue(field, message)])
     if program in SERVERS:
         server = next(each for each in servers.SERVERS if each.engine == program)
         written, told = _server(plan, server), {path for path, *_ in server.fields} | SERVED
@@ -133,16 +139,77 @@ def _trainer(plan: Plan) -> dict[str, str]:
     return {"train.yaml": yaml.safe_dump(said, sort_keys=False), **files}
 
 
+def _axolotl(plan: Plan) -> dict[str, str]:
+    """axolotl's YAML, and DeepSpeed's beside it."""
+    t, p = plan.train, plan.parallel
+    half, recomputes = t.precision.partition("-")[0], t.checkpointing != "none"
+    files: dict[str, str] = {}
+    document: dict[str, Any] = {
+        "base_model": _name(plan),
+        "sequence_len": t.seq_len,
+        "sample_packing": True,
+        "micro_batch_size": t.micro_batch,
+        "gradient_accumulation_steps": t.grad_accumulation,
+        "optimizer": _word_of(trainer.OPTIMIZERS, t.optimizer),
+        "attn_implementation": _word_of(trainer.ATTENTION, t.attention),
+        "gradient_checkpointing": recomputes,
+        "bf16": half == "bf16",
+        "fp16": half == "fp16",
+        "dataloader_num_workers": t.loader_workers,
+        "dataloader_prefetch_factor": t.loader_prefetch,
+        "dataloader_pin_memory": t.loader_pin_memory,
+        "torch_compile": t.kernels == "compile",
+    }
+    if recomputes:
+        document["gradient_checkpointing_kwargs"] = {"use_reentrant": t.reentrant}
+    if t.offload_activations == "cpu":
+        document["activation_offloading"] = True
+    chunked = t.cross_entropy == "chunked"
+    if t.kernels == "liger" or chunked:
+        document["plugins"] = ["axolotl.integrations.liger.LigerPlugin"]
+        document |= {f"liger_{part}": t.kernels == "liger" for part in LIGER}
+        document["liger_fused_linear_cross_entropy"] = chunked
+    if t.adapter != "none":
+        document["adapter"] = "qlora" if t.adapter.startswith("qlora") else "lora"
+        document |= _lora(plan)
+        document["lora_target_linear"] = document.get("lora_target_modules") == "all-linear"
+        if document["lora_target_linear"]:
+            del document["lora_target_modules"]
+        if t.adapter == "qlora-single":
+            document["bnb_config_kwargs"] = {"bnb_4bit_use_double_quant": False}
+    for name, size in (("tensor", p.tp), ("context", p.cp)):
+        if size > 1:
+            document[f"{name}_parallel_size"] = size
+    if t.framework == "deepspeed":
+        document["deepspeed"] = "deepspeed.json"
+        files["deepspeed.json"] = _deepspeed(plan)
+    elif t.framework == "fsdp2":
+        shards = _fsdp(plan)
+        document |= {"fsdp_version": shards.pop("version"), "fsdp_config": shards}
+        if p.shard_group:
+            document["dp_shard_size"] = p.shard_group
+            document["dp_replicate_size"] = plan.dp // p.shard_group
+    said = {name: value for name, value in document.items() if value is not None}
+    return {"axolotl.yaml": yaml.safe_dump(said, sort_keys=False), **files}
+
+
+LIGER = ("rope", "rms_norm", "glu_activation")
+
+
 def _adapter(plan: Plan) -> dict[str, Any]:
+    """What TRL is told of an adapter."""
+    adapter = plan.train.adapter
+    return {"use_peft": True, **_lora(plan), "use_bnb_nested_quant": adapter == "qlora"}
+
+
+def _lora(plan: Plan) -> dict[str, Any]:
     t = plan.train
     modules = list(listed(t.lora_modules))
     found: dict[str, Any] = {
-        "use_peft": True,
         "lora_r": t.lora_rank,
         "lora_dropout": t.lora_dropout,
         "load_in_4bit": t.adapter.startswith("qlora"),
         "load_in_8bit": t.adapter == "lora-8bit",
-        "use_bnb_nested_quant": t.adapter == "qlora",
     }
     if modules:
         found["lora_target_modules"] = modules
@@ -274,12 +341,13 @@ def _command(words: list[Any]) -> str:
 def _server(plan: Plan, server: Server) -> dict[str, str]:
     """The command that starts a server, of those options that its reader knows."""
     s, words = plan.serve, [*SERVERS[server.engine]]
-    words += [_name(plan)]
+    words += [_file(plan) if server.engine == LLAMA_CPP else _name(plan)]
     for path, _, *named in server.fields:
         value, option = get(plan, path), max(named, key=len)
         if value in (0, 0.0, "auto", "same"):  # which the program decides
             continue
-        text = _word_of(WORDS[option], value) if option in WORDS else str(value)
+        known = WORDS.get(option)
+        text = _word_of(known, value) if known else str(value)
         if text is not None:
             words += [f"--{option if server.engine == UNDERSCORED else _hyphens(option)}", text]
     if server.engine == "vllm":
@@ -288,9 +356,33 @@ def _server(plan: Plan, server: Server) -> dict[str, str]:
         words += ["--speculative-config", _guesses(plan)] if s.draft_tokens else []
     elif server.engine == "sglang":
         words += ["--disable-cuda-graph"] if s.runtime == "eager" else []
+    elif server.engine == LLAMA_CPP:
+        words += _slots(plan)
     elif s.prefill == "chunked":
         words += ["--enable_chunked_prefill"]
     return {"serve.sh": _command(words)}
+
+
+def _file(plan: Plan) -> str:
+    """The GGUF file of the model, whose name says how its weights are stored."""
+    stored = plan.serve.weight_dtype
+    known = hub.stored(f"-{stored}") == stored
+    name = _name(plan).rpartition("/")[2]
+    return f"{name}-{stored.upper()}.gguf" if known else f"{name}.gguf"
+
+
+def _slots(plan: Plan) -> list[Any]:
+    """What is llama.cpp's own: the slots, which share one context, and what stays with the host."""
+    s = plan.serve
+    words: list[Any] = ["--parallel", s.concurrency]
+    if s.max_seq_len:
+        words += ["--ctx-size", s.max_seq_len * s.concurrency]
+    words += ["--gpu-layers", s.gpu_layers or servers.ALL_LAYERS]
+    if s.offload_kv == "cpu":
+        words += ["--no-kv-offload"]
+    if s.draft_tokens:
+        words += ["--model-draft", s.draft_model, "--draft-max", s.draft_tokens]
+    return words
 
 
 def _hyphens(option: str) -> str:
@@ -306,9 +398,17 @@ def _guesses(plan: Plan) -> str:
 
 
 UNDERSCORED = "tensorrt-llm"
-SERVED = {f"serve.{name}" for name in ("prefill", "runtime", "draft_model", "draft_tokens")}
+LLAMA_CPP, TITAN = "llama.cpp", "torchtitan"
+SERVED = {
+    f"serve.{name}"
+    for name in (
+        *("prefill", "runtime", "draft_model", "draft_tokens", "tp", "pp", "weight_dtype"),
+        *("max_seq_len", "gpu_layers", "cpu_moe_layers", "offload_kv", "offload_weights"),
+    )
+}
 WORDS = {
     "kv_cache_dtype": servers.CACHES,
+    **dict.fromkeys(("cache_type_k", "cache_type_v"), servers.GGML_CACHES),
     "quantization": servers.WEIGHTS,
     "dtype": servers.HALVES,
 }
@@ -316,16 +416,19 @@ SERVERS: dict[str, tuple[str, ...]] = {
     "vllm": ("vllm", "serve"),
     "sglang": ("python", "-m", "sglang.launch_server", "--model-path"),
     "tensorrt-llm": ("trtllm-serve",),
+    LLAMA_CPP: ("llama-server", "--model"),
 }
 DESCRIBED = ("megatron", "deepspeed")  # files that name no model
 TRAINERS = {
-    "pytorch": ("trl",),
-    "fsdp2": ("trl",),
-    "deepspeed": ("trl", "deepspeed"),
+    "pytorch": ("trl", "axolotl"),
+    "fsdp2": ("trl", "axolotl", TITAN),
+    "deepspeed": ("trl", "axolotl", "deepspeed"),
     "megatron": ("megatron",),
 }
 WRITERS: dict[str, Callable[[Plan], dict[str, str]]] = {
     "trl": _trainer,
+    "axolotl": _axolotl,
+    TITAN: registry.written,
     "deepspeed": lambda plan: {"deepspeed.json": _deepspeed(plan)},
     "megatron": _megatron,
 }

@@ -249,14 +249,16 @@ class Draft:
 
     def end(self, keys: Keys, left: Mapping[str, str]) -> None:
         """The keys of a file that nothing was made of: those of `left`, with why, and the others. A
-        name there that ends in '*' is every key that begins so."""
+        name there that ends in '*' is every key that begins so, told together."""
+        told: dict[str, list[str]] = {}
         for key in keys.rest():
-            named = (why for name, why in left.items() if _is(key, name))
-            why = next(named, "")
-            if why:
-                self.leave(keys.written(key), why)
+            name = next((name for name in left if _is(key, name)), "")
+            if name:
+                told.setdefault(name, []).append(keys.written(key))
             else:
                 self.unread.append(keys.written(key))
+        for name, same in told.items():
+            self.leave(", ".join(same), left[name])
 
     def read(self, keys: Keys, path: str, how: Callable[[Any], Any], *named: str) -> Any:
         """What the first of some keys says of a field, if anything; what it says is returned."""

@@ -18,6 +18,9 @@ STORED = (
     (r"awq|gptq-int4|gptq|w4a16|autoround|int4", "int4"),
     *((word.replace("_", "[_-]"), word) for word in ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_k_s")),
     *((word.replace("_", "[_-]"), word) for word in ("q4_0", "iq4_xs", "q3_k_m", "q2_k")),
+    ("bf16", "bf16"),
+    ("f(?:p)?16", "fp16"),
+    ("f(?:p)?32", "fp32"),
 )
 # Parts of a name that leave every shape as it is.
 TUNED = frozenset(
@@ -67,8 +70,6 @@ def preset(name: str) -> str:
     """The preset whose shapes a model of this name has, or ''."""
     plain = PurePosixPath(name.strip().rstrip("/").replace("\\", "/")).name.lower()
     plain = plain.partition(":")[0].removesuffix(".gguf")
-    for pattern, _ in STORED:
-        plain = _says(pattern).sub("", plain)
     return _known().get(_parts(plain), "")
 
 
@@ -80,6 +81,9 @@ def published(name: str) -> str:
 
 
 def _parts(name: str) -> tuple[str, ...]:
+    """What of a name tells shapes apart."""
+    for pattern, _ in STORED:
+        name = _says(pattern).sub("", name)
     parts = re.split(r"[-_]", re.sub(r"^((?:meta-)?[a-z]+)(?=\d)", r"\1-", name))
     return tuple(part for part in parts if part and part not in TUNED)
 

@@ -1,6 +1,7 @@
-"""Registry: torchtitan's runs as functions in Python, which are read and never run.
+"""Registry: torchtitan's runs as functions in Python, which are read and never run, and written.
 
-Source: torchtitan/models/*/config_registry.py and config/configs.py of August 2026.
+Source: torchtitan/models/*/config_registry.py, config/configs.py and components/quantization/
+float8.py of August 2026.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from memcore.formats import hub, torchtitan
 from memcore.formats.found import Draft
+from memcore.plan.plan import Plan
 
 CALLED = "()"  # the key of what was called, and of its arguments by place
 PLACED = "(*)"
@@ -29,6 +31,7 @@ RECOMPUTES = {
 }
 CHUNKED = "ChunkedLossWrapper"
 CONVERTERS = {"Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx"}
+RECIPE = "rowwise"  # of its float8 where none is named
 
 
 def runs(content: str) -> dict[str, Mapping[str, Any]]:
@@ -131,11 +134,9 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
     model = _section(run, "model_spec")
     placed = model.get(PLACED)
     flavor = next((each for each in placed or () if isinstance(each, str)), "")
-    converters = [
-        CONVERTERS.get(str(each.get(CALLED)).split(".")[0], "")
-        for each in model.get("converters") or ()
-        if isinstance(each, Mapping)
-    ]
+    given = [each for each in model.get("converters") or () if isinstance(each, Mapping)]
+    converters = [CONVERTERS.get(str(each.get(CALLED)).split(".")[0], "") for each in given]
+    recipe = next((each["recipe_name"] for each in given if "recipe_name" in each), RECIPE)
     if _counts(sections["parallelism"].get("pipeline_parallel_degree")) > 1:
         pieces = _counts(sections["parallelism"].pop("num_pp_microbatches", 1)) or 1
         each = _counts(training.get("local_batch_size")) or 1
@@ -152,6 +153,7 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
             "flavor": flavor,
             "converters": [word for word in converters if word],
         },
+        "float8": {"recipe_name": recipe},
         "activation_checkpoint": RECOMPUTES.get(recomputes, {"mode": "none"}),
         "optimizer": {"name": "AdamW"},
     }
@@ -165,3 +167,100 @@ def _section(run: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _counts(value: Any) -> int:
     return value if isinstance(value, int) else 0
+
+
+def flavour(plan: Plan) -> tuple[str, str]:
+    """What torchtitan calls a plan's model: its folder and its flavour; two '' of one it has
+    not."""
+    found = (name.split() for name, preset in torchtitan.MODELS.items() if preset == plan.model)
+    folder, size = next(found, ("", ""))
+    return folder, size if "x" in size else size.upper()
+
+
+def written(plan: Plan) -> dict[str, str]:
+    """A plan as a run of torchtitan's: a function for a config_registry.py."""
+    t, p = plan.train, plan.parallel
+    folder, size = flavour(plan)
+    tokens = t.micro_batch * t.seq_len
+    training: dict[str, Any] = {
+        "num_tokens_per_microbatch_per_dp_rank": tokens,
+        "max_context_length": t.seq_len,
+    }
+    if p.pp == 1:
+        training["num_tokens_per_train_step"] = tokens * t.grad_accumulation * plan.dp
+    if "cpu" in (t.offload_parameters, t.offload_optimizer):
+        training["enable_cpu_offload"] = True
+    if t.precision == "bf16-pure":
+        training["dtype"] = "bfloat16"
+    elif t.precision == "fp32":
+        training["mixed_precision_param"] = "float32"
+    replicas = plan.dp // p.shard_group if p.shard_group else 1
+    degrees = {
+        "data_parallel_replicate": replicas,
+        "data_parallel_shard": plan.dp // replicas,
+        "tensor_parallel": p.tp,
+        "pipeline_parallel": p.pp,
+        "context_parallel": p.cp,
+        "expert_parallel": p.ep,
+    }
+    parallelism: dict[str, Any] = {f"{name}_degree": n for name, n in degrees.items()}
+    parallelism["fsdp_reshard_after_forward"] = "always" if t.zero == WHOLE else "never"
+    if p.tp > 1 and not p.sequence_parallel:
+        parallelism["enable_sequence_parallel"] = False
+    if p.pp > 1:
+        parallelism["num_pp_microbatches"] = t.grad_accumulation
+        parallelism["pipeline_parallel_schedule"] = _schedule(plan)
+    compiled = t.kernels == "compile"
+    eight = t.precision == "float8-rowwise"
+    recomputes = {"full": "FullAC", "selective-op": "SelectiveAC"}.get(t.checkpointing)
+    inner = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
+    chunked = t.cross_entropy == "chunked"
+    run = {
+        "model_spec": "model_spec",
+        "loss": f"{CHUNKED}.Config(loss_fn={inner})" if chunked else inner,
+        "optimizer": "default_adamw(lr=3e-4)",
+        "training": _call("TrainingConfig", training),
+        "parallelism": _call("ParallelismConfig", parallelism),
+        "activation_checkpoint": f"{recomputes}.Config()" if recomputes else "None",
+        "compile": _call("CompileConfig", {"enable": compiled}),
+    }
+    losses = f"{CHUNKED}, CrossEntropyLoss" if chunked else "CrossEntropyLoss"
+    lines = [
+        f"from torchtitan.components.loss import {losses}",
+        "from torchtitan.components.optimizer import default_adamw",
+    ]
+    if eight:
+        lines.append("from torchtitan.components.quantization import Float8LinearConverter")
+    lines.append("from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig")
+    if recomputes:
+        lines.append(f"from torchtitan.distributed.activation_checkpoint import {recomputes}")
+    spec = f'"{size}"'
+    if eight:
+        each = f'Float8LinearConverter.Config(recipe_name="{RECIPE}", '
+        spec += f", converters=[{each}model_compile_enabled={compiled})]"
+    lines += [
+        f"from torchtitan.models.{folder} import model_registry",
+        "from torchtitan.models.common.config_utils import decoder_vocab_size",
+        "from torchtitan.trainer import Trainer",
+        *("", ""),
+        f"def {folder}_{size.lower().replace('.', '_').replace('-', '_')}() -> Trainer.Config:",
+        f"    model_spec = model_registry({spec})",
+        "    return Trainer.Config(",
+        *(f"        {name}={value}," for name, value in run.items()),
+        "    )",
+    ]
+    return {"config_registry.py": "\n".join(lines) + "\n"}
+
+
+WHOLE = 3  # the stage of ZeRO that reshards weights after forward
+
+
+def _schedule(plan: Plan) -> str:
+    looped = plan.parallel.virtual_stages > 1
+    names = {"gpipe": "GPipe", "zero-bubble": "ZBVZeroBubble"}
+    return names.get(plan.parallel.schedule, "Interleaved1F1B" if looped else "1F1B")
+
+
+def _call(name: str, given: Mapping[str, Any]) -> str:
+    inner = "".join(f"            {key}={value!r},\n" for key, value in given.items())
+    return f"{name}(\n{inner}        )"

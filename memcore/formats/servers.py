@@ -43,6 +43,8 @@ CACHES = {
     **dict.fromkeys(("int8", "int4", "q8_0", "q4_0"), ""),
 }
 CACHES |= {name: name for name, kept in CACHES.items() if not kept}
+GGML_CACHES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "q8_0": "q8_0", "q4_0": "q4_0"}
+ALL_LAYERS = 99  # of a model, as people tell llama.cpp to put all of it on the GPU
 WEIGHTS = {
     **dict.fromkeys(("fp8", "modelopt", "modelopt_fp8", "w8a8_fp8"), "fp8"),
     **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round"), "int4"),
@@ -245,14 +247,30 @@ def _llama(keys: Keys, draft: Draft) -> None:
     whole_context = draft.count(keys, "c", "ctx_size")
     if whole_context:
         draft.put("serve.max_seq_len", whole_context // slots, "--ctx-size", whole_context)
-    gpu_layers = draft.count(keys, "ngl", "gpu_layers", "n_gpu_layers")
-    if 0 < gpu_layers < 99:
+    placed = ("ngl", "gpu_layers", "n_gpu_layers")
+    gpu_layers = draft.count(keys, *placed)
+    if 0 < gpu_layers < ALL_LAYERS:
         draft.put("serve.gpu_layers", gpu_layers, "--gpu-layers", gpu_layers)
-    model = keys.take("md", "model_draft")
+    elif str(keys.one(*placed)) == "0":
+        draft.leave(
+            "--gpu-layers", "0: a model on the CPU alone is not planned; all are on the GPU"
+        )
+    if keys.on("cmoe", "cpu_moe"):
+        draft.later.append(_all_experts)
+    if keys.on("nkvo", "no_kv_offload"):
+        draft.put("serve.offload_kv", "cpu", "--no-kv-offload", True)
+    model = keys.take("md", "model_draft", "spec_draft_model", "hfd", "hf_repo_draft")
+    tokens = keys.take("draft", "draft_max", "draft_n", "spec_draft_n_max")
     if model is not None:
-        _drafts(draft, "", model, keys.take("draft", "draft_max", "draft_n"))
+        _drafts(draft, "", model, tokens)
+    elif (kind := keys.one("spec_type")) is not None and str(kind) != "none":
+        _drafts(draft, str(kind).removeprefix("draft-"), "", tokens)
     draft.otherwise("serve.kv_dtype", "fp16", "--cache-type-k")
     draft.otherwise("serve.max_batched_tokens", 512, "--ubatch-size")
+
+
+def _all_experts(draft: Draft, around: Around) -> None:
+    draft.put("serve.cpu_moe_layers", around.model.layers, "--cpu-moe", True)
 
 
 def _chunk(value: Any) -> int:
@@ -280,6 +298,32 @@ NOT_PLANNED = {
     "enable_attention_dp": "attention cut over users and experts over ranks is not planned",
     "host_cache_size": "a cache in host memory is not planned",
     "cuda_graph_max_bs": "graphs are those of the engine's default",
+    "max_lora*": "adapters of a server are not planned",
+    "lora_*": "adapters of a server are not planned",
+    "num_gpu_blocks_override": "the cache takes what is left here",
+    "max_total_tokens": "the cache takes what is left here",
+    "max_tokens": "the cache takes what is left here",
+    "swap_space": "a cache in host memory is not planned",
+    "kv_offloading_*": "a cache in host memory is not planned",
+    "hicache_*": "a cache in host memory is not planned",
+    "cpu_offload_*": "weights in host memory are not planned for this engine",
+    "kt_*": "experts that the CPU computes are not planned",
+    "enable_eplb": "copies of experts are not planned",
+    "ep_num_redundant_experts": "copies of experts are not planned",
+    "num_redundant_experts": "copies of experts are not planned",
+    "prefill_context_parallel_size": "context parallelism of a server is not planned",
+    "disaggregation_mode": "servers that read prompts apart are not read: set serve.prefill",
+    "enable_dbo": "batches in two halves are not planned",
+    "enable_two_batch_overlap": "batches in two halves are not planned",
+    "mamba_ssm_cache_dtype": "set serve.state_dtype",
+    "mamba_cache_dtype": "set serve.state_dtype",
+    "mm_encoder_tp_mode": "how an image encoder is cut over GPUs is not planned",
+    "max_beam_width": "beams are not planned: one sequence a request is",
+    "moe_a2a_backend": "how experts exchange tokens is not read: set serve.moe_backend",
+    "torchao_config": "has no word in a plan; give the model's config.json",
+    "ep_size": "experts are cut as other layers are here",
+    "expert_parallel_size": "experts are cut as other layers are here",
+    "swa_full_tokens_ratio": "both caches take what their layers need here",
 }
 FREE = (
     *("kv_cache_free_gpu_memory_fraction", "kv_cache_free_gpu_mem_fraction"),
@@ -357,6 +401,16 @@ SERVERS = (
             "override_tensor": "tensors placed by a pattern are not planned",
             "ts": "GPUs of different sizes are not planned",
             "tensor_split": "GPUs of different sizes are not planned",
+            "swa_full": "windows keep only what they see here",
+            "cram": "prompts kept in host memory are not planned",
+            "cache_ram": "prompts kept in host memory are not planned",
+            "lora*": "adapters of a server are not planned",
+            "sm": "layers are shared out whole here: set serve.tp for rows",
+            "split_mode": "layers are shared out whole here: set serve.tp for rows",
+            "fit*": "what it moves to the host by itself is not planned: set serve.gpu_layers",
+            "spec_draft_ngl": "a draft model stands on the GPU here",
+            "ngld": "a draft model stands on the GPU here",
+            "gpu_layers_draft": "a draft model stands on the GPU here",
         },
     ),
 )

@@ -12,6 +12,8 @@ from memcore.formats.found import Draft, Keys, positive, word
 
 # Presets of the flavours that have one.
 MODELS = {
+    "llama3 1b": "llama-3.2-1b",
+    "llama3 3b": "llama-3.2-3b",
     "llama3 8b": "llama-3-8b",
     "llama3 70b": "llama-3-70b",
     "llama3 405b": "llama-3.1-405b",
@@ -29,6 +31,11 @@ LEFT = {
     "enable_async_tensor_parallel": "asynchronous tensor parallelism's buffers are not planned",
     "mixed_precision_reduce": "gradients are reduced in fp32 here",
     "memory_budget": "a budget of memory is not planned",
+    "pipeline_parallel_layers_per_stage": "stages that are cut by hand are not planned",
+    "pipeline_parallel_split_points": "stages that are cut by hand are not planned",
+    "module_fqns_per_model_part": "stages that are cut by hand are not planned",
+    "disable_loss_parallel": "a loss that is not cut over ranks is not planned",
+    "per_op_sac_force_recompute_mm_shapes_by_fqns": "every other product of matrices is kept here",
 }
 
 
@@ -46,12 +53,25 @@ def model_of(values: Mapping[str, Any]) -> str:
     return MODELS.get(flavour.lower(), flavour)
 
 
+def _gathered(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A document whose degrees stand in one section: older files have them under [training] and
+    [experimental]."""
+    found = {n: dict(v) for n, v in values.items() if isinstance(v, Mapping)}
+    parallel = found.setdefault("parallelism", {})
+    for name in ("experimental", "training"):
+        for key in [*found.get(name, ())]:
+            if key.endswith("_degree") or key.startswith("pipeline_parallel_"):
+                parallel.setdefault(key, found[name].pop(key))
+    return found
+
+
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
+    values = _gathered(values)
     keys = {n: Keys(v, f"{n}.{{}}".format) for n, v in values.items() if isinstance(v, Mapping)}
     none = Keys({})
     model, training = keys.get("model", none), keys.get("training", none)
-    parallel = keys.get("parallelism", keys.get("experimental", none))
+    parallel = keys["parallelism"]
     recompute = keys.get("activation_checkpoint", none)
     draft.model = draft.model or model_of(values)
     model.take("name", "flavor")
@@ -77,13 +97,13 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     compiled = keys.get("compile", none)
     if training.on("compile") or compiled.on("enable"):
         draft.put("train.kernels", "compile", "compile", True)
-    draft.put(
-        "parallel.sequence_parallel",
-        draft.fields.get("parallel.tp", 1) > 1,
-        "tensor parallelism's plan",
-    )
-    shard = parallel.take("data_parallel_shard_degree")
-    sharded = draft.count(parallel, "data_parallel_shard_degree")  # 0: all that is left
+    cut = draft.fields.get("parallel.tp", 1) > 1
+    if parallel.take("enable_sequence_parallel") is not None:
+        cut = cut and parallel.on("enable_sequence_parallel")
+    draft.put("parallel.sequence_parallel", cut, "tensor parallelism's plan")
+    degree = ("data_parallel_shard_degree", "data_parallel_degree")
+    shard = parallel.take(*degree)
+    sharded = draft.count(parallel, *degree)  # 0: all that is left
     replicas = draft.count(parallel, "data_parallel_replicate_degree") or 1
     if replicas > 1:
         draft.put("parallel.shard_group", sharded, "parallelism.data_parallel_shard_degree", shard)

@@ -31,8 +31,9 @@ from memcore.formats.found import (
 BATCH = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
 LENGTH = (
     *("max_seq_length", "model_max_length", "cutoff_len", "sequence_len", "max_length"),
-    *("max_seq_len", "max_completion_length"),
+    *("max_seq_len", "max_len", "max_completion_length"),
 )
+RECOMPUTES = ("gradient_checkpointing", "use_gradient_checkpointing", "grad_checkpoint")
 ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
 # axolotl's older switches, with the word of attn_implementation that each is.
 SWITCHES = {
@@ -42,7 +43,7 @@ SWITCHES = {
 }
 MODEL = (
     *("model_name_or_path", "base_model", "model_id", "pretrained_model_name_or_path"),
-    *("model_name", "model"),
+    *("model_name", "llm_path", "pretrain", "model"),
 )
 MARKS = {
     *BATCH[:2],
@@ -62,6 +63,12 @@ OWN = {
         *("dataset_mixture", "activation_offloading", "padding_free"),
     },
 }
+# axolotl's own cuts; ranks are a group within which weights are shared out, and copies of it.
+OF_AXOLOTL = (
+    ("parallel.tp", positive, "tensor_parallel_size"),
+    ("parallel.cp", positive, "context_parallel_size", "sequence_parallel_degree"),
+    ("parallel.shard_group", positive, "dp_shard_size"),
+)
 # Commands that start one program.
 TOOLS = {"trl": TRL, "llamafactory-cli": FACTORY, "axolotl": AXOLOTL}
 # What each does where a key is not said: by field the value and the key; '' is transformers itself.
@@ -91,6 +98,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
 }
 DEFAULTS |= {program: DEFAULTS[""] | own for program, own in DEFAULTS.items() if program}
 # Adapters: rank, dropout and targets of each; PEFT's own are a rank of 8 and no dropout.
+DOUBLE = "bnb_4bit_use_double_quant"
 ADAPTERS = {
     "": (8, 0.0, ""),
     TRL: (16, 0.05, ""),
@@ -127,6 +135,14 @@ HALVES = {
     **dict.fromkeys(("float16", "fp16", "half", "torch.float16"), "fp16"),
 }
 PAIRS = "pairs beside a frozen reference are not planned: this is plain fine-tuning"
+ALONE = "pairs are not planned: this is plain fine-tuning"
+# What is trained towards by pairs of answers, and whether a reference stands beside.
+PAIRED = {
+    **dict.fromkeys(("dpo", "kto", "ipo", "bco", "nca"), PAIRS),
+    **dict.fromkeys(("orpo", "simpo", "cpo", "rm", "reward"), ALONE),
+}
+SIMPO, DPO = ("gamma_beta_ratio", "simpo_gamma"), ("max_prompt_length", "beta", "pref_beta")
+TOWER = "a tower of images is not planned with these keys: the language model is"
 # Keys that move memory or time, and that no plan says.
 LEFT = {
     "galore_*": "GaLore's projections are not planned",
@@ -139,6 +155,52 @@ LEFT = {
     "unfrozen_parameters": "weights frozen by name are not planned: all are trained here",
     "freeze_llm": "a frozen language model is not planned: all of it is trained here",
     "freeze_vision*": "a tower that is frozen apart is not planned",
+    **dict.fromkeys(("freeze_vit*", "freeze_aligner", "freeze_merger", "freeze_mlp"), TOWER),
+    **dict.fromkeys(("freeze_backbone", "freeze_multi_modal_projector", "vision_lora"), TOWER),
+    **dict.fromkeys(("vision_tower", "vision_path", "mm_vision_tower", "tune_mm_*"), TOWER),
+    **dict.fromkeys(("use_backbone_lora", "use_llm_lora"), "adapters of a tower are not planned"),
+    **dict.fromkeys(
+        (
+            "tensor_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "use_mca",
+            "expert_model_parallel_size",
+            "context_parallel_size",
+            "tensor_parallel_size",
+            "sequence_parallel_size",
+            "sequence_parallel_degree",
+            "expert_parallel_size",
+            "tp_size",
+            "ulysses_size",
+            "sp_size",
+        ),
+        "cutting over GPUs by this key is not read here: set parallel.tp, pp, cp or ep",
+    ),
+    "group_by_length": "every sequence is taken to be as long as it may be",
+    "ref_model": "a frozen reference is not planned",
+    "reference_model*": "a frozen reference is not planned",
+    "reward_model*": "a reward model is not planned with these keys",
+    "reward_model_path": "a reward model is not planned with these keys",
+    "use_asft_loss": "a frozen reference is not planned",
+    "quantization_method": "quantization other than bitsandbytes' is not planned",
+    "quant_method": "quantization other than bitsandbytes' is not planned",
+    "gptq": "GPTQ's frozen base is not planned",
+    "quantize_moe_experts": "experts in 4 bits are not planned",
+    "lora_*_kernel": "axolotl's fused adapters are not planned: PEFT's are",
+    "oft_*": "orthogonal adapters are not planned",
+    "use_vllm": "generation beside it is not read: set together and serve",
+    "vllm_*": "generation beside it is not read: set together and serve",
+    "freeze_trainable_*": "only some layers trained are not read: set train.frozen",
+    "relora*": "ReLoRA is not planned",
+    "lisa_*": "LISA's layers are not planned",
+    "lisa_n_layers": "LISA's layers are not planned",
+    "eval_accumulation_steps": "the peak of evaluation is not planned",
+    "eval_sample_packing": "the peak of evaluation is not planned",
+    "torch_empty_cache_steps": "an allocator that is emptied is not planned",
+    "optim_target_modules": "an optimizer for some modules is not planned",
+    "layer_offloading": "frozen layers in host memory are not planned",
+    "fp8": "fp8 under the Trainer is not planned",
+    "use_scattermoe": "kernels of experts other than transformers' are not planned",
     "modules_to_save": "modules trained whole beside an adapter are not planned",
     "lora_modules_to_save": "modules trained whole beside an adapter are not planned",
     "lora_target_parameters": "adapters on experts are not planned",
@@ -183,6 +245,7 @@ def read(
         ("train.loader_prefetch", positive, "dataloader_prefetch_factor"),
         ("train.loader_pin_memory", flag, "dataloader_pin_memory"),
         ("train.offload_activations", _to_host, "activation_offloading"),
+        *(OF_AXOLOTL if program == AXOLOTL else ()),
     ):
         draft.read(keys, path, how, *named)
     _options(program, keys, draft)
@@ -225,12 +288,16 @@ def _workers(draft: Draft, around: Around) -> None:
 def _attention(keys: Keys) -> None:
     """axolotl's older switches, as the key that has taken their place."""
     on = [name for switch, name in SWITCHES.items() if keys.on(switch)]
+    on += ["sdpa"] if keys.on("disable_flash_attn2") else []
     if on:
         keys.values.setdefault(ATTENDS[0], on[0])
 
 
 def _sum_of_lengths(keys: Keys, draft: Draft) -> None:
     """A prompt and what is generated after it are one sequence."""
+    source, target = (draft.count(keys, f"{end}_max_len") for end in ("source", "target"))
+    if source and target:  # of the QLoRA paper's script
+        draft.put("train.seq_len", source + target, "source_max_len + target_max_len")
     prompt, answer = (draft.count(keys, f"max_{what}_length") for what in ("prompt", "completion"))
     if prompt and answer:
         key = "max_prompt_length + max_completion_length"
@@ -249,14 +316,13 @@ def _to_host(value: Any) -> str:
 def _options(program: str, keys: Keys, draft: Draft) -> None:
     """What is on or off."""
     off = "disable_gradient_checkpointing"
-    if keys.take(off) is not None or keys.take("gradient_checkpointing") is not None:
-        recomputes = not keys.on(off) and (
-            keys.take("gradient_checkpointing") is None or keys.on("gradient_checkpointing")
-        )
-        key = keys.named("gradient_checkpointing", off)
+    said = keys.take(*RECOMPUTES)
+    if keys.take(off) is not None or said is not None:
+        recomputes = not keys.on(off) and (said is None or keys.on(*RECOMPUTES))
+        key = keys.named(*RECOMPUTES, off)
         draft.put("train.checkpointing", "full" if recomputes else "none", key, recomputes)
-        if "offload" in str(keys.take("gradient_checkpointing")):
-            draft.put("train.offload_activations", "cpu", key, keys.take("gradient_checkpointing"))
+        if "offload" in str(said):
+            draft.put("train.offload_activations", "cpu", key, said)
         if recomputes and program == AXOLOTL and keys.take("rl") is None:
             draft.otherwise("train.reentrant", True, "gradient_checkpointing_kwargs")
     how = keys.inner("gradient_checkpointing_kwargs")
@@ -291,7 +357,9 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     said_no = by_word in ("full", "freeze") or keys.values.get("use_peft") is False
     if said_no or not (by_word in ("lora", "qlora") or any(switched) or ranked or four):
         return "none"
-    doubles = ("double_quant", "double_quantization", "use_bnb_nested_quant")
+    doubles = ("double_quant", "double_quantization", "use_bnb_nested_quant", DOUBLE)
+    keys.values |= keys.inner("bnb_config_kwargs").values
+    keys.taken |= {name for name in keys.values if name.startswith("bnb_4bit_")}
     # transformers quantizes scales only if told to; axolotl and LLaMA-Factory unless told not to.
     single = not keys.on(*doubles) if keys.take(*doubles) is not None else not by_word
     adapter = ("qlora-single" if single else "qlora") if four else "lora-8bit" if eight else "lora"
@@ -329,6 +397,8 @@ def _sharded(keys: Keys, draft: Draft) -> None:
     fsdp, config = keys.take("fsdp"), keys.take("fsdp_config")
     if isinstance(config, Mapping) or fsdp:
         inner = dict(config) if isinstance(config, Mapping) else {}
+        if keys.take("fsdp_version") is not None:  # which axolotl has beside it
+            inner["version"] = keys.take("fsdp_version")
         accelerate.shards(Keys(inner), " ".join(names(fsdp)) if fsdp else "", draft)
         if isinstance(config, str):
             draft.wants.append(config)
@@ -368,14 +438,17 @@ def _precision(program: str, keys: Keys, draft: Draft, adapter: str) -> None:
 
 def _method(keys: Keys, draft: Draft) -> None:
     """What is trained towards, where it is more than the next token."""
-    kind = str(keys.one("rl", "stage") or "").lower()
+    kind = str(keys.one("rl", "stage", "rlhf_type") or "").lower()
     generates = {"num_generations", "max_completion_length"} & keys.values.keys()
     if kind in ("grpo", "ppo") or generates:
         key = keys.named("rl", "stage", "num_generations", "max_completion_length")
         draft.put("together.kind", kind if kind == "ppo" else "grpo", key)
-    elif kind in ("dpo", "kto", "orpo", "simpo", "rm") or keys.values.get("max_prompt_length"):
-        key = keys.named("rl", "stage", "max_prompt_length")
-        draft.leave(key, PAIRS)
+    elif kind in PAIRED:
+        draft.leave(keys.named("rl", "stage", "rlhf_type"), PAIRED[kind])
+    elif any(keys.values.get(mark) is not None for mark in SIMPO):
+        draft.leave(keys.named(*SIMPO), ALONE)
+    elif any(keys.values.get(mark) is not None for mark in DPO):
+        draft.leave(keys.named(*DPO), PAIRS)
     elif keys.values.get("packing") is False or keys.values.get("sample_packing") is False:
         draft.leave(
             keys.named("packing", "sample_packing"),

@@ -1,10 +1,12 @@
 """A plan that is written as the files of a program is read back as itself, but for what is told."""
 
+import pytest
 from drawn import divided, plans, served
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
+from memcore import PlanError
 from memcore.formats import Text, read_files
 from memcore.formats.export import TRAINERS, export, programs
 from memcore.plan.plan import Plan, get
@@ -13,11 +15,14 @@ from memcore.plan.plan import Plan, get
 JOB = {f"train.{name}" for name in ("micro_batch", "seq_len", "grad_accumulation", "framework")}
 ALWAYS = {
     "trl": JOB,
+    "axolotl": JOB,
+    "torchtitan": JOB | {f"parallel.{cut}" for cut in ("tp", "pp", "cp", "ep")},
     "deepspeed": JOB - {"train.seq_len"} | {"train.zero"},
     "megatron": JOB | {"train.zero"} | {f"parallel.{cut}" for cut in ("tp", "pp", "cp", "ep")},
     "vllm": {f"serve.{name}" for name in ("tp", "max_seq_len", "memory_utilization", "block_size")},
     "sglang": {"serve.tp", "serve.max_seq_len", "serve.memory_utilization"},
     "tensorrt-llm": {f"serve.{name}" for name in ("tp", "max_batched_tokens", "block_size")},
+    "llama.cpp": {"serve.concurrency", "serve.max_seq_len", "serve.gpu_layers"},
 }
 MEGATRON = {"framework": "megatron", "kernels": "megatron", "zero": 1}
 TRAINS = {program for names in TRAINERS.values() for program in names}
@@ -54,6 +59,74 @@ def test_a_worked_plan_is_read_back_whole():
     again, left = written(plan, "trl")
     assert left == set()
     assert again == plan
+
+
+TITAN = {"framework": "fsdp2", "zero": 3, "precision": "bf16-mixed", "attention": "sdpa"}
+DIVIDED = (
+    {},
+    {"parallel": {"tp": 2, "sequence_parallel": True}, "train": {"checkpointing": "full"}},
+    {"parallel": {"pp": 2}, "train": {"zero": 2, "grad_accumulation": 8}},
+    {"parallel": {"cp": 2}, "train": {"kernels": "compile", "cross_entropy": "chunked"}},
+    {"parallel": {"shard_group": 4}, "train": {"precision": "float8-rowwise", "seq_len": 8192,
+                                              "kernels": "compile"}},
+    {"train": {"offload_parameters": "cpu", "offload_optimizer": "cpu"}},
+)  # fmt: skip
+
+
+@each("model", ("llama-3-8b", "qwen3-32b"))
+@each("change", DIVIDED)
+def test_a_run_of_torchtitans_says_the_whole_plan(model, change):
+    parallel, train = change.get("parallel", {}), TITAN | change.get("train", {})
+    plan = Plan.of({"model": model, "parallel": parallel, "train": train})
+    again, left = written(plan, "torchtitan")
+    assert left == set()
+    assert (again.train, again.parallel) == (plan.train, plan.parallel)
+
+
+def test_a_model_that_torchtitan_has_not_is_not_written_for_it():
+    plan = Plan.of({"model": "mixtral-8x7b", "train": TITAN})
+    assert "torchtitan" not in programs(plan)
+    with pytest.raises(PlanError, match="model: 'torchtitan' does not run a model"):
+        export(plan, "torchtitan")
+
+
+ALONE = {"framework": "pytorch", "zero": 0, "precision": "bf16-pure"}
+TUNED = (
+    {**ALONE, "adapter": "qlora", "lora_rank": 16},
+    {**ALONE, "adapter": "qlora-single", "lora_targets": "all-linear"},
+    {**ALONE, "adapter": "lora", "lora_modules": "q_proj,v_proj", "lora_dropout": 0.05},
+    {**ALONE, "kernels": "liger", "cross_entropy": "chunked", "offload_activations": "cpu"},
+    {"framework": "fsdp2", "zero": 3, "precision": "bf16-mixed", "kernels": "compile"},
+    {"framework": "deepspeed", "zero": 2, "precision": "bf16-mixed", "offload_optimizer": "cpu"},
+)
+
+
+@each("train", TUNED)
+def test_axolotls_file_says_the_whole_plan(train):
+    plan = Plan.of({"model": "llama-3-8b", "train": train})
+    again, left = written(plan, "axolotl")
+    assert left == set()
+    assert again.train == plan.train
+
+
+SLOTS = (
+    {"weight_dtype": "q4_k_m", "kv_dtype": "q8_0", "max_seq_len": 8192, "concurrency": 4},
+    {"weight_dtype": "q8_0", "gpu_layers": 20, "concurrency": 1},
+    {"offload_kv": "cpu", "max_batched_tokens": 2048},
+    {"draft_model": "llama-3.2-1b", "draft_tokens": 5},
+)
+
+
+@each("serve", SLOTS)
+def test_llama_cpps_command_says_the_whole_server(serve):
+    given = {"engine": "llama.cpp", "prefill": "whole", "kv_dtype": "fp16", **serve}
+    document = {"model": "llama-3-8b", "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1}}
+    plan = Plan.of({**document, "serve": given})
+    again, left = written(plan, "llama.cpp")
+    assert left == set()
+    same = {*given} - {"prefill"}
+    mine = {name: getattr(plan.serve, name) for name in same}
+    assert {name: getattr(again.serve, name) for name in same} == mine
 
 
 @each("name", ("llama-3-8b", "mixtral-8x7b", "qwen2.5-7b", "llama-3.2-1b"))

@@ -470,7 +470,7 @@ services:
             "train.grad_accumulation": 4,
             "train.checkpointing": "full",
             "train.kernels": "compile",
-            "train.precision": "float8-tensorwise",
+            "train.precision": "float8-rowwise",
             "train.cross_entropy": "chunked",
             "parallel.cp": 8,
             "cluster.gpus": 32,
@@ -923,3 +923,75 @@ def test_a_name_says_how_weights_are_stored() -> None:
         "Qwen/Qwen3-32B": "",
     }
     assert {name: hub.stored(name) for name in named} == named
+
+
+OLDER = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+seq_len = 4096
+batch_size = 2
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 4
+tensor_parallel_degree = 2
+[experimental]
+context_parallel_degree = 2
+[optimizer]
+name = "AdamW"
+"""
+AXOLOTL_2 = """
+base_model: NousResearch/Llama-3.2-1B
+sequence_len: 2048
+micro_batch_size: 2
+sample_packing: true
+fsdp_version: 2
+fsdp_config: {reshard_after_forward: true, state_dict_type: FULL_STATE_DICT}
+context_parallel_size: 2
+"""
+SINGLE = """
+base_model: NousResearch/Llama-3.2-1B
+micro_batch_size: 2
+adapter: qlora
+bnb_config_kwargs: {bnb_4bit_use_double_quant: false}
+"""
+GROUPS = {"parallel.tp": 2, "parallel.cp": 2, "parallel.shard_group": 4, "cluster.gpus": 32}
+KT = "--max-total-tokens 9000 --kt-method AMXINT4 --kt-num-gpu-experts 8"
+SERVES = "llama-server -m Llama-3.1-8B-Instruct-Q4_K_M.gguf -c 16384 -np 4 -ngl 99"
+# Each file, what it says of some fields, and what no plan says of it.
+SAID = (
+    (OLDER, GROUPS, ()),
+    (AXOLOTL_2, {"train.zero": 3, "parallel.cp": 2}, ()),
+    (SINGLE, {"train.adapter": "qlora-single"}, ()),
+    (SFT + "rlhf_type: orpo", {}, ("pairs are not planned",)),
+    (SFT + "beta: 0.1", {}, ("beside a frozen reference",)),
+    (SFT + "use_gradient_checkpointing: true", {"train.checkpointing": "full"}, ()),
+    (SFT + "tensor_model_parallel_size: 4", {}, ("cutting over GPUs",)),
+    (SFT + "freeze_vision_tower: true", {}, ("a tower",)),
+    (SERVES, {"serve.weight_dtype": "q4_k_m", "serve.max_seq_len": 4096}, ()),
+    (f"{SERVES} -nkvo --cpu-moe", {"serve.offload_kv": "cpu"}, ()),
+    (f"{SERVES} --cache-ram 8192 --swa-full", {}, ("cache-ram", "swa-full")),
+    (SERVES.replace("-ngl 99", "-ngl 0"), {}, ("CPU alone",)),
+    ("vllm serve Qwen/Qwen3-8B-FP8 --num-gpu-blocks-override 512", {"serve.weight_dtype": "fp8"},
+     ("num-gpu-blocks-override",)),
+    (f"python -m sglang.launch_server --model Qwen/Qwen3-8B {KT}", {},
+     ("kt-method, --kt-num-gpu", "max-total")),
+)  # fmt: skip
+
+
+@each("content, wanted, left", SAID)
+def test_a_key_that_bears_on_memory_or_time_is_read_or_told(content, wanted, left):
+    found = read(("job", content))
+    plan = found.plan.document()
+    assert {path: get(plan, path) for path in wanted} == wanted
+    told = "\n".join(map(str, found.left))
+    assert not [word for word in left if word not in told], told
+
+
+def test_older_names_of_deepspeeds_are_read_and_those_of_gpt_neox_are_told():
+    older = {"stage": 3, "max_live_parameters": 7, "contiguous_gradients": False}
+    values = {"zero_optimization": older, "model-parallel-size": 2, "num-layers": 12}
+    found = read(("ds.json", json.dumps(values)), model="llama-3-8b")
+    assert found.plan.train.stage3_max_live_parameters == 7
+    told = {issue.field for issue in found.left}
+    assert told >= {"contiguous_gradients", "model-parallel-size"}

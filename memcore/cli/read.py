@@ -25,8 +25,8 @@ def add(commands: Commands) -> None:
         "Read what other programs are given as one plan: a config.json; a command, script, compose "
         "file or manifest that starts vLLM, SGLang, TensorRT-LLM, llama.cpp, Megatron or a "
         "Trainer; a YAML of TRL, LLaMA-Factory, axolotl, torchtune, NeMo, vLLM or TensorRT-LLM; "
-        "files of DeepSpeed and Accelerate; a TOML or a module of torchtitan; beside them what "
-        "PyTorch said when memory ran out. Nothing is run."
+        "files of DeepSpeed and Accelerate; a TOML or a module of torchtitan; an Ollama Modelfile; "
+        "beside them what was said when memory ran out. Nothing is run."
     )
     sub = command(commands, "read", _read, about)
     about = "all files of one job together; - is standard input"
@@ -59,10 +59,15 @@ def _read(args: argparse.Namespace) -> int:
 
 
 def _told(found: Found) -> Iterator[str]:
+    from memcore.plan.plan import get, value_text
+
     for name, kind in found.kinds.items():
         yield f"{name}: {kind}"
-    rows = [(said.field, said.value, said.key) for said in found.said]
-    yield from table(("field", "says", "where"), rows, left=3)
+    rows = [
+        (said.field, value_text(said.field, get(found.plan, said.field)), said.key, said.value)
+        for said in found.said
+    ]
+    yield from table(("field", "is", "by", "which says"), rows, left=4)
     for title, issues in (
         ("Assumed", found.assumed),
         ("Changed, since together they are no plan", found.changed),
@@ -86,7 +91,13 @@ def _beside(found: Found) -> str:
     """What the plan allocates beside what ran out."""
     from memcore.evaluate import evaluate
 
-    memory = evaluate(found.plan).memory
+    report = evaluate(found.plan)
+    if (full := next((each for each in found.failures if each.engine), None)) is not None:
+        if report.serve is None or not full.room:
+            return "The message says too little to compare it with this plan."
+        more = report.serve.kv_capacity_tokens / full.room - 1
+        return f"This plan's cache holds {report.serve.kv_capacity_tokens:,} tokens: {more:+.0%}."
+    memory = report.memory
     least = max(each.needed for each in found.failures)
     if memory is None or not any(each.allocated for each in found.failures):
         return "The message says too little to compare it with this plan."

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memcore.errors import shown
 from memcore.formats import megatron
 from memcore.formats.found import Draft, Keys, UnsaidError, flag, positive
 
@@ -56,6 +57,9 @@ def recognise(values: Mapping[str, Any]) -> bool:
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
     flat = _flat(values)
+    if base := values.get("defaults"):
+        named = shown(base if isinstance(base, str) else ", ".join(map(str, base)))
+        draft.leave("defaults", f"what {named} sets, which is not in the file, is not read")
     keys = Keys({NAMES.get(name, name): value for name, value in reversed(flat.items())})
     draft.model = draft.model or str(keys.one(*MODEL) or "")
     nodes = draft.count(keys, "num_nodes") or 1
@@ -67,7 +71,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if SHARDED & flat.keys():
         _sharded(keys, half, draft)
         return
-    given = {name: value for name, value in keys.values.items() if _is_plain(value)}
+    given = {n: v for n, v in keys.values.items() if _is_plain(v) or (v and n == megatron.MODULES)}
     whole, fp16 = "32" in half, half in ("16", "fp16", "16-mixed", "fp16_mixed")
     given |= {"bf16": not (whole or fp16), "fp16": fp16}
     if "fp8" in half:
@@ -82,6 +86,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if given.get("share_embeddings_and_output_weights") is False:
         given["untie_embeddings_and_output_weights"] = True
     megatron.told(Keys(given), draft)
+    read_here = keys.taken | _sections(values)
+    draft.unread = [key for key in draft.unread if key not in read_here]
 
 
 def _sharded(keys: Keys, half: str, draft: Draft) -> None:
@@ -123,6 +129,12 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
                     found.setdefault(str(name), value)
         level = below
     return found
+
+
+def _sections(values: Mapping[str, Any], depth: int = MAX_DEPTH) -> set[str]:
+    """The names of sections at any depth."""
+    inner = {str(n): v for n, v in values.items() if isinstance(v, Mapping)} if depth else {}
+    return {*inner}.union(*(_sections(each, depth - 1) for each in inner.values()))
 
 
 def _is_on(section: Mapping[str, Any]) -> bool:

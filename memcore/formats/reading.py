@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from memcore.formats import (
     launchers,
     megatron,
     nemo,
+    ollama,
     recipes,
     registry,
     servers,
@@ -66,11 +68,21 @@ PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
-    "a config.json; a command, script, compose file or manifest that starts vLLM, SGLang, "
-    "TensorRT-LLM, llama.cpp, Megatron or a Trainer; a YAML of TRL, LLaMA-Factory, axolotl, "
-    "torchtune, NeMo, vLLM or TensorRT-LLM; a file of DeepSpeed or Accelerate; a TOML or a "
-    "module of torchtitan; what PyTorch says when memory runs out, beside the files of its job"
+    "read are a config.json, what Trainers, DeepSpeed, Accelerate, torchtitan, torchtune, NeMo and "
+    "Megatron are given, what starts a server, Modelfiles, and what says that memory ran out"
 )
+# What a text has that is of no known kind, with what is wrong with it; the first counts.
+UNKNOWN = {
+    r"\A\s*\Z": "is empty",
+    r"CUDA memory summary|see_memory_usage": (
+        "is a measurement, which says no job: give the job to memplan evaluate, and this peak to "
+        "its --measured"
+    ),
+    r"^(?:from|import) \S|^def ": "is Python, of which no function sets a job's sizes as constants",
+    r"^#!|^\s*(?:torchrun|python3?|srun|accelerate|deepspeed|docker)\s": (
+        "is a script, and no command in it says a job's sizes or starts a server"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +133,10 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
     readers = {text.name: _reader(text) for text in texts}
     kinds = {name: kind for name, (_, kind, _) in readers.items()}
     if unknown := [name for name, kind in kinds.items() if not kind]:
-        raise PlanError([Issue(name, f"not read; known are {KNOWN}") for name in unknown])
+        strange = {text.name: _strange(text) for text in texts}
+        raise PlanError(
+            [Issue(name, f"not read, since it {strange[name]}; {KNOWN}") for name in unknown]
+        )
     for name, (_, _, read) in sorted(readers.items(), key=lambda item: item[1][0]):
         try:
             read(draft)
@@ -177,6 +192,18 @@ def kind_of(text: Text) -> str:
     return _reader(text)[1]
 
 
+def _strange(text: Text) -> str:
+    """Why a text is of no known kind."""
+    if text.document:
+        keys = list(text.document)
+        more = f" and {len(keys) - 4} more" if keys[4:] else ""
+        return f"has keys of no known program: {', '.join(map(shown, keys[:4]))}{more}"
+    found = (
+        why for pattern, why in UNKNOWN.items() if re.search(pattern, text.content, re.MULTILINE)
+    )
+    return next(found, "is of no known kind")
+
+
 def _within(file: str, key: str) -> str:
     return f"{file}, {key}" if key else file
 
@@ -193,6 +220,8 @@ def _reader(text: Text) -> Reader:
         for turn, (name, recognise, read) in enumerate(DOCUMENTS):
             if recognise(values):
                 return turn, name, functools.partial(read, values)
+    if ollama.recognise(text.content):
+        return last, "Ollama", functools.partial(ollama.read, text.content)
     if registry.runs(text.content):
         return last, "torchtitan", functools.partial(registry.read, text.content)
     if recipes.jobs(text.content):
@@ -209,12 +238,16 @@ def _reader(text: Text) -> Reader:
         if whole or recognised(joined):
             return last, name, functools.partial(_launched, found, reads, whole or joined)
     if (ran_out := failure(text.content)) is not None:
-        return last, FAILURE, functools.partial(_failed, ran_out)
+        return last + 1, FAILURE, functools.partial(_failed, ran_out)
     return last, "", functools.partial(_launched, found, _nothing, ())
 
 
 def _failed(ran_out: Failure, draft: Draft) -> None:
     draft.failures.append(ran_out)
+    if ran_out.engine:
+        draft.put("serve.engine", ran_out.engine, "its message")
+    if ran_out.longest:
+        draft.put("serve.max_seq_len", ran_out.longest, "its message")
 
 
 def _config(text: Text, draft: Draft) -> None:

@@ -26,6 +26,14 @@ MARKS = {
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("micro_batch_size", "global_batch_size", "seq_length", "expert_model_parallel_size"),
 }
+# What decides most of a step, and a recipe that this one begins with may have set.
+DECIDE = (
+    *("seq_length", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size"),
+    *("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"),
+    *("sequence_parallel", "recompute_granularity", "mixed_precision", "overlap_grad_reduce"),
+)
+BEGINS = re.compile(r"_(?:config|recipe)$")  # of what is called: another recipe
+GPUS = re.compile(r"_(\d+)gpus?(?=_|$)")  # in a recipe's name
 ENDS = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|config|recipe|performance).*$")
 
 
@@ -55,11 +63,25 @@ def read(content: str, draft: Draft) -> None:
     """The first job whose model has a preset, or the first; the others are told."""
     known = jobs(content)
     chosen = next((job for job in known if known[job]["policy"]["model_name"]), next(iter(known)))
+    if named := GPUS.search(chosen):
+        draft.ranks = max(draft.ranks, int(named[1]))
     nemo.read(known[chosen], draft)
-    draft.leave(chosen, "what the recipe that it begins with sets is not in the file")
+    if base := _base(content, chosen):
+        said = known[chosen]["policy"]["megatron_cfg"]
+        unsaid = ", ".join(key for key in DECIDE if key not in said)
+        why = f"; taken as Megatron's own: {unsaid}" if unsaid else ""
+        draft.leave(f"{base}()", f"the job begins with what it sets, which is not in the file{why}")
     if others := [job for job in known if job != chosen]:
         listed = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if others[6:] else "")
         draft.leave(chosen, f"is the job that is read; the file has others: {listed}")
+
+
+def _base(content: str, job: str) -> str:
+    """The recipe that a job begins with; '' of one that says all itself."""
+    functions = (node for node in ast.parse(content).body if isinstance(node, ast.FunctionDef))
+    node = next(node for node in functions if node.name == job)
+    called = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    return next((name for name in map(ast.unparse, called) if BEGINS.search(name)), "")
 
 
 def _defaults(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
@@ -80,6 +102,8 @@ def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:
         named = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
         if named and isinstance(value, ast.Constant):
             yield named, value.value
+        elif named and isinstance(value, ast.List):
+            yield named, [each.value for each in value.elts if isinstance(each, ast.Constant)]
 
 
 def _callee(call: ast.Call) -> str:

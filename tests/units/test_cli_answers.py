@@ -412,7 +412,7 @@ def test_read_refuses_what_it_does_not_know(memplan, tmp_path):
     file.write_text("buy milk")
     ran = memplan("read", str(file))
     assert ran.status == 2
-    assert "notes.txt: not read; known are" in ran.err
+    assert "notes.txt: not read, since it is of no known kind; read are" in ran.err
     ran = memplan("read", str(tmp_path / "none.yaml"))
     assert ran.status == 2
     assert "no such file" in ran.err

@@ -481,17 +481,17 @@ services:
         RECIPE,
         {
             "model": "gpt-oss-120b",
-            "cluster.gpus": 32,
+            "cluster.gpus": 64,
             "parallel.pp": 4,
             "parallel.ep": 8,
             "train.framework": "megatron",
             "train.micro_batch": 1,
-            "train.grad_accumulation": 160,
+            "train.grad_accumulation": 80,
             "train.seq_len": 4096,
             "train.precision": "fp8-mixed",
             "train.checkpointing": "selective",
         },
-        "what the recipe that it begins with sets is not in the file",
+        "the job begins with what it sets, which is not in the file",
     ),
     "tune.yaml": (
         TUNE,
@@ -995,3 +995,99 @@ def test_older_names_of_deepspeeds_are_read_and_those_of_gpt_neox_are_told():
     assert found.plan.train.stage3_max_live_parameters == 7
     told = {issue.field for issue in found.left}
     assert told >= {"contiguous_gradients", "model-parallel-size"}
+
+
+# What servers say whose cache has no room: tokens of a sequence, of the cache; bytes of both.
+NO_ROOM = {
+    "ValueError: The model's max seq len (4096) is larger than the maximum number of tokens that "
+    "can be stored in KV cache (3664).": ("vllm", 4096, 3664, 0, 0),
+    "To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is "
+    "needed, which is larger than the available KV cache memory (0.71 GiB). Based on the available "
+    "memory, the estimated maximum model length is 5632.": (
+        "vllm", 131072, 5632, 16 * GIB, round(0.71 * GIB)),
+    "ValueError: No available memory for the cache blocks. Try increasing": ("vllm", 0, 0, 0, 0),
+    "max_total_tokens=9 is larger than the profiled value -561981.": ("sglang", 0, 0, 0, 0),
+}  # fmt: skip
+
+
+@each("message", NO_ROOM)
+def test_a_server_without_room_says_what_its_cache_holds(message):
+    found = failure(message)
+    mine = (found.engine, found.longest, found.room, found.asked, found.free)
+    assert mine == NO_ROOM[message]
+    plan = read(("log", message), model="llama-3-8b").plan.serve
+    assert (plan.engine, plan.max_seq_len) == (found.engine, found.longest)
+
+
+STRANGE = (
+    ("", "is empty"),
+    ("import torch\nprint(1)\n", "is Python"),
+    ("#!/bin/bash\necho hello\n", "is a script"),
+    ("a: 1\nb: 2\n", "has keys of no known program: 'a', 'b'"),
+    ("| PyTorch CUDA memory summary, device ID 0 |", "is a measurement"),
+    ("FROM ubuntu:22.04\nRUN make\n", "is of no known kind"),
+)
+
+
+@each("content, why", STRANGE)
+def test_a_text_of_no_known_kind_is_told_why_in_one_line(content, why):
+    with pytest.raises(PlanError) as refused:
+        read(("job", content))
+    (issue,) = refused.value.issues
+    assert why in issue.message
+    assert "\n" not in str(issue)
+
+
+MODELFILE = """
+FROM llama3.1:8b-instruct-q8_0
+PARAMETER num_ctx 16384
+PARAMETER num_gpu 20
+SYSTEM you answer in verse
+ADAPTER ./verse.gguf
+"""
+
+
+def test_a_modelfile_is_what_llama_cpp_is_given():
+    found = read(("Modelfile", MODELFILE))
+    plan = found.plan
+    assert (plan.model, found.kinds) == ("llama-3.1-8b", {"Modelfile": "Ollama"})
+    serve = plan.serve
+    assert (serve.engine, serve.weight_dtype, serve.kv_dtype) == ("llama.cpp", "q8_0", "fp16")
+    assert (serve.max_seq_len, serve.gpu_layers, serve.concurrency) == (16384, 20, 1)
+    assert [issue.field for issue in found.left] == ["ADAPTER"]
+
+
+RECIPE_OF_64 = """
+from recipes import gpt_oss_120b_pretrain_config
+
+def gpt_oss_120b_pretrain_64gpu_h100_bf16_config():
+    cfg = gpt_oss_120b_pretrain_config()
+    cfg.model.tensor_model_parallel_size = 1
+    cfg.model.pipeline_model_parallel_size = 4
+    cfg.model.expert_model_parallel_size = 8
+    cfg.train.global_batch_size = 1280
+    cfg.train.micro_batch_size = 1
+    cfg.model.recompute_modules = ["layernorm", "moe_act"]
+    cfg.model.recompute_granularity = "selective"
+    return cfg
+"""
+
+
+def test_what_a_recipe_begins_with_is_told_with_the_keys_that_are_taken_otherwise():
+    found = read(("gpt_oss.py", RECIPE_OF_64))
+    plan = found.plan
+    assert (plan.cluster.gpus, plan.train.grad_accumulation) == (64, 80)
+    assert plan.train.checkpointing == "none"
+    told = {issue.field: issue.message for issue in found.left}
+    assert "layernorm" in told["recompute_modules"]
+    base = told["gpt_oss_120b_pretrain_config()"]
+    assert "taken as Megatron's own: seq_length, context_parallel_size" in base
+    assert "micro_batch_size" not in base
+
+
+def test_the_file_that_nemo_rls_begins_with_is_told():
+    policy = {"megatron_cfg": {"enabled": True, "tensor_model_parallel_size": 2}}
+    text = json.dumps({"defaults": "../base.yaml", "policy": policy})
+    found = read(("grpo.yaml", text), model="llama-3-8b")
+    assert "what '../base.yaml' sets" in str(found.left[0])
+    assert not {"policy", "megatron_cfg"} & {*found.unread}

@@ -1,0 +1,54 @@
+"""Ollama: its Modelfile, which says what llama.cpp is given.
+
+Source: docs/modelfile.md and envconfig/config.go of ollama 0.12 (2026).
+"""
+
+from __future__ import annotations
+
+import re
+
+from memcore.formats import hub
+from memcore.formats.found import Draft, Keys, positive
+
+FROM = re.compile(r"^FROM[ \t]+(\S+)", re.MULTILINE | re.IGNORECASE)
+PARAMETER = re.compile(r"^PARAMETER[ \t]+(\w+)[ \t]+(.+?)[ \t]*$", re.MULTILINE | re.IGNORECASE)
+OTHERS = re.compile(r"^(?:PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE)[ \t]", re.MULTILINE | re.I)
+ADAPTER = re.compile(r"^ADAPTER[ \t]", re.MULTILINE | re.IGNORECASE)
+STORED = "q4_k_m"  # what its library has of most models, where a tag says no other
+
+
+def recognise(content: str) -> bool:
+    """Whether a text is a Modelfile: of Dockerfiles, which begin so too, none has the others."""
+    return bool(FROM.search(content) and OTHERS.search(content))
+
+
+def read(content: str, draft: Draft) -> None:
+    """What the file says."""
+    named = FROM.findall(content)[-1]
+    draft.model = draft.model or model(named)
+    keys = Keys(dict(PARAMETER.findall(content)), "PARAMETER {}".format)
+    draft.put("serve.engine", "llama.cpp", "FROM", named)
+    draft.put("serve.concurrency", 1, "OLLAMA_NUM_PARALLEL", "not said: 1")
+    for path, name in (
+        ("serve.max_seq_len", "num_ctx"),
+        ("serve.max_batched_tokens", "num_batch"),
+        ("serve.gpu_layers", "num_gpu"),
+    ):
+        draft.read(keys, path, positive, name)
+    said = hub.stored(f"-{named.rpartition('/')[2]}")
+    draft.put(
+        "serve.weight_dtype", said or STORED, "FROM", named if said else f"not said: {STORED}"
+    )
+    draft.otherwise("serve.max_seq_len", 4096, "PARAMETER num_ctx")
+    draft.otherwise("serve.max_batched_tokens", 512, "PARAMETER num_batch")
+    draft.otherwise("serve.kv_dtype", "fp16", "OLLAMA_KV_CACHE_TYPE")
+    if ADAPTER.search(content):
+        draft.leave("ADAPTER", "adapters of a server are not planned")
+    draft.end(keys, {"draft_*": "a draft model is not read: set serve.draft_model"})
+
+
+def model(named: str) -> str:
+    """A model of its library as the hub would call it: of 'llama3.1:8b-instruct-q4_K_M' the tag is
+    part of the name."""
+    name, _, tag = named.rpartition("/")[2].partition(":")
+    return f"{name}-{tag}" if tag and tag != "latest" else name

@@ -344,6 +344,8 @@ def _server(plan: Plan, server: Server) -> dict[str, str]:
     words += [_file(plan) if server.engine == LLAMA_CPP else _name(plan)]
     for path, _, *named in server.fields:
         value, option = get(plan, path), max(named, key=len)
+        if path == "serve.value_dtype" and value == "same":
+            value = s.kv_dtype
         if value in (0, 0.0, "auto", "same"):  # which the program decides
             continue
         known = WORDS.get(option)

@@ -81,7 +81,7 @@ def _base(content: str, job: str) -> str:
     functions = (node for node in ast.parse(content).body if isinstance(node, ast.FunctionDef))
     node = next(node for node in functions if node.name == job)
     called = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
-    return next((name for name in map(ast.unparse, called) if BEGINS.search(name)), "")
+    return next((said for said in map(ast.unparse, called) if BEGINS.search(said)), "")
 
 
 def _defaults(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:

@@ -172,7 +172,7 @@ def _counts(value: Any) -> int:
 def flavour(plan: Plan) -> tuple[str, str]:
     """What torchtitan calls a plan's model: its folder and its flavour; two '' of one it has
     not."""
-    found = (name.split() for name, preset in torchtitan.MODELS.items() if preset == plan.model)
+    found = (said.split() for said, preset in torchtitan.MODELS.items() if preset == plan.model)
     folder, size = next(found, ("", ""))
     return folder, size if "x" in size else size.upper()
 

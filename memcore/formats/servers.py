@@ -242,6 +242,7 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
 
 
 def _llama(keys: Keys, draft: Draft) -> None:
+    _values(draft)
     slots = draft.count(keys, "np", "parallel") or 1
     draft.put("serve.concurrency", slots, "--parallel", slots)
     whole_context = draft.count(keys, "c", "ctx_size")
@@ -267,6 +268,16 @@ def _llama(keys: Keys, draft: Draft) -> None:
         _drafts(draft, str(kind).removeprefix("draft-"), "", tokens)
     draft.otherwise("serve.kv_dtype", "fp16", "--cache-type-k")
     draft.otherwise("serve.max_batched_tokens", 512, "--ubatch-size")
+
+
+def _values(draft: Draft) -> None:
+    """Keys and values are kept apart: where one is not said it is in fp16."""
+    both = ("serve.kv_dtype", "serve.value_dtype")
+    kept, values = (draft.fields.get(path, "fp16") for path in both)
+    if both[1] in draft.fields and kept == values:
+        draft.fields[both[1]] = "same"
+    elif kept != values:
+        draft.put(both[1], values, "--cache-type-v", f"not said: {values}")
 
 
 def _all_experts(draft: Draft, around: Around) -> None:

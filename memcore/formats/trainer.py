@@ -359,7 +359,7 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
         return "none"
     doubles = ("double_quant", "double_quantization", "use_bnb_nested_quant", DOUBLE)
     keys.values |= keys.inner("bnb_config_kwargs").values
-    keys.taken |= {name for name in keys.values if name.startswith("bnb_4bit_")}
+    keys.taken |= {key for key in keys.values if key.startswith("bnb_4bit_")}
     # transformers quantizes scales only if told to; axolotl and LLaMA-Factory unless told not to.
     single = not keys.on(*doubles) if keys.take(*doubles) is not None else not by_word
     adapter = ("qlora-single" if single else "qlora") if four else "lora-8bit" if eight else "lora"

@@ -111,26 +111,50 @@ def axis_of(text: str) -> tuple[str, list[Any]]:
     """A field and its values, as the command line has them. Raises PlanError."""
     from memcore.plan.plan import field_paths, words_of
 
-    field, sign, values = text.partition("=")
+    named, sign, values = text.partition("=")
     if not sign or not values:
         raise PlanError(
             [Issue("--axis", f"{shown(text)} is no field with values, as {EXAMPLE} is")]
         )
-    if field not in field_paths():
-        raise PlanError(
-            [Issue(field, f"is no field of a plan; {did_you_mean(field, field_paths())}")]
-        )
+    known = field_paths()
+    same = [path for path in known if named in (path, path.rpartition(".")[2])]
+    if len(same) != 1:
+        several = f"is the last word of {' and '.join(same)}"
+        message = several if same else f"is no field of a plan; {did_you_mean(named, known)}"
+        raise PlanError([Issue(f"--axis {named}", message)])
+    (field,) = same
     if values == "all":
         words = words_of(field)
         if not words:
-            raise PlanError([Issue(field, "takes no words, of which all could be tried")])
+            raise PlanError(
+                [Issue(f"--axis {field}", "takes no words, of which all could be tried")]
+            )
         return field, list(words)
     found: list[Any] = []
     for part in values.split(","):
         found += _range(field, part) if ":" in part else [_value(part)]
         if len(found) > MOST_VALUES:
-            raise PlanError([Issue(field, f"has more than {MOST_VALUES:,} values")])
+            raise PlanError([Issue(f"--axis {field}", f"has more than {MOST_VALUES:,} values")])
+    _refuse_others(field, found)
     return field, found
+
+
+def _refuse_others(field: str, values: Sequence[Any]) -> None:
+    """Raises PlanError for a value that no plan has in this field, whatever its others are."""
+    from memcore.plan.plan import field_of, limits_of, words_of
+
+    words, (least, most) = words_of(field), limits_of(field)
+    counts = field_of(field).annotation in (int, float)
+    for value in values:
+        wrong = ""
+        if words is not None and value not in words:
+            wrong = f"is none of its words; {did_you_mean(str(value), list(words))}"
+        elif counts and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            wrong = f"is no number; write {field}=1,2,4 or {field}=1:4"
+        elif counts and not least <= value <= most:
+            wrong = f"is not from {least:,} to {most:,}"
+        if wrong:
+            raise PlanError([Issue(f"--axis {field}", f"{shown(value)} {wrong}")])
 
 
 def _range(field: str, text: str) -> range:
@@ -139,9 +163,9 @@ def _range(field: str, text: str) -> range:
         found = range(first, last + 1, *step)
     except (TypeError, ValueError):
         message = f"{shown(text)} is no range, as 1:64 and 1:64:8 are"
-        raise PlanError([Issue(field, message)]) from None
+        raise PlanError([Issue(f"--axis {field}", message)]) from None
     if len(found) > MOST_VALUES:
-        raise PlanError([Issue(field, f"has more than {MOST_VALUES:,} values")])
+        raise PlanError([Issue(f"--axis {field}", f"has more than {MOST_VALUES:,} values")])
     return found
 
 

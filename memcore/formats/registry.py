@@ -169,10 +169,19 @@ def _counts(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
+# Presets with the shapes of a flavour, beside those that torchtitan.py reads it as.
+SAME = {
+    "llama-3.1-8b": "llama-3-8b",
+    "llama-3.1-70b": "llama-3-70b",
+    "llama-3.3-70b": "llama-3-70b",
+}
+
+
 def flavour(plan: Plan) -> tuple[str, str]:
     """What torchtitan calls a plan's model: its folder and its flavour; two '' of one it has
     not."""
-    found = (said.split() for said, preset in torchtitan.MODELS.items() if preset == plan.model)
+    model = SAME.get(plan.model, plan.model) if isinstance(plan.model, str) else ""
+    found = (said.split() for said, preset in torchtitan.MODELS.items() if preset == model)
     folder, size = next(found, ("", ""))
     return folder, size if "x" in size else size.upper()
 

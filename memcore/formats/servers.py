@@ -243,6 +243,9 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
 
 def _llama(keys: Keys, draft: Draft) -> None:
     _values(draft)
+    batch = draft.count(keys, "b", "batch_size") or 2048  # of which a forward takes a piece
+    if draft.fields.get("serve.max_batched_tokens", 0) > batch:
+        draft.fields["serve.max_batched_tokens"] = batch
     slots = draft.count(keys, "np", "parallel") or 1
     draft.put("serve.concurrency", slots, "--parallel", slots)
     whole_context = draft.count(keys, "c", "ctx_size")

@@ -73,7 +73,7 @@ DIVIDED = (
 )  # fmt: skip
 
 
-@each("model", ("llama-3-8b", "qwen3-32b"))
+@each("model", ("llama-3.1-8b", "qwen3-32b"))
 @each("change", DIVIDED)
 def test_a_run_of_torchtitans_says_the_whole_plan(model, change):
     parallel, train = change.get("parallel", {}), TITAN | change.get("train", {})

@@ -313,16 +313,22 @@ def test_sweep_as_a_table_csv_and_json(memplan):
     asked = ("--number", "time.step_seconds", "--json")
     found = memplan("sweep", "-", "--axis", "parallel.tp=1,7", *asked, given="{}").json
     assert found[1] == {"parallel.tp": 7, "time.step_seconds": None}
+    by_last_word = memplan("sweep", "-", "--axis", "micro_batch=1", "--json", given="{}").json
+    assert by_last_word[0]["train.micro_batch"] == 1
     assert "train.checkpointing" in memplan("sweep", "-", *axes, given="{}").out
 
 
 @pytest.mark.parametrize(
-    "axis", ["train.micro_batch", "train.nix=1", "train.micro_batch=1:x", "train.micro_batch=all"]
+    "axis",
+    [
+        *("train.micro_batch", "train.nix=1", "train.micro_batch=1:x", "train.micro_batch=all"),
+        *("train.micro_batch=1..4", "train.micro_batch=0,1", "train.checkpointing=fulll", "tp=1"),
+    ],
 )
 def test_an_axis_that_is_none_is_named(memplan, axis):
     ran = memplan("sweep", "-", "--axis", axis, given="{}")
     assert (ran.status, ran.out) == (2, "")
-    assert "train." in ran.err
+    assert "train." in ran.err or "parallel.tp" in ran.err
     assert "Traceback" not in ran.err
 
 

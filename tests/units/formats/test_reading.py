@@ -970,6 +970,8 @@ SAID = (
     (SFT + "freeze_vision_tower: true", {}, ("a tower",)),
     (SERVES, {"serve.weight_dtype": "q4_k_m", "serve.max_seq_len": 4096}, ()),
     (f"{SERVES} -nkvo --cpu-moe", {"serve.offload_kv": "cpu"}, ()),
+    (f"{SERVES} -ub 4096", {"serve.max_batched_tokens": 2048}, ()),
+    (f"{SERVES} -ctk q8_0", {"serve.kv_dtype": "q8_0", "serve.value_dtype": "fp16"}, ()),
     (f"{SERVES} --cache-ram 8192 --swa-full", {}, ("cache-ram", "swa-full")),
     (SERVES.replace("-ngl 99", "-ngl 0"), {}, ("CPU alone",)),
     ("vllm serve Qwen/Qwen3-8B-FP8 --num-gpu-blocks-override 512", {"serve.weight_dtype": "fp8"},

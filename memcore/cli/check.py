@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memcore.cli.arguments import Commands, command
@@ -17,6 +17,7 @@ from memcore.units import bytes_text
 
 if TYPE_CHECKING:
     from memcore import Report
+    from memcore.formats import Found
     from memcore.plan.plan import Plan
 
 WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
@@ -26,7 +27,8 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What became of one file; `verdict` and the numbers are None where it could not be read."""
+    """What became of one file; `verdict` and the numbers are None where it could not be read.
+    `told`: what of another program's file its plan leaves out, changes or assumes."""
 
     file: str
     status: int
@@ -36,6 +38,7 @@ class Checked:
     capacity_bytes: int | None = None
     title: str = ""
     link: str = ""
+    told: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__ if name != "title"}
@@ -88,6 +91,8 @@ def _check(args: argparse.Namespace) -> int:
     for each in found:
         if each.status:
             print(printable(_annotation(each)), file=out)
+        if each.told:
+            print(printable(_warning(each)), file=out)
     summary = _markdown(found)
     if args.json:
         print(json_text({"status": status, "files": [f.to_dict() for f in found]}, indent=1))
@@ -109,18 +114,26 @@ def _checked(file: str, args: argparse.Namespace) -> Checked:
 
     name = "standard input" if file == "-" else file
     try:
-        plan, serves = _plan_in(name, read(file), args)
+        plan, found = _plan_in(name, read(file), args)
         report = evaluate(plan)
     except PlanError as e:
         return Checked(name, BAD_INPUT, "; ".join(map(str, e.issues)))
     except Exception as e:
         return Checked(name, BAD_INPUT, f"Memplan failed at this ({fault(e)})")
-    return _judged(name, plan, report, args.serving or serves, args)
+    serves = found is not None and any(said.field == "serve.engine" for said in found.said)
+    judged = _judged(name, plan, report, args.serving or serves, args)
+    return replace(judged, told=_told(found)) if found else judged
 
 
-def _plan_in(name: str, data: bytes, args: argparse.Namespace) -> tuple[Plan, bool]:
-    """The plan in a file, and whether the file starts a server. A file of another program is read
-    as `memplan read` reads it."""
+def _told(found: Found) -> tuple[str, ...]:
+    """What of a file of another program is not in its plan, or not in the file."""
+    kinds = (("not planned", found.left), ("changed", found.changed), ("assumed", found.assumed))
+    return tuple(f"{title}: {issue}" for title, issues in kinds for issue in issues)
+
+
+def _plan_in(name: str, data: bytes, args: argparse.Namespace) -> tuple[Plan, Found | None]:
+    """The plan in a file. A file of another program is read as `memplan read` reads it, and what
+    was found in it is given besides."""
     from memcore.formats import kind_of, read_files, text_of
 
     try:
@@ -128,9 +141,9 @@ def _plan_in(name: str, data: bytes, args: argparse.Namespace) -> tuple[Plan, bo
     except PlanError:
         text = None
     if text is None or not kind_of(text):
-        return _elsewhere(plan_of(data), args), False
+        return _elsewhere(plan_of(data), args), None
     found = read_files([text], gpu=args.gpu or "", gpus=args.gpus or 0)
-    return found.plan, any(said.field == "serve.engine" for said in found.said)
+    return found.plan, found
 
 
 def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:
@@ -196,6 +209,13 @@ def _annotation(checked: Checked) -> str:
     title = "no plan" if checked.status == BAD_INPUT else WORDS[checked.verdict or "over"]
     message = checked.message if checked.status != 3 else f"{checked.message}; it may or may not"
     return f"::error file={_escaped(checked.file, ':,')},title=memplan {title}::{_escaped(message)}"
+
+
+def _warning(checked: Checked) -> str:
+    """A line that says what the answer leaves out of the file, or takes beside it."""
+    told = _escaped("; ".join(checked.told))
+    file = _escaped(checked.file, ":,")
+    return f"::warning file={file},title=memplan read another program's file::{told}"
 
 
 def _escaped(text: str, more: str = "") -> str:

@@ -413,6 +413,16 @@ def test_read_says_what_a_file_became(memplan, tmp_path):
     assert found["plan"] == json.loads(plan.out)
 
 
+def test_check_says_what_of_a_file_it_leaves_out(memplan, tmp_path):
+    file = tmp_path / "tune.yaml"
+    file.write_text("base_model: meta-llama/Llama-3.1-8B\nmicro_batch_size: 1\nuse_dora: true\n")
+    ran = memplan("check", str(file))
+    (warning,) = (line for line in ran.out.splitlines() if line.startswith("::warning"))
+    assert "not planned: use_dora" in warning
+    assert "assumed: cluster.gpu" in warning
+    assert len(memplan("check", str(file), "--json").json["files"][0]["told"]) >= 3
+
+
 def test_read_refuses_what_it_does_not_know(memplan, tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("buy milk")

@@ -12,6 +12,7 @@ from typing import Any
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats.found import Draft, Keys, hyphened, positive, whole, word
 from memcore.formats.texts import UNSET, options
+from memcore.words.training import DISPATCHERS
 
 MARKS = {
     *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"),
@@ -129,6 +130,7 @@ def told(keys: Keys, draft: Draft) -> None:
     draft.put("parallel.sequence_parallel", by_sequence, "--sequence-parallel")
     if draft.count(keys, "num_experts"):
         draft.otherwise("parallel.etp", tp, "--expert-tensor-parallel-size")
+    _dispatcher(keys, draft)
     _precision(keys, draft)
     _recomputation(keys, draft)
     flash = keys.on("use_flash_attn")
@@ -144,6 +146,20 @@ def told(keys: Keys, draft: Draft) -> None:
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     draft.config = draft.config or _config(keys, layers, draft)
     draft.end(keys, LEFT)
+
+
+def _dispatcher(keys: Keys, draft: Draft) -> None:
+    """How rows go to experts; HybridEP and DeepEP are two of the flexible dispatcher's."""
+    kind, older = keys.take("moe_token_dispatcher_type"), keys.on("moe_enable_deepep")
+    named = keys.take("moe_flex_dispatcher_backend")
+    backend = "deepep" if named is None else shown(named)[1:-1]
+    if kind == "flex" or older:
+        if backend in DISPATCHERS:
+            draft.put("train.moe_dispatcher", backend, "--moe-flex-dispatcher-backend", backend)
+        else:
+            draft.leave("--moe-flex-dispatcher-backend", f"{backend} is not planned")
+    elif kind == "allgather":
+        draft.leave("--moe-token-dispatcher-type", "allgather is planned as alltoall")
 
 
 def _precision(keys: Keys, draft: Draft) -> None:

@@ -78,6 +78,8 @@ from memcore.words.training import (
     AVERAGES,
     CHECKPOINTING,
     CROSS_ENTROPY,
+    DISPATCHERS,
+    EACH_ROW,
     EARLY_STOP,
     EMBEDDING_GRADIENTS,
     FRAMEWORKS,
@@ -517,6 +519,16 @@ class Train(_Part):
         key="ome",
         when=_megatron_experts,
         lever=Switch(True),
+    )
+    moe_dispatcher: str = choice(
+        DISPATCHERS,
+        EACH_ROW,
+        "Dispatcher",
+        "Megatron: how often a token on its way to experts is sent. Bytes that stay are planned "
+        "as the all-to-all's.",
+        key="disp",
+        when=_megatron_experts,
+        lever=EachWord(),
     )
     reduce_bucket_size: int = number(
         500_000_000,

@@ -8,8 +8,9 @@ a group's stride says how many of its ranks share a fast domain (memcore/hardwar
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memcore.hardware import constants, topology
@@ -17,6 +18,7 @@ from memcore.quantity.reading import PLAIN, Read, at_least_zero, least, log2, ov
 from memcore.step.step import layers_reached
 from memcore.tape.dims import Number, is_array, maximum, where
 from memcore.timing.roofline import by_phase
+from memcore.words.training import EACH_ROW, FRAMEWORKS
 
 if TYPE_CHECKING:
     from memcore.hardware.accelerator import Accelerator
@@ -141,6 +143,7 @@ BATCH_BACKWARD = Cover(
 
 ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = "all-gather", "reduce-scatter", "all-reduce"
 ALL_TO_ALL, SEND = "all-to-all", "send"
+DISPATCH = "dispatch"  # an all-to-all of rows, of which those of one token go once
 COPY = "copy"  # between a GPU and its host
 
 
@@ -158,6 +161,7 @@ class Links:
     taken        share of a GPU's multiprocessors that a collective's kernels run on
     memory       a GPU's own, B/s as kernels reach it, of which a collective takes a part
     direct       a GPU reads the memory of any other of the group
+    reached      of DISPATCH: experts of a token, ranks and other domains that have any of them
     """
 
     ranks: Read
@@ -171,6 +175,7 @@ class Links:
     taken: Read
     memory: Read
     x: Any
+    reached: tuple[Read, Read, Read] | None = None
 
     @classmethod
     def of(
@@ -224,6 +229,8 @@ class Links:
             return self.reduce(total)
         if kind == SEND:
             return self.send(total)
+        if kind == DISPATCH:
+            return self.dispatch(total)
         return self.exchange(total) if kind == ALL_TO_ALL else self.gather(total)
 
     def of_pieces(self, kind: str, pieces: Sequence[Read]) -> dict[str, Read]:
@@ -262,6 +269,21 @@ class Links:
         outside = total * self.inside * (self.ranks - self.inside) / self.ranks
         return self._both(inside, outside, self.wide)
 
+    def dispatch(self, total: Read) -> dict[str, Read]:
+        """The same of `total` bytes of rows, where one of each token's goes to each domain that has
+        any of its experts, and there to each rank that has (DeepEP, README: normal kernels with
+        NVLink and RDMA forwarding)."""
+        inside, outside = self.dispatched(total)
+        return self._both(inside, outside, self.wide)
+
+    def dispatched(self, total: Read) -> tuple[Read, Read]:
+        """Bytes that come to a rank over fast links, and that leave a domain, of `total` bytes of
+        its rows."""
+        assert self.reached
+        experts, ranks, domains = self.reached
+        tokens = total / experts
+        return tokens * ranks * (self.inside - 1) / self.inside, tokens * domains * self.inside
+
     def _both(self, inside: Read, outside: Read, peer: Read) -> dict[str, Read]:
         if self.ranks <= 1:
             return {}
@@ -280,6 +302,9 @@ class Links:
     def drawn(self, kind: str, total: Read) -> Read:
         """Seconds of a GPU's own memory that one collective takes: what passes through it is read
         once and written once."""
+        if kind == DISPATCH:
+            assert self.reached
+            total = total * self.reached[1] / self.reached[0]
         moved = self.x.known("read and written", 2, source="what passes through a GPU") * total
         if kind == ALL_REDUCE:
             moved = moved * self.twice
@@ -374,7 +399,30 @@ def group(plan: Plan, axis: str) -> tuple[int, int]:
 def links(plan: Plan, axis: str, x: Any = PLAIN) -> Links:
     """What the ranks of an axis are connected by."""
     ranks, stride = group(plan, axis)
-    return Links.of(plan, ranks, stride, reached(plan), x)
+    found = Links.of(plan, ranks, stride, reached(plan), x)
+    t = plan.train
+    if axis != "EP" or not FRAMEWORKS[t.framework].own or t.moe_dispatcher == EACH_ROW:
+        return found
+    return replace(found, reached=experts_reached(plan, found.domains, x))
+
+
+def experts_reached(plan: Plan, domains: int, x: Any) -> tuple[Read, Read, Read]:
+    """Experts that a token chooses, and in how many expert-parallel ranks and other domains they
+    are: all experts are as likely."""
+    experts, chosen = plan.architecture.sizes["EXPERTS"], plan.architecture.sizes["TOP_K"]
+
+    def among(places: int) -> float:
+        """How many of so many places have any of them."""
+        elsewhere = experts - experts // places
+        return places * (1 - math.comb(elsewhere, chosen) / math.comb(experts, chosen))
+
+    source = f"{chosen} of {experts} experts, each as likely"
+    own = 1 / domains  # of the domains reached, as often as any other
+    return (
+        x.known("experts of a token", chosen, source="config.json"),
+        x.known("ranks that have any of them", among(plan.parallel.ep), source=source),
+        x.known("other domains that have", among(domains) * (1 - own), source=source),
+    )
 
 
 def reached(plan: Plan) -> constants.Constant:

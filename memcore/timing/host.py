@@ -36,10 +36,18 @@ SOURCE = (
 
 def starts(work: Work, kernels: str) -> tuple[float, float]:
     """Operations that the host starts for one run of an operation, and for each of its experts."""
-    if kernels == "megatron" and work.module:  # of Transformer Engine
-        products = 2.0 if work.phase == BACKWARD else 1.0
-        return constants.MODULE.middle, products if work.module is Module.GROUPED else 0.0
-    return float(work.started), 0.0
+    if kernels != "megatron" or not work.module:
+        return float(work.started), 0.0
+    if work.module is not Module.GROUPED:
+        return constants.MODULE.middle, 0.0
+    if not work.flops:  # what it reads made narrow, each expert's rows by a kernel of their own
+        return 0.0, 1.0
+    return constants.MODULE.middle, float(GROUPED_BACKWARD if work.phase == BACKWARD else 1)
+
+
+# Of each expert in backward: both products, and the tensor that stands in for the weight's
+# gradient (Transformer Engine 2.9, module/grouped_linear.py: handle_custom_ddp_from_mcore).
+GROUPED_BACKWARD = 3
 
 
 @kept
@@ -78,7 +86,14 @@ def operations(
         end + layer + experts * (of_end + of_layer)
         for (end, of_end), (layer, of_layer) in zip(of_ends, of_layers, strict=True)
     )
-    return forward, backward, weights
+    return forward, backward + hooks(step, amounts), weights
+
+
+def hooks(step: Step, amounts: Amounts) -> float:
+    """Functions that each backward calls, one for each weight, where gradients are summed in a
+    buffer (megatron/core/distributed/distributed_data_parallel.py: _make_backward_post_hook). Each
+    is taken to be as much as an operation."""
+    return tensors(step, amounts) if step.accumulated else 0.0
 
 
 def in_forward(move: Move) -> bool:

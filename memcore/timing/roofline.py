@@ -125,9 +125,9 @@ def works(
                         tuple((shape, dtype, n) for (shape, dtype), n in part.items()),
                         kernel if rest else PRODUCT,
                         Terms.of((s, n * DTYPE_BYTES[dtype]) for (s, dtype), n in part.items()),
-                        w.started if rest else 0,
+                        w.started if rest else 1,
                         w.parts,
-                        w.module if rest else None,
+                        w.module if rest or w.module is Module.GROUPED else None,
                         w.stack,
                     )
                     found.setdefault(work, []).append(i)

@@ -611,6 +611,9 @@ def _starts(book: Book, phase: str) -> Explanation:
         if n and (e.work.phase == host.FORWARD) == (phase == host.FORWARD):
             sure = "exact" if each == 1 else "measured"
             found.append(known(e.work.name, n, certainty=sure, source=f"{e.runs} runs"))
+    if phase == host.BACKWARD and (called := host.hooks(step, amounts)):
+        source = "the weights that are trained, in each micro-batch"
+        found.append(known("hooks of gradients", called, source=source) * _beside(book).batches)
     sent = {id(move): move for move, _ in _moves(book)}.values()
     there = sum(m.times for m in sent if host.in_forward(m) == (phase == host.FORWARD))
     if there:

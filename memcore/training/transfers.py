@@ -19,6 +19,7 @@ from memcore.timing.communication import (
     ATTENTION_MEANWHILE,
     AXES,
     CHUNK_FORWARD,
+    DISPATCH,
     NOTHING,
     OTHER_BACKWARD,
     OTHER_FORWARD,
@@ -99,10 +100,11 @@ def in_layers(
             by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
             if not s.behind:  # the first piece is waited for
                 cover, by = cover * (over[s.axis].ranks - 1) / over[s.axis].ranks, PIECES_MEANWHILE
-        name = f"{s.kind} {s.what}, {AXES[s.axis]}, {s.phase}"
+        kind = DISPATCH if over[s.axis].reached and s.kind == ALL_TO_ALL else s.kind
+        name = f"{kind} {s.what}, {AXES[s.axis]}, {s.phase}"
         found.append(
             collective(
-                name, s.kind, s.axis, over[s.axis], {s.what: n}, times * batches, by,
+                name, kind, s.axis, over[s.axis], {s.what: n}, times * batches, by,
                 FORWARD if s.phase == FORWARD else BACKWARD, beside, cover,
                 ((s.shape, s.dtype),), behind, kernel,
             )

@@ -335,6 +335,20 @@ UNQUANTIZED_DTYPES = {
     BASE: Word("As loaded", "In the precision's own dtype, as the model was loaded."),
 }
 
+EACH_ROW = "alltoall"
+DISPATCHERS = {
+    EACH_ROW: Word(
+        "All-to-all",
+        "A token is sent once for each of its experts (MoEAlltoAllTokenDispatcher).",
+    ),
+    "deepep": Word(
+        "DeepEP",
+        "A token is sent once to each node that has any of its experts, and there once to each "
+        "GPU that has (--moe-token-dispatcher-type flex).",
+    ),
+    "hybridep": Word("HybridEP", "As DeepEP, with fast links over more GPUs than a node has."),
+}
+
 FREED, KEPT = "freed", "kept"
 OUTPUTS = {
     AUTO: Word(

@@ -140,7 +140,28 @@ def test_each_expert_of_transformer_engine_is_a_product_of_its_own():
     replicas = 2 * 2  # with EP 4 experts have replicas, which reduce and gather
     more = {p: starts(4)[p] - starts(8)[p] for p in ("forward", "backward")}
     assert more["forward"] == pytest.approx(layers * products * (experts / 4 - experts / 8))
-    assert more["backward"] == pytest.approx(2 * more["forward"] + replicas)
+    # Both products, what stands in for the weight's gradient, and the hook of that.
+    assert more["backward"] == pytest.approx(4 * more["forward"] + replicas)
+
+
+def test_rows_of_each_expert_are_made_narrow_by_a_kernel_of_their_own():
+    """Transformer Engine 2.9, csrc/extensions/cast.cpp: multi_tensor_quantize_impl."""
+
+    def starts(precision):
+        plan = Plan(
+            model="qwen3-30b-a3b",
+            cluster={"gpu": "b200-sxm-180gb", "gpus": 8},
+            parallel={"ep": 8},
+            train={"framework": "megatron", "kernels": "megatron", "zero": 1, "seq_len": 4096,
+                   "precision": precision, "checkpointing": "none"},
+        )  # fmt: skip
+        return evaluate(plan).time.starts
+
+    wide, narrow = starts("bf16-mixed"), starts("mxfp8")
+    layers, experts, products, linears = 48, 128 // 8, 2, 2
+    for phase in ("forward", "backward"):
+        more = layers * (experts * products + linears)
+        assert narrow[phase] - wide[phase] == pytest.approx(more)
 
 
 @examples(10)

@@ -660,6 +660,28 @@ def test_megatron_runs_attention_again_where_its_list_has_it(said, checkpointing
     assert left in "".join(told)
 
 
+@pytest.mark.parametrize(
+    ("said", "dispatcher", "left"),
+    [
+        ("", "alltoall", ""),
+        ("--moe-token-dispatcher-type alltoall", "alltoall", ""),
+        ("--moe-token-dispatcher-type allgather", "alltoall", "allgather"),
+        ("--moe-token-dispatcher-type flex", "deepep", ""),
+        ("--moe-enable-deepep", "deepep", ""),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep", ""),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend ncclep", "alltoall",
+         "ncclep is not planned"),
+    ],
+)  # fmt: skip
+def test_how_megatron_sends_rows_to_experts(said, dispatcher, left) -> None:
+    """megatron/core/transformer/transformer_config.py: moe_flex_dispatcher_backend."""
+    found = read(("a.sh", f"{MEGATRON.strip()} {said}"))
+    assert found.plan.train.moe_dispatcher == dispatcher
+    told = [str(issue) for issue in found.left if "dispatcher" in issue.field]
+    assert len(told) == bool(left)
+    assert left in "".join(told)
+
+
 LAUNCHERS = {
     "torchrun --nproc_per_node 8 --nnodes 2 train.py {}": 16,
     "python -m torch.distributed.launch --nproc_per_node=4 train.py {}": 4,

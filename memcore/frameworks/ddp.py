@@ -15,7 +15,6 @@ from memcore.step.step import (
     crossing,
     left_until_end,
     resident,
-    state_bytes,
     stepping,
     waiting,
 )
@@ -29,6 +28,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
+from memcore.timing.pieces import moved
 from memcore.words.training import FRAMEWORKS
 
 
@@ -126,15 +126,15 @@ def replicated(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list
     """DistributedDataParallel sums gradients in buckets behind backward, once a step; owners of
     optimizer states send the weights that they have updated (ZeroRedundancyOptimizer)."""
     over = links(plan, "DP")
-    pieces = {"gradients in buckets": state_bytes(step, "buckets", amounts)}
+    grads = moved(beside, amounts, "gradients in buckets")
     found = [
         collective(
-            "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, ONE_BACKWARD, BACKWARD,
+            "all-reduce gradients", ALL_REDUCE, "DP", over, grads, 1, ONE_BACKWARD, BACKWARD,
             beside,
         )
     ]  # fmt: skip
     if plan.train.zero:
-        weights = {"updated weights": state_bytes(step, "trained", amounts)}
+        weights = moved(beside, amounts, "updated weights")
         found.append(collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1))
     return found
 

@@ -32,7 +32,6 @@ from memcore.step.step import (
     crossing,
     left_until_end,
     optimizer_states,
-    state_bytes,
     stepping,
     tables_of,
     waiting,
@@ -85,6 +84,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
+from memcore.timing.pieces import moved
 from memcore.words.training import FRAMEWORKS, QUANTIZED
 
 if TYPE_CHECKING:
@@ -413,15 +413,15 @@ def deepspeed(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[
     if step.sharded:
         return sharded(plan, step, amounts, beside)
     t, over = plan.train, links(plan, "DP")
-    pieces = {"gradients in buckets": float(state_bytes(step, "buckets", amounts))}
+    grads = moved(beside, amounts, "gradients in buckets")
     overlaps = t.overlap_comm == "on"
     how = (ONE_BACKWARD, BACKWARD, beside) if overlaps else (NOTHING, "", beside)
     if t.zero == 0:
-        return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, pieces, 1, *how)]
+        return [collective("all-reduce gradients", ALL_REDUCE, "DP", over, grads, 1, *how)]
     times = t.grad_accumulation if t.zero == 2 else 1
-    weights = {"updated weights": float(state_bytes(step, "trained", amounts))}
+    weights = moved(beside, amounts, "updated weights")
     return [
-        collective("reduce-scatter gradients", REDUCE_SCATTER, "DP", over, pieces, times, *how),
+        collective("reduce-scatter gradients", REDUCE_SCATTER, "DP", over, grads, times, *how),
         collective("all-gather updated weights", ALL_GATHER, "DP", over, weights, 1),
     ]
 

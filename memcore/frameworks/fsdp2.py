@@ -15,9 +15,7 @@ from memcore.step.step import (
     crossing,
     layers_reached,
     left_until_end,
-    owned,
     resident,
-    root,
     stepping,
     waiting,
 )
@@ -37,6 +35,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
+from memcore.timing.pieces import moved
 from memcore.words.training import FRAMEWORKS
 
 
@@ -257,37 +256,32 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
     t, over = plan.train, links(plan, "DP")
     batches = t.grad_accumulation
     layers, reached = sum(step.grouped), layers_reached(step)
-    gathered = amounts.held(step.holding("gathered", ends=False)) / layers
-    all_reduced = amounts.held(step.holding("reduction", ends=False))
-    reduced = all_reduced / max(1, reached)
-    root_gathered = amounts.alive(root(step, "gathered"))
-    root_reduced = amounts.alive(root(step, "reduction"))
 
-    def gather(name: str, pieces: dict[str, float], times: float, by: Cover, phase: str) -> Move:
+    def of(*names: str) -> dict[str, float]:
+        return moved(beside, amounts, *names)
+
+    def gather(name: str, bytes_: dict[str, float], times: float, by: Cover, phase: str) -> Move:
         """One collective for each piece: an all-gather or a reduce-scatter, which cost the same."""
-        return collective(name, ALL_GATHER, "DP", over, pieces, times, by, phase, beside)
+        return collective(name, ALL_GATHER, "DP", over, bytes_, times, by, phase, beside)
 
     if t.zero == 0:
-        pieces = {
-            "gradients of the layers": all_reduced,
-            "gradients of the root": root_reduced,
-        }
+        every = of("gradients of the layers", "gradients of the root")
         return [
             collective(
-                "all-reduce gradients", ALL_REDUCE, "DP", over, pieces, batches, ALL_BACKWARD,
+                "all-reduce gradients", ALL_REDUCE, "DP", over, every, batches, ALL_BACKWARD,
                 BACKWARD, beside,
             )
         ]  # fmt: skip
-    weights, grads = {"weights of a layer": gathered}, {"gradients of a layer": reduced}
-    first = {"weights of the root and of a layer": root_gathered + gathered}
-    last = {"gradients of the root and of a layer": root_reduced + reduced}
+    weights, grads = of("weights of a layer"), of("gradients of a layer")
+    first = of("weights of the root and of a layer")
+    last = of("gradients of the root and of a layer")
     others, again = ((max(1, n) - 1) * batches for n in (layers, reached))
     found = [
         gather("all-gather root and first layer, forward", first, batches, NOTHING_BEFORE, FORWARD),
         gather("all-gather layers, forward", weights, others, LAYER_FORWARD, FORWARD),
     ]
     if step.reshards:
-        whole = {"weights of the root": root_gathered}
+        whole = of("weights of the root")
         found += [
             gather("all-gather root, backward", whole, batches, NOTHING_BEFORE, BACKWARD),
             gather(
@@ -302,11 +296,11 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
     found.append(gather(name, last, batches, NOTHING_AFTER, ""))
     if plan.parallel.shard_group:
         # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
-        shards = {"gradients of all weights": amounts.alive(owned(step, "gradients", False))}
         found.append(
             collective(
                 "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
-                links(plan, "REPLICAS"), shards, batches, ALL_BACKWARD, BACKWARD, beside,
+                links(plan, "REPLICAS"), of("gradients of all weights"), batches, ALL_BACKWARD,
+                BACKWARD, beside,
             )
         )  # fmt: skip
     return found

@@ -7,7 +7,7 @@ from memcore.frameworks.framework import Framework
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
-from memcore.step.step import Step, owned
+from memcore.step.step import Step
 from memcore.tape.dims import CP, TP, VOCAB, B, D, S, positive
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
@@ -25,6 +25,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
+from memcore.timing.pieces import moved
 from memcore.words.training import FRAMEWORKS
 
 
@@ -75,41 +76,30 @@ def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[M
     there = []
     for axis, of_experts in (("DP", False), ("EDP", True)):
         over = links(plan, axis)
-        grads, weights = (
-            amounts.real(amounts.alive(owned(step, which, of_experts)))
-            for which in ("gradients", gathered_state(step))
-        )
-        if over.ranks > 1 and positive(grads):
+        grads, weights = (moved(beside, amounts, name) for name in DATA_PARALLEL[of_experts])
+        if over.ranks > 1 and positive(sum(grads.values())):
             there.append((axis, over, of_experts, grads, weights))
-    every = {DATA_PARALLEL[of_experts][0]: grads for *_, of_experts, grads, _ in there}
+    every = {name: n for *_, grads, _ in there for name, n in grads.items()}
     for axis, over, of_experts, grads, weights in there:
         whose = "experts" if of_experts else "weights"
-        of_gradients, of_weights = DATA_PARALLEL[of_experts]
         reduced = gathered = NOTHING, ""
         if t.overlap_grad_reduce and not plan.megatron_deepspeed:
             reduced = ONE_BACKWARD, BACKWARD
             if t.overlap_param_gather:
                 gathered = ONE_FORWARD, FORWARD
         # Both share what hides them by the bytes of their gradients.
-        among = {of_gradients: grads} | every if len(every) > 1 else None
-        pieces = {of_gradients: grads}
+        among = grads | every if len(every) > 1 else None
         whole = t.zero == 0 or plan.megatron_deepspeed
         kind = ALL_REDUCE if whole else REDUCE_SCATTER
         name = f"{kind} gradients of {whose}"
-        found.append(collective(name, kind, axis, over, pieces, 1, *reduced, beside, among=among))
+        found.append(collective(name, kind, axis, over, grads, 1, *reduced, beside, among=among))
         if t.zero == 0:
             continue
         name = f"all-gather updated {whose}"
-        pieces = {of_weights: weights}
         found.append(
-            collective(name, ALL_GATHER, axis, over, pieces, 1, *gathered, beside, among=among)
+            collective(name, ALL_GATHER, axis, over, weights, 1, *gathered, beside, among=among)
         )
     return found
-
-
-def gathered_state(step: Step) -> str:
-    """The state that ranks gather once updated: all weights of a stage, or adapters alone."""
-    return "trained" if step.blocks.structure.adapters else "resident"
 
 
 DATA_PARALLEL = {

@@ -155,16 +155,16 @@ class Step:
         """What `one_waiting` lists."""
         return Holding.of(one_waiting(self))
 
-    def holding(self, state: str, ends: bool = True) -> Holding:
-        """One kind of state of every block, or without `ends` of the layers alone."""
-        found = self._holdings.get((state, ends))
+    def holding(self, name: str, alive: Callable[[Step], Alive] | None = None) -> Holding:
+        """What is `alive`, kept under this name; one kind of state of every block, where only its
+        name is given."""
+        found = self._holdings.get(name)
         if found is None:
-            alive = self.every(state) if ends else self.of_layers(state, self.grouped)
-            found = self._holdings[state, ends] = Holding.of(alive)
+            found = self._holdings[name] = Holding.of(alive(self) if alive else self.every(name))
         return found
 
     @functools.cached_property
-    def _holdings(self) -> dict[tuple[str, bool], Holding]:
+    def _holdings(self) -> dict[str, Holding]:
         return {}
 
     @functools.cached_property

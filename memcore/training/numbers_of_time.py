@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from memcore.frameworks.megatron import gathered_state
 from memcore.hardware import constants
 from memcore.quantity.formula import (
     Formula,
@@ -22,7 +21,6 @@ from memcore.quantity.reading import Read, Terms
 from memcore.quantity.shapes import count, row, shape, sum_of, width
 from memcore.report import LedgerRow, OperationTime
 from memcore.step.pipeline import idle_chunks
-from memcore.step.step import optimizer_states, owned, root
 from memcore.tape.dims import SWAPPED
 from memcore.tape.ledger import Amounts
 from memcore.timing import host
@@ -37,6 +35,7 @@ from memcore.timing.communication import (
     taken,
     waited,
 )
+from memcore.timing.pieces import PIECES, STATES, moved
 from memcore.timing.roofline import (
     DECLARED,
     PHASES,
@@ -247,34 +246,9 @@ def _updated_bytes(book: Book) -> Explanation:
     return about("Weights and states that a GPU updates", "bytes", formula)
 
 
-STATES = {
-    "trained": ("Trained weights on one GPU", "trained", "every"),
-    "updated": ("Weights that one GPU updates", "updated", "every"),
-    "optimizer": ("Optimizer states of one GPU's weights", "", "every"),
-    "buckets": ("Gradients in DDP's buckets", "buckets", "every"),
-    "layer-weights": ("Whole weights of all layers", "gathered", "layers"),
-    "layer-gradients": ("Whole gradients of all layers", "reduction", "layers"),
-    "root-weights": ("Whole weights of embedding and head", "gathered", "root"),
-    "root-gradients": ("Whole gradients of embedding and head", "reduction", "root"),
-    "rank-gradients": ("Gradients on one GPU, but experts'", "gradients", "others"),
-    "rank-weights": ("Weights on one GPU, but experts'", "resident", "others"),
-    "expert-gradients": ("Gradients of experts on one GPU", "gradients", "experts"),
-    "expert-weights": ("Experts' weights on one GPU", "resident", "experts"),
-}
-
-
 def _state_rows(book: Book, name: str) -> Sequence[LedgerRow]:
-    step, (_, state, where) = book.timed, STATES[name]
-    if not state:
-        alive = [*optimizer_states(step), *step.every("paged")]
-    elif where == "layers":
-        alive = step.of_layers(state, step.grouped)
-    elif where in ("experts", "others"):
-        state = gathered_state(step) if state == "resident" else state
-        alive = owned(step, state, where == "experts")
-    else:
-        alive = step.every(state) if where == "every" else root(step, state)
-    return book.once(f"states {name}", lambda: rows_of(alive, book.amounts))
+    _, alive = STATES[name]
+    return book.once(f"states {name}", lambda: rows_of(alive(book.timed), book.amounts))
 
 
 @rule("time.states.*")
@@ -298,23 +272,6 @@ def _moves(book: Book) -> list[tuple[Move, str]]:
     return book.once("moves", every)
 
 
-PIECES = {  # what is moved: the states it consists of, and whether one layer's share of them
-    "weights of a layer": [("layer-weights", True)],
-    "gradients of a layer": [("layer-gradients", True)],
-    "weights of the root": [("root-weights", False)],
-    "weights of the root and of a layer": [("root-weights", False), ("layer-weights", True)],
-    "gradients of the root and of a layer": [("root-gradients", False), ("layer-gradients", True)],
-    "gradients of the layers": [("layer-gradients", False)],
-    "gradients of the root": [("root-gradients", False)],
-    "gradients in buckets": [("buckets", False)],
-    "updated weights": [("trained", False)],
-    "gradients of all weights": [("rank-gradients", False)],
-    "weights of this rank": [("rank-weights", False)],
-    "gradients of all experts": [("expert-gradients", False)],
-    "experts of this rank": [("expert-weights", False)],
-}
-
-
 def _dtype_width(book: Book, dtype: str) -> Formula:
     return known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
 
@@ -325,14 +282,8 @@ def _moved(book: Book, name: str) -> Explanation:
     name = name.replace("-", " ")
     copies, weights = book.timed.copies, "time.updated.parameters"
     gpus = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
-    beside = _beside(book)
     if name in PIECES:
-        formula = total([
-            book.at(f"time.states.{state}") / (beside.reached if "grad" in state else beside.layers)
-            if share
-            else book.at(f"time.states.{state}")
-            for state, share in PIECES[name]
-        ])  # fmt: skip
+        (formula,) = moved(_beside(book), book.amounts, name).values()
     elif name == "gradients":
         formula = book.at(weights) * _dtype_width(book, copies.reduced)
     elif name == "weights":

@@ -1,0 +1,80 @@
+"""Pieces: what data-parallel ranks send each other, made of the states that a GPU has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from memcore.quantity.reading import Read, total
+from memcore.step.step import optimizer_states, owned, root
+
+if TYPE_CHECKING:
+    from memcore.step.step import Alive, Step
+    from memcore.tape.ledger import Amounts
+    from memcore.timing.communication import Beside
+
+# The states of one GPU that transfers move: what each is called, and the tensors that it is.
+STATES: dict[str, tuple[str, Callable[[Step], Alive]]] = {
+    "trained": ("Trained weights on one GPU", lambda s: s.every("trained")),
+    "updated": ("Weights that one GPU updates", lambda s: s.every("updated")),
+    "optimizer": (
+        "Optimizer states of one GPU's weights",
+        lambda s: [*optimizer_states(s), *s.every("paged")],
+    ),
+    "buckets": ("Gradients in DDP's buckets", lambda s: s.every("buckets")),
+    "layer-weights": (
+        "Whole weights of all layers", lambda s: s.of_layers("gathered", s.grouped)
+    ),
+    "layer-gradients": (
+        "Whole gradients of all layers", lambda s: s.of_layers("reduction", s.grouped)
+    ),
+    "root-weights": ("Whole weights of embedding and head", lambda s: root(s, "gathered")),
+    "root-gradients": ("Whole gradients of embedding and head", lambda s: root(s, "reduction")),
+    "rank-gradients": (
+        "Gradients on one GPU, but experts'", lambda s: owned(s, "gradients", False)
+    ),
+    "rank-weights": (
+        "Weights on one GPU, but experts'", lambda s: owned(s, _gathered(s), False)
+    ),
+    "expert-gradients": (
+        "Gradients of experts on one GPU", lambda s: owned(s, "gradients", True)
+    ),
+    "expert-weights": ("Experts' weights on one GPU", lambda s: owned(s, _gathered(s), True)),
+}  # fmt: skip
+# The states that a piece consists of; what is called a layer's is a mean layer's share of them.
+PIECES = {
+    "weights of a layer": ("layer-weights",),
+    "gradients of a layer": ("layer-gradients",),
+    "weights of the root": ("root-weights",),
+    "weights of the root and of a layer": ("root-weights", "layer-weights"),
+    "gradients of the root and of a layer": ("root-gradients", "layer-gradients"),
+    "gradients of the layers": ("layer-gradients",),
+    "gradients of the root": ("root-gradients",),
+    "gradients in buckets": ("buckets",),
+    "updated weights": ("trained",),
+    "gradients of all weights": ("rank-gradients",),
+    "weights of this rank": ("rank-weights",),
+    "gradients of all experts": ("expert-gradients",),
+    "experts of this rank": ("expert-weights",),
+}
+
+
+def _gathered(step: Step) -> str:
+    """The state that ranks gather once updated: all weights of a stage, or adapters alone."""
+    return "trained" if step.blocks.structure.adapters else "resident"
+
+
+def moved(beside: Beside, amounts: Amounts, *names: str) -> dict[str, Read]:
+    """Bytes of each of these, each time it is moved."""
+    step, x = beside.step, beside.x
+    layers = {"layer-weights": "layers", "layer-gradients": "reached"}
+
+    def of(state: str, each: bool) -> Read:
+        n = amounts.real(amounts.held(step.holding(state, STATES[state][1])))
+        every = x.at(f"time.states.{state}", n)
+        return every / getattr(beside, layers[state]) if each and state in layers else every
+
+    return {
+        name: total(of(state, name.endswith("of a layer")) for state in PIECES[name])
+        for name in names
+    }

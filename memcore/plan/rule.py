@@ -7,6 +7,7 @@ What settles it is data: the sentence that people read is printed from it, and w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from memcore.errors import Issue
@@ -52,6 +53,12 @@ def to(field: str, *values: Any) -> tuple[Remedy, ...]:
 def each(field: str, first: tuple[Remedy, ...], *cases: Case) -> list[Rule]:
     """Rules of one field that the same remedies settle, and then those of each case."""
     return [Rule(field, broken, why, (*first, *others)) for broken, why, *others in cases]
+
+
+def only(plan: Any, field: str, words: Iterable[Any], why: str, *others: Remedy) -> Rule:
+    """That a field of a plan has one of these, which settle it."""
+    words = tuple(words)
+    return Rule(field, attrgetter(field)(plan) not in words, why, (*to(field, *words), *others))
 
 
 def said(remedies: Iterable[Remedy], field: str) -> str:

@@ -17,7 +17,7 @@ from memcore.models import catalog
 from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
-from memcore.plan.rule import Remedy, Rule, each, issues_of, to
+from memcore.plan.rule import Remedy, Rule, each, issues_of, only, to
 from memcore.tape.dims import maximum
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
 from memcore.words import engines
@@ -360,14 +360,12 @@ def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
         )
     return [
         *rules,
-        Rule(
+        only(
+            plan,
             "train.kernels",
-            t.kernels not in framework.kernels,
+            framework.kernels,
             f"{t.framework} does not run them",
-            (
-                *to("train.kernels", *framework.kernels),
-                *to("train.framework", *(PLAIN if framework.own else OWN)),
-            ),
+            *to("train.framework", *(PLAIN if framework.own else OWN)),
         ),
         Rule(
             "train.early_stop",
@@ -410,18 +408,13 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
             attention_missing(model, t.attention),
             to("train.attention", *reversed(runs)),
         ),
-        Rule(
+        only(
+            plan,
             "train.kernels",
-            t.kernels not in family.kernels,
+            family.kernels,
             f"there are no {t.kernels} kernels for {model.family}",
-            to("train.kernels", *family.kernels),
         ),
-        Rule(
-            "train.cross_entropy",
-            t.cross_entropy not in losses,
-            f"{model.family} has no {t.cross_entropy} loss",
-            to("train.cross_entropy", *losses),
-        ),
+        only(plan, "train.cross_entropy", losses, f"{model.family} has no {t.cross_entropy} loss"),
         *_alone_rules(plan, model),
         *_prompt_rules(plan, model),
         Rule(
@@ -452,14 +445,8 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
         *_expert_overlap_rules(plan, model),
     ]
     if image := model.image:
-        rules.append(
-            Rule(
-                "train.seq_len",
-                t.seq_len != image.tokens,
-                f"{t.seq_len:,} tokens, but {image.text} are {image.tokens:,}",
-                to("train.seq_len", image.tokens),
-            )
-        )
+        why = f"{t.seq_len:,} tokens, but {image.text} are {image.tokens:,}"
+        rules.append(only(plan, "train.seq_len", [image.tokens], why))
     elif model.learned_positions:
         rules.append(
             Rule(
@@ -897,53 +884,23 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
     t, weights, name = plan.train, plan.weight_dtype, model.family
     rules = [
         *(
-            Rule(
-                f"parallel.{axis}",
-                getattr(plan.parallel, axis) > 1,
-                f"{name} is planned with data parallelism",
-                to(f"parallel.{axis}", 1),
-            )
+            only(plan, f"parallel.{axis}", [1], f"{name} is planned with data parallelism")
             for axis in ("tp", "pp", "cp")
         ),
-        Rule(
-            "train.framework",
-            not FRAMEWORKS[t.framework].plain,
-            f"{name} is not planned with it",
-            to("train.framework", *PLAIN),
-        ),
-        Rule(
-            "train.adapter",
-            t.adapter != "none",
-            f"adapters are not planned for {name}",
-            to("train.adapter", "none"),
-        ),
+        only(plan, "train.framework", PLAIN, f"{name} is not planned with it"),
+        only(plan, "train.adapter", ["none"], f"adapters are not planned for {name}"),
         Rule(
             "train.precision",
             bool(eight_bit(t.framework, t.precision)),
             f"{name} is not planned with products in 8 bits",
             to("train.precision", "bf16-mixed"),
         ),
-        Rule(
-            "train.frozen",
-            t.frozen != NO_LAYER,
-            f"{name} is planned with all its weights trained",
-            to("train.frozen", NO_LAYER),
-        ),
-        Rule(
-            "together.kind",
-            plan.together.kind != "none",
-            f"{name} is planned by itself only",
-            to("together.kind", "none"),
-        ),
+        only(plan, "train.frozen", [NO_LAYER], f"{name} is planned with all its weights trained"),
+        only(plan, "together.kind", ["none"], f"{name} is planned by itself only"),
     ]
     if model.tower:
         rules += [
-            Rule(
-                f"train.offload_{what}",
-                getattr(t, f"offload_{what}") != "none",
-                f"that of {name} is not planned",
-                to(f"train.offload_{what}", "none"),
-            )
+            only(plan, f"train.offload_{what}", ["none"], f"that of {name} is not planned")
             for what in ("parameters", "activations")
         ]
         rules.append(
@@ -963,11 +920,11 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
                 f"{name} is planned with whole layers",
                 to("train.checkpointing", "full", "none"),
             ),
-            Rule(
+            only(
+                plan,
                 "train.checkpoint_every",
-                t.checkpoint_every > 1,
+                [1],
                 f"{name} is planned with every layer checkpointed or none",
-                to("train.checkpoint_every", 1),
             ),
             Rule(
                 "train.precision",
@@ -1010,17 +967,17 @@ def _prompt_rules(plan: Plan, model: Model) -> list[Rule]:
                 "an encoder reads prompts whole: every token sees every other",
                 to("serve.prefill", "whole"),
             ),
-            Rule(
+            only(
+                plan,
                 "serve.shared_prefix",
-                s.shared_prefix > 0,
+                [0],
                 "what an encoder makes of a prefix depends on what follows it",
-                to("serve.shared_prefix", 0),
             ),
-            Rule(
+            only(
+                plan,
                 "serve.draft_tokens",
-                s.draft_tokens > 0,
+                [0],
                 "guessed tokens are not planned for encoder-decoders",
-                to("serve.draft_tokens", 0),
             ),
         ]
     return rules
@@ -1049,35 +1006,33 @@ def _together_rules(plan: Plan, model: Model | None) -> list[Rule]:
 
 def _deepspeed_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """What DeepSpeed does not run, or is not known to run as it is planned here."""
-    t, p = plan.train, plan.parallel
+    t = plan.train
     if not FRAMEWORKS[t.framework].flat:
         return []
     offloaded = t.offload_optimizer != "none"
     optimizer, offload = "train.optimizer", "train.offload_optimizer"
     return [
         *(
-            Rule(
+            only(
+                plan,
                 f"parallel.{axis}",
-                getattr(p, axis) > 1,
+                [1],
                 "DeepSpeed is planned with data parallelism only",
-                (
-                    {f"parallel.{axis}": 1},
-                    *to("train.framework", *(SHARDED if axis != "ep" else ()), *OWN),
-                ),
+                *to("train.framework", *(SHARDED if axis != "ep" else ()), *OWN),
             )
             for axis in ("tp", "pp", "cp", "ep")
         ),
-        Rule(
+        only(
+            plan,
             "train.kernels",
-            t.kernels not in ("hf", "liger"),
+            ("hf", "liger"),
             f"{t.kernels} kernels are not planned with DeepSpeed",
-            to("train.kernels", "hf", "liger"),
         ),
-        Rule(
+        only(
+            plan,
             optimizer,
-            t.optimizer not in DEEPSPEED_OPTIMIZERS,
+            DEEPSPEED_OPTIMIZERS,
             f"{t.optimizer} is not known to step DeepSpeed's flat partitions",
-            to(optimizer, *DEEPSPEED_OPTIMIZERS),
         ),
         Rule(
             optimizer,
@@ -1273,11 +1228,11 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
     if model is not None and model.recurrence:
         state = KV_CACHES[plan.cache_manager].state
         rules += [
-            Rule(
+            only(
+                plan,
                 "serve.offload_kv",
-                s.offload_kv != "none",
+                ["none"],
                 "states of sequences on the host are not planned",
-                to("serve.offload_kv", "none"),
             ),
             Rule(
                 "serve.state_dtype",
@@ -1293,13 +1248,8 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
     if not node.dram_bytes:
         one = f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload to"
         rules += [
-            Rule(
-                "serve.offload_weights",
-                bool(s.offload_weights),
-                one,
-                to("serve.offload_weights", 0),
-            ),
-            Rule("serve.offload_kv", s.offload_kv != "none", one, to("serve.offload_kv", "none")),
+            only(plan, "serve.offload_weights", [0], one),
+            only(plan, "serve.offload_kv", ["none"], one),
         ]
     return rules
 

@@ -42,7 +42,7 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 (failed) or 2 (bad input); of a check
     those of printing.CHECKED, or 2 where there is no answer."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):  # a label may hold what this terminal cannot write
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -66,7 +66,8 @@ def _from(issue: Issue, args: argparse.Namespace) -> str:
     return "" if issue.field.startswith("--") else source(args)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Every command, with its words and options."""
     parser = argparse.ArgumentParser(
         prog="memplan",
         description="Where every byte of a run goes, and what it costs in time.",

@@ -41,22 +41,26 @@ STATES: dict[str, tuple[str, Callable[[Step], Alive]]] = {
     ),
     "expert-weights": ("Experts' weights on one GPU", lambda s: owned(s, _gathered(s), True)),
 }  # fmt: skip
-# The states that a piece consists of; what is called a layer's is a mean layer's share of them.
+# The states that a piece consists of, and of which a layer's share is taken: of those that `Beside`
+# counts under this word.
+WHOLE, OF_LAYER, OF_REACHED = "", "layers", "reached"
 PIECES = {
-    "weights of a layer": ("layer-weights",),
-    "gradients of a layer": ("layer-gradients",),
-    "weights of the root": ("root-weights",),
-    "weights of the root and of a layer": ("root-weights", "layer-weights"),
-    "gradients of the root and of a layer": ("root-gradients", "layer-gradients"),
-    "gradients of the layers": ("layer-gradients",),
-    "gradients of the root": ("root-gradients",),
-    "gradients in buckets": ("buckets",),
-    "updated weights": ("trained",),
-    "gradients of all weights": ("rank-gradients",),
-    "weights of this rank": ("rank-weights",),
-    "gradients of all experts": ("expert-gradients",),
-    "experts of this rank": ("expert-weights",),
-}
+    "weights of a layer": {"layer-weights": OF_LAYER},
+    "gradients of a layer": {"layer-gradients": OF_REACHED},
+    "weights of the root": {"root-weights": WHOLE},
+    "weights of the root and of a layer": {"root-weights": WHOLE, "layer-weights": OF_LAYER},
+    "gradients of the root and of a layer": {
+        "root-gradients": WHOLE, "layer-gradients": OF_REACHED,
+    },
+    "gradients of the layers": {"layer-gradients": WHOLE},
+    "gradients of the root": {"root-gradients": WHOLE},
+    "gradients in buckets": {"buckets": WHOLE},
+    "updated weights": {"trained": WHOLE},
+    "gradients of all weights": {"rank-gradients": WHOLE},
+    "weights of this rank": {"rank-weights": WHOLE},
+    "gradients of all experts": {"expert-gradients": WHOLE},
+    "experts of this rank": {"expert-weights": WHOLE},
+}  # fmt: skip
 
 
 def _gathered(step: Step) -> str:
@@ -66,15 +70,10 @@ def _gathered(step: Step) -> str:
 
 def moved(beside: Beside, amounts: Amounts, *names: str) -> dict[str, Read]:
     """Bytes of each of these, each time it is moved."""
-    step, x = beside.step, beside.x
-    layers = {"layer-weights": "layers", "layer-gradients": "reached"}
 
-    def of(state: str, each: bool) -> Read:
-        n = amounts.real(amounts.held(step.holding(state, STATES[state][1])))
-        every = x.at(f"time.states.{state}", n)
-        return every / getattr(beside, layers[state]) if each and state in layers else every
+    def bytes_of(state: str, share: str) -> Read:
+        n = amounts.held(beside.step.holding(state, STATES[state][1]))
+        every = beside.x.at(f"time.states.{state}", amounts.real(n))
+        return every / getattr(beside, share) if share else every
 
-    return {
-        name: total(of(state, name.endswith("of a layer")) for state in PIECES[name])
-        for name in names
-    }
+    return {name: total(bytes_of(*of) for of in PIECES[name].items()) for name in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -171,6 +172,24 @@ assert search.__module__ == "memcore.search.search"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+def commands_of(text: str) -> Iterator[str]:
+    """The commands that a page has in its blocks, and with arguments in its sentences."""
+    for block in re.findall(r"```sh\n(.+?)```", text, re.S):
+        yield from re.findall(r"(?:^|\| )memplan ([^|\n]+)", block, re.M)
+    yield from re.findall(r"`memplan ([a-z]+ [^`]+)`", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_of_a_page_can_be_given(page: Path) -> None:
+    """Its words and options exist, and none that it needs is left out."""
+    from memcore.cli import program
+
+    parser = program.parser()
+    for command in commands_of(page.read_text(encoding="utf-8")):
+        words = shlex.split(re.split(r"\s[<>]\s", command)[0], comments=True)
+        parser.parse_args(words)
 
 
 # ---- what no file says

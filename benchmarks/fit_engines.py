@@ -36,7 +36,7 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 HELD = {"attention": 0.65}
 # No product is known to reach more under load: power is limited.
 MOST = {"bf16": 0.75, "fp8": 0.75, "fp8 Blackwell": 0.75, "fp4": 0.75, "widened": 1.0,
-        "rows": 1.0, "link": 1.0, "alike": 1.0}  # fmt: skip
+        "read": 0.93, "cache": 0.93, "rows": 1.0, "link": 1.0, "alike": 1.0}  # fmt: skip
 OF_THROUGHPUT = 0.4
 FEW = 30  # points of an architecture, below which it has no constants of its own
 
@@ -103,7 +103,7 @@ class Steps:
         self.blackwell = np.array([g.architecture.startswith("Blackwell") for g in gpus])
         self.engine = np.array([ENGINES.index(r.engine) for r in rows])
         self.running = np.array([r.running for r in rows], float)
-        self.read = np.array([r.read for r in rates])
+        self.bandwidth = np.array([g.memory_bandwidth for g in gpus])
         self.alike = np.array([r.kernels.alike.middle for r in rates])  # as they are counted now
         self.tp = np.array([p.serving_tp for p in plans], float)
         self.peer = np.array([Links.of(p, p.serving_tp).peer or 1.0 for p in plans])
@@ -134,12 +134,14 @@ class Steps:
         wide, narrow = self.peaks[:, 0] * share(self.wide), self.peaks[:, 1] * share(self.narrow)
         rate = np.where(kind == WIDE, wide[:, None], narrow[:, None])
         rate = np.where(kind == ATTENTION, (self.peaks[:, 0] * c["attention"])[:, None], rate)
-        read = self.read[:, None]
+        read = (self.bandwidth * c["read"])[:, None]
+        cached = (self.bandwidth * c["cache"])[:, None]
         weights = np.where(self.widens[:, None] & (kind != WIDE), weights / c["widened"], weights)
         others_of = self.tokens[k] - 1
         alike = self.touched(1 + others_of * c["alike"]) / self.touched(1 + others_of * self.alike)
         weights = np.where(kind == GROUPED, weights * alike[:, None], weights)
-        each = np.maximum(work / rate, (weights + others) / read)
+        moved = (weights + others) / np.where(kind == ATTENTION, cached, read)
+        each = np.maximum(work / rate, moved)
         found = np.where(kind == ROWS, others / (read * c["rows"]), each).sum(1)
         layer = np.array([c[f"layer {e}"] for e in ENGINES])[self.engine]
         if self.reads[k]:
@@ -272,6 +274,7 @@ def c_first(c: dict[str, float], steps: Steps) -> Array:
 
 
 START = {
+    "read": 0.93, "cache": 0.93,
     "bf16": 0.715, "fp8": 0.715, "fp8 Blackwell": 0.615, "fp4": 0.505, "widened": 0.55,
     "routed": 37.0, "hop": 0.45, "rank": 0.43, "link": 0.48, "alike": 0.48, "rows": 0.36,
     "wave": 0.045, "prompts before": 2.26, "steps before": 2.26, "prompts": 11.0,

@@ -17,6 +17,7 @@ import functools
 import io
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -136,6 +137,12 @@ def spread(what: Callable[[Felt], float | None], chosen: Callable[[Felt], bool])
     return Spread.of([e for f in felt() if chosen(f) and (e := what(f)) is not None])
 
 
+def versions(least: int) -> tuple[tuple[str, str], ...]:
+    """Engines and their versions of which so many points have figures."""
+    known = Counter((f.point.engine, f.point.version) for f in felt() if f.token is not None)
+    return tuple(sorted(key for key, n in known.items() if n >= least))
+
+
 def per_token(f: Felt) -> float | None:
     return f.token
 
@@ -149,14 +156,27 @@ def of_first(f: Felt) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Of the choices of ranks and load under a target that measurements make, how many ours are;
-    how many it finds none for; the throughput of each GPU under ours over the best one's, in the
-    median."""
+    """Choices of ranks and load under a target for each token, beside those that measurements make.
+
+    best         how many are the measured best one; alike: these, and those that were measured to
+                 keep to the target with a throughput that comes within ALIKE of the best one's
+    slow         how many were measured to miss the target
+    nearest      how many were made where nothing kept to the target by our times: the one that
+                 misses it least, as searches answer
+    none         how many had no answer at all
+    throughput   of each GPU under ours over the best one's, in the median
+    """
 
     count: int
     best: int
-    missed: int
+    alike: int
+    slow: int
+    nearest: int
+    none: int
     throughput: float
+
+
+ALIKE = 0.05
 
 
 @functools.cache
@@ -169,7 +189,7 @@ def choices() -> Choices:
         key = p.engine, p.version, p.gpu, p.model, p.weights, p.prompt, p.output
         ours = None if f.token is None else (1 + f.token) * p.token
         groups.setdefault(key, []).append((p, ours))
-    count = best = missed = 0
+    count = best = alike = slow = nearest = none = 0
     shares = []
     for found in groups.values():
         if len({(p.tp, p.ep) for p, _ in found}) < 2:
@@ -179,15 +199,25 @@ def choices() -> Choices:
             if not theirs:
                 continue
             count += 1
-            kept = [(_each(p, t), p) for p, t in found if t is not None and t <= target]
-            if not kept:
-                missed += 1
+            timed = [(p, t) for p, t in found if t is not None]
+            if not timed:
+                none += 1
                 continue
+            kept = [(_each(p, t), p) for p, t in timed if t <= target]
+            nearest += not kept
             top = max(theirs, key=lambda p: _each(p, p.token))
-            _, chosen = max(kept, key=lambda pair: pair[0])
-            best += (top.tp, top.ep, top.at_once) == (chosen.tp, chosen.ep, chosen.at_once)
-            shares.append(_each(chosen, chosen.token) / _each(top, top.token))
-    return Choices(count, best, missed, median(shares))
+            if kept:
+                _, chosen = max(kept, key=lambda pair: pair[0])
+            else:
+                chosen, _ = min(timed, key=lambda pair: pair[1])
+            same = (top.tp, top.ep, top.at_once) == (chosen.tp, chosen.ep, chosen.at_once)
+            share = _each(chosen, chosen.token) / _each(top, top.token)
+            keeps = chosen.token <= target
+            best += same
+            alike += same or (keeps and share >= 1 - ALIKE)
+            slow += not keeps
+            shares.append(share)
+    return Choices(count, best, alike, slow, nearest, none, median(shares))
 
 
 def _each(point: Point, token: float) -> float:

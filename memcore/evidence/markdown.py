@@ -20,6 +20,7 @@ from memcore import evidence
 from memcore.evidence import calibration, last
 from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison, relative
 from memcore.evidence.engines import (
+    ALIKE,
     LOW_LOAD,
     Felt,
     Spread,
@@ -31,6 +32,7 @@ from memcore.evidence.engines import (
     per_token,
     spread,
     throughput,
+    versions,
 )
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
@@ -328,6 +330,22 @@ def engines() -> str:
     )  # fmt: skip
 
 
+def by_version() -> str:
+    """The same by version of an engine, of which there are ten points and more."""
+
+    def row(engine: str, version: str) -> tuple[str, ...]:
+        name = f"{ENGINES[engine].label} {version or '(not named)'}"
+        return _felt(name, lambda f: (f.point.engine, f.point.version) == (engine, version))
+
+    return table(
+        (
+            "version", "points", "token, signed", "token, half within", "nine in ten within",
+            f"first token, {LOW_LOAD} at once or fewer", "first token, any load",
+        ),
+        [row(engine, version) for engine, version in versions(10)],
+    )  # fmt: skip
+
+
 def left_out() -> str:
     """The same, of a GPU or a model that the constants were fitted without."""
     return table(
@@ -345,9 +363,12 @@ def choosing() -> str:
     """Choices of ranks and load under a target for each token."""
     c = choices()
     return table(
-        ("choices", "the measured best", "none found", "throughput of the choice, in the median"),
-        [(f"{c.count:,}", f"{c.best:,}", f"{c.missed:,}", f"{_off(c.throughput)} of the best")],
-    )
+        ("choices", "the measured best", f"it, or within {_off(ALIKE)} of it",
+         "measured as too slow", "the nearest, since none keeps to it", "no answer",
+         "throughput of the choice, in the median"),
+        [(f"{c.count:,}", f"{c.best:,}", f"{c.alike:,}", f"{c.slow:,}", f"{c.nearest:,}",
+          f"{c.none:,}", f"{_off(c.throughput)} of the best")],
+    )  # fmt: skip
 
 
 def loads() -> str:
@@ -400,6 +421,7 @@ PARTS = {
     "ranks": published_ranks,
     "ranks behind": published_behind,
     "engines": engines,
+    "versions": by_version,
     "left out": left_out,
     "choosing": choosing,
     "loads": loads,

@@ -4,6 +4,8 @@ Constants were fitted to these points, so that the bounds say how well a few con
 points apart; tests of what was left out of a fit are the rows of engines.toml.
 """
 
+from statistics import median
+
 import pytest
 
 from memcore.evidence.engines import (
@@ -59,6 +61,19 @@ def test_experts_shared_out_are_as_right_as_others():
     assert spread(per_token, lambda f: f.point.ep > 1).median <= 0.15
 
 
+def test_versions_of_an_engine_differ_as_engines_do():
+    """DeepSeek-V3 on eight B200: the same loads under two versions that are weeks apart."""
+    version = {
+        v: {(p.weights, p.ep, p.prompt, p.output, p.at_once): p.token for p in points()
+            if p.version == v and p.model == "deepseek-v3"}
+        for v in ("1.2.0rc6.post2", "1.2.0rc6.post3")
+    }  # fmt: skip
+    before, after = version.values()
+    ratios = [after[load] / before[load] for load in before if load in after]
+    assert len(ratios) == 18
+    assert median(ratios) < 0.65
+
+
 def test_the_first_token_at_low_load():
     found = spread(of_first, lambda f: f.point.at_once <= LOW_LOAD)
     assert found.median <= 0.20
@@ -70,12 +85,14 @@ def test_the_first_token_at_any_load(engine, most):
 
 
 def test_choices_under_a_target():
-    """Of ranks and load: the measured best in seven of ten, where three in four are asked for, and
-    its throughput in the median."""
+    """Of ranks and load: the measured best in 74 of 100, where 77 are asked for, as far as 5 % can
+    be told in 77; an answer always, the nearest where none keeps to the target by our times."""
     found = choices()
     assert found.count >= 200
-    assert found.best / found.count >= 0.70
-    assert found.missed <= 12  # of stray runs
+    assert found.best / found.count >= 0.735
+    assert found.alike / found.count >= 0.77
+    assert found.none == 0
+    assert found.nearest <= 12  # of stray runs
     assert found.throughput >= 0.9
 
 

@@ -1,9 +1,11 @@
-"""How much memory the app takes over time: `python benchmarks/soak.py [MINUTES]`. Never fails.
+"""What people cost: `python benchmarks/soak.py [MINUTES [USERS [PROCESSES]]]`. Never fails.
 
-One user, one interaction a second: mostly other GPUs, and every tenth time somebody else's link, of
-another model on another page. A process that has seen many plans may not be larger than one that
-has seen a few; target: 350 MiB, and flat over the second half. Needs Linux, which says what a
-process takes.
+Each user changes something once a second and looks at what comes, also at what comes when the plan
+rests: mostly a number, which draws the body of a page alone, sometimes GPUs, which draw all of it,
+and every hundredth time somebody else's link, of another model on another page. Printed each
+minute: how long an answer took from the change to the end of its run, what a change cost, with all
+that came when the plan rested, and the memory of each process, which may not grow for ever.
+Target: with 40 users on two processes p95 below 500 ms, and 400 MiB. Needs Linux.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import contextlib
 import random
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from urllib.parse import urlencode
@@ -19,73 +22,142 @@ from urllib.parse import urlencode
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
+from latency import processor  # noqa: E402
 from protocol import Tab  # noqa: E402
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg  # noqa: E402
 
 import rig  # noqa: E402
 from memcore.models import catalog  # noqa: E402
 from memcore.units import MiB  # noqa: E402
 
-PAGES = ("", "serve", "time", "timeline", "ledger", "tiers")
+PINNED = "v=1&pin=v%3D1%26zero%3D2"
+PAGES = (  # where a user is, and the number that is changed there
+    ("", "v=1", "Micro-batch, typed"),
+    ("time", "v=1", "Micro-batch, typed"),
+    ("tiers", "v=1", "Micro-batch, typed"),
+    ("ledger", "v=1", "Sequence length, typed"),
+    ("serve", "v=1", "Concurrency"),
+    ("explore", "v=1", "Micro-batch, typed"),
+    ("compare", PINNED, "Sequence length, typed"),
+)
 GPUS = (1, 2, 4, 8, 16, 24, 32, 64, 128, 256, 512)
+SECOND = 1.0  # between two changes of a user
+REST = 0.4  # seconds of silence after which rest.js says that the plan rests
 
 
-def main(minutes: float) -> None:
-    chance, interactions, took = random.Random(5), 0, []
+class Person(Tab):
+    """A tab that notes when its last run was over, and what came over the wire."""
+
+    over, messages, bytes = 0.0, 0, 0
+
+    def hear(self, message: ForwardMsg) -> None:
+        super().hear(message)
+        self.messages, self.bytes = self.messages + 1, self.bytes + message.ByteSize()
+        if message.WhichOneof("type") == "script_finished":
+            self.over = time.monotonic()
+
+    def look(self) -> float:
+        """Send, and take in what comes; the seconds until the last run was over."""
+        begun = time.monotonic()
+        self.send()
+        self.listen(REST)
+        return self.over - begun
+
+
+class Crowd:
+    """Users who are at it until `end`, and what was measured since the last look."""
+
+    def __init__(self, servers: list[rig.Server], users: int, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+        self.lock = threading.Lock()
+        self.took: list[float] = []
+        self.wire = [0, 0]
+        self.failed: list[str] = []
+        self.threads = [
+            threading.Thread(target=self._person, args=(servers[n % len(servers)].url, n))
+            for n in range(users)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _person(self, url: str, n: int) -> None:
+        chance = random.Random(n)
+        time.sleep(SECOND * chance.random())
+        while time.monotonic() < self.end:
+            page, query, label = chance.choice(PAGES)
+            try:
+                with Person(url, link(chance, query)) as tab:
+                    tab.send(page_name=page)
+                    tab.listen(REST)
+                    self._changes(tab, label, chance)
+            except Exception as error:
+                self.failed.append(f"{page}?{query}: {type(error).__name__}: {error}")
+
+    def _changes(self, tab: Person, label: str, chance: random.Random) -> None:
+        while chance.random() > 0.01 and time.monotonic() < self.end:
+            begun = time.monotonic()
+            before = tab.messages, tab.bytes
+            if chance.random() < 0.2 and "GPUs" in tab.ids:
+                tab.choose("GPUs", chance.choice(GPUS))
+            elif label in tab.ids:
+                tab.choose(label, int(tab.value(label) or 1) % 40 + 1 + 40 * chance.randint(0, 9))
+            took = tab.look()
+            if tab.rest():
+                tab.listen(REST / 4)
+            with self.lock:
+                self.took.append(took)
+                self.wire[0] += tab.messages - before[0]
+                self.wire[1] += tab.bytes - before[1]
+            time.sleep(max(0.0, begun + SECOND - time.monotonic()))
+
+    def told(self) -> tuple[list[float], list[int]]:
+        """What was measured since this was asked last."""
+        with self.lock:
+            found = sorted(self.took), self.wire
+            self.took, self.wire = [], [0, 0]
+        return found
+
+
+def main(minutes: int, users: int, processes: int) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        log = Path(folder, "log.txt")
-        server = stack.enter_context(rig.serving(rig.streamlit(ROOT / "app" / "main.py"), log))
-        tab = opened(server.url, "", "")
-        start = time.monotonic()
-        for minute in range(1, round(minutes) + 1):
-            while time.monotonic() < start + 60 * minute:
-                begun = time.monotonic()
-                kind = chance.random()
-                if kind < 0.1:
-                    tab.__exit__(None, None, None)
-                    tab = opened(server.url, link(chance), chance.choice(PAGES))
-                elif kind < 0.4:
-                    interact(tab, "GPUs per node", chance.choice((1, 2, 4, 8)))
-                elif kind < 0.5:
-                    interact(tab, "GPUs", chance.randint(1, 10**5))
-                else:
-                    interact(tab, "GPUs", chance.choice(GPUS))
-                interactions += 1
-                took.append(time.monotonic() - begun)
-                time.sleep(max(0.0, 1 - took[-1]))
-            took.sort()
+        command = rig.streamlit(ROOT / "app" / "main.py")
+        servers = [
+            stack.enter_context(rig.serving(command, Path(folder, f"{n}.txt")))
+            for n in range(processes)
+        ]
+        crowd = Crowd(servers, users, 60 * minutes)
+        for minute in range(1, minutes + 1):
+            before = sum(processor(s.pid) for s in servers)
+            time.sleep(max(0.0, crowd.end - 60 * (minutes - minute) - time.monotonic()))
+            took, (messages, size) = crowd.told()
+            if not (n := len(took)):
+                continue
+            used = sum(processor(s.pid) for s in servers) - before
+            memory = ", ".join(f"{resident(s.pid) / MiB:.0f}" for s in servers)
             print(
-                f"{minute:3} min   {resident(server.pid) / MiB:6.0f} MiB   {interactions:4} "
-                f"interactions, median {took[len(took) // 2]:.2f} s",
+                f"{minute:3} min   {n / 60:5.1f} changes/s   median {1000 * took[n // 2]:5.0f} ms, "
+                f"p95 {1000 * took[int(0.95 * (n - 1))]:5.0f} ms   a change: processor "
+                f"{used / n:4.0f} ms, {messages / n:3.0f} messages, {size / n / 1000:4.0f} kB   "
+                f"{memory} MiB",
                 flush=True,
             )
-        errors = server.log().count("Traceback")
-        print(f"errors in the log: {errors}")
+        for thread in crowd.threads:
+            thread.join()
+        errors = sum(server.log().count("Traceback") for server in servers)
+        print(f"errors in the logs: {errors}; tabs that failed: {len(crowd.failed)}")
+        print("\n".join(crowd.failed[:5]))
 
 
-def link(chance: random.Random) -> str:
+def link(chance: random.Random, query: str) -> str:
+    """Somebody's plan."""
     words = {
-        "v": 1,
         "model": chance.choice(catalog.model_names()),
         "gpu": chance.choice(catalog.gpu_names()),
         "seq": chance.randint(128, 9000),
         "mb": chance.randint(1, 40),
         "tp": chance.choice((1, 2, 4)),
     }
-    return urlencode(words)
-
-
-def opened(url: str, query: str, page: str) -> Tab:
-    tab = Tab(url, query).__enter__()
-    tab.send(page_name=page)
-    tab.listen(0.2)
-    return tab
-
-
-def interact(tab: Tab, label: str, value: object) -> None:
-    if label in tab.ids:
-        tab.choose(label, value)
-        tab.send()
-        tab.listen(0.2)
+    return f"{query}&{urlencode(words)}"
 
 
 def resident(pid: int) -> int:
@@ -94,4 +166,5 @@ def resident(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    given = [int(word) for word in sys.argv[1:]]
+    main(*given, *(10, 1, 1)[len(given) :])

@@ -31,6 +31,7 @@ class Tab:
         self.fragment = ""  # that of the widget that was changed last
         self.components: dict[str, str] = {}  # ids by their names
         self.said: list[str] = []  # headings, in the order in which they came
+        self.waits: tuple[str, str, int] | None = None  # what tells that the plan rests, of a run
 
     def __enter__(self) -> Self:
         self.socket = self.opening.__enter__()
@@ -60,6 +61,20 @@ class Tab:
                 setattr(state, kind, value)
         self.socket.send(message.SerializeToString())
 
+    def rest(self) -> bool:
+        """Say that nobody has changed the plan for a moment, as rest.js does, where the page asks
+        for it; whether it does."""
+        if self.waits is None:
+            return False
+        component, self.fragment, run = self.waits
+        trigger = f"$$STREAMLIT_INTERNAL_KEY_{component}__events"
+        said = json.dumps([{"event": "over", "value": run}])
+        self.shown[trigger] = ("json_trigger_value", said)
+        self.send()
+        del self.shown[trigger]
+        self.waits = None
+        return True
+
     def follow(self, link: str) -> None:
         """Press a link of the navigation; `send` then tells the server."""
         pressed = json.dumps({"go": f"{link} {time.monotonic()}"})
@@ -87,16 +102,21 @@ class Tab:
                 assert time.monotonic() < end, "no run ends"
                 continue
             message = ForwardMsg.FromString(raw)
+            self.hear(message)
             kind = message.WhichOneof("type")
-            finished = finished or kind == "script_finished"
-            if kind == "new_session":
-                self.page, finished = message.new_session.page_script_hash, False
-            elif kind == "navigation":
-                self.page = message.navigation.page_script_hash
-            elif kind == "page_info_changed":
-                self.query = message.page_info_changed.query_string
-            elif kind == "delta" and message.delta.WhichOneof("type") == "new_element":
-                self._draw(message.delta.new_element, message.delta.fragment_id)
+            finished = kind != "new_session" and (finished or kind == "script_finished")
+
+    def hear(self, message: ForwardMsg) -> None:
+        """Take in one message."""
+        kind = message.WhichOneof("type")
+        if kind == "new_session":
+            self.page = message.new_session.page_script_hash
+        elif kind == "navigation":
+            self.page = message.navigation.page_script_hash
+        elif kind == "page_info_changed":
+            self.query = message.page_info_changed.query_string
+        elif kind == "delta" and message.delta.WhichOneof("type") == "new_element":
+            self._draw(message.delta.new_element, message.delta.fragment_id)
 
     def _draw(self, element: Any, fragment: str) -> None:
         kind = element.WhichOneof("type")
@@ -105,6 +125,8 @@ class Tab:
             raise AssertionError(f"{drawn.type}: {drawn.message}")
         if kind == "bidi_component":
             self.components[drawn.component_name] = drawn.id
+            if drawn.component_name == "memplan_rest":
+                self.waits = drawn.id, fragment, json.loads(drawn.json)["run"]
         if kind == "markdown" and drawn.body.startswith("####"):
             self.said.append(re.sub(r"[\\\u200b#*]", "", drawn.body).strip())
         if kind in READ and (drawn.set_value or drawn.id not in self.shown):

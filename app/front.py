@@ -7,11 +7,18 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config, file_util
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.scriptrunner_utils.script_requests import (
+    RerunData,
+    ScriptRequests,
+    ScriptRequestType,
+)
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
 OLD = frozenset(("timeline",))  # addresses of views that stand elsewhere now
@@ -80,3 +87,33 @@ def keep_what_is_unsent() -> None:
             dropping(self, retain_lifecycle_msgs, fragment_ids_this_run)
 
     ForwardMsgQueue.clear = clear  # type: ignore[method-assign]
+
+
+def note_going_back() -> None:
+    """Note the address that somebody went Back to, and pressed something at before the server came
+    to it: of messages that wait Streamlit makes one, and drops this of it."""
+    requesting = ScriptRequests.request_rerun
+
+    def request_rerun(self: ScriptRequests, new_data: RerunData) -> bool:
+        if self._state is ScriptRequestType.RERUN:
+            waiting, here = self._rerun_data, new_data.query_string
+            same = waiting.query_string == here
+            led = same and (waiting.is_history_navigation or _NOTED.get(self) == here)
+            _NOTED[self] = here if led else None
+        return requesting(self, new_data)
+
+    ScriptRequests.request_rerun = request_rerun  # type: ignore[method-assign]
+
+
+_NOTED: WeakKeyDictionary[ScriptRequests, str | None] = WeakKeyDictionary()
+
+
+def went_back() -> bool:
+    """Whether somebody went Back to the address of this run before what else it is of; asked once
+    in a run."""
+    context = get_script_run_ctx()
+    requests = context.script_requests if context else None
+    if context is None or requests is None or _NOTED.get(requests) != context.query_string:
+        return False
+    _NOTED[requests] = None
+    return True

@@ -18,6 +18,7 @@ from app import failed, front, guard  # noqa: E402
 
 guard.ask_nobody()
 front.keep_what_is_unsent()
+front.note_going_back()
 server = st.App(
     Path(__file__).with_name("page.py"),
     lifespan=front.lifespan,

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from app import places, shared
+from app import front, places, shared
 from app.controls import Controls, Take
 from memcore import PlanError
 from memcore.errors import Issue
@@ -149,11 +149,13 @@ def _go_on(s: Session, page: str, query: Query) -> None:
     s.behind = query != s.query
     # Who has not the address of a run has nothing else of it either.
     seen = min(s.controls.seen(), s.written - 1) if s.behind else s.controls.seen()
-    edited = s.controls.chosen(seen) or s.edited
     # A click in the navigation drops the query: the plan of this session goes on.
     moved = page != s.page and not query
-    foreign = _named(query) not in s.known and not edited and not moved
     s.page = page
+    if front.went_back() and s.behind and not s.edited:
+        _load(s, query)  # and then what was pressed there
+    edited = s.controls.chosen(seen) or s.edited
+    foreign = _named(query) not in s.known and not edited and not moved
     if s.behind and (foreign or _went_back()):
         _load(s, query)
     s.edited = False

@@ -106,6 +106,14 @@ class Tab:
             kind = message.WhichOneof("type")
             finished = kind != "new_session" and (finished or kind == "script_finished")
 
+    def begins(self) -> None:
+        """Take in what the server says, until a run begins."""
+        kind = None
+        while kind != "new_session":
+            message = ForwardMsg.FromString(self.socket.recv(timeout=rig.SECONDS))
+            self.hear(message)
+            kind = message.WhichOneof("type")
+
     def hear(self, message: ForwardMsg) -> None:
         """Take in one message."""
         kind = message.WhichOneof("type")

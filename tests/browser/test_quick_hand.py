@@ -128,6 +128,26 @@ def test_an_old_address_is_read_again_only_by_going_back_to_it(server: rig.Serve
         assert decoded(tab.query).train.micro_batch == 4
 
 
+def test_what_is_pressed_while_back_waits_is_done_where_back_leads(server: rig.Server) -> None:
+    with Tab(server.url, "mb=3") as tab:
+        tab.send()
+        tab.listen()
+        tab.choose("Micro-batch (sequences)", "4")
+        tab.send()
+        tab.listen()
+        tab.choose("Micro-batch (sequences)", "5")
+        tab.send()
+        tab.begins()
+        tab.query = "mb=3"
+        tab.send(went_back=True)  # waits for the run before
+        tab.choose("Sequence length, typed", 2000)
+        tab.send()
+        tab.listen()
+        found = decoded(tab.query).train
+        assert (found.micro_batch, found.seq_len) == (3, 2000)
+        assert tab.value("Micro-batch (sequences)") == "3"
+
+
 def test_an_address_that_nobody_here_wrote_is_read(server: rig.Server) -> None:
     with Tab(server.url, "mb=3") as tab:
         tab.send()

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, charts, levers, parts, plot, rest, shared, state, tables, why
+from app import bar, charts, grid, levers, parts, plot, rest, shared, state, tables, why
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import VERDICTS, plain
@@ -71,7 +71,9 @@ def draw() -> None:
 
 def _heads(found: Sequence[Column]) -> None:
     """A name that can be written, what it is of, and what can be done with it."""
-    for i, (place, c) in enumerate(zip(st.columns(max(2, len(found))), found, strict=False)):
+    with st.container(key="compare_heads"):
+        places = st.columns(max(2, len(found)))
+    for i, (place, c) in enumerate(zip(places, found, strict=False)):
         here = c.plan == state.plan()
         with place, st.container(gap="xsmall"):
             given = state.name() if c.pin is None else state.pins()[c.pin].name
@@ -179,13 +181,8 @@ def _fields(found: Sequence[Column], alike: bool) -> None:
     if not rows:
         parts.small("In no field: they are the same plan under two names.")
         return
-    parts.table(
-        rows,
-        key="compare_fields",
-        alt="Fields of the plans, side by side",
-        height=420,
-        columns=(FIELD, *(c.name for c in found)),
-    )
+    names = [c.name for c in found]
+    grid.draw(rows, "compare_fields", "Fields of the plans, side by side", (FIELD, *names))
 
 
 def _figures(found: Sequence[Column], alike: bool) -> int:
@@ -207,13 +204,8 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
             if state.book_of(of.plan).found(paths[row]):
                 why.opened(paths[row], of.plan)
 
-    parts.table(
-        rows,
-        key="compare_figures",
-        alt="Figures of the plans, side by side",
-        columns=(FIGURE, *names),
-        take=clicked,
-    )
+    alt = "Figures of the plans, side by side"
+    grid.draw(rows, "compare_figures", alt, (FIGURE, *names), take=clicked)
     parts.small("A click on a figure says why it is so, in the plan of its column.")
     return base
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pandas as pd
 from pages import alive, opened, shown_plan
@@ -71,7 +72,13 @@ BESIDE = {"pin": encode_pin(TWO, "ZeRO 2"), "pin2": encode_pin(THREE)}
 
 
 def frame(at: AppTest, head: str) -> pd.DataFrame:
-    (found,) = [d.value for d in at.dataframe if head in d.value.columns]
+    drawn = [
+        json.loads(c.proto.json)
+        for c in at.get("bidi_component")
+        if c.proto.component_name == "memplan_grid"
+    ]
+    grids = [pd.DataFrame(d["rows"], columns=d["columns"]) for d in drawn]
+    (found,) = [f for f in [*grids, *(d.value for d in at.dataframe)] if head in f.columns]
     return found
 
 

@@ -83,6 +83,13 @@ def test_plans_side_by_side_and_their_link(open_app: Open) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("Workspace: 18.9 GiB")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+    figures = page.get_by_role("region", name="Figures of the plans, side by side")
+    allocated = figures.get_by_role("button").first
+    said = allocated.inner_text()
+    allocated.click()
+    expect(page.get_by_role("dialog")).to_contain_text(f"Allocated at the peak: {said}")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
     name = page.get_by_label("Name of plan B")
     name.fill("ZeRO 3")
     name.press("Enter")

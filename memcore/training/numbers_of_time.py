@@ -58,11 +58,10 @@ from memcore.training.executions import (
 from memcore.training.memory import rows_of
 from memcore.training.offload import (
     HOST_STEP,
+    of_optimizer,
     pieces,
-    swaps_another,
 )
 from memcore.training.transfers import moves, outgrown
-from memcore.words.word import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -235,8 +234,7 @@ def _optimizer(book: Book) -> tuple[Formula, Formula]:
 @rule("time.updated.parameters")
 def _updated_parameters(book: Book) -> Explanation:
     dtype = updated_dtype(book.timed)
-    each = known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
-    formula = book.at("time.states.updated") / each
+    formula = book.at("time.states.updated") / width(dtype)
     return about("Parameters that a GPU updates", "parameters", formula, "Padding included.")
 
 
@@ -272,22 +270,13 @@ def _moves(book: Book) -> list[tuple[Move, str]]:
     return book.once("moves", every)
 
 
-def _dtype_width(book: Book, dtype: str) -> Formula:
-    return known(f"bytes of {dtype}", DTYPE_BYTES[dtype], "bytes", source="the dtype")
-
-
 @rule("time.moved.*")
 def _moved(book: Book, name: str) -> Explanation:
     """What one transfer moves; spaces in its name are dashes in the path."""
     name = name.replace("-", " ")
-    copies, weights = book.timed.copies, "time.updated.parameters"
     gpus = known("GPUs in a node", book.plan.gpus_in_node, source="the plan")
     if name in PIECES:
         (formula,) = moved(_beside(book), book.amounts, name).values()
-    elif name == "gradients":
-        formula = book.at(weights) * _dtype_width(book, copies.reduced)
-    elif name == "weights":
-        formula = book.at(weights) * _dtype_width(book, copies.resident)
     elif name in (there := pieces(book.plan, book.timed)):
         rows = [(r, times * r.copies) for group, times in there[name] for r in group.rows]
         formula = total([
@@ -296,14 +285,11 @@ def _moved(book: Book, name: str) -> Explanation:
             if times
         ])  # fmt: skip
     elif name == "weights on NVMe":
-        half = width(copies.compute) * shape(book, (SWAPPED,), book.amounts)
+        half = width(book.timed.copies.compute) * shape(book, (SWAPPED,), book.amounts)
         formula = half * gpus
-    elif name == "weights, gradients and states":
-        formula = book.at(weights) * gpus * constant(constants.HOST_ADAM_BYTES)
     else:
-        formula = book.at("time.states.optimizer") * gpus
-        if swaps_another(book.timed):
-            formula = formula + book.at(weights) * gpus * _dtype_width(book, "fp32")
+        weights, states = book.at("time.updated.parameters"), book.at("time.states.optimizer")
+        formula = of_optimizer(name, book.timed, weights, gpus, states, Terms(book))
     return about(name.capitalize(), "bytes", formula, "Each time it is moved.")
 
 
@@ -417,12 +403,22 @@ def _cover(book: Book, move: Move) -> Read:
 @rule("time.layers.forward|backward")
 def _in_layers(book: Book, way: str) -> Explanation:
     phases = ("forward",) if way == "forward" else ("backward", "recompute")
-    operations = [
-        book.at(f"time.operations.{i}.seconds")
-        for i, o in enumerate(book.time.operations)
-        if o.phase in phases and o.of_layers
-    ]
-    return about(f"{way.capitalize()} of all layers", "seconds", _ordered(operations))
+    found = _operations(book, "seconds", lambda o: o.phase in phases and o.of_layers)
+    return about(f"{way.capitalize()} of all layers", "seconds", _ordered(found))
+
+
+def _operations(
+    book: Book, field: str, holds: Callable[[OperationTime], bool] = lambda o: True
+) -> list[Formula]:
+    """One number of each operation of which something holds."""
+    every = enumerate(book.time.operations)
+    return [book.at(f"time.operations.{i}.{field}") for i, o in every if holds(o)]
+
+
+def _transfers(book: Book, field: str, link: str) -> list[Formula]:
+    """One number of each transfer over a link."""
+    every = enumerate(book.time.transfers)
+    return [book.at(f"time.transfers.{i}.{field}") for i, t in every if t.link == link]
 
 
 def _ordered(of: list[Formula]) -> Formula:
@@ -518,15 +514,11 @@ def _resource(book: Book, name: str, exposed: bool) -> Explanation:
     if name == "host":
         return _host_exposed(book) if exposed else _host_busy(book)
     label, found = LABELS[name], []
-    for i, o in enumerate(book.time.operations):
-        if exposed and o.bound_by == name:
-            found.append(book.at(f"time.operations.{i}.seconds"))
-        elif not exposed and name in ("compute", "hbm"):
-            found.append(book.at(f"time.operations.{i}.{name}_seconds"))
-    for i, t in enumerate(book.time.transfers):
-        if t.link == name:
-            field = "exposed_seconds" if exposed else "seconds"
-            found.append(book.at(f"time.transfers.{i}.{field}"))
+    if exposed:
+        found = _operations(book, "seconds", lambda o: o.bound_by == name)
+    elif name in ("compute", "hbm"):
+        found = _operations(book, f"{name}_seconds")
+    found += _transfers(book, "exposed_seconds" if exposed else "seconds", name)
     if exposed:
         what, meaning = f"{label}, exposed", f"Seconds of a step in which {label} is waited for."
     else:
@@ -583,11 +575,7 @@ def _host_of(book: Book, phase: str) -> Explanation:
 def _gpu_of(book: Book, phase: str) -> Explanation:
     forward = phase == host.FORWARD
     phases = (host.FORWARD,) if forward else (host.BACKWARD, "recompute")
-    found = [
-        book.at(f"time.operations.{i}.seconds")
-        for i, o in enumerate(book.time.operations)
-        if o.phase in phases
-    ]
+    found = _operations(book, "seconds", lambda o: o.phase in phases)
     for i, (move, link) in enumerate(_moves(book)):
         inside = host.in_forward(move) if forward else host.in_backward(move)
         if inside and link == move.slowest:
@@ -627,11 +615,7 @@ def _phase(book: Book, name: str) -> Explanation:
     if name in WAITING:
         found = [book.at(f"time.exposed.{link}") for link in WAITING[name]]
     else:
-        found = [
-            book.at(f"time.operations.{i}.seconds")
-            for i, o in enumerate(book.time.operations)
-            if o.phase == name
-        ]
+        found = _operations(book, "seconds", lambda o: o.phase == name)
     return about(name.capitalize(), "seconds", _ordered(found), "Seconds of a step.")
 
 
@@ -643,11 +627,8 @@ def _bound_by(book: Book) -> Explanation:
 
 @rule("time.hardware_flops|recompute_flops")
 def _all_flops(book: Book, field: str) -> Explanation:
-    found = [
-        book.at(f"time.operations.{i}.flops")
-        for i, o in enumerate(book.time.operations)
-        if (o.phase in PHASES if field == "hardware_flops" else o.phase == "recompute")
-    ]
+    phases = PHASES if field == "hardware_flops" else ("recompute",)
+    found = _operations(book, "flops", lambda o: o.phase in phases)
     what = "FLOPs that are run" if field == "hardware_flops" else "FLOPs run a second time"
     return about(what, "FLOP", _ordered(found), "In one step, on one GPU.")
 
@@ -655,15 +636,8 @@ def _all_flops(book: Book, field: str) -> Explanation:
 @rule("time.traffic.*")
 def _traffic(book: Book, link: str) -> Explanation:
     """Bytes that cross a link in one step."""
-    if link == "hbm":
-        count, field, part = len(book.time.operations), "hbm_bytes", "operations"
-    else:
-        count, field, part = len(book.time.transfers), "bytes", "transfers"
-    found = [
-        book.at(f"time.{part}.{i}.{field}")
-        for i in range(count)
-        if link == "hbm" or book.time.transfers[i].link == link
-    ]
+    hbm = link == "hbm"
+    found = _operations(book, "hbm_bytes") if hbm else _transfers(book, "bytes", link)
     return about(f"{LABELS[link]} traffic", "bytes", _ordered(found), "In one step.")
 
 

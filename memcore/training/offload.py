@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
+from memcore.quantity.reading import PLAIN, Read
 from memcore.step.states import DEEPSPEED, MANAGED
 from memcore.step.step import Alive, Step, kept_of_layers, optimizer_states
 from memcore.tape.dims import (
@@ -47,7 +49,6 @@ from memcore.timing.communication import (
     Move,
     copied,
 )
-from memcore.words.word import DTYPE_BYTES
 
 HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 CPU_POLICY = "torch.distributed.fsdp.CPUOffloadPolicy(pin_memory=True)"
@@ -320,35 +321,48 @@ def _optimizer_moves(
     if step.offload == "none":
         return []
     gpus = plan.gpus_in_node
-    down = weights * DTYPE_BYTES[step.copies.reduced]
-    up = weights * DTYPE_BYTES[step.copies.resident]
-    moved = weights * gpus * constants.HOST_ADAM_BYTES.middle
+
+    def of(piece: str, *names: str) -> dict[str, float]:
+        states = float(amounts.alive(optimizer_states(step))) if piece == STATES else 0.0
+        n: float = of_optimizer(piece, step, weights, gpus, states)
+        return dict.fromkeys(names or [piece], n)
+
     hosted = step.offload_parameters != "none"
     times = plan.train.grad_accumulation if hosted else 1
-    every = {"weights, gradients and states": moved}
-    update = copy("host optimizer step", "dram", every, 1, NOTHING, "", beside)
-    found = [
-        copy("gradients to host", "pcie", {"gradients": down}, times, LAST_BACKWARD, BACKWARD,
-             beside),
-    ]  # fmt: skip
+    update = copy("host optimizer step", "dram", of(EVERYTHING), 1, NOTHING, "", beside)
+    down = of(GRADIENTS)
+    found = [copy("gradients to host", "pcie", down, times, LAST_BACKWARD, BACKWARD, beside)]
     if not hosted:
-        found.append(copy("weights from host", "pcie", {"weights": up}, 1, NOTHING, "", beside))
+        found.append(copy("weights from host", "pcie", of(WEIGHTS), 1, NOTHING, "", beside))
     found.append(update)
     if step.offload == "nvme":
-        states = float(amounts.alive(optimizer_states(step))) * gpus
-        if swaps_another(step):
-            states += weights * gpus * DTYPE_BYTES["fp32"]
-        both = {"states read": states, "states written": states}
+        both = of(STATES, "states read", "states written")
         swapped = copy("optimizer states from and to NVMe", "nvme", both, 1, HOST_STEP, BACKWARD,
                        beside, ("read", "write"))  # fmt: skip
         found.append(replace(swapped, cover=update.seconds["dram"]))
     return found
 
 
-def swaps_another(step: Step) -> bool:
-    """Whether 4 bytes a weight are swapped beside the states: a master copy that they lack, or
-    DeepSpeed's fp32 gradients."""
-    return not step.copies.master or step.flat
+GRADIENTS, WEIGHTS, EVERYTHING = "gradients", "weights", "weights, gradients and states"
+STATES = "states"
+
+
+def of_optimizer(
+    piece: str, step: Step, weights: Read, gpus: Read, states: Read, x: Any = PLAIN
+) -> Read:
+    """Bytes of a piece that an optimizer on the host moves each time, of the `weights` that a GPU
+    updates or its node's GPUs do. 4 bytes a weight are swapped beside the states: a master copy
+    that they lack, or DeepSpeed's fp32 gradients."""
+    if piece == GRADIENTS:
+        return weights * x.width(step.copies.reduced)
+    if piece == WEIGHTS:
+        return weights * x.width(step.copies.resident)
+    if piece == EVERYTHING:
+        return weights * gpus * x.constant(constants.HOST_ADAM_BYTES)
+    every = states * gpus
+    if not step.copies.master or step.flat:
+        every = every + weights * gpus * x.width("fp32")
+    return every
 
 
 def copy(

@@ -21,8 +21,6 @@ from memcore.tape.primitives import (
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
-POST_NORM = "post_layernorm"
-
 
 def _config(k: Keys, label: str) -> Model:
     return vit.tower(k, label, "clip_vision_model", "quick_gelu", patch=32, extra=1)

@@ -19,7 +19,6 @@ from memcore.tape.kinds import FULL, shared
 
 SHARES = {"full": False, "shared": True}
 SPARSE = {"dense": False, "sparse": True}
-OF_PATTERN = {"F": "full", "S": "shared"}
 
 
 def _config(

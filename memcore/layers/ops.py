@@ -12,6 +12,8 @@ from memcore.tape.dims import (
     BESIDE_V,
     BIASED_KV,
     CLASSES,
+    COPIED_KV,
+    COPIED_MASKED_KV,
     CP,
     FUSED,
     HALF_ROTARY,
@@ -241,6 +243,7 @@ def attention_core(
     always_masked: bool = False,
     joint_v: bool = False,
     repeated: bool = False,
+    reused: bool = False,
 ) -> Tensor:
     """From heads to their joined outputs, (batch, sequence, Q). Causal, within the kind's window,
     or every token to every other.
@@ -248,6 +251,7 @@ def attention_core(
     always_masked   the model passes SDPA a mask even where its causal flag would do
     joint_v         v is a part of a joint projection, beside rotated copies of q and k
     repeated        SDPA gets keys and values of every query head, with no mask too
+    reused          k and v are another layer's, which counts them; copies are this one's
     """
 
     def run(heads: Sequence[Tensor]) -> Tensor:
@@ -255,9 +259,9 @@ def attention_core(
         if s.attention == "eager":
             return _eager_core(t, s, q, k, v, kind, softmax_fp32, joint_v)
         if repeated and s.attention == "sdpa" and not slides(kind):
-            whole = (B, BIASED_KV, S / CP, HEAD_DIM)
+            whole = (B, COPIED_KV if reused else BIASED_KV, S / CP, HEAD_DIM)
             k, v = (contiguous(t, x, whole, f"{n}, repeated") for x, n in ((k, "k"), (v, "v")))
-        return _fused_core(t, s, q, k, v, kind, always_masked, joint_v)
+        return _fused_core(t, s, q, k, v, kind, always_masked, joint_v, reused)
 
     return core(t, run, q, k, v)
 
@@ -298,6 +302,7 @@ def _fused_core(
     kind: str,
     always_masked: bool,
     joint_v: bool,
+    reused: bool,
 ) -> Tensor:
     """One kernel; no scores in HBM."""
     lse = (B, HEADS / TP, S / CP)
@@ -313,7 +318,8 @@ def _fused_core(
         kept.append(t.new("mask as bias", (B, 1, S / CP, reach), v.dtype))
         product = PRODUCT
         if slides(kind) or by_sequence:
-            heads = BIASED_KV if by_sequence else MASKED_KV
+            own = COPIED_MASKED_KV if reused else MASKED_KV
+            heads = BIASED_KV if by_sequence else own
             k, v = (contiguous(t, x, (B, heads, S / CP, HEAD_DIM), f"{n}, repeated")
                     for x, n in ((k, "k"), (v, "v")))  # fmt: skip
             if joint_v:

@@ -9,9 +9,10 @@ from memcore.kept import counted_apart, kept
 from memcore.layers import multi_token
 from memcore.layers.ops import HIDDEN
 from memcore.models.families import FAMILIES, TOWERS
+from memcore.models.families.family import ALL, MASK
 from memcore.models.model import Model
 from memcore.tape.dims import APART, of_stack
-from memcore.tape.kinds import Part, is_apart, is_first
+from memcore.tape.kinds import Part, Role, is_apart, is_first
 from memcore.tape.primitives import scatter
 from memcore.tape.structure import (
     BRIDGE,
@@ -48,9 +49,12 @@ class Blocks:
     def carries(self) -> bool:
         return FAMILIES[self.structure.family].carries
 
-    @property
-    def mask_is_argument(self) -> bool:
-        return FAMILIES[self.structure.family].mask_is_argument
+    def given(self, name: str, role: Role | None) -> bool:
+        """Whether layers take what they read together by position: what is made before them, and
+        of the rest nothing, the mask or all."""
+        words = FAMILIES[self.structure.family].arguments
+        before = any(s.kind == "shared" and s.own_name == name for s in self.embed.storages)
+        return words == ALL or before or (words == MASK and role is Role.CAUSAL_MASK)
 
 
 def structure_of(
@@ -145,7 +149,7 @@ def _tape(
     layer = kind is not None and kind.place != BRIDGE
     with t.scope(prefix, Part.LAYER if layer else None):
         found = run(t)
-        outs = [found] if isinstance(found, Tensor) else list(found)
+        outs = _listed(found)
         t.end_forward(*outs)
         wanted = [out for out in outs if out.needs_grad]
         grads = [t.input("output grad", out.shape, out.dtype) for out in wanted]
@@ -181,11 +185,11 @@ def _one(
 ) -> Callable[[Tape, Structure, Tensor, str], Tensor]:
     """A layer with one result."""
 
-    def run(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-        found = layer(t, s, x, kind)
-        return found if isinstance(found, Tensor) else found[0]
+    return lambda t, s, x, kind: _listed(layer(t, s, x, kind))[0]
 
-    return run
+
+def _listed(found: Results) -> list[Tensor]:
+    return [found] if isinstance(found, Tensor) else list(found)
 
 
 def _embed(s: Structure, kernels: str) -> Tape:
@@ -193,13 +197,18 @@ def _embed(s: Structure, kernels: str) -> Tape:
     if not s.tower:
         frozen = bool(s.frozen)
         read = FAMILIES[s.family].embed
-        return _tape(s, "embed", lambda t: scatter(t, read(t, s)), kernels, frozen=frozen)
+
+        def scattered(t: Tape) -> Results:
+            x, *more = _listed(read(t, s))
+            return (scatter(t, x), *more)
+
+        return _tape(s, "embed", scattered, kernels, frozen=frozen)
     tower = s.tower
     before = FAMILIES[s.family].before
 
     def run(t: Tape) -> Results:
         beside = [before(t, s)] if before else []
-        return [TOWERS[tower.family].embed(t, tower), *beside]
+        return [*_listed(TOWERS[tower.family].embed(t, tower)), *beside]
 
     return in_stack(_tape(s, f"{tower.stack}.embed", run, kernels), tower.stack)
 

@@ -195,6 +195,7 @@ class Model:
                        and its rows; (): one of max_positions
     window             tokens that a sliding layer sees, or of a chunk; 0: it has none
     embedding_size     width of the token embedding, where it differs from the hidden size
+    layer_embedding    width of a token's embedding for each layer; 0: it has none
     position_rows      rows of a learned position table
     kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE, dense
     value_dim          width of one head's values, where it differs from head_dim
@@ -238,6 +239,7 @@ class Model:
     rotary_tables: tuple[tuple[str, int], ...] = ()
     window: int = 0
     embedding_size: int = 0
+    layer_embedding: int = 0
     position_rows: int = 0
     kinds: tuple[str, ...] = ()
     value_dim: int = 0
@@ -289,6 +291,8 @@ class Model:
             "VOCAB": self.vocab_size,
             "EMBED": self.embedding_size or self.hidden_size,
             "LAYERS": self.layers,
+            "PER_LAYER": self.layer_embedding,
+            "PER_LAYERS": self.layers * self.layer_embedding,
             "POSITIONS": self.position_rows,
             "CONTEXT": self.max_positions,
             "Q_RANK": self.query_rank,

@@ -913,6 +913,7 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
         )
     if FAMILIES[name].carries:
         again = CHECKPOINTING[t.checkpointing].recompute
+        encodes = model.encoder_decoder or not FAMILIES[name].decoder
         rules += [
             Rule(
                 "train.checkpointing",
@@ -928,13 +929,13 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
             ),
             Rule(
                 "train.precision",
-                "fp16" in t.precision,
+                encodes and "fp16" in t.precision,
                 f"{name} clamps fp16, which is not planned",
                 to("train.precision", "bf16-mixed"),
             ),
             Rule(
                 "serve.weight_dtype",
-                weights == "fp16",
+                encodes and weights == "fp16",
                 f"transformers keeps wo of {name} in fp32 then",
                 to("serve.weight_dtype", "bf16"),
             ),

@@ -37,7 +37,7 @@ from memcore.tape.dims import (
     of_stack,
     size,
 )
-from memcore.tape.kinds import CHUNKED, Part, attends, is_apart, is_shared, recurs
+from memcore.tape.kinds import CHUNKED, Part, attends, is_apart, is_reused, is_shared, recurs
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
@@ -72,8 +72,9 @@ class Caching:
 
     @classmethod
     def of(cls, kinds: Sequence[str]) -> Caching:
-        windowed = sum(map(slides, kinds))
-        return cls(sum(map(attends, kinds)) - windowed, windowed, sum(map(recurs, kinds)))
+        own = [kind for kind in kinds if not is_reused(kind)]
+        windowed = sum(map(slides, own))
+        return cls(sum(map(attends, own)) - windowed, windowed, sum(map(recurs, kinds)))
 
     @property
     def attends(self) -> int:

@@ -276,6 +276,19 @@ class Step:
         """These, if this stage has the embedding."""
         return list(alive) if self.first else []
 
+    @property
+    def embedded(self) -> Alive:
+        """What the embedding leaves for backward. Its result too where more is made of it before
+        the first layer, unless that is run again, and so begins with it."""
+        embed, left = self.blocks.embed, saved(self.blocks.embed)
+        read = not self.blocks.structure.tower and any(
+            s.kind == "shared" and s.made_by for s in embed.storages
+        )
+        if read and self.recompute(self.running.kind(0)):
+            out = {s.name for s in embed.storages if s.stands and s.kind != "shared"}
+            left = Group.of(row for row in left.rows if row.name not in out)
+        return self.at_first((left, 1))
+
     def at_last(self, *alive: tuple[Group, Number]) -> Alive:
         """These, if this stage has the head."""
         return list(alive) if self.last else []
@@ -390,13 +403,11 @@ def saved_for_backward(step: Step) -> Alive:
     whole = tuple(blocks.layers[k] for k in layers if not step.recompute(k))
     until_backward, _ = shared(whole, False)
     compiled = blocks.structure.kernels == "compile"  # they are inputs of a compiled graph
-    if step.checkpointed and (compiled or blocks.carries):  # or arguments given by position
-        until_backward = _shared(step)[0]
-    elif step.checkpointed and blocks.mask_is_argument:  # saved, as an argument given by position
-        mask = [r for r in _shared(step)[0].rows if r.role is Role.CAUSAL_MASK]
-        until_backward = Group.of(dict.fromkeys((*until_backward.rows, *mask)))
+    if step.checkpointed:  # saved, as arguments given by position
+        given = [r for r in _shared(step)[0].rows if compiled or blocks.given(r.name, r.role)]
+        until_backward = Group.of(dict.fromkeys((*until_backward.rows, *given)))
     return [
-        *step.at_first((saved(blocks.embed), 1)),
+        *step.embedded,
         (until_backward, 1),
         *_kept(step, step.running.count),
         *step.at_last((saved(blocks.head), 1)),
@@ -427,7 +438,7 @@ def waiting(step: Step) -> Alive:
 
 def one_waiting(step: Step) -> Alive:
     """What one of them has left, but for the head."""
-    return [*step.at_first((saved(step.blocks.embed), 1)), *_kept(step, step.running.count)]
+    return [*step.embedded, *_kept(step, step.running.count)]
 
 
 def _place(step: Step, i: int) -> str:
@@ -484,7 +495,7 @@ def activations(step: Step, layers: int, forward: bool) -> Alive:
     """What forward has left so far: the embedding's, the shared tensors', and `layers` layers'."""
     until_backward, forward_only = _read_together(step, layers, forward)
     alive: Alive = [
-        *step.at_first((saved(step.blocks.embed), 1)),
+        *step.embedded,
         (until_backward, 1),
         *_kept(step, layers if forward else step.first_together(layers)),
         *waiting(step),

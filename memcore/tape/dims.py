@@ -145,6 +145,8 @@ KV_HEADS = Dim(
 HEAD_DIM = Dim("HEAD_DIM", "width of one head")
 VOCAB = Dim("VOCAB", "tokens of the vocabulary")
 LAYERS = Dim("LAYERS", "layers of the model")
+PER_LAYER = Dim("PER_LAYER", "width of the embedding that a token has for each layer")
+PER_LAYERS = Dim("PER_LAYERS", "LAYERS x PER_LAYER: such embeddings of all layers side by side")
 POSITIONS = Dim("POSITIONS", "rows of a learned position table")
 CONTEXT = Dim(
     "CONTEXT", "positions that a model is made for: rows of a table that it keeps of them"
@@ -167,6 +169,8 @@ MASKED_KV = Dim(
     "heads of keys and values that SDPA gets: BIASED_KV where a sliding window is shorter than "
     "the sequence",
 )
+COPIED_KV = Dim("COPIED_KV", "BIASED_KV where these are copies, and no view; else 0")
+COPIED_MASKED_KV = Dim("COPIED_MASKED_KV", "MASKED_KV where these are copies, and no view; else 0")
 BESIDE_V = Dim(
     "BESIDE_V",
     "heads of queries and keys beside the values in a joint projection, where SDPA keeps the "
@@ -346,7 +350,7 @@ STACKS = ("vision", "encoder")  # what runs before a model's main layers, on dim
 APART = "apart"
 OF_HEADS = frozenset({
     HEADS, KV_HEADS, HEAD_DIM, ROTARY, HALF_ROTARY, V_DIM, Q, KV, QKV, VALUES, KV_VALUES, REPEATED,
-    KEPT, BIASED_KV, BOTH_DIMS, MASKED_KV, BESIDE_V,
+    KEPT, BIASED_KV, BOTH_DIMS, MASKED_KV, BESIDE_V, COPIED_KV, COPIED_MASKED_KV,
 })  # fmt: skip
 
 MAIN = "main"  # in a block of another stack: of the main stack all the same
@@ -458,6 +462,11 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     heads = ceil_div(sizes["HEADS"], sizes["TP"])
     sizes["BIASED_KV"] = where(local != 1, heads, local)
     sizes["MASKED_KV"] = where(s >= window, sizes["BIASED_KV"], local)
+    for copied in ("BIASED_KV", "MASKED_KV"):
+        heads_of = sizes[copied]
+        sizes[f"COPIED_{copied.removeprefix('BIASED_')}"] = where(
+            heads_of != local, heads_of, 0 * s
+        )
     # V that is not repeated stays a view of a joint projection, which is kept whole for it.
     view = (s < window) | (local == 1) | (local == heads)
     sizes["BESIDE_V"] = where(view, heads + local, 0 * s)

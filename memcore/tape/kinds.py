@@ -90,6 +90,24 @@ def is_shared(kind: str) -> bool:
     return "-shared" in kind
 
 
+def stored(kind: str) -> str:
+    """The kind of a layer like it whose keys and values layers behind it read too."""
+    return f"{kind}-stored"
+
+
+def is_stored(kind: str) -> bool:
+    return kind.endswith("-stored")
+
+
+def reused(kind: str) -> str:
+    """The kind of a layer like it that reads the keys and values of a layer before it."""
+    return f"{kind}-reused"
+
+
+def is_reused(kind: str) -> bool:
+    return kind.endswith("-reused")
+
+
 def first(kind: str) -> str:
     """The kind of the first layer, whose input has another dtype than those of the others."""
     return f"{kind}-first"

@@ -214,5 +214,6 @@ class Traits:
     keys_scaled: bool = False
     keys_as_values: bool = False
     keys_repeated: bool = False
+    doubled_mlp: bool = False
     experts_beside: bool = False
     convolution_bias: bool = False

@@ -120,7 +120,7 @@ TIED = "qwen3_vl_moe_text"  # by default, as no wrapper of it is
 # By default 14 patches on a side are to be 16 tokens, embeddings are of each layer, and
 # attn_config has no rope_theta: refused. transformers itself stops at a head_dim of null, and at
 # num_key_value_heads of null.
-UNREADABLE = ("gemma3", "gemma4_text", "dbrx", "ministral", "hunyuan_v1_dense", "nemotron")
+UNREADABLE = ("gemma3", "dbrx", "ministral", "hunyuan_v1_dense", "nemotron")
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in UNREADABLE])

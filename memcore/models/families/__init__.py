@@ -77,7 +77,7 @@ class _Families(dict[str, Family]):
     is found by its name and not listed."""
 
     def __missing__(self, name: str) -> Family:
-        return {"t5_encoder": t5.ENCODER_ALONE}[name]
+        return {"t5_encoder": t5.ENCODER_ALONE, "gemma4_small_text": gemma4.SMALL}[name]
 
 
 FAMILIES = _Families({

@@ -16,6 +16,7 @@ from memcore.tape.tape import Tape, Tensor
 ATTENTIONS = ("eager", "sdpa", "flash")
 LOSSES = ("eager", "fused", "chunked")
 KERNELS = ("hf", "compile")
+NOTHING, MASK, ALL = "", "mask", "all"
 HF_ONLY = ("hf",)  # families whose other kernels are not known yet
 HF_OR_MEGATRON = ("hf", "megatron")
 WITH_MEGATRON = (*KERNELS, "megatron")
@@ -33,7 +34,8 @@ class Family:
     kernels            the kernel words that it can run with
     cache              what serving keeps of a token in each layer: keys and values
     note               what a reader of its reports should know
-    mask_is_argument   its layers take the mask by position, so that checkpointing saves it
+    arguments          what of what they read together its layers take by position, so that
+                       checkpointing saves it: NOTHING, MASK or ALL
     losses             the words of a plan for its loss (policies.CROSS_ENTROPY)
     decoder            it generates, token by token; else it has no cache and nothing to serve
     before             what a model with a tower runs before it, which the bridge reads
@@ -47,14 +49,14 @@ class Family:
     """
 
     config: Callable[[Keys, str], Model]
-    embed: Callable[[Tape, Structure], Tensor]
+    embed: Callable[[Tape, Structure], Tensor | Sequence[Tensor]]
     layer: Callable[[Tape, Structure, Tensor, str], Tensor | Sequence[Tensor]]
     head: Callable[[Tape, Structure, Tensor], Tensor]
     attentions: tuple[str, ...] = ATTENTIONS
     kernels: tuple[str, ...] = KERNELS
     cache: Shape = (2, KV_HEADS / TP, HEAD_DIM)
     note: str = ""
-    mask_is_argument: bool = False
+    arguments: str = NOTHING
     losses: tuple[str, ...] = LOSSES
     decoder: bool = True
     alone: bool = False

@@ -1,9 +1,10 @@
 """Gemma 4 (text): Gemma 3's norms around each part, layers that see all tokens with wide heads of
-their own, and in the mixture experts beside the MLP."""
+their own, and in the mixture experts beside the MLP. The smallest, E2B and E4B, embed every token
+for each layer, and their last layers read keys and values of layers before them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from memcore.layers.experts import normalised, routed_experts, taken, top_k
@@ -11,6 +12,7 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     TOKENS,
+    activation,
     attention_core,
     causal_lm_head,
     gated_mlp,
@@ -27,26 +29,36 @@ from memcore.models.families.mixtral import with_experts
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import (
     EXPERTS,
+    FUSED,
     HALF_ROTARY,
     HEAD_DIM,
     HEADS,
     KV,
     KV_HEADS,
+    LAYERS,
+    PER_LAYER,
+    PER_LAYERS,
     TOP_K,
     TP,
+    VOCAB,
     D,
+    F,
     Factor,
     Q,
+    Shape,
 )
-from memcore.tape.kinds import FULL, Part, apart
+from memcore.tape.kinds import FULL, Part, apart, is_reused, is_stored, reused, stored
 from memcore.tape.primitives import (
     add,
+    embedding,
     heads_first,
     linear,
     multiply,
     rotate,
     scale,
     softmax,
+    split,
+    wanted,
 )
 from memcore.tape.structure import CAUSAL, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Gradients, Tape, Tensor
@@ -59,14 +71,6 @@ def _config(k: Keys, label: str) -> Model:
     kv_heads = k.count("num_key_value_heads", 4, 10**6)
     k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
     k.refuse("use_bidirectional_attention", None, False, "vision")
-    per_layer = k.config.get("hidden_size_per_layer_input", 256 if "hidden_size" in k.config else 0)
-    if per_layer:
-        k.fail(
-            "hidden_size_per_layer_input",
-            "embeddings of each layer, as the smallest Gemma 4 have (256 where there is no key) "
-            "are not known; 0 is",
-        )
-    k.refuse("num_kv_shared_layers", 0)
     dim = k.count("head_dim", 256, GROUPED)
     alike = k.flag("attention_k_eq_v", False)
     sparse = k.flag("enable_moe_block", False)
@@ -75,6 +79,7 @@ def _config(k: Keys, label: str) -> Model:
         family="gemma4_text",
         label=label,
         layers=k.count("num_hidden_layers", 30, 100_000),
+        layer_embedding=k.count_or_zero("hidden_size_per_layer_input", 256),
         hidden_size=k.count("hidden_size", 2304),
         intermediate_size=k.count("intermediate_size", 9216),
         heads=heads,
@@ -106,12 +111,43 @@ def _config(k: Keys, label: str) -> Model:
         traits=replace(model.traits, keys_repeated=wide > GROUPED),
         rotary_tables=tuple(tables),
     )
+    model = _small(k, model)
     if not sparse:
         return model
     experts, chosen = (k.count(key, 1, 100_000) for key in ("num_experts", "top_k_experts"))
     if chosen > experts:
         k.fail("top_k_experts", f"{chosen:,} of {experts:,} experts; use at most all of them")
     return with_experts(model, (experts, chosen), k.count("moe_intermediate_size", 1))
+
+
+def _small(k: Keys, model: Model) -> Model:
+    """The model with what only the smallest have, as a family of its own."""
+    last = k.count_or_zero("num_kv_shared_layers", 0)
+    doubled = k.flag("use_double_wide_mlp", False) and last > 0
+    if not (model.layer_embedding or last):
+        return model
+    if not model.layer_embedding:
+        k.fail("num_kv_shared_layers", "is planned with embeddings of each layer; set it to 0")
+    rows = k.count("vocab_size_per_layer_input", 262_144)
+    if rows != model.vocab_size:
+        message = f"{rows:,} rows are not those of the vocabulary, {model.vocab_size:,}"
+        k.fail("vocab_size_per_layer_input", message)
+    own = model.kinds[: model.layers - last]
+    kinds = [reused(kind) for kind in model.kinds[len(own) :]]
+    if last and not set(model.kinds) <= set(own):
+        k.fail("num_kv_shared_layers", "leaves no layer of each kind that has keys of its own")
+    makers = {len(own) - 1 - own[::-1].index(kind) for kind in set(own)} if last else set()
+    before = [stored(kind) if i in makers else kind for i, kind in enumerate(own)]
+    return replace(
+        model,
+        family="gemma4_small_text",
+        kinds=(*before, *kinds),
+        traits=replace(model.traits, doubled_mlp=doubled),
+        notes=(*model.notes, READS) if last else model.notes,
+    )
+
+
+READS = "Layers that share keys and values are cached once, and in the time of a server read once."
 
 
 def _of_full_layers(k: Keys, kinds: tuple[str, ...], alike: bool, kv_heads: int) -> tuple[int, int]:
@@ -141,10 +177,12 @@ def _norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
     return rms_norm_fp32_weight(t, x, name, width, widened=True, powered=True)
 
 
-def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = _attention(t, s, _norm(t, x, "input_layernorm"), kind)
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Sequence[Tensor]:
+    """The residual stream, and what layers behind this one read of it."""
+    h, *shared = _attention(t, s, _norm(t, x, "input_layernorm"), kind)
     x = add(t, x, _norm(t, h, "post_attention_layernorm"), "residual")
-    h = gated_mlp(t, s, _norm(t, x, "pre_feedforward_layernorm"))
+    wide = FUSED if s.traits.doubled_mlp and is_reused(kind) else F
+    h = gated_mlp(t, s, _norm(t, x, "pre_feedforward_layernorm"), wide / TP)
     if s.traits.experts_beside:
         h = _norm(t, h, "post_feedforward_layernorm_1")
         weights, index = _router(t, x)
@@ -152,7 +190,41 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         routed = routed_experts(t, s, rows, weights, index)
         h = add(t, h, _norm(t, routed, "post_feedforward_layernorm_2"), "MLP and experts")
     x = add(t, x, _norm(t, h, "post_feedforward_layernorm"), "residual")
-    return _scaled_in_place(t, x)
+    return x, *shared
+
+
+def _one_result(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    return _scaled_in_place(t, _layer(t, s, x, kind)[0])
+
+
+def _small_embed(t: Tape, s: Structure) -> Sequence[Tensor]:
+    """Of each token what it is, and for each layer an embedding and a projection of the former."""
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    table = embedding(t, "embed_tokens", ids, VOCAB / TP, D, s.traits.tied_embeddings)
+    x = scale(t, wanted(t, table), "scaled")
+    each = embedding(t, "embed_tokens_per_layer", ids, VOCAB, PER_LAYERS, tied=False)
+    each = heads_first(t, scale(t, each, "per layer, scaled"), OF_LAYERS, copies_grad=False)
+    h = linear(t, "per_layer_model_projection", x, D, PER_LAYERS, bias=False)
+    h = heads_first(t, scale(t, h, "projection, scaled"), OF_LAYERS, copies_grad=False)
+    h = _norm(t, h, "per_layer_projection_norm", PER_LAYER)
+    both = scale(t, add(t, h, each, "per layer"), "per layer inputs")
+    both.storage.own_name = INPUTS
+    return x, both
+
+
+def _small_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor | Sequence[Tensor]:
+    x, *shared = _layer(t, s, x, kind)
+    inputs = t.carry(INPUTS, OF_LAYERS, t.parameter_dtype)
+    (own,) = split(t, inputs, [(*TOKENS, PER_LAYER)], sliced=True)
+    h = linear(t, "per_layer_input_gate", x, D, PER_LAYER, bias=False)
+    h = multiply(t, activation(t, h, s.traits.activation), own, "gate x per layer input")
+    h = linear(t, "per_layer_projection", h, PER_LAYER, D, bias=False)
+    x = add(t, x, _norm(t, h, "post_per_layer_input_norm"), "residual")
+    return (_scaled_in_place(t, x), *shared)
+
+
+INPUTS, SHARED_KEYS, SHARED_VALUES = "per layer inputs", "shared keys", "shared values"
+OF_LAYERS: Shape = (*TOKENS, LAYERS, PER_LAYER)
 
 
 def _scaled_in_place(t: Tape, x: Tensor) -> Tensor:
@@ -167,8 +239,9 @@ def _scaled_in_place(t: Tape, x: Tensor) -> Tensor:
     return out
 
 
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    """Values of layers that see all tokens may be their keys, normed but not turned."""
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Sequence[Tensor]:
+    """Values of layers that see all tokens may be their keys, normed but not turned. With what it
+    is made of where other layers read it."""
     bias, own = s.traits.attention_bias, slides(kind)
     few = (*TOKENS, KV_HEADS / TP, HEAD_DIM)
     with t.scope("self_attn", Part.ATTENTION):
@@ -177,14 +250,25 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
         q = rotate(t, _norm(t, q, "q_norm", HEAD_DIM), *tables, HALF_ROTARY, "q_rotary")
         q = heads_first(t, q, QUERIES, copies_grad=False)
+        if is_reused(kind):
+            k, v = (t.carry(n, KEYS, t.parameter_dtype) for n in (SHARED_KEYS, SHARED_VALUES))
+            return (_joined(t, s, q, k, v, kind),)
         k = v = heads_first(t, linear(t, "k_proj", x, D, KV / TP, bias), few, copies_grad=False)
         if own or not s.traits.keys_as_values:
             v = heads_first(t, linear(t, "v_proj", x, D, KV / TP, bias), few, copies_grad=False)
         k = rotate(t, _norm(t, k, "k_norm", HEAD_DIM), *tables, HALF_ROTARY, "k_rotary")
         k = heads_first(t, k, KEYS, copies_grad=False)
         v = heads_first(t, l2_norm(t, v, "v_norm", powered=True), KEYS, copies_grad=False)
-        out = attention_core(t, s, q, k, v, kind, repeated=s.traits.keys_repeated)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        if not is_stored(kind):
+            return (_joined(t, s, q, k, v, kind),)
+        k.storage.own_name, v.storage.own_name = SHARED_KEYS, SHARED_VALUES
+        return _joined(t, s, q, k, v, kind), k, v
+
+
+def _joined(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor, kind: str) -> Tensor:
+    wide = s.traits.keys_repeated
+    out = attention_core(t, s, q, k, v, kind, repeated=wide, reused=is_reused(kind))
+    return linear(t, "o_proj", out, Q / TP, D, s.traits.attention_bias)
 
 
 def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,6 +289,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config, embed, _layer, _head, kernels=HF_ONLY,
+    _config, embed, _one_result, _head, kernels=HF_ONLY,
     classes={"Gemma4ForCausalLM": CAUSAL, "Gemma4TextModel": EMBEDDING},
 )  # fmt: skip
+SMALL = replace(FAMILY, embed=_small_embed, layer=_small_layer, alone=True, carries=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcore.layers.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import WITH_MEGATRON, Family
+from memcore.models.families.family import MASK, WITH_MEGATRON, Family
 from memcore.models.model import Model
 from memcore.tape.dims import CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
@@ -93,7 +93,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config, embed, _layer, _head, mask_is_argument=True, kernels=WITH_MEGATRON,
+    _config, embed, _layer, _head, arguments=MASK, kernels=WITH_MEGATRON,
     aliases=ALIASES,
     classes={
         "GPT2LMHeadModel": CAUSAL,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from memcore.errors import shown
 from memcore.layers.ops import HIDDEN, TOKENS, activation, labelled_loss, masked
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import ALL, HF_ONLY, Family
 from memcore.models.model import Model
 from memcore.tape.dims import (
     BUCKETS,
@@ -310,12 +310,12 @@ def _encoder_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 ENCODER_ALONE = Family(
     _config, _embed, _encoder_layer, _encoder_head, attentions=("eager",), kernels=HF_ONLY,
-    losses=("eager",), decoder=False, alone=True, carries=True, aliases=ALIASES,
+    losses=("eager",), decoder=False, alone=True, carries=True, arguments=ALL, aliases=ALIASES,
 )  # fmt: skip
 TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)
 _FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, losses=("eager",),
-    alone=True, bridge=_bridge, carries=True, aliases=ALIASES,
+    alone=True, bridge=_bridge, carries=True, arguments=ALL, aliases=ALIASES,
     classes={
         "T5ForConditionalGeneration": CAUSAL,
         "T5WithLMHeadModel": CAUSAL,  # its name before transformers 3

@@ -106,7 +106,7 @@ def left_out(config: Mapping[str, Any], hidden: int) -> str:
     if given is None and known.towerless:
         return f"{note}It has no vision_config, and so nothing that reads images."
     keys = Keys(given or {}, known.aliases)
-    weights = known.weights(keys, hidden)
+    weights, hears = known.weights(keys, hidden), config.get("audio_config")
     if keys.issues:
         inside = [issue.field.removeprefix("model.") for issue in keys.issues]
         raise PlanError(
@@ -116,6 +116,7 @@ def left_out(config: Mapping[str, Any], hidden: int) -> str:
     return (
         f"{note}What reads images before it is left out: {weights:,} parameters, "
         f"{bytes_text(2 * weights)} in 16 bits, and what they compute."
+        + (" What hears sound is left out too, its weights not counted." if hears else "")
     )
 
 

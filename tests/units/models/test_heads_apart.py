@@ -88,10 +88,30 @@ def test_layers_of_mimo_are_as_its_own_pattern_says():
         from_config(config(MIMO, swa_head_dim=64))
 
 
-def test_what_the_small_gemma_4_have_besides_is_refused_by_name():
-    with pytest.raises(PlanError, match=r"model\.num_kv_shared_layers: '4' changes the model"):
-        from_config(config(GEMMA, num_kv_shared_layers=4))
-    per_layer = config(GEMMA)
-    del per_layer["hidden_size_per_layer_input"]  # transformers then takes 256
-    with pytest.raises(PlanError, match=r"model\.hidden_size_per_layer_input: embeddings of each"):
-        from_config(per_layer)
+SMALL = {"hidden_size_per_layer_input": 32, "num_kv_shared_layers": 4}
+
+
+def test_layers_that_read_keys_of_others_have_none_of_their_own():
+    """E2B: of 35 layers the first 15 have keys; 12 of them slide."""
+    plan = Plan(model="gemma-4-e2b-text")
+    model = plan.architecture
+    assert sum(kind.endswith("-reused") for kind in model.kinds) == 20
+    assert [i for i, kind in enumerate(model.kinds) if kind.endswith("-stored")] == [13, 14]
+    per_token = 12 * 2 * 256 * 2 + 3 * 2 * 512 * 2
+    assert evaluate(plan).serve.kv_bytes_per_token == per_token
+
+
+@pytest.mark.parametrize(
+    ("own", "key"),
+    [
+        ({"hidden_size_per_layer_input": 0}, "num_kv_shared_layers"),
+        ({"num_kv_shared_layers": 28}, "num_kv_shared_layers"),
+        ({"vocab_size_per_layer_input": 7}, "vocab_size_per_layer_input"),
+    ],
+)
+def test_other_small_gemma_4_are_refused_by_their_key(own, key):
+    small = config(GEMMA, **SMALL)
+    small["vocab_size_per_layer_input"] = small.get("vocab_size", 262_144)
+    from_config(small)
+    with pytest.raises(PlanError, match=rf"model\.{key}"):
+        from_config(small | own)

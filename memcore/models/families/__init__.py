@@ -146,6 +146,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         message += "; a Hugging Face config.json has one"
         raise PlanError([Issue("model.model_type", message)])
     label = label or f"Your {kind} model"
+    if wrappers.MIXED in config:
+        return _wrapped(config, label)
     twin = TWINS.get(kind)
     family = FAMILIES.get(twin.of if twin else kind)
     if family is None:
@@ -285,12 +287,19 @@ def _class(keys: Keys) -> tuple[str | None, str]:
 WIDTHS = ("hidden_size", "d_model", "n_embd", "n_embed", "dim")
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 NEAR = 0.5  # of difflib's ratio
+LLM_ANALYSIS = ("hidden_dim", "max_seq_len")  # in its files beside a model_type
 
 
 def _sizeless(keys: Keys) -> list[Issue]:
     """What a config without a width or a depth is refused with: transformers would take its own
     defaults for them, and make another model without a word."""
     strange = [key for key in keys.unread if key not in HARMLESS]
+    if set(LLM_ANALYSIS) <= set(strange):
+        message = (
+            f"missing; the file has llm-analysis's words ({', '.join(LLM_ANALYSIS)}), which say "
+            "too little of a model: take the config.json of its own repository"
+        )
+        return [Issue(f"model.{WIDTHS[0]}", message)]
     issues = []
     for name in (*WIDTHS, *DEPTHS):
         if name not in keys.assumed:

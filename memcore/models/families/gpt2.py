@@ -30,14 +30,19 @@ ALIASES = {
 
 
 def _config(k: Keys, label: str) -> Model:
+    k.refuse("reorder_and_upcast_attn", False, None)
+    return config_of(k, label, "gpt2", "gelu_new")
+
+
+def config_of(k: Keys, label: str, family: str, activation: str) -> Model:
+    """The keys of GPT-2 and of GPT-BigCode, with one's default of the activation."""
     hidden = k.count("n_embd", 768)
     heads = k.count("n_head", 12, 10**6)
     k.divides("n_embd", hidden, "n_head", heads)
     k.refuse("add_cross_attention", False, None)
-    k.refuse("reorder_and_upcast_attn", False, None)
     positions = k.count("n_positions", 1024)
     return Model(
-        family="gpt2",
+        family=family,
         label=label,
         layers=k.count("n_layer", 12, 100_000),
         hidden_size=hidden,
@@ -49,7 +54,7 @@ def _config(k: Keys, label: str) -> Model:
         max_positions=positions,
         position_rows=positions,
         traits=Traits(
-            activation=k.word("activation_function", "gelu_new", ACTIVATIONS),
+            activation=k.word("activation_function", activation, ACTIVATIONS),
             tied_embeddings=k.flag("tie_word_embeddings", True),
             attention_dropout=k.dropout("attn_pdrop", 0.1),
             residual_dropout=k.dropout("resid_pdrop", 0.1),

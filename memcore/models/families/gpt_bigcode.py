@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memcore.layers.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
-from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.config import Keys
 from memcore.models.families.family import Family, decoder_classes
-from memcore.models.families.gpt2 import ALIASES, embed
+from memcore.models.families.gpt2 import ALIASES, config_of, embed
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, KV, QKV, TP, D, Q
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear, split
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str) -> Model:
-    hidden = k.count("n_embd", 768)
-    heads = k.count("n_head", 12, 10**6)
-    k.divides("n_embd", hidden, "n_head", heads)
-    k.refuse("add_cross_attention", False, None)
-    positions = k.count("n_positions", 1024)
-    return Model(
-        family="gpt_bigcode",
-        label=label,
-        layers=k.count("n_layer", 12, 100_000),
-        hidden_size=hidden,
-        intermediate_size=k.count_or("n_inner", 4 * hidden),
-        heads=heads,
-        kv_heads=1 if k.flag("multi_query", True) else heads,
-        head_dim=max(1, hidden // heads),
-        vocab_size=k.count("vocab_size", 50_257),
-        max_positions=positions,
-        position_rows=positions,
-        traits=Traits(
-            activation=k.word("activation_function", "gelu_pytorch_tanh", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_dropout=k.dropout("attn_pdrop", 0.1),
-            residual_dropout=k.dropout("resid_pdrop", 0.1),
-            embedding_dropout=k.dropout("embd_pdrop", 0.1),
-            multi_query=k.flag("multi_query", True),
-        ),
+    model, alone = (
+        config_of(k, label, "gpt_bigcode", "gelu_pytorch_tanh"),
+        k.flag("multi_query", True),
     )
+    kv_heads = 1 if alone else model.kv_heads
+    return replace(model, kv_heads=kv_heads, traits=replace(model.traits, multi_query=alone))
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:

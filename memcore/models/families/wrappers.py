@@ -61,6 +61,8 @@ def place(config: Mapping[str, Any]) -> str:
 
 def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of the language model inside, by itself. Raises PlanError."""
+    if MIXED in config:
+        return _of_llava(config)
     known, where = KNOWN.get(config["model_type"]), place(config)
     text = config.get(where)
     if text is None:
@@ -88,6 +90,25 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     elif tied is not None and not inner.get("tie_word_embeddings"):
         inner["tie_word_embeddings"] = tied  # of the two, the one that ties
     return inner
+
+
+# LLaVA's own files (github.com/haotian-liu/LLaVA) have the language model's keys beside those of
+# its tower, and say by their class which model that is.
+MIXED = "mm_vision_tower"
+MIXTURES = {"Llama": "llama", "Mistral": "mistral", "Qwen": "qwen2", "Mpt": "mpt"}
+
+
+def _of_llava(config: Mapping[str, Any]) -> dict[str, Any]:
+    listed = config.get("architectures")
+    named = str(listed[0]) if isinstance(listed, list) and listed else ""
+    word = named.removeprefix("Llava").removesuffix("ForCausalLM")
+    if word not in MIXTURES or not named.startswith("Llava"):
+        known = ", ".join(f"Llava{key}ForCausalLM" for key in MIXTURES)
+        message = f"{shown(named)} is not known of a file with {MIXED}; {known} are"
+        raise PlanError([Issue("model.architectures", message)])
+    own = {k: v for k, v in config.items() if not k.startswith(("mm_", "tune_mm", "unfreeze_mm"))}
+    del own["architectures"]
+    return {**own, "model_type": MIXTURES[word]}
 
 
 def left_out(config: Mapping[str, Any], hidden: int) -> str:

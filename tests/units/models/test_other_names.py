@@ -100,3 +100,34 @@ def test_the_language_model_may_stand_under_another_key(place):
     assert model.family == "qwen2"
     with pytest.raises(PlanError, match=f"model.{place}.hidden_size"):
         from_config({"model_type": "internvl_chat", place: {"model_type": "qwen2"}})
+
+
+def test_a_file_of_llava_s_own_code_is_its_language_model():
+    """liuhaotian/llava-v1.5-7b: the keys of Llama's and of its tower's stand together."""
+    file = {
+        "model_type": "llava", "architectures": ["LlavaLlamaForCausalLM"], "hidden_size": 4096,
+        "intermediate_size": 11_008, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "vocab_size": 32_000, "mm_hidden_size": 1024,
+        "mm_vision_tower": "openai/clip-vit-large-patch14-336",
+    }  # fmt: skip
+    model = from_config(file)
+    assert (model.family, parameters(model)) == ("llama", 6_738_415_616)
+    assert "left out" in model.notes[-1]
+    with pytest.raises(PlanError, match=r"model.architectures: 'LlavaOtherForCausalLM'"):
+        from_config(file | {"architectures": ["LlavaOtherForCausalLM"]})
+
+
+def test_heads_of_a_mamba_2_that_names_none_are_those_that_fit():
+    """flash-linear-attention's files: 2 x 1,024 channels are 32 heads of 64."""
+    file = {"model_type": "mamba2", "hidden_size": 1024, "num_hidden_layers": 48, "n_groups": 1,
+            "head_dim": 64}  # fmt: skip
+    model = from_config(file)
+    assert model.heads == 32
+    assert any("num_heads" in note for note in model.notes)
+
+
+def test_a_file_of_llm_analysis_is_named():
+    file = {"model_type": "gpt2", "num_layers": 12, "n_head": 12, "hidden_dim": 768,
+            "vocab_size": 50_257, "max_seq_len": 1024}  # fmt: skip
+    with pytest.raises(PlanError, match="llm-analysis"):
+        from_config(file)

@@ -12,8 +12,10 @@ memory, so that each word of it is asked.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import json
+import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +25,12 @@ from typing import Any
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.kept import kept, seldom_collected
 from memcore.models import catalog
-from memcore.plan.plan import Plan, get, words_of
+from memcore.models.blocks import Blocks
+from memcore.plan.plan import Plan, words_of
 from memcore.plan.rules import broken_rules, readers_of
 from memcore.report import Time
+from memcore.search.families import Batch, Family, alike, sized
 from memcore.search.levers import DIGITS, differences
-from memcore.search.solve import last
 from memcore.search.space import (
     KEEPS,
     TRAINING,
@@ -40,11 +43,10 @@ from memcore.search.space import (
 )
 from memcore.search.waterfall import Change, waterfall
 from memcore.step.pipeline import in_flight
-from memcore.step.step import Step
 from memcore.timing.certainty import Apart, apart, ranked
-from memcore.training.memory import at_rest
 from memcore.training.overheads import by_rules
 from memcore.training.run import run_of
+from memcore.training.steps import step_of
 from memcore.training.training import Pool, Training, not_planned
 from memcore.words.training import CHECKPOINTING, ZERO_BUBBLE
 
@@ -77,13 +79,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of a chunk: as in Found; `fitting`: a group's index, and what a plan of it that
-    may win sets."""
+    """What became of a chunk: as in Found; `fitting`: a group's index, and of a plan of it that may
+    win what is offloaded, what runs again, its batch, and the bytes that its GPU has to spare."""
 
     evaluated: int
     fits: int
     excluded: Mapping[str, int]
-    fitting: tuple[tuple[int, Changes], ...]
+    fitting: tuple[tuple[int, tuple[Offload, str, Batch, int]], ...]
 
 
 Spread = Callable[[Callable[[Chunk], Judged], Sequence[Chunk]], Iterable[Judged]]
@@ -208,10 +210,7 @@ def search(
             if spread:
                 run.judge_spread(groups, spread, progress)
             else:
-                for done, group in enumerate(groups):
-                    if progress:
-                        progress(done, len(groups))
-                    run.judge(group)
+                run.judge(groups, progress)
             run.time_what_may_win()
         except KeyboardInterrupt:
             stopped = True
@@ -268,47 +267,39 @@ def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
         raise PlanError(issues)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Cell:
-    """One plan that fits."""
+    """One plan that fits: `where` things are offloaded, what runs `again`, and bytes to spare."""
 
     group: Group
-    training: Training
+    where: Offload
+    again: str
+    batch: Batch
+    room: int
     time: Time | None = None
 
-    @property
+    @functools.cached_property
     def plan(self) -> Plan:
-        return self.training.plan
+        return changed(self.group.plan, self.changes)
+
+    @functools.cached_property
+    def training(self) -> Training:
+        return Training.planned(self.plan, rows=False)
+
+    @property
+    def changes(self) -> Changes:
+        """What it sets of its group's plan."""
+        return _words(self.where, self.again) | sized(self.batch)
 
     @property
     def moves(self) -> list[str]:
         """What is offloaded."""
-        t = self.plan.train
-        offloaded = (t.offload_optimizer, t.offload_parameters, t.offload_activations)
-        return [tier for tier in offloaded if tier != "none"]
+        return [tier for tier in self.where if tier != "none"]
 
     @property
     def per_token(self) -> float:
         assert self.time
         return self.time.step_seconds / self.plan.tokens_per_step
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What was made of the group that is judged now: `runs`, its micro-batches that run alike."""
-
-    group: Group
-    runs: Sequence[Sequence[Batch]]
-    made: dict[Any, Training] = field(default_factory=dict)
-    steps: dict[Any, Sequence[Step]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fits:
-    """Micro-batches that fit, and how many are too much for the GPU."""
-
-    fits: Sequence[Batch]
-    over: int
 
 
 @dataclass(slots=True)
@@ -325,8 +316,8 @@ class _Search:
     _permitted: dict[Any, bool] = field(default_factory=dict)
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
+    _blocks: dict[Any, Blocks] = field(default_factory=dict)
     _work: dict[Any, tuple[float, float]] = field(default_factory=dict)
-    _asked: _Asked | None = None
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -342,7 +333,7 @@ class _Search:
                             plan = changed(cluster, words | kernels | layout)
                             batches, same = space.batches(plan)
                             may = tuple(b for b in batches if self.permitted(plan, b))
-                            plan = changed(plan, _sized(may[0])) if may else plan
+                            plan = changed(plan, sized(may[0])) if may else plan
                             if not (may and self.lattice(plan) and self.allowed_at_all(plan)):
                                 may = ()
                             n = (len(batches) - len(may)) * COMBINATIONS
@@ -357,7 +348,7 @@ class _Search:
         key = (*_ruled(plan), plan.parallel.pp, batch[1])
         found = self._permitted.get(key)
         if found is None:
-            trial = changed(plan, _sized(batch))
+            trial = changed(plan, sized(batch))
             asked = readers_of(trial).get("train.grad_accumulation", set())
             found = self._permitted[key] = not broken_rules(trial, trial.architecture, asked)
         return found
@@ -421,129 +412,111 @@ class _Search:
 
     # --- what fits -------------------------------------------------------------------------------
 
-    def training(self, group: Group, where: Offload, again: str, batch: Batch) -> Training:
-        """One plan, which the lattice has: each of a group is made once, and those that run alike
-        have the same steps."""
-        if self._asked is None or self._asked.group is not group:
-            self._asked = _Asked(group, _alike(group))
-        asked = self._asked
-        found = asked.made.get((where, again, batch))
-        if found is None:
-            plan = changed(group.plan, _words(where, again) | _sized(batch))
-            run = where, again, next(n for n, of in enumerate(asked.runs) if batch in of)
-            found = Training.planned(plan, False, self.pool, asked.steps.get(run))
-            asked.made[where, again, batch] = found
-            asked.steps[run] = found.steps
-        return found
+    def judge(self, groups: Sequence[Group], progress: Progress | None = None) -> None:
+        """Every combination of some groups: memory."""
+        done, cells = 0, list[tuple[int, _Cell]]()
+        try:
+            for of in self._families(groups):
+                if progress:
+                    progress(done, len(groups))
+                found = self._judge(Family([groups[n] for n in of]))
+                cells += ((of[n], cell) for n, cell in found)
+                done += len(of)
+        finally:  # also of a search that is stopped
+            self.cells += (cell for _, cell in sorted(cells, key=operator.itemgetter(0)))
 
-    def judge(self, group: Group) -> None:
-        """Every combination of a group: memory."""
-        lattice, batches = self.lattice(group.plan), group.batches
-        self.judged += COMBINATIONS * len(batches)
+    def _families(self, groups: Sequence[Group]) -> Iterable[list[int]]:
+        """The groups of each family, by index."""
+        found: dict[Any, list[int]] = {}
+        for n, group in enumerate(groups):
+            found.setdefault(alike(group, self.lattice(group.plan)), []).append(n)
+        return found.values()
+
+    def _judge(self, family: Family) -> Iterator[tuple[int, _Cell]]:
+        """The same of one family; gives what fits and may win, with its group's index."""
+        import numpy as np
+
+        lattice, every = self.lattice(family.plan), len(family.members)
+        self.judged += COMBINATIONS * every
         in_all = sum(map(len, lattice.values()))
-        self.excluded[RULES] += (COMBINATIONS - in_all) * len(batches)
-        runs = _alike(group)
-        if not lattice or self._never_fits(group, lattice, runs):
-            self.excluded[MEMORY] += in_all * len(batches)
-            return
-        fitting: dict[Offload, dict[str, set[Batch]]] = {}  # by word of recomputation
-        short: set[Offload] = set()  # what the host has too little memory for, of some plan
+        self.excluded[RULES] += (COMBINATIONS - in_all) * every
+        may = self._may_fit(family, lattice)
+        self.excluded[MEMORY] += in_all * int(np.sum(~may))
+        group_of = np.array([n for n, _ in family.members])
+        fitting: dict[Offload, dict[str, Any]] = {}  # by word of recomputation
+        short: dict[Offload, Any] = {}  # groups for some plan of which the host has too little
         for where, words in lattice.items():
             on_host = tuple("cpu" if tier == "nvme" else tier for tier in where)
-            left = dict.fromkeys(words, runs)
+            left = dict.fromkeys(words, may)
             if self.by != HEADROOM:
                 faster = [fitting[less] for less in (BARE, on_host) if less in fitting]
-                left = {again: _left(runs, again, faster) for again in words}
-            asked = sum(len(run) for of in left.values() for run in of)
-            self.excluded[SLOWER] += len(words) * len(batches) - asked
-            fitting[where], over, fits = {}, 0, 0
-            if where != on_host and on_host in fitting and on_host not in short:
-                over = asked  # NVMe leaves as much on the GPU
-            elif asked and self._rests_over(group, where, left):
-                over = asked
-            else:
-                for again in words:
-                    found = self._fitting(group, where, again, left[again])
-                    fitting[where][again] = set(found.fits)
-                    fits, over = fits + len(found.fits), over + found.over
-            if fits + over < asked:
-                short.add(where)
-            self.fitting += fits
-            self.excluded[MEMORY] += over
-            self.excluded[HOST] += asked - fits - over
+                left = {again: _left(may, again, faster) for again in words}
+            self.excluded[SLOWER] += sum(int(np.sum(may & ~of)) for of in left.values())
+            fitting[where], short[where] = {}, np.zeros(len(family.groups), dtype=bool)
+            for again in words:
+                asked = here = left[again]
+                if where != on_host and on_host in fitting:
+                    here = asked & short[on_host][group_of]  # NVMe leaves as much on the GPU
+                fits = fitting[where][again] = np.zeros(every, dtype=bool)
+                self.excluded[MEMORY] += int(np.sum(asked & ~here))
+                if not here.any():
+                    continue
+                room, found = family.room(_words(where, again), here)
+                over = room < 0
+                fits |= here & found
+                hosted = here & ~over & ~found
+                short[where][group_of[hosted]] = True
+                self.fitting += int(np.sum(fits))
+                self.excluded[MEMORY] += int(np.sum(here & over))
+                self.excluded[HOST] += int(np.sum(hosted))
+                yield from self._cells(family, where, again, fits, room)
+
+    def _may_fit(self, family: Family, lattice: Mapping[Offload, list[str]]) -> Any:
+        """Of each member whether the least of the GPU is enough with some word of recomputation:
+        what can be offloaded is."""
+        import numpy as np
+
+        may = np.zeros(len(family.members), dtype=bool)
+        most = max(lattice, key=lambda where: sum(tier == "cpu" for tier in where))
+        for again in reversed(lattice[most]):
+            may |= family.room(_words(most, again), ~may)[0] >= 0
+            if may.all():
+                break
+        return may
+
+    def _cells(
+        self, family: Family, where: Offload, again: str, fits: Any, room: Any
+    ) -> Iterator[tuple[int, _Cell]]:
+        """Of what fits with some words what may win: without a pipeline a smaller micro-batch is
+        slower than a larger one."""
+        slower = family.plan.parallel.pp == 1 and self.by != HEADROOM
+        found: dict[int, dict[Batch, int]] = {}
+        for i in fits.nonzero()[0]:
+            n, batch = family.members[i]
+            found.setdefault(n, {})[batch] = int(room[i])
+        for n, of in found.items():
+            group = family.groups[n]
+            every = [max(of)] if slower else [b for run in _alike(group) for b in run if b in of]
+            for batch in every:
+                yield n, _Cell(group, where, again, batch, of[batch])
 
     def judge_spread(
         self, groups: Sequence[Group], spread: Spread, progress: Progress | None
     ) -> None:
         """The same of many groups, chunk by chunk, wherever `spread` has them judged."""
-        parts = [tuple(groups[i : i + OF_CHUNK]) for i in range(0, len(groups), OF_CHUNK)]
-        chunks = [Chunk(self.start, self.by, part) for part in parts]
+        order = [n for of in self._families(groups) for n in of]
+        parts = [order[i : i + OF_CHUNK] for i in range(0, len(order), OF_CHUNK)]
+        chunks = [Chunk(self.start, self.by, tuple(groups[n] for n in part)) for part in parts]
+        cells: list[tuple[int, _Cell]] = []
         for i, found in enumerate(spread(judged, chunks)):
             self.judged += found.evaluated
             self.fitting += found.fits
             self.excluded.update(found.excluded)
-            for n, changes in found.fitting:
-                group = chunks[i].groups[n]
-                plan = changed(group.plan, changes)
-                training = Training.of(plan, rows=False, pool=self.pool)
-                assert training
-                self.cells.append(_Cell(group, training))
+            every = [(parts[i][n], fit) for n, fit in found.fitting]
+            cells += ((n, _Cell(groups[n], *fit)) for n, fit in every)
             if progress:
                 progress(min(len(groups), (i + 1) * OF_CHUNK), len(groups))
-
-    def _never_fits(
-        self, group: Group, lattice: Mapping[Offload, list[str]], runs: Sequence[Sequence[Batch]]
-    ) -> bool:
-        """Whether not even the least of the GPU is enough: what can be offloaded is, and of each
-        word the smallest micro-batches."""
-        most = max(lattice, key=lambda where: sum(tier == "cpu" for tier in where))
-        return all(
-            _over(self.training(group, most, again, run[0]))
-            for again in reversed(lattice[most])
-            for run in runs
-        )
-
-    def _rests_over(
-        self, group: Group, where: Offload, left: Mapping[str, Sequence[Sequence[Batch]]]
-    ) -> bool:
-        """Whether what no micro-batch and no recomputation makes less, what is there when the
-        optimizer steps, is too much for the GPU."""
-        firsts = {run[0]: again for again, runs in left.items() for run in runs if run}
-        return all(
-            at_rest(training.steps, training.amounts) > group.plan.accelerator.usable_bytes
-            for batch, again in firsts.items()
-            for training in [self.training(group, where, again, batch)]
-        )
-
-    def _fitting(
-        self, group: Group, where: Offload, again: str, runs: Sequence[Sequence[Batch]]
-    ) -> _Fits:
-        """Which micro-batches fit with one word of recomputation and one of offload. Of those that
-        run alike the larger needs no less, so that the largest that fits is looked for."""
-        fitting: list[Batch] = []
-        over = 0
-        for run in filter(None, runs):
-
-            def asked(n: int, run: Sequence[Batch] = run) -> Training:
-                """The n-th smallest."""
-                return self.training(group, where, again, run[n - 1])
-
-            def fits_at(n: int, asked: Callable[[int], Training] = asked) -> bool:
-                return asked(n).room[1]
-
-            def roomy(n: int, asked: Callable[[int], Training] = asked) -> bool:
-                return not _over(asked(n))
-
-            every, fits = len(run), 0
-            if fits_at(1):
-                fits = every if fits_at(every) else last(every - 1, fits_at)
-            fitting += run[:fits]
-            if fits < every:  # then the host has no room for it, where the GPU has
-                over += every - (fits if _over(asked(fits + 1)) else last(every, roomy))
-        slower = group.plan.parallel.pp == 1 and self.by != HEADROOM  # a smaller micro-batch is
-        for batch in [max(fitting)] if fitting and slower else fitting:
-            self.cells.append(_Cell(group, self.training(group, where, again, batch)))
-        return _Fits(fitting, over)
+        self.cells += (cell for _, cell in sorted(cells, key=operator.itemgetter(0)))
 
     # --- how long it takes -----------------------------------------------------------------------
 
@@ -608,8 +581,17 @@ class _Search:
     def _work_key(self, cell: _Cell) -> Any:
         """Plans of one key do the same arithmetic in a micro-batch."""
         t, p = cell.plan.train, cell.plan.parallel
+        words = (
+            *_ruled(cell.plan),
+            t.cross_entropy,
+            t.lora_targets,
+            p.sequence_parallel,
+            cell.again,
+        )
+        if words not in self._blocks:
+            self._blocks[words] = step_of(cell.plan).blocks
         return (
-            cell.plan.cluster.gpu, id(cell.training.steps[0].blocks), t.micro_batch, tuple(p),
+            cell.plan.cluster.gpu, id(self._blocks[words]), t.micro_batch, tuple(p),
             t.checkpoint_every, t.adapter, t.framework,
         )  # fmt: skip
 
@@ -672,25 +654,17 @@ class _Search:
 
 
 OF_CHUNK = 16  # groups: a second or less of a worker
-SET = (  # what the plans of a group differ in
-    *OFFLOADS,
-    *("train.checkpointing", "train.checkpoint_every"),
-    *("train.micro_batch", "train.grad_accumulation"),
-)
 
 
 def judged(chunk: Chunk) -> Judged:
     """What becomes of a chunk: nothing else is read and nothing is changed."""
     run = _Search(chunk.plan, chunk.by, 0.0, 0)
-    fitting: list[tuple[int, Changes]] = []
-    for n, group in enumerate(chunk.groups):
-        before = len(run.cells)
-        run.judge(group)
-        fitting += [(n, {p: get(cell.plan, p) for p in SET}) for cell in run.cells[before:]]
+    run.judge(chunk.groups)
+    index = {id(group): n for n, group in enumerate(chunk.groups)}
+    fitting = ((index[id(c.group)], (c.where, c.again, c.batch, c.room)) for c in run.cells)
     return Judged(run.judged, run.fitting, dict(run.excluded), tuple(fitting))
 
 
-Batch = tuple[int, int]  # micro-batch and accumulation
 Offload = tuple[str, ...]  # where each of OFFLOADS is
 # What is offloaded, from the fastest on: nothing, then to the host, then to NVMe.
 WHERE: tuple[Offload, ...] = tuple(
@@ -713,10 +687,6 @@ def _words(where: Offload, again: str) -> Changes:
     return offloads | {"train.checkpointing": again, "train.checkpoint_every": 1}
 
 
-def _sized(batch: Batch) -> Changes:
-    return {"train.micro_batch": batch[0], "train.grad_accumulation": batch[1]}
-
-
 def _ruled(plan: Plan) -> tuple[Any, ...]:
     """What rules read of a plan of a search, but for sizes and what a group's plans differ in."""
     t, p = plan.train, plan.parallel
@@ -733,28 +703,24 @@ def _alike(group: Group) -> list[list[Batch]]:
     where the allocator's rules are followed, which leave gaps, all are."""
     found: dict[Any, list[Batch]] = {}
     for batch in reversed(group.batches):
-        plan = changed(group.plan, _sized(batch))
+        plan = changed(group.plan, sized(batch))
         waiting = tuple(in_flight(plan, stage) for stage in range(plan.parallel.pp))
         found.setdefault((batch[1] > 1, waiting, by_rules(plan) and batch), []).append(batch)
     return list(found.values())
 
 
-def _left(
-    runs: Sequence[Sequence[Batch]], again: str, fitting: Sequence[Mapping[str, set[Batch]]]
-) -> list[list[Batch]]:
-    """The runs without micro-batches that fit where nothing is offloaded, or all of it to the host,
-    and nothing is recomputed or the same: otherwise they are no faster."""
-    done = {b for found in fitting for word in (NOTHING, again) for b in found.get(word, ())}
-    return [[batch for batch in run if batch not in done] for run in runs]
-
-
-def _over(training: Training) -> bool:
-    """Whether a plan is too much for the GPU, whatever the host has."""
-    return training.room[0] < 0
+def _left(may: Any, again: str, fitting: Sequence[Mapping[str, Any]]) -> Any:
+    """Members without those that fit where nothing is offloaded, or all of it to the host, and
+    nothing is recomputed or the same: otherwise they are no faster."""
+    for found in fitting:
+        for word in (NOTHING, again):
+            if word in found:
+                may = may & ~found[word]
+    return may
 
 
 def _room(cell: _Cell) -> int:
-    return cell.training.room[0]
+    return cell.room
 
 
 def _where(plan: Plan) -> Any:

@@ -367,6 +367,19 @@ def resident(step: Step) -> Alive:
     return [*alive, (BUFFERS, tables_of(step))]
 
 
+def at_least(step: Step) -> Alive:
+    """What is there under every framework, at least, when the last layer runs forward: weights and
+    states, gradients that are kept, and what the layers before have left."""
+    hosted = step.offload_parameters != "none"
+    alive = [] if hosted else step.every("resident")
+    if step.offload == "none":
+        alive += optimizer_states(step)
+    shards = step.sharded and step.keeps_gradients and not (hosted or step.flat)
+    if step.accumulated or shards:
+        alive += step.every("gradients")
+    return [*alive, *_kept(step, step.running.count - 1)]
+
+
 def tables_of(step: Step) -> int:
     """How many tables of rotary angles the model has."""
     return sum(r.role is Role.ANGLES for r in _shared(step)[0].rows + _shared(step)[1].rows)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from memcore.report import (
     RankMemory,
 )
 from memcore.step.states import MANAGED
-from memcore.step.step import Alive, Instant, Step, saved_for_backward
+from memcore.step.step import Alive, Instant, Step, at_least, saved_for_backward
 from memcore.tape.dims import Number, maximum, settled, where
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import Amounts, Holding, Template
@@ -44,18 +45,6 @@ def peak_bytes(step: Step, amounts: Amounts) -> Number:
     for instant in step.instants:
         best = maximum(best, instant_bytes(instant, amounts)[0])
     return best
-
-
-def at_rest(steps: Sequence[Step], amounts: Amounts) -> Number:
-    """Bytes alive when the optimizer steps, of the stage where that is the most: no less than that
-    is the peak, whatever is recomputed and however many sequences a micro-batch has."""
-    apart = {(step.first, step.last, step.layers): step.alone for step in steps}
-    return max(
-        amounts.held(instant.holding)
-        for step in apart.values()
-        for instant in step.instants
-        if instant.id == STEPPING
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +141,35 @@ def _peaks(steps: Sequence[Step], amounts: Amounts) -> list[Number]:
     """The allocated peak of every pipeline stage; those that run the same as in `by_rank`."""
     if len(steps) == 1:
         return [peak_bytes(steps[0], amounts)]
-    seen: dict[tuple[bool, bool, Layers], tuple[Number, Number, Number]] = {}
+    seen: dict[tuple[bool, bool, Layers], _Alone] = {}
     found: list[Number] = []
     for step in steps:
         key = step.first, step.last, step.layers
         if key not in seen:
-            most: dict[bool, Number] = {True: 0, False: 0}
-            for instant in step.alone.instants:
-                waits = instant.id != STEPPING
-                most[waits] = maximum(most[waits], instant_bytes(instant, amounts)[0])
-            seen[key] = most[True], amounts.held(step.one_waiting), most[False]
-        running, each, stepping = seen[key]
-        found.append(maximum(running + step.waiting * each, stepping))
+            seen[key] = _Alone.of(step.alone, amounts)
+        found.append(seen[key].peak(step.waiting))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """Of a stage where no other forward waits, the most bytes while a micro-batch is under way and
+    when the optimizer steps; and what each forward that waits adds to the former."""
+
+    running: Number
+    stepping: Number
+    each: Number
+
+    @classmethod
+    def of(cls, step: Step, amounts: Amounts) -> _Alone:
+        most: dict[bool, Number] = {True: 0, False: 0}
+        for instant in step.instants:
+            waits = instant.id != STEPPING
+            most[waits] = maximum(most[waits], instant_bytes(instant, amounts)[0])
+        return cls(most[True], most[False], amounts.held(step.one_waiting))
+
+    def peak(self, waiting: Number) -> Number:
+        return maximum(self.running + waiting * self.each, self.stepping)
 
 
 def _tiers(plan: Plan, step: Step, amounts: Amounts, peak: Number) -> dict[str, Number]:
@@ -202,6 +207,57 @@ def room_for(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> tuple[int, 
         return room, False
     tiers |= _tiers(plan, step, amounts, most)
     return room, bool(Values(plan=plan, memory=given).memory.fits)
+
+
+def rooms_for(
+    plan: Plan, stages: Sequence[tuple[Step, Any]], amounts: Amounts, asked: Any
+) -> tuple[Any, Any]:
+    """The same of many plans that run alike, as arrays, for those that are asked; where none of
+    them fits with what is there at least, the room that this leaves. Of each kind of pipeline stage
+    the first, before which the most forwards wait: its step where none does, and how many do, of
+    each plan. Not for who follows the rules of the native allocator."""
+    import numpy as np
+
+    shape = asked.shape
+
+    def left(step: Step, most: Any) -> tuple[SimpleNamespace, Any]:
+        given = _given(plan, step, amounts, {"hbm": most, "dram": 0, "nvme": 0})
+        needed = Values(plan=plan, memory=given).memory.device_bytes[1]
+        return given, np.broadcast_to(given.capacity_bytes - needed, shape)
+
+    fits = np.zeros(shape, dtype=bool)
+    least = functools.reduce(
+        maximum, (least_bytes(step, waiting, amounts) for step, waiting in stages)
+    )
+    room = left(stages[0][0], least)[1]
+    if not np.any(asked & (room >= 0)):
+        return room, fits
+    peaks = [
+        np.broadcast_to(_Alone.of(step, amounts).peak(waiting), shape) for step, waiting in stages
+    ]
+    fullest, most = np.argmax(peaks, axis=0), np.max(peaks, axis=0)
+    room = np.empty(shape)
+    for stage, (step, waiting) in enumerate(stages):
+        here = fullest == stage
+        if not here.any():
+            continue
+        given, spare = left(step, most)
+        room[here] = spare[here]
+        here = here & asked & (room >= 0)
+        waits = step.offload_activations != "none"  # what each forward that waits has left
+        for n in np.unique(waiting[here]) if waits else [0] if here.any() else []:
+            some = here & (waiting == n) if waits else here
+            waited = replace(step, waiting=int(n)) if n else step
+            given.tiers = _tiers(plan, waited, amounts, most)
+            fit = Values(plan=plan, memory=given).memory.fits
+            fits[some] = np.broadcast_to(fit, shape)[some]
+    return room, fits
+
+
+def least_bytes(step: Step, waiting: Number, amounts: Amounts) -> Number:
+    """Bytes that a stage has at least when its last layer runs forward: cheap to find, and never
+    above the peak. `waiting`: forwards that wait there."""
+    return amounts.alive(at_least(step)) + waiting * amounts.held(step.one_waiting)
 
 
 def _given(

@@ -60,6 +60,29 @@ def steps_of(plan: Plan) -> list[Step]:
     return [_stage(plan, stage, *model) for stage in range(plan.parallel.pp)]
 
 
+def kinds_of_stage(plan: Plan) -> list[tuple[int, Step]]:
+    """The first pipeline stage of each kind, and its step where no other forward waits. Stages of a
+    kind differ in how many do: no later one has more."""
+    blocks, stack = _model_of(plan)
+    found: dict[tuple[bool, bool, Layers], int] = {}
+    for stage in range(plan.parallel.pp):
+        layers = stack.part(
+            *pipeline.span(stack.count, plan.parallel.pp, stage, *plan.parallel.outer)
+        )
+        found.setdefault((stage == 0, stage == plan.parallel.pp - 1, layers), stage)
+    return [(stage, _stage(plan, stage, blocks, stack).alone) for stage in found.values()]
+
+
+def offloaded(step: Step, t: Train) -> Step:
+    """A step where other things are offloaded, and nothing else is changed."""
+    return replace(
+        step,
+        offload=t.offload_optimizer,
+        offload_parameters=t.offload_parameters,
+        offload_activations=t.offload_activations,
+    )
+
+
 def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     """The model's blocks as the plan runs them, and its whole stack of layers."""
     t, p = plan.train, plan.parallel

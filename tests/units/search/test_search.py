@@ -9,6 +9,7 @@ import pytest
 from memcore import Plan, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
+from memcore.search.families import sized
 from memcore.search.search import (
     COMBINATIONS,
     HOST,
@@ -17,12 +18,12 @@ from memcore.search.search import (
     TIME,
     WHERE,
     _Search,
-    _sized,
     _words,
     seconds_of,
 )
 from memcore.search.space import KEEPS, Space, allowed, changed
 from memcore.timing.certainty import apart, ranked
+from memcore.training.memory import least_bytes, peak_bytes
 from memcore.training.training import Training
 from memcore.words.training import CHECKPOINTING
 
@@ -136,7 +137,7 @@ def counted(group, lattice):
             if any(less != where and (*less, word, batch) in fit for less, word in slower_than):
                 excluded[SLOWER] += 1
                 continue
-            plan = changed(group.plan, _words(where, again) | _sized(batch))
+            plan = changed(group.plan, _words(where, again) | sized(batch))
             memory = Training.planned(plan, rows=False).memory
             room = memory.capacity_bytes - memory.device_bytes[1]
             assert Training.planned(plan).room == (room, memory.fits)
@@ -167,8 +168,22 @@ def test_as_many_fit_as_one_by_one(document, every):
     run = _Search(start, TIME, 0.0, 3)
     for group in run.groups(Space(start))[::every]:
         run.fitting, run.excluded = 0, Counter()
-        run.judge(group)
+        run.judge([group])
         assert (run.fitting, +run.excluded) == counted(group, run.lattice(group.plan)), group
+
+
+@pytest.mark.parametrize(("document", "every"), TRIED)
+def test_what_is_there_at_least_is_never_above_the_peak(document, every):
+    start = Plan.of(document)
+    run = _Search(start, TIME, 0.0, 3)
+    for group in run.groups(Space(start))[:: 2 * every]:
+        for where, words in run.lattice(group.plan).items():
+            for again, batch in itertools.product(words, group.batches[:: len(group.batches)]):
+                plan = changed(group.plan, _words(where, again) | sized(batch))
+                training = Training.planned(plan, rows=False)
+                for step in training.steps:
+                    least = least_bytes(step.alone, step.waiting, training.amounts)
+                    assert least <= peak_bytes(step, training.amounts)
 
 
 OFFLOADED = {"model": "llama-3.1-8b", "cluster": {"gpu": "a100-sxm-40gb", "gpus": 8}}
@@ -183,9 +198,9 @@ def test_what_is_left_out_of_a_group_is_no_faster():
     instead = 0
     for group in run.groups(Space(start))[::31]:
         run.cells = []
-        run.judge(group)
+        run.judge([group])
         trainings = [
-            Training.planned(changed(group.plan, _words(where, again) | _sized(batch)), False)
+            Training.planned(changed(group.plan, _words(where, again) | sized(batch)), False)
             for where, words in run.lattice(group.plan).items()
             for again, batch in itertools.product(words, group.batches)
         ]
@@ -206,7 +221,7 @@ def test_rules_that_read_the_accumulation_are_asked_of_each():
         if group.plan.parallel.virtual_stages == 1:
             continue
         for batch in Space(start).batches(group.plan)[0]:
-            allows = allowed(changed(group.plan, _words(WHERE[0], "full") | _sized(batch)))
+            allows = allowed(changed(group.plan, _words(WHERE[0], "full") | sized(batch)))
             assert (batch in group.batches) == allows
             seen[allows] += 1
     assert set(seen) == {True, False}

@@ -314,6 +314,7 @@ class _Search:
     cells: list[_Cell] = field(default_factory=list)
     pool: Pool = field(default_factory=dict)
     _permitted: dict[Any, bool] = field(default_factory=dict)
+    _readers: dict[Any, set[int]] = field(default_factory=dict)
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
     _blocks: dict[Any, Blocks] = field(default_factory=dict)
@@ -345,11 +346,15 @@ class _Search:
 
     def permitted(self, plan: Plan, batch: Batch) -> bool:
         """Whether rules that read the accumulation allow one, as of pipelines with rounds."""
-        key = (*_ruled(plan), plan.parallel.pp, batch[1])
+        words = _ruled(plan)
+        key = (*words, plan.parallel.pp, batch[1])
         found = self._permitted.get(key)
         if found is None:
             trial = changed(plan, sized(batch))
-            asked = readers_of(trial).get("train.grad_accumulation", set())
+            asked = self._readers.get((words, batch[1] > 1))
+            if asked is None:
+                asked = readers_of(trial).get("train.grad_accumulation", set())
+                self._readers[words, batch[1] > 1] = asked
             found = self._permitted[key] = not broken_rules(trial, trial.architecture, asked)
         return found
 

@@ -14,7 +14,7 @@ from memcore.search.sweep import Swept
 from memcore.step.pipeline import in_flight
 from memcore.step.step import Step
 from memcore.tape.ledger import Amounts
-from memcore.training.memory import rooms_for
+from memcore.training.memory import most_room, rooms_for
 from memcore.training.overheads import by_rules
 from memcore.training.steps import complete, kinds_of_stage, offloaded
 from memcore.training.training import Training
@@ -55,38 +55,59 @@ class Family:
         return self.groups[0].plan
 
     @functools.cached_property
-    def parts(self) -> list[_Part]:
-        """Those with one micro-batch in a step, before which no gradients are kept, and others."""
-        found = []
-        for several in (False, True):
-            at = [i for i, (_, batch) in enumerate(self.members) if (batch[1] > 1) == several]
-            if at:
-                found.append(_Part(self, at))
-        return found
+    def once(self) -> Any:
+        """Whether a step of a member has one micro-batch, before which no gradients are kept."""
+        import numpy as np
 
-    def room(self, words: Changes, asked: Any) -> tuple[Any, Any]:
+        return np.array([accumulation == 1 for _, (_, accumulation) in self.members])
+
+    @functools.cached_property
+    def parts(self) -> tuple[_Part | None, _Part | None]:
+        """Members with one micro-batch in a step; and all, as if gradients were kept."""
+        several = (~self.once).nonzero()[0]
+        return (
+            _Part(self, self.once.nonzero()[0]) if self.once.any() else None,
+            _Part(self, range(len(self.members)), several[0]) if len(several) else None,
+        )
+
+    def room(self, words: Changes, asked: Any, exact: bool = True) -> tuple[Any, Any]:
         """Bytes that the GPU has to spare, or somewhat more where none of the members fits, and
-        whether it fits; of those members that are asked, with other words."""
+        whether it fits; of those members that are asked, with other words. If not `exact`, less may
+        be told of what fits: what would fit if gradients were kept does so without."""
         import numpy as np
 
         room = np.full(len(self.members), -1.0)
         fits = np.zeros(len(self.members), dtype=bool)
-        for part in self.parts:
-            here = asked[part.at]
-            if here.any():
-                room[part.at], fits[part.at] = part.room(words, here)
+        first, every = self.parts
+        here = asked & ~self.once
+        if every and here.any():
+            room, fits = every.room(words, here if exact else asked)
+            fits = fits & asked
+        left = asked & self.once & (exact | ~fits)
+        if first and left.any():
+            room, fits = room.copy(), fits.copy()
+            own_room, own_fits = first.room(words, left[first.at])
+            of, at = left[first.at], np.asarray(first.at)[left[first.at]]
+            room[at], fits[at] = np.asarray(own_room)[of], np.asarray(own_fits)[of]
         return room, fits
+
+    def most_room(self, words: Changes) -> Any:
+        """About no less than the GPU has to spare, of each member: quickly found."""
+        first, every = self.parts
+        part = every or first
+        assert part
+        return part.most_room(words)
 
 
 class _Part:
     """Members of a family with the same schedule: where they are, and what they differ in."""
 
-    def __init__(self, family: Family, at: Sequence[int]):
+    def __init__(self, family: Family, at: Sequence[int], typical: int = 0):
         self.at = at
         self.members = [
             (family.groups[n].plan, batch) for n, batch in map(family.members.__getitem__, at)
         ]
-        self.plan = changed(self.members[0][0], sized(self.members[0][1]))
+        self.plan = changed(self.members[typical][0], sized(self.members[typical][1]))
         self._amounts: dict[Any, Amounts] = {}
         self._waiting: dict[int, Any] = {}
         self._steps: dict[str, list[tuple[int, Step]]] = {}  # by what is recomputed
@@ -147,12 +168,21 @@ class _Part:
 
     def room(self, words: Changes, asked: Any) -> tuple[Any, Any]:
         """As a family's."""
+        import numpy as np
+
         plan = changed(self.plan, words)
         if by_rules(plan):  # one by one: gaps are found by running through a step
             each = [
                 Training.planned(changed(one, words | sized(batch)), rows=False).room
                 for one, batch in self.members
             ]
-            return [room for room, _ in each], [fits for _, fits in each]
-        swept: Any = Swept(plan, {"gpus_in_node": self.differing["GPUS_PER_NODE"]})
-        return rooms_for(swept, self.stages(plan), self.amounts(plan), asked)
+            return tuple(np.array(of) for of in zip(*each, strict=True))
+        return rooms_for(self.swept(plan), self.stages(plan), self.amounts(plan), asked)
+
+    def most_room(self, words: Changes) -> Any:
+        """As a family's."""
+        plan = changed(self.plan, words)
+        return most_room(self.swept(plan), self.stages(plan), self.amounts(plan))
+
+    def swept(self, plan: Plan) -> Any:
+        return Swept(plan, {"gpus_in_node": self.differing["GPUS_PER_NODE"]})

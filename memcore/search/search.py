@@ -466,7 +466,7 @@ class _Search:
                 self.excluded[MEMORY] += int(np.sum(asked & ~here))
                 if not here.any():
                     continue
-                room, found = family.room(_words(where, again), here)
+                room, found = family.room(_words(where, again), here, self.by == HEADROOM)
                 over = room < 0
                 fits |= here & found
                 hosted = here & ~over & ~found
@@ -481,12 +481,13 @@ class _Search:
         what can be offloaded is."""
         import numpy as np
 
-        may = np.zeros(len(family.members), dtype=bool)
+        may = family.most_room(_words(BARE, lattice[BARE][-1])) >= 0  # then others may, too
+        may = np.broadcast_to(may, (len(family.members),)).copy()
         most = max(lattice, key=lambda where: sum(tier == "cpu" for tier in where))
         for again in reversed(lattice[most]):
-            may |= family.room(_words(most, again), ~may)[0] >= 0
             if may.all():
                 break
+            may |= family.room(_words(most, again), ~may)[0] >= 0
         return may
 
     def _cells(

@@ -200,38 +200,28 @@ def room_for(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> tuple[int, 
     plan fits: for those who ask many plans and for nothing else."""
     peaks = _peaks(steps, amounts)
     most = max(peaks)
-    step, tiers = steps[peaks.index(most)], {"hbm": most, "dram": 0, "nvme": 0}
-    given = _given(plan, step, amounts, tiers)
-    room = given.capacity_bytes - Values(plan=plan, memory=given).memory.device_bytes[1]
+    step = steps[peaks.index(most)]
+    given, room = _spare(plan, step, amounts, most)
     if room < 0:
         return room, False
-    tiers |= _tiers(plan, step, amounts, most)
+    given.tiers = _tiers(plan, step, amounts, most)
     return room, bool(Values(plan=plan, memory=given).memory.fits)
 
 
-def rooms_for(
-    plan: Plan, stages: Sequence[tuple[Step, Any]], amounts: Amounts, asked: Any
-) -> tuple[Any, Any]:
+Stages = Sequence[tuple[Step, Any]]
+
+
+def rooms_for(plan: Plan, stages: Stages, amounts: Amounts, asked: Any) -> tuple[Any, Any]:
     """The same of many plans that run alike, as arrays, for those that are asked; where none of
     them fits with what is there at least, the room that this leaves. Of each kind of pipeline stage
     the first, before which the most forwards wait: its step where none does, and how many do, of
     each plan. Not for who follows the rules of the native allocator."""
     import numpy as np
 
-    shape = asked.shape
-
-    def left(step: Step, most: Any) -> tuple[SimpleNamespace, Any]:
-        given = _given(plan, step, amounts, {"hbm": most, "dram": 0, "nvme": 0})
-        needed = Values(plan=plan, memory=given).memory.device_bytes[1]
-        return given, np.broadcast_to(given.capacity_bytes - needed, shape)
-
+    shape, room = asked.shape, most_room(plan, stages, amounts)
     fits = np.zeros(shape, dtype=bool)
-    least = functools.reduce(
-        maximum, (least_bytes(step, waiting, amounts) for step, waiting in stages)
-    )
-    room = left(stages[0][0], least)[1]
     if not np.any(asked & (room >= 0)):
-        return room, fits
+        return np.broadcast_to(room, shape), fits
     peaks = [
         np.broadcast_to(_Alone.of(step, amounts).peak(waiting), shape) for step, waiting in stages
     ]
@@ -241,8 +231,8 @@ def rooms_for(
         here = fullest == stage
         if not here.any():
             continue
-        given, spare = left(step, most)
-        room[here] = spare[here]
+        given, spare = _spare(plan, step, amounts, most)
+        room[here] = np.broadcast_to(spare, shape)[here]
         here = here & asked & (room >= 0)
         waits = step.offload_activations != "none"  # what each forward that waits has left
         for n in np.unique(waiting[here]) if waits else [0] if here.any() else []:
@@ -252,6 +242,19 @@ def rooms_for(
             fit = Values(plan=plan, memory=given).memory.fits
             fits[some] = np.broadcast_to(fit, shape)[some]
     return room, fits
+
+
+def most_room(plan: Plan, stages: Stages, amounts: Amounts) -> Any:
+    """No less than the GPU has to spare, of each plan: with what is there at least."""
+    each = (least_bytes(step, waiting, amounts) for step, waiting in stages)
+    return _spare(plan, stages[0][0], amounts, functools.reduce(maximum, each))[1]
+
+
+def _spare(plan: Plan, step: Step, amounts: Amounts, peak: Number) -> tuple[SimpleNamespace, Any]:
+    """What quantities of memory read where a peak is so high, but for other tiers; and bytes that
+    the GPU has to spare."""
+    given = _given(plan, step, amounts, {"hbm": peak, "dram": 0, "nvme": 0})
+    return given, given.capacity_bytes - Values(plan=plan, memory=given).memory.device_bytes[1]
 
 
 def least_bytes(step: Step, waiting: Number, amounts: Amounts) -> Number:

@@ -62,14 +62,14 @@ def steps_of(plan: Plan) -> list[Step]:
 
 def kinds_of_stage(plan: Plan) -> list[tuple[int, Step]]:
     """The first pipeline stage of each kind, and its step where no other forward waits. Stages of a
-    kind differ in how many do: no later one has more."""
+    kind differ in how many do: no later one has more. One between the ends with the layers of the
+    first is left out: it has all that the first has but for the embedding."""
     blocks, stack = _model_of(plan)
-    found: dict[tuple[bool, bool, Layers], int] = {}
-    for stage in range(plan.parallel.pp):
-        layers = stack.part(
-            *pipeline.span(stack.count, plan.parallel.pp, stage, *plan.parallel.outer)
-        )
-        found.setdefault((stage == 0, stage == plan.parallel.pp - 1, layers), stage)
+    p = plan.parallel
+    every = [stack.part(*pipeline.span(stack.count, p.pp, n, *p.outer)) for n in range(p.pp)]
+    found: dict[tuple[bool, Layers], int] = {}
+    for stage, layers in enumerate(every):
+        found.setdefault((stage == p.pp - 1, layers), stage)
     return [(stage, _stage(plan, stage, blocks, stack).alone) for stage in found.values()]
 
 

@@ -176,7 +176,8 @@ class _Part:
                 Training.planned(changed(one, words | sized(batch)), rows=False).room
                 for one, batch in self.members
             ]
-            return tuple(np.array(of) for of in zip(*each, strict=True))
+            room, fits = (np.array(of) for of in zip(*each, strict=True))
+            return room, fits
         return rooms_for(self.swept(plan), self.stages(plan), self.amounts(plan), asked)
 
     def most_room(self, words: Changes) -> Any:

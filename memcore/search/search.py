@@ -477,17 +477,22 @@ class _Search:
                 yield from self._cells(family, where, again, fits, room)
 
     def _may_fit(self, family: Family, lattice: Mapping[Offload, list[str]]) -> Any:
-        """Of each member whether the least of the GPU is enough with some word of recomputation:
-        what can be offloaded is."""
+        """Of each member whether the least of the GPU is enough for one of its group, with some
+        word of recomputation: what can be offloaded is. A large micro-batch may need more with it,
+        for the buffers that it goes through."""
         import numpy as np
 
-        may = family.most_room(_words(BARE, lattice[BARE][-1])) >= 0  # then others may, too
-        may = np.broadcast_to(may, (len(family.members),)).copy()
+        group_of = np.array([n for n, _ in family.members])
+
+        def of_group(may: Any) -> Any:
+            return np.isin(group_of, group_of[np.broadcast_to(may, group_of.shape)])
+
+        may = of_group(family.most_room(_words(BARE, lattice[BARE][-1])) >= 0)
         most = max(lattice, key=lambda where: sum(tier == "cpu" for tier in where))
         for again in reversed(lattice[most]):
             if may.all():
                 break
-            may |= family.room(_words(most, again), ~may)[0] >= 0
+            may = of_group(may | (family.room(_words(most, again), ~may)[0] >= 0))
         return may
 
     def _cells(

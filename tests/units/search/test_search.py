@@ -157,6 +157,7 @@ TRIED = (  # models and GPUs, and how many groups are passed over
     ({"model": "llama-3-8b", "cluster": {"gpu": "l4-24gb", "gpus": 4}}, 29),
     ({"model": "llama-3-8b", "cluster": {"gpu": "l4-24gb", "gpus": 4}, "train": ACCUMULATED}, 53),
     ({"model": "qwen3-30b-a3b", "cluster": {"gpus": 8}, "train": {"grad_accumulation": 2}}, 131),
+    (SMALL | {"train": ACCUMULATED | {"allocator": "native"}}, 11),
 )
 
 

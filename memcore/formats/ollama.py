@@ -10,10 +10,10 @@ import re
 from memcore.formats import hub
 from memcore.formats.found import Draft, Keys, positive
 
-FROM = re.compile(r"^FROM[ \t]+(\S+)", re.MULTILINE | re.IGNORECASE)
-PARAMETER = re.compile(r"^PARAMETER[ \t]+(\w+)[ \t]+(.+?)[ \t]*$", re.MULTILINE | re.IGNORECASE)
-OTHERS = re.compile(r"^(?:PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE)[ \t]", re.MULTILINE | re.I)
-ADAPTER = re.compile(r"^ADAPTER[ \t]", re.MULTILINE | re.IGNORECASE)
+FROM = re.compile(r"^FROM[ \t]+(\S+)", re.MULTILINE)
+PARAMETER = re.compile(r"^PARAMETER[ \t]+(\w+)[ \t]+(.+?)[ \t]*$", re.MULTILINE)
+OTHERS = re.compile(r"^(?:PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE)[ \t]", re.MULTILINE)
+ADAPTER = re.compile(r"^ADAPTER[ \t]", re.MULTILINE)
 STORED = "q4_k_m"  # what its library has of most models, where a tag says no other
 
 

@@ -21,6 +21,7 @@ from memcore.formats import (
     ollama,
     recipes,
     registry,
+    scripts,
     servers,
     tensorrt,
     torchtitan,
@@ -222,6 +223,8 @@ def _reader(text: Text) -> Reader:
                 return turn, name, functools.partial(read, values)
     if ollama.recognise(text.content):
         return last, "Ollama", functools.partial(ollama.read, text.content)
+    if scripts.settings(text.content):
+        return last, "Trainer", functools.partial(scripts.read, text.content)
     if registry.runs(text.content):
         return last, "torchtitan", functools.partial(registry.read, text.content)
     if recipes.jobs(text.content):

@@ -1115,3 +1115,34 @@ def test_the_file_that_nemo_rls_begins_with_is_told():
     found = read(("grpo.yaml", text), model="llama-3-8b")
     assert "what '../base.yaml' sets" in str(found.left[0])
     assert not {"policy", "megatron_cfg"} & {*found.unread}
+
+
+SCRIPT = """
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from peft import LoraConfig
+from trl import SFTConfig, SFTTrainer
+
+LENGTH = 4096
+bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)
+model = AutoModelForCausalLM.from_pretrained(
+    "meta-llama/Llama-3.1-8B", quantization_config=bits, attn_implementation="flash_attention_2",
+    dtype=torch.bfloat16)
+adapter = LoraConfig(r=32, lora_alpha=64, target_modules=["q_proj", "v_proj"])
+settings = SFTConfig(per_device_train_batch_size=2, gradient_accumulation_steps=8,
+                     max_length=LENGTH, bf16=True, optim="paged_adamw_8bit")
+SFTTrainer(model, args=settings, peft_config=adapter).train()
+"""
+
+
+def test_a_script_in_python_is_what_its_calls_say():
+    found = read(("train.py", SCRIPT))
+    train = found.plan.train
+    assert (found.plan.model, found.kinds) == ("llama-3.1-8b", {"train.py": "Trainer"})
+    assert (train.micro_batch, train.grad_accumulation, train.seq_len) == (2, 8, 4096)
+    assert (train.adapter, train.lora_rank, train.lora_modules) == ("qlora", 32, "q_proj,v_proj")
+    assert (train.optimizer, train.attention) == ("paged-adamw8bit", "flash")
+    assert train.checkpointing == "full"  # as TRL does where nobody says it
+    assert not found.left
+    computed = read(("train.py", SCRIPT.replace("bf16=True", "bf16=has_bf16(), fp16=None")))
+    assert [issue.field for issue in computed.left] == ["bf16"]

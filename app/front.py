@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,6 +14,7 @@ from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config, file_util
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
+from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_requests import (
     RerunData,
@@ -29,6 +31,7 @@ BESIDE = (
     "{BACKEND_BASE_URL: new URL('./', window.location.origin + window.location.pathname).href};"
     "</script>"
 )
+FETCHED = 60.0  # seconds; a browser that is slower to fetch a file than this has given up
 bound = threading.Event()
 
 
@@ -68,11 +71,11 @@ def _is_view(scope: Scope) -> bool:
 
 
 def keep_what_is_unsent() -> None:
-    """Let the run of a fragment begin without dropping what the run before it has not yet sent.
+    """Let a run begin without dropping what was to be sent before it.
 
-    Streamlit drops the fragment's own part of that, and still says that the run before is over. Was
-    that one of the whole page, the browser takes all that it has not got from the page, its focus
-    and its values with it.
+    Of a fragment's run Streamlit drops the fragment's own part, and still says that the run before
+    is over. Was that one of the whole page, the browser takes all that it has not got from the
+    page, its focus and its values with it. Of any run it drops the answer to a press on a download.
     """
     dropping = ForwardMsgQueue.clear
 
@@ -83,8 +86,11 @@ def keep_what_is_unsent() -> None:
     ) -> None:
         if retain_lifecycle_msgs and fragment_ids_this_run:
             self._delta_index_map = {}  # what comes now, comes behind
-        else:
-            dropping(self, retain_lifecycle_msgs, fragment_ids_this_run)
+            return
+        answers = [m for m in self._queue if m.HasField("backend_operation_response")]
+        dropping(self, retain_lifecycle_msgs, fragment_ids_this_run)
+        if retain_lifecycle_msgs:
+            self._queue += answers
 
     ForwardMsgQueue.clear = clear  # type: ignore[method-assign]
 
@@ -117,3 +123,40 @@ def went_back() -> bool:
         return False
     _NOTED[requests] = None
     return True
+
+
+class Unused:
+    """Since when nothing refers to things, as far as somebody has asked."""
+
+    def __init__(self) -> None:
+        self.since: dict[Any, float] = {}
+
+    def long(self, unused: Iterable[Any]) -> list[Any]:
+        """Of what is unused now what has been so for FETCHED seconds."""
+        now = time.monotonic()
+        self.since = {thing: self.since.get(thing, now) for thing in unused}
+        return [thing for thing, since in self.since.items() if now - since > FETCHED]
+
+
+def keep_what_may_be_fetched() -> None:
+    """Keep for FETCHED seconds what a download's button stands for, and the file that it made.
+
+    Streamlit drops a file when two more runs have ended, of whomever, and a button when the next
+    run has, though another one is drawn only later. Whoever presses, or fetches, in between gets
+    nothing; on a server with many people that is nearly always.
+    """
+    files, buttons = Unused(), Unused()
+    unused_files = MediaFileManager._get_inactive_file_ids
+
+    def inactive(self: MediaFileManager) -> set[str]:
+        # What is made again has the same name, and is another file.
+        made = {self._file_metadata[name]: name for name in unused_files(self)}
+        return {made[file] for file in files.long(made)}
+
+    def forget(self: MediaFileManager) -> None:
+        drawn = {i for ids in self._files_by_session_and_coord.values() for i in ids.values()}
+        for button in buttons.long(self._deferred_callables.keys() - drawn):
+            self._drop_deferred_id(button)
+
+    MediaFileManager._get_inactive_file_ids = inactive  # type: ignore[method-assign]
+    MediaFileManager._remove_orphaned_deferred_callables = forget  # type: ignore[method-assign]

@@ -19,6 +19,7 @@ from app import failed, front, guard  # noqa: E402
 guard.ask_nobody()
 front.keep_what_is_unsent()
 front.note_going_back()
+front.keep_what_may_be_fetched()
 server = st.App(
     Path(__file__).with_name("page.py"),
     lifespan=front.lifespan,

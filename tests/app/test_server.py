@@ -14,6 +14,8 @@ import pytest
 import served
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
+from streamlit.runtime.media_file_manager import MediaFileManager
+from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
 from app import front
 from memcore.cli import app
@@ -164,10 +166,16 @@ def test_the_names_that_a_server_answers_to() -> None:
     assert not {"*", "0.0.0.0"} & set(every)
 
 
-def test_what_is_unsent_is_sent_also_when_a_fragment_runs_next() -> None:
-    """Else the page would lose all that the fragment draws."""
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> ForwardMsgQueue:
+    """One that keeps what is unsent."""
+    monkeypatch.setattr(ForwardMsgQueue, "clear", ForwardMsgQueue.clear)
     front.keep_what_is_unsent()
-    queue = ForwardMsgQueue()
+    return ForwardMsgQueue()
+
+
+def test_what_is_unsent_is_sent_also_when_a_fragment_runs_next(queue: ForwardMsgQueue) -> None:
+    """Else the page would lose all that the fragment draws."""
     drawn = ForwardMsg()
     drawn.delta.fragment_id = "body"
     drawn.delta.new_element.text.body = "verdict"
@@ -179,3 +187,49 @@ def test_what_is_unsent_is_sent_also_when_a_fragment_runs_next() -> None:
     queue.enqueue(drawn)
     queue.clear(retain_lifecycle_msgs=True)  # a run of the whole page draws it again
     assert not queue.flush()
+
+
+def test_the_answer_to_a_press_is_sent_whatever_runs_next(queue: ForwardMsgQueue) -> None:
+    answer = ForwardMsg()
+    answer.backend_operation_response.request_id = "a download"
+    queue.enqueue(answer)
+    queue.clear(retain_lifecycle_msgs=True)
+    assert queue.flush() == [answer]
+    assert queue.is_empty()
+
+
+def test_a_download_is_there_while_it_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many runs end meanwhile, of this page or of others."""
+    now = 0.0
+    monkeypatch.setattr(front.time, "monotonic", lambda: now)
+    for name in ("_get_inactive_file_ids", "_remove_orphaned_deferred_callables"):
+        monkeypatch.setattr(MediaFileManager, name, getattr(MediaFileManager, name))
+    front.keep_what_may_be_fetched()
+    kept = MemoryMediaFileStorage("/media")
+    files = MediaFileManager(kept)
+    press = files.add_deferred(lambda: "a,b", "text/csv", "0.1", "a.csv")
+
+    def runs_end() -> None:
+        files.clear_session_refs()  # a run of the whole page has begun
+        for _ in range(3):
+            files.remove_orphaned_files()
+
+    def fetched(url: str) -> bytes:
+        return kept.get_file(url.rpartition("/")[2]).content
+
+    runs_end()
+    first = files.execute_deferred(press)
+    runs_end()
+    assert fetched(first) == b"a,b"
+    now = front.FETCHED
+    again = files.execute_deferred(press)
+    runs_end()
+    now += 1
+    runs_end()
+    assert fetched(again) == b"a,b", "a file that is made again is a new one"
+    with pytest.raises(Exception, match="not found"):
+        files.execute_deferred(press)
+    now += front.FETCHED
+    runs_end()
+    with pytest.raises(Exception, match="Bad filename"):
+        fetched(again)

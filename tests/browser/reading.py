@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Page
+from playwright.sync_api import Error, Page
 
 import rig
 from app import palette
@@ -187,9 +187,14 @@ def agrees(page: Page) -> None:
 
 def download(page: Page, name: str) -> Path:
     """Press a download button by its key and give the file."""
-    with page.expect_download() as download:
-        # With a help text Streamlit draws a button twice, of which one is seen.
-        page.locator(f".st-key-{name} button:visible").click()
+    # With a help text Streamlit draws a button twice, of which one is seen.
+    button = page.locator(f".st-key-{name} button:visible")
+    try:
+        with page.expect_download() as download:
+            button.click()
+    except Error as e:
+        shown = page.locator(f".st-key-{name}").all_inner_texts()
+        raise AssertionError(f"pressed, and no file came; the button shows {shown}") from e
     return Path(download.value.path())
 
 

@@ -167,6 +167,7 @@ class Watch:
     def _opened(self, page: Page, socket: WebSocket) -> None:
         self._asked(socket.url)
         runs = RUNS.setdefault(page, Runs())
+        runs.ended = runs.begun  # of a run at the address before no end will be heard
         socket.on("framereceived", runs.heard)
 
     def forget(self) -> None:

@@ -7,25 +7,17 @@ MEMPLAN_EXPLORE=SEED draws those of that seed again.
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+from explored import EXAMPLES, EXPLORE, TIMES
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
-
-EXPLORE = os.environ.get("MEMPLAN_EXPLORE", "")
-
-EXAMPLES = 25  # of a law that says no other number; an exploring run draws EXPLORED times as many
-EXPLORED = 4
-SECONDS = 10  # for which an exploring run judges examples of one law: what it draws later passes
 
 # Hypothesis also draws constants of the modules that happen to be imported. Which those are depends
 # on the tests that ran before in the same worker: a seed would not draw the same examples again.
@@ -46,52 +38,18 @@ settings.register_profile(
     "explore",
     deadline=None,
     database=None,
-    max_examples=EXPLORED * EXAMPLES,
+    max_examples=EXAMPLES * TIMES,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("explore" if EXPLORE else "same")
 
 
-class Exploring:
-    """Judges examples for SECONDS of a test; one that breaks its law is made small even then."""
-
-    def __init__(self) -> None:
-        self.end, self.broken = 0.0, False
-
-    def begin(self) -> None:
-        self.end, self.broken = time.monotonic() + SECONDS, False
-
-    def judging(self, law: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(law)
-        def judged(*args: object, **drawn: object) -> None:
-            if self.broken or time.monotonic() < self.end:
-                try:
-                    law(*args, **drawn)
-                except Exception:
-                    self.broken = True
-                    raise
-
-        return judged
-
-
-EXPLORING = Exploring()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What hypothesis draws can be explored (`-m explore`)."""
-    laws = {}  # of which each may have several cases
     for item in items:
-        law = getattr(getattr(item, "obj", None), "hypothesis", None)
-        if law:
+        if getattr(getattr(item, "obj", None), "hypothesis", None):
             item.add_marker(pytest.mark.explore)
-            laws[id(law)] = law
-    for law in laws.values() if EXPLORE else ():
-        law.inner_test = EXPLORING.judging(law.inner_test)
-
-
-def pytest_runtest_call(item: pytest.Item) -> None:
-    EXPLORING.begin()
 
 
 APART = ("test_app.py",)  # its tests share nothing, and are many seconds

@@ -23,7 +23,7 @@ from memcore.cli import app
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 BROKEN = """
 import sys
-import memcore
+import memcore.evaluate
 
 module = sys.modules["memcore.evaluate"]
 evaluate = module.evaluate

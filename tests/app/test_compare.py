@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 
 import pandas as pd
-from pages import alive, opened, shown_plan
+from pages import alive, frame, opened, shown_plan
 from streamlit.testing.v1 import AppTest
 
 from app import tables
@@ -69,17 +68,6 @@ def test_a_damaged_pin_is_named_and_the_others_stay() -> None:
 
 HERE = encode(Plan(train={"checkpointing": "none"}), short=True)
 BESIDE = {"pin": encode_pin(TWO, "ZeRO 2"), "pin2": encode_pin(THREE)}
-
-
-def frame(at: AppTest, head: str) -> pd.DataFrame:
-    drawn = [
-        json.loads(c.proto.json)
-        for c in at.get("bidi_component")
-        if c.proto.component_name == "memplan_grid"
-    ]
-    grids = [pd.DataFrame(d["rows"], columns=d["columns"]) for d in drawn]
-    (found,) = [f for f in [*grids, *(d.value for d in at.dataframe)] if head in f.columns]
-    return found
 
 
 def test_without_a_second_plan_the_page_says_what_to_do() -> None:

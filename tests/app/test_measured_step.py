@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from pages import alive, opened, said, texts
+from pages import alive, frame, opened, said, texts
 from streamlit.testing.v1 import AppTest
 
 from app import report as one_page
@@ -107,8 +107,8 @@ def test_plans_side_by_side_have_both() -> None:
     pins = {"pin": encode_pin(Plan()), "pin2": encode_pin(Plan(train={"kernels": "liger"}))}
     at = opened(encode(PLAN, short=True) | LINK | pins, "compare")
     alive(at)
-    (table,) = [d.value for d in at.dataframe if "figure" in d.value.columns]
-    (row,) = [r for r in table.to_dict("records") if "calibrated" in r["figure"]]
+    table = frame(at, "figure").to_dict("records")
+    (row,) = [r for r in table if "calibrated" in r["figure"]]
     a, b, here = [value for name, value in row.items() if name != "figure"][:3]
     assert a.startswith("9.50 s")
     assert b == "–"

@@ -29,7 +29,7 @@ from memcore.serving.serve import curve, servable, verdict
 from memcore.serving.server import Server, chosen
 from memcore.serving.time import compute_bound_from
 from memcore.stream import simulate
-from memcore.tape.kinds import attends, is_apart, is_shared
+from memcore.tape.kinds import attends, is_apart, is_reused, is_shared
 from memcore.units import GiB
 from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
@@ -67,8 +67,8 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
             own = sum(not is_shared(kind) for kind in m.kinds) if m.kinds else m.layers
             values += own * (m.indexer.dim + 4) // 2
     elif m.kinds:
-        attending = filter(attends, m.kinds)
-        values = sum(kept(m.heads_apart if is_apart(kind) else m) for kind in attending)
+        keep = [kind for kind in m.kinds if attends(kind) and not is_reused(kind)]
+        values = sum(kept(m.heads_apart if is_apart(kind) else m) for kind in keep)
     else:
         values = m.layers * kept(m)
     assert Server.of(plan).numbers.serve.kv_bytes_per_token == values * 2

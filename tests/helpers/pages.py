@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from streamlit.testing.v1 import AppTest
 
 from app import rest
@@ -129,3 +130,15 @@ def drawn(at: AppTest, key: str) -> dict[str, Any]:
     (found,) = [c.proto for c in at.get("bidi_component") if c.proto.id.endswith(f"-{key}")]
     data: dict[str, Any] = json.loads(found.json)
     return data
+
+
+def frame(at: AppTest, head: str) -> pd.DataFrame:
+    """The one table of a page that has such a column."""
+    drawn = [
+        json.loads(c.proto.json)
+        for c in at.get("bidi_component")
+        if c.proto.component_name == "memplan_grid"
+    ]
+    grids = [pd.DataFrame(d["rows"], columns=d["columns"]) for d in drawn]
+    (found,) = [f for f in [*grids, *(d.value for d in at.dataframe)] if head in f.columns]
+    return found

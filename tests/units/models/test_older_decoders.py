@@ -55,7 +55,10 @@ def test_a_token_of_dbrx_meets_four_experts_of_sixteen():
         (MPT | {"no_bias": False}, "no_bias"),
         (DBRX | {"ffn_config": {"moe_top_k": 5}}, "ffn_config.moe_top_k"),
         (DBRX | {"ffn_config": {"ffn_act_fn": {"name": "relu"}}}, "ffn_config.ffn_act_fn"),
-        ({"model_type": "mamba2", "hidden_size": 1024, "num_hidden_layers": 2}, "num_heads"),
+        (
+            {"model_type": "mamba2", "hidden_size": 1024, "num_heads": 100, "num_hidden_layers": 2},
+            "num_heads",
+        ),
     ],
 )
 def test_what_is_not_known_is_refused_with_its_place(words, field):
@@ -64,9 +67,10 @@ def test_what_is_not_known_is_refused_with_its_place(words, field):
     assert [i.field for i in e.value.issues] == [f"model.{field}"]
 
 
-def test_a_head_count_that_is_missing_is_said_to_be_missing():
-    with pytest.raises(PlanError, match="missing, and transformers' default, 128 heads of 64"):
-        from_config({"model_type": "mamba2", "hidden_size": 1024, "num_hidden_layers": 2})
+def test_a_head_count_that_is_missing_is_said_to_be_taken_from_the_width():
+    model = from_config({"model_type": "mamba2", "hidden_size": 1024, "num_hidden_layers": 2})
+    assert model.heads == 2 * 1024 // 64
+    assert any("num_heads is taken" in note for note in model.notes)
 
 
 def test_tables_that_a_model_keeps_for_good_are_counted():

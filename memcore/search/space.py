@@ -151,10 +151,12 @@ class Space:
 
 
 def undivided(plan: Plan) -> Plan:
-    """The plan on one GPU after another: nothing is shared out yet."""
+    """The plan on one GPU after another: nothing is shared out yet, and no rank sends rows to
+    another's experts."""
     axes = dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "virtual_stages"), 1)
     ways: Changes = {f"parallel.{axis}": n for axis, n in axes.items()}
     ways |= {"parallel.shard_group": 0, "parallel.schedule": "1f1b"}
+    ways |= {"train.overlap_moe_expert_parallel_comm": False}
     return plan.with_changes(ways | {"parallel.sequence_parallel": False})
 
 

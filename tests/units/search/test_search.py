@@ -338,3 +338,18 @@ def test_where_nothing_fits_the_reasons_say_so():
     assert (found.fits, found.best, found.pareto) == (0, (), ())
     assert found.excluded["memory"] > 0
     assert found.evaluated % COMBINATIONS == 0
+
+
+def test_rows_that_pass_behind_others_are_no_obstacle():
+    plan = Plan.of(
+        {
+            "model": "qwen3-30b-a3b",
+            "cluster": {"gpus": 8},
+            "parallel": {"ep": 8},
+            "train": {
+                "framework": "megatron", "kernels": "megatron", "zero": 1, "checkpointing": "none",
+                "grad_accumulation": 2, "overlap_moe_expert_parallel_comm": True,
+            },
+        }
+    )  # fmt: skip
+    assert [one.cluster.gpus for one in Space(plan).clusters()] == [1, 2, 4, 8]

@@ -42,9 +42,7 @@ from memcore.search.space import (
     priced,
 )
 from memcore.search.waterfall import Change, waterfall
-from memcore.step.pipeline import in_flight
 from memcore.timing.certainty import Apart, apart, ranked
-from memcore.training.overheads import by_rules
 from memcore.training.run import run_of
 from memcore.training.steps import step_of
 from memcore.training.training import Pool, Training, not_planned
@@ -506,10 +504,8 @@ class _Search:
             n, batch = family.members[i]
             found.setdefault(n, {})[batch] = int(room[i])
         for n, of in found.items():
-            group = family.groups[n]
-            every = [max(of)] if slower else [b for run in _alike(group) for b in run if b in of]
-            for batch in every:
-                yield n, _Cell(group, where, again, batch, of[batch])
+            for batch in [max(of)] if slower else sorted(of):
+                yield n, _Cell(family.groups[n], where, again, batch, of[batch])
 
     def judge_spread(
         self, groups: Sequence[Group], spread: Spread, progress: Progress | None
@@ -706,18 +702,6 @@ def _ruled(plan: Plan) -> tuple[Any, ...]:
         t.framework, t.zero, t.precision, t.optimizer, t.kernels, t.attention, t.adapter,
         plan.cluster.gpu, ranks,
     )  # fmt: skip
-
-
-def _alike(group: Group) -> list[list[Batch]]:
-    """Micro-batches that run alike, the smallest first: a larger one needs no less memory. Apart
-    are those before which no gradients are kept, and of which other numbers wait in a pipeline;
-    where the allocator's rules are followed, which leave gaps, all are."""
-    found: dict[Any, list[Batch]] = {}
-    for batch in reversed(group.batches):
-        plan = changed(group.plan, sized(batch))
-        waiting = tuple(in_flight(plan, stage) for stage in range(plan.parallel.pp))
-        found.setdefault((batch[1] > 1, waiting, by_rules(plan) and batch), []).append(batch)
-    return list(found.values())
 
 
 def _left(may: Any, again: str, fitting: Sequence[Mapping[str, Any]]) -> Any:

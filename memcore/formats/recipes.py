@@ -12,6 +12,7 @@ from typing import Any
 
 from memcore.formats import hub, nemo
 from memcore.formats.found import Draft
+from memcore.formats.texts import module
 
 # What NeMo's recipes call the options of Megatron, as parameters with defaults.
 PARAMETERS = {
@@ -41,10 +42,7 @@ def jobs(content: str) -> dict[str, Mapping[str, Any]]:
     """What the functions of a module set, as a document of NeMo's has it."""
     if not any(mark in content for mark in MARKS):
         return {}
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
+    tree = module(content)
     constants = dict(_assigned(tree.body))
     found: dict[str, Mapping[str, Any]] = {}
     for node in tree.body:

@@ -13,6 +13,7 @@ from typing import Any
 
 from memcore.formats import hub, torchtitan
 from memcore.formats.found import Draft
+from memcore.formats.texts import module
 from memcore.plan.plan import Plan
 
 CALLED = "()"  # the key of what was called, and of its arguments by place
@@ -38,10 +39,7 @@ def runs(content: str) -> dict[str, Mapping[str, Any]]:
     """The runs that a module's functions return, as the TOML of older versions has them."""
     if "Trainer.Config" not in content:
         return {}
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
+    tree = module(content)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     found = {name: _returned(node, functions, 0) for name, node in functions.items()}
     return {

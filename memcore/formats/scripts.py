@@ -13,6 +13,7 @@ from typing import Any
 
 from memcore.formats import trainer
 from memcore.formats.found import Draft
+from memcore.formats.texts import module
 
 # What is called to train, and what sets up the model beside it.
 TRAINS = re.compile(
@@ -34,10 +35,7 @@ def settings(content: str) -> dict[str, Any]:
     """The settings that the calls of a module say, by their names; {} where none trains."""
     if "TrainingArg" not in content and "Config(" not in content:
         return {}
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
+    tree = module(content)
     constants = dict(_constants(tree))
     trained, beside = dict[str, Any](), dict[str, Any]()
     computed: list[str] = []

@@ -230,6 +230,14 @@ def _expanded(content: str, variables: Mapping[str, str]) -> str:
     return content
 
 
+def module(content: str) -> ast.Module:
+    """A text as a module of Python; one without a line, if it is none."""
+    try:
+        return ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module(body=[], type_ignores=[])
+
+
 def _value(node: ast.expr) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value

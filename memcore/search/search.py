@@ -3,10 +3,10 @@
 Every combination of GPUs, parallelism, framework, ZeRO stage, kernels, recomputation, offload and
 micro-batch is judged, but not each by a computation of its own. What a group of plans shares is
 asked once; memory is asked before time, and time only of what may still be among the best. What
-holds of all plans is used, and laws in tests hold it: of micro-batches that run alike the smaller
-needs no more, nor does a GPU whose host keeps more, and where a plan fits without offload, the same
-with it and with as much recomputation or more is no faster. Less recomputation may need less
-memory, so that each word of it is asked.
+holds of all plans is used, and laws in tests hold it: what is offloaded leaves as much on the GPU,
+whether to DRAM or to NVMe, and where a plan fits without offload, the same with it and with as much
+recomputation or more is no faster. Less recomputation may need less memory, so that each word of it
+is asked.
 """
 
 from __future__ import annotations

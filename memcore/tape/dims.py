@@ -462,11 +462,8 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     heads = ceil_div(sizes["HEADS"], sizes["TP"])
     sizes["BIASED_KV"] = where(local != 1, heads, local)
     sizes["MASKED_KV"] = where(s >= window, sizes["BIASED_KV"], local)
-    for copied in ("BIASED_KV", "MASKED_KV"):
-        heads_of = sizes[copied]
-        sizes[f"COPIED_{copied.removeprefix('BIASED_')}"] = where(
-            heads_of != local, heads_of, 0 * s
-        )
+    for copied, of in (("COPIED_KV", "BIASED_KV"), ("COPIED_MASKED_KV", "MASKED_KV")):
+        sizes[copied] = where(sizes[of] != local, sizes[of], 0 * s)
     # V that is not repeated stays a view of a joint projection, which is kept whole for it.
     view = (s < window) | (local == 1) | (local == heads)
     sizes["BESIDE_V"] = where(view, heads + local, 0 * s)

@@ -59,16 +59,25 @@ class Controls:
     def chosen(self, seen: int) -> bool:
         """Take what was chosen since the last run, by somebody who has seen the run `seen`; whether
         anything was."""
-        found = False
-        for key, control in list(self.all.items()):
+        found = self.moved(seen)
+        for control in self.all.values():
             control.before = [(value, run) for value, run in control.before if run > seen]
+        for control, value in found:
+            control.take(value)  # where it is stopped, the next run finds the choice again
+            control.shown = value
+        return bool(found)
+
+    def moved(self, seen: int) -> list[tuple[Control, Any]]:
+        """The controls that show what was chosen, and not what a run later than `seen` changed,
+        with what they show."""
+        found = []
+        for key, control in self.all.items():
             if key not in st.session_state:  # not on the page any more
                 continue
             value = st.session_state[key]
-            if value == control.shown or any(value == old for old, _ in control.before):
-                continue
-            control.take(value)  # where it is stopped, the next run finds the choice again
-            found, control.shown = True, value
+            repeated = any(value == old for old, run in control.before if run > seen)
+            if value != control.shown and not repeated:
+                found.append((control, value))
         return found
 
     def seen(self) -> int:

@@ -133,7 +133,7 @@ def session() -> Session:
 def begin(page: str) -> None:
     """Take what was chosen, and the plan from the address when somebody else changed it. Call
     before any widget."""
-    query = {key: st.query_params.get_all(key) for key in st.query_params}
+    query = _asked()
     if "memplan" not in st.session_state:
         s = Session(Plan(), page=page, fresh=not query)
         _load(s, query)
@@ -143,12 +143,23 @@ def begin(page: str) -> None:
         _go_on(session(), page, query)
 
 
+def _asked() -> Query:
+    """The address that this run is of."""
+    return {key: st.query_params.get_all(key) for key in st.query_params}
+
+
+def _seen(s: Session, query: Query) -> int:
+    """The newest run of which a browser at this address has something."""
+    seen = s.controls.seen()
+    # Who has not the address of a run has nothing else of it either.
+    return seen if query == s.query else min(seen, s.written - 1)
+
+
 def _go_on(s: Session, page: str, query: Query) -> None:
     """One more run of a session that there is already."""
     s.controls.run += 1
     s.behind = query != s.query
-    # Who has not the address of a run has nothing else of it either.
-    seen = min(s.controls.seen(), s.written - 1) if s.behind else s.controls.seen()
+    seen = _seen(s, query)
     # A click in the navigation drops the query: the plan of this session goes on.
     moved = page != s.page and not query
     s.page = page
@@ -544,9 +555,13 @@ def run() -> int:
 
 def whole_page_where_asked() -> None:
     """In a fragment, before all else: draw the whole page where a press asks for more than the
-    fragment, another plan, the drawer or another view. A browser may say in one message what was
-    pressed in a fragment and outside of it."""
-    if alone() and (session().edited or st.session_state.get("why_opens") or leads()):
+    fragment, another plan, the drawer or another view. A browser says in one message what was
+    done in a fragment and outside of it in one moment."""
+    if not alone():
+        return
+    s = session()
+    moved = s.edited or s.controls.moved(_seen(s, _asked()))
+    if moved or st.session_state.get("why_opens") or leads():
         st.rerun()
 
 

@@ -7,7 +7,6 @@ import json
 import re
 import threading
 import tomllib
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -889,7 +888,7 @@ def test_a_fragment_gives_way_to_a_link(monkeypatch: pytest.MonkeyPatch) -> None
     """A busy browser may tell of a link in the message of a fragment."""
     asked: list[bool] = []
     monkeypatch.setattr(state, "alone", lambda: True)
-    monkeypatch.setattr(state, "session", lambda: SimpleNamespace(edited=False, taken=""))
+    monkeypatch.setattr(state, "session", lambda: state.Session(Plan()))
     monkeypatch.setattr(state.st, "rerun", lambda: asked.append(True))
     monkeypatch.setattr(state.st, "session_state", {})
     state.whole_page_where_asked()

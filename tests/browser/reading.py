@@ -189,6 +189,7 @@ def download(page: Page, name: str) -> Path:
     """Press a download button by its key and give the file."""
     # With a help text Streamlit draws a button twice, of which one is seen.
     button = page.locator(f".st-key-{name} button:visible")
+    rig.still(page)
     try:
         with page.expect_download() as download:
             button.click()

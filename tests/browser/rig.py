@@ -251,6 +251,16 @@ def drawn(page: Page) -> None:
     )
 
 
+def still(page: Page) -> None:
+    """Wait until nothing moves: who presses a button of a fold that is still opening may let go of
+    it where it was, and has pressed nothing."""
+    page.evaluate(
+        "() => Promise.allSettled(document.getAnimations()"
+        ".filter(each => Number.isFinite(each.effect.getComputedTiming().endTime))"
+        ".map(each => each.finished))"
+    )
+
+
 def settled(page: Page) -> Page:
     """Wait until no script runs. It is also true just before the run that an action causes, so
     after an action wait for the new value instead."""

@@ -860,7 +860,6 @@ def test_every_control_of_the_stream(open_app: Open) -> None:
         "seed": 9,
     }
     for name, value in numbers.items():
-        rig.settled(page)  # also a run that follows that of the number before
         box = page.locator(f".st-key-serve_{name} input")
         box.fill(str(value))
         box.press("Enter")

@@ -128,6 +128,18 @@ def test_an_old_address_is_read_again_only_by_going_back_to_it(server: rig.Serve
         assert decoded(tab.query).train.micro_batch == 4
 
 
+def test_a_number_that_is_typed_as_the_plan_rests_is_taken(server: rig.Server) -> None:
+    """A browser says both in one message, and names the fragment of one of them."""
+    with Tab(server.url, "mb=3") as tab:
+        tab.send()
+        tab.listen()
+        tab.choose("Micro-batch (sequences)", "4")
+        assert tab.rest()
+        tab.listen()
+        assert decoded(tab.query).train.micro_batch == 4
+        assert tab.rest()  # the new plan has not rested
+
+
 def test_what_is_pressed_while_back_waits_is_done_where_back_leads(server: rig.Server) -> None:
     with Tab(server.url, "mb=3") as tab:
         tab.send()

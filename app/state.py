@@ -258,9 +258,8 @@ def _load(s: Session, query: Query) -> None:
         if text := query.get(key, [""])[0]:
             pinned, issues = decode_pin(text)
             found.append(Pin(pinned, pin_name(text)))
-            if issues:
-                damaged = Issue(key, "the pinned plan in this link is damaged")
-                s.link_issues = [*s.link_issues, damaged]
+            said = [Issue(key, f"in the plan pinned there, {issue}") for issue in issues]
+            s.link_issues = [*s.link_issues, *said]
     s.pins, s.measured = tuple(found), None
     if text := query.get(MEASURED, [""])[0]:
         s.measured, issues = decode_measured(text)

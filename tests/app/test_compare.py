@@ -57,11 +57,13 @@ def test_a_link_carries_all_pins_with_their_names() -> None:
     assert at.session_state["memplan"].name == ""  # it was another plan's
 
 
-def test_a_damaged_pin_is_named_and_the_others_stay() -> None:
-    at = opened({"pin": "zero=2", "pin2": "mb=none", "pin3": "mb=3"})
+def test_what_is_wrong_in_a_pin_is_said_and_the_others_stay() -> None:
+    at = opened({"pin": "zero=2", "pin2": "mb=none", "pin3": "zero=9"})
     alive(at)
     assert len(pins(at)) == 3
-    assert "pin2" in "".join(w.value for w in at.warning)
+    said = "".join(w.value for w in at.warning).replace("\\", "").replace("*", "")
+    assert "pin2: in the plan pinned there, mb (train.micro_batch)" in said
+    assert "pin3: in the plan pinned there, zero (train.zero)" in said
 
 
 # --- the page ------------------------------------------------------------------------------------

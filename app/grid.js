@@ -17,6 +17,7 @@ export default function (component) {
   const [top] = fit(head, ["tr"]);
   fit(top, data.columns.map(() => "th")).forEach((cell, i) => {
     cell.scope = "col";
+    cell.className = data.numbers[i] ? "number" : "";
     say(cell, data.columns[i]);
   });
   const kinds = data.columns.map((_, i) => (i ? "td" : "th"));
@@ -24,8 +25,9 @@ export default function (component) {
     fit(line, kinds).forEach((cell, column) => {
       if (!column) cell.scope = "row";
       let place = cell;
-      const pressed = column && data.takes[row];
-      if (Boolean(cell.querySelector("button")) !== Boolean(pressed)) cell.replaceChildren();
+      const pressed = data.presses[column] && data.takes[row];
+      cell.className = data.numbers[column] ? "number" : "";
+      if (Boolean(cell.querySelector("button")) !== pressed) cell.replaceChildren();
       if (pressed) {
         place = cell.firstChild ?? cell.appendChild(document.createElement("button"));
         place.type = "button";

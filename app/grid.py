@@ -12,7 +12,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app import tables
+from app import tables, why
 
 _component = st.components.v2.component(
     "memplan_grid",
@@ -29,19 +29,31 @@ def draw(
     alt: str,
     columns: Sequence[str],
     take: Callable[[int, str], None] | None = None,
+    mute: Sequence[str] = (),
 ) -> None:
-    """The table on the page, of these columns; the first names the rows. `take` is called with the
-    row and the column of a cell that was pressed, of a row that has a path."""
+    """The table on the page, of these columns; the first names the rows. A press on a cell of a row
+    that has a path says why the number there is what it is, or does what `take` says of its row and
+    column; cells of `mute` columns cannot be pressed."""
 
     def pressed() -> None:
         row, column = (st.session_state.get(key) or {}).get("cell") or (-1, 0)
-        if take and 0 <= row < len(rows):
+        if not 0 <= row < len(rows):
+            return
+        if take:
             take(row, columns[column])
+        else:
+            why.of_row(rows[row][tables.PATH], columns[column])
 
     data = {
         "alt": alt,
         "columns": columns,
-        "rows": [[str(row.get(name, "")) for name in columns] for row in rows],
-        "takes": [bool(take and row.get(tables.PATH)) for row in rows],
+        "numbers": [bool(rows) and isinstance(rows[0].get(name), int) for name in columns],
+        "presses": [i > 0 and name not in mute for i, name in enumerate(columns)],
+        "rows": [[_text(row.get(name, "")) for name in columns] for row in rows],
+        "takes": [bool(row.get(tables.PATH)) for row in rows],
     }
     _component(key=key, data=data, on_cell_change=pressed)
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

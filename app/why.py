@@ -89,9 +89,14 @@ def cell(key: str, paths: Sequence[str], columns: Sequence[str]) -> None:
     """
     for row, column in st.session_state[key].selection.cells[:1]:
         if _meant(key, row, columns.index(column)) and paths[row]:
-            of_cell = f"{paths[row]}.{tables.FIELDS.get(column, '')}"
-            opened(of_cell if state.book().found(of_cell) else paths[row])
+            of_row(paths[row], column)
             st.session_state[key] = NO_CELL  # so that a second click on the cell is a click again
+
+
+def of_row(path: str, column: str) -> None:
+    """A callback: the number in this column of the row of `path`, or else that of the row."""
+    of_cell = f"{path}.{tables.FIELDS.get(column, '')}"
+    opened(of_cell if state.book().found(of_cell) else path)
 
 
 def _meant(key: str, row: int, column: int) -> bool:

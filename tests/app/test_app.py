@@ -20,6 +20,7 @@ from pages import (
     drawn,
     each_view,
     figures,
+    frames,
     metrics,
     opened,
     plots,
@@ -70,7 +71,7 @@ def test_a_view_is_the_same_at_its_address_and_by_way_of_others() -> None:
             assert shown_plan(at).train.micro_batch == 2
             charts: list[Any] = [chart.proto.spec for chart in at.get("plotly_chart")]
             charts += [*plots(at), *([drawn(at, "over_time")] if view == "train" else [])]
-            shown.append((charts, figures(at), [table.value.to_csv() for table in at.dataframe]))
+            shown.append((charts, figures(at), [table.to_csv() for table in frames(at)]))
         assert shown[0] == shown[1], view
         nothing = view in ("together", "compare")  # with this plan
         assert shown[0][0] or shown[0][2] or nothing, view

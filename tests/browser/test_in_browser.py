@@ -325,12 +325,22 @@ CLICKED = {  # a cell of a table on each view, by row and pixels; what the drawe
     "train": ("consumers", 2, 150, "Optimizer states"),
     "time": ("phases", 0, 180, "Forward"),
     "tiers": ("tier_table", 2, 240, "usable GPU memory"),
-    "serve": ("serve_table", 3, 290, "KV cache per token"),
     "together": ("together_table", 1, 500, "Policy"),
     "ledger": ("ledger", 0, 400, ":"),
     "accuracy": ("accuracy", 0, 300, "%"),
     "method": ("dimensions", 0, 450, "B: 2"),
 }
+
+
+def test_one_click_on_a_cell_of_text_says_why(open_app: Open) -> None:
+    """What a cell is about is what stands in its row, and notes are no buttons."""
+    page = open_app(address(Plan.of(ELSEWHERE), "serve"))
+    reading.agrees(page)
+    row = page.locator(".st-key-serve_table tr", has_text="KV cache per token")
+    assert row.get_by_role("button").count() == 2
+    for number in row.get_by_role("button").all():
+        number.click()
+        opened_by(page, "KV cache per token")
 
 
 @pytest.mark.parametrize("view", CLICKED)

@@ -132,13 +132,18 @@ def drawn(at: AppTest, key: str) -> dict[str, Any]:
     return data
 
 
-def frame(at: AppTest, head: str) -> pd.DataFrame:
-    """The one table of a page that has such a column."""
+def frames(at: AppTest) -> list[pd.DataFrame]:
+    """The tables of a page."""
     drawn = [
         json.loads(c.proto.json)
         for c in at.get("bidi_component")
         if c.proto.component_name == "memplan_grid"
     ]
     grids = [pd.DataFrame(d["rows"], columns=d["columns"]) for d in drawn]
-    (found,) = [f for f in [*grids, *(d.value for d in at.dataframe)] if head in f.columns]
+    return [*grids, *(d.value for d in at.dataframe)]
+
+
+def frame(at: AppTest, head: str) -> pd.DataFrame:
+    """The one table of a page that has such a column."""
+    (found,) = [f for f in frames(at) if head in f.columns]
     return found

@@ -148,18 +148,18 @@ def _asked() -> Query:
     return {key: st.query_params.get_all(key) for key in st.query_params}
 
 
-def _seen(s: Session, query: Query) -> int:
-    """The newest run of which a browser at this address has something."""
+def _seen(s: Session, behind: bool) -> int:
+    """The newest run of which a browser has something, that may show another address than ours."""
     seen = s.controls.seen()
     # Who has not the address of a run has nothing else of it either.
-    return seen if query == s.query else min(seen, s.written - 1)
+    return min(seen, s.written - 1) if behind else seen
 
 
 def _go_on(s: Session, page: str, query: Query) -> None:
     """One more run of a session that there is already."""
     s.controls.run += 1
     s.behind = query != s.query
-    seen = _seen(s, query)
+    seen = _seen(s, s.behind)
     # A click in the navigation drops the query: the plan of this session goes on.
     moved = page != s.page and not query
     s.page = page
@@ -559,7 +559,7 @@ def whole_page_where_asked() -> None:
     if not alone():
         return
     s = session()
-    moved = s.edited or s.controls.moved(_seen(s, _asked()))
+    moved = s.edited or s.controls.moved(_seen(s, _asked() != s.query))
     if moved or st.session_state.get("why_opens") or leads():
         st.rerun()
 

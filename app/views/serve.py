@@ -14,9 +14,19 @@ def furthest() -> None:
     rows = tables.limits(answers, plan.serve.arrival_rate, serve.replicas if serve else 1)
     if serving_limit(plan, Targets.of(plan)):
         _ranks(plan)
-    columns = ("question", "answer", "what forbids more", "first token", "per token")
-    alt = "The longest sequence, the most sequences, the fewest GPUs"
-    grid.draw(rows, "limits", alt, (*columns, "tensor parallel"))
+    grid.draw(
+        rows,
+        key="limits",
+        alt="The longest sequence, the most sequences, the fewest GPUs",
+        columns=(
+            "question",
+            "answer",
+            "what forbids more",
+            "first token",
+            "per token",
+            "tensor parallel",
+        ),
+    )
     parts.use_answers(rows, answers)
     parts.small(
         "Within the targets above. Each changes one field of the plan and leaves the others; GPUs: "
@@ -58,8 +68,13 @@ if report.serve:
     rest.when_over(furthest, lambda: parts.small("How far it can go comes when you pause …"))
     st.markdown("##### Memory of one serving GPU")
     lines = tables.serving(report.serve, plan.serve.concurrency)
-    alt = "Memory of one serving GPU, line by line"
-    grid.draw(lines, "serve_table", alt, ("what", "size", "bytes", "note"), mute=("note",))
+    grid.draw(
+        lines,
+        key="serve_table",
+        alt="Memory of one serving GPU, line by line",
+        columns=("what", "size", "bytes", "note"),
+        mute=("note",),
+    )
     parts.download("Serving (CSV)", lines, "memplan-serving.csv")
 else:
     parts.absent("Serving")

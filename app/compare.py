@@ -100,7 +100,7 @@ def _heads(found: Sequence[Column]) -> None:
                     )
                     continue
                 st.button(
-                    "Go on with it",
+                    "Open",
                     key=f"compare_take_{i}",
                     on_click=state.take,
                     args=(c.pin,),
@@ -205,7 +205,7 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
                 why.opened(paths[row], of.plan)
 
     alt = "Figures of the plans, side by side"
-    grid.draw(rows, "compare_figures", alt, (FIGURE, *names), take=clicked)
+    grid.draw(rows, "compare_figures", alt, (FIGURE, *names), clicked, press=names)
     parts.small("A click on a figure says why it is so, in the plan of its column.")
     return base
 

@@ -50,14 +50,16 @@ export default function (component) {
         under = over;
       });
       if (data.limit) {
-        out.push(`<path d="M${LEFT} ${up(row, data.limit)}H${width - RIGHT}" ${dashed}/>`);
+        const line = `d="M${LEFT} ${up(row, data.limit)}H${width - RIGHT}"`;
+        out.push(`<path ${line} class="halo"/><path ${line} ${dashed}/>`);
       }
       if (stage.peak) {
         const [at, gib, text] = stage.peak;
         const [px, py, late] = [across(at), up(row, gib), at > data.end / 2];
+        const above = up(row, Math.max(...under)) - 10; // of all areas, so that none is behind it
         out.push(
-          `<path class="lead" d="M${px} ${py}l${late ? -16 : 16} -12"/>`,
-          say(px + (late ? -19 : 19), py - 11, text, late ? "end" : "start", 'class="peak"'),
+          `<path class="lead" d="M${px} ${py}V${above - 4}h${late ? -6 : 6}"/>`,
+          say(px + (late ? -10 : 10), above, text, late ? "end" : "start", 'class="peak"'),
         );
       }
     });
@@ -89,7 +91,8 @@ export default function (component) {
     });
     const style =
       `text{font:13px ${font.fontFamily.replace(/"/g, "'")};fill:${font.color}}.peak{font-weight:700}` +
-      `.grid,.lead{stroke:${font.color};fill:none}.grid{stroke-opacity:.15}`;
+      `.grid,.lead{stroke:${font.color};fill:none}.grid{stroke-opacity:.15}` +
+      `.halo{stroke:${font.getPropertyValue("--st-background-color")};stroke-width:5;stroke-opacity:.7}`;
     const back = font.getPropertyValue("--st-background-color");
     const size = `width="${width}" height="${data.height + y + 12}"`;
     return (

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
 
-from app import charts, exploring, heat, parts, plot, searching, shared, state, svg, tables, why
+from app import (
+    charts,
+    exploring,
+    grid,
+    heat,
+    parts,
+    plot,
+    searching,
+    shared,
+    state,
+    svg,
+    tables,
+    why,
+)
 from app.exploring import FIGURES
+from app.grid import Column
 from app.text import plain
 from memcore.plan.plan import Plan
 from memcore.search.solve import ANY, Targets
@@ -187,15 +201,10 @@ def _sweep(plan: Plan, now: Asked) -> None:
             take=take,
         )
         parts.small(
-            "A click on a point or bar makes it the plan; the browser's Back undoes that. In the "
-            "table, tick a row for the same, or click a number to see why it is so."
+            "A click on a point or bar makes it the plan, and so does *Use* in the table; the "
+            "browser's Back undoes that. A click on a number of the table says why it is so."
         )
     rows = tables.swept(found)
-
-    def ticked(row: int) -> None:
-        spot = found.spots[row]
-        if spot.plan:
-            go(exploring.changes(plan, now.across, spot.value_at))
 
     columns = [name, *([] if found.figure.parts else [found.figure.title]), *tables.SWEPT_COLUMNS]
     if not any(row["remark"] for row in rows):
@@ -208,7 +217,8 @@ def _sweep(plan: Plan, now: Asked) -> None:
         "explore_table",
         f"{found.figure.title} for each value of {name}",
         plans=[s.plan for s in found.spots],
-        take=ticked,
+        use=lambda row: take(found.spots[row].value_at),
+        by={name: Column(by=("to",)), found.figure.title: Column(by=("value",))},
     )
     parts.download("Sweep (CSV)", rows, "memplan-sweep.csv")
 
@@ -219,18 +229,19 @@ def _table(
     key: str,
     alt: str,
     plans: Sequence[Plan | None],
-    take: Callable[[int], None],
-    config: dict[str, Any] | None = None,
+    use: Callable[[int], None],
     height: int = 420,
+    by: Mapping[str, Column] | None = None,
 ) -> None:
-    """Rows that can be ticked, which makes them the plan, with numbers that explain themselves."""
+    """Rows that can be made the plan, with numbers that explain themselves."""
 
     def clicked(row: int, column: str) -> None:
         path, of = rows[row][tables.PATH], plans[row]
-        if column != columns[0] and path and of:
+        if of:
             why.opened(_path(column, path, of), of)
 
-    parts.table(rows, key, alt, height, columns, take=clicked, tick=take, config=config)
+    press, usable = (*OF_COLUMN, *(by or ())), [plan is not None for plan in plans]
+    grid.draw(rows, key, alt, columns, clicked, use, usable, height, press, by)
 
 
 OF_COLUMN = {  # which number a column of these tables shows, beside the one that was asked for
@@ -328,27 +339,19 @@ def _gpus(plan: Plan, now: Asked) -> None:
                 f"{exploring.text('cluster.gpu', choice.gpu)}, where {miss.text}."
             )
     rows = tables.bookings(found)
-    number = st.column_config.NumberColumn
     _table(
         rows,
         tables.BOOKING_COLUMNS,
         "explore_gpus",
         "What serves the plan, accelerator by accelerator",
         plans=[c.plan for c in found],
-        config={
-            "USD a million tokens": number("$ / M tokens", format="$%.3f"),
-            "USD an hour": number("$ / hour", format="$%.2f"),
-            "tensor parallel": number("TP"),
-            "users of one": number("users each"),
-            "tokens/s of one": number("tokens/s each", format="localized"),
-        },
-        take=lambda row: state.replace(found[row].booked),
+        use=lambda row: state.replace(found[row].booked),
         height=620,
     )
     parts.small(
         "Of each the fewest GPUs: tensor parallelism (TP) within one fast domain, and replicas, "
-        f"each with its users. {_told(found)}Tick a row to book it; click "
-        "a number to see why; click a head to sort. Prices are the plan's own, or else the least "
+        f"each with its users. {_told(found)}*Use* books a row; a click on a "
+        "number says why, on a head sorts. Prices are the plan's own, or else the least "
         "of the price list, with their date. `memplan search --serve` tries engines and dtypes too."
     )
     parts.download("On which GPUs (CSV)", rows, "memplan-gpus.csv")

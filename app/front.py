@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,8 +19,8 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_requests import (
     RerunData,
     ScriptRequests,
-    ScriptRequestType,
 )
+from streamlit.runtime.state.safe_session_state import SafeSessionState
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
 OLD = frozenset(("timeline",))  # addresses of views that stand elsewhere now
@@ -96,33 +96,65 @@ def keep_what_is_unsent() -> None:
 
 
 def note_going_back() -> None:
-    """Note the address that somebody went Back to, and pressed something at before the server came
-    to it: of messages that wait Streamlit makes one, and drops this of it."""
+    """Note the address that somebody went Back to until a run has read it. Streamlit forgets it
+    where something is pressed there meanwhile: of messages that wait it makes one, and a run that
+    has not come to the address yet is broken off for the next."""
     requesting = ScriptRequests.request_rerun
 
     def request_rerun(self: ScriptRequests, new_data: RerunData) -> bool:
-        if self._state is ScriptRequestType.RERUN:
-            waiting, here = self._rerun_data, new_data.query_string
-            same = waiting.query_string == here
-            led = same and (waiting.is_history_navigation or _NOTED.get(self) == here)
-            _NOTED[self] = here if led else None
+        here = new_data.query_string
+        if new_data.is_history_navigation:
+            _NOTED[self] = here
+        elif _NOTED.get(self) != here:
+            _NOTED.pop(self, None)
         return requesting(self, new_data)
 
     ScriptRequests.request_rerun = request_rerun  # type: ignore[method-assign]
 
 
-_NOTED: WeakKeyDictionary[ScriptRequests, str | None] = WeakKeyDictionary()
+_NOTED: WeakKeyDictionary[ScriptRequests, str] = WeakKeyDictionary()
 
 
 def went_back() -> bool:
-    """Whether somebody went Back to the address of this run before what else it is of; asked once
-    in a run."""
+    """Whether somebody went Back to the address of this run, and no run has read it since; asked
+    once in a run."""
     context = get_script_run_ctx()
     requests = context.script_requests if context else None
     if context is None or requests is None or _NOTED.get(requests) != context.query_string:
         return False
-    _NOTED[requests] = None
+    del _NOTED[requests]
     return True
+
+
+class State(Mapping[str, Any]):
+    """What a session keeps, value by value."""
+
+    def __init__(self, of: SafeSessionState):
+        self.of = of
+
+    def __contains__(self, key: object) -> bool:
+        with self.of._lock:
+            return key in self.of._state
+
+    def __getitem__(self, key: str) -> Any:
+        with self.of._lock:
+            return self.of._state[key]
+
+    def _all(self) -> dict[str, Any]:
+        with self.of._lock:
+            return self.of._state.filtered_state
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def ask_for_one_value() -> None:
+    """Let a widget that asks whether its own value is None look up that one: Streamlit has all that
+    a session keeps listed for each widget, about a millisecond of the processor."""
+    SafeSessionState.filtered_state = property(State)  # type: ignore[assignment]
 
 
 class Unused:

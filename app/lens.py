@@ -33,7 +33,6 @@ def _content() -> None:
             tables.lens_ways(chosen),
             key="lens_ways",
             alt=f"What {name} could be, and by which change",
-            widths={"by": 420},
         )
         with st.container(horizontal=True):
             for word in STATES:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import charts, state, tables, why
+from app import charts, grid, state, tables, why
 from app.controls import Take
 from app.fields import field as plan_field
 from app.fields import titles
@@ -266,52 +266,10 @@ def ledger_total(report: Report) -> None:
         )
 
 
-def table(
-    rows: tables.Rows,
-    key: str,
-    alt: str,
-    height: int | None = None,
-    columns: Sequence[str] | None = None,
-    widths: Mapping[str, int] | None = None,
-    take: Callable[[int, str], None] | None = None,
-    tick: Callable[[int], None] | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> None:
-    """A sortable, searchable table; its columns are the rows' keys, or those of them named. It is
-    at most so high: more rows scroll.
-
-    A click on a cell of a row that has a path says why the number there is what it is, or does what
-    `take` says of its row and column; `tick` is for a row that is ticked.
-    """
-    paths = [row.get(tables.PATH, "") for row in rows]
-    shown = list(dict.fromkeys([*(columns or ()), *(rows[0] if rows else ())]))
-    wide = {name: st.column_config.TextColumn(width=w) for name, w in (widths or {}).items()}
-
-    def chosen() -> None:
-        selection = st.session_state[key].selection
-        st.session_state[key] = why.NO_CELL
-        for row in selection.rows[:1]:
-            if tick and row < len(rows):
-                tick(row)
-                return
-        for row, column in selection.cells[:1]:
-            if take and row < len(rows):
-                take(row, column)
-
-    clicked: Any = "ignore"
-    if take or any(paths):
-        clicked = chosen if take else lambda: why.cell(key, paths, shown)
-    st.dataframe(
-        tables.displayed(rows),
-        column_order=columns,
-        key=key,
-        alt=alt,
-        hide_index=True,
-        height=min(height, why.height(len(rows))) if height else "auto",
-        column_config=COLUMNS | wide | dict(config or {}),
-        on_select=clicked,
-        selection_mode=["single-row", "single-cell"] if tick else "single-cell",
-    )
+def table(rows: tables.Rows, key: str, alt: str, **more: Any) -> None:
+    """A table of these rows, as grid.draw has it; a press on a number says why it is so."""
+    more.setdefault("take", lambda row, column: why.of_row(rows[row][tables.PATH], column))
+    grid.draw(rows, key, alt, **more)
 
 
 def overheads(memory: Memory) -> None:
@@ -353,21 +311,3 @@ def download(label: str, rows: tables.Rows, name: str, of_plan: bool = True) -> 
         on_click="ignore",
         icon=":material/download:",
     )
-
-
-COLUMNS: dict[str, Any] = {
-    **{name: name.replace("_", " ") for name in ("bound_by", "optimizer_states", "bytes_each")},
-    "holds": st.column_config.TextColumn("holds", width=90),
-    "percent": st.column_config.ProgressColumn(
-        "share", format="%.0f%%", min_value=0, max_value=100
-    ),
-    "at once": st.column_config.NumberColumn(format="%.1f"),
-    "put to use": st.column_config.NumberColumn(format="%.1f %%"),
-    "flops": st.column_config.NumberColumn("FLOPs", format="localized"),
-    "hbm_bytes": st.column_config.NumberColumn("HBM bytes", format="localized"),
-    "tokens/s": st.column_config.NumberColumn(format="localized"),
-    **{
-        name: st.column_config.NumberColumn(title, format="localized")
-        for name, title in (("bytes", "bytes"), ("bytes_each", "bytes each"), ("count", "count"))
-    },
-}

@@ -184,4 +184,7 @@ def _serve(plan: Plan, s: Serve) -> list[str]:
 def _lever(lever: Lever) -> Line:
     saved = bytes_text(abs(lever.saved_bytes))
     what = f"{'saves' if lever.saved_bytes > 0 else 'adds'} {saved}"
-    return lever.label, f"{what}, {relative_text(lever.price)} GPU time per token; {lever.verdict}"
+    return (
+        lever.label,
+        f"{what}, {relative_text(lever.price)} GPU time per token; {VERDICTS[lever.verdict]}",
+    )

@@ -180,7 +180,7 @@ def _show(found: Found, plan: Plan) -> None:
     told = f"Of one rank are those that differ by less than {apart.words}. " if apart else ""
     parts.small(
         "Rows marked *front* are beaten by nothing in GPUs, time and cost. "
-        f"{told}Tick a row or click a point to make it the plan; click a number to see why."
+        f"{told}*Use* or a click on a point makes it the plan; click a number to see why."
     )
     parts.download("Search (CSV)", rows, "memplan-search.csv")
     if found.why:
@@ -224,7 +224,7 @@ def _table(rows: tables.Rows, points: list[tuple[Point, bool]]) -> None:
         alt="What was found, the best first",
         height=460,
         columns=tables.FOUND_COLUMNS,
-        widths={"changes": 430, "tokens/s": 80},
         take=clicked,
-        tick=lambda row: state.replace(points[row][0].plan),
+        press=PATHS,
+        use=lambda row: state.replace(points[row][0].plan),
     )

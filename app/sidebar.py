@@ -21,7 +21,7 @@ from memcore.formats import BESIDE, MODEL, Text, kind_of, text_of
 from memcore.formats.hub import preset, stored
 from memcore.models import catalog
 from memcore.models.config import parse_config
-from memcore.plan.field import GROUPS
+from memcore.plan.field import DETAILS, GROUPS
 from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text
 from memcore.units import parse_count
 from memcore.words.stored import AS_PUBLISHED
@@ -98,18 +98,19 @@ def draw(place: str, page: str) -> Sidebar:
     _heading("Hardware and price")
     _hardware()
     mine = [title for title, home in GROUPS.items() if home and home in (place, page)]
-    if place == "Serve":
+    serves = place == "Serve"
+    if serves:
         _groups(mine, later, unfolded=True)
-    _heading("Job")
+    _heading("Job of training" if serves else "Job")
     for path in JOB:
         later.append((st.container(), functools.partial(_number_slider, path)))
-    _heading("Memory tricks")
+    _heading("Memory tricks of training" if serves else "Memory tricks")
     for path in TRICKS:
         OWN.get(path, _field)(path)
         _words_below(path)
     _heading("More")
     _find()
-    if place != "Serve":
+    if not serves:
         _groups(mine, later, unfolded=True)
     _groups([title for title in GROUPS if title not in mine], later, unfolded=False)
     later += [(st.container(), _examples), (st.container(), _marks)]
@@ -122,7 +123,7 @@ def _heading(text: str) -> None:
 
 def _groups(titles: Sequence[str], later: Later, unfolded: bool) -> None:
     for title in titles:
-        parts.folded(title, _group, title, later, unfolded=unfolded)
+        parts.folded(title, _group, title, later, unfolded=unfolded and title not in DETAILS)
 
 
 def _group(group: str, later: Later) -> None:
@@ -454,7 +455,7 @@ def _by_label() -> Mapping[str, str]:
 def _config_file() -> None:
     with st.expander("Your own files"):
         st.file_uploader(
-            "Drop a config.json, or the files of a job",
+            "Drop config.json or a job's files",
             type=None,
             accept_multiple_files=True,
             key="config_file",

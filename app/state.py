@@ -163,17 +163,18 @@ def _go_on(s: Session, page: str, query: Query) -> None:
     # A click in the navigation drops the query: the plan of this session goes on.
     moved = page != s.page and not query
     s.page = page
-    if front.went_back() and s.behind and not s.edited:
+    back = _went_back()
+    if front.went_back() and not back and s.behind and not s.edited:
         _load(s, query)  # and then what was pressed there
     edited = s.controls.chosen(seen) or s.edited
     foreign = _named(query) not in s.known and not edited and not moved
-    if s.behind and (foreign or _went_back()):
+    if s.behind and (foreign or back):
         _load(s, query)
     s.edited = False
 
 
 def _went_back() -> bool:
-    """Whether Back or Forward led to the address of this run."""
+    """Whether Back or Forward is what this run is of, and nothing that was pressed since."""
     context = get_script_run_ctx()
     return bool(context and context.is_history_navigation)
 

@@ -13,7 +13,7 @@ from app.line import Item
 from app.text import VERDICTS, plain
 from memcore.report import Memory, Report, Serve, TogetherMemory
 from memcore.serving.notes import serving_notes
-from memcore.serving.serve import verdict
+from memcore.serving.serve import REMEDY, nothing_fits, verdict
 from memcore.units import bytes_text, count_text, gib_text, seconds_text
 
 # Of each verdict: it says without colour what the colour says.
@@ -182,11 +182,12 @@ def _room(memory: Memory, pinned: int | None) -> str:
     else:
         how = "the GPU would have room, its host does not"
     change = _change(high, pinned, bytes_text)
-    against = f" ({change})" if change else ""
+    against = f" ({change})".replace(" ", NARROW) if change else ""
     device = f"{gib_text(low)} to {gib_text(high)} of {gib_text(memory.capacity_bytes)}"
     return f"{how}. {device} per GPU{against}.{_host_room(memory)}"
 
 
+NARROW = "\N{NO-BREAK SPACE}"  # a change stands in one piece, on the line of what changed
 HOST_TIERS = {"dram": "Host DRAM", "nvme": "NVMe"}
 
 
@@ -273,7 +274,8 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
     """Whether the sequences fit, and what a user of the server feels."""
     plan = state.plan()
     replica = f"{serve.gpus_per_replica:,} GPU" + "s" * (serve.gpus_per_replica > 1)
-    said = f"{verdict(serve, plan.serve.concurrency)}. One replica is {replica}."
+    nothing = nothing_fits(serve)
+    said = f"{nothing or verdict(serve, plan.serve.concurrency)}. One replica is {replica}."
     items = [_verdict("fits" if serve.fits else "over", SERVING, said, "serve.fits")]
     first = f" to the first token{_late(serve.ttft_seconds, plan.serve.target_ttft)}"
     each = f" a token{_late(serve.tpot_seconds, plan.serve.target_tpot)}"
@@ -286,10 +288,8 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
     items += _figures(
         (f"serve.{field}", follows, now, getattr(pinned, field) if pinned else None, text)
         for field, follows, text in figures
-        if (now := getattr(serve, field)) is not None
+        if not nothing and (now := getattr(serve, field)) is not None
     )
-    if serve.tpot_seconds is None:
-        items.append(Item("not served: no speeds are known"))
     line.draw(items, "strip_line")
     bar.draw(bar.of_serving(serve, plan.serve.concurrency), "bar")
 
@@ -305,6 +305,8 @@ def _serving_print(serve: Serve) -> None:
     plan = state.plan()
     said = verdict(serve, plan.serve.concurrency)
     items = [Item(f"{state.report().parameters:,} parameters", "parameters")]
+    if nothing_fits(serve):
+        items.append(Item(f"{REMEDY}."))
     for path, ends, what in (
         ("serve.ttft_range", serve.ttft_range, "to the first token"),
         ("serve.tpot_range", serve.tpot_range, "a token"),

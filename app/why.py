@@ -12,23 +12,17 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from app import state, tables
+from app import grid, state, tables
 from app.text import plain
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan, title_of, value_text
-from memcore.quantity.formula import Term
 from memcore.quantity.quantity import Explanation
 from memcore.search.levers import differences
 from memcore.units import exact_text
 
 STYLE = Path(__file__).with_name("why.css")
 COLOURS = {"exact": "green", "datasheet": "blue", "measured": "violet", "assumed": "orange"}
-ROW, MOST = 33, 300  # heights of a table's row and of the table of parts, in pixels
-
-
-def height(rows: int) -> int:
-    """Pixels of a table that shows all its rows and their head."""
-    return ROW * (rows + 1) + 2
+MOST = 320  # pixels of the table of parts
 
 
 # --- what can be clicked -------------------------------------------------------------------------
@@ -77,44 +71,10 @@ def link(
     )
 
 
-CLICKED = "clicked"
-NO_CELL: dict[str, Any] = {"selection": {"rows": [], "columns": [], "cells": []}}
-
-
-def cell(key: str, paths: Sequence[str], columns: Sequence[str]) -> None:
-    """A callback of a table: the number in the cell that was clicked, or else that of its row.
-
-    A table that gets the keyboard's focus selects a cell of its first column. So the names there
-    open nothing: arrows move along them, and from a name to its right into a number.
-    """
-    for row, column in st.session_state[key].selection.cells[:1]:
-        if _meant(key, row, columns.index(column)) and paths[row]:
-            of_row(paths[row], column)
-            st.session_state[key] = NO_CELL  # so that a second click on the cell is a click again
-
-
 def of_row(path: str, column: str) -> None:
     """A callback: the number in this column of the row of `path`, or else that of the row."""
     of_cell = f"{path}.{tables.FIELDS.get(column, '')}"
     opened(of_cell if state.book().found(of_cell) else path)
-
-
-def _meant(key: str, row: int, column: int) -> bool:
-    """Whether somebody asks for a cell, and does not only pass over it.
-
-    Tab goes to the right from cell to cell. The number that it has opened once, and those behind
-    it, it passes the next time; else nobody could tab past a table. And the browser may repeat what
-    it said last when it is asked about something else.
-    """
-    kept = f"why_at_{key}"
-    here = (row, column)
-    before, tabbed, passing = st.session_state.get(kept, (None, None, False))
-    stepped = before == (row, column - 1)
-    passing = bool(stepped and (passing or tabbed == here))
-    if column:
-        tabbed = here if stepped and tabbed != CLICKED else CLICKED
-    st.session_state[kept] = (here, tabbed, passing)
-    return column > 0 and not passing and here != before
 
 
 def mark(key: str, of: Sequence[Plan] = ()) -> None:
@@ -221,28 +181,13 @@ def _parts(book: Book, e: Explanation) -> None:
     rows = tables.parts(book, e)
     openable = any(t.path for t in e.parts)
     key = f"why_parts_{e.path}"
+
+    def opens(row: int, _: str) -> None:
+        st.session_state.why = [*st.session_state.why, e.parts[row].path]
+        st.session_state.why_deeper = True
+
     st.markdown("**Made of**" + (" (click a value to open it)" if openable else ""))
-    st.dataframe(
-        rows,
-        key=key,
-        alt=f"Parts of {e.what}",
-        hide_index=True,
-        height=min(MOST, height(len(rows))),
-        on_select=lambda: _open_part(key, e.parts),
-        selection_mode="single-cell",
-        column_config={
-            "part": st.column_config.TextColumn(width=190),
-            "how": st.column_config.TextColumn(width=260),
-            "share": st.column_config.ProgressColumn(format="%.0f%%", min_value=0, max_value=100),
-        },
-    )
-
-
-def _open_part(key: str, parts: Sequence[Term]) -> None:
-    for row, column in st.session_state[key].selection.cells[:1]:
-        if column != "part" and parts[row].path:
-            st.session_state.why = [*st.session_state.why, parts[row].path]
-            st.session_state.why_deeper = True
+    grid.draw(rows, key, f"Parts of {e.what}", take=opens, height=MOST)
 
 
 def _descent(chain: Sequence[Explanation]) -> None:

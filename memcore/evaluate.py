@@ -31,9 +31,10 @@ from memcore.words.training import (
     AUTO,
     AVERAGED,
     CHECKPOINTING,
-    CORE,
+    CORE_ATTN,
     DENSE,
     INT8,
+    MODULES,
     NO_LAYER,
 )
 
@@ -71,12 +72,12 @@ def _remarks(plan: Plan, training: Training, time: Time) -> dict[str, str]:
     found by evaluating the plan without it, not by a rule of what words do."""
     t, found = plan.train, {}
     recompute = CHECKPOINTING[t.checkpointing].recompute
-    if recompute == CORE and (without := _without(plan, "train.checkpointing", "none")):
+    if recompute == MODULES and (without := _without(plan, "train.checkpointing", "none")):
         saved = without.memory.allocated_bytes - training.memory.allocated_bytes
         added = time.step_seconds / without.time().step_seconds - 1
         if saved < HARDLY * without.memory.allocated_bytes:
             why = ""
-            if not ATTENTION[t.attention].scores:
+            if t.recompute_modules == CORE_ATTN and not ATTENTION[t.attention].scores:
                 label = ATTENTION[t.attention].label
                 why = f" {label} keeps no scores that are quadratic in the sequence."
             found["train.checkpointing"] = (

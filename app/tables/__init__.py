@@ -28,7 +28,7 @@ from app.tables.accuracy import (
     tuning,
     why_they_differ,
 )
-from app.tables.base import FIELDS, PATH, Rows, breakdown, context, csv, displayed
+from app.tables.base import FIELDS, PATH, Rows, breakdown, context, csv
 from app.tables.compare import calibrated as compared_calibrated
 from app.tables.compare import fields as compared_fields
 from app.tables.compare import figures as compared_figures
@@ -83,7 +83,6 @@ __all__ = [
     "cost_text",
     "csv",
     "dimensions",
-    "displayed",
     "estimated",
     "estimators",
     "families",

@@ -42,6 +42,7 @@ def parts(book: Book, e: Explanation) -> Rows:
             "how": _how(book, t),
             "certainty": t.certainty,
             "source": t.source or "; ".join(book.explain(t.path).sources),
+            PATH: t.path,
         }
         for t in e.parts
     ]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from app import palette
 from memcore.plan.plan import Plan
@@ -69,25 +68,6 @@ def context(plan: Plan | None, link: str, calibrated: Calibrated | None = None) 
         "plan calibration": calibrated.assumed,
     } if calibrated else {}  # fmt: skip
     return {**of_plan, **beside, "Memplan version": version()}
-
-
-def displayed(rows: Rows) -> Any:
-    """Rows for a table on a page, as Arrow's columns, which is where Streamlit would bring them by
-    way of pandas in ten times the time. They hold 64 bits: a larger integer becomes a float, and so
-    does one beside a float."""
-    names = dict.fromkeys(name for row in rows for name in row if name != PATH)
-    columns = {name: _narrow([row.get(name) for row in rows]) for name in names}
-    try:
-        return pa.table(columns)
-    except pa.ArrowException:  # a column of more than one kind
-        return pd.DataFrame(columns, dtype=object)
-
-
-def _narrow(values: list[Any]) -> list[Any]:
-    whole = [v for v in values if isinstance(v, int)]
-    if any(isinstance(v, float) for v in values) or any(abs(v) >= 2**63 for v in whole):
-        return [float(v) if isinstance(v, int) else v for v in values]
-    return values
 
 
 def _safe(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.tables.base import PATH, Rows
+from app.text import VERDICTS
 from memcore.search.levers import Lever
 from memcore.search.waterfall import Change
 from memcore.units import bytes_text, relative_text, signed_bytes, signed_seconds
@@ -18,7 +19,7 @@ def levers(found: Sequence[Lever]) -> Rows:
             "change": lever.label,
             "and sets": ", ".join(lever.followers),
             "it": lever.trains_text,
-            "verdict": lever.verdict,
+            "verdict": VERDICTS[lever.verdict],
             "saves": bytes_text(lever.saved_bytes),
             "step time": signed_seconds(lever.added_seconds),
             "GPU time per token": relative_text(lever.price),

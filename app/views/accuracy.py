@@ -30,7 +30,6 @@ parts.table(
     tables.agreement(compared),
     key="agreement",
     alt="How far Memplan is from each source, by kind",
-    widths={"compared": 240},
 )
 parts.small(
     f"{tables.tuning(compared)} Lowest and highest: of Memplan less the reference, as a share of "
@@ -86,7 +85,6 @@ parts.table(
         "source",
         "used for",
     ),
-    config={"error %": st.column_config.NumberColumn(format="%+.1f")},
 )
 parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv", of_plan=False)
 

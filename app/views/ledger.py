@@ -8,5 +8,13 @@ if report.memory:
     parts.ledger_total(report)
     lens.section()
 rows = tables.ledger(report.ledger)
-parts.table(rows, key="ledger", alt="Every row of the ledger", height=560)
+parts.table(
+    rows,
+    key="ledger",
+    alt="Every row of the ledger",
+    columns=(
+        *("name", "size", "consumer", "why", "lifetime", "count", "bytes_each", "bytes", "shape"),
+        *("dtype", "tier", "certainty", "source"),
+    ),
+)
 parts.download("Ledger (CSV)", rows, "memplan-ledger.csv")

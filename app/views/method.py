@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import parts, state, tables
+from app import grid, parts, state, tables
 
 report, plan = state.report(), state.plan()
 
@@ -61,6 +61,7 @@ if report.time:
         key="one_block",
         alt="Operations of one block of each kind, with formula, FLOPs, traffic and saved tensors",
         height=420,
+        by={"saves": grid.PLAIN},
         columns=(
             "block",
             "operation",
@@ -71,7 +72,6 @@ if report.time:
             "saves",
             "HBM, backward",
         ),
-        widths={"operation": 210, "formula": 270, "saves": 420},
     )
     parts.small(
         "One block of each kind, one micro-batch, one GPU, before checkpointing. The FLOPs of an "

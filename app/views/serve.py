@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import grid, parts, rest, shared, state, tables
+from app import parts, rest, shared, state, tables
 from memcore.plan.keys import LOOK
 from memcore.plan.plan import Plan
 from memcore.search.solve import ANY, Targets, serving_limit
@@ -14,7 +14,7 @@ def furthest() -> None:
     rows = tables.limits(answers, plan.serve.arrival_rate, serve.replicas if serve else 1)
     if serving_limit(plan, Targets.of(plan)):
         _ranks(plan)
-    grid.draw(
+    parts.table(
         rows,
         key="limits",
         alt="The longest sequence, the most sequences, the fewest GPUs",
@@ -68,12 +68,11 @@ if report.serve:
     rest.when_over(furthest, lambda: parts.small("How far it can go comes when you pause …"))
     st.markdown("##### Memory of one serving GPU")
     lines = tables.serving(report.serve, plan.serve.concurrency)
-    grid.draw(
+    parts.table(
         lines,
         key="serve_table",
         alt="Memory of one serving GPU, line by line",
         columns=("what", "size", "bytes", "note"),
-        mute=("note",),
     )
     parts.download("Serving (CSV)", lines, "memplan-serving.csv")
 else:

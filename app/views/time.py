@@ -62,14 +62,6 @@ if report.time and report.run:
         alt="Transfers of a step: size, time, and what hides them",
         height=260,
         columns=tables.TRANSFER_COLUMNS,
-        config={
-            "hides at": st.column_config.TextColumn(
-                "hidden from", help="The bandwidth of the link from which on it is hidden."
-            ),
-            "or at micro-batch": st.column_config.TextColumn(
-                "or micro-batch", help="The micro-batch from which on it is hidden."
-            ),
-        },
     )
     parts.download("Transfers (CSV)", transfers, "memplan-transfers.csv")
     st.markdown("##### Operations, slowest first")

@@ -18,12 +18,13 @@ import io
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from memcore.evidence.comparison import text
+from memcore.hardware.constants import Constant
 from memcore.plan.plan import Plan
 from memcore.serving.cache import places
 from memcore.serving.serve import serve
@@ -31,14 +32,24 @@ from memcore.stream.clock import Clock
 from memcore.stream.lengths import draw
 from memcore.stream.simulation import run
 from memcore.words.engines import LLAMA_CPP, TENSORRT_LLM
+from memcore.words.serving import MULTI_TOKEN
 
 TARGETS = (0.010, 0.015, 0.020, 0.030)  # seconds per token
 LOW_LOAD = 8  # at once
+# What the points do not say, and is read off them.
+GUESSED = Constant(
+    "guesses that are right, of points that seem to have a draft", 0.7, 0.7, "ratio", "assumed",
+    "fitted to the 31 points of DeepSeek-V3 under TensorRT-LLM 1.2.0rc6.post3, which take 0.6 "
+    "times as long for a token as the same loads two weeks before: as with multi-token prediction",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured point of a closed loop; first and token in seconds."""
+    """One measured point of a closed loop; first and token in seconds.
+
+    guessed   tokens that a step seems to have guessed (GUESSED); 0: none
+    """
 
     engine: str
     version: str
@@ -53,6 +64,7 @@ class Point:
     at_once: int
     first: float
     token: float
+    guessed: int = 0
 
     @property
     def plan(self) -> Plan:
@@ -64,6 +76,9 @@ class Point:
             "output_len": self.output,
             "concurrency": self.at_once,
         }
+        if self.guessed:
+            words |= {"draft_model": MULTI_TOKEN, "draft_tokens": self.guessed}
+            words |= {"draft_acceptance": GUESSED.middle}
         return Plan.of(
             {
                 "model": self.model,
@@ -96,7 +111,7 @@ def points() -> tuple[Point, ...]:
         Point(
             r["engine"], r["version"], r["gpu"], int(r["tp"]), int(r["ep"]), r["model"],
             r["weights"], r["cache"], int(r["prompt"]), int(r["output"]), int(r["at_once"]),
-            float(r["first_ms"]) / 1e3, float(r["token_ms"]) / 1e3,
+            float(r["first_ms"]) / 1e3, float(r["token_ms"]) / 1e3, int(r["guessed"] or 0),
         )
         for r in _rows("engines.csv")
     )  # fmt: skip
@@ -106,6 +121,12 @@ def points() -> tuple[Point, ...]:
 def felt() -> tuple[Felt, ...]:
     """All of them beside ours. Takes three seconds or so, once per process."""
     return tuple(map(_felt, points()))
+
+
+@functools.cache
+def as_named() -> tuple[Felt, ...]:
+    """The same, where no point has a draft, since none names one."""
+    return tuple(_felt(replace(f.point, guessed=0)) if f.point.guessed else f for f in felt())
 
 
 def _felt(point: Point) -> Felt:
@@ -133,8 +154,14 @@ class Spread:
         return cls(len(off), median(errors), median(off), off[-(-9 * len(off) // 10) - 1])
 
 
-def spread(what: Callable[[Felt], float | None], chosen: Callable[[Felt], bool]) -> Spread:
-    return Spread.of([e for f in felt() if chosen(f) and (e := what(f)) is not None])
+def spread(
+    what: Callable[[Felt], float | None],
+    chosen: Callable[[Felt], bool],
+    of: Sequence[Felt] | None = None,
+) -> Spread:
+    """Of all points, or of some."""
+    every = felt() if of is None else of
+    return Spread.of([e for f in every if chosen(f) and (e := what(f)) is not None])
 
 
 def versions(least: int) -> tuple[tuple[str, str], ...]:
@@ -181,13 +208,19 @@ ALIKE = 0.05
 
 @functools.cache
 def choices() -> Choices:
+    """Those that our times make."""
+    return choosing(
+        (f.point, None if f.token is None else (1 + f.token) * f.point.token) for f in felt()
+    )
+
+
+def choosing(every: Iterable[tuple[Point, float | None]]) -> Choices:
     """For each engine, version, GPU, model, dtype and lengths with several tensor parallelisms: the
-    ranks and the load with the most tokens per second and GPU whose tokens come within a target."""
+    ranks and the load with the most tokens per second and GPU whose tokens come within a target, of
+    points and how long a token takes by some estimate."""
     groups: dict[tuple[object, ...], list[tuple[Point, float | None]]] = {}
-    for f in felt():
-        p = f.point
+    for p, ours in every:
         key = p.engine, p.version, p.gpu, p.model, p.weights, p.prompt, p.output
-        ours = None if f.token is None else (1 + f.token) * p.token
         groups.setdefault(key, []).append((p, ours))
     count = best = alike = slow = nearest = none = 0
     shares = []

@@ -24,6 +24,7 @@ from memcore.evidence.engines import (
     LOW_LOAD,
     Felt,
     Spread,
+    as_named,
     choices,
     engines_table,
     felt,
@@ -289,10 +290,12 @@ def small_models() -> str:
     return table(("table", "about", "rows"), rows)
 
 
-def _felt(name: str, chosen: Callable[[Felt], bool]) -> tuple[str, ...]:
-    token = spread(per_token, chosen)
-    first = spread(of_first, lambda f: chosen(f) and f.point.at_once <= LOW_LOAD)
-    of_any = spread(of_first, chosen)
+def _felt(
+    name: str, chosen: Callable[[Felt], bool], of: Sequence[Felt] | None = None
+) -> tuple[str, ...]:
+    token = spread(per_token, chosen, of)
+    first = spread(of_first, lambda f: chosen(f) and f.point.at_once <= LOW_LOAD, of)
+    of_any = spread(of_first, chosen, of)
     return (
         name,
         f"{token.count:,}",
@@ -308,6 +311,7 @@ def engines() -> str:
     """Engines under load: by engine, by GPU, and by kind of model; others' estimators below."""
     every = felt()
     rows = [_felt("all", lambda f: True)]
+    rows.append(_felt("all, none of them with a draft", lambda f: True, as_named()))
     rows += [
         _felt(ENGINES[e].label, lambda f, e=e: f.point.engine == e)  # type: ignore[misc]
         for e in dict.fromkeys(f.point.engine for f in every)

@@ -16,12 +16,13 @@ import yaml
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.formats import accelerate, deepspeed, hub, registry, servers, trainer
-from memcore.formats.megatron import SWITCHES
+from memcore.formats.megatron import MOMENTS, SWITCHES
 from memcore.formats.reading import MODEL, read_files
 from memcore.formats.servers import Server
 from memcore.formats.texts import Text
 from memcore.models import catalog
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
+from memcore.words.optimizers import AWARE
 from memcore.words.training import FRAMEWORKS, listed
 
 
@@ -288,12 +289,17 @@ def _megatron(plan: Plan) -> dict[str, str]:
     words += ["--attention-backend", "unfused" if t.attention == "eager" else "flash"]
     if t.checkpointing in ("full", "selective"):
         words += ["--recompute-granularity", t.checkpointing]
+    if t.checkpointing == "selective":
+        words += ["--recompute-modules", *listed(t.recompute_modules)]
     if t.checkpointing == "full":
         words += ["--recompute-method", t.recompute_method]
         words += ["--recompute-num-layers", t.recompute_num_layers]
     if t.mtp_layers:
         words += ["--mtp-num-layers", t.mtp_layers]
-    words += ["--optimizer", {"adamw": "adam"}.get(t.optimizer, t.optimizer)]
+    words += ["--optimizer", {"adamw": "adam", AWARE: "adam"}.get(t.optimizer, t.optimizer)]
+    if t.optimizer == AWARE:
+        words += ["--use-precision-aware-optimizer"]
+        words += [w for name in MOMENTS for w in (f"--{name.replace('_', '-')}", "bf16")]
     return {"train.sh": _command(words)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -247,9 +247,10 @@ class Draft:
         """A key that moves memory or time, and that no plan says."""
         self.left.append(Issue(key, why))
 
-    def end(self, keys: Keys, left: Mapping[str, str]) -> None:
+    def end(self, keys: Keys, left: Mapping[str, str], harmless: Sequence[str] = ()) -> None:
         """The keys of a file that nothing was made of: those of `left`, with why, and the others. A
-        name there that ends in '*' is every key that begins so, told together."""
+        name there that ends in '*' is every key that begins so, told together. What has a word of
+        `harmless` in its name moves neither memory nor time, and is not told."""
         told: dict[str, list[str]] = {}
         for key in keys.rest():
             name = next((name for name in left if _is(key, name)), "")
@@ -257,6 +258,7 @@ class Draft:
                 told.setdefault(name, []).append(keys.written(key))
             else:
                 self.unread.append(keys.written(key))
+        self.unread = [key for key in self.unread if not any(word in key for word in harmless)]
         for name, same in told.items():
             self.leave(", ".join(same), left[name])
 

@@ -12,7 +12,14 @@ from typing import Any
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats.found import Draft, Keys, hyphened, positive, whole, word
 from memcore.formats.texts import UNSET, options
-from memcore.words.training import DISPATCHERS
+from memcore.words.optimizers import AWARE
+from memcore.words.training import (
+    CORE_ATTN,
+    DISPATCHERS,
+    MLA_UP_PROJ,
+    MOE,
+    RECOMPUTE_MODULES,
+)
 
 MARKS = {
     *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"),
@@ -31,7 +38,6 @@ LEFT = {
     "use_megatron_fsdp": "Megatron's own FSDP is not planned",
     "data_parallel_sharding_strategy": "Megatron's own FSDP is not planned",
     "optimizer_cpu_offload": "its optimizer on the CPU is not planned",
-    "use_precision_aware_optimizer": "moments of fewer bits are not planned",
     "cpu_offloading": "activations in host memory are not planned for Megatron",
     "zero_stage": "Megatron-DeepSpeed's ZeRO is not planned",
     "decoder_first_pipeline_num_layers": "uneven stages are not planned",
@@ -50,10 +56,6 @@ LEFT = {
     "fine_grained_activation_offloading": "activations in host memory are not planned for Megatron",
     "offload_modules": "activations in host memory are not planned for Megatron",
     "optimizer_offload_fraction": "its optimizer on the CPU is not planned",
-    **dict.fromkeys(
-        ("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "main_params_dtype"),
-        "moments of fewer bits are not planned",
-    ),
     "fp4_*": "training in fp4 is not planned",
     "fp8_param_gather": "set train.precision to fp8-params or mxfp8-params",
     "cuda_graph_*": "graphs of a step are not planned",
@@ -61,8 +63,6 @@ LEFT = {
     "external_cuda_graph": "graphs of a step are not planned",
     "moe_expert_capacity_factor": "tokens that are dropped are not planned",
     "moe_pad_expert_input_to_capacity": "tokens that are dropped are not planned",
-    "moe_layer_recompute": "experts alone run again is not planned",
-    "recompute_mla_up_projection": "only core_attn is planned",
     "microbatch_group_size_per_virtual_pipeline_stage": "is not planned",
     "cp_comm_type": "how sequences are exchanged is not read: rings are planned",
     "window_size": "windows are not read from arguments; give the config.json beside them",
@@ -70,8 +70,8 @@ LEFT = {
     "experimental_attention_variant": "is not read from arguments; give the config.json",
     "is_hybrid_model": "layers of their own are not read; give the config.json beside them",
     "hybrid_*": "layers of their own are not read; give the config.json beside them",
-    "lora_*": "adapters are not planned for Megatron",
-    "peft*": "adapters are not planned for Megatron",
+    "lora_*": "name the adapter in train.adapter",
+    "peft*": "name the adapter in train.adapter",
     "zero_*": "Megatron-DeepSpeed's ZeRO is not planned",
     "deepspeed": "Megatron-DeepSpeed's ZeRO is not planned",
     "checkpoint_num_layers": "layers run again in groups: set train.recompute_num_layers",
@@ -132,6 +132,7 @@ def told(keys: Keys, draft: Draft) -> None:
         draft.otherwise("parallel.etp", tp, "--expert-tensor-parallel-size")
     _dispatcher(keys, draft)
     _precision(keys, draft)
+    _moments(keys, draft)
     _recomputation(keys, draft)
     flash = keys.on("use_flash_attn")
     eager = keys.take("attention_backend", "transformer_impl") in ("unfused", "local")
@@ -186,32 +187,54 @@ def _precision(keys: Keys, draft: Draft) -> None:
         draft.otherwise("train.grad_reduce_in_fp32", half == "bf16", keys.written(wide))
 
 
+def _moments(keys: Keys, draft: Draft) -> None:
+    """The optimizer whose states have fewer bits; its gradients are those of the buffer."""
+    keys.take("main_grads_dtype")
+    said = [str(keys.take(name)).rpartition(".")[2] for name in (*MOMENTS, MASTERS)]
+    if not keys.on(PRECISION_AWARE):
+        return
+    if {*said[:2]} <= {"bf16", "bfloat16"} and said[2] in ("None", "fp32", "float32"):
+        draft.put("train.optimizer", AWARE, keys.written(PRECISION_AWARE), True)
+    else:
+        message = f"is planned with both of {', '.join(MOMENTS)} in bf16 and masters in fp32"
+        draft.leave(keys.written(PRECISION_AWARE), message)
+
+
+PRECISION_AWARE, MASTERS = "use_precision_aware_optimizer", "main_params_dtype"
+MOMENTS = ("exp_avg_dtype", "exp_avg_sq_dtype")
+
+
 def _recomputation(keys: Keys, draft: Draft) -> None:
     grain = str(keys.take("recompute_granularity") or "")
     older = [keys.on(name) for name in ("checkpoint_activations", "recompute_activations")]
     if grain == "full" or (older[0] and not grain):
         draft.put("train.checkpointing", "full", "--recompute-granularity", grain or True)
-    elif grain == "selective" or older[1]:
-        modules = _modules(keys)
-        word = "selective" if CORE in modules else "none"
+    elif grain == "selective" or older[1] or keys.on("moe_layer_recompute"):
+        named = _modules(keys)
+        modules = [name for name in named if name in RECOMPUTE_MODULES]
+        word = "selective" if modules else "none"
         draft.put("train.checkpointing", word, "--recompute-granularity", grain or True)
-        if others := [name for name in modules if name != CORE]:
-            draft.leave(keys.written(MODULES), f"{', '.join(others)}: only {CORE} is planned")
+        if modules:
+            draft.put("train.recompute_modules", ",".join(modules), keys.written(MODULES), modules)
+        if others := [name for name in named if name not in modules]:
+            draft.leave(keys.written(MODULES), f"{', '.join(others)}: is not planned")
     else:
         draft.put("train.checkpointing", "none", "--recompute-granularity", "not said")
     keys.take(MODULES)  # which nothing but a selective recomputation reads
 
 
-MODULES, CORE = "recompute_modules", "core_attn"
+MODULES = "recompute_modules"
+# Options that stood for a module before modules were named.
+OLDER = {"moe_layer_recompute": MOE, "recompute_mla_up_projection": MLA_UP_PROJ}
 
 
 def _modules(keys: Keys) -> list[str]:
     """What is run again selectively: attention's core where nothing is named
     (transformer_config.py)."""
     named = keys.take(MODULES)
-    if named is None:
-        return [CORE]
-    return [shown(name)[1:-1] for name in (named if isinstance(named, list) else [named])]
+    names = [CORE_ATTN] if named is None else named if isinstance(named, list) else [named]
+    more = [module for option, module in OLDER.items() if keys.on(option)]
+    return [*(shown(name)[1:-1] if named else name for name in names), *more]
 
 
 def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron
-from memcore.formats.found import Draft, Keys, UnsaidError, flag, positive
+from memcore.formats.found import Draft, Keys, UnsaidError, flag, names, positive, share
 
 # Megatron's options, by their names here.
 NAMES = {
@@ -37,7 +37,7 @@ SHARDED = {"dtensor_cfg", "step_scheduler"}  # of what trains with FSDP2
 # Sections of other jobs, whose sizes are not those of a step.
 OTHERS = {
     *("generation", "vllm_cfg", "validation", "validation_ds", "tokenizer", "checkpoint", "logger"),
-    *("data", "optim", "optimizer", "exp_manager", "draft", "reward", "env"),
+    *("data", "optim", "optimizer", "peft", "exp_manager", "draft", "reward", "env"),
 }
 MAX_DEPTH = 6
 
@@ -57,6 +57,10 @@ def recognise(values: Mapping[str, Any]) -> bool:
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
     flat = _flat(values)
+    states = values.get("optimizer")
+    if isinstance(states, Mapping):
+        known = (megatron.PRECISION_AWARE, megatron.MASTERS, *megatron.MOMENTS)
+        flat |= {name: states[name] for name in known if name in states}
     if base := values.get("defaults"):
         named = shown(base if isinstance(base, str) else ", ".join(map(str, base)))
         draft.leave("defaults", f"what {named} sets, which is not in the file, is not read")
@@ -68,10 +72,16 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if isinstance(values.get("grpo"), Mapping):
         draft.put("together.kind", "grpo", "grpo")
     half = str(keys.take("precision", "mixed_precision") or "bf16").lower()
-    if SHARDED & flat.keys():
+    sharded = bool(SHARDED & flat.keys())
+    _adapter(values, sharded, draft)
+    if sharded:
         _sharded(keys, half, draft)
         return
-    given = {n: v for n, v in keys.values.items() if _is_plain(v) or (v and n == megatron.MODULES)}
+    given = {
+        n: v
+        for n, v in keys.values.items()
+        if _is_plain(v) or (isinstance(v, list) and n == megatron.MODULES)
+    }
     whole, fp16 = "32" in half, half in ("16", "fp16", "16-mixed", "fp16_mixed")
     given |= {"bf16": not (whole or fp16), "fp16": fp16}
     if "fp8" in half:
@@ -88,6 +98,52 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     megatron.told(Keys(given), draft)
     read_here = keys.taken | _sections(values)
     draft.unread = [key for key in draft.unread if key not in read_here]
+
+
+def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:
+    """LoRA, as Megatron-Bridge's, NeMo RL's, Automodel's and NeMo 1's files have it."""
+    section = _section(values, "peft")
+    inner = section.get("lora_tuning")
+    said = Keys({**section, **(inner if isinstance(inner, Mapping) else {})})
+    named = "peft_scheme", "_target_", "scheme"
+    scheme = str(said.one(*named) or ("lora" if section else "none")).rpartition(".")[2].lower()
+    if scheme in ("none", "null"):
+        return
+    if scheme not in ("lora", "peftconfig"):
+        draft.leave("peft", f"{shown(scheme)} is not planned; LoRA is")
+        return
+    draft.put("train.adapter", "lora", "peft", scheme)
+    draft.put("train.adapter_dtype", "base", "peft", "as the weights")
+    draft.read(said, "train.lora_rank", positive, "dim", "adapter_dim")
+    draft.otherwise("train.lora_rank", DIM, "peft.dim")
+    draft.read(said, "train.lora_dropout", share, "dropout", "adapter_dropout")
+    targets = {each.rpartition(".")[2] for each in names(said.take("target_modules") or [])}
+    if sharded and targets and not said.on("match_all_linear") and "*_proj" not in targets:
+        draft.put("train.lora_modules", ",".join(sorted(targets)), "peft.target_modules")
+        return
+    within = next((word for word, of in TARGETS.items() if targets and targets <= of), "all-linear")
+    draft.put("train.lora_targets", within, "peft.target_modules", sorted(targets) or "all")
+    if targets - ALL_LINEAR:
+        draft.leave("peft.target_modules", f"{', '.join(sorted(targets))}: planned as {within}")
+
+
+DIM = 32  # of LoRA where a file says none (megatron/bridge/peft/lora.py)
+TARGETS = {
+    "attention": {"linear_qkv", "attention_qkv"},
+    "attention-all": {"linear_qkv", "linear_proj", "attention_qkv", "attention_dense"},
+}
+ALL_LINEAR = {"linear_fc1", "linear_fc2", "mlp_fc1", "mlp_fc2", "all", "*_proj"}.union(
+    *TARGETS.values()
+)
+
+
+def _section(values: Mapping[str, Any], name: str, depth: int = MAX_DEPTH) -> Mapping[str, Any]:
+    """The section of this name that lies least deep and is switched on, or an empty one."""
+    found = values.get(name)
+    if isinstance(found, Mapping):
+        return found if _is_on(found) else {}
+    inner = [v for v in values.values() if isinstance(v, Mapping)] if depth else []
+    return next((s for s in (_section(v, name, depth - 1) for v in inner) if s), {})
 
 
 def _sharded(keys: Keys, half: str, draft: Draft) -> None:

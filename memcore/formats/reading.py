@@ -18,15 +18,19 @@ from memcore.formats import (
     launchers,
     megatron,
     nemo,
+    neox,
     ollama,
+    openrlhf,
     recipes,
     registry,
     scripts,
     servers,
+    swift,
     tensorrt,
     torchtitan,
     torchtune,
     trainer,
+    verl,
 )
 from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
@@ -44,11 +48,14 @@ from memcore.words.training import FRAMEWORKS
 # file reads it.
 Known = tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any], Draft], None]]
 DOCUMENTS: tuple[Known, ...] = (
+    ("GPT-NeoX", neox.recognise, neox.read),
     ("DeepSpeed", deepspeed.recognise, deepspeed.read),
     ("Accelerate", accelerate.recognise, accelerate.read),
+    ("verl", verl.recognise, verl.read),
     ("NeMo", nemo.recognise, nemo.read),
     ("torchtitan", torchtitan.recognise, torchtitan.read),
     ("torchtune", torchtune.recognise, torchtune.read),
+    ("ms-swift", swift.recognise, swift.read),
     ("Trainer", trainer.recognise, trainer.read),
     ("TensorRT-LLM", tensorrt.recognise, tensorrt.read),
     ("vLLM", servers.configures, servers.configured),
@@ -69,8 +76,9 @@ PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
-    "read are a config.json, what Trainers, DeepSpeed, Accelerate, torchtitan, torchtune, NeMo and "
-    "Megatron are given, what starts a server, Modelfiles, and what says that memory ran out"
+    "read are a config.json, what Trainers, DeepSpeed, Accelerate, torchtitan, torchtune, NeMo, "
+    "verl, OpenRLHF, ms-swift, GPT-NeoX and Megatron are given, what starts a server, Modelfiles, "
+    "and what says that memory ran out"
 )
 # What a text has that is of no known kind, with what is wrong with it; the first counts.
 UNKNOWN = {
@@ -156,7 +164,7 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
     for path, value in draft.fields.items():
         put(document, path, value)
     _steps(document, draft)
-    if "serve.engine" in draft.fields:
+    if "serve.engine" in draft.fields and "together.kind" not in draft.fields:
         _load(document, draft, assumed)
     else:
         _job(document, draft, assumed)
@@ -233,6 +241,9 @@ def _reader(text: Text) -> Reader:
     if started := servers.recognise(found):
         return last, started[0].engine, functools.partial(servers.read, *started)
     for name, recognised, reads in (
+        ("verl", verl.starts, verl.launched),
+        ("OpenRLHF", openrlhf.starts, openrlhf.launched),
+        ("ms-swift", swift.starts, swift.launched),
         ("Megatron", megatron.recognise, megatron.read),
         ("Trainer", _trains, _trainer),
     ):

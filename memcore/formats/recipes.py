@@ -12,6 +12,7 @@ from typing import Any
 
 from memcore.formats import hub, nemo
 from memcore.formats.found import Draft
+from memcore.formats.megatron import MASTERS, MOMENTS
 from memcore.formats.texts import module
 
 # What NeMo's recipes call the options of Megatron, as parameters with defaults.
@@ -33,6 +34,7 @@ DECIDE = (
     *("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"),
     *("sequence_parallel", "recompute_granularity", "mixed_precision", "overlap_grad_reduce"),
 )
+DTYPES = (*MOMENTS, MASTERS)  # said as torch.bfloat16
 BEGINS = re.compile(r"_(?:config|recipe)$")  # of what is called: another recipe
 GPUS = re.compile(r"_(\d+)gpus?(?=_|$)")  # in a recipe's name
 ENDS = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|config|recipe|performance).*$")
@@ -100,6 +102,8 @@ def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:
         named = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
         if named and isinstance(value, ast.Constant):
             yield named, value.value
+        elif named in DTYPES and isinstance(value, ast.Attribute):
+            yield named, value.attr  # torch.bfloat16
         elif named and isinstance(value, ast.List):
             yield named, [each.value for each in value.elts if isinstance(each, ast.Constant)]
 

@@ -135,13 +135,37 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     server.more(keys, draft)
     if "serve.weight_dtype" not in draft.fields and (said := hub.stored(draft.model)):
         draft.put("serve.weight_dtype", said, "the model's name", draft.model)
-    copies = draft.count(keys, "data_parallel_size", "dp", "dp_size")
-    each = draft.fields.get("serve.tp", 1) * draft.fields.get("serve.pp", 1)
-    draft.ranks = max(draft.ranks, each * max(1, copies))
+    draft.ranks = max(draft.ranks, _shared_out(keys, draft))
     limit = draft.fields.get("serve.max_num_seqs", 0)
     if limit and "serve.concurrency" not in draft.fields:
         draft.put("serve.concurrency", limit, "the most sequences, all of them in use", limit)
     draft.end(keys, server.left)
+
+
+def _shared_out(keys: Keys, draft: Draft) -> int:
+    """Ranks in all, and how they share out the experts. vLLM has as many as tensor and data
+    parallelism make (FusedMoEParallelConfig); SGLang and TensorRT-LLM count data-parallel attention
+    within their tensor-parallel ranks (DpPaddingMode, Mapping.enable_attention_dp)."""
+    tp, pp = (draft.fields.get(f"serve.{name}", 1) for name in ("tp", "pp"))
+    copies = draft.count(keys, "data_parallel_size", "dp", "dp_size")
+    experts = draft.count(keys, "ep", "ep_size", "expert_parallel_size", "moe_expert_parallel_size")
+    if keys.on("enable_expert_parallel"):
+        experts = tp * max(1, copies)
+    apart = keys.on("enable_dp_attention", "enable_attention_dp")
+
+    def share_out(draft: Draft, around: Around) -> None:
+        ranks = draft.fields.get("serve.tp", 1)
+        if apart and ranks > 1:
+            draft.said = [said for said in draft.said if said.field != "serve.tp"]
+            del draft.fields["serve.tp"]
+            each = max(1, ranks // (copies or ranks))
+            draft.put("serve.tp", each, "data-parallel attention", f"{ranks} ranks")
+        over = ranks if apart else experts
+        if over > 1 and around.model.experts:
+            draft.put("parallel.ep", over, "expert parallelism", over)
+
+    draft.later.append(share_out)
+    return int(tp * pp * (1 if apart else max(1, copies)))
 
 
 def _served(command: Sequence[str]) -> str:
@@ -177,8 +201,7 @@ def _vllm(keys: Keys, draft: Draft) -> None:
     on = keys.one("enable_chunked_prefill") is None or keys.on("enable_chunked_prefill")
     chunked = on and not keys.on("no_enable_chunked_prefill")
     draft.put("serve.prefill", "chunked" if chunked else "whole", "chunked prefill, on by default")
-    if keys.on("enable_expert_parallel"):
-        draft.leave("--enable-expert-parallel", "experts are cut as other layers are here")
+    keys.take("m")  # python -m
     text = keys.take("speculative_config")
     if text is not None:
         try:
@@ -219,9 +242,15 @@ def _sglang(keys: Keys, draft: Draft) -> None:
         draft.put("serve.runtime", "eager", "--disable-cuda-graph", True)
     whole_prompts = str(keys.values.get("chunked_prefill_size")) == "-1"
     draft.put("serve.prefill", "whole" if whole_prompts else "chunked", "--chunked-prefill-size")
+    keys.take("m")  # python -m
     method = keys.take("speculative_algorithm")
     model = keys.take("speculative_draft_model_path", "speculative_draft_model")
-    tokens = keys.take("speculative_num_draft_tokens", "speculative_num_steps")
+    # With the token that is sure; in a chain of guesses one more than steps.
+    checked = draft.count(keys, "speculative_num_draft_tokens")
+    tokens = checked - 1 if checked > 1 else keys.take("speculative_num_steps")
+    keys.take("speculative_num_steps", "speculative_eagle_topk")
+    if str(method).lower() == "eagle" and model is None:
+        method = "nextn"  # SGLang's EAGLE without a head of its own is the model's
     if method is not None:
         _drafts(draft, method, model, tokens)
 
@@ -231,8 +260,6 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
               "enable_chunked_prefill")  # fmt: skip
     draft.otherwise("serve.max_batched_tokens", 8192, "max_num_tokens")
     draft.otherwise("serve.memory_utilization", 0.9, "free_gpu_memory_fraction")
-    if draft.count(keys, "ep_size", "moe_expert_parallel_size") > 1:
-        draft.leave("ep_size", "experts are cut as other layers are here")
     guess = keys.inner("speculative_config")
     method = guess.take("decoding_type")
     tokens = guess.take("num_nextn_predict_layers", "max_draft_len")
@@ -306,10 +333,8 @@ NOT_PLANNED = {
     "kv_transfer_config": "a cache that moves elsewhere is not planned",
     "kv_cache_memory_bytes": "the cache takes what is left here",
     "decode_context_parallel_size": "context parallelism of a server is not planned",
-    "enable_dp_attention": "attention cut over users and experts over ranks is not planned",
     "mem_fraction*": "is not planned",
     "enable_hierarchical_cache": "a cache in host memory is not planned",
-    "enable_attention_dp": "attention cut over users and experts over ranks is not planned",
     "host_cache_size": "a cache in host memory is not planned",
     "cuda_graph_max_bs": "graphs are those of the engine's default",
     "max_lora*": "adapters of a server are not planned",
@@ -335,8 +360,6 @@ NOT_PLANNED = {
     "max_beam_width": "beams are not planned: one sequence a request is",
     "moe_a2a_backend": "how experts exchange tokens is not read: set serve.moe_backend",
     "torchao_config": "has no word in a plan; give the model's config.json",
-    "ep_size": "experts are cut as other layers are here",
-    "expert_parallel_size": "experts are cut as other layers are here",
     "swa_full_tokens_ratio": "both caches take what their layers need here",
 }
 FREE = (

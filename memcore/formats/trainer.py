@@ -53,7 +53,7 @@ MARKS = {
     "finetuning_type",
 }
 # Keys that one program alone has, or that its files say all but always.
-AXOLOTL, FACTORY, TRL = "axolotl", "LLaMA-Factory", "TRL"
+AXOLOTL, FACTORY, TRL, SWIFT = "axolotl", "LLaMA-Factory", "TRL", "ms-swift"
 OWN = {
     AXOLOTL: {"base_model", "sequence_len", "sample_packing", "lora_target_linear"},
     FACTORY: {"finetuning_type", "cutoff_len", "lora_target", "dataset_dir", "pure_bf16"},
@@ -70,7 +70,7 @@ OF_AXOLOTL = (
     ("parallel.shard_group", positive, "dp_shard_size"),
 )
 # Commands that start one program.
-TOOLS = {"trl": TRL, "llamafactory-cli": FACTORY, "axolotl": AXOLOTL}
+TOOLS = {"trl": TRL, "llamafactory-cli": FACTORY, "axolotl": AXOLOTL, "swift": SWIFT}
 # What each does where a key is not said: by field the value and the key; '' is transformers itself.
 DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "": {
@@ -95,6 +95,10 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "train.seq_len": (512, "sequence_len"),
         "train.loader_prefetch": (256, "dataloader_prefetch_factor"),
     },
+    SWIFT: {
+        "train.micro_batch": (1, BATCH[0]),
+        "train.checkpointing": ("full", "gradient_checkpointing"),
+    },
 }
 DEFAULTS |= {program: DEFAULTS[""] | own for program, own in DEFAULTS.items() if program}
 # Adapters: rank, dropout and targets of each; PEFT's own are a rank of 8 and no dropout.
@@ -104,6 +108,7 @@ ADAPTERS = {
     TRL: (16, 0.05, ""),
     FACTORY: (8, 0.0, "all-linear"),
     AXOLOTL: (8, 0.0, ""),
+    SWIFT: (8, 0.05, "all-linear"),
 }
 OPTIMIZERS = {
     "adamw_torch": "adamw-foreach",

@@ -14,8 +14,8 @@ from memcore.step.step import (
     activations,
     crossing,
     left_until_end,
+    optimizers,
     resident,
-    stepping,
     waiting,
 )
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, gradients, tied_gradient, window
@@ -118,8 +118,7 @@ def whole_model(step: Step) -> list[Instant]:
                 EMBEDDING_RUNS,
             )
         )
-    out.append(Instant("optimizer-step", "Optimizer step", base + made + stepping(step)))
-    return out
+    return out + optimizers(step, base + made)
 
 
 def replicated(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:

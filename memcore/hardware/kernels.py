@@ -16,8 +16,8 @@ from memcore.hardware.constants import SERVED, Constant
 ENGINES_FIT = (
     "fitted to the 888 points of presets/evidence/engines.csv and the 38 of throughput.csv "
     "together: least absolute logarithm of the time per token, of the first token at 0.3 of its "
-    "weight, of the throughput at 0.4; errors where a GPU or a model is left out are on the "
-    "Accuracy page"
+    "weight, of the throughput at 0.4, and as many right choices under a target as are asked for; "
+    "errors where a GPU or a model is left out are on the Accuracy page"
 )
 LLAMA_FIT = (
     "fitted to the llama.cpp tables of presets/evidence/native.jsonl: 41 speeds of tokens and 17 "
@@ -183,25 +183,25 @@ def _products(of: str, **shares: float) -> Mapping[str, Constant]:
 
 
 _PRODUCTS = MappingProxyType({
-    "Blackwell": _products("Blackwell", bf16=0.715, fp8=0.615, fp4=0.505),
-    "": _products("others", bf16=0.715, fp8=0.715),
+    "Blackwell": _products("Blackwell", bf16=0.638, fp8=0.636, fp4=0.482),
+    "": _products("others", bf16=0.638, fp8=0.649),
 })  # fmt: skip
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_ROWS = _today("rows of experts, gathered and summed, share of that", 0.36, "ratio")
-_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.55, "ratio")
+_ROWS = _today("rows of experts, gathered and summed, share of that", 0.341, "ratio")
+_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.624, "ratio")
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 _ROUTING = MappingProxyType({
     "Blackwell": NOTHING,
-    "": _today("a layer with experts, before Blackwell: choosing and sorting", 37e-6,
+    "": _today("a layer with experts, before Blackwell: choosing and sorting", 37.2e-6,
                "seconds per layer"),
 })  # fmt: skip
-_HOP = _today("an all-reduce of engines over NVLink", 0.45e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.43e-6, "seconds")
-_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.48, "ratio")
-_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 11e-6,
+_HOP = _today("an all-reduce of engines over NVLink", 0.651e-6, "seconds")
+_RANK = _today("the same, for each other GPU", 0.612e-6, "seconds")
+_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.379, "ratio")
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 3.47e-6,
                   "seconds per layer")  # fmt: skip
-_LATENT = _today("the same, of latent attention", 805e-6, "seconds per layer")
-_ALIKE = _today("tokens of a step, as they choose experts", 0.48, "ratio")
+_LATENT = _today("the same, of latent attention", 625.0e-6, "seconds per layer")
+_ALIKE = _today("tokens of a step, as they choose experts", 0.648, "ratio")
 
 
 def _engine(layer: Constant) -> Mapping[str, Kernels]:
@@ -217,9 +217,9 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
     return MappingProxyType({STACKED: read_at(_READ), BOARD: others, UNIFIED: others})
 
 
-VLLM = _engine(_today("between kernels, vLLM", 65.5e-6, "seconds per layer"))
-SGLANG = _engine(_today("between kernels, SGLang", 72e-6, "seconds per layer"))
-TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 48e-6, "seconds per layer"))
+VLLM = _engine(_today("between kernels, vLLM", 67.4e-6, "seconds per layer"))
+SGLANG = _engine(_today("between kernels, SGLang", 57.1e-6, "seconds per layer"))
+TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 49.5e-6, "seconds per layer"))
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
 
@@ -285,14 +285,14 @@ _V0_TOKEN = _off("time per token, engines of 2024", 0.93, 1.34, _LOGS)
 _NATIVE_TOKEN = _off("time per token, llama.cpp", 0.87, 1.11, _TABLES)
 _NATIVE_FIRST = _off("first token, llama.cpp", 0.71, 1.71, _TABLES)
 OFF_TODAY = Off(
-    _off("time per token, engines, dense", 0.885, 1.19, _POINTS),
-    _off("first token, engines, dense", 0.76, 1.57, _POINTS),
-    _off("time per token, engines, mixtures", 0.82, 1.62, _POINTS),
-    _off("first token, engines, mixtures", 0.745, 1.47, _POINTS),
+    _off("time per token, engines, dense", 0.87, 1.16, _POINTS),
+    _off("first token, engines, dense", 0.74, 1.55, _POINTS),
+    _off("time per token, engines, mixtures", 0.845, 1.54, _POINTS),
+    _off("first token, engines, mixtures", 0.75, 1.49, _POINTS),
 )
-_SGLANG_TOKEN = _off("time per token, SGLang", 0.835, 1.25, f"63 of {_POINTS}")
+_SGLANG_TOKEN = _off("time per token, SGLang", 0.81, 1.245, f"63 of {_POINTS}")
 _SGLANG_FIRST = _off(
-    "first token, SGLang", 0.38, 10.6,
+    "first token, SGLang", 0.305, 6.3,
     f"63 of {_POINTS}; a quarter of these took 5 s and more: of one version all whose prompts have "
     "more than 16,384 tokens at once, whatever the load",
 )  # fmt: skip

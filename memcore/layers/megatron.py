@@ -27,7 +27,9 @@ from memcore.tape.dims import (
     HEADS,
     KV_RANK,
     LATENT,
+    OF_EXPERTS,
     Q_RANK,
+    RANK,
     ROTARY,
     ROUTED,
     ROW_MAP,
@@ -46,15 +48,19 @@ from memcore.tape.kinds import Module, Role
 from memcore.tape.primitives import (
     add,
     cast,
+    dropout,
     gather,
     heads_first,
     keeps_result,
     linear,
+    plain_product,
+    scale,
     softmax,
     split,
 )
 from memcore.tape.structure import Structure
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Gradients, Remade, Tape, Tensor
+from memcore.words.training import ALL_LINEAR, MLA_UP_PROJ, MOE, MOE_ACT, SHARED_EXPERTS
 
 OWN: Shape = (B, S / CP / SEQ)  # the tokens that this rank routes
 RESULTS: Shape = (B, HEADS / TP, S / CP, V_DIM)
@@ -79,6 +85,13 @@ def mixture(
     shared: Shared | None = None,
     biases: bool = False,
 ) -> Tensor:
+    """A mixture of experts, run again whole where a plan says so (its `moe`)."""
+    return t.again(MOE, lambda x: _mixture(t, s, x, score, shared, biases), x)
+
+
+def _mixture(
+    t: Tape, s: Structure, x: Tensor, score: str, shared: Shared | None, biases: bool
+) -> Tensor:
     """MoELayer with MoEAlltoAllTokenDispatcher and TEGroupedMLP: (batch, sequence, D) to the same.
 
     Kept for backward: x (by the router and the shared experts), the rows that fc1 reads, those that
@@ -93,14 +106,18 @@ def mixture(
     weights = router(t, s, x, score, biases)
     dispatched, row_map = _permuted(t, x, weights)
     arrived = [_exchanged(t, s, rows, "dispatch", here) for rows in dispatched]
-    beside = shared(t, s, x) if shared else None
+    beside = t.again(SHARED_EXPERTS, lambda x: shared(t, s, x), x) if shared else None
     collected = [_collected(t, s, rows) for rows in arrived]
     rows, weight = _sorted(t, collected, "sort by expert")
     with t.scope("experts"):
         both = grouped_linear(t, "linear_fc1", rows, D, EXPERT_FUSED / ETP, biases)
         both = _clamped(t, both) if biases else both
-        product = weighted_swiglu(t, both, weight, s.traits.activation)
-        result = grouped_linear(t, "linear_fc2", product, EXPERT_F / ETP, D)
+        kind = s.traits.activation
+        made = t.remake(
+            MOE_ACT, lambda both, weight: [weighted_swiglu(t, both, weight, kind)], both, weight
+        )
+        result = grouped_linear(t, "linear_fc2", made.results[0], EXPERT_F / ETP, D)
+        made.drop(behind=result)
         result = _biased(t, result, weight) if biases else result
     (sorted_back,) = _sorted(t, [result], "sort by rank")
     t.use(result)
@@ -257,7 +274,7 @@ def grouped_linear(
     read, kept = [x], [x]
     if t.narrow:
         with t.scope(name):
-            read, kept = fused.narrowed(t, x, t.narrow, reused=False, learns=w.needs_grad)
+            read, kept = fused.narrowed(t, x, t.narrow, x.storage.remade, learns=w.needs_grad)
     out = t.new(f"{name} out", (rows, into), x.dtype)
     t.use(*read)
     kept = kept if w.needs_grad else []
@@ -271,7 +288,30 @@ def grouped_linear(
 
     again = [(4.0 if w.needs_grad else 2.0, flops[1])]
     t.finish(f"{name} grouped gemm", [x, *weights], out, kept, backward, flops=again)
+    if t.adapters and t.adapters.targets == ALL_LINEAR:
+        return _with_adapter(t, name, x, out, width, into)
     return out
+
+
+def _with_adapter(
+    t: Tape, name: str, x: Tensor, base: Tensor, width: Factor, into: Factor
+) -> Tensor:
+    """base + scaling * B(A(dropout(x))): one adapter for all experts, of which each expert-parallel
+    rank has a copy whose gradients are summed over them (Megatron-Bridge, peft/lora.py:
+    share_expert_adapters; peft/utils.py: _allreduce_shared_expert_grad). A saves the rows."""
+    assert t.adapters
+    with t.scope(f"{name}.adapter"):
+        a = t.parameter("linear_in.weight", (OF_EXPERTS / EP, RANK, width), adapter=True)
+        b = t.parameter("linear_out.weight", (OF_EXPERTS / EP, into, RANK), adapter=True)
+        h = dropout(t, x, "dropout") if t.adapters.dropout else x
+        with t.scope("linear_in"):
+            h = plain_product(t, h, a, width, RANK)
+        with t.scope("linear_out"):
+            h = plain_product(t, h, b, RANK, into)
+        for w in (a, b):
+            what = "gradients of experts' adapters"
+            t.send(what, "all-reduce", EP, w.shape, w.dtype, backward=True)
+        return add(t, base, scale(t, h, "scaled"), "sum")
 
 
 def weighted_swiglu(t: Tape, both: Tensor, weight: Tensor, kind: str) -> Tensor:
@@ -330,8 +370,9 @@ def _biased(t: Tape, rows: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-def latent_heads(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """MLASelfAttention up to its core: queries, keys (HEAD_DIM wide) and values (V_DIM wide).
+def latent_heads(t: Tape, s: Structure, x: Tensor) -> Remade:
+    """MLASelfAttention up to its core: queries, keys (HEAD_DIM wide) and values (V_DIM wide), which
+    may be dropped behind it.
 
     Kept for backward: x, the compressed queries and latents before and after their norms (by the
     norms and by the products that expand them). Queries turn where they are; keys and values are
@@ -339,19 +380,25 @@ def latent_heads(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor, Tens
     """
     bias = s.traits.attention_bias
     if s.traits.compressed_queries:
-        q = linear(t, "linear_q_down_proj", x, D, Q_RANK, bias)
-        q = rms_norm(t, q, "q_layernorm", Q_RANK)
-        q = linear(t, "linear_q_up_proj", q, Q_RANK, Q / TP, bias=False)
+        x_q = linear(t, "linear_q_down_proj", x, D, Q_RANK, bias)
     else:
-        q = linear(t, "linear_q_proj", x, D, Q / TP, bias=False)
+        x_q = x
     latent = linear(t, "linear_kv_down_proj", x, D, LATENT, bias)
     kv, key = split(t, latent, [(*OWN, KV_RANK), (*OWN, ROTARY)])
     key = gather(t, key)
+    return t.remake(MLA_UP_PROJ, lambda *given: _expanded(t, s, *given), x_q, kv, key)
+
+
+def _expanded(t: Tape, s: Structure, q: Tensor, kv: Tensor, key: Tensor) -> list[Tensor]:
+    """Queries, keys and values of compressed ones; the norms are part of the products."""
+    if s.traits.compressed_queries:
+        q = rms_norm(t, q, "q_layernorm", Q_RANK)
+        q = linear(t, "linear_q_up_proj", q, Q_RANK, Q / TP, bias=False)
+    else:
+        q = linear(t, "linear_q_proj", q, D, Q / TP, bias=False)
     kv = rms_norm(t, kv, "kv_layernorm", KV_RANK)
     both = linear(t, "linear_kv_up_proj", kv, KV_RANK, EXPANDED / TP, bias=False)
-    q = _turned_queries(t, q)
-    k, v = _turned_keys(t, both, key)
-    return q, k, v
+    return [_turned_queries(t, q), *_turned_keys(t, both, key)]
 
 
 def _angles(t: Tape) -> list[Tensor]:

@@ -9,7 +9,7 @@ embedding where it is not the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from memcore.layers.ops import HIDDEN, TOKENS, logits_loss, rms_norm
 from memcore.tape import fused
@@ -60,14 +60,13 @@ def _deeper(t: Tape, s: Structure, h: Tensor, table: Tensor, layer: Layer) -> Te
     e = scale(t, e, "scaled") if s.traits.embeddings_scaled else e
     kind = s.depths.kind
 
-    def run(inputs: Sequence[Tensor]) -> Tensor:
-        e, h = inputs
+    def run(e: Tensor, h: Tensor) -> Tensor:
         e, h = rms_norm(t, e, "enorm"), rms_norm(t, h, "hnorm")
         both = contiguous(t, e, BOTH, "both", other=h)
         x = layer(t, s, _projected(t, both), kind)
         return rms_norm(t, x, "final_layernorm")
 
-    return t.checkpoint("checkpoint", run, [e, h]) if s.depths.again == LAYER else run([e, h])
+    return t.checkpoint(run, [e, h]) if s.depths.again == LAYER else run(e, h)
 
 
 def _looked_up(t: Tape, table: Tensor) -> Tensor:

@@ -70,6 +70,7 @@ from memcore.tape.primitives import (
 )
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING, FIRST, Structure
 from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.words.training import CORE_ATTN, LAYERNORM, MLP
 
 FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
 TOKENS: Shape = (B, S / CP)
@@ -196,6 +197,26 @@ def gated_mlp(
         return out
 
 
+Norm = Callable[[Tape, Tensor, str], Tensor]
+
+
+def normed_mlp(t: Tape, s: Structure, x: Tensor, norm: str) -> Tensor:
+    """The MLP behind its norm, which under Megatron is part of its first product, and runs again
+    with it."""
+    return t.again(MLP, lambda x: gated_mlp(t, s, rms_norm(t, x, norm)), x)
+
+
+def behind_norm(
+    t: Tape, x: Tensor, name: str, run: Callable[[Tensor], Tensor], norm: Norm | None = None
+) -> Tensor:
+    """What reads a norm that under Megatron is no part of a product, so that its result may be
+    dropped behind it. `norm`: rms_norm where it is not said."""
+    normed = t.remake(LAYERNORM, lambda x: [(norm or rms_norm)(t, x, name)], x)
+    out = run(*normed.results)
+    normed.drop(behind=out)
+    return out
+
+
 # The width of gate and up side by side, by that of one.
 BOTH: dict[Factor, Factor] = {F / TP: FUSED / TP, SHARED_F / TP: SHARED_FUSED / TP}
 
@@ -277,7 +298,7 @@ def core(t: Tape, run: Callable[[Sequence[Tensor]], Tensor], *heads: Tensor) -> 
         return run(heads)
 
     with t.scope("core", Part.CORE):
-        return t.checkpoint("checkpoint", shared, heads) if t.core else shared(heads)
+        return t.again(CORE_ATTN, lambda *given: shared(given), *heads)
 
 
 def _passed_around(t: Tape, k: Tensor, v: Tensor) -> None:

@@ -18,6 +18,7 @@ from memcore.tape.dims import (
     GATED_IN,
     KEPT_TOKENS,
     KERNEL,
+    SELECTED,
     SPAN,
     SSM_DIM,
     SSM_GROUPS,
@@ -26,6 +27,7 @@ from memcore.tape.dims import (
     SSM_INNER,
     SSM_PAIRS,
     SSM_STATE,
+    STEP_RANK,
     TP,
     B,
     D,
@@ -45,7 +47,12 @@ from memcore.tape.primitives import (
     scale,
     split,
 )
-from memcore.tape.scans import causal_conv1d, chunk_gated_delta_rule, split_conv1d_scan
+from memcore.tape.scans import (
+    causal_conv1d,
+    chunk_gated_delta_rule,
+    selective_inner,
+    split_conv1d_scan,
+)
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Gradients, Tape, Tensor
 
@@ -119,6 +126,52 @@ def _trained_mixer(t: Tape, s: Structure, joint: Tensor, shape: Shape) -> Tensor
     decay = keeps_result(t, cast(t, log, "fp32", "A_log (fp32)"), "exp")
     heads = (dt_bias, scale(t, decay, "A"), of_d)
     return split_conv1d_scan(t, joint, conv, heads, norm, out, shape)
+
+
+# See memcore.tape.scans: SELECTIVE.
+MAMBA: Flops = ((9.0, (*_TOKEN_HEADS, SSM_STATE)),)
+
+
+def mamba_mixer(t: Tape, s: Structure, x: Tensor, name: str = "mixer") -> Tensor:
+    """Mamba: each channel has steps, B and C of its own making; (batch, sequence, D)."""
+    traits = s.traits
+    with t.scope(name):
+        joint = linear(t, "in_proj", x, D, GATED_IN / TP, traits.recurrence_bias)
+        bias = traits.convolution_bias
+        if not s.served:
+            return _trained_mamba(t, s, joint, x.shape)
+        mixed, gate = split(t, joint, [VALUES, VALUES])
+        mixed = _convolved(t, mixed, bias)
+        given = linear(t, "x_proj", mixed, SSM_INNER / TP, SELECTED, bias=False)
+        ranked, *keys = split(t, given, [(*TOKENS, STEP_RANK), _KEYS, _KEYS])
+        steps = linear(t, "dt_proj", ranked, STEP_RANK, SSM_INNER / TP, bias=True)
+        states = [t.parameter("A_log", (SSM_HEADS / TP, SSM_STATE)),
+                  t.parameter("D", (SSM_HEADS / TP,))]  # fmt: skip
+        out = _scan(t, (mixed, steps, *keys, *states), MAMBA, "fp32")
+        out = multiply(t, out, keeps_input(t, gate, "silu"), "gated")
+        return linear(t, "out_proj", out, SSM_INNER / TP, D, traits.recurrence_out_bias)
+
+
+_KEYS: Shape = (*TOKENS, SSM_STATE)
+
+
+def _trained_mamba(t: Tape, s: Structure, joint: Tensor, shape: Shape) -> Tensor:
+    """The rest of it as training runs it, in one kernel of mamba_ssm's."""
+    inner = SSM_INNER / TP
+    with t.scope("conv1d"):
+        conv = [t.parameter("weight", (inner, 1, KERNEL))]
+        conv += [t.parameter("bias", (inner,))] if s.traits.convolution_bias else []
+    with t.scope("x_proj"):
+        select = t.parameter("weight", (SELECTED, inner))
+    with t.scope("dt_proj"):
+        steps = [t.parameter("weight", (inner, STEP_RANK)), t.parameter("bias", (inner,))]
+    with t.scope("out_proj"):
+        out = [t.parameter("weight", (D, inner))]
+    log, of_d = t.parameter("A_log", (inner, SSM_STATE)), t.parameter("D", (inner,))
+    decay = keeps_result(t, cast(t, log, "fp32", "A_log (fp32)"), "exp")
+    states = [scale(t, decay, "A"), cast(t, of_d, "fp32", "D (fp32)")]
+    steps[1] = cast(t, steps[1], "fp32", "dt_proj bias (fp32)")
+    return selective_inner(t, joint, conv, select, steps, states, out, shape)
 
 
 def gated_delta_net(t: Tape, s: Structure, x: Tensor, name: str = "linear_attn") -> Tensor:

@@ -25,7 +25,7 @@ from memcore.tape.structure import (
     Structure,
 )
 from memcore.tape.tape import Tape, Tensor, in_stack
-from memcore.words.training import CORE, LOWER
+from memcore.words.training import LOWER, MODULES
 
 Results = Tensor | Sequence[Tensor]  # the next block's input, and what several blocks read
 
@@ -79,6 +79,7 @@ def structure_of(
     keeps: bool = False,
     buffers: str = "",
     unfused: bool = False,
+    modules: tuple[str, ...] = (),
 ) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan."""
     words = (
@@ -110,6 +111,7 @@ def structure_of(
         stack=model.stack,
         head=model.head,
         one_class=model.classes == 1,
+        modules=modules,
     )
     if model.tower is None:
         return own
@@ -121,12 +123,10 @@ def structure_of(
 def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
     """The tapes of one structure with layers of these kinds."""
     embed, head = _ends(s)
-    # Only a recomputed attention core changes a layer's tape; a layer that is run again whole, or
+    # Only modules that run again change a layer's tape; a layer that is run again whole, or
     # operation by operation, is the same tape, which the ledger reads in another way.
-    tapes = (
-        _layer(s, replace(k, recompute=k.recompute if k.recompute == CORE else "")) for k in kinds
-    )
-    return Blocks(s, kinds, embed, tuple(tapes), head)
+    of = (k if k.recompute == MODULES else replace(k, recompute="") for k in kinds)
+    return Blocks(s, kinds, embed, tuple(_layer(s, k) for k in of), head)
 
 
 def _tape(
@@ -134,13 +134,15 @@ def _tape(
     prefix: str,
     run: Callable[[Tape], Results],
     kernels: str,
-    core: bool = False,
+    again: bool = False,
     frozen: bool = False,
     kind: LayerKind | None = None,
 ) -> Tape:
-    """One block, forward and backward. `core`: backward runs the attention core again; `frozen`:
-    its own weights are not trained; kind: of a layer, or of what leads to the main stack."""
-    t = Tape(s.dtype, s.autocast, kernels, s.attention, core, s.parallel, s.adapters, s.narrow)
+    """One block, forward and backward. `again`: backward runs the structure's modules again;
+    `frozen`: its own weights are not trained; kind: of a layer, or of what leads to the main
+    stack."""
+    modules = s.modules if again else ()
+    t = Tape(s.dtype, s.autocast, kernels, s.attention, modules, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
     t.table, t.keeps, t.unfused, t.float8 = s.table, s.keeps, s.unfused, s.float8
@@ -176,7 +178,7 @@ def _ends(s: Structure) -> tuple[Tape, Tape]:
 
     return (
         _embed(s, kernels),
-        _tape(s, "head", head, kernels, bool(s.depths and s.depths.again == CORE)),
+        _tape(s, "head", head, kernels, bool(s.depths and s.depths.again == MODULES)),
     )
 
 
@@ -238,14 +240,14 @@ def _layer(s: Structure, kind: LayerKind) -> Tape:
         shape = tuple(of_stack(s.tower.stack, factor) for factor in HIDDEN)
         return bridge(t, s, t.input("input", shape, s.dtype))
 
-    core = kind.recompute == CORE
+    again = kind.recompute == MODULES
     if kind.place == BRIDGE:
-        return _tape(s, "bridge", between, s.kernels, core, kind.frozen, kind)
+        return _tape(s, "bridge", between, s.kernels, again, kind.frozen, kind)
     if kind.place in (TOWER, IDLE):
         assert s.tower
         prefix = f"{s.tower.stack}.layers"
         return in_stack(
-            _tape(s.tower, prefix, tower, s.kernels, core, kind.frozen, kind), s.tower.stack
+            _tape(s.tower, prefix, tower, s.kernels, again, kind.frozen, kind), s.tower.stack
         )
-    tape = _tape(s, "layers", main, s.kernels, core, kind.frozen, kind)
+    tape = _tape(s, "layers", main, s.kernels, again, kind.frozen, kind)
     return in_stack(tape, APART) if is_apart(kind.attention) else tape

@@ -88,6 +88,7 @@ class Recurrence:
     dtype    of the state as config.json asks for it, or ''
     alone    a layer is a state, attention or an MLP, and nothing else
     projects    training's kernel makes the layer's last product too, with its weight as it is
+    step_rank   width that the steps of all channels are made from (Mamba's; its heads are channels)
     """
 
     heads: int
@@ -99,6 +100,7 @@ class Recurrence:
     dtype: str = ""
     alone: bool = False
     projects: bool = True
+    step_rank: int = 0
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -108,6 +110,7 @@ class Recurrence:
             "SSM_STATE": self.state,
             "SSM_GROUPS": self.groups,
             "KERNEL": self.kernel,
+            "STEP_RANK": self.step_rank,
             "CHUNK_TOKENS": self.chunk,
         }
 

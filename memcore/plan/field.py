@@ -26,10 +26,13 @@ GROUPS = {
     "Offload": "",
     "Parallelism": "",
     "The whole run": "Time",
+    "Serving load": "Serve",
     "Serving": "Serve",
+    "Serving details": "Serve",
     "Request stream": "Serve",
     "Train and serve together": "RL",
 }
+DETAILS = frozenset(("Serving details",))  # folded on their page too
 TOP = "top"  # above the groups: what matters most
 HARDWARE = "hardware"  # beside the GPU and its host
 

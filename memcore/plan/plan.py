@@ -77,6 +77,7 @@ from memcore.words.training import (
     AUTO,
     AVERAGES,
     CHECKPOINTING,
+    CORE_ATTN,
     CROSS_ENTROPY,
     DISPATCHERS,
     EACH_ROW,
@@ -94,6 +95,7 @@ from memcore.words.training import (
     OUTPUTS,
     OVERLAP,
     RECOMPUTE_METHODS,
+    RECOMPUTE_MODULES,
     SCHEDULES,
     UNIFORM,
     UNQUANTIZED_DTYPES,
@@ -149,6 +151,10 @@ def _stages(drafted: Drafted, model: Model) -> bool:
 
 def _megatron_layers(drafted: Drafted, model: Model) -> bool:
     return _megatron(drafted, model) and bool(drafted("train.checkpointing") == "full")
+
+
+def _megatron_modules(drafted: Drafted, model: Model) -> bool:
+    return _megatron(drafted, model) and bool(drafted("train.checkpointing") == "selective")
 
 
 def _deepspeed(drafted: Drafted, model: Model) -> bool:
@@ -362,6 +368,22 @@ class Train(_Part):
     def _as_listed(cls, modules: str) -> str:
         """Without blanks, and nothing as its word."""
         return ",".join(listed(modules)) or NO_LAYER
+
+    @field_validator("recompute_modules")
+    @classmethod
+    def _as_declared(cls, modules: str) -> str:
+        """Each once, in the order of their table."""
+        named = listed(modules)
+        for name in named:
+            if name not in RECOMPUTE_MODULES:
+                raise ValueError(
+                    f"{shown(name)} is not known; {did_you_mean(name, RECOMPUTE_MODULES)}"
+                )
+        if not named:
+            raise ValueError(
+                f"no module is named; use {CORE_ATTN}, or train.checkpointing none to keep all"
+            )
+        return ",".join(name for name in RECOMPUTE_MODULES if name in named)
 
     micro_batch: int = number(
         1,
@@ -657,6 +679,14 @@ class Train(_Part):
         le=1_000,
         key="ckptn",
     )
+    recompute_modules: str = declare(
+        CORE_ATTN,
+        "recompute_modules",
+        "Megatron: what selective checkpointing runs again, with commas between: "
+        f"{', '.join(RECOMPUTE_MODULES)}.",
+        key="rcmod",
+        when=_megatron_modules,
+    )
     recompute_method: str = choice(
         RECOMPUTE_METHODS,
         UNIFORM,
@@ -934,6 +964,7 @@ class Serve(_Part):
         "Expert kernels",
         "What runs experts in MXFP4: each pads their matrices to what its kernels read.",
         key="moeback",
+        group="Serving details",
         when=_mxfp4,
     )
     kv_dtype: str = choice(
@@ -949,6 +980,7 @@ class Serve(_Part):
         "Value dtype",
         "How values are cached, where they are not as keys are (llama.cpp's --cache-type-v).",
         key="vdtype",
+        group="Serving details",
         when=_values,
     )
     kv_cache: str = choice(
@@ -957,6 +989,7 @@ class Serve(_Part):
         "KV cache",
         "How cache memory is handed to sequences.",
         key="kvcache",
+        group="Serving details",
     )
     concurrency: int = number(
         64,
@@ -965,6 +998,7 @@ class Serve(_Part):
         ge=1,
         le=1_000_000,
         key="conc",
+        group="Serving load",
     )
     max_num_seqs: int = number(
         0,
@@ -975,6 +1009,7 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="maxseqs",
+        group="Serving details",
     )
     state_dtype: str = choice(
         STATE_DTYPES,
@@ -982,6 +1017,7 @@ class Serve(_Part):
         "State dtype",
         "Of what state space models and linear attention keep of a sequence in vLLM.",
         key="state",
+        group="Serving details",
         when=_states,
     )
     prompt_len: int = number(
@@ -992,6 +1028,7 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="prompt",
+        group="Serving load",
     )
     output_len: int = number(
         256,
@@ -1001,6 +1038,7 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="output",
+        group="Serving load",
     )
     images: int = number(
         1,
@@ -1009,6 +1047,7 @@ class Serve(_Part):
         ge=0,
         le=4096,
         key="simgs",
+        group="Serving load",
         when=_image,
     )
     block_size: int = number(
@@ -1018,6 +1057,7 @@ class Serve(_Part):
         ge=1,
         le=65_536,
         key="block",
+        group="Serving details",
     )
     max_seq_len: int = number(
         0,
@@ -1029,6 +1069,7 @@ class Serve(_Part):
         ge=0,
         le=16_777_216,
         key="maxlen",
+        group="Serving details",
         auto=True,
     )
     memory_utilization: float = number(
@@ -1039,6 +1080,7 @@ class Serve(_Part):
         gt=0,
         le=1,
         key="memutil",
+        group="Serving details",
         frees=True,
     )
     max_batched_tokens: int = number(
@@ -1049,6 +1091,7 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="batched",
+        group="Serving details",
     )
     runtime: str = choice(
         RUNTIMES,
@@ -1057,6 +1100,7 @@ class Serve(_Part):
         "What starts the kernels. An engine that is named has its own, but eager leaves its graphs "
         "out.",
         key="runtime",
+        group="Serving details",
     )
     prefill: str = choice(
         PREFILLS,
@@ -1065,6 +1109,7 @@ class Serve(_Part):
         "How prompts are read while other sequences generate. In a closed loop they are read in "
         "steps of those, whether whole or in chunks.",
         key="prefill",
+        group="Serving details",
     )
     draft_tokens: int = number(
         0,
@@ -1074,6 +1119,7 @@ class Serve(_Part):
         ge=0,
         le=64,
         key="draft",
+        group="Serving details",
     )
     draft_model: str = choice(
         _DRAFTS,
@@ -1082,6 +1128,7 @@ class Serve(_Part):
         "Who guesses: a smaller model, or a head of this one's own shape; none: the text itself, "
         "which costs nothing.",
         key="drafter",
+        group="Serving details",
         when=_not("serve.draft_tokens", 0),
     )
     draft_acceptance: float = number(
@@ -1091,6 +1138,7 @@ class Serve(_Part):
         ge=0,
         le=1,
         key="accept",
+        group="Serving details",
         when=_not("serve.draft_tokens", 0),
     )
     offload_weights: float = number(
@@ -1101,6 +1149,7 @@ class Serve(_Part):
         ge=0,
         le=10_000,
         key="offw",
+        group="Serving details",
         frees=True,
     )
     gpu_layers: int = number(
@@ -1132,6 +1181,7 @@ class Serve(_Part):
         "KV cache offload",
         "Where keys and values live.",
         key="offkv",
+        group="Serving details",
     )
     arrivals: str = choice(
         ARRIVALS,
@@ -1208,6 +1258,7 @@ class Serve(_Part):
         ge=0,
         le=1,
         key="hits",
+        group="Serving load",
         after="serve.output_len",
     )
     turns: int = number(
@@ -1219,6 +1270,7 @@ class Serve(_Part):
         ge=1,
         le=10_000,
         key="turns",
+        group="Serving load",
         after="serve.prefix_hits",
     )
     seed: int = number(
@@ -1631,6 +1683,7 @@ class Plan(_Part):
             "OUTER": sum(p.outer),
             "CP": p.cp,
             "EP": p.ep,
+            "OF_EXPERTS": p.ep,
             "ETP": p.etp,
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,

@@ -21,18 +21,20 @@ from memcore.plan.rule import Remedy, Rule, each, issues_of, only, to
 from memcore.tape.dims import maximum
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
 from memcore.words import engines
-from memcore.words.optimizers import DEEPSPEED_OPTIMIZERS, OPTIMIZERS
+from memcore.words.optimizers import AWARE, DEEPSPEED_OPTIMIZERS, OPTIMIZERS
 from memcore.words.precision import PURE
 from memcore.words.serving import DRAFT_HEADS, KV_CACHES, PREFILLS
 from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
 from memcore.words.training import (
     ADAPTERS,
+    ALL_LINEAR,
     AUTO,
     AVERAGED,
     AVERAGED_FP32,
     BASE,
     CHECKPOINTING,
     COPIES,
+    CORE_ATTN,
     DENSE,
     FLASH_3,
     FP32,
@@ -41,10 +43,15 @@ from memcore.words.training import (
     INT8,
     KEPT,
     LAYER,
+    LAYERNORM,
+    MLA_UP_PROJ,
+    MOE,
+    MOE_ACT,
     NEVER,
     NO_LAYER,
     OPERATIONS,
     QUANTIZED,
+    SHARED_EXPERTS,
     UNIFORM,
     eight_bit,
     float8,
@@ -323,6 +330,53 @@ def _recompute_rules(plan: Plan, _: Model | None) -> list[Rule]:
     )
 
 
+# What a model needs for a module to be run again, and what it is called.
+PARTS: dict[str, tuple[str, Callable[[Model], object]]] = {
+    MOE_ACT: ("experts", lambda model: model.experts),
+    MOE: ("experts", lambda model: model.experts),
+    SHARED_EXPERTS: ("shared experts", lambda model: model.shared_size),
+    MLA_UP_PROJ: ("latent attention", lambda model: model.kv_rank),
+}
+
+
+def _module_recompute_rules(plan: Plan, model: Model | None) -> list[Rule]:
+    """Which modules a selective checkpointing can run again."""
+    t, field = plan.train, "train.recompute_modules"
+    named, owned = listed(t.recompute_modules), FRAMEWORKS[t.framework].own
+    if named == (CORE_ATTN,):
+        return []
+
+    def without(*names: str) -> Remedy:
+        left = ",".join(name for name in named if name not in names)
+        return {field: left} if left else {field: CORE_ATTN, "train.checkpointing": "none"}
+
+    rules = [
+        Rule(
+            field,
+            not owned,
+            f"Megatron alone has others than {CORE_ATTN}",
+            (*to(field, CORE_ATTN), *to("train.framework", *OWN)),
+        ),
+        Rule(
+            field,
+            t.precision == "fp8-delayed" and bool({MOE_ACT, LAYERNORM} & set(named)),
+            "Transformer Engine's delayed scales have neither moe_act nor layernorm",
+            (without(MOE_ACT, LAYERNORM), *to("train.precision", "fp8-mixed")),
+        ),
+        Rule(
+            field,
+            t.overlap_moe_expert_parallel_comm and MOE in named,
+            "experts' rows are not sent behind another micro-batch where moe is run again",
+            (without(MOE), *to("train.overlap_moe_expert_parallel_comm", False)),
+        ),
+    ]
+    lacks = [(name, what) for name, (what, has) in PARTS.items() if model and not has(model)]
+    return rules + [
+        Rule(field, name in named, f"the model has no {what} for {name}", (without(name),))
+        for name, what in lacks
+    ]
+
+
 def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """Which stages, precisions and kernels a framework has."""
     t = plan.train
@@ -547,6 +601,31 @@ def _eight_bit_rules(plan: Plan, _: Model | None) -> list[Rule]:
     ]
 
 
+def _aware_rules(plan: Plan, _: Model | None) -> list[Rule]:
+    """Where Megatron's precision-aware optimizer keeps masters and moments in 16 bits each."""
+    t, field = plan.train, "train.optimizer"
+    how = eight_bit(t.framework, t.precision)
+    return each(
+        field,
+        to(field, "adamw"),
+        (
+            t.optimizer == AWARE and not FRAMEWORKS[t.framework].own,
+            "Megatron alone has it",
+        ),
+        (
+            t.optimizer == AWARE and t.zero != 1,
+            "it is part of Megatron's distributed optimizer",
+            {"train.zero": 1},
+        ),
+        (
+            t.optimizer == AWARE
+            and (not t.precision.startswith("bf16") if how is None else not how.delayed),
+            f"with {t.precision} Megatron keeps master copies of its own, which is not planned",
+            *to("train.precision", "bf16-mixed"),
+        ),
+    )
+
+
 def _float8_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """What torchao's float8 needs of the GPU, or is not known to run with."""
     t, p, field = plan.train, plan.parallel, "train.precision"
@@ -643,7 +722,7 @@ def _adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
     return [
         Rule(
             targets,
-            not by_name and experts and t.lora_targets == "all-linear",
+            not (by_name or framework.own) and experts and t.lora_targets == ALL_LINEAR,
             "PEFT adapts stacked experts as whole parameters then (target_parameters), which is "
             "not planned",
             to(targets, "attention", "attention-all"),
@@ -759,6 +838,12 @@ def _parallel_adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
             f"tensor-parallel ranks share a rank of {t.lora_rank:,}, which does not divide by "
             f"{p.tp:,}",
             to("train.lora_rank", -(-t.lora_rank // p.tp) * p.tp),
+        ),
+        Rule(
+            "train.lora_targets",
+            t.lora_targets == ALL_LINEAR and p.etp > 1,
+            "adapters of experts that ranks share each of are not planned",
+            (*to("train.lora_targets", "attention-all"), *to("parallel.etp", 1)),
         ),
         Rule(
             field,
@@ -1149,6 +1234,9 @@ def _stored_rules(plan: Plan, model: Model | None) -> list[Rule]:
     ]
 
 
+BY_CPU = ("gpu_layers", "cpu_moe_layers")  # fields that have the CPU compute
+
+
 def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
     """What a server cannot do."""
     s, rules = plan.serve, [*_replica_rules(plan, model), *_stored_rules(plan, model)]
@@ -1162,10 +1250,8 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
             (*to("serve.prefill", "whole", "chunked"), *to("cluster.gpus", 2 * ranks)),
         )
     )
-    for path, set_ in (
-        ("serve.gpu_layers", s.gpu_layers),
-        ("serve.cpu_moe_layers", s.cpu_moe_layers),
-    ):
+    for name in BY_CPU:
+        path, set_ = f"serve.{name}", getattr(s, name)
         other = plan.engine != engines.LLAMA_CPP
         cut = ranks > 1
         rules += [
@@ -1252,6 +1338,9 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
             only(plan, "serve.offload_weights", [0], one),
             only(plan, "serve.offload_kv", ["none"], one),
         ]
+        if not node.dram_bandwidth:  # a card in a host whose only memory is another chip's
+            idle = f"{node.label} has no memory that its CPU could read layers from"
+            rules += [only(plan, f"serve.{name}", [0], idle) for name in BY_CPU]
     return rules
 
 
@@ -1442,7 +1531,9 @@ def _size_rules(plan: Plan, model: Model | None) -> list[Rule]:
 RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
     _framework_rules,
     _recompute_rules,
+    _module_recompute_rules,
     _eight_bit_rules,
+    _aware_rules,
     _float8_rules,
     _module_rules,
     _adapter_rules,

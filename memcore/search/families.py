@@ -5,21 +5,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan
 from memcore.search.space import Changes, Group, changed
 from memcore.search.sweep import Swept
-from memcore.step.pipeline import in_flight
+from memcore.step.blend import LINEAR, Blend
+from memcore.step.pipeline import in_flight, span, virtual
 from memcore.step.step import Step
-from memcore.tape.ledger import Amounts
+from memcore.tape.ledger import BACKWARD, FORWARD, RECOMPUTE, Amounts
+from memcore.tape.tape import Tape
+from memcore.timing.communication import LAST_BACKWARD, Beside
+from memcore.timing.roofline import Execution, Speed, by_phase, executions, run
+from memcore.training.executions import run_again, speed_of, updated_parameters
 from memcore.training.memory import most_room, rooms_for
+from memcore.training.offload import moves
 from memcore.training.overheads import by_rules
-from memcore.training.steps import complete, kinds_of_stage, offloaded
+from memcore.training.steps import complete, kinds_of_stage, layer_counts, offloaded
 from memcore.training.training import Training
+from memcore.words.training import BLOCK, NATIVE, ZERO_BUBBLE
 
 Batch = tuple[int, int]  # micro-batch and accumulation
+Phases = tuple[Any, ...]  # seconds of forward, of what runs again, of backward
+# What the operations of a tape take: by sizes, then by tape, what of it runs again, and speed.
+Timed = dict[Any, dict[tuple[Tape, str, Speed], Phases]]
 SIZED = ("micro_batch", "grad_accumulation")
 # What plans of a family may differ in besides, and what their sizes call it.
 RANKS = {"TP": "tp", "CP": "cp", "EP": "ep"}
@@ -30,24 +42,84 @@ def sized(batch: Batch) -> Changes:
     return {f"train.{name}": n for name, n in zip(SIZED, batch, strict=True)}
 
 
-def alike(group: Group, lattice: Mapping[Any, Sequence[str]]) -> Any:
+def alike(group: Group, lattice: Mapping[Any, Sequence[str]], known: dict[Any, int]) -> Any:
     """What plans of a family share: all words, the stages of a pipeline, which axes have more than
-    one rank, and what may be recomputed and offloaded."""
+    one rank, and what may be recomputed and offloaded. known: of words that were seen, `uniform`.
+    """
     plan = group.plan
     p, t = plan.parallel, plan.train
     words = tuple((name, n) for name, n in t if name not in SIZED)
-    axes = tuple((name, n) for name, n in p if name not in (*RANKS.values(), "schedule"))
-    several = (p.tp > 1, p.cp > 1, p.ep > 1, plan.dp > 1)
+    layers = known.get(words)
+    if layers is None:
+        layers = known[words] = uniform(plan)
+    shape = blended(plan, layers)
+    stages = ("pp", "virtual_stages")
+    differ = (*RANKS.values(), "schedule", *(stages if shape else ()))
+    axes = tuple((name, n) for name, n in p if name not in differ), shape
+    several = (p.virtual_stages > 1, p.tp > 1, p.cp > 1, p.ep > 1, plan.dp > 1)
     gpu = plan.cluster.model_copy(update={"gpus": 1}).model_dump_json()
     return words, axes, several, gpu, tuple((w, tuple(of)) for w, of in lattice.items())
 
 
+END, BETWEEN, FIRST = "last", "between", "first"  # where a stage is in a pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of pipeline stage: where it is, the index of the first, its layers, and those that
+    one forward runs through."""
+
+    place: str
+    stage: int
+    layers: int
+    running: int
+
+
+def kinds_of(plan: Plan, layers: int) -> list[Kind]:
+    """The kinds of stage of a pipeline with so many layers, as kinds_of_stage has them."""
+    p, found = plan.parallel, dict[tuple[bool, int], int]()
+    counts = [end - start for start, end in (span(layers, p.pp, n, *p.outer) for n in range(p.pp))]
+    for n, count in enumerate(counts):
+        found.setdefault((n == p.pp - 1, count), n)
+    return [
+        Kind(END if last else BETWEEN if n else FIRST, n, count, virtual(count, plan))
+        for (last, count), n in found.items()
+    ]
+
+
+def blended(plan: Plan, layers: int) -> tuple[tuple[str, int], ...]:
+    """Where the kinds of stage of a pipeline are, and how many layers a forward runs through, up to
+    LINEAR: a Blend says what plans with the same have. () where there is none. `layers`: all, of
+    one kind; 0: of several."""
+    framework, p = FRAMEWORKS[plan.train.framework], plan.parallel
+    if p.pp == 1 or not layers or framework.complete or plan.train.mtp_layers:
+        return ()
+    found = kinds_of(plan, layers)
+    if len({kind.place for kind in found}) < len(found) or not all(k.running for k in found):
+        return ()
+    return tuple((kind.place, min(kind.running, LINEAR)) for kind in found)
+
+
+def uniform(plan: Plan) -> int:
+    """Layers of a model where all run alike, each by itself; else 0."""
+    t, counts = plan.train, layer_counts(plan)
+    alone = t.recompute_num_layers == 1 and t.recompute_method != BLOCK and t.allocator != NATIVE
+    return counts[0] if len(counts) == 1 and alone else 0
+
+
+# Sizes that say how states are shared and sent: no operation of a micro-batch reads them. What
+# follows of experts is EDP, which theirs read.
+OF_STATES = {"DP", "PP", "VIRTUAL", "OUTER", "ACCUMULATION", "GPUS", "GPUS_PER_NODE"}
+OF_STATES |= {"SHARD_GROUP", "BUCKET"}
+
+
 class Family:
     """Plans of some groups, and of each micro-batch that they try: `members`, a group's index and a
-    batch."""
+    batch. timed: of all families of a search."""
 
-    def __init__(self, groups: Sequence[Group]):
+    def __init__(self, groups: Sequence[Group], timed: Timed | None = None):
         self.groups = groups
+        self.timed: Timed = {} if timed is None else timed
         self.members = [(n, batch) for n, group in enumerate(groups) for batch in group.batches]
 
     @property
@@ -91,12 +163,21 @@ class Family:
             room[at], fits[at] = np.asarray(own_room)[of], np.asarray(own_fits)[of]
         return room, fits
 
-    def most_room(self, words: Changes) -> Any:
-        """About no less than the GPU has to spare, of each member: quickly found."""
+    @property
+    def whole(self) -> _Part:
+        """All members, whatever is kept between micro-batches."""
         first, every = self.parts
         part = every or first
         assert part
-        return part.most_room(words)
+        return part
+
+    def most_room(self, words: Changes) -> Any:
+        """About no less than the GPU has to spare, of each member: quickly found."""
+        return self.whole.most_room(words)
+
+    def least_seconds(self, words: Changes) -> Any:
+        """About no more than a token of each member takes: quickly found."""
+        return self.whole.least_seconds(words)
 
 
 class _Part:
@@ -109,12 +190,16 @@ class _Part:
         ]
         self.plan = changed(self.members[typical][0], sized(self.members[typical][1]))
         self._amounts: dict[Any, Amounts] = {}
-        self._waiting: dict[int, Any] = {}
+        self._waiting: dict[Any, Any] = {}
+        self._stages: dict[Any, list[tuple[Any, Any]]] = {}  # by what is recomputed and offloaded
         self._steps: dict[str, list[tuple[int, Step]]] = {}  # by what is recomputed
+        self._arithmetic: dict[str, tuple[Phases, list[Phases]]] = {}
+        self._timed = family.timed
+        self._known: dict[tuple[Tape, str, Speed], Phases] | None = None
 
     @functools.cached_property
     def differing(self) -> dict[str, Any]:
-        """Sizes of each, by name."""
+        """Sizes of each, by name; of a single one plain numbers, which are quicker than arrays."""
         import numpy as np
 
         plans = {id(plan): plan for plan, _ in self.members}
@@ -123,12 +208,15 @@ class _Part:
                 plan.cluster.gpus,
                 plan.gpus_in_node,
                 plan.dp,
+                plan.parallel.pp,
                 *(getattr(plan.parallel, axis) for axis in RANKS.values()),
             ]
             for key, plan in plans.items()
         }
-        names = ("B", "ACCUMULATION", "GPUS", "GPUS_PER_NODE", "DP", *RANKS)
+        names = ("B", "ACCUMULATION", "GPUS", "GPUS_PER_NODE", "DP", "PP", *RANKS)
         rows = [(*batch, *of_plan[id(plan)]) for plan, batch in self.members]
+        if len(rows) == 1:
+            return dict(zip(names, rows[0], strict=True))
         return dict(zip(names, np.array(rows, dtype=np.int64).T.copy(), strict=True))
 
     def amounts(self, plan: Plan) -> Amounts:
@@ -144,27 +232,69 @@ class _Part:
         key = tuple(n.tobytes() for n in own)
         return self._amounts.setdefault(key, Amounts(sizes))
 
-    def waiting(self, stage: int) -> Any:
-        """Forwards that wait at a pipeline stage, of each."""
+    def waiting(self, stages: Mapping[int, int]) -> Any:
+        """Forwards that wait at a pipeline stage, of each; `stages`: which, by ranks of the
+        pipeline."""
         import numpy as np
 
-        found = self._waiting.get(stage)
+        key = tuple(stages.items())
+        found = self._waiting.get(key)
         if found is None:
             known: dict[Any, int] = {}
+            each = []
             for plan, batch in self.members:
-                key = plan.parallel.schedule, batch[1]
-                if key not in known:
-                    known[key] = in_flight(changed(plan, sized(batch)), stage) - 1
-            each = [known[plan.parallel.schedule, batch[1]] for plan, batch in self.members]
-            found = self._waiting[stage] = np.array(each, dtype=np.int64)
+                p = plan.parallel
+                here = p.schedule, p.pp, p.virtual_stages, batch[1]
+                if here not in known:
+                    known[here] = in_flight(changed(plan, sized(batch)), stages[p.pp]) - 1
+                each.append(known[here])
+            found = self._waiting[key] = np.array(each, dtype=np.int64)
         return found
 
-    def stages(self, plan: Plan) -> list[tuple[Step, Any]]:
+    @functools.cached_property
+    def pipelines(self) -> set[tuple[int, int]]:
+        """Stages, and virtual ones of each, that members have."""
+        return {(plan.parallel.pp, plan.parallel.virtual_stages) for plan, _ in self.members}
+
+    def stages(self, plan: Plan) -> list[tuple[Any, Any]]:
         """The first of each kind of pipeline stage, with how many forwards wait there."""
-        again = plan.train.checkpointing
-        if again not in self._steps:
-            self._steps[again] = kinds_of_stage(plan)
-        return [(offloaded(s, plan.train), self.waiting(n)) for n, s in self._steps[again]]
+        t = plan.train
+        words = t.checkpointing, t.offload_optimizer, t.offload_parameters, t.offload_activations
+        found = self._stages.get(words)
+        if found is None:
+            if t.checkpointing not in self._steps:
+                self._steps[t.checkpointing] = kinds_of_stage(plan)
+            steps = self._steps[t.checkpointing]
+            if len(self.pipelines) > 1:
+                found = self._blends([offloaded(s, t) for _, s in steps])
+            else:
+                here = plan.parallel.pp
+                found = [(offloaded(s, t), self.waiting({here: n})) for n, s in steps]
+            self._stages[words] = found
+        return found
+
+    def _blends(self, steps: Sequence[Step]) -> list[tuple[Any, Any]]:
+        """The same of pipelines that differ in how many layers their stages have."""
+        import numpy as np
+
+        layers = sum(layer_counts(self.plan))
+        kinds: dict[Any, list[Kind]] = {}
+        each = []
+        for plan, _ in self.members:
+            p = plan.parallel
+            key = p.pp, p.virtual_stages
+            if key not in kinds:
+                kinds[key] = kinds_of(plan, layers)
+            each.append(kinds[key])
+        found = []
+        for i, step in enumerate(steps):
+            counts, running = (
+                np.array([getattr(of[i], name) for of in each], dtype=np.int64)
+                for name in ("layers", "running")
+            )
+            stages = {pp: of[i].stage for (pp, _), of in kinds.items()}
+            found.append((Blend.of(step, counts, running), self.waiting(stages)))
+        return found
 
     def room(self, words: Changes, asked: Any) -> tuple[Any, Any]:
         """As a family's."""
@@ -185,5 +315,91 @@ class _Part:
         plan = changed(self.plan, words)
         return most_room(self.swept(plan), self.stages(plan), self.amounts(plan))
 
-    def swept(self, plan: Plan) -> Any:
-        return Swept(plan, {"gpus_in_node": self.differing["GPUS_PER_NODE"]})
+    def swept(self, plan: Plan, **more: Any) -> Any:
+        return Swept(plan, {"gpus_in_node": self.differing["GPUS_PER_NODE"]} | more)
+
+    def least_seconds(self, words: Changes) -> Any:
+        """As a family's: the arithmetic of one pipeline stage for all its micro-batches, that of
+        the others for one, and what is offloaded from it, where nothing hides that."""
+        import numpy as np
+
+        plan, sizes = changed(self.plan, words), self.differing
+        once, stages = self.arithmetic(plan)
+        batches, tokens = sizes["ACCUMULATION"], sizes["B"] * sizes["DP"] * plan.train.seq_len
+        # Zero-bubble pipelines fill with gradients of weights what others wait for backwards.
+        virtual_stages = np.array([one.parallel.virtual_stages for one, _ in self.members])
+        waits = np.array([one.parallel.schedule != ZERO_BUBBLE for one, _ in self.members])
+        seconds = np.zeros(len(self.at))
+        for (step, _), own in zip(self.stages(plan), stages, strict=True):
+            others = [(of - here) / virtual_stages for of, here in zip(once, own, strict=True)]
+            waited = others[0] + others[1] + waits * others[2]
+            here = batches * sum(own) + waited + self.offloading(plan, step, own)
+            seconds = np.maximum(seconds, here)
+        return seconds / (batches * tokens)
+
+    def arithmetic(self, plan: Plan) -> tuple[Phases, list[Phases]]:
+        """Seconds of forward, of what runs again and of backward, of a micro-batch: of all layers,
+        and of the first of each kind of pipeline stage."""
+        again = plan.train.checkpointing
+        if again not in self._arithmetic:
+            steps = [step for step, _ in self.stages(plan)]
+            blocks, speed = steps[0].blocks, speed_of(plan, steps[0])
+            words = zip(blocks.layers, run_again(steps[0]), strict=True)
+            embed, head = (self.phases(plan, t, "", speed) for t in (blocks.embed, blocks.head))
+            known = [self.phases(plan, *of, speed) for of in words]
+
+            def counts_of(step: Any) -> Sequence[Any]:
+                counts: Sequence[Any] = step.layers.counts
+                return [counts[0] + step.more] if isinstance(step, Blend) else counts
+
+            def added(counts: Sequence[Any], first: bool, last: bool) -> Phases:
+                every = [(embed, int(first)), (head, int(last))]
+                every += zip(known, counts, strict=False)
+                return tuple(sum(of[i] * n for of, n in every) for i in range(3))
+
+            own = [added(counts_of(step), step.first, step.last) for step in steps]
+            self._arithmetic[again] = added(layer_counts(plan), True, True), own
+        return self._arithmetic[again]
+
+    def phases(self, plan: Plan, tape: Tape, again: str, speed: Speed) -> Phases:
+        """What a tape takes: found once for all families whose micro-batches have these sizes."""
+        known = self.timed(plan)
+        if (tape, again, speed) not in known:
+            every: Sequence[Execution] = executions((tape,), (1,), (again,) if again else ())
+            if again:  # nothing of the others is changed by it
+                every = [e for e in every if e.work.phase == RECOMPUTE]
+            of = by_phase(run(every, self.amounts(plan), speed))
+            found = of[FORWARD], of[RECOMPUTE], of[BACKWARD]
+            if again:
+                forward, _, backward = self.phases(plan, tape, "", speed)
+                found = forward, of[RECOMPUTE], backward
+            known[tape, again, speed] = found
+        return known[tape, again, speed]
+
+    def timed(self, plan: Plan) -> dict[tuple[Tape, str, Speed], Phases]:
+        """What is known of tapes with these sizes."""
+        if self._known is None:
+            sizes = self.amounts(plan).sizes
+            names = [*(plan.sizes().keys() - OF_STATES), "SEQ"]
+            names += ["EDP"] if plan.architecture.experts else []
+            read = ((name, sizes[name]) for name in sorted(names))
+            key = tuple((name, n if isinstance(n, int) else n.tobytes()) for name, n in read)
+            self._known = self._timed.setdefault(key, {})
+        return self._known
+
+    def offloading(self, plan: Plan, step: Step, own: Phases) -> Any:
+        """Seconds of a step that offload adds at least. What leaves during the last backward is
+        left out, since that takes longer where it waits for other GPUs."""
+        t = plan.train
+        if {t.offload_optimizer, t.offload_parameters, t.offload_activations} == {"none"}:
+            return 0.0
+        amounts, batches = self.amounts(plan), self.differing["ACCUMULATION"]
+        swept = self.swept(plan, **{"train.grad_accumulation": batches})
+        ran = [
+            SimpleNamespace(phase=phase, seconds=n * batches, of_layers=True)
+            for phase, n in zip((FORWARD, RECOMPUTE, BACKWARD), own, strict=True)
+        ]
+        beside = Beside(swept, step, ran)  # type: ignore[arg-type]
+        weights = updated_parameters(step, amounts) * 1.0
+        found = moves(swept, step, amounts, beside, weights, 0)
+        return sum(move.exposed for move in found if move.hidden_by is not LAST_BACKWARD)

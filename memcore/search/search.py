@@ -25,11 +25,10 @@ from typing import Any
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.kept import kept, seldom_collected
 from memcore.models import catalog
-from memcore.models.blocks import Blocks
 from memcore.plan.plan import Plan, words_of
 from memcore.plan.rules import broken_rules, readers_of
 from memcore.report import Time
-from memcore.search.families import Batch, Family, alike, sized
+from memcore.search.families import Batch, Family, Timed, alike, sized
 from memcore.search.levers import DIGITS, differences
 from memcore.search.space import (
     KEEPS,
@@ -43,10 +42,10 @@ from memcore.search.space import (
 )
 from memcore.search.waterfall import Change, waterfall
 from memcore.timing.certainty import Apart, apart, ranked
+from memcore.training.memory import peak_bytes
 from memcore.training.run import run_of
-from memcore.training.steps import step_of
 from memcore.training.training import Pool, Training, not_planned
-from memcore.words.training import CHECKPOINTING, ZERO_BUBBLE
+from memcore.words.training import CHECKPOINTING
 
 TIME, COST, ENERGY, HEADROOM = "time", "cost", "energy", "headroom"
 BY = (TIME, COST, ENERGY, HEADROOM)
@@ -60,7 +59,7 @@ MEMORY, HOST, RULES, BATCH, SLOWER, MONEY, KIND = (
     "money",
     "not planned",
 )
-EACH = 32  # plans of a group that are asked for memory and time, about, as six searches had them
+EACH = 10  # plans whose memory and time take as long as a group does, about: 7 and 13 of two
 OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
 
 Progress = Callable[[int, int], None]
@@ -78,12 +77,13 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """What became of a chunk: as in Found; `fitting`: a group's index, and of a plan of it that may
-    win what is offloaded, what runs again, its batch, and the bytes that its GPU has to spare."""
+    win what is offloaded, what runs again, its batch, the bytes that its GPU has to spare, and the
+    seconds that a token takes at least."""
 
     evaluated: int
     fits: int
     excluded: Mapping[str, int]
-    fitting: tuple[tuple[int, tuple[Offload, str, Batch, int]], ...]
+    fitting: tuple[tuple[int, tuple[Offload, str, Batch, int, float]], ...]
 
 
 Spread = Callable[[Callable[[Chunk], Judged], Sequence[Chunk]], Iterable[Judged]]
@@ -212,7 +212,7 @@ def search(
             run.time_what_may_win()
         except KeyboardInterrupt:
             stopped = True
-    return run.found(stopped)
+        return run.found(stopped)
 
 
 def seconds_of(
@@ -267,13 +267,15 @@ def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
 
 @dataclass
 class _Cell:
-    """One plan that fits: `where` things are offloaded, what runs `again`, and bytes to spare."""
+    """One plan that fits: `where` things are offloaded, what runs `again`, bytes to spare, and the
+    seconds that a token takes at `least`."""
 
     group: Group
     where: Offload
     again: str
     batch: Batch
     room: int
+    least: float
     time: Time | None = None
 
     @functools.cached_property
@@ -315,8 +317,7 @@ class _Search:
     _readers: dict[Any, set[int]] = field(default_factory=dict)
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
-    _blocks: dict[Any, Blocks] = field(default_factory=dict)
-    _work: dict[Any, tuple[float, float]] = field(default_factory=dict)
+    _timed: Timed = field(default_factory=dict)
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -382,7 +383,8 @@ class _Search:
                     break
                 training = Training.of(trial, rows=False, pool=self.pool)
                 assert training
-                figures += [training.memory.allocated_bytes, training.time().step_seconds]
+                peak = max(peak_bytes(step, training.amounts) for step in training.steps)
+                figures += [float(peak), training.seconds]
             if len(figures) == 4:
                 measured.append((chosen, tuple(figures)))
         kept = []
@@ -422,7 +424,7 @@ class _Search:
             for of in self._families(groups):
                 if progress:
                     progress(done, len(groups))
-                found = self._judge(Family([groups[n] for n in of]))
+                found = self._judge(Family([groups[n] for n in of], self._timed))
                 cells += ((of[n], cell) for n, cell in found)
                 done += len(of)
         finally:  # also of a search that is stopped
@@ -431,8 +433,9 @@ class _Search:
     def _families(self, groups: Sequence[Group]) -> Iterable[list[int]]:
         """The groups of each family, by index."""
         found: dict[Any, list[int]] = {}
+        known: dict[Any, int] = {}
         for n, group in enumerate(groups):
-            found.setdefault(alike(group, self.lattice(group.plan)), []).append(n)
+            found.setdefault(alike(group, self.lattice(group.plan), known), []).append(n)
         return found.values()
 
     def _judge(self, family: Family) -> Iterator[tuple[int, _Cell]]:
@@ -502,10 +505,14 @@ class _Search:
         found: dict[int, dict[Batch, int]] = {}
         for i in fits.nonzero()[0]:
             n, batch = family.members[i]
-            found.setdefault(n, {})[batch] = int(room[i])
+            found.setdefault(n, {})[batch] = i
+        least = room
+        if found and self.by != HEADROOM:
+            least = FLOOR * family.least_seconds(_words(where, again))
         for n, of in found.items():
             for batch in [max(of)] if slower else sorted(of):
-                yield n, _Cell(family.groups[n], where, again, batch, of[batch])
+                i, group = of[batch], family.groups[n]
+                yield n, _Cell(group, where, again, batch, int(room[i]), float(least[i]))
 
     def judge_spread(
         self, groups: Sequence[Group], spread: Spread, progress: Progress | None
@@ -529,11 +536,8 @@ class _Search:
 
     def time_what_may_win(self) -> None:
         """Time plans until no other can be among the best, nor the fastest on as many GPUs or
-        fewer: plans whose arithmetic alone takes longer are left out.
-
-        Of plans that differ in kernels, recomputation and micro-batch alone the one with the
-        largest micro-batch is timed first; the others, where that comes within NEAR of what they
-        would have to beat. What offloads least goes first: it is often fast, and rules out more."""
+        fewer: plans whose arithmetic and offload alone take longer are left out. Those that take
+        the least at least go first: they rule out more."""
         if self.by == HEADROOM:
             self.cells.sort(key=lambda c: -_room(c))
             least = min((_room(c) for c in self.cells[: self.listed]), default=0)
@@ -542,82 +546,33 @@ class _Search:
             return
         fastest: dict[Any, dict[int, float]] = {}
         scores: list[float] = []
-        families: dict[Any, list[_Cell]] = {}
-        for cell in self.cells:
-            families.setdefault(self._family(cell), []).append(cell)
 
-        def far(cell: _Cell, per_token: float, factor: float = 1.0) -> bool:
-            """Whether what takes so long is neither listed nor the fastest on so many GPUs."""
+        def far(cell: _Cell) -> bool:
+            """Whether a plan is neither listed nor the fastest on so many GPUs."""
             kth = scores[self.listed - 1] if len(scores) >= self.listed else float("inf")
-            gpu, gpus = _where(cell.plan)
+            gpu, gpus = _where(cell.group.plan)
             known = fastest.get(gpu, {}).items()
             best = min((t for n, t in known if n <= gpus), default=float("inf"))
-            return per_token > factor * best and self._score(cell, per_token) > factor * kth
+            return cell.least > best and self._score(cell, cell.least) > kth
 
-        for cells in sorted(families.values(), key=lambda cells: len(cells[0].moves)):
-            first = None
-            for cell in sorted(cells, key=lambda c: -c.plan.train.micro_batch):
-                if far(cell, self._floor(cell)) or (first and far(first, first.per_token, NEAR)):
-                    continue
-                cell.time = cell.training.time()
-                self._note(cell)
-                gpu, gpus = _where(cell.plan)
-                known = fastest.setdefault(gpu, {})
-                known[gpus] = min(known.get(gpus, cell.per_token), cell.per_token)
-                bisect.insort(scores, self._score(cell, cell.per_token))
-                first = first or cell
-
-    def _family(self, cell: _Cell) -> Any:
-        """What plans share that differ in kernels, recomputation and micro-batch alone."""
-        plan, t, p = cell.plan, cell.plan.train, cell.plan.parallel
-        return (
-            *_where(plan), t.framework, t.zero, t.precision, t.optimizer, t.adapter, tuple(p),
-            t.offload_optimizer, t.offload_parameters, t.offload_activations,
-        )  # fmt: skip
+        for cell in sorted(self.cells, key=lambda c: c.least):
+            if far(cell):
+                continue
+            cell.time = cell.training.time()
+            gpu, gpus = _where(cell.plan)
+            known = fastest.setdefault(gpu, {})
+            known[gpus] = min(known.get(gpus, cell.per_token), cell.per_token)
+            bisect.insort(scores, self._score(cell, cell.per_token))
 
     def _score(self, cell: _Cell, per_token: float) -> float:
         """What plans are ranked by, the least first."""
-        plan = cell.plan
+        plan = cell.group.plan
         seconds = per_token * plan.cluster.gpus
         if self.by == TIME:
             return per_token
         if self.by == ENERGY:
             return seconds * (plan.run.watts_per_gpu or plan.accelerator.watts)
         return seconds * (_price(plan, self.start) or float("inf"))
-
-    def _work_key(self, cell: _Cell) -> Any:
-        """Plans of one key do the same arithmetic in a micro-batch."""
-        t, p = cell.plan.train, cell.plan.parallel
-        words = (
-            *_ruled(cell.plan),
-            t.cross_entropy,
-            t.lora_targets,
-            p.sequence_parallel,
-            cell.again,
-        )
-        if words not in self._blocks:
-            self._blocks[words] = step_of(cell.plan).blocks
-        return (
-            cell.plan.cluster.gpu, id(self._blocks[words]), t.micro_batch, tuple(p),
-            t.checkpoint_every, t.adapter, t.framework,
-        )  # fmt: skip
-
-    def _floor(self, cell: _Cell) -> float:
-        """Seconds per token that a plan takes at least: the arithmetic of a stage for all its
-        micro-batches, and that of the others for one, as a plan with the same has shown."""
-        each, once = self._work.get(self._work_key(cell), (0.0, 0.0))
-        batches = cell.plan.train.grad_accumulation
-        return FLOOR * (batches * each + once) / cell.plan.tokens_per_step
-
-    def _note(self, cell: _Cell) -> None:
-        assert cell.time
-        p, own = cell.plan.parallel, cell.time.stages[cell.time.stage]
-        each = own.forward + own.recompute + own.backward
-        # Zero-bubble pipelines fill with gradients of weights what others wait for backwards.
-        waited = 0.0 if p.schedule == ZERO_BUBBLE else 1.0
-        others = [s for s in cell.time.stages if s is not own]
-        once = sum(s.forward + s.recompute + waited * s.backward for s in others)
-        self._work.setdefault(self._work_key(cell), (each, once / p.virtual_stages))
 
     # --- the answer ------------------------------------------------------------------------------
 
@@ -668,7 +623,8 @@ def judged(chunk: Chunk) -> Judged:
     run = _Search(chunk.plan, chunk.by, 0.0, 0)
     run.judge(chunk.groups)
     index = {id(group): n for n, group in enumerate(chunk.groups)}
-    fitting = ((index[id(c.group)], (c.where, c.again, c.batch, c.room)) for c in run.cells)
+    every = ((index[id(c.group)], c) for c in run.cells)
+    fitting = ((n, (c.where, c.again, c.batch, c.room, c.least)) for n, c in every)
     return Judged(run.judged, run.fitting, dict(run.excluded), tuple(fitting))
 
 
@@ -683,10 +639,9 @@ WHERE: tuple[Offload, ...] = tuple(
 BARE = WHERE[0]
 NOTHING = next(iter(CHECKPOINTING))  # is recomputed
 COMBINATIONS = len(WHERE) * len(CHECKPOINTING)
-NEAR = 1.5  # times as long as the best: farther, no kernels or recomputation bring a plan back
 # What kernels go with; no other word makes one of them better than another.
 DECIDE_KERNELS = ("train.framework", "train.precision", "train.adapter")
-FLOOR = 0.999  # of a plan's arithmetic, for sums in another order
+FLOOR = 0.999  # of what a plan takes at least, for sums in another order
 
 
 def _words(where: Offload, again: str) -> Changes:

@@ -646,6 +646,18 @@ def joined(server: Server, running: int) -> list[Part]:
     return found + drafts(server, running)
 
 
+def in_waves(server: Server) -> bool:
+    """Whether it is one where no step reads prompts and generates: all that generate wait until
+    every prompt is read, take their steps together, end together and ask again together."""
+    return joins(server) and server.engine.alternates
+
+
+def wave_prompts(server: Server, running: int) -> int:
+    """Whole prompts in a step of such a wave."""
+    fit = server.plan.serve.max_batched_tokens // new_of_prompt(server)
+    return max(1, min(running, fit))
+
+
 def context_of(server: Server) -> int:
     """Tokens that a sequence has at half of its output."""
     return server.plan.serve.prompt_len + server.plan.serve.output_len // 2
@@ -761,6 +773,16 @@ def joined_step(x: Any) -> list[Part]:
     return joined(x.server, x.serve.running)
 
 
+@computed("serve.wave")
+def wave_step(x: Any) -> list[Part]:
+    """A step of prompts alone, of those that came together."""
+    server = x.server
+    if not in_waves(server):
+        return []
+    n = wave_prompts(server, x.serve.running)
+    return parts(server, n, new_of_prompt(server), reach(server), n)
+
+
 @computed("serve.decode")
 def decode(x: Any) -> list[Part]:
     """One step of all that run."""
@@ -775,6 +797,7 @@ _sum_of("serve.tower_seconds", "tower")
 _sum_of("serve.prefill_step", "prefill")
 _sum_of("serve.decode_step", "decode")
 _sum_of("serve.joined_step", "joined")
+_sum_of("serve.wave_step", "wave")
 
 
 @computed("serve.transfer_seconds")
@@ -893,6 +916,36 @@ def wait_seconds(x: Any) -> Read | None:
     return found + more / x.serve.running * x.serve.request_seconds
 
 
+WAVES = (
+    "SGLang reads prompts first and generates where none is left, never both in a step "
+    "(managers/scheduler.py, get_next_batch_to_run; --enable-mixed-chunk is off): all that run end "
+    "together, and ask again together"
+)
+
+
+@quantity(
+    "serve.wave_seconds",
+    "Prompts of all",
+    "seconds",
+    "Read one step after the other, as many in each as it has room for.",
+    [WAVES],
+)
+def wave_seconds(x: Any) -> Read | None:
+    if not (x.serve.running and in_waves(x.server)):
+        return None
+    each = x.known("prompts of a step", wave_prompts(x.server, x.server.numbers.serve.running),
+                   source="serve.max_batched_tokens")  # fmt: skip
+    return x.serve.running / each * x.serve.wave_step
+
+
+def _of_wave(x: Any) -> Read:
+    """Seconds of the prompts of a wave that are read before one's own: half of the others', as far
+    as requests still come together. Where reading takes long, they come apart."""
+    half = x.known("half of the others on average", 0.5, source=WAVES)
+    together = _steps(x) / (_steps(x) + x.serve.wave_seconds)
+    return half * together * at_least_zero(x.serve.wave_seconds - x.serve.prefill_step)
+
+
 @quantity(
     "serve.queue_seconds",
     "Waits for the step and the prompts before it",
@@ -905,6 +958,8 @@ def queue_seconds(x: Any) -> Read | None:
     average; later ones come while prompts of others are read, as much of the time as that takes."""
     if not (x.serve.running and closed(x.server)):
         return None
+    if in_waves(x.server):
+        return x.constant(STEPS_BEFORE) * x.serve.decode_step + _of_wave(x)
     others = x.serve.running - x.known("one's own", 1, source=CLOSED)
     prompts = x.constant(FIRST_WAVE) * others
     if joins(x.server):

@@ -209,9 +209,14 @@ def block_states(
         widened=group(
             ".grad (fp32)", "gradients", "fp32", "optimizer step",
             "the reduced gradient, as the optimizer reads it", "state",
-            parameters if copies.reduced != "fp32" else [],
+            parameters if copies.reduced != "fp32" and not optimizer.aware else [],
         ),
         master=group(
+            ".master, remainder", "optimizer_states", "int16", always,
+            "what its bf16 weight lacks of an fp32 master copy", "state",
+        )
+        if optimizer.aware
+        else group(
             ".master", "optimizer_states", copies.master, always, "fp32 master copy", "state"
         )
         if copies.master

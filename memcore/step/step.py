@@ -155,6 +155,10 @@ class Step:
         """What `one_waiting` lists."""
         return Holding.of(one_waiting(self))
 
+    def held(self, alive: Callable[[Step], Alive]) -> Holding:
+        """What is `alive`."""
+        return Holding.of(alive(self))
+
     def holding(self, name: str, alive: Callable[[Step], Alive] | None = None) -> Holding:
         """What is `alive`, kept under this name; one kind of state of every block, where only its
         name is given."""
@@ -390,6 +394,23 @@ def stepping(step: Step) -> Alive:
     if step.offload != "none":
         return []
     return [*step.every("temporaries"), *(step.every("widened") if step.accumulated else [])]
+
+
+def optimizers(step: Step, alive: Alive) -> list[Instant]:
+    """The optimizer's step, beside what is `alive`. Where gradients are summed in buffers experts
+    have an optimizer of their own, which steps behind that of all else (ChainedOptimizer of
+    megatron/core/optimizer/optimizer.py)."""
+    apart = [
+        [(group, n) for group, n in owned(step, "temporaries", of_experts) if group.rows]
+        for of_experts in (False, True)
+    ]
+    if step.offload != "none" or not (step.accumulated and all(apart)):
+        return [Instant("optimizer-step", "Optimizer step", [*alive, *stepping(step)])]
+    shared, (others, experts) = [*alive, *step.every("widened")], apart
+    return [
+        Instant("optimizer-step", "Optimizer step", [*shared, *others]),
+        Instant("optimizer-step-experts", "Optimizer step of experts", [*shared, *experts]),
+    ]
 
 
 def _shared(step: Step, places: tuple[str, ...] = (TOWER, IDLE, MAIN)) -> tuple[Group, Group]:

@@ -213,8 +213,10 @@ INDEX_Q = Dim("INDEX_Q", "INDEX_HEADS x INDEX_DIM: the width of an indexer's que
 INDEX_TOP = Dim("INDEX_TOP", "tokens that each token attends to: an indexer's choice, at most S")
 INDEX_COPIES = Dim(
     "INDEX_COPIES",
-    "sequences whose indexer's keys are copied for each token (torch.matmul): of one sequence none",
+    "sequences of what is copied only where there are several: of an indexer's keys for each token "
+    "(torch.matmul), of a gradient whose channels come first",
 )
+OF_EXPERTS = Dim("OF_EXPERTS", "ranks that experts are shared out over: EP")
 EXPERTS = Dim("EXPERTS", "routed experts of a layer; 0 in a dense model")
 TOP_K = Dim("TOP_K", "experts that each token is sent to")
 ROUTED = Dim("ROUTED", "rows that this rank's tokens are sent in: tokens x TOP_K")
@@ -323,6 +325,8 @@ SSM_IN = Dim(
 )
 GATED_IN = Dim("GATED_IN", "CONVOLVED and gates as wide as the values: one projection")
 SSM_PAIRS = Dim("SSM_PAIRS", "2 SSM_HEADS: how much each head forgets, and how much it writes")
+STEP_RANK = Dim("STEP_RANK", "width that Mamba's steps of all channels are made from")
+SELECTED = Dim("SELECTED", "STEP_RANK + 2 SSM_STATE: steps, B and C of Mamba, of one projection")
 KERNEL = Dim("KERNEL", "tokens that a short convolution sees")
 KEPT_TOKENS = Dim(
     "KEPT_TOKENS",
@@ -406,6 +410,7 @@ def _derive_states(sizes: MutableMapping[str, Number]) -> None:
         sizes["SSM_IN" + end] = inner + convolved + h
         sizes["GATED_IN" + end] = inner + convolved
         sizes["SSM_PAIRS" + end] = 2 * h
+    sizes["SELECTED"] = sizes["STEP_RANK"] + 2 * sizes["SSM_STATE"]
     sizes.setdefault("KEPT_TOKENS", sizes["KERNEL"] - 1)
     sizes["SPAN"] = minimum(sizes["S"], sizes["CHUNK_TOKENS"])
     sizes["BETWEEN"] = ceil_div(sizes["S"], sizes["SPAN"]) - 1
@@ -413,12 +418,13 @@ def _derive_states(sizes: MutableMapping[str, Number]) -> None:
     # mamba_ssm/ops/triton/ssd_chunk_state.py: _chunk_state_bwd_db; layernorm_gated.py:
     # _layer_norm_bwd.
     own, sms = ceil_div(heads, tp), sizes.get("SMS", 1)
-    shared = own // ceil_div(groups, tp)
+    of_rank = maximum(ceil_div(groups, tp), 1)  # Mamba's channels have no groups
+    shared = own // of_rank
     each = maximum(minimum(ceil_div(sizes["B"] * chunks * own, sms), shared), 1)
     sizes["SPLITS"] = ceil_div(shared, each)
     width = next_power_of_2(shared * sizes["SSM_DIM"])
     warps = minimum(maximum(width // 256, 1), 8)
-    sizes["NORM_ROWS"] = ceil_div(sms * ceil_div(4, warps), ceil_div(groups, tp))
+    sizes["NORM_ROWS"] = ceil_div(sms * ceil_div(4, warps), of_rank)
 
 
 def derive(sizes: MutableMapping[str, Number]) -> None:

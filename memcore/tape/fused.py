@@ -172,7 +172,7 @@ def linear(
         t.start("matmul", x, *weights, flops=[flops], product="mm", module=Module.LINEAR)
         read, kept = [x], [x]
         if narrow:
-            reused = (row and t.within(Part.ATTENTION)) or x.storage.holders > 0
+            reused = (row and t.within(Part.ATTENTION)) or x.storage.holders > 0 or x.storage.remade
             read, kept = narrowed(t, x, narrow, reused and not narrow.how.delayed, gathers, learns)
         kept = kept if learns else []
         whole = gathered(t, narrow, (*rows, width), x.dtype, "gathered") if gathers else read

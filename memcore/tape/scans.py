@@ -14,14 +14,17 @@ from memcore.tape.dims import (
     CHUNK_TOKENS,
     CHUNKS,
     CONVOLVED,
+    INDEX_COPIES,
     KERNEL,
     NORM_ROWS,
+    SELECTED,
     SPLITS,
     SSM_DIM,
     SSM_GROUPS,
     SSM_HEADS,
     SSM_INNER,
     SSM_STATE,
+    STEP_RANK,
     TP,
     B,
     D,
@@ -164,6 +167,87 @@ def split_conv1d_scan(
 
     given = [joint, *conv, *heads, *([norm] if norm is not None else []), *out]
     t.finish("mixer", given, y, [*saved, *used], backward, packs_last=True)
+    return y
+
+
+# Of each token, channel and number of its state: exp of a product, two products into the state, and
+# a product and a sum out of it (github.com/state-spaces/mamba/issues/110).
+SELECTIVE: Flops = ((9.0, (B, CHUNKS, CHUNK_TOKENS, SSM_HEADS / TP, SSM_STATE)),)
+SELECTIVE_BACKWARD: Flops = ((18.0, SELECTIVE[0][1]),)
+
+
+def selective_inner(
+    t: Tape,
+    joint: Tensor,
+    conv: Sequence[Tensor],
+    select: Tensor,
+    steps: Sequence[Tensor],
+    states: Sequence[Tensor],
+    out: Sequence[Tensor],
+    shape: Shape,
+) -> Tensor:
+    """mamba_inner_fn: Mamba's convolution, the projections of steps, B and C, its scan with the
+    gate, and its last product (mamba_ssm/ops/selective_scan_interface.py: MambaInnerFn, with
+    checkpoint_lvl 1; csrc/selective_scan/selective_scan.cpp). Channels come before tokens.
+
+    joint    values and gates side by side, (batch, sequence, GATED_IN)
+    select   weight of x_proj; steps: weight of dt_proj, and its bias in fp32
+    states   A and D, both in fp32
+    """
+    tokens, low = joint.shape[:2], joint.dtype
+    values, selected = (*tokens, SSM_INNER / TP), (*tokens, SELECTED)
+    convolution, product = (2.0, (*values, KERNEL)), (*tokens, SSM_INNER / TP, D)
+    several = (INDEX_COPIES, *tokens[1:], SSM_INNER / TP)  # of one sequence a view
+    stepped, chosen = (*tokens, STEP_RANK, SSM_INNER / TP), (*selected, SSM_INNER / TP)
+    used = [select, steps[0], *out]
+    if t.autocast:
+        used = [t.new("weight (bf16)", w.shape, "bf16") for w in used]
+    t.start("contiguous", joint)
+    first = t.new("channels first", joint.shape, low)
+    t.then("causal_conv1d", first, *conv, flops=[convolution], module=Module.SCAN)
+    convolved = t.new("convolved", values, low)
+    t.then("x_proj", convolved, used[0], flops=[(2.0, chosen)], product="mm")
+    given = t.new("steps, B and C", selected, used[0].dtype)
+    t.then("dt_proj", given, used[1], flops=[(2.0, stepped)], product="mm")
+    wide = t.new("steps", values, given.dtype)
+    keys = [t.new(n, (*tokens, SSM_STATE), given.dtype) for n in ("B", "C")]
+    t.then("scan", convolved, wide, *keys, *states, flops=SELECTIVE, module=Module.SCAN)
+    between = t.new("states of chunks", (B, SSM_HEADS / TP, CHUNKS, 2, SSM_STATE), "fp32")
+    scanned = t.new("scanned", values, wide.dtype)
+    gated = t.new("gated", values, low)
+    t.then("out_proj", gated, *used[2:], flops=[(2.0, product)], product="mm")
+    y = t.new("out", shape, gated.dtype)
+    t.use(convolved, wide, gated)
+
+    def backward(g: Gradients) -> Gradients:
+        (dy,) = g
+        assert dy is not None
+        t.then("causal_conv1d again", first, flops=[convolution], module=Module.SCAN)
+        again = [t.new("convolved, again", values, low), t.new("steps, again", values, low)]
+        dfirst = t.new("input grad", joint.shape, low)
+        t.then("out_proj input grad", dy, used[2], flops=[(2.0, product)])
+        dscanned = t.new("gated grad", values, low)
+        t.then("scan grad", *again, *keys, flops=SELECTIVE_BACKWARD, module=Module.SCAN)
+        grads = [t.new(f"{n} grad", values, low) for n in ("convolved", "steps")]
+        dkeys = [t.new(f"{n} grad", (*tokens, SSM_STATE), "fp32") for n in ("B", "C")]
+        grads.append(t.new("gated, again", values, low))
+        dstates = [t.new("grad", w.shape, w.dtype) for w in (*states, *steps[1:])]
+        t.then("projections grad", *grads, flops=[(4.0, chosen), (4.0, stepped), (2.0, product)])
+        grads.append(t.new("steps, B and C grad", selected, given.dtype))
+        t.free(*dkeys)
+        dweights = [t.new("weight grad", w.shape, w.dtype) for w in used]
+        t.free(t.new("convolved grad, by sequence", several, low))
+        t.then("causal_conv1d grad", first, flops=[(3.0, convolution[1])], module=Module.SCAN)
+        dconv = [t.new("conv1d grad", w.shape, w.dtype) for w in conv]
+        t.free(*again, dscanned, *grads)
+        t.computed()
+        matrices = zip(dweights, (select, steps[0], *out), strict=True)
+        dselect, dstep, *dout = (_fitting(t, grad, w) for grad, w in matrices)
+        return [dfirst, *dconv, dselect, dstep, *dstates[2:], *dstates[:2], *dout]
+
+    of = [joint, *conv, select, *steps, *states, *out]
+    saved = [first, *conv, given, *used[:2], used[2], *states, *keys, *steps[1:], between, scanned]
+    t.finish("mixer", of, y, saved, backward, packs_last=True)
     return y
 
 

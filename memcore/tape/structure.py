@@ -94,6 +94,8 @@ class Structure:
     tower      the layers before these
     head       what comes behind them, as in Model; one_class: a classifier's is one number
     float8     as in precision.Precision
+    modules    of layers that are not run again whole: what backward runs again
+               (policies.RECOMPUTE_MODULES)
     main_grad  the dtype of the buffer that Megatron's linear layers add a weight's gradient to
     """
 
@@ -125,6 +127,7 @@ class Structure:
     one_class: bool = False
     float8: str = ""
     main_grad: str = "fp32"
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class Storage:
     parts     of a parameter: as Cost.parts
     role      what it is for
     pinned    the graph itself refers to it, so that it stays until all of backward is over
+    remade    backward makes it again once forward has dropped it
+    dropped   forward has
     own_name  its name in its scope; what all layers read has the same in each of them
     path      of a parameter: where the model's checkpoint has it, which quantizers ask for, as
               'layers.self_attn.q_proj.weight'
@@ -91,6 +93,8 @@ class Storage:
     parts: tuple[Part, ...] = ()
     role: Role | None = None
     pinned: bool = False
+    remade: bool = False
+    dropped: bool = False
     own_name: str = ""
     path: str = ""
 
@@ -108,6 +112,8 @@ class Tensor:
 
 
 Gradients = Sequence["Tensor | None"]
+Run = Callable[..., "Tensor"]  # of tensors
+Runs = Callable[..., Sequence["Tensor"]]
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +128,7 @@ class Node:
     outputs: int = 1
     fusible: bool = False
     unpacks: bool = False  # its backward reads something saved, if only a weight
+    before: list[Callable[[], None]] = field(default_factory=list)  # once its gradient is there
 
 
 @dataclass(slots=True)
@@ -184,7 +191,7 @@ class Tape:
 
     autocast   operations on matrices cast fp32 inputs and weights to bf16, as torch.autocast does
     kernels, attention    whose kernels run (policies.KERNELS, policies.ATTENTION)
-    core       the attention core keeps its inputs only, and backward runs it again
+    modules    those that backward runs again (policies.RECOMPUTE_MODULES)
     parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
     adapters   where there are any, every other weight is frozen
     narrow     what Transformer Engine's linear layers have in 8 bits
@@ -199,7 +206,7 @@ class Tape:
         autocast: bool = False,
         kernels: str = "hf",
         attention: str = "flash",
-        core: bool = False,
+        modules: tuple[str, ...] = (),
         parallel: str = "",
         adapters: Adapters | None = None,
         narrow: Narrow | None = None,
@@ -208,7 +215,7 @@ class Tape:
         self.autocast = autocast
         self.kernels = kernels
         self.attention = attention
-        self.core = core
+        self.modules = modules
         self.parallel = parallel
         self.adapters = adapters
         self.narrow = narrow
@@ -340,7 +347,8 @@ class Tape:
     def use(self, *tensors: Tensor) -> None:
         """Forward: these are read now, so they live at least until now."""
         for t in tensors:
-            t.storage.death = max(t.storage.death, self.clock + 1)
+            if not t.storage.dropped:
+                t.storage.death = max(t.storage.death, self.clock + 1)
             if self._current is not None:
                 self._touch(t.storage, t.shape, t.dtype)
 
@@ -473,7 +481,8 @@ class Tape:
                 storages.append(t.storage)
         for s in storages:
             s.holders += 1
-            s.saved_by.append(full)
+            if not s.dropped:
+                s.saved_by.append(full)
         read = (*saved, *outputs)
 
         scope, parts = list(self._prefix), self._parts
@@ -517,32 +526,82 @@ class Tape:
         for t in tensors:
             t.storage.death = self.clock + 1
 
-    def checkpoint(
-        self, name: str, run: Callable[[Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]
-    ) -> Tensor:
+    def again(self, module: str, run: Run, *inputs: Tensor) -> Tensor:
+        """`run`, under a checkpoint where a plan says that this module is run again."""
+        return self.checkpoint(run, inputs) if module in self.modules else run(*inputs)
+
+    def checkpoint(self, run: Run, inputs: Sequence[Tensor]) -> Tensor:
         """`run` under torch.utils.checkpoint: only its inputs are kept, shared masks among them;
         backward runs it again before it runs its backward."""
-        before = len(self.storages)
+        outs, kept = self._without_graph(lambda *given: [run(*given)], inputs)
+
+        def backward(grads: Gradients) -> Gradients:
+            self._current = None
+            leaves, again = self._once_more(lambda *given: [run(*given)], inputs)
+            found = self._run_backward(again, [grad for grad in grads if grad])
+            return [found.get(id(leaf)) for leaf in leaves]
+
+        self.finish("checkpoint", inputs, outs, kept, backward)
+        return outs[0]
+
+    def remake(self, module: str, run: Runs, *inputs: Tensor) -> Remade:
+        """`run`, whose results are dropped when all of forward that reads them has (Remade.drop),
+        where a plan says that this module is run again: backward makes them anew just before it
+        wants them (megatron/core/tensor_parallel/random.py: CheckpointWithoutOutput)."""
+        if module not in self.modules:
+            return Remade(self, run(*inputs))
+        outs, kept = self._without_graph(run, inputs)
+        scope, parts = list(self._prefix), self._parts
+        made: list[Sequence[Tensor]] = []
+
+        def again() -> None:
+            outside = self._prefix, self._parts
+            self._prefix, self._parts = list(scope), parts
+            leaves, found = self._once_more(run, inputs)
+            self._prefix, self._parts = outside
+            for out in found:
+                out.storage.holders += 1
+                out.storage.death = ALWAYS
+            made[:] = leaves, found
+
+        def backward(grads: Gradients) -> Gradients:
+            self._current = None
+            leaves, found = made
+            pairs = zip(found, grads, strict=True)
+            wanted = [(out, grad) for out, grad in pairs if grad and out.node]
+            gradients = self._run_backward([o for o, _ in wanted], [g for _, g in wanted])
+            for out in found:
+                self._release(out.storage)
+            return [gradients.get(id(leaf)) for leaf in leaves]
+
+        self.finish("checkpoint", inputs, outs, kept, backward)
+        for out in outs:
+            out.storage.remade = bool(out.node)
+        return Remade(self, outs, again if outs[0].node else None)
+
+    def _without_graph(
+        self, run: Runs, inputs: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], list[Tensor]]:
+        """What `run` makes where nothing is kept for a backward, and what a checkpoint of it keeps:
+        its inputs, and the masks that it reads."""
+        before, outside = len(self.storages), self._no_grad
         self._no_grad = True
-        out = run([Tensor(x.storage, x.shape, x.dtype, False) for x in inputs])
-        self._no_grad = False
+        outs = run(*(Tensor(x.storage, x.shape, x.dtype, False) for x in inputs))
+        self._no_grad = outside
         masks = [
             Tensor(s, s.shape, s.dtype, False) for s in self.storages[before:] if s.kind == "shared"
         ]
+        return outs, [*inputs, *masks]
 
-        def backward(grads: Gradients) -> Gradients:
-            (grad,) = grads
-            assert grad is not None
-            self._current = None
-            leaves = [Tensor(x.storage, x.shape, x.dtype, x.needs_grad) for x in inputs]
-            weights = len(self.parameters)
-            again = run(leaves)
-            del self.parameters[weights:]  # forward declared them
-            found = self._run_backward([again], [grad])
-            return [found.get(id(leaf)) for leaf in leaves]
-
-        self.finish(name, inputs, out, [*inputs, *masks], backward)
-        return out
+    def _once_more(
+        self, run: Runs, inputs: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Backward: `run` again from leaves that stand for its inputs, with a graph of its own."""
+        leaves = [Tensor(x.storage, x.shape, x.dtype, x.needs_grad) for x in inputs]
+        weights = len(self.parameters)
+        outs = run(*leaves)
+        del self.parameters[weights:]  # forward declared them
+        return leaves, outs
 
     def returns(self, x: Tensor) -> None:
         """Forward: this is what the model returns besides its loss."""
@@ -572,7 +631,7 @@ class Tape:
         self.forward_end = self.clock
         for s in self.storages:
             s.last_use = s.death
-            if s.holders:
+            if s.holders and not s.dropped:
                 s.death = ALWAYS
 
     def backward(
@@ -680,8 +739,9 @@ class Tape:
         for out, grad in zip(outs, grads, strict=True):
             assert out.node is not None
             grad.storage.holders += 1
+            first = out.node.order not in buffers  # of its results
             buffers.setdefault(out.node.order, [None] * out.node.outputs)[out.index] = grad
-            if not pending.get(out.node.order):
+            if first and not pending.get(out.node.order):
                 heapq.heappush(ready, (-out.node.order, out.node))
         leaves: dict[int, list[Tensor | None]] = before or {}
         while ready:
@@ -691,6 +751,8 @@ class Tape:
                 if g is not None:
                     g.storage.stands |= not node.fusible
             self._computed = None
+            for remake in node.before:
+                remake()
             if node.unpacks and not self.first_unpacked:
                 self.first_unpacked = self.clock
             produced = node.backward(incoming)
@@ -744,6 +806,27 @@ class Tape:
         storage.holders -= 1
         if storage.holders <= 0:
             storage.death = self.clock + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Remade:
+    """Results that may be dropped in forward and made again in backward.
+
+    again   makes them, where they are dropped
+    """
+
+    tape: Tape
+    results: Sequence[Tensor]
+    again: Callable[[], None] | None = None
+
+    def drop(self, behind: Tensor) -> None:
+        """Forward: all that reads them has run, `behind` last, whose gradient comes first."""
+        if self.again is None or behind.node is None:
+            return
+        behind.node.before.append(self.again)
+        for x in self.results:
+            x.storage.holders += 1  # which nothing releases: those that read it give it back
+            x.storage.dropped, x.storage.saved_by = True, []
 
 
 def in_stack(tape: Tape, stack: str) -> Tape:

@@ -370,7 +370,7 @@ def unfilled(
     of, whole, most = amounts.elements, amounts.whole, amounts.most
     into, width = whole(of(shape[-1:])), whole(of(shape[-2:-1]))
     real = most(1, whole(of(shape)) // most(1, into * width))
-    experts = int(of((EXPERTS / EP,))) if shape[0] in ROUTED_ROWS else 0
+    experts = whole(of((EXPERTS / EP,))) if shape[0] in ROUTED_ROWS else 0
     share = functools.partial(filled_of, most=most) if amounts.arrays else filled
     rows = real + experts * EXPERT_TILE // 2  # those of each expert end in a half empty tile
     if not backward:
@@ -378,7 +378,7 @@ def unfilled(
     inputs = rows / real * started(into, begins, most) / share(rows, most(1, width), sms)
     if count < 4:
         return inputs
-    return (inputs + rows / real * started(rows / max(1, experts), begins, most)) / 2
+    return (inputs + rows / real * started(rows / most(1, experts), begins, most)) / 2
 
 
 def started(summed: Number, begins: float, most: Callable[..., Number] = max) -> Number:

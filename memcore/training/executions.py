@@ -15,6 +15,7 @@ from memcore.tape.tape import Tape
 from memcore.timing import host
 from memcore.timing.communication import Move
 from memcore.timing.roofline import Execution, Speed, executions
+from memcore.words.optimizers import WIDENED_TRAFFIC
 from memcore.words.training import TO_END
 from memcore.words.word import DTYPE_BYTES
 
@@ -101,7 +102,9 @@ def update(step: Step, weights: Read, states: Read, x: Any = PLAIN) -> tuple[Rea
         "FLOPs per parameter", of.flops_per_parameter, source=f"the update of {of.label}"
     )
     moved, how = DTYPE_BYTES[summed], "are read once"
-    if step.accumulated and summed != "fp32":
+    if of.aware:
+        moved, how = moved + 2 * WIDENED_TRAFFIC, "are read once, moments widened and narrowed"
+    elif step.accumulated and summed != "fp32":
         moved, how = moved + 2 * DTYPE_BYTES["fp32"], "are written in fp32 first, and read"
     gradient = x.known(f"bytes of {summed}", moved, "bytes", source=f"gradients {how}")
     return each * weights, 2 * states + weights * gradient

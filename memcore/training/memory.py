@@ -30,7 +30,9 @@ from memcore.training import offload
 from memcore.training.overheads import by_rules, counted, plan_overheads, reserved, segments
 from memcore.training.steps import step_of, training_sizes
 
-STEPPING = "optimizer-step"  # the instant at which no micro-batch is under way
+LEAST = "at least"  # what a step holds of `at_least`
+# The instants at which no micro-batch is under way.
+STEPPING = ("optimizer-step", "optimizer-step-experts")
 
 
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
@@ -72,9 +74,9 @@ def by_rank(steps: Sequence[Step], amounts: Amounts) -> tuple[RankMemory, ...]:
             seen[key] = moments, by_consumer(step.one_waiting, amounts)
         moments, each = seen[key]
         n, one = step.waiting, sum(each.values())
-        top = max(moments, key=lambda m: m[1] + n * one * (m[0].id != STEPPING))
+        top = max(moments, key=lambda m: m[1] + n * one * (m[0].id not in STEPPING))
         peak = at_peak.get(top[0]) or at_peak.setdefault(top[0], moment(*top, amounts, stage))
-        more = 0 if peak.id == STEPPING else n
+        more = 0 if peak.id in STEPPING else n
         consumers = {name: b + more * each[name] for name, b in peak.consumers.items()}
         ranks.append(RankMemory(stage, sum(consumers.values()), peak.id, peak.label, consumers))
     return tuple(ranks)
@@ -164,7 +166,7 @@ class _Alone:
     def of(cls, step: Step, amounts: Amounts) -> _Alone:
         most: dict[bool, Number] = {True: 0, False: 0}
         for instant in step.instants:
-            waits = instant.id != STEPPING
+            waits = instant.id not in STEPPING
             most[waits] = maximum(most[waits], instant_bytes(instant, amounts)[0])
         return cls(most[True], most[False], amounts.held(step.one_waiting))
 
@@ -234,13 +236,13 @@ def rooms_for(plan: Plan, stages: Stages, amounts: Amounts, asked: Any) -> tuple
         given, spare = _spare(plan, step, amounts, most)
         room[here] = np.broadcast_to(spare, shape)[here]
         here = here & asked & (room >= 0)
-        waits = step.offload_activations != "none"  # what each forward that waits has left
-        for n in np.unique(waiting[here]) if waits else [0] if here.any() else []:
-            some = here & (waiting == n) if waits else here
-            waited = replace(step, waiting=int(n)) if n else step
-            given.tiers = _tiers(plan, waited, amounts, most)
-            fit = Values(plan=plan, memory=given).memory.fits
-            fits[some] = np.broadcast_to(fit, shape)[some]
+        if not here.any():
+            continue
+        # What each forward that waits has left is on the host too.
+        waited = replace(step, waiting=waiting) if step.offload_activations != "none" else step
+        given.tiers = _tiers(plan, waited, amounts, most)
+        fit = Values(plan=plan, memory=given).memory.fits
+        fits[here] = np.broadcast_to(fit, shape)[here]
     return room, fits
 
 
@@ -260,7 +262,7 @@ def _spare(plan: Plan, step: Step, amounts: Amounts, peak: Number) -> tuple[Simp
 def least_bytes(step: Step, waiting: Number, amounts: Amounts) -> Number:
     """Bytes that a stage has at least when its last layer runs forward: cheap to find, and never
     above the peak. `waiting`: forwards that wait there."""
-    return amounts.alive(at_least(step)) + waiting * amounts.held(step.one_waiting)
+    return amounts.held(step.holding(LEAST, at_least)) + waiting * amounts.held(step.one_waiting)
 
 
 def _given(

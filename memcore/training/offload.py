@@ -19,6 +19,7 @@ from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read
+from memcore.step.blend import Blend
 from memcore.step.states import DEEPSPEED, MANAGED
 from memcore.step.step import Alive, Step, kept_of_layers, optimizer_states
 from memcore.tape.dims import (
@@ -62,12 +63,15 @@ class Resting:
     """A row of another tier: so many of it per node."""
 
     template: Template
-    times: int
+    times: Number
     tier: str
 
 
-def resting(plan: Plan, step: Step) -> list[Resting]:
+def resting(plan: Plan, step: Step | Blend) -> list[Resting]:
     """Every row in host DRAM and on NVMe."""
+    if isinstance(step, Blend):
+        every = zip(*(resting(plan, one) for one in step.points), strict=True)
+        return [replace(r[0], times=step.mixed([one.times for one in r])) for r in every]
     return [
         *_states(plan, step),
         *_parameters(plan, step),
@@ -91,7 +95,7 @@ def _rows(
     """Rows that a GPU would have, in another tier, for every GPU of a node."""
     each = plan.gpus_in_node
     return [
-        Resting(template, int(times) * copies * each, tier)
+        Resting(template, times * copies * each, tier)
         for group, times in alive
         for template, copies in _moved(
             group, consumer, source, suffix, why, certainty, dtype, lifetime
@@ -272,7 +276,7 @@ def moves(
     step: Step,
     amounts: Amounts,
     beside: Beside,
-    weights: float,
+    weights: Number,
     spilled: Number,
 ) -> list[Move]:
     """What offload moves in one step. Gradients of the `weights` that this GPU updates leave while
@@ -283,10 +287,10 @@ def moves(
     batches = plan.train.grad_accumulation
 
     def layers(name: str, piece: str, by: Cover = NOTHING, phase: str = "") -> Move:
-        n = amounts.real(amounts.alive(moved[piece]))
+        held = step.held(lambda one: pieces(plan, one)[piece])
+        n = amounts.real(amounts.held(held))
         return copy(name, "pcie", {piece: n}, batches, by, phase, beside)
 
-    moved = pieces(plan, step)
     found = _optimizer_moves(plan, step, amounts, beside, weights)
     if step.offload_parameters != "none":
         piece = "shards on the host"
@@ -322,9 +326,9 @@ def _optimizer_moves(
         return []
     gpus = plan.gpus_in_node
 
-    def of(piece: str, *names: str) -> dict[str, float]:
-        states = float(amounts.alive(optimizer_states(step))) if piece == STATES else 0.0
-        n: float = of_optimizer(piece, step, weights, gpus, states)
+    def of(piece: str, *names: str) -> dict[str, Number]:
+        states = amounts.real(amounts.held(step.optimizer_states)) if piece == STATES else 0.0
+        n: Number = of_optimizer(piece, step, weights, gpus, states)
         return dict.fromkeys(names or [piece], n)
 
     hosted = step.offload_parameters != "none"

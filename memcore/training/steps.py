@@ -41,6 +41,7 @@ from memcore.words.training import (
     KEPT,
     LAYER,
     LOWER,
+    MODULES,
     NO_LAYER,
     OPERATIONS,
     UNIFORM,
@@ -73,13 +74,20 @@ def kinds_of_stage(plan: Plan) -> list[tuple[int, Step]]:
     return [(stage, _stage(plan, stage, blocks, stack).alone) for stage in found.values()]
 
 
+def layer_counts(plan: Plan) -> list[int]:
+    """How many layers of each kind all stages have together."""
+    return _model_of(plan)[1].counts
+
+
 def offloaded(step: Step, t: Train) -> Step:
     """A step where other things are offloaded, and nothing else is changed."""
-    return replace(
-        step,
-        offload=t.offload_optimizer,
-        offload_parameters=t.offload_parameters,
-        offload_activations=t.offload_activations,
+    return interned(
+        replace(
+            step,
+            offload=t.offload_optimizer,
+            offload_parameters=t.offload_parameters,
+            offload_activations=t.offload_activations,
+        )
     )
 
 
@@ -113,6 +121,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         regathers=copies.reduced if p.ep > 1 and FRAMEWORKS[t.framework].regathers else "",
         keeps=keeps_outputs(plan),
         unfused=plan.megatron_deepspeed,
+        modules=listed(t.recompute_modules) if again == MODULES else (),
     )
     structure = replace(structure, float8=copies.float8, main_grad=copies.reduced)
     leads = _leads(structure)

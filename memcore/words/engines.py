@@ -62,6 +62,7 @@ class Engine(Word):
     limit     sequences that it schedules at once where nobody says how many; 0: as many as are
               served. large: the same on a GPU of ROOMY or more that is not of Ampere
     sure      whether it lets a request in only if all can end beside it, and never puts one out
+    alternates   whether a step either reads prompts or generates, prompts first
     kernels   what they reach, by kernels.memory_class; '' for every GPU
     step      seconds that it takes for a step besides its kernels; sequence: more for each
     first     before a request's first token, by architecture, '' for others: HTTP, the scheduler
@@ -77,6 +78,7 @@ class Engine(Word):
     limit: int = 0
     large: int = 0
     sure: bool = False
+    alternates: bool = False
     kernels: Mapping[str, Kernels] = field(default_factory=dict)
     step: Constant = NOTHING
     sequence: Constant = NOTHING
@@ -96,7 +98,7 @@ class Engine(Word):
 
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 7.6e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 7.49e-6, "seconds")
 
 _LLAMA_CPP = Engine(
     "llama.cpp",
@@ -120,8 +122,8 @@ ENGINES = {
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
-        step=_fitted("a step, vLLM", 0.27e-3, "seconds"),
-        first={"": _fitted("before the first token, vLLM", 11.4e-3, "seconds")},
+        step=_fitted("a step, vLLM", 0.0169e-3, "seconds"),
+        first={"": _fitted("before the first token, vLLM", 11.2e-3, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
     ),
     VLLM_V0: Engine(
@@ -134,11 +136,12 @@ ENGINES = {
         "SGLang",
         "SGLang of 2025 and later.",
         share=POOL,
+        alternates=True,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
-        step=_fitted("a step, SGLang", 4.1e-3, "seconds"),
+        step=_fitted("a step, SGLang", 5.01e-3, "seconds"),
         sequence=_SEQUENCE,
-        first={"": _fitted("before the first token, SGLang", 0.245, "seconds")},
+        first={"": _fitted("before the first token, SGLang", 0.253, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
@@ -149,13 +152,13 @@ ENGINES = {
         sure=True,
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
-        step=_fitted("a step, TensorRT-LLM", 1.07e-3, "seconds"),
+        step=_fitted("a step, TensorRT-LLM", 0.721e-3, "seconds"),
         sequence=_SEQUENCE,
         first={
             "Blackwell": _fitted(
-                "before the first token, TensorRT-LLM on Blackwell", 0.0146, "seconds"
+                "before the first token, TensorRT-LLM on Blackwell", 0.0165, "seconds"
             ),
-            "": _fitted("before the first token, TensorRT-LLM", 0.080, "seconds"),
+            "": _fitted("before the first token, TensorRT-LLM", 0.0780, "seconds"),
         },
         vendors=("nvidia",),
     ),
@@ -196,11 +199,11 @@ CHOICES: dict[str, Word] = {
 OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
 # A benchmark sends as many requests as are to be served at once together, and ends after ten times
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.
-FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.045,
+FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.0435,
                      "ratio")  # fmt: skip
-PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.26,
+PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.07,
                          "ratio")  # fmt: skip
-STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.26, "ratio")
+STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.21, "ratio")
 _EACH = [c for e in ENGINES.values() for c in (e.step, e.sequence, *e.first.values())]
 _LOOP = (FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE)
 CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, *_LOOP)) if c is not NOTHING)

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from memcore.words.word import Word
 
 PAGED = "paged"
+AWARE = "adamw-aware"
+# Bytes that its step reads and writes of a moment besides the moment itself, read and written: as
+# fp32 it is written, read, written and read, and once more in bf16 before it is copied.
+WIDENED_TRAFFIC = 4 * 4 + 2 * 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Optimizer(Word):
     starts              operations that the host starts for each updated tensor; one for many takes
                         36 of them, or more where it reads fewer lists of them (PyTorch:
                         ATen/native/cuda/MultiTensorApply.cuh, depth_to_max_tensors)
+    aware               it reads gradients of any dtype as they are, and keeps of an fp32 master
+                        copy only the 16 bits that the weight lacks
     """
 
     matrices: tuple[State, ...]
@@ -46,6 +52,7 @@ class Optimizer(Word):
     step_bytes: int = 0
     tables: tuple[str, ...] = ()
     starts: float = 1.0
+    aware: bool = False
 
     @property
     def paged(self) -> bool:
@@ -101,6 +108,8 @@ _AO_8, _AO_4 = _block_quantized(8, 256), _block_quantized(4, 128)
 # foreach implementations make (torch/optim/adam.py, _adafactor.py); Lion as in lion-pytorch;
 # 8-bit Adam as in bitsandbytes/optim/optimizer.py (0.50): min_8bit_size 4096, blocks of 256.
 # What is paged get_state_buffer says there; `starts` of these: two prefetches, step and wait.
+# Megatron's precision-aware one: transformer_engine/pytorch/optimizers/fused_adam.py (2.11: step,
+# get_unscaled_state, store_param_remainders).
 OPTIMIZERS = {
     "adamw": Optimizer(
         "AdamW (fused)",
@@ -110,6 +119,18 @@ OPTIMIZERS = {
         12,
         step_bytes=4,
         starts=2 / 36,
+    ),
+    AWARE: Optimizer(
+        "AdamW, moments in bf16",
+        "Megatron's --use-precision-aware-optimizer: moments in bf16, and of each fp32 master copy "
+        "the 16 bits that its bf16 weight lacks. Gradients are read in the dtype that they were "
+        "summed in; the moments are fp32 while the step runs.",
+        tuple(State(s.name, dtype="bf16") for s in _ADAM),
+        tuple(State(s.name, dtype="bf16") for s in _ADAM),
+        12,
+        temporaries=tuple(f"{s.name}, fp32" for s in _ADAM),
+        starts=6 + 2 / 36,  # each moment is widened before it; narrowed and copied behind it
+        aware=True,
     ),
     "adamw-foreach": Optimizer(
         "AdamW (foreach)",

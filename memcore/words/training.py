@@ -300,10 +300,15 @@ ADAPTERS = {
     ),
 }
 
+ALL_LINEAR = "all-linear"
 LORA_TARGETS = {
     "attention": Word("Queries and values", "q and v, or the joint projection: PEFT's default."),
     "attention-all": Word("Attention", "Queries, keys, values and the output projection."),
-    "all-linear": Word("All linear", "Every linear layer but the head."),
+    ALL_LINEAR: Word(
+        "All linear",
+        "Every linear layer but the head; of experts under Megatron, which have one adapter "
+        "together.",
+    ),
 }
 
 
@@ -368,7 +373,7 @@ OUTPUTS = {
     ),
 }
 
-CORE, OPERATIONS, LAYER = "core", "operations", "layer"
+MODULES, OPERATIONS, LAYER = "modules", "operations", "layer"
 TO_END = ", to its end"  # behind one of these: not early_stop
 
 
@@ -377,7 +382,7 @@ class Checkpointing(Word):
     """`recompute`: which part of a layer is run again in backward.
 
     ''           nothing
-    CORE         attention, from queries, keys and values to the joined heads
+    MODULES      those of RECOMPUTE_MODULES that the plan names
     OPERATIONS   the layer but for the products that KEPT_PRODUCTS names
     LAYER        the layer
     """
@@ -397,8 +402,9 @@ CHECKPOINTING = {
         "Selective (attention core)",
         "Run attention again in backward, from queries, keys and values to its output, for a few "
         "per cent more compute. With eager attention what is quadratic in the sequence is not "
-        "kept; SDPA and FlashAttention keep nothing of the kind, so that it saves next to nothing.",
-        CORE,
+        "kept; SDPA and FlashAttention keep nothing of the kind, so that it saves next to nothing. "
+        "Megatron runs other modules again too (recompute_modules).",
+        MODULES,
     ),
     "selective-op": Checkpointing(
         "Selective (by operation)",
@@ -412,6 +418,36 @@ CHECKPOINTING = {
         "compute.",
         LAYER,
     ),
+}
+
+CORE_ATTN = "core_attn"
+MOE_ACT, LAYERNORM, MLA_UP_PROJ = "moe_act", "layernorm", "mla_up_proj"
+MLP, MOE, SHARED_EXPERTS = "mlp", "moe", "shared_experts"
+# What each keeps: megatron/core/transformer/transformer_config.py: recompute_modules (0.16).
+RECOMPUTE_MODULES = {
+    CORE_ATTN: Word(
+        "Attention core", "From queries, keys and values to the joined heads, which are kept."
+    ),
+    MOE_ACT: Word(
+        "Activation of experts",
+        "The product that the second matrix of each expert reads is dropped, and made again.",
+    ),
+    LAYERNORM: Word(
+        "Norms",
+        "What the norms before latent attention and before experts make is dropped, and made "
+        "again. Elsewhere a norm is part of the product behind it, and stays.",
+    ),
+    MLA_UP_PROJ: Word(
+        "Expansion of latents",
+        "Queries, keys and values of latent attention are dropped, and made again of the "
+        "compressed ones.",
+    ),
+    MLP: Word("Dense MLP", "Of a layer without experts, its norm with it: its input is kept."),
+    MOE: Word(
+        "Experts",
+        "Router, dispatch, experts and combination: their input is kept, and rows are sent again.",
+    ),
+    SHARED_EXPERTS: Word("Shared experts", "The MLP that every token passes: its input is kept."),
 }
 
 UNIFORM, BLOCK = "uniform", "block"

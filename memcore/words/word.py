@@ -10,6 +10,7 @@ DTYPE_BYTES = {
     "bf16": 2,
     "fp16": 2,
     "fp8": 1,
+    "int16": 2,
     "int8": 1,
     "bool": 1,
     "int64": 8,

@@ -6,7 +6,7 @@ import io
 
 import pandas as pd
 import pytest
-from pages import alive, opened, shown_plan
+from pages import alive, frame, opened, shown_plan
 from streamlit.testing.v1 import AppTest
 
 from app import lens as page
@@ -25,11 +25,6 @@ def unfolded() -> AppTest:
     at = opened(encode(PLAN, short=True), "ledger")
     at.session_state[f"folded_{page.TITLE}"] = True
     return at.run()
-
-
-def frame(at: AppTest, head: str) -> pd.DataFrame:
-    (found,) = [d.value for d in at.dataframe if head in d.value.columns]
-    return found
 
 
 def test_nothing_is_computed_while_it_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_a_link_shows_both_figures_on_every_page_of_training() -> None:
     alive(at)
     assert f"**{seconds_text(FOUND.calibrated_seconds)}** calibrated" in texts(at)
     at.switch_page("views/time.py").run()
-    (table,) = [d.value for d in at.dataframe if "calibrated" in d.value.columns]
+    table = frame(at, "calibrated")
     step, *_, allocated = table.to_dict("records")
     assert step["predicted"] == seconds_text(evaluate(PLAN).time.step_seconds)
     assert step["calibrated"].startswith(seconds_text(FOUND.calibrated_seconds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pages import alive, opened, shown_plan
+from pages import alive, frame, frames, opened, shown_plan
 
 from app import charts, searching, tables
 from memcore.evaluate import evaluate
@@ -27,15 +27,17 @@ def test_what_is_searched_is_in_the_address_and_a_bad_one_is_as_at_first() -> No
 def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan() -> None:
     at = opened(encode(SMALL, short=True) | {"look": LOOK}, "explore")
     alive(at)
-    assert not any("rank" in d.value for d in at.dataframe)  # nobody has asked
+    assert not any("rank" in found for found in frames(at))  # nobody has asked
     at.button(key="search_go").click().run()
     alive(at)
     found = search(SMALL, gpus_at_most=1)
-    (table,) = [d.value for d in at.dataframe if "rank" in d.value]
-    assert list(table["rank"][: len(found.best)]) == [p.rank for p in found.best]
+    table = frame(at, "rank")
+    points = searching.points(found)
+    assert list(table["rank"][: len(found.best)]) == [f"{p.rank:,}" for p in found.best]
     assert any(f"{found.fits:,} of {found.evaluated:,}" in m.value for m in at.markdown)
     assert at.button(key="search_go").disabled
-    for query, step in zip(table["query"][:3], table["step"], strict=False):
+    for row, step in zip(tables.found(points, SMALL)[:3], table["step"], strict=False):
+        query = row["query"]
         plan, issues = decode(dict(pair.split("=", 1) for pair in query.split("&")))
         time = evaluate(plan).time
         assert not issues
@@ -46,7 +48,6 @@ def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan()
     assert shown_plan(at).train.micro_batch == 2
     assert any("has moved since" in m.value for m in at.markdown)
     assert not at.button(key="search_go").disabled
-    points = searching.points(found)
     assert {p.plan.model_dump_json() for p, of_front in points if of_front} == {
         p.plan.model_dump_json() for p in found.pareto
     }

@@ -16,6 +16,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
+from streamlit.runtime.state import SafeSessionState, SessionState
 
 from app import front
 from memcore.cli import app
@@ -164,6 +165,20 @@ def test_the_names_that_a_server_answers_to() -> None:
     every = app.names("0.0.0.0", ["gpu.example"])
     assert {*own, socket.gethostname(), "gpu.example"} <= set(every)
     assert not {"*", "0.0.0.0"} & set(every)
+
+
+def test_what_a_session_keeps_is_the_same_asked_for_one_by_one() -> None:
+    """Else a widget would not know that its value is None."""
+    inner = SessionState()
+    kept = SafeSessionState(inner, lambda: None)
+    for key, value in {"n": 3, "none": None}.items():
+        inner[key] = value
+    one_by_one = front.State(kept)
+    assert dict(one_by_one) == inner.filtered_state == {"n": 3, "none": None}
+    assert "none" in one_by_one
+    assert one_by_one["none"] is None
+    assert "other" not in one_by_one
+    assert len(one_by_one) == 2
 
 
 @pytest.fixture

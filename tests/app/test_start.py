@@ -145,6 +145,8 @@ def test_what_runs_with_training_is_asked_by_cards() -> None:
 
 def test_a_zero_that_is_no_number_is_empty_and_said() -> None:
     at = opened(view="serve")
+    at.session_state["folded_Serving details"] = True
+    at.run()
     box = at.number_input(key="serve_max_num_seqs")
     assert box.value is None
     assert "engine's default" in box.placeholder

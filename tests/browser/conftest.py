@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 import rig
 
@@ -29,6 +30,20 @@ def browser() -> Iterator[Browser]:
                 pytest.fail(rig.NO_CHROMIUM, pytrace=False)
             pytest.skip(rig.NO_CHROMIUM)
         yield browser
+
+
+@pytest.fixture(scope="session", autouse=True)
+def safe_presses() -> Iterator[None]:
+    """Whatever is pressed is pressed once nothing moves."""
+
+    def click(self: Locator, **how: Any) -> None:
+        rig.still(self.page)
+        press(self, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        press = Locator.click
+        patch.setattr(Locator, "click", click)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -121,8 +121,10 @@ def serving(report: Report) -> dict[str, str]:
         ("tpot_seconds", serve.tpot_seconds, seconds_text),
         ("tokens_per_second", serve.tokens_per_second, count_text),
     )
-    # Where nothing fits there are no speeds.
-    return {f"serve.{name}": text(n) for name, n, text in figures if n is not None}
+    # Where nothing fits there are no speeds, and no tokens.
+    return {
+        f"serve.{name}": text(n) for name, n, text in figures if n is not None and serve.running
+    }
 
 
 def whole_run(report: Report) -> list[str]:
@@ -189,7 +191,6 @@ def download(page: Page, name: str) -> Path:
     """Press a download button by its key and give the file."""
     # With a help text Streamlit draws a button twice, of which one is seen.
     button = page.locator(f".st-key-{name} button:visible")
-    rig.still(page)
     try:
         with page.expect_download() as download:
             button.click()

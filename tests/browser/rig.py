@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakKeyDictionary
 
-from playwright.sync_api import Browser, BrowserContext, Page, WebSocket, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, WebSocket, sync_playwright
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -254,11 +254,12 @@ def drawn(page: Page) -> None:
 def still(page: Page) -> None:
     """Wait until nothing moves: who presses a button of a fold that is still opening may let go of
     it where it was, and has pressed nothing."""
-    page.evaluate(
-        "() => Promise.allSettled(document.getAnimations()"
-        ".filter(each => Number.isFinite(each.effect.getComputedTiming().endTime))"
-        ".map(each => each.finished))"
-    )
+    with contextlib.suppress(Error):  # the page went elsewhere meanwhile
+        page.evaluate(
+            "() => Promise.allSettled(document.getAnimations()"
+            ".filter(each => Number.isFinite(each.effect.getComputedTiming().endTime))"
+            ".map(each => each.finished))"
+        )
 
 
 def settled(page: Page) -> Page:

@@ -84,7 +84,7 @@ def test_plans_side_by_side_and_their_link(open_app: Open) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     figures = page.get_by_role("region", name="Figures of the plans, side by side")
-    allocated = figures.get_by_role("button").first
+    allocated = figures.locator("tbody").get_by_role("button").first
     said = allocated.inner_text()
     allocated.click()
     expect(page.get_by_role("dialog")).to_contain_text(f"Allocated at the peak: {said}")

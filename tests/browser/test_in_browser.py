@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import zipfile
@@ -32,7 +31,6 @@ from memcore.version import version
 
 Open = Callable[..., Page]
 SCHEMES = ("light", "dark")
-ROW_HEIGHT = 33  # pixels of a table's row
 # A plan that is a default in nothing that a page shows.
 ELSEWHERE = {
     "model": "llama-2-7b",
@@ -263,30 +261,21 @@ def closed(page: Page) -> None:
     expect(drawer(page)).to_have_count(0)
 
 
-def opened_by(page: Page, says: str, to_table: bool = False) -> str:
-    """What the drawer says once it is about `says`; then it is closed. Where a table gets the focus
-    back, it selects a cell, and that makes a run of its own."""
+def opened_by(page: Page, says: str) -> str:
+    """What the drawer says once it is about `says`; then it is closed."""
     expect(drawer(page).locator("h3")).to_contain_text(says)
     expect(drawer(page).get_by_text("Sources")).to_be_visible()
     rig.settled(page)
     expect(drawer(page).locator("li").first).to_be_visible()
     text = drawer(page).inner_text()
     assert not page.locator('[data-testid="stException"]').count()
-    with rig.a_run(page) if to_table else contextlib.nullcontext():
-        closed(page)
+    closed(page)
     return text
 
 
-def press_cell(page: Page, key: str, row: int, x: int) -> None:
-    """Click a cell of a table, which is a canvas, `x` pixels from its left."""
-    table = page.locator(f".st-key-{key}")
-    table.scroll_into_view_if_needed()
-    place = table.locator("canvas").first.bounding_box()
-    assert place
-    y = place["y"] + ROW_HEIGHT * (row + 1.5)
-    page.mouse.move(place["x"] + x - 20, y, steps=4)  # a hand comes from somewhere
-    rig.drawn(page)  # a table listens to clicks once it has seen the mouse
-    page.mouse.click(place["x"] + x, y)
+def press_cell(page: Page, key: str, row: int) -> None:
+    """Click the first number of a row of a table."""
+    page.locator(f".st-key-{key} tbody tr").nth(row).locator("td button").first.click()
 
 
 @pytest.mark.parametrize(
@@ -321,14 +310,14 @@ def test_one_click_on_a_part_of_the_bar_says_why(open_app: Open) -> None:
         opened_by(page, bytes_text(memory.consumers["parameters"]))
 
 
-CLICKED = {  # a cell of a table on each view, by row and pixels; what the drawer is then about
-    "train": ("consumers", 2, 150, "Optimizer states"),
-    "time": ("phases", 0, 180, "Forward"),
-    "tiers": ("tier_table", 2, 240, "usable GPU memory"),
-    "together": ("together_table", 1, 500, "Policy"),
-    "ledger": ("ledger", 0, 400, ":"),
-    "accuracy": ("accuracy", 0, 300, "%"),
-    "method": ("dimensions", 0, 450, "B: 2"),
+CLICKED = {  # a row of a table on each view; what the drawer is then about
+    "train": ("consumers", 2, "Optimizer states"),
+    "time": ("phases", 0, "Forward"),
+    "tiers": ("tier_table", 2, "usable GPU memory"),
+    "together": ("together_table", 1, "Policy"),
+    "ledger": ("ledger", 0, ":"),
+    "accuracy": ("accuracy", 0, "%"),
+    "method": ("dimensions", 0, "B: 2"),
 }
 
 
@@ -345,15 +334,15 @@ def test_one_click_on_a_cell_of_text_says_why(open_app: Open) -> None:
 
 @pytest.mark.parametrize("view", CLICKED)
 def test_one_click_on_a_cell_says_why(open_app: Open, view: str) -> None:
-    key, row, x, says = CLICKED[view]
+    key, row, says = CLICKED[view]
     page = open_app(address(Plan.of(ELSEWHERE), view))
     reading.agrees(page)
     if view == "method":
         with rig.a_run(page):
             page.get_by_text("Names in shapes").click()
     for _ in range(2):  # the same cell again is a click again
-        press_cell(page, key, row, x)
-        opened_by(page, says, to_table=True)
+        press_cell(page, key, row)
+        opened_by(page, says)
     if view in reading.PROOF:
         return
     slider = page.locator('.st-key-train_micro_batch input[type="range"]').first
@@ -411,9 +400,9 @@ def test_parts_open_one_by_one_and_back(open_app: Open) -> None:
     reading.agrees(page)
     page.locator(".st-key-why_memory-allocated_bytes button").first.press("Enter")
     expect(drawer(page).locator("h3")).to_contain_text("Allocated")
-    press_cell(page, "why_parts_memory-allocated_bytes", 2, 250)
+    press_cell(page, "why_parts_memory-allocated_bytes", 2)
     expect(drawer(page).locator("h3")).to_contain_text("Optimizer states")
-    press_cell(page, "why_parts_memory-consumers-optimizer_states", 0, 250)
+    press_cell(page, "why_parts_memory-consumers-optimizer_states", 0)
     expect(drawer(page).locator("h3")).to_contain_text(".exp_avg")
     expect(drawer(page)).to_contain_text("F/STATE")
     for name in ("Optimizer states", "Allocated at the peak"):
@@ -424,29 +413,60 @@ def test_parts_open_one_by_one_and_back(open_app: Open) -> None:
     assert "allocated at the peak" in focused, "the focus goes back to what opened the drawer"
 
 
-IN_TABLE = "document.querySelector('.st-key-consumers').contains(document.activeElement)"
-
-
-def test_a_table_is_no_trap_for_the_keyboard(open_app: Open) -> None:
-    """Arrows lead to a number; Tab leads past the table."""
+def test_a_table_is_one_stop_of_the_keyboard(open_app: Open) -> None:
+    """Arrows lead from a head to a number and on; Tab leads past the table."""
     page = open_app("/")
     reading.agrees(page)
-    page.locator(".st-key-consumers").get_by_role("button", name="Fullscreen").focus()
-    for key in ("Tab", "ArrowDown", "ArrowDown", "ArrowRight"):  # each selects another cell
-        with rig.a_run(page):
-            page.keyboard.press(key)
-    opened_by(page, "Optimizer states", to_table=True)
-    for _ in range(8):
-        before = rig.RUNS[page].begun
-        page.keyboard.press("Tab")
-        if page.evaluate(IN_TABLE):  # then it selects another cell
-            rig.has_run(page, before)
-        if drawer(page).count():
-            with rig.a_run(page):
-                closed(page)
-        if page.evaluate("document.activeElement.innerText").strip().endswith("Breakdown (CSV)"):
-            return
-    pytest.fail("Tab does not leave the table")
+    table = page.locator(".st-key-consumers")
+    table.get_by_role("button", name="consumer").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    opened_by(page, "Optimizer states")
+    expect(
+        table.get_by_role("row", name="Optimizer states").get_by_role("button").first
+    ).to_be_focused()
+    page.keyboard.press("Tab")
+    focused = "document.activeElement.innerText"
+    assert page.evaluate(focused).strip().endswith("Breakdown (CSV)")
+
+
+def test_a_table_is_sorted_searched_and_grows_as_one_scrolls(open_app: Open) -> None:
+    """In the browser alone: the server is not asked. What is sorted stays as the plan moves."""
+    plan = Plan.of(ELSEWHERE)
+    page = open_app(address(plan, "ledger"))
+    reading.agrees(page)
+    rows = sorted(evaluate(plan).ledger, key=lambda r: -r.bytes)
+    table = page.locator(".st-key-ledger")
+    names = table.locator("tbody tr > th")
+    runs = rig.RUNS[page].begun
+    assert names.count() < len(rows)
+    expect(table.get_by_role("status")).to_have_text(f"{len(rows)} rows")
+    box = table.get_by_role("region")
+
+    def scrolled() -> bool:
+        box.evaluate("e => e.scrollTo(0, e.scrollHeight)")
+        return names.count() == len(rows)
+
+    rig.eventually(scrolled, page=page)
+    table.get_by_role("button", name="name", exact=True).click()
+    head = table.get_by_role("columnheader", name="name", exact=True)
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    said = names.all_inner_texts()
+    assert said[0] < said[-1]
+    assert said != [r.name for r in rows][: len(said)]
+    shown = [r for r in rows if "exp_avg" in r.name]
+    table.get_by_role("searchbox").fill("exp_avg fp32")
+    expect(table.get_by_role("status")).to_have_text(f"{len(shown)} of {len(rows)} rows")
+    table.get_by_role("button", name="size", exact=True).click()
+    first = max(shown, key=lambda r: r.bytes)
+    expect(table.locator("tbody tr").first).to_contain_text(bytes_text(first.bytes))
+    assert rig.RUNS[page].begun == runs
+    page.locator('.st-key-train_micro_batch input[type="range"]').first.press("ArrowRight")
+    page.wait_for_url(lambda url: reading.plan_at(url).train.micro_batch == 3)
+    reading.agrees(page)
+    size = table.get_by_role("columnheader", name="size", exact=True)
+    expect(size).to_have_attribute("aria-sort", "descending")
+    expect(table.get_by_role("status")).to_have_text(f"{len(shown)} of {len(rows)} rows")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -496,7 +516,7 @@ def test_a_link_shows_the_same_on_every_view(open_app: Open) -> None:
 def test_the_copied_link_says_everything(open_app: Open, server: rig.Server) -> None:
     plan = Plan.of(ELSEWHERE)
     page = open_app(address(plan))
-    page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name="Share", exact=True).click()
     shown = page.locator('[data-testid="stCode"] code').first
     expect(shown).to_contain_text("?")
     copied = shown.inner_text().strip()
@@ -626,7 +646,7 @@ def test_every_download(open_app: Open) -> None:
 def test_the_plan_and_the_report_as_json(open_app: Open) -> None:
     plan = Plan.of(ELSEWHERE)
     page = open_app(address(plan))
-    page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name="Share", exact=True).click()
     text = reading.download(page, "plan_json").read_text(encoding="utf-8")
     assert Plan.of(json.loads(text)) == plan
     text = reading.download(page, "report_json").read_text(encoding="utf-8")
@@ -636,7 +656,7 @@ def test_the_plan_and_the_report_as_json(open_app: Open) -> None:
 def test_the_plan_as_the_files_of_a_program(open_app: Open) -> None:
     plan = Plan.of(ELSEWHERE)
     page = open_app(address(plan))
-    page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name="Share", exact=True).click()
     page.get_by_role("combobox", name="Files for a program").click()
     with rig.a_run(page):
         page.get_by_role("option", name="vllm").click()
@@ -869,6 +889,7 @@ def test_every_control_of_the_stream(open_app: Open) -> None:
         "max_seq_len": 4096,
         "seed": 9,
     }
+    page.locator(".st-key-folded_Serving-details summary").click()
     for name, value in numbers.items():
         box = page.locator(f".st-key-serve_{name} input")
         box.fill(str(value))

@@ -160,6 +160,26 @@ def test_what_is_pressed_while_back_waits_is_done_where_back_leads(server: rig.S
         assert tab.value("Micro-batch (sequences)") == "3"
 
 
+def test_back_leads_back_though_something_is_pressed_as_its_run_begins(
+    server: rig.Server,
+) -> None:
+    """The run is broken off before it has read the address; the next one must read it."""
+    with Tab(server.url, "mb=3") as tab:
+        tab.send()
+        tab.listen()
+        for choice in ("4", "5", "6"):
+            tab.choose("Micro-batch (sequences)", choice)
+            tab.send()
+            tab.listen()
+            tab.query = "mb=3"
+            tab.send(went_back=True)
+            tab.begins()
+            tab.query = "mb=3"
+            tab.send()
+            tab.listen()
+            assert decoded(tab.query).train.micro_batch == 3
+
+
 def test_an_address_that_nobody_here_wrote_is_read(server: rig.Server) -> None:
     with Tab(server.url, "mb=3") as tab:
         tab.send()

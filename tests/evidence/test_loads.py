@@ -11,6 +11,7 @@ import pytest
 from memcore.evidence.engines import (
     LOW_LOAD,
     Spread,
+    as_named,
     choices,
     engines_table,
     felt,
@@ -33,7 +34,10 @@ def test_time_per_token_is_right_in_the_median():
     found = spread(per_token, lambda f: True)
     assert found.count >= 870
     assert found.median <= 0.10
-    assert found.nine_in_ten <= 0.355  # 0.30 is asked for: see test_stray_runs
+    assert found.nine_in_ten <= 0.315  # 0.30 is asked for: see test_stray_runs
+    named = spread(per_token, lambda f: True, as_named())
+    assert named.median <= 0.10
+    assert named.nine_in_ten <= 0.365
 
 
 def test_stray_runs():
@@ -74,25 +78,44 @@ def test_versions_of_an_engine_differ_as_engines_do():
     assert median(ratios) < 0.65
 
 
+def test_points_that_seem_to_have_a_draft():
+    """Every point of that later version of DeepSeek-V3: what three guesses save shrinks with load,
+    as it was measured to. Read as without a draft they are a quarter too slow."""
+    found = spread(per_token, lambda f: f.point.guessed > 0)
+    assert found.count == 31
+    assert found.median <= 0.06
+    assert found.nine_in_ten <= 0.15
+    few, many = (
+        spread(per_token, lambda f, n=n: f.point.guessed > 0 and (f.point.at_once > 16) is n).signed
+        for n in (False, True)
+    )
+    assert abs(few - many) <= 0.10
+    named = spread(per_token, lambda f: f.point.version == "1.2.0rc6.post3", as_named())
+    assert named.count == 31
+    assert named.signed > 0.20
+
+
 def test_the_first_token_at_low_load():
     found = spread(of_first, lambda f: f.point.at_once <= LOW_LOAD)
     assert found.median <= 0.20
 
 
-@pytest.mark.parametrize(("engine", "most"), [("vllm", 0.18), ("tensorrt-llm", 0.18)])
+@pytest.mark.parametrize(
+    ("engine", "most"), [("vllm", 0.18), ("tensorrt-llm", 0.18), ("sglang", 0.55)]
+)
 def test_the_first_token_at_any_load(engine, most):
     assert spread(of_first, lambda f: f.point.engine == engine).median <= most
 
 
 def test_choices_under_a_target():
-    """Of ranks and load: the measured best in 74 of 100, where 77 are asked for, as far as 5 % can
-    be told in 77; an answer always, the nearest where none keeps to the target by our times."""
+    """Of ranks and load: the measured best in 77 of 100, as asked for, as far as 5 % can be told in
+    80; an answer always, the nearest where none keeps to the target by our times."""
     found = choices()
     assert found.count >= 200
-    assert found.best / found.count >= 0.735
-    assert found.alike / found.count >= 0.77
+    assert found.best / found.count >= 0.77
+    assert found.alike / found.count >= 0.80
     assert found.none == 0
-    assert found.nearest <= 12  # of stray runs
+    assert found.nearest <= 15  # of stray runs
     assert found.throughput >= 0.9
 
 

@@ -22,7 +22,8 @@ SAVED_TOLERANCE = 0.001
 SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
 OF_IMAGES = ("vit", "llava", "gemma3")  # whose sequences are as long as their images want
 TRAINED = sorted(FAMILIES)
-INSIDE = tuple(qwen_vl.FAMILIES)  # which no class of transformers with a head has by themselves
+WHOLE = {"step3p5": "step3p7"} | {name: name.removesuffix("_text") for name in qwen_vl.FAMILIES}
+INSIDE = tuple(WHOLE)  # which no class of transformers with a head has by themselves
 SERVED = [
     f
     for f in TRAINED
@@ -110,6 +111,8 @@ def test_parameters_of_presets(name):
     if kind in TWINS:
         config = TWINS[kind].opened(config)
         kind = config.pop("model_type")
+    if kind in WHOLE and "text_config" not in config:
+        kind, config = WHOLE[kind], {"text_config": config}
     made = transformers.AutoConfig.for_model(kind, **config)
     with torch.device("meta"):
         model = model_of(made)
@@ -120,7 +123,7 @@ TIED = "qwen3_vl_moe_text"  # by default, as no wrapper of it is
 # By default 14 patches on a side are to be 16 tokens, embeddings are of each layer, and
 # attn_config has no rope_theta: refused. transformers itself stops at a head_dim of null, and at
 # num_key_value_heads of null.
-UNREADABLE = ("gemma3", "dbrx", "ministral", "hunyuan_v1_dense", "nemotron")
+UNREADABLE = ("gemma3", "dbrx", "dots1", "ministral", "hunyuan_v1_dense", "nemotron")
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in UNREADABLE])
@@ -131,7 +134,7 @@ def test_parameters_of_a_family_s_default(family):
     config = transformers.AutoConfig.for_model(family)
     with torch.device("meta"):
         if family in INSIDE:
-            whole = family.removesuffix("_text")
+            whole = WHOLE[family]
             of = {"text_config": config.to_dict(), "tie_word_embeddings": family == TIED}
             config = transformers.AutoConfig.for_model(whole, **of)
         model = model_of(config)
@@ -166,12 +169,21 @@ SMALL_TEXTS = {
     "qwen3_5_moe": {"num_hidden_layers": 4, "hidden_size": 64, "num_experts": 8},
     "gemma4": {"num_hidden_layers": 2, "hidden_size": 64, "hidden_size_per_layer_input": 0},
     "llama4": {"num_hidden_layers": 2, "hidden_size": 64, "num_local_experts": 2},
+    "step3p7": {"num_hidden_layers": 2, "hidden_size": 64},
     "kimi_k25": {"num_hidden_layers": 2, "hidden_size": 128, "n_routed_experts": 16},
     "qwen2_vl": {"num_hidden_layers": 2, "hidden_size": 128},
     "qwen2_5_vl": {"num_hidden_layers": 2, "hidden_size": 128},
     "qwen3_vl": {"num_hidden_layers": 2, "hidden_size": 64},
     "qwen3_vl_moe": {"num_hidden_layers": 2, "hidden_size": 64, "num_experts": 8},
 }
+PLAIN_TEXT = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
+              "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+PLAIN_TOWER = {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
+               "num_attention_heads": 4, "image_size": 56, "patch_size": 7}  # fmt: skip
+PLAIN = {"mistral3": "pixtral", "llava_next": "clip_vision_model",
+         "paligemma": "siglip_vision_model", "idefics3": "idefics3_vision",
+         "smolvlm": "smolvlm_vision", "internvl": "internvl_vision"}  # fmt: skip
+SMALL_TEXTS |= dict.fromkeys(PLAIN, PLAIN_TEXT)
 SMALL_TOWERS = {  # no size is another's, and each appears in one of the products
     "qwen3_5": {"depth": 3, "hidden_size": 96, "intermediate_size": 160, "num_heads": 4,
                 "patch_size": 8, "num_position_embeddings": 64, "out_hidden_size": 64},
@@ -181,10 +193,13 @@ SMALL_TOWERS = {  # no size is another's, and each appears in one of the product
     "llama4": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
                "image_size": 56, "projector_input_dim": 72, "projector_output_dim": 72,
                "vision_output_dim": 72, "num_attention_heads": 4},
+    "step3p7": {"num_hidden_layers": 3, "hidden_size": 96, "mlp_ratio": 2.0, "image_size": 56,
+                "num_attention_heads": 4},
     "kimi_k25": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
                  "patch_size": 7, "pos_emb_height": 8, "pos_emb_width": 8,
                  "num_attention_heads": 4},
 }  # fmt: skip
+SMALL_TOWERS |= {kind: PLAIN_TOWER | {"model_type": of} for kind, of in PLAIN.items()}
 SMALL_TOWERS["qwen3_5_moe"] = SMALL_TOWERS["qwen3_5"]
 SMALL_TOWERS["qwen2_5_vl"] = SMALL_TOWERS["qwen3_5"] | {"out_hidden_size": 72}
 SMALL_TOWERS["qwen2_vl"] = {"depth": 3, "embed_dim": 96, "hidden_size": 72, "mlp_ratio": 2,

@@ -30,6 +30,9 @@ RECOMPUTE_OVERHEAD = 0.035
 # Seven steps with float8, none of them fitted, are 9 % off in the median and one is 24 %.
 FLOAT8 = 0.01
 
+# What tells apart steps of one run that differ in what runs again alone: the worst counts for all.
+AGAIN = ", latents expanded"
+
 RUNS = [c for c in compared_times() if c.confidence == "high"]
 
 
@@ -48,7 +51,11 @@ def kind(run):
 @pytest.mark.parametrize("used_for", [("check", TUNED), ("check",)])
 def test_times_are_right_in_the_median_and_nine_in_ten(used_for):
     """Also without the runs that efficiencies were fitted on."""
-    errors = {c.run: abs(c.error) for c in RUNS if c.used_for in used_for}
+    errors: dict[str, float] = {}
+    for c in RUNS:
+        if c.used_for in used_for:
+            run = c.run.partition(AGAIN)[0]
+            errors[run] = max(errors.get(run, 0.0), abs(c.error))
     assert len(errors) >= 50
     assert median(errors.values()) <= TIME_MEDIAN
     missed = {run: f"{e:.1%}" for run, e in errors.items() if e > TIME_TOLERANCE}

@@ -7,7 +7,7 @@ import pytest
 
 from memcore.evidence import REGIMES
 from memcore.evidence.planned import training_of
-from memcore.models.families import FAMILIES
+from memcore.models.families import FAMILIES, from_config
 from memcore.plan.plan import Plan
 from memcore.tape.kinds import Role
 
@@ -23,7 +23,7 @@ def table(name):
 def family_of(config):
     """Its family: of a wrapper that is none by itself, that of the language model inside."""
     kind = config["model_type"]
-    return kind if kind in FAMILIES else config["text_config"]["model_type"]
+    return kind if kind in FAMILIES else from_config(config).family
 
 
 def rows(asked, kind):

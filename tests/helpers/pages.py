@@ -132,15 +132,22 @@ def drawn(at: AppTest, key: str) -> dict[str, Any]:
     return data
 
 
+def grids(at: AppTest) -> list[dict[str, Any]]:
+    """What the tables of a page draw."""
+    found = [c.proto for c in at.get("bidi_component")]
+    return [json.loads(c.json) for c in found if c.component_name == "memplan_grid"]
+
+
 def frames(at: AppTest) -> list[pd.DataFrame]:
-    """The tables of a page."""
-    drawn = [
-        json.loads(c.proto.json)
-        for c in at.get("bidi_component")
-        if c.proto.component_name == "memplan_grid"
-    ]
-    grids = [pd.DataFrame(d["rows"], columns=d["columns"]) for d in drawn]
-    return [*grids, *(d.value for d in at.dataframe)]
+    """The tables of a page, as people read them."""
+    return [pd.DataFrame(d["rows"], columns=d["columns"]) for d in grids(at)]
+
+
+def numbers(at: AppTest, head: str) -> list[Any]:
+    """The numbers that the words of a column stand for, of the one table that has it."""
+    (found,) = [d["values"][d["columns"].index(head)] for d in grids(at) if head in d["columns"]]
+    values: list[Any] = found
+    return values
 
 
 def frame(at: AppTest, head: str) -> pd.DataFrame:

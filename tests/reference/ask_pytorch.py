@@ -19,6 +19,7 @@ derivatives.yaml says.
 """
 
 import contextlib
+import copy
 import json
 import sys
 import warnings
@@ -34,11 +35,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools import mod_tracker
 from transformers import AutoConfig, masking_utils
+from transformers.integrations.moe import grouped_mm_experts_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.dbrx.modeling_dbrx import DbrxExperts
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llava import modeling_llava
 from transformers.models.nemotron import modeling_nemotron
+from transformers.models.step3p7.modeling_step3p7 import Step3p7Experts
 
 TABLE = Path(__file__).with_name("families.json")
 REGIMES = ("pure-bf16", "autocast", "fsdp2-reshard", "fsdp2-no-reshard")
@@ -58,7 +61,8 @@ TASKS = {
     "gemma3": transformers.AutoModelForImageTextToText,
 }
 # Whose language model is asked alone: no images, and no tower.
-TOWERLESS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+TOWERLESS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "step3p7")
+TOWERS = ("visual", "vision_model", "multi_modal_projector")
 TASKS |= dict.fromkeys(TOWERLESS, transformers.AutoModelForImageTextToText)
 LOOPED = ("dbrx",)  # whose code asks which experts get a row: their tensors are real
 
@@ -162,6 +166,7 @@ def install_stand_ins():
         module.torch_compilable_check = lambda *_, **__: None
     modeling_nemotron._cast_if_autocast_enabled = cast_where_autocast_is_on
     DbrxExperts.forward = balanced(DbrxExperts.forward)
+    group(Step3p7Experts)
     functional = torch.nn.functional
     functional.scaled_dot_product_attention = attention
     functional.layer_norm = lambda x, shape, weight=None, bias=None, eps=0: LayerNorm.apply(
@@ -198,6 +203,13 @@ def balanced(forward):
         return forward(self, x, index, weights)
 
     return run
+
+
+def group(experts):
+    """Experts that transformers runs one after another, in one product as those of all others."""
+    experts.has_gate, experts.has_bias, experts.has_post_expert_norm = True, False, False
+    experts.is_transposed = experts._is_expert_parallel = False
+    experts.forward = grouped_mm_experts_forward
 
 
 def kind_of_tensors(config):
@@ -257,16 +269,16 @@ def made(config, **words):
     if config.model_type == "mt5" or not getattr(config, "scale_decoder_outputs", True):
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     if config.model_type in TOWERLESS:
-        model.model.visual = None
+        for name in (name for name in TOWERS if hasattr(model.model, name)):
+            setattr(model.model, name, None)
     return model
 
 
 def build(config, dtype, words):
     if config["model_type"] in kernels.STATES:
         kernels.load()
-    config = AutoConfig.for_model(
-        config["model_type"], **{k: v for k, v in config.items() if k != "model_type"}
-    )
+    own = copy.deepcopy({k: v for k, v in config.items() if k != "model_type"})  # which it changes
+    config = AutoConfig.for_model(config["model_type"], **own)
     config._attn_implementation, config.use_cache = words["attention"], False
     model = made(config, dtype=dtype).train()
     if words["checkpointing"] == "full":

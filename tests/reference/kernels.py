@@ -19,7 +19,7 @@ import torch
 
 # Types of models whose layers keep a state; their code in transformers asks for the packages.
 STATES = (
-    *("mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"),
+    *("mamba", "mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
 )
 
@@ -49,6 +49,18 @@ def _configured(kwargs, **words):
 
 def _of_the_cpu(decorator):
     return lambda function, **_: decorator(function, device_type="cpu")
+
+
+def _selective_scan(u, delta, a, b, c, d, z, bias, softplus):
+    """What csrc/selective_scan/selective_scan.cpp allocates: a state for each 2,048 tokens."""
+    chunks = -(-u.shape[-1] // 2048)
+    states = u.new_empty(*u.shape[:2], chunks, 2 * a.shape[1], dtype=a.dtype)
+    return torch.empty_like(delta), states, torch.empty_like(z)
+
+
+def _selective_grads(u, delta, a, b, c, d, z, bias, dout, x, out, dz, softplus, again):
+    of = [torch.empty_like(t) for t in (u, delta, a, b.float(), c.float(), d, bias)]
+    return (*of, dz, torch.empty_like(out))
 
 
 def _package(name):
@@ -92,6 +104,7 @@ def load():
     torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
     for name in ("causal_conv1d_cuda", "selective_scan_cuda"):
         sys.modules[name] = liger.Nothing(name)
+    sys.modules["selective_scan_cuda"] = SimpleNamespace(fwd=_selective_scan, bwd=_selective_grads)
     conv = _package("causal_conv1d")
     conv.causal_conv1d_fn = importlib.import_module(
         "causal_conv1d.causal_conv1d_interface"
@@ -100,6 +113,8 @@ def load():
     importlib.import_module("mamba_ssm.ops.triton.ssd_combined")
     for name in ("ops", "ops.triton"):  # as attributes too
         importlib.import_module(f"mamba_ssm.{name}")
+    inner = importlib.import_module("mamba_ssm.ops.selective_scan_interface")
+    sys.modules["mamba_ssm"].mamba_inner_fn = inner.mamba_inner_fn
     _package("fla").__version__ = "0.5.2"
     for name in ("fla.ops", "fla.modules", "fla.ops.gated_delta_rule"):
         _package(name)

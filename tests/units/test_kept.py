@@ -187,9 +187,9 @@ def resident():
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * 4096
 
-for n, plan in enumerate(diverse(72)):
+for n, plan in enumerate(diverse(96)):
     evaluate(plan)
-    if n == 23:
+    if n == 47:
         before = resident()
 print((resident() - before) // MiB)
 """
@@ -197,11 +197,12 @@ print((resident() - before) // MiB)
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
 def test_a_process_does_not_grow_with_the_plans_that_it_has_seen() -> None:
-    """48 more plans after 24, with a budget of 6 MiB."""
+    """48 more plans after 48, with a budget of 6 MiB. By then what Python itself holds has come to
+    rest."""
     done = subprocess.run(
         [sys.executable, "-c", GROWTH], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    assert int(done.stdout) < 16
+    assert int(done.stdout) < 8
 
 
 # Questions without number have a budget. What has an end may be kept without one: what ships with

@@ -23,6 +23,8 @@ from memcore.models.families import (
     dbrx,
     deepseek,
     deepseek_v32,
+    dialects,
+    dots1,
     ernie4_5,
     exaone4,
     falcon,
@@ -62,6 +64,7 @@ from memcore.models.families import (
     siglip,
     stablelm,
     starcoder2,
+    step3p5,
     t5,
     vit,
     wrappers,
@@ -88,6 +91,7 @@ FAMILIES = _Families({
     **mamba2.FAMILIES,
     **deepseek.FAMILIES,
     **deepseek_v32.FAMILIES,
+    **dots1.FAMILIES,
     **qwen_moe.FAMILIES,
     **qwen3_next.FAMILIES,
     **qwen_vl.FAMILIES,
@@ -127,6 +131,7 @@ FAMILIES = _Families({
     "seed_oss": seed_oss.FAMILY,
     "stablelm": stablelm.FAMILY,
     "starcoder2": starcoder2.FAMILY,
+    "step3p5": step3p5.FAMILY,
     "vit": vit.FAMILY,
 })  # fmt: skip
 
@@ -141,11 +146,23 @@ TOWERS: dict[str, Family] = {
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
     kind = config.get("model_type")
+    if kind is None or (isinstance(kind, str) and not _known_type(kind, config)):
+        meant = _by_class(config)
+        if meant:
+            note = (
+                f"{shown(kind)[1:-1] if kind else 'A file without a model_type'} is planned as "
+                f"{meant}, whose class it names in architectures."
+            )
+            found = from_config({**config, "model_type": meant}, label)
+            return replace(found, notes=(note, *found.notes))
     if not isinstance(kind, str):
         message = f"must be a word, not {shown(kind)}" if kind is not None else "missing"
         message += "; a Hugging Face config.json has one"
         raise PlanError([Issue("model.model_type", message)])
     label = label or f"Your {kind} model"
+    if dialects.of_llm_analysis(config):
+        found = from_config(dialects.in_own_words(config), label)
+        return replace(found, notes=(dialects.SAID_LITTLE, *found.notes))
     if wrappers.MIXED in config:
         return _wrapped(config, label)
     twin = TWINS.get(kind)
@@ -154,7 +171,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         if wrappers.is_wrapper(config):
             return _wrapped(config, label)
         message = (
-            f"architecture {shown(kind)} is not known yet, and is not approximated; {_known(kind)}"
+            f"architecture {shown(kind)} is not known yet, and is not approximated; "
+            f"{_known(kind)}. If its layers are one of theirs, name that class in architectures"
         )
         raise PlanError([Issue("model.model_type", message)])
     names = {**family.aliases, **(twin.keys if twin else {})}
@@ -171,6 +189,22 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     if model.head == EMBEDDING:
         notes = (NO_HEAD, *notes)
     return replace(model, reading=reading, notes=notes, quantization=quantization.read(config))
+
+
+def _known_type(kind: str, config: Mapping[str, Any]) -> bool:
+    twin = TWINS.get(kind)
+    of = twin.of if twin else kind
+    return FAMILIES.get(of) is not None or wrappers.is_wrapper({**config, "model_type": kind})
+
+
+def _by_class(config: Mapping[str, Any]) -> str:
+    """The model_type of the family that alone has the class that a file of another name has."""
+    named = config.get("architectures")
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
+        return ""
+    found = [name for name, family in FAMILIES.items() if named[0] in family.classes]
+    found = found or [name for name, twin in TWINS.items() if named[0] in twin.classes]
+    return found[0] if len(found) == 1 else ""
 
 
 def _known(kind: str) -> str:
@@ -287,19 +321,12 @@ def _class(keys: Keys) -> tuple[str | None, str]:
 WIDTHS = ("hidden_size", "d_model", "n_embd", "n_embed", "dim")
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 NEAR = 0.5  # of difflib's ratio
-LLM_ANALYSIS = ("hidden_dim", "max_seq_len")  # in its files beside a model_type
 
 
 def _sizeless(keys: Keys) -> list[Issue]:
     """What a config without a width or a depth is refused with: transformers would take its own
     defaults for them, and make another model without a word."""
     strange = [key for key in keys.unread if key not in HARMLESS]
-    if set(LLM_ANALYSIS) <= set(strange):
-        message = (
-            f"missing; the file has llm-analysis's words ({', '.join(LLM_ANALYSIS)}), which say "
-            "too little of a model: take the config.json of its own repository"
-        )
-        return [Issue(f"model.{WIDTHS[0]}", message)]
     issues = []
     for name in (*WIDTHS, *DEPTHS):
         if name not in keys.assumed:

@@ -188,7 +188,9 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         if t.kernels == "megatron":
-            out = core(t, lambda heads: _core(t, s, *heads), *megatron.latent_heads(t, s, x))
+            heads = megatron.latent_heads(t, s, x)
+            out = core(t, lambda given: _core(t, s, *given), *heads.results)
+            heads.drop(behind=out)
             return linear(t, "o_proj", out, VALUES / TP, D, bias)
         if s.traits.compressed_queries:
             low = rms_norm(t, linear(t, "q_a_proj", x, D, Q_RANK, bias), "q_a_layernorm", Q_RANK)
@@ -321,7 +323,7 @@ def _of_chosen_groups(t: Tape, x: Tensor) -> Tensor:
 
 
 CACHE = (LATENT,)  # one for all heads: every tensor-parallel rank keeps it whole
-layer = sparse_layer(_attention, mixture)
+layer = sparse_layer(_attention, mixture, apart=True)
 
 FAMILIES = {
     "deepseek_v2": Family(

@@ -29,7 +29,7 @@ def _config(
     if not model.query_rank:
         k.fail("q_lora_rank", "missing; an indexer reads the compressed queries")
     router_groups(k, model, *groups)
-    sparse = _listed(k, "mlp_layer_types", model.layers, SPARSE)
+    sparse = listed(k, "mlp_layer_types", model.layers, SPARSE)
     sparse = [i >= first for i in range(model.layers)] if sparse is None else sparse
     k.refuse("mlp_bias", False, None)
     indexer = Indexer(
@@ -50,7 +50,7 @@ def _config(
     return sparse_kinds(model, sparse.__getitem__)
 
 
-def _listed(k: Keys, key: str, layers: int, known: dict[str, bool]) -> list[bool] | None:
+def listed(k: Keys, key: str, layers: int, known: dict[str, bool]) -> list[bool] | None:
     """What a list of words says of each layer, or None where there is none."""
     given = k.config.get(key)
     if given is None:
@@ -67,7 +67,7 @@ def _listed(k: Keys, key: str, layers: int, known: dict[str, bool]) -> list[bool
 def _kinds(k: Keys, model: Model) -> tuple[str, ...]:
     if model.family == "deepseek_v32":
         return ()
-    shares = _listed(k, "indexer_types", model.layers, SHARES)
+    shares = listed(k, "indexer_types", model.layers, SHARES)
     if shares is None:
         every = k.count("index_topk_freq", 1)
         start = k.count_or_zero("index_skip_topk_offset", 2)

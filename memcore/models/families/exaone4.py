@@ -20,6 +20,11 @@ from memcore.tape.tape import Tape, Tensor
 
 def _config(k: Keys, label: str) -> Model:
     model = llama_like(k, label, "exaone4", intermediate=16_384, vocab=102_400, query_norm=True)
+    return windows(k, model)
+
+
+def windows(k: Keys, model: Model) -> Model:
+    """The model with the windows that its config.json says; without one, with none."""
     if k.config.get("sliding_window", 4096) is None:
         return model
     listed = k.config.get("layer_types") is not None  # and the pattern may be letters

@@ -20,6 +20,7 @@ from memcore.tape.primitives import (
 )
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
+from memcore.words.training import MLP
 
 ALIASES = {
     "hidden_size": "n_embd",
@@ -85,12 +86,17 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         if s.traits.residual_dropout:
             h = dropout(t, h, "resid_dropout")
     x = add(t, x, h, "residual")
-    h = layer_norm(t, x, D, "ln_2")
+    h = t.again(MLP, lambda x: _mlp(t, s, x), x)
     with t.scope("mlp"):
-        h = plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"), transposed=True)
         if s.traits.residual_dropout:
             h = dropout(t, h, "dropout")
     return add(t, x, h, "residual")
+
+
+def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    h = layer_norm(t, x, D, "ln_2")
+    with t.scope("mlp"):
+        return plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"), transposed=True)
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

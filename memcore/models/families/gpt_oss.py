@@ -14,6 +14,7 @@ from memcore.layers.ops import (
     SCORES,
     TOKENS,
     attention_core,
+    behind_norm,
     causal_lm_head,
     core,
     mask_of,
@@ -94,11 +95,16 @@ def _config(k: Keys, label: str) -> Model:
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, rms_norm_fp32_weight(t, x, "input_layernorm"), kind)
     x = add(t, x, h, "residual")
-    h = rms_norm_fp32_weight(t, x, "post_attention_layernorm")
+    norm = rms_norm_fp32_weight
+    h = behind_norm(t, x, "post_attention_layernorm", lambda h: _mixture(t, s, h), norm)
+    return add(t, x, h, "residual")
+
+
+def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("mlp"):
         if t.kernels == "megatron":
-            return add(t, x, megatron.mixture(t, s, h, biases=True), "residual")
-        return add(t, x, routed_experts(t, s, h, *_router(t, h), STACKS), "residual")
+            return megatron.mixture(t, s, x, biases=True)
+        return routed_experts(t, s, x, *_router(t, x), STACKS)
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

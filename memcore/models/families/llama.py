@@ -15,7 +15,7 @@ from memcore.layers.ops import (
     TOKENS,
     attention_core,
     causal_lm_head,
-    gated_mlp,
+    normed_mlp,
     partial_rotary,
     query_key_value,
     rms_norm,
@@ -113,8 +113,8 @@ def embed(t: Tape, s: Structure) -> Tensor:
 def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = rms_norm(t, x, "input_layernorm")
     x = add(t, x, scaled(t, s, attention(t, s, h, kind)), "residual")
-    h = rms_norm(t, x, "post_attention_layernorm")
-    return add(t, x, scaled(t, s, gated_mlp(t, s, h)), "residual")
+    h = normed_mlp(t, s, x, "post_attention_layernorm")
+    return add(t, x, scaled(t, s, h), "residual")
 
 
 def head(t: Tape, s: Structure, x: Tensor) -> Tensor:

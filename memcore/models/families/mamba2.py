@@ -1,7 +1,8 @@
-"""Mamba-2, and models that put its layers among attention: bamba, granitemoehybrid, falcon_h1."""
+"""Mamba, Mamba-2, and models with Mamba-2 among attention: bamba, granitemoehybrid, falcon_h1."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.errors import shown
@@ -19,7 +20,7 @@ from memcore.layers.ops import (
     rotary_tables,
     value_heads,
 )
-from memcore.layers.recurrent import mamba2_mixer
+from memcore.layers.recurrent import mamba2_mixer, mamba_mixer
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled
@@ -84,13 +85,60 @@ def _mamba2(k: Keys, label: str) -> Model:
     )  # fmt: skip
 
 
+SELECTIVE_CHUNK = 2048  # tokens between states that selective_scan.cpp keeps
+
+
+def _mamba(k: Keys, label: str) -> Model:
+    """Mamba 1: each channel is a head, with a state of its own."""
+    hidden, expand = k.count("hidden_size", 768), k.count("expand", 2, 1000)
+    inner = k.count_or("intermediate_size", expand * hidden)  # which Falcon's file says apart
+    layers = k.count("num_hidden_layers", 32, 100_000)
+    given = k.config.get("time_step_rank", "auto")
+    rank = -(-hidden // 16) if given == "auto" else k.count("time_step_rank", 1)
+    k.refuse("use_bias", False)  # of a last product that the kernel makes too
+    wide = k.flag("residual_in_fp32", True)
+    return Model(
+        family="mamba",
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        heads=inner,
+        kv_heads=inner,
+        head_dim=1,
+        vocab_size=k.count("vocab_size", 50_280),
+        max_positions=UNLIMITED,
+        kinds=(first(RECURRENT), *[RECURRENT] * (layers - 1)) if wide else (RECURRENT,) * layers,
+        recurrence=Recurrence(
+            inner, 1, k.count("state_size", 16), 0, k.count("conv_kernel", 4, 1000),
+            SELECTIVE_CHUNK, alone=True, step_rank=rank,
+        ),
+        traits=Traits(
+            activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu"}),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            residual_fp32=wide,
+            convolution_bias=k.flag("use_conv_bias", True),
+        ),
+    )  # fmt: skip
+
+
+def _mamba_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    return _with_residual(t, s, x, mamba_mixer)
+
+
 def _mamba2_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    return _with_residual(t, s, x, mamba2_mixer)
+
+
+def _with_residual(
+    t: Tape, s: Structure, x: Tensor, mixer: Callable[[Tape, Structure, Tensor, str], Tensor]
+) -> Tensor:
     wide = s.traits.residual_fp32 and not s.served
     if wide and s.buffers != s.dtype:  # FSDP2 casts a layer's input
         x = cast(t, x, s.dtype, "input, cast")
     h = rms_norm(t, cast(t, x, s.dtype, "norm input"), "norm")
     x = cast(t, x, "fp32", "residual (fp32)") if wide else x
-    return add(t, x, mamba2_mixer(t, s, h, "mixer"), "residual")
+    return add(t, x, mixer(t, s, h, "mixer"), "residual")
 
 
 def _mamba2_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -278,6 +326,10 @@ def _scaled_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
 WORDS_OF_LAYERS = {"layer_types": "layers_block_type"}
 
 FAMILIES = {
+    "mamba": Family(
+        _mamba, embed, _mamba_layer, _mamba2_head, losses=("eager",), kernels=HF_ONLY,
+        classes=decoder_classes("Mamba", classifier=False),
+    ),
     "mamba2": Family(
         _mamba2, embed, _mamba2_layer, _mamba2_head, losses=("eager",), kernels=HF_ONLY,
         classes=decoder_classes("Mamba2", classifier=False),

@@ -40,15 +40,18 @@ def _config(k: Keys, label: str) -> Model:
     return with_experts(model, routing(k, "num_local_experts", 256, 8), model.intermediate_size)
 
 
-def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def sigmoid_router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
     """What only chooses experts (the correction bias) leaves no tensor behind."""
+    with t.scope("gate"):
+        logits = linear(t, "logits", x, D, EXPERTS, bias=False)
+        scores = keeps_result(t, cast(t, logits, "fp32", "logits (fp32)"), "sigmoid")
+        weights, index = top_k(t, scores, "top_k")
+        return normalised(t, weights, "weights, normalised"), index
+
+
+def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("mlp"):
-        with t.scope("gate"):
-            logits = linear(t, "logits", x, D, EXPERTS, bias=False)
-            scores = keeps_result(t, cast(t, logits, "fp32", "logits (fp32)"), "sigmoid")
-            weights, index = top_k(t, scores, "top_k")
-            weights = normalised(t, weights, "weights, normalised")
-        return routed_experts(t, s, x, weights, index)
+        return routed_experts(t, s, x, *sigmoid_router(t, x))
 
 
 FAMILY = Family(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from memcore.layers import megatron
 from memcore.layers.experts import routed_experts, softmax_router, top_k
-from memcore.layers.ops import HIDDEN, gated_mlp, rms_norm
+from memcore.layers.ops import HIDDEN, behind_norm, normed_mlp, rms_norm
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled, windowed
@@ -60,14 +60,21 @@ def all_sliding(k: Keys, model: Model, uses: bool) -> Model:
     return windowed(model, k.count("sliding_window", 4096), (SLIDING,) * model.layers)
 
 
-def sparse_layer(attend: Attention, mixture: Mixture) -> Attention:
-    """A layer of Llama's form, with a mixture of experts or an MLP by its kind."""
+def sparse_layer(attend: Attention, mixture: Mixture, apart: bool = False) -> Attention:
+    """A layer of Llama's form, with a mixture of experts or an MLP by its kind. `apart`: under
+    Megatron its first norm is no part of a product."""
 
     def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-        h = rms_norm(t, x, "input_layernorm")
-        x = add(t, x, scaled(t, s, attend(t, s, h, kind)), "residual")
-        h = rms_norm(t, x, "post_attention_layernorm")
-        h = gated_mlp(t, s, h) if is_dense(kind) else mixture(t, s, h)
+        def attention(h: Tensor) -> Tensor:
+            return attend(t, s, h, kind)
+
+        first, second = "input_layernorm", "post_attention_layernorm"
+        h = behind_norm(t, x, first, attention) if apart else attention(rms_norm(t, x, first))
+        x = add(t, x, scaled(t, s, h), "residual")
+        if is_dense(kind):
+            h = normed_mlp(t, s, x, second)
+        else:
+            h = behind_norm(t, x, second, lambda h: mixture(t, s, h))
         return add(t, x, scaled(t, s, h), "residual")
 
     return layer

@@ -23,6 +23,7 @@ from memcore.tape.kinds import SLIDING, Part
 from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
+from memcore.words.training import MLP
 
 
 def _config(k: Keys, label: str) -> Model:
@@ -59,12 +60,17 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     x = add(t, x, _attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind), "residual")
-    h = layer_norm(t, x, D, "post_attention_layernorm")
+    h = t.again(MLP, lambda x: _mlp(t, s, x), x)
     with t.scope("mlp"):
-        h = plain_mlp(t, h, s.traits.activation, s.traits.mlp_bias, ("c_fc", "c_proj"))
         if s.traits.residual_dropout:
             h = dropout(t, h, "residual_dropout")
     return add(t, x, h, "residual")
+
+
+def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    h = layer_norm(t, x, D, "post_attention_layernorm")
+    with t.scope("mlp"):
+        return plain_mlp(t, h, s.traits.activation, s.traits.mlp_bias, ("c_fc", "c_proj"))
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

@@ -115,6 +115,26 @@ def _olmo(config: Config) -> Config:
     return {**own, "intermediate_size": both // 2, "vocab_size": vocab}
 
 
+def _minicpm(config: Config) -> Config:
+    """Its numbers that multiply embeddings, residuals and logits are Granite's by other names."""
+    _as(config, num_experts=0, sparse_config=None)
+    return _without(config, "scale_emb", "scale_depth", "dim_model_base", "num_experts")
+
+
+def _deepseek(config: Config) -> Config:
+    """deepseek-moe-16b's own code (modeling_deepseek.py)."""
+    _as(config, moe_layer_freq=1, scoring_func="softmax")
+    return {"partial_rotary_factor": 1.0, **_without(config, "moe_layer_freq")}
+
+
+def _youtu(config: Config) -> Config:
+    """DeepSeek-V3's layers, none of which has experts."""
+    layers = _number(config, "num_hidden_layers", 32)
+    one = ("n_group", "topk_group", "n_routed_experts", "num_experts_per_tok", "n_shared_experts",
+           "moe_intermediate_size")  # fmt: skip
+    return {**config, "first_k_dense_replace": layers, **dict.fromkeys(one, 1)}
+
+
 def _ernie(config: Config) -> Config:
     _as(config, use_task_id=False)
     return config
@@ -189,6 +209,51 @@ TWINS: dict[str, Twin] = {
         _olmo,
         _jointly("OLMo of 2024", "OLMo"),
         {"tie_word_embeddings": True},
+    ),
+    "minicpm": Twin(
+        "granite",
+        decoder_classes("MiniCPM"),
+        reads=_minicpm,
+        assumes={"tie_word_embeddings": True},
+    ),
+    "exaone": Twin(
+        "llama",
+        decoder_classes("Exaone"),
+        {
+            "num_layers": "num_hidden_layers",
+            "activation_function": "hidden_act",
+            "layer_norm_epsilon": "rms_norm_eps",
+        },
+    ),
+    "iquestcoder": Twin("llama", decoder_classes("IQuestCoder")),
+    "codegen": Twin("gptj", decoder_classes("CodeGen"), note=_jointly("CodeGen", "GPT-J")),
+    "deepseek": Twin(
+        "glm4_moe",
+        {"DeepseekForCausalLM": CAUSAL, "DeepseekModel": EMBEDDING},
+        reads=_deepseek,
+        note="DeepSeek-MoE is planned as GLM-4.5, whose weights are the same: in training a router "
+        "with a softmax, and heads that turn whole, keep a little less.",
+        assumes={"norm_topk_prob": False, "first_k_dense_replace": 0},
+    ),
+    "youtu": Twin(
+        "deepseek_v3",
+        decoder_classes("Youtu"),
+        reads=_youtu,
+        assumes={
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "vocab_size": 128_256,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 131_072,
+        },
+    ),
+    "falcon_mamba": Twin(
+        "mamba",
+        decoder_classes("FalconMamba", classifier=False),
+        note="Falcon Mamba is planned as Mamba, whose weights are the same: its norms of steps, B "
+        "and C, which have no weights, keep a little more in training.",
     ),
     "Yi": Twin("llama", decoder_classes("Yi")),
     "aquila": Twin("llama", decoder_classes("Aquila")),

@@ -26,7 +26,8 @@ OF_THE_WHOLE = (
     "dtype",
     "torch_dtype",
 )
-SUFFIXES = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")  # classes that write text
+# Classes that write text.
+SUFFIXES = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "InternVLChatModel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Wrapper:
     flat      its text's keys may stand beside vision_config, with no text_config around them
     ties      whether head and embedding are one is said by the whole alone, false by default
     towerless without a vision_config there is no tower
+    usual     what a file without a vision_config has there
+    beside    keys of the whole that say sizes of the tower's end
     """
 
     text: str
@@ -48,10 +51,17 @@ class Wrapper:
     flat: bool = False
     ties: bool = False
     towerless: bool = False
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
 
 
 def is_wrapper(config: Mapping[str, Any]) -> bool:
-    return place(config) in config or config["model_type"] in KNOWN
+    return place(config) in config or _known(config) is not None
+
+
+def _known(config: Mapping[str, Any]) -> Wrapper | None:
+    kind = config["model_type"]
+    return KNOWN.get(kind) or KNOWN_BY_CODE.get(kind)
 
 
 def place(config: Mapping[str, Any]) -> str:
@@ -63,7 +73,7 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of the language model inside, by itself. Raises PlanError."""
     if MIXED in config:
         return _of_llava(config)
-    known, where = KNOWN.get(config["model_type"]), place(config)
+    known, where = _known(config), place(config)
     text = config.get(where)
     if text is None:
         flat = known is not None and known.flat
@@ -116,7 +126,7 @@ def left_out(config: Mapping[str, Any], hidden: int) -> str:
 
     hidden   width of the language model
     """
-    kind, known = config["model_type"], KNOWN.get(config["model_type"])
+    kind, known = config["model_type"], _known(config)
     note = f"Of {kind} the language model is planned, as its config.json describes it. "
     if not known:
         return note + "What reads images or sound before it is left out, its weights too."
@@ -126,7 +136,9 @@ def left_out(config: Mapping[str, Any], hidden: int) -> str:
         raise PlanError([Issue(f"model.{VISION}", message)])
     if given is None and known.towerless:
         return f"{note}It has no vision_config, and so nothing that reads images."
-    keys = Keys(given or {}, known.aliases)
+    own = known.usual if given is None else given
+    beside = {key: config[key] for key in known.beside if key in config}
+    keys = Keys({**own, **beside}, known.aliases)
     weights, hears = known.weights(keys, hidden), config.get("audio_config")
     if keys.issues:
         inside = [issue.field.removeprefix("model.") for issue in keys.issues]
@@ -258,7 +270,124 @@ def _gemma4(k: Keys, hidden: int) -> int:
     )
 
 
+def _embedded(k: Keys, width: int, side: int, patch: int, bias: bool = True, extra: int = 0) -> int:
+    """Patches as tokens, with learned positions and those of `extra` tokens."""
+    (height, wide), (rows, columns) = k.pair("image_size", side), k.pair("patch_size", patch)
+    tokens = (height // rows) * (wide // columns) + extra
+    values = k.count("num_channels", 3, 1000) * rows * columns
+    return _linear(values, width, bias) + tokens * width
+
+
+def _two_layers(width: int, hidden: int, bias: bool = True) -> int:
+    return _linear(width, hidden, bias) + _linear(hidden, hidden, bias)
+
+
+def _pixtral(k: Keys, hidden: int) -> int:
+    """PixtralVisionModel: Llama's layers on patches; Mistral3MultiModalProjector."""
+    width, depth = k.count("hidden_size", 1024), k.count("num_hidden_layers", 24, 100_000)
+    rows, columns = k.pair("patch_size", 16)
+    layer = 4 * width**2 + 3 * width * k.count("intermediate_size", 4096) + 2 * width
+    merged = k.count("spatial_merge_size", 2, 1000) ** 2 * width
+    return (
+        k.count("num_channels", 3, 1000) * rows * columns * width
+        + width
+        + depth * layer
+        + width
+        + merged * width
+        + _two_layers(width, hidden, k.flag("multimodal_projector_bias", False))
+    )
+
+
+def _clip(k: Keys, hidden: int) -> int:
+    """CLIPVisionModel, LlavaNextMultiModalProjector, and the mark of an image's end of line."""
+    width, depth = k.count("hidden_size", 768), k.count("num_hidden_layers", 12, 100_000)
+    layers = depth * _encoder_layer(width, k.count("intermediate_size", 3072))
+    embedded = _embedded(k, width, 224, 32, bias=False, extra=1) + width
+    bias = k.flag("multimodal_projector_bias", True)
+    return embedded + 4 * width + layers + _two_layers(width, hidden, bias) + hidden
+
+
+def _siglip(k: Keys, hidden: int) -> int:
+    """SiglipVisionModel, which may have a head of its own, and PaliGemmaMultiModalProjector."""
+    width, depth = k.count("hidden_size", 768), k.count("num_hidden_layers", 12, 100_000)
+    layer = _encoder_layer(width, k.count("intermediate_size", 3072))
+    pooled = width + layer - 2 * width if k.flag("vision_use_head", True) else 0  # one norm
+    into = _linear(width, k.count("projection_dim", 2048))
+    return _embedded(k, width, 224, 16) + depth * layer + 2 * width + pooled + into
+
+
+def _idefics3(k: Keys, hidden: int) -> int:
+    """Idefics3VisionTransformer, and Idefics3Connector, which joins patches."""
+    width, depth = k.count("hidden_size", 1152), k.count("num_hidden_layers", 12, 100_000)
+    layers = depth * _encoder_layer(width, k.count("intermediate_size", 3072))
+    joined = k.count("scale_factor", 2, 1000) ** 2 * width
+    return _embedded(k, width, 224, 32) + layers + 2 * width + joined * hidden
+
+
+def _internvl(k: Keys, hidden: int) -> int:
+    """InternVLVisionModel: a scale for each channel behind both parts of a layer; InternVL's
+    projector, which joins four patches."""
+    width, depth = k.count("hidden_size", 1024), k.count("num_hidden_layers", 24, 100_000)
+    inner, normed = k.count("intermediate_size", 4096), k.flag("use_qk_norm", False)
+    norms = width if k.config.get("norm_type") == "rms_norm" else 2 * width
+    layer = (
+        3 * _linear(width, width, k.flag("attention_bias", False))
+        + _linear(width, width)
+        + _linear(width, inner)
+        + _linear(inner, width)
+        + 2 * norms
+        + 2 * width
+        + (2 * width if normed else 0)
+    )
+    joined = 4 * width
+    embedded = _embedded(k, width, 448, 14, extra=1) + width
+    return embedded + depth * layer + 2 * joined + _two_layers(joined, hidden)
+
+
+def _step(k: Keys, hidden: int) -> int:
+    """Step3p7VisionModel: a scale for each channel behind both parts of a layer, two convolutions
+    that halve rows and columns, and Step3p7's projector."""
+    width, depth = k.count("hidden_size", 1536), k.count("num_hidden_layers", 47, 100_000)
+    (height, wide), (rows, columns) = k.pair("image_size", 728), k.pair("patch_size", 14)
+    ratio = k.config.get("mlp_ratio", 8960 / 1536)
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio < 1000:
+        k.fail("mlp_ratio", f"must be a number above 0, not {shown(ratio)}")
+        ratio = 1
+    return (
+        _linear(k.count("num_channels", 3, 1000) * rows * columns, width, bias=False)
+        + (height // rows) * (wide // columns) * width
+        + 2 * width
+        + depth * (_encoder_layer(width, int(width * ratio)) + 2 * width)
+        + _linear(9 * width, 2 * width)
+        + _linear(9 * 2 * width, 4 * width)
+        + 4 * width * hidden
+    )
+
+
+_OF_LLAVA = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+             "image_size": 336, "patch_size": 14}  # fmt: skip
+
 KNOWN = {
+    "mistral3": Wrapper(
+        "mistral", _pixtral, usual={"patch_size": 14},
+        beside=("spatial_merge_size", "multimodal_projector_bias"),
+    ),
+    "llava_next": Wrapper("llama", _clip, usual=_OF_LLAVA, beside=("multimodal_projector_bias",)),
+    "paligemma": Wrapper(
+        "gemma", _siglip,
+        usual={"hidden_size": 1152, "intermediate_size": 4096, "num_hidden_layers": 27,
+               "image_size": 224, "patch_size": 14, "vision_use_head": False},
+    ),
+    "idefics3": Wrapper("llama", _idefics3, beside=("scale_factor",)),
+    "smolvlm": Wrapper("llama", _idefics3, beside=("scale_factor",)),
+    "internvl": Wrapper("qwen2", _internvl),
+    "step3p7": Wrapper(
+        "step3p5",
+        _step,
+        {"width": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads"},
+        flat=True,
+        towerless=True,
+    ),
     "gemma4": Wrapper("gemma4_text", _gemma4, towerless=True),
     "qwen2_vl": Wrapper("qwen2_vl_text", _qwen2, flat=True),
     "qwen2_5_vl": Wrapper("qwen2_5_vl_text", _qwen2_5, flat=True),
@@ -278,4 +407,10 @@ KNOWN = {
             "init_pos_emb_width": "pos_emb_width",
         },
     ),
+}  # fmt: skip
+# The same by another name: InternVL's own code.
+KNOWN_BY_CODE = {
+    "internvl_chat": Wrapper(
+        "qwen2", _internvl, {"qkv_bias": "attention_bias", "qk_normalization": "use_qk_norm"}
+    )
 }

@@ -523,7 +523,7 @@ services:
             "serve.memory_utilization": 0.85,
             "serve.prefill": "whole",
         },
-        "ep_size",
+        "",
     ),
     "engine.json": (
         json.dumps(ENGINE),
@@ -642,20 +642,24 @@ def test_megatron_sums_gradients_in_fp32_for_bf16_alone_unless_told(said, in_fp3
 
 
 @pytest.mark.parametrize(
-    ("said", "checkpointing", "left"),
+    ("said", "modules", "left"),
     [
-        ("", "selective", ""),
-        ("--recompute-modules core_attn", "selective", ""),
-        ("--recompute-modules core_attn moe_act", "selective", "moe_act: only core_attn"),
-        ("--recompute-modules layernorm moe_act", "none", "layernorm, moe_act: only core_attn"),
+        ("", "core_attn", ""),
+        ("--recompute-modules core_attn", "core_attn", ""),
+        ("--recompute-modules mlp core_attn", "core_attn,mlp", ""),
+        ("--recompute-modules layernorm gdn_norm_out", "layernorm", "gdn_norm_out: is not planned"),
+        ("--recompute-modules mlp moe_act", "mlp", "the model has no experts for moe_act"),
+        ("--recompute-modules moe_act", "", "the model has no experts for moe_act"),
     ],
 )
-def test_megatron_runs_attention_again_where_its_list_has_it(said, checkpointing, left) -> None:
+def test_megatron_runs_the_modules_again_that_its_list_has(said, modules, left) -> None:
     """megatron/core/transformer/transformer_config.py: recompute_modules."""
     given = "--recompute-granularity selective"
     found = read(("a.sh", MEGATRON.replace(given, f"{given} {said}")))
-    assert found.plan.train.checkpointing == checkpointing
-    told = [str(issue) for issue in found.left if "recompute" in issue.field]
+    train = found.plan.train
+    assert train.checkpointing == ("selective" if modules else "none")
+    assert not modules or train.recompute_modules == modules
+    told = [str(i) for i in (*found.left, *found.changed) if "recompute" in i.field]
     assert len(told) == bool(left)
     assert left in "".join(told)
 
@@ -797,11 +801,44 @@ def test_a_server_and_its_options_are_one_plan() -> None:
     found = read(("options.yaml", OPTIONS), ("serve.sh", command))
     assert found.kinds == {"options.yaml": "TensorRT-LLM", "serve.sh": "tensorrt-llm"}
     serve = found.plan.serve
-    assert (serve.tp, serve.kv_dtype, serve.block_size) == (8, "fp8", 64)
+    assert (serve.tp, serve.kv_dtype, serve.block_size) == (1, "fp8", 64)
     assert (serve.prefill, serve.memory_utilization) == ("chunked", 0.8)
     assert (serve.draft_model, serve.draft_tokens) == ("mtp", 3)
-    assert found.plan.cluster.gpus == 8
-    assert "enable_attention_dp" in " ".join(map(str, found.left))
+    assert (found.plan.cluster.gpus, found.plan.parallel.ep) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("command", "tp", "ep", "gpus"),
+    [
+        ("vllm serve Qwen/Qwen3-235B-A22B --tensor-parallel-size 8", 8, 1, 8),
+        ("vllm serve Qwen/Qwen3-235B-A22B -tp 2 -dp 4 --enable-expert-parallel", 2, 8, 8),
+        ("vllm serve Qwen/Qwen3-32B -tp 8 --enable-expert-parallel", 8, 1, 8),
+        ("sglang serve --model-path Qwen/Qwen3-235B-A22B --tp 8 --ep 8", 8, 8, 8),
+        ("sglang serve --model-path Qwen/Qwen3-235B-A22B --tp 8 --dp 8 --enable-dp-attention",
+         1, 8, 8),
+        ("sglang serve --model-path Qwen/Qwen3-235B-A22B --tp 8 --dp 4 --enable-dp-attention",
+         2, 8, 8),
+        ("trtllm-serve Qwen/Qwen3-235B-A22B --tp_size 8 --ep_size 4", 8, 4, 8),
+    ],
+)  # fmt: skip
+def test_experts_of_a_server_are_shared_out(command: str, tp: int, ep: int, gpus: int) -> None:
+    """vLLM counts data-parallel ranks beside tensor-parallel ones, SGLang within them
+    (FusedMoEParallelConfig.make; ServerArgs.dp_size)."""
+    plan = read(("serve.sh", command)).plan
+    assert (plan.serving_tp, plan.parallel.ep, plan.cluster.gpus) == (tp, ep, gpus)
+
+
+def test_sglang_guesses_one_token_less_than_it_checks() -> None:
+    """ServerArgs: of a chain, speculative_num_draft_tokens is speculative_num_steps + 1; EAGLE
+    without a head of its own is the model's multi-token prediction."""
+    command = (
+        "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 "
+        "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1 "
+        "--speculative-num-draft-tokens 4"
+    )
+    found = read(("serve.sh", command))
+    assert (found.plan.serve.draft_model, found.plan.serve.draft_tokens) == ("mtp", 3)
+    assert "--m" not in " ".join(map(str, found.left))
 
 
 GIB, MIB = 2**30, 2**20
@@ -1101,9 +1138,10 @@ def test_what_a_recipe_begins_with_is_told_with_the_keys_that_are_taken_otherwis
     found = read(("gpt_oss.py", RECIPE_OF_64))
     plan = found.plan
     assert (plan.cluster.gpus, plan.train.grad_accumulation) == (64, 80)
-    assert plan.train.checkpointing == "none"
+    train = plan.train
+    assert (train.checkpointing, train.recompute_modules) == ("selective", "moe_act,layernorm")
     told = {issue.field: issue.message for issue in found.left}
-    assert "layernorm" in told["recompute_modules"]
+    assert "recompute_modules" not in told
     base = told["gpt_oss_120b_pretrain_config()"]
     assert "taken as Megatron's own: seq_length, context_parallel_size" in base
     assert "micro_batch_size" not in base
@@ -1146,3 +1184,85 @@ def test_a_script_in_python_is_what_its_calls_say():
     assert not found.left
     computed = read(("train.py", SCRIPT.replace("bf16=True", "bf16=has_bf16(), fp16=None")))
     assert [issue.field for issue in computed.left] == ["bf16"]
+
+
+AWARE = "--use-precision-aware-optimizer"
+IN_BF16 = "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-grads-dtype bf16"
+
+
+@pytest.mark.parametrize(
+    ("said", "optimizer", "left"),
+    [
+        ("", "adamw", 0),
+        (f"{AWARE} {IN_BF16}", "adamw-aware", 0),
+        (AWARE, "adamw", 1),
+        (f"{AWARE} --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", "adamw", 1),
+        (f"{AWARE} {IN_BF16} --main-params-dtype fp16", "adamw", 1),
+    ],
+)
+def test_megatrons_moments_of_fewer_bits(said, optimizer, left) -> None:
+    """megatron/core/optimizer/optimizer_config.py: use_precision_aware_optimizer."""
+    given = f"--use-distributed-optimizer {said}"
+    found = read(("a.sh", MEGATRON.replace("--use-distributed-optimizer", given)))
+    assert "--use-distributed-optimizer" in MEGATRON
+    assert found.plan.train.optimizer == optimizer
+    assert sum("bf16" in issue.message for issue in found.left) == left
+    assert not any("dtype" in key or "aware" in key for key in found.unread)
+
+
+def test_a_recipe_of_megatron_bridge_says_what_moments_it_has() -> None:
+    told = """
+    cfg.optimizer.use_precision_aware_optimizer = True
+    cfg.optimizer.exp_avg_dtype = torch.bfloat16
+    cfg.optimizer.exp_avg_sq_dtype = torch.bfloat16
+    return cfg
+"""
+    found = read(("gpt_oss.py", RECIPE_OF_64.replace("    return cfg\n", told)))
+    assert found.plan.train.optimizer == "adamw-aware"
+
+
+BRIDGE = """
+model:
+  hf_model_id: Qwen/Qwen3-30B-A3B
+  tensor_model_parallel_size: 1
+  expert_model_parallel_size: 8
+train:
+  micro_batch_size: 1
+  global_batch_size: 8
+  seq_length: 4096
+"""
+
+
+NO_LORA = ("none", 16, "attention")
+
+
+@pytest.mark.parametrize(
+    ("section", "read_as"),
+    [
+        ("", NO_LORA),
+        (
+            "peft:\n  _target_: megatron.bridge.peft.lora.LoRA\n  dim: 8\n",
+            ("lora", 8, "all-linear"),
+        ),
+        (
+            "peft:\n  scheme: LoRA\n  target_modules: [linear_qkv, linear_proj]\n",
+            ("lora", 32, "attention-all"),
+        ),
+        (
+            "peft: {scheme: lora, lora_tuning: {adapter_dim: 4, target_modules: [attention_qkv]}}",
+            ("lora", 4, "attention"),
+        ),
+        ("peft:\n  enabled: false\n  dim: 8\n", NO_LORA),
+        (
+            "peft:\n  _target_: megatron.bridge.peft.dora.DoRA\n  dim: 8\n",
+            ("none", 16, "attention"),
+        ),
+    ],
+)
+def test_nemos_adapters(section, read_as) -> None:
+    """Megatron-Bridge's peft/lora.py, NeMo 1.23's megatron_gpt_finetuning_config.yaml."""
+    found = read(("job.yaml", BRIDGE + section))
+    train = found.plan.train
+    assert (train.adapter, train.lora_rank, train.lora_targets) == read_as
+    assert any(issue.field == "peft" for issue in found.left) == ("DoRA" in section)
+    assert not {"dim", "dropout", "target_modules"} & set(found.unread)

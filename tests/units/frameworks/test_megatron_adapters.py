@@ -99,3 +99,52 @@ def test_experts_stay_as_they_are():
 def test_every_number_is_explained(tp, words):
     plan = plan_of(tp=tp, pp=1, lora_dropout=0.1, **words)
     checked(Book(plan, evaluate(plan)))
+
+
+SPARSE, WIDE, NARROW, ROWS = 48, 2048, 768, 4096 * 8
+
+
+def mixture(ep=8, **words):
+    train = {
+        "adapter": "lora", "lora_targets": "all-linear", "framework": "megatron",
+        "kernels": "megatron", "zero": 1, "checkpointing": "none", "lora_rank": RANK,
+    }  # fmt: skip
+    gpus = {"gpus": 8}
+    return Plan(model="qwen3-30b-a3b", cluster=gpus, parallel={"ep": ep}, train=train | words)
+
+
+@pytest.mark.parametrize("ep", [1, 2, 8])
+def test_experts_have_one_adapter_together(ep):
+    """Megatron-Bridge's LoRA: share_expert_adapters is its default (peft/lora.py)."""
+    attention = evaluate(mixture(ep, lora_targets="attention-all"))
+    both = evaluate(mixture(ep))
+    each = RANK * (WIDE + 2 * NARROW) + RANK * (NARROW + WIDE)
+    assert both.trainable_parameters - attention.trainable_parameters == SPARSE * each
+    states = [
+        sum(row.bytes for row in of.ledger if row.consumer == "optimizer_states")
+        for of in (both, attention)
+    ]
+    holders, steps = 8 // ep, 4 * 4 * SPARSE  # ranks with the same experts; counters of 4 tensors
+    assert states[0] - states[1] == 12 * SPARSE * each // holders + steps
+    summed = [t for t in both.time.transfers if "experts' adapters" in t.name]
+    assert bool(summed) == (ep > 1)
+
+
+def test_adapters_of_experts_keep_the_rows_that_they_read():
+    saved = [
+        evaluate(mixture(lora_targets=of)).memory.saved_for_backward_bytes
+        for of in ("all-linear", "attention-all")
+    ]
+    read = 2 * ROWS * (WIDE + NARROW)  # by A of each product
+    made = 2 * (2 * ROWS * RANK)  # by B of each
+    assert saved[0] - saved[1] == SPARSE * (read + made)
+
+
+def test_each_expert_shared_by_ranks_has_no_adapter_planned():
+    with pytest.raises(PlanError, match=r"lora_targets.*attention-all.*parallel\.etp to 1"):
+        mixture(ep=2).with_changes({"parallel.tp": 2, "parallel.etp": 2})
+
+
+def test_every_number_of_adapted_experts_is_explained():
+    plan = mixture(lora_dropout=0.1)
+    checked(Book(plan, evaluate(plan)))

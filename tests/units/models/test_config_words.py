@@ -136,10 +136,10 @@ def test_a_wrapper_of_a_known_family_that_is_not_known_itself():
     inner = {"model_type": "qwen2", "hidden_size": 896, "num_attention_heads": 14,
              "num_key_value_heads": 2, "num_hidden_layers": 24, "vocab_size": 151_936,
              "intermediate_size": 4864}  # fmt: skip
-    model = from_config({"model_type": "internvl", "text_config": inner} | {"dtype": "bfloat16"})
+    model = from_config({"model_type": "aria", "text_config": inner} | {"dtype": "bfloat16"})
     assert parameters(model) == parameters(from_config(inner))
     assert "its weights too" in model.notes[0]
-    tied = {"model_type": "internvl", "text_config": inner, "tie_word_embeddings": True}
+    tied = {"model_type": "aria", "text_config": inner, "tie_word_embeddings": True}
     assert parameters(model) - parameters(from_config(tied)) == 151_936 * 896
 
 
@@ -273,7 +273,7 @@ def test_a_loss_that_balances_experts_is_noted(family):
 
 
 NO_FLASH = {"bloom": "eager", "mpt": "eager", "t5": "eager", "mt5": "eager", "llama4_text": "sdpa",
-            "deepseek_v32": "sdpa", "glm_moe_dsa": "sdpa"}  # fmt: skip
+            "deepseek_v32": "sdpa", "glm_moe_dsa": "sdpa", "step3p5": "sdpa"}  # fmt: skip
 
 
 def test_families_without_the_usual_attention():

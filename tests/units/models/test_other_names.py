@@ -126,8 +126,119 @@ def test_heads_of_a_mamba_2_that_names_none_are_those_that_fit():
     assert any("num_heads" in note for note in model.notes)
 
 
-def test_a_file_of_llm_analysis_is_named():
-    file = {"model_type": "gpt2", "num_layers": 12, "n_head": 12, "hidden_dim": 768,
-            "vocab_size": 50_257, "max_seq_len": 1024}  # fmt: skip
-    with pytest.raises(PlanError, match="llm-analysis"):
-        from_config(file)
+LLM_ANALYSIS = {"name": "gpt2", "model_type": "gpt2", "num_layers": 12, "n_head": 12,
+                "hidden_dim": 768, "vocab_size": 50_257, "max_seq_len": 1024,
+                "ffn_embed_dim": 3072}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [  # as published
+        ({}, 124_439_808),
+        ({"num_layers": 48, "n_head": 25, "hidden_dim": 1600, "ffn_embed_dim": 6400},
+         1_557_611_200),
+        ({"model_type": "bloom", "num_layers": 24, "n_head": 16, "hidden_dim": 1024,
+          "ffn_embed_dim": 4096, "vocab_size": 250_880, "max_seq_len": None}, 559_214_592),
+        ({"model_type": "opt", "num_layers": 24, "n_head": 32, "hidden_dim": 2048,
+          "ffn_embed_dim": 8192, "vocab_size": 50_272, "max_seq_len": 2048}, 1_315_758_080),
+        ({"model_type": "gpt_neo", "num_layers": 32, "n_head": 20, "hidden_dim": 2560,
+          "ffn_embed_dim": 10_240, "max_seq_len": 2048}, 2_651_307_520),
+        ({"model_type": "llama", "num_layers": 32, "n_head": 32, "hidden_dim": 4096,
+          "ffn_embed_dim": 11_008, "vocab_size": 32_000}, 6_738_415_616),
+    ],
+)  # fmt: skip
+def test_a_file_of_llm_analysis_is_read(words, count):
+    model = from_config(LLM_ANALYSIS | words)
+    assert parameters(model) == count
+    assert "llm-analysis" in model.notes[0]
+
+
+@pytest.mark.parametrize(("kind", "wide"), [("llama", 3072), ("bloom", 3000)])
+def test_a_width_that_llm_analysis_made_up_is_refused(kind, wide):
+    """It writes 16,384 for Llama-2-7b, whose MLP is 11,008 wide."""
+    with pytest.raises(PlanError, match=r"model.ffn_embed_dim"):
+        from_config(LLM_ANALYSIS | {"model_type": kind, "ffn_embed_dim": wide})
+
+
+def test_another_name_with_the_class_of_a_family_is_that_family():
+    file = {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 256, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 4}  # fmt: skip
+    for kind in ({}, {"model_type": "my_qwen"}):
+        model = from_config(file | kind)
+        assert model.family == "qwen3"
+        assert "planned as qwen3" in model.notes[0]
+    with pytest.raises(PlanError, match="my_qwen"):
+        from_config(file | {"model_type": "my_qwen", "architectures": ["MyForCausalLM"]})
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [  # as published
+        ({"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"], "hidden_size": 2304,
+          "intermediate_size": 5760, "num_hidden_layers": 40, "num_attention_heads": 36,
+          "num_key_value_heads": 36, "vocab_size": 122_753, "scale_emb": 12}, 2_724_880_896),
+        ({"model_type": "exaone", "architectures": ["ExaoneForCausalLM"], "hidden_size": 4096,
+          "intermediate_size": 14_336, "num_layers": 32, "num_attention_heads": 32,
+          "num_key_value_heads": 8, "vocab_size": 102_400}, 7_818_448_896),
+        ({"model_type": "deepseek", "architectures": ["DeepseekForCausalLM"], "hidden_size": 2048,
+          "intermediate_size": 10_944, "num_hidden_layers": 28, "num_attention_heads": 16,
+          "num_key_value_heads": 16, "vocab_size": 102_400, "moe_intermediate_size": 1408,
+          "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,
+          "first_k_dense_replace": 1, "moe_layer_freq": 1}, 16_375_728_128),
+    ],
+)  # fmt: skip
+def test_remote_code_is_a_family_that_is_known(config, count):
+    model = from_config(config)
+    assert parameters(model) == count
+    assert not model.reading.unread
+
+
+STEP = {
+    "model_type": "step3p5", "architectures": ["Step3p5ForCausalLM"], "hidden_size": 512,
+    "intermediate_size": 1000, "num_hidden_layers": 3, "num_attention_heads": 8, "head_dim": 64,
+    "num_attention_groups": 2, "vocab_size": 3000, "moe_num_experts": 8, "moe_top_k": 3,
+    "moe_intermediate_size": 352, "share_expert_dim": 320, "moe_layers_enum": "1,2",
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "sliding_window": 256, "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5],
+    "attention_other_setting": {"num_attention_heads": 12}, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+def test_step_s_own_words():
+    model = from_config(STEP)
+    assert (model.heads, model.rotary_dim) == (8, 32)
+    assert (model.heads_apart.heads, model.heads_apart.rotary_dim) == (12, 64)
+    assert model.kinds[0].endswith("-dense")
+    transformers = {k: v for k, v in STEP.items() if not k.startswith(("moe_layers", "attention_"))}
+    transformers |= {"mlp_layer_types": ["dense", "sparse", "sparse"],
+                     "num_sliding_attention_heads": 12}  # fmt: skip
+    assert from_config(transformers) == model
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("partial_rotary_factors", [2.0] * 3),
+        ("moe_layers_enum", "first"),
+        ("attention_other_setting", {"num_attention_heads": "many"}),
+    ],
+)
+def test_what_step_cannot_mean_is_refused_by_its_key(key, value):
+    with pytest.raises(PlanError, match=f"model.{key}"):
+        from_config(STEP | {key: value})
+
+
+def test_internvl_s_own_files_name_their_tower():
+    """OpenGVLab/InternVL2-8B: 304,012,288 parameters of InternViT-300M, and of its projector two
+    layers behind a norm."""
+    text = {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"],
+            "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 92_553,
+            "bias": False}  # fmt: skip
+    tower = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+             "image_size": 448, "patch_size": 14, "qkv_bias": True, "qk_normalization": False,
+             "norm_type": "layer_norm"}  # fmt: skip
+    model = from_config({"model_type": "internvl_chat", "architectures": ["InternVLChatModel"],
+                         "llm_config": text, "vision_config": tower})  # fmt: skip
+    assert parameters(model) == 7_737_708_544 + 2 * 4096 * (92_553 - 92_544)
+    assert f" {304_012_288 + 33_570_816:,} parameters" in model.notes[-1]

@@ -43,6 +43,7 @@ SMALL = {  # of every family whose layers keep states
     "qwen3_next": DELTA | ROUTED | {"intermediate_size": 32, "mlp_only_layers": [1]},
     "qwen3_5_text": DELTA | {"intermediate_size": 32},
     "qwen3_5_moe_text": DELTA | ROUTED,
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 3, "state_size": 8, "vocab_size": 64},
     "mamba2": {
         "hidden_size": 32, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 8, "state_size": 16,
         "n_groups": 2, "vocab_size": 64, "chunk_size": 16, "use_bias": True,
@@ -123,7 +124,7 @@ def test_a_cache_after_a_prefill(family, dtype, tokens, transformers):
     kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     model = transformers.AutoModelForCausalLM.from_config(made, dtype=kind).eval()
     cache = transformers.DynamicCache(config=model.config)
-    word = "cache_params" if family == "mamba2" else "past_key_values"
+    word = "cache_params" if family in ("mamba", "mamba2") else "past_key_values"
     with torch.no_grad():
         model(torch.zeros((2, tokens), dtype=torch.long), use_cache=True, **{word: cache})
     keys = [t for one in cache.layers for t in (getattr(one, "keys", None),

@@ -40,7 +40,7 @@ def test_saved_bytes_grow_linearly_with_the_sequence(name):
     one, two, four = (saved(name, n * 4096, micro_batch=2) for n in (1, 2, 4))
     fixed = 2 * one - two
     assert four - two == 2 * (two - one)
-    assert abs(fixed) < one / 1000  # of the weights: A of every head, norms in fp32
+    assert abs(fixed) < one / 500  # of the weights: A of every head or channel, norms in fp32
 
 
 @pytest.mark.parametrize("name", PRESETS)

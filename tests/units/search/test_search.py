@@ -9,7 +9,7 @@ import pytest
 from memcore import Plan, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
-from memcore.search.families import sized
+from memcore.search.families import OF_STATES, sized
 from memcore.search.search import (
     COMBINATIONS,
     HOST,
@@ -22,8 +22,12 @@ from memcore.search.search import (
     seconds_of,
 )
 from memcore.search.space import KEEPS, Space, allowed, changed
+from memcore.tape.ledger import Amounts
 from memcore.timing.certainty import apart, ranked
+from memcore.timing.roofline import run
+from memcore.training.executions import speed_of, step_executions
 from memcore.training.memory import least_bytes, peak_bytes
+from memcore.training.steps import step_of, training_sizes
 from memcore.training.training import Training
 from memcore.words.training import CHECKPOINTING
 
@@ -212,6 +216,104 @@ def test_what_is_left_out_of_a_group_is_no_faster():
             bare = [t for t in fitting if t.plan.train.offload_optimizer == "none"]
             instead += best not in bare and bool(bare)
     assert instead
+
+
+PIPELINES = (  # models and GPUs, and whether every framework has pipelines
+    ({"model": "llama-3-8b", "cluster": {"gpu": "l4-24gb", "gpus": 8}, "train": ACCUMULATED}, True),
+    ({"model": "qwen3-30b-a3b", "cluster": {"gpus": 12}, "train": ACCUMULATED}, False),
+)
+
+
+@pytest.mark.parametrize(("document", "thorough"), PIPELINES)
+def test_pipelines_that_are_judged_together_are_as_each_alone(document, thorough):
+    """A schedule is linear in the layers of a stage, under every framework: what is told of stages
+    with other numbers of them is what the steps of each pipeline say."""
+    start = Plan.of(document)
+
+    def told(groups):
+        run = _Search(start, TIME, 0.0, 3)
+        for some in groups:
+            run.judge(some)
+        cells = {(id(c.group), c.where, c.again, c.batch): (c.room, c.least) for c in run.cells}
+        return run.fitting, +run.excluded, cells
+
+    every, seen = [], Counter()
+    for group in _Search(start, TIME, 0.0, 3).groups(Space(start, thorough=thorough)):
+        p, t = group.plan.parallel, group.plan.train
+        kind = t.framework, t.zero, p.pp, p.virtual_stages, p.tp > 1
+        seen[kind] += 1
+        if p.pp > 1 and seen[kind] == 1:
+            every.append(group)
+    run = _Search(start, TIME, 0.0, 3)
+    mixed = [{every[n].plan.parallel.pp for n in of} for of in run._families(every)]
+    assert max(map(len, mixed)) > 2
+    together, alone = told([every]), told([[group] for group in every])
+    assert together[:2] == alone[:2]
+    assert together[2].keys() == alone[2].keys()
+    for key, (room, least) in together[2].items():
+        assert (room, least) == (alone[2][key][0], pytest.approx(alone[2][key][1])), key
+
+
+@pytest.mark.parametrize(("document", "every"), TRIED[:3])
+def test_what_a_plan_takes_at_least_is_never_more_than_it_takes(document, every):
+    """Plans are left untimed by it: of families with pipelines, and with steps of one micro-batch
+    and of several."""
+    start = Plan.of(document)
+    run = _Search(start, TIME, 0.0, 3)
+    run.judge(run.groups(Space(start)))
+    near = 0
+    for cell in run.cells[:: 4 * every]:
+        took = cell.training.seconds / cell.plan.tokens_per_step
+        assert cell.least <= took, (cell.plan, cell.where, cell.again)
+        near += cell.least > 0.8 * took
+    assert near  # it rules out something
+
+
+OF_KINDS = (
+    "llama-3-8b",
+    "gpt-oss-20b",
+    "qwen3-30b-a3b",
+    "deepseek-v3",
+    "mamba-2.8b",
+    "gemma-3-27b",
+)
+
+
+@pytest.mark.parametrize("model", OF_KINDS)
+def test_no_operation_reads_how_states_are_shared(model):
+    """What operations take is found once for families that differ in these sizes alone."""
+    start, tried = Plan.of({"model": model, "cluster": {"gpus": 4}}), 0
+    of_states = {*OF_STATES, "SHARD", "STATE"}
+    if not start.architecture.experts:
+        of_states.add("EDP")
+    ways = ({}, {"parallel.ep": 2}, {"parallel.tp": 2, "parallel.sequence_parallel": True})
+    for framework, way in itertools.product(Space(start).frameworks({}), ways):
+        plan = changed(start, framework | way | {"train.checkpointing": "full"})
+        if framework["train.framework"] == "megatron":
+            plan = changed(plan, {"train.kernels": "megatron"})
+        if not allowed(plan):
+            continue
+        sizes, step = training_sizes(plan), step_of(plan)
+        assert sizes.keys() >= of_states
+        read = Amounts({name: n for name, n in sizes.items() if name not in of_states})
+        ran = run(step_executions(step, 1), read, speed_of(plan, step))
+        assert ran == run(step_executions(step, 1), Amounts(sizes), speed_of(plan, step))
+        tried += 1
+    assert tried > 3
+
+
+def test_the_best_of_a_search_are_those_of_all_that_fits():
+    """Every plan that fits timed: the first ranks and the fastest on each number of GPUs are the
+    same as where most are left out."""
+    start = Plan.of({"model": "llama-3-8b", "cluster": {"gpus": 4}, "train": ACCUMULATED})
+    found = search(start, listed=5)
+    run = _Search(start, TIME, 0.0, 5)
+    run.judge(run.groups(Space(start)))
+    for cell in run.cells:
+        cell.time = cell.training.time()
+    every = run.found(False)
+    assert [p.figures for p in every.best] == [p.figures for p in found.best]
+    assert [p.figures for p in every.pareto] == [p.figures for p in found.pareto]
 
 
 def test_rules_that_read_the_accumulation_are_asked_of_each():

@@ -89,6 +89,35 @@ def test_what_a_closed_loop_says_is_what_its_stream_says():
     assert stream.tpot.mean == pytest.approx(s.tpot_seconds, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("at_once", "prompt", "output"), [(8, 1024, 512), (32, 1024, 512), (64, 512, 1024)]
+)
+def test_requests_of_sglang_come_in_waves(at_once, prompt, output):
+    """It reads prompts before it generates: of equal lengths all end together and ask together, so
+    that each waits for half of the others; lengths that differ by a tenth bring them apart. Ours
+    is between the two streams."""
+    words = {"engine": "sglang", "prefill": "whole", "requests": 10 * at_once}
+    words |= {"prompt_len": prompt, "output_len": output, "max_seq_len": 8192}
+    apart = {"lengths": "lognormal", "prompt_cv": 0.1, "output_cv": 0.1}
+    first = []
+    for lengths in ({"lengths": "fixed"}, apart):
+        plan = loop(at_once, **words, **lengths)
+        first.append(next(r for r in simulate(plan).runs if r.strategy == "paged").ttft.mean)
+    together, scattered = first
+    assert together > 2 * scattered
+    assert scattered < evaluate(plan).serve.ttft_seconds < 1.05 * together
+
+
+def test_an_engine_that_mixes_has_no_waves():
+    waits = {}
+    for engine in ("vllm", "sglang"):
+        serve = Server.of(loop(engine=engine)).numbers.serve
+        waits[engine] = serve.wave_seconds
+    assert waits["vllm"] is None
+    prompt = Server.of(loop(1, engine="sglang")).numbers.serve.prefill_step
+    assert 16 * prompt < waits["sglang"] <= 32 * prompt
+
+
 def test_tensorrt_llm_lets_in_only_who_can_end():
     """GUARANTEED_NO_EVICT: requests wait where vLLM's are put out, and are read again."""
     words = {"arrivals": "burst", "lengths": "fixed", "requests": 300, "prompt_len": 128}

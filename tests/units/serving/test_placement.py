@@ -102,3 +102,14 @@ def test_only_llama_cpp_computes_on_the_cpu(field):
 def test_what_is_on_the_host_is_said():
     _, report = placed(cpu_moe_layers=36)
     assert any("56.7 GiB of weights lie in the host's memory" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("field", ["gpu_layers", "cpu_moe_layers"])
+def test_a_host_without_memory_of_its_own_computes_no_layers(field):
+    """A card in a host whose only memory is another chip's."""
+    serve = {"engine": "llama.cpp", field: 2}
+    cluster = {"gpu": "rtx-4090-24gb", "gpus": 1}
+    with pytest.raises(PlanError, match=f"serve.{field}: .* set it to 0"):
+        evaluate(Plan.of({"cluster": {**cluster, "node": "jetson"}, "serve": serve}))
+    own = Plan.of({"cluster": {"gpu": "jetson-orin-agx-64gb", "gpus": 1}, "serve": serve})
+    assert evaluate(own).serve.tpot_seconds > 0

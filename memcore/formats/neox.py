@@ -1,0 +1,132 @@
+"""GPT-NeoX: its YAML, which has DeepSpeed's keys and describes the model too.
+
+Source: megatron/neox_arguments/neox_args.py of GPT-NeoX 2.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memcore.errors import Issue, PlanError, shown
+from memcore.formats import deepspeed
+from memcore.formats.found import Draft, Keys, UnsaidError, mixed, number, positive
+
+MARKS = {"pipe_parallel_size", "model_parallel_size", "num_layers", "hidden_size", "pos_emb"}
+VOCABULARY = 50_432  # of the 20B tokenizer, padded
+LEFT = {
+    "moe_*": "mixtures of experts are not read from these files; give the config.json",
+    "num_experts": "mixtures of experts are not read from these files; give the config.json",
+    "sequence_parallel": "set parallel.sequence_parallel",
+    "attention_config": "kinds of attention by layer are not read: all are full",
+    "use_mup": "widths of its own are not planned",
+    "partition_activations": "is not planned",
+    "zero_allow_untested_optimizer": "is not planned",
+    "te_*": "Transformer Engine's modules are not planned here",
+    "expansion_factor": "Mamba's layers are not read from these files; give the config.json",
+}
+HARMLESS = (
+    *("save", "load", "log", "eval", "data", "split", "lr", "init_method", "seed", "tokenizer"),
+    *("vocab_file", "merge_file", "train_iters", "warmup", "tensorboard", "wandb", "print"),
+    *("distributed_backend", "weight_decay", "gradient_clipping", "fusion", "wall_clock"),
+    *("launcher", "checkpoint_", "keep_last", "comment", "hostfile", "dropout", "synchronize"),
+    *("rotary_emb_base", "output_layer"),
+)
+
+
+def recognise(values: Mapping[str, Any]) -> bool:
+    """Whether a document is such a file."""
+    return len(MARKS & {str(key).replace("-", "_") for key in values}) >= 3
+
+
+def read(values: Mapping[str, Any], draft: Draft) -> None:
+    """What the file says."""
+    keys = Keys({str(key).replace("-", "_"): value for key, value in values.items()})
+    own = ("zero_optimization", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+           "train_batch_size", "optimizer", "fp16", "bf16", "activation_checkpointing")  # fmt: skip
+    deepspeed.read({name: keys.take(name) for name in own if keys.take(name) is not None}, draft)
+    for path, name in (
+        ("train.seq_len", "seq_length"),
+        ("parallel.tp", "model_parallel_size"),
+        ("parallel.pp", "pipe_parallel_size"),
+        ("parallel.cp", "context_parallel_size"),
+    ):
+        value = keys.one(name)
+        if value not in (0, "0"):  # a pipeline of none is one stage
+            draft.read(keys, path, positive, name)
+    cut = [draft.fields.get(f"parallel.{name}", 1) for name in ("tp", "pp", "cp")]
+    if max(cut) > 1:
+        draft.leave(
+            "model-parallel-size, pipe-parallel-size",
+            "cuts under DeepSpeed, as Megatron's modules make them, are not planned: without them",
+        )
+        for name in ("tp", "pp", "cp"):
+            draft.fields.pop(f"parallel.{name}", None)
+        draft.said = [said for said in draft.said if not said.field.startswith("parallel.")]
+    again = keys.on("checkpoint_activations")
+    draft.put("train.checkpointing", "full" if again else "none", "checkpoint-activations", again)
+    half = {"bfloat16": "bf16", "fp16": "fp16"}.get(str(keys.one("precision")), "")
+    if half:
+        draft.put("train.precision", mixed(half, sharded=True), "precision", half)
+    draft.put("train.attention", "flash" if _flash(keys) else "eager", "attention-config")
+    nodes = draft.count(keys, "num_nodes", "nnodes") or 1
+    each = draft.count(keys, "num_gpus")
+    draft.nodes, draft.ranks = max(draft.nodes, nodes), max(draft.ranks, nodes * each)
+    draft.otherwise("train.optimizer", "adamw", "optimizer")
+    draft.config = draft.config or _config(keys, draft)
+    draft.end(keys, LEFT, HARMLESS)
+
+
+def _flash(keys: Keys) -> bool:
+    return "flash" in str(keys.values.get("attention_config"))
+
+
+def _config(keys: Keys, draft: Draft) -> dict[str, Any] | None:
+    """The model as a config.json of transformers' GPT-NeoX, or of Llama. Raises PlanError."""
+    hidden, heads, layers = (
+        draft.count(keys, name) for name in ("hidden_size", "num_attention_heads", "num_layers")
+    )
+    if not (hidden and heads and layers):
+        return None
+    where = str(keys.one("pos_emb") or "learned")
+    if where != "rotary":
+        message = f"{shown(where)} positions are no family known; give the config.json beside it"
+        raise PlanError([Issue("pos-emb", message)])
+    vocabulary = draft.count(keys, "padded_vocab_size", "vocab_size")
+    if not vocabulary:
+        vocabulary = VOCABULARY
+        draft.leave("vocab-file", f"not read; {vocabulary:,} tokens are taken, as GPT-NeoX-20B has")
+    norm, activation = (str(keys.one(name) or usual) for name, usual in (
+        ("norm", "layernorm"), ("activation", "gelu")))  # fmt: skip
+    common = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "max_position_embeddings": draft.count(keys, "max_position_embeddings") or 2048,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": not keys.on("no_weight_tying"),
+    }
+    inner = draft.count(keys, "intermediate_size", "ffn_hidden_size")
+    groups = draft.count(keys, "num_kv_heads") or heads
+    if norm == "rmsnorm" and activation in ("swiglu", "silu"):
+        keys.take("use_bias_in_norms", "use_bias_in_attn_linear", "use_bias_in_mlp", "rotary_pct",
+                  "gpt_j_residual", "rms_norm_epsilon")  # fmt: skip
+        # of a gated MLP its size is that of gate and up, two thirds of which are left
+        return {"model_type": "llama", "num_key_value_heads": groups,
+                "intermediate_size": inner or 8 * hidden // 3 // 256 * 256, **common}  # fmt: skip
+    if norm != "layernorm" or activation != "gelu" or groups != heads:
+        message = f"{norm} with {activation} is no family known; give the config.json beside it"
+        raise PlanError([Issue("norm", message)])
+    try:
+        share = number(keys.one("rotary_pct") or 1.0)
+    except UnsaidError:
+        share = 1.0
+    return {
+        "model_type": "gpt_neox",
+        "intermediate_size": inner or 4 * hidden,
+        "rotary_pct": share,
+        "use_parallel_residual": keys.on("gpt_j_residual"),
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        **common,
+    }

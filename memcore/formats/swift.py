@@ -1,0 +1,104 @@
+"""ms-swift: `swift sft` and `swift rlhf`, which are built on transformers' Trainer, and `megatron
+sft`, as commands and as YAML.
+
+Source: swift/arguments and docs/source_en/Instruction/Command-line-parameters.md (3.9 and 4.0).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memcore.formats import megatron, trainer
+from memcore.formats.found import Draft, Keys, UnsaidError, positive, underscored
+from memcore.formats.texts import options
+
+JOBS = ("sft", "pt", "rlhf")
+TYPES = ("tuner_type", "train_type", "sft_type")
+MARKS = {*TYPES, "attn_impl", "split_dataset_ratio"}
+# Its names, and those of the Trainer's relatives.
+NAMES = {
+    **dict.fromkeys(TYPES, "finetuning_type"),
+    "model_id_or_path": "model",
+    "attn_impl": "attn_implementation",
+    "quant_bits": "bits",
+    "lora_dropout_p": "lora_dropout",
+    "batch_size": "per_device_train_batch_size",
+}
+ATTENTION = {"flash_attn": "flash_attention_2", "flash_attention_2": "flash_attention_2"}
+TUNERS = ("lora", "full", "none")
+OFFLOADED = {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+# Names of Megatron's that `megatron sft` changes.
+OF_MEGATRON = {"max_length": "seq_length", "torch_dtype": ""}
+
+
+def recognise(values: Mapping[str, Any]) -> bool:
+    """Whether a document is such a file."""
+    return len(MARKS & values.keys()) >= 1 and bool({"model", "model_id_or_path"} & values.keys())
+
+
+def starts(command: Sequence[str]) -> bool:
+    """Whether a command starts one of these."""
+    return bool(_tool(command))
+
+
+def _tool(command: Sequence[str]) -> str:
+    """'swift' or 'megatron', whose command it is; '' for any other."""
+    for word, job in itertools.pairwise(command):
+        name = word.rpartition("/")[2]
+        if name in ("swift", "megatron") and job in JOBS:
+            return name
+    run = any(word.endswith(tuple(f"swift/cli/{job}.py" for job in JOBS)) for word in command)
+    return "swift" if run else ""
+
+
+def launched(command: Sequence[str], draft: Draft) -> None:
+    """What a command says, and what stands before it: NPROC_PER_NODE=8."""
+    around = dict(word.split("=", 1) for word in command if word.partition("=")[0].isupper())
+    devices = str(around.get("CUDA_VISIBLE_DEVICES", "")).split(",")
+    try:
+        each = positive(around.get("NPROC_PER_NODE", 1))
+        each = max(each, len(devices)) if _tool(command) == "megatron" else each
+        draft.ranks = max(draft.ranks, each * positive(around.get("NNODES", 1)))
+    except UnsaidError:
+        pass
+    given = options(command)[1]
+    if _tool(command) == "megatron":
+        _megatron(given, draft)
+    else:
+        read(given, draft)
+
+
+def read(values: Mapping[str, Any], draft: Draft) -> None:
+    """What the Trainer is told."""
+    own = {NAMES.get(name, name): value for name, value in values.items()}
+    attention = str(own.get("attn_implementation", ""))
+    own["attn_implementation"] = ATTENTION.get(attention, attention) or None
+    own.setdefault("torch_dtype", "bfloat16")
+    tuner = str(own.setdefault("finetuning_type", "lora"))
+    if tuner not in TUNERS:
+        draft.leave(underscored("tuner_type"), f"{tuner} is planned as lora")
+        own["finetuning_type"] = "lora"
+    stage = str(own.get("deepspeed", ""))
+    if stage[:4] == "zero" and stage[4:5] in "0123" and not stage.endswith(".json"):
+        zero: dict[str, Any] = {"stage": int(stage[4])}
+        own["deepspeed"] = {"zero_optimization": zero | (OFFLOADED if "offload" in stage else {})}
+    trainer.read(own, draft, underscored, ("swift",))
+
+
+def _megatron(given: Mapping[str, Any], draft: Draft) -> None:
+    """What Megatron is told: its own options, but for the model, which is a checkpoint of
+    transformers."""
+    own = {OF_MEGATRON.get(name, name): value for name, value in given.items()}
+    draft.model = draft.model or str(own.pop("model", "") or own.pop("load", ""))
+    tuner = str(next((own.pop(name) for name in TYPES if name in own), "full"))
+    if tuner != "full":
+        draft.leave(underscored("tuner_type"), "adapters are not planned for Megatron")
+    half = "fp16" if str(given.get("torch_dtype")) == "float16" else "bf16"
+    own |= {half: True}
+    own.setdefault("use_distributed_optimizer", True)
+    own.setdefault("recompute_granularity", "selective")
+    own.setdefault("micro_batch_size", 1)
+    own.setdefault("global_batch_size", 16)
+    megatron.told(Keys(own, underscored), draft)

@@ -1,0 +1,69 @@
+"""dots.llm1 and K-EXAONE: Llama's attention, and DeepSeek-V3's experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.models.config import Keys
+from memcore.models.families import exaone4
+from memcore.models.families.deepseek import mixture, router_groups
+from memcore.models.families.deepseek_v32 import SPARSE, listed
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.llama import attention, embed, head, llama_like, windowed
+from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
+from memcore.models.model import Model
+
+
+def _mixed(
+    k: Keys, model: Model, experts: tuple[int, int], size: int, shared: tuple[str, int], first: int
+) -> Model:
+    """The model with DeepSeek's experts; numbers are one family's defaults, `shared` of the key of
+    that name. `first`: dense layers before those with experts."""
+    size = k.count("moe_intermediate_size", size)
+    before = k.count_or_zero("first_k_dense_replace", first)
+    sparse = listed(k, "mlp_layer_types", model.layers, SPARSE)
+    model = with_experts(model, routing(k, "n_routed_experts", *experts), size)
+    name, usual = shared
+    many = k.count_or_zero(name, usual)
+    if not many:
+        k.fail(name, "must be 1 or more: a model without shared experts is not known")
+    model = replace(model, shared_size=size * max(1, many))
+    return sparse_kinds(model, sparse.__getitem__ if sparse else lambda i: i >= before)
+
+
+def _dots(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k, label, "dots1", hidden=4608, intermediate=10_944, layers=62, vocab=152_064,
+        attention_bias=k.flag("attention_bias", False), query_norm=True, router_sigmoid=True,
+        router_normalised=k.flag("norm_topk_prob", False),
+    )  # fmt: skip
+    if k.config.get("sliding_window", 4096) is not None:
+        start = k.count_or_zero("max_window_layers", 62)
+        kinds = layer_kinds(k, model.layers, lambda i: i >= start)
+        model = windowed(model, k.count("sliding_window", 4096), kinds)
+    model = _mixed(k, model, (128, 6), 1408, ("n_shared_experts", 2), 0)
+    router_groups(k, model, 1, 1)
+    return model
+
+
+def _exaone(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k, label, "exaone_moe", intermediate=16_384, vocab=102_400, query_norm=True,
+        router_sigmoid=True, router_normalised=k.flag("norm_topk_prob", True),
+    )  # fmt: skip
+    model = _mixed(k, exaone4.windows(k, model), (64, 8), 1024, ("num_shared_experts", 1), 1)
+    router_groups(k, model, 1, 1)
+    return model
+
+
+LAYER = sparse_layer(attention, mixture)
+FAMILIES = {
+    name: Family(
+        config, embed, LAYER, head, kernels=HF_ONLY, aliases={other: "n_routed_experts"},
+        classes=decoder_classes(stem, classifier=False),
+    )
+    for name, stem, config, other in (
+        ("dots1", "Dots1", _dots, "num_local_experts"),
+        ("exaone_moe", "ExaoneMoe", _exaone, "num_experts"),
+    )
+}  # fmt: skip

@@ -94,12 +94,12 @@ class Tab:
         """Take in what the server says, until a run has ended and nothing more comes."""
         end, finished = time.monotonic() + rig.SECONDS, False
         while True:
+            assert time.monotonic() < end, "no run ends, or one follows another"
             try:
                 raw = self.socket.recv(timeout=quiet)
             except TimeoutError:
                 if finished:
                     return
-                assert time.monotonic() < end, "no run ends"
                 continue
             message = ForwardMsg.FromString(raw)
             self.hear(message)

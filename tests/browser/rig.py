@@ -244,22 +244,26 @@ def has_run(page: Page, before: int) -> None:
 
 
 def drawn(page: Page) -> None:
-    """Wait until the page has done all that was asked of it before, and has drawn it."""
+    """Wait until the page has done all that was asked of it before, and has drawn it. A page that is
+    not in view may draw nothing; it gets a moment."""
     page.evaluate(
-        "() => new Promise(done => "
-        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+        "() => Promise.race(["
+        "new Promise(done => "
+        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))),"
+        "new Promise(done => setTimeout(done, 5000))])"
     )
+
+
+STILL = """() => document.getAnimations().every(each =>
+  each.playState !== 'running' || !Number.isFinite(each.effect.getComputedTiming().endTime))"""
 
 
 def still(page: Page) -> None:
     """Wait until nothing moves: who presses a button of a fold that is still opening may let go of
-    it where it was, and has pressed nothing."""
-    with contextlib.suppress(Error):  # the page went elsewhere meanwhile
-        page.evaluate(
-            "() => Promise.allSettled(document.getAnimations()"
-            ".filter(each => Number.isFinite(each.effect.getComputedTiming().endTime))"
-            ".map(each => each.finished))"
-        )
+    it where it was, and has pressed nothing. What moves for seconds may be pressed: where a page is
+    not drawn nothing ever comes to its end."""
+    with contextlib.suppress(Error):  # that time is over, or the page went elsewhere meanwhile
+        page.wait_for_function(STILL, timeout=5000, polling=POLL)
 
 
 def settled(page: Page) -> Page:

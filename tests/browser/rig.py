@@ -244,8 +244,8 @@ def has_run(page: Page, before: int) -> None:
 
 
 def drawn(page: Page) -> None:
-    """Wait until the page has done all that was asked of it before, and has drawn it. A page that is
-    not in view may draw nothing; it gets a moment."""
+    """Wait until the page has done all that was asked of it before, and has drawn it. A page
+    that is not in view may draw nothing; it gets a moment."""
     page.evaluate(
         "() => Promise.race(["
         "new Promise(done => "

@@ -193,9 +193,9 @@ def _find() -> None:
 
 @functools.cache
 def _searched(path: str) -> str:
-    """What a field is found by."""
+    """What a field is found by: its words too, and what other programs call it."""
     f = field(path)
-    words = ", ".join(w.label for w in (f.words or {}).values())
+    words = ", ".join((*(w.label for w in (f.words or {}).values()), *facts(path).names))
     return f"{f.title}: {words}" if words else f"{f.title} ({path.split('.')[0]})"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SHOWN = 80  # characters of a user's own text that a message repeats
+ALIKE = 0.7  # how alike two words are of which one may be a slip of the other; 1: the same
 PATH_SHOWN = 200  # characters of a file's path
 
 
@@ -98,7 +99,7 @@ def _is_text(text: str) -> bool:
 def did_you_mean(word: str, known: Iterable[str], listed: int = 12) -> str:
     """'did you mean X?' when something is close, else the known words."""
     names = sorted(known)
-    close = difflib.get_close_matches(word[:SHOWN], names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word[:SHOWN], names, n=1, cutoff=ALIKE)
     if close:
         return f"did you mean '{close[0]}'?"
     within = [name for name in names if word and word.lower() in name.lower()]

@@ -66,7 +66,10 @@ def _solve(args: argparse.Namespace) -> int:
         if args.users is not None:
             return _choose(plan, args, targets)
         if args.rate is None:
-            return fail("how many requests per second? Say --rate, or --users for how many at once")
+            return fail(
+                "how many requests per second? Say --rate, or --users for how many at once; "
+                "the fewest GPUs to train on are those of `memplan solve cluster.gpus`"
+            )
         answer = solve.fewest_gpus(plan, args.rate, targets)
     else:
         find = {"context": solve.longest_context, "concurrency": solve.largest_concurrency}

@@ -109,7 +109,7 @@ def _cell(value: Any) -> str:
 
 def axis_of(text: str) -> tuple[str, list[Any]]:
     """A field and its values, as the command line has them. Raises PlanError."""
-    from memcore.plan.plan import field_paths, words_of
+    from memcore.plan.plan import field_paths, meant, words_of
 
     named, sign, values = text.partition("=")
     if not sign or not values:
@@ -120,7 +120,7 @@ def axis_of(text: str) -> tuple[str, list[Any]]:
     same = [path for path in known if named in (path, path.rpartition(".")[2])]
     if len(same) != 1:
         several = f"is the last word of {' and '.join(same)}"
-        message = several if same else f"is no field of a plan; {did_you_mean(named, known)}"
+        message = several if same else f"is no field of a plan; {meant(named)}"
         raise PlanError([Issue(f"--axis {named}", message)])
     (field,) = same
     if values == "all":

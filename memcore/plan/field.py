@@ -64,6 +64,7 @@ class Facts:
     unit    of its value, or ''
     words   those that it takes, if it takes words
     key     its short name in a link
+    names   what other programs and people call it; who types one is led here
     group   of the sidebar, '' where it is not drawn there; None: its section's
     after   the field that it is drawn behind, where that is not the one declared before it
     when    whether it has a meaning in a drafted plan; where it has none, it is not drawn
@@ -79,6 +80,7 @@ class Facts:
     unit: str = ""
     words: Mapping[str, Word] | None = None
     key: str = ""
+    names: Sequence[str] = ()
     group: str | None = None
     after: str = ""
     when: When | None = None

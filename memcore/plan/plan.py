@@ -6,6 +6,7 @@ link and the levers must know of it; the sidebar draws a group's fields in the o
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import math
@@ -16,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
-from memcore.errors import Issue, PlanError, did_you_mean, not_text, shown
+from memcore.errors import ALIKE, SHOWN, Issue, PlanError, did_you_mean, not_text, shown
 from memcore.hardware import topology
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.kept import kept
@@ -228,6 +229,13 @@ class Cluster(_Part):
         ge=1,
         le=1_000_000,
         key="gpus",
+        names=(
+            "num_gpus",
+            "gpu_count",
+            "world_size",
+            "n_gpu",
+            "devices",
+        ),
         group=HARDWARE,
         frees=True,
     )
@@ -239,6 +247,10 @@ class Cluster(_Part):
         ge=0,
         le=1_000,
         key="pernode",
+        names=(
+            "nproc_per_node",
+            "gpus_per_host",
+        ),
         auto=True,
         group=HARDWARE,
     )
@@ -255,6 +267,11 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="tp",
+        names=(
+            "tensor_model_parallel_size",
+            "tensor_parallel_degree",
+            "tp_degree",
+        ),
         frees=True,
         steps=RANKS,
     )
@@ -265,6 +282,11 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="pp",
+        names=(
+            "pipeline_model_parallel_size",
+            "pipeline_parallel_degree",
+            "stages",
+        ),
         frees=True,
         steps=RANKS,
     )
@@ -275,6 +297,11 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="cp",
+        names=(
+            "context_parallel_size",
+            "context_parallel_degree",
+            "ring_attention",
+        ),
         frees=True,
         steps=RANKS,
     )
@@ -286,6 +313,10 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="ep",
+        names=(
+            "expert_model_parallel_size",
+            "expert_parallel_degree",
+        ),
         frees=True,
         steps=RANKS,
     )
@@ -323,6 +354,10 @@ class Parallel(_Part):
         ge=1,
         le=128,
         key="vs",
+        names=(
+            "num_layers_per_virtual_pipeline_stage",
+            "interleaved",
+        ),
         lever=Switch(1),
     )
     account_for_embedding_in_pipeline_split: bool = declare(
@@ -349,6 +384,10 @@ class Parallel(_Part):
         ge=0,
         le=1_000_000,
         key="hsdp",
+        names=(
+            "hybrid_shard",
+            "data_parallel_shard_degree",
+        ),
         frees=True,
         auto=True,
         lever=Switch(0),
@@ -393,6 +432,11 @@ class Train(_Part):
         ge=1,
         le=65_536,
         key="mb",
+        names=(
+            "batch_size",
+            "per_device_train_batch_size",
+            "micro_batch_size",
+        ),
         group=TOP,
         steps=BATCHES,
     )
@@ -404,6 +448,13 @@ class Train(_Part):
         ge=1,
         le=16_777_216,
         key="seq",
+        names=(
+            "sequence_length",
+            "max_length",
+            "max_seq_length",
+            "cutoff_len",
+            "context_length",
+        ),
         group=TOP,
         steps=SEQUENCE_LENGTHS,
     )
@@ -413,6 +464,14 @@ class Train(_Part):
         "Precision",
         "Which dtype each copy of a weight has.",
         key="prec",
+        names=(
+            "dtype",
+            "mixed_precision",
+            "amp",
+            "bf16",
+            "fp16",
+            "fp8",
+        ),
         group=TOP,
         slider=True,
         lever=EachWord(OTHER),
@@ -423,6 +482,12 @@ class Train(_Part):
         "Checkpointing",
         "Which activations are recomputed instead of kept.",
         key="ckpt",
+        names=(
+            "gradient_checkpointing",
+            "activation_checkpointing",
+            "recompute",
+            "recomputation",
+        ),
         group=TOP,
         slider=True,
         lever=EachWord(),
@@ -435,6 +500,11 @@ class Train(_Part):
         ge=0,
         le=3,
         key="zero",
+        names=(
+            "zero_stage",
+            "deepspeed_stage",
+            "sharding_strategy",
+        ),
         frees=True,
         group=TOP,
     )
@@ -464,6 +534,10 @@ class Train(_Part):
         ge=1,
         le=1_000_000,
         key="accum",
+        names=(
+            "gradient_accumulation_steps",
+            "global_batch_size",
+        ),
     )
     gradients: str = choice(
         GRADIENTS,
@@ -479,6 +553,12 @@ class Train(_Part):
         "Framework",
         "Who owns the training states, and which buffers live around them.",
         key="fw",
+        names=(
+            "fsdp",
+            "ddp",
+            "accelerate",
+            "backend",
+        ),
     )
     optimizer: str = choice(
         OPTIMIZERS,
@@ -486,6 +566,11 @@ class Train(_Part):
         "Optimizer",
         "What is kept per parameter between steps.",
         key="opt",
+        names=(
+            "optim",
+            "optimizer_type",
+            "adam",
+        ),
     )
     overlap_comm: str = choice(
         OVERLAP,
@@ -618,6 +703,11 @@ class Train(_Part):
         "Kernels",
         "Whose layer code runs; it decides which tensors are saved.",
         key="kernels",
+        names=(
+            "use_liger_kernel",
+            "torch_compile",
+            "compiled",
+        ),
         lever=EachWord(),
     )
     attention: str = choice(
@@ -626,6 +716,10 @@ class Train(_Part):
         "Attention",
         "Which attention kernel runs.",
         key="attn",
+        names=(
+            "flash_attention",
+            "attn_implementation",
+        ),
         lever=EachWord(),
     )
     cross_entropy: str = choice(
@@ -634,6 +728,10 @@ class Train(_Part):
         "Cross-entropy",
         "Whether fp32 logits exist.",
         key="loss",
+        names=(
+            "cut_cross_entropy",
+            "loss_function",
+        ),
         lever=EachWord(),
     )
     ema: str = choice(
@@ -711,6 +809,7 @@ class Train(_Part):
         "Early stop",
         "Whether a checkpointed layer runs again only as far as it must.",
         key="estop",
+        names=("determinism",),
     )
     reentrant: bool = declare(
         False,
@@ -727,6 +826,14 @@ class Train(_Part):
         "Adapter",
         "Whether small adapters are trained in place of the model's weights.",
         key="adapter",
+        names=(
+            "peft",
+            "finetuning_type",
+            "finetuning",
+            "method",
+            "load_in_4bit",
+            "quantization",
+        ),
     )
     allocator: str = choice(
         ALLOCATORS,
@@ -734,6 +841,10 @@ class Train(_Part):
         "Allocator",
         "How PyTorch's caching allocator takes memory from the GPU.",
         key="alloc",
+        names=(
+            "expandable_segments",
+            "pytorch_cuda_alloc_conf",
+        ),
         lever=Switch("expandable"),
     )
     mtp_layers: int = number(
@@ -753,6 +864,7 @@ class Train(_Part):
         "LoRA targets",
         "Which linear layers have an adapter.",
         key="targets",
+        names=("target_modules",),
         when=_not("train.adapter", "none"),
     )
     lora_modules: str = declare(
@@ -761,6 +873,7 @@ class Train(_Part):
         "Names of the linear layers with an adapter in place of LoRA targets, as PEFT's "
         "target_modules, with commas between: q_proj,k_proj,v_proj. none: LoRA targets say it.",
         key="modules",
+        names=("lora_target_modules",),
         when=_not("train.adapter", "none"),
     )
     lora_rank: int = number(
@@ -770,6 +883,7 @@ class Train(_Part):
         ge=1,
         le=65_536,
         key="rank",
+        names=("lora_r",),
         when=_not("train.adapter", "none"),
     )
     lora_dropout: float = number(
@@ -815,6 +929,7 @@ class Train(_Part):
         ge=1,
         le=1000,
         key="imb",
+        names=("load_balance",),
         group="Parallelism",
         after="parallel.etp",
         when=_experts,
@@ -825,6 +940,11 @@ class Train(_Part):
         "Offload optimizer",
         "Where the optimizer states live.",
         key="offopt",
+        names=(
+            "cpu_offload",
+            "zero_offload",
+            "offload",
+        ),
         group="Offload",
         lever=EachWord(),
     )
@@ -834,6 +954,10 @@ class Train(_Part):
         "Offload parameters",
         "Where the parameters live.",
         key="offpar",
+        names=(
+            "zero_infinity",
+            "offload_params",
+        ),
         group="Offload",
         lever=EachWord(),
     )
@@ -843,6 +967,7 @@ class Train(_Part):
         "Offload activations",
         "Where saved activations live.",
         key="offact",
+        names=("activation_offloading",),
         group="Offload",
         lever=EachWord(),
     )
@@ -897,6 +1022,10 @@ class Train(_Part):
         ge=0,
         le=1_000,
         key="workers",
+        names=(
+            "num_workers",
+            "dataloader_num_workers",
+        ),
         group="Offload",
     )
     loader_prefetch: int = number(
@@ -928,6 +1057,10 @@ class Serve(_Part):
         "Engine",
         "The program that serves: what it takes between kernels, and what it allocates.",
         key="engine",
+        names=(
+            "server",
+            "backend",
+        ),
     )
     tp: int = number(
         0,
@@ -936,6 +1069,10 @@ class Serve(_Part):
         ge=0,
         le=1024,
         key="stp",
+        names=(
+            "tensor_parallel_size",
+            "tp_size",
+        ),
         frees=True,
         auto=True,
         steps=(0, *RANKS),
@@ -947,6 +1084,10 @@ class Serve(_Part):
         ge=0,
         le=1024,
         key="spp",
+        names=(
+            "pipeline_parallel_size",
+            "pp_size",
+        ),
         frees=True,
         auto=True,
         steps=(0, *RANKS),
@@ -957,6 +1098,12 @@ class Serve(_Part):
         "Weight dtype",
         "How weights are stored for inference.",
         key="wdtype",
+        names=(
+            "quantization",
+            "dtype",
+            "awq",
+            "gptq",
+        ),
     )
     moe_backend: str = choice(
         experts.CHOICES,
@@ -973,6 +1120,10 @@ class Serve(_Part):
         "KV dtype",
         "How keys and values are cached.",
         key="kvdtype",
+        names=(
+            "kv_cache_dtype",
+            "cache_type_k",
+        ),
     )
     value_dtype: str = choice(
         VALUE_DTYPES,
@@ -980,6 +1131,7 @@ class Serve(_Part):
         "Value dtype",
         "How values are cached, where they are not as keys are (llama.cpp's --cache-type-v).",
         key="vdtype",
+        names=("cache_type_v",),
         group="Serving details",
         when=_values,
     )
@@ -998,6 +1150,11 @@ class Serve(_Part):
         ge=1,
         le=1_000_000,
         key="conc",
+        names=(
+            "users",
+            "max_concurrency",
+            "batch_size",
+        ),
         group="Serving load",
     )
     max_num_seqs: int = number(
@@ -1009,6 +1166,10 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="maxseqs",
+        names=(
+            "max_batch_size",
+            "max_running_requests",
+        ),
         group="Serving details",
     )
     state_dtype: str = choice(
@@ -1028,6 +1189,11 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="prompt",
+        names=(
+            "input_len",
+            "isl",
+            "input_tokens",
+        ),
         group="Serving load",
     )
     output_len: int = number(
@@ -1038,6 +1204,12 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="output",
+        names=(
+            "osl",
+            "max_tokens",
+            "output_tokens",
+            "max_new_tokens",
+        ),
         group="Serving load",
     )
     images: int = number(
@@ -1069,6 +1241,12 @@ class Serve(_Part):
         ge=0,
         le=16_777_216,
         key="maxlen",
+        names=(
+            "max_model_len",
+            "context_length",
+            "ctx_size",
+            "num_ctx",
+        ),
         group="Serving details",
         auto=True,
     )
@@ -1080,6 +1258,11 @@ class Serve(_Part):
         gt=0,
         le=1,
         key="memutil",
+        names=(
+            "gpu_memory_utilization",
+            "mem_fraction_static",
+            "kv_cache_free_gpu_memory_fraction",
+        ),
         group="Serving details",
         frees=True,
     )
@@ -1091,6 +1274,10 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="batched",
+        names=(
+            "max_num_batched_tokens",
+            "chunked_prefill_size",
+        ),
         group="Serving details",
     )
     runtime: str = choice(
@@ -1100,6 +1287,10 @@ class Serve(_Part):
         "What starts the kernels. An engine that is named has its own, but eager leaves its graphs "
         "out.",
         key="runtime",
+        names=(
+            "enforce_eager",
+            "cuda_graphs",
+        ),
         group="Serving details",
     )
     prefill: str = choice(
@@ -1119,6 +1310,10 @@ class Serve(_Part):
         ge=0,
         le=64,
         key="draft",
+        names=(
+            "num_speculative_tokens",
+            "speculative_num_draft_tokens",
+        ),
         group="Serving details",
     )
     draft_model: str = choice(
@@ -1128,6 +1323,10 @@ class Serve(_Part):
         "Who guesses: a smaller model, or a head of this one's own shape; none: the text itself, "
         "which costs nothing.",
         key="drafter",
+        names=(
+            "speculative_model",
+            "speculative_algorithm",
+        ),
         group="Serving details",
         when=_not("serve.draft_tokens", 0),
     )
@@ -1149,6 +1348,7 @@ class Serve(_Part):
         ge=0,
         le=10_000,
         key="offw",
+        names=("cpu_offload_gb",),
         group="Serving details",
         frees=True,
     )
@@ -1162,6 +1362,10 @@ class Serve(_Part):
         ge=0,
         le=100_000,
         key="ngl",
+        names=(
+            "n_gpu_layers",
+            "ngl",
+        ),
         when=_llama_cpp,
     )
     cpu_moe_layers: int = number(
@@ -1173,6 +1377,7 @@ class Serve(_Part):
         ge=0,
         le=100_000,
         key="ncmoe",
+        names=("n_cpu_moe",),
         when=_cpu_experts,
     )
     offload_kv: str = choice(
@@ -1199,6 +1404,11 @@ class Serve(_Part):
         ge=0.001,
         le=1_000_000,
         key="rate",
+        names=(
+            "request_rate",
+            "qps",
+            "rps",
+        ),
         group="Request stream",
         when=_is("serve.arrivals", "poisson", "regular"),
     )
@@ -1291,6 +1501,7 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="slottft",
+        names=("ttft",),
         group="",
     )
     target_tpot: float = number(
@@ -1302,6 +1513,10 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="slotpot",
+        names=(
+            "tpot",
+            "itl",
+        ),
         group="",
     )
 
@@ -1313,6 +1528,11 @@ class Together(_Part):
         "Together with training",
         "What else runs on the GPUs that train.",
         key="with",
+        names=(
+            "rl",
+            "rlhf",
+            "algorithm",
+        ),
     )
     engine_tp: int = number(
         1,
@@ -1365,6 +1585,10 @@ class Together(_Part):
         ge=1,
         le=1_000_000,
         key="rollouts",
+        names=(
+            "num_generations",
+            "group_size",
+        ),
         when=_is("together.kind", "grpo", "ppo"),
     )
 
@@ -1378,6 +1602,10 @@ class Run(_Part):
         ge=1,
         le=10**15,
         key="tokens",
+        names=(
+            "num_tokens",
+            "train_tokens",
+        ),
         steps=TOKENS,
         text=count_text,
     )
@@ -1390,6 +1618,10 @@ class Run(_Part):
         ge=0,
         le=10_000,
         key="price",
+        names=(
+            "cost",
+            "gpu_hour_price",
+        ),
     )
     watts_per_gpu: float = number(
         0.0,
@@ -1400,6 +1632,7 @@ class Run(_Part):
         ge=0,
         le=100_000,
         key="watts",
+        names=("tdp",),
     )
     pue: float = number(
         1.0,
@@ -1830,6 +2063,45 @@ def field_paths() -> tuple[str, ...]:
     return tuple(found)
 
 
+def _plain(name: str) -> str:
+    """A name without case and separators: people write micro-batch, microBatch and micro_batch."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+@functools.cache
+def _called() -> Mapping[str, tuple[str, ...]]:
+    """Fields by all that they are called."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in field_paths():
+        for name in {*map(_plain, (path.rpartition(".")[2], title_of(path), *facts(path).names))}:
+            found[name] = (*found.get(name, ()), path)
+    return found
+
+
+def meant(path: str) -> str:
+    """What somebody may mean by a field that no plan has: one of its section by another name, else
+    one of another section, else one that takes such a word, else one that is written alike; else
+    which fields there are."""
+    section, _, name = path.rpartition(".")
+    section = section if section in SECTIONS else ""
+    plain, called = _plain(name), _called()
+    inside = [field for field in field_paths() if field.startswith(section)]
+
+    def one_of(fields: Iterable[str], more: str = "") -> str:
+        here = [f.rpartition(".")[2] for f in fields if section and f in inside]
+        return f"did you mean {' or '.join(map(repr, here or fields))}{more}?"
+
+    if plain in called:
+        return one_of(called[plain])
+    for field in inside:
+        if word := next((w for w in words_of(field) or () if _plain(w) == plain), None):
+            return one_of([field], f", which takes '{word}'")
+    near = [name for name, fields in called.items() if any(f in inside for f in fields)]
+    if close := difflib.get_close_matches(plain[:SHOWN], near, n=1, cutoff=ALIKE):
+        return one_of([f for f in called[close[0]] if f in inside])
+    return did_you_mean(name, (f.rpartition(".")[2] for f in inside) if section else SECTIONS)
+
+
 def title_of(path: str) -> str:
     """A field's name for people."""
     return field_of(path).title or path
@@ -1925,7 +2197,8 @@ def _issue(error: Mapping[str, Any]) -> Issue:
     kind, value = error["type"], error.get("input")
     context = error.get("ctx", {})
     if kind == "extra_forbidden":
-        return Issue(field, f"unknown key; {did_you_mean(str(path[-1]), _siblings(path))}")
+        told = meant(field) if len(path) < 3 else did_you_mean(str(path[-1]), _siblings(path))
+        return Issue(field, f"unknown key; {told}")
     if kind == "missing":
         return Issue(field, "missing; a description of hardware needs it")
     if kind == "value_error":

@@ -21,7 +21,7 @@ from memcore.hardware.accelerator import Accelerator, Node
 from memcore.models import catalog
 from memcore.models.standard import standard_config
 from memcore.plan.field import Facts
-from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, put
+from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, meant, put
 from memcore.search.fitting import limit_of, planned
 from memcore.search.solve import ANY, Targets, last
 from memcore.search.sweep import sweep
@@ -185,9 +185,7 @@ def named(plan: Plan, field: str) -> str:
     if field in field_paths():
         numbers = f"it takes no number; choose one of {', '.join(known[:6])}, ..."
         raise PlanError([Issue("field", f"{field} cannot be solved for: {numbers}")])
-    raise PlanError(
-        [Issue("field", f"'{field}' is no field of a plan; {did_you_mean(field, known)}")]
-    )
+    raise PlanError([Issue("field", f"'{field}' is no field of a plan; {meant(field)}")])
 
 
 def _axis(plan: Plan, path: str) -> _Axis:

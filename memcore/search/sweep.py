@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.evaluate import evaluate
-from memcore.plan.plan import Plan, field_paths, limits_of, put
+from memcore.plan.plan import Plan, field_paths, limits_of, meant, put
 from memcore.plan.rules import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
 from memcore.tape.algebra import Algebra, UnsaidError
@@ -196,7 +196,7 @@ def _refuse_unknown(axes: Mapping[str, Sequence[Any]]) -> None:
     known, issues = field_paths(), []
     for name, values in axes.items():
         if name not in known:
-            issues.append(Issue(name, f"is no field of a plan; {did_you_mean(name, known)}"))
+            issues.append(Issue(name, f"is no field of a plan; {meant(name)}"))
         elif isinstance(values, str) or not hasattr(values, "__len__"):
             issues.append(Issue(name, f"wants a list of values, not {shown(values)}"))
     if issues:

@@ -10,7 +10,7 @@ from tables import each
 from memcore import Plan, PlanError
 from memcore.plan.field import GROUPS, HARDWARE, TOP, EachWord, Switch
 from memcore.plan.keys import KEYS
-from memcore.plan.plan import facts, field_of, field_paths, get, put, words_of
+from memcore.plan.plan import facts, field_of, field_paths, get, meant, put, words_of
 from memcore.search.levers import declared
 
 OBJECTS = {"version", "model", "cluster.gpu", "cluster.node"}
@@ -99,3 +99,41 @@ def test_a_changed_plan_is_the_plan_of_the_changed_document(words: dict[str, obj
             put(document, path, value)
             one = _spoken(lambda: plan.changed(path, value))  # noqa: B023
             assert one == _spoken(lambda: Plan.of(document)), (path, value)  # noqa: B023
+
+
+MEANT = {  # what people write, and what they are told to write
+    "train.micro_bach": "'micro_batch'",
+    "train.batch_size": "'micro_batch'",
+    "train.gradientCheckpointing": "'checkpointing'",
+    "train.zero-stage": "'zero'",
+    "train.qlora": "'adapter', which takes 'qlora'",
+    "train.FSDP2": "'framework', which takes 'fsdp2'",
+    "serve.batch_size": "'concurrency'",
+    "serve.gpu_memory_utilization": "'memory_utilization'",
+    "cluster.tp": "'parallel.tp' or 'serve.tp'",
+    "gpus": "'cluster.gpus'",
+    "batch_size": "'train.micro_batch' or 'serve.concurrency'",
+}
+
+
+@each("wrote", MEANT)
+def test_who_writes_another_name_is_led_to_the_field(wrote: str) -> None:
+    *section, name = wrote.split(".")
+    document = {section[0]: {name: 1}} if section else {name: 1}
+    with pytest.raises(PlanError) as raised:
+        Plan.of(document)
+    (issue,) = raised.value.issues
+    assert issue.message == f"unknown key; did you mean {MEANT[wrote]}?"
+
+
+def test_who_writes_what_nobody_means_is_told_what_there_is() -> None:
+    for wrote, known in (("train.zzz", "adapter, adapter_dtype"), ("zzz", "cluster, parallel")):
+        assert meant(wrote).startswith(f"choose one of {known}")
+
+
+def test_other_names_are_names_of_no_field_beside() -> None:
+    """None would hide a field of the same section."""
+    for path in FIELDS:
+        section = path.partition(".")[0]
+        names = {p.rpartition(".")[2] for p in FIELDS if p.startswith(section)}
+        assert names.isdisjoint(facts(path).names), path

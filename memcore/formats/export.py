@@ -23,7 +23,7 @@ from memcore.formats.texts import Text
 from memcore.models import catalog
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
 from memcore.words.optimizers import AWARE
-from memcore.words.training import FRAMEWORKS, listed
+from memcore.words.training import ALL_LINEAR, FRAMEWORKS, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _axolotl(plan: Plan) -> dict[str, str]:
     if t.adapter != "none":
         document["adapter"] = "qlora" if t.adapter.startswith("qlora") else "lora"
         document |= _lora(plan)
-        document["lora_target_linear"] = document.get("lora_target_modules") == "all-linear"
+        document["lora_target_linear"] = document.get("lora_target_modules") == ALL_LINEAR
         if document["lora_target_linear"]:
             del document["lora_target_modules"]
         if t.adapter == "qlora-single":
@@ -214,8 +214,8 @@ def _lora(plan: Plan) -> dict[str, Any]:
     }
     if modules:
         found["lora_target_modules"] = modules
-    elif t.lora_targets == "all-linear":
-        found["lora_target_modules"] = "all-linear"
+    elif t.lora_targets == ALL_LINEAR:
+        found["lora_target_modules"] = ALL_LINEAR
     return found
 
 

@@ -14,6 +14,7 @@ from memcore.formats.texts import UNSET
 from memcore.hardware.accelerator import Accelerator
 from memcore.models.model import Model
 from memcore.plan.plan import limits_of
+from memcore.words.training import ALL_LINEAR
 
 AUTO = "auto"  # what DeepSpeed and transformers fill in from each other
 NOTHING = (None, "", AUTO, "none", "None", "null")
@@ -246,6 +247,13 @@ class Draft:
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says."""
         self.left.append(Issue(key, why))
+
+    def adapt(self, targets: Sequence[str], key: str) -> None:
+        """What adapters are put on: every linear layer where nothing else is named."""
+        if list(targets) in ([], ["all"], [ALL_LINEAR]):
+            self.put("train.lora_targets", ALL_LINEAR, key)
+        else:
+            self.put("train.lora_modules", ",".join(targets), key)
 
     def end(self, keys: Keys, left: Mapping[str, str], harmless: Sequence[str] = ()) -> None:
         """The keys of a file that nothing was made of: those of `left`, with why, and the others. A

@@ -14,6 +14,7 @@ from memcore.formats.found import Draft, Keys, hyphened, positive, whole, word
 from memcore.formats.texts import UNSET, options
 from memcore.words.optimizers import AWARE
 from memcore.words.training import (
+    ALL_LINEAR,
     CORE_ATTN,
     DISPATCHERS,
     MLA_UP_PROJ,
@@ -147,6 +148,22 @@ def told(keys: Keys, draft: Draft) -> None:
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     draft.config = draft.config or _config(keys, layers, draft)
     draft.end(keys, LEFT)
+
+
+# Which linear layers each word of train.lora_targets has, as Megatron and NeMo 1 name them.
+ADAPTED = {
+    "attention": {"linear_qkv", "attention_qkv"},
+    "attention-all": {"linear_qkv", "linear_proj", "attention_qkv", "attention_dense"},
+}
+EVERYWHERE = {"linear_fc1", "linear_fc2", "mlp_fc1", "mlp_fc2", "all", "*_proj", ALL_LINEAR}
+
+
+def adapt(draft: Draft, targets: set[str], key: str) -> None:
+    """What adapters are put on: every linear layer where nothing less is named."""
+    within = next((word for word, of in ADAPTED.items() if targets and targets <= of), ALL_LINEAR)
+    draft.put("train.lora_targets", within, key, sorted(targets) or "all")
+    if targets - EVERYWHERE.union(*ADAPTED.values()):
+        draft.leave(key, f"{', '.join(sorted(targets))}: planned as {within}")
 
 
 def _dispatcher(keys: Keys, draft: Draft) -> None:

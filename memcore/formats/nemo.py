@@ -121,20 +121,10 @@ def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:
     if sharded and targets and not said.on("match_all_linear") and "*_proj" not in targets:
         draft.put("train.lora_modules", ",".join(sorted(targets)), "peft.target_modules")
         return
-    within = next((word for word, of in TARGETS.items() if targets and targets <= of), "all-linear")
-    draft.put("train.lora_targets", within, "peft.target_modules", sorted(targets) or "all")
-    if targets - ALL_LINEAR:
-        draft.leave("peft.target_modules", f"{', '.join(sorted(targets))}: planned as {within}")
+    megatron.adapt(draft, targets, "peft.target_modules")
 
 
 DIM = 32  # of LoRA where a file says none (megatron/bridge/peft/lora.py)
-TARGETS = {
-    "attention": {"linear_qkv", "attention_qkv"},
-    "attention-all": {"linear_qkv", "linear_proj", "attention_qkv", "attention_dense"},
-}
-ALL_LINEAR = {"linear_fc1", "linear_fc2", "mlp_fc1", "mlp_fc2", "all", "*_proj"}.union(
-    *TARGETS.values()
-)
 
 
 def _section(values: Mapping[str, Any], name: str, depth: int = MAX_DEPTH) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ Source: megatron/neox_arguments/neox_args.py of GPT-NeoX 2.0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,10 +56,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         if value not in (0, "0"):  # a pipeline of none is one stage
             draft.read(keys, path, positive, name)
     cut = [draft.fields.get(f"parallel.{name}", 1) for name in ("tp", "pp", "cp")]
-    if max(cut) > 1:
+    if (parts := math.prod(cut)) > 1:
         draft.leave(
             "model-parallel-size, pipe-parallel-size",
-            "cuts under DeepSpeed, as Megatron's modules make them, are not planned: without them",
+            "tensor, pipeline and context parallelism under DeepSpeed are not planned: this plan "
+            f"has none, and each GPU works on {parts} times what it would",
         )
         for name in ("tp", "pp", "cp"):
             draft.fields.pop(f"parallel.{name}", None)

@@ -156,11 +156,7 @@ def _step(keys: Keys, draft: Draft) -> None:
         draft.put("train.adapter", "qlora-single" if four else "lora", "--lora_rank", rank)
         draft.put("train.lora_rank", rank, "--lora_rank", rank)
         draft.read(keys, "train.lora_dropout", share, "lora_dropout")
-        targets = names(keys.take("target_modules")) or ["all-linear"]
-        if targets == ["all-linear"]:
-            draft.put("train.lora_targets", "all-linear", "--target_modules")
-        else:
-            draft.put("train.lora_modules", ",".join(targets), "--target_modules")
+        draft.adapt(names(keys.take("target_modules")), "--target_modules")
     for path, value, name in (
         ("train.zero", 2, "--zero_stage"),
         ("train.micro_batch", 8, "--micro_train_batch_size"),

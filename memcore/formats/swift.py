@@ -10,8 +10,17 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from memcore.errors import shown
 from memcore.formats import megatron, trainer
-from memcore.formats.found import Draft, Keys, UnsaidError, positive, underscored
+from memcore.formats.found import (
+    Draft,
+    Keys,
+    UnsaidError,
+    names,
+    positive,
+    share,
+    underscored,
+)
 from memcore.formats.texts import options
 
 JOBS = ("sft", "pt", "rlhf")
@@ -93,8 +102,20 @@ def _megatron(given: Mapping[str, Any], draft: Draft) -> None:
     own = {OF_MEGATRON.get(name, name): value for name, value in given.items()}
     draft.model = draft.model or str(own.pop("model", "") or own.pop("load", ""))
     tuner = str(next((own.pop(name) for name in TYPES if name in own), "full"))
+    adapted = ("lora_rank", "lora_dropout", "target_modules", "lora_alpha", "merge_lora")
+    lora = Keys({name: own.pop(name) for name in adapted if name in own}, underscored)
     if tuner != "full":
-        draft.leave(underscored("tuner_type"), "adapters are not planned for Megatron")
+        key = underscored("tuner_type")
+        if tuner != "lora":
+            draft.leave(key, f"{shown(tuner)} is planned as lora")
+        draft.put("train.adapter", "lora", key, tuner)
+        draft.put("train.adapter_dtype", "base", key, "as the weights")
+        draft.read(lora, "train.lora_rank", positive, "lora_rank")
+        draft.read(lora, "train.lora_dropout", share, "lora_dropout")
+        rank, dropout, _ = trainer.ADAPTERS[trainer.SWIFT]
+        draft.otherwise("train.lora_rank", rank, underscored("lora_rank"))
+        draft.otherwise("train.lora_dropout", dropout, underscored("lora_dropout"))
+        megatron.adapt(draft, set(names(lora.take("target_modules"))), "--target_modules")
     half = "fp16" if str(given.get("torch_dtype")) == "float16" else "bf16"
     own |= {half: True}
     own.setdefault("use_distributed_optimizer", True)

@@ -27,6 +27,7 @@ from memcore.formats.found import (
     whole,
     word,
 )
+from memcore.words.training import ALL_LINEAR
 
 BATCH = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
 LENGTH = (
@@ -106,9 +107,9 @@ DOUBLE = "bnb_4bit_use_double_quant"
 ADAPTERS = {
     "": (8, 0.0, ""),
     TRL: (16, 0.05, ""),
-    FACTORY: (8, 0.0, "all-linear"),
+    FACTORY: (8, 0.0, ALL_LINEAR),
     AXOLOTL: (8, 0.0, ""),
-    SWIFT: (8, 0.05, "all-linear"),
+    SWIFT: (8, 0.05, ALL_LINEAR),
 }
 OPTIMIZERS = {
     "adamw_torch": "adamw-foreach",
@@ -375,8 +376,8 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     draft.read(keys, "train.lora_dropout", share, "lora_dropout")
     targets = names(keys.take("lora_target_modules", "lora_target", "target_modules"))
     key = keys.named("lora_target_modules", "lora_target", "target_modules", "lora_target_linear")
-    if keys.on("lora_target_linear") or targets in (["all"], ["all-linear"]):
-        draft.put("train.lora_targets", "all-linear", key, targets or True)
+    if keys.on("lora_target_linear") or targets in (["all"], [ALL_LINEAR]):
+        draft.put("train.lora_targets", ALL_LINEAR, key, targets or True)
     elif any(not name.replace(".", "").replace("_", "").isalnum() for name in targets):
         draft.leave(key, "targets by a pattern are not planned; give their names")
     elif targets:

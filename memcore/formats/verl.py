@@ -190,11 +190,7 @@ def _policy(keys: Keys, draft: Draft) -> None:
     if rank := draft.count(keys, f"{MODEL}.lora_rank"):
         draft.put("train.adapter", "lora", f"{MODEL}.lora_rank", rank)
         draft.put("train.lora_rank", rank, f"{MODEL}.lora_rank", rank)
-        targets = names(keys.take(f"{MODEL}.target_modules")) or ["all-linear"]
-        if targets == ["all-linear"]:
-            draft.put("train.lora_targets", "all-linear", f"{MODEL}.target_modules")
-        else:
-            draft.put("train.lora_modules", ",".join(targets), f"{MODEL}.target_modules")
+        draft.adapt(names(keys.take(f"{MODEL}.target_modules")), f"{MODEL}.target_modules")
 
 
 def _on(keys: Keys, name: str) -> bool:

@@ -31,7 +31,7 @@ from memcore.tape.quantized import blocks, parts
 from memcore.tape.structure import SEQUENCE, TENSOR
 from memcore.tape.tape import Gradients, Storage, Tape, Tensor
 from memcore.words.precision import BY_ROW, BY_TENSOR
-from memcore.words.training import DENSE, INT8, NF4_DOUBLE, SPARSE
+from memcore.words.training import ALL_LINEAR, DENSE, INT8, NF4_DOUBLE, SPARSE
 from memcore.words.word import DTYPE_BYTES
 
 
@@ -203,7 +203,7 @@ def _targeted(t: Tape, name: str) -> bool:
         return name in t.adapters.modules
     if t.adapters.targets == "attention":
         return name in (*VALUES, *JOINT)
-    return t.adapters.targets == "all-linear" or t.within(Part.ATTENTION)
+    return t.adapters.targets == ALL_LINEAR or t.within(Part.ATTENTION)
 
 
 def _with_adapter(

@@ -30,6 +30,7 @@ from memcore.words.optimizers import OPTIMIZERS
 from memcore.words.precision import PURE, Precision
 from memcore.words.training import (
     ADAPTERS,
+    ALL_LINEAR,
     AUTO,
     BLOCK,
     CHECKPOINTING,
@@ -196,7 +197,7 @@ def _leads(structure: Structure) -> bool:
         return not structure.reached
     a = structure.adapters
     projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
-    adapted = "project_in" in a.modules if a and a.modules else a and a.targets == "all-linear"
+    adapted = "project_in" in a.modules if a and a.modules else a and a.targets == ALL_LINEAR
     return a is not None and not a.inputs and not (projected and adapted)
 
 

@@ -23,7 +23,7 @@ from memcore.tape.tape import Storage
 from memcore.training.memory import Counted, by_rank, count, room_for
 from memcore.training.steps import depths_of, steps_of, training_sizes
 from memcore.training.time import training_time, wholes_of
-from memcore.words.training import ADAPTERS, NO_LAYER
+from memcore.words.training import ADAPTERS, ALL_LINEAR, NO_LAYER
 
 
 def predicting(plan: Plan) -> int:
@@ -155,13 +155,13 @@ def _state_rules(plan: Plan) -> list[Rule]:
         ),
         Rule(
             "",
-            t.adapter != "none" and t.lora_targets != "all-linear" and not attending,
+            t.adapter != "none" and t.lora_targets != ALL_LINEAR and not attending,
             f"{model.label} has no attention for adapters",
             (drop,),
         ),
         Rule(
             "",
-            projects and t.adapter != "none" and t.lora_targets == "all-linear",
+            projects and t.adapter != "none" and t.lora_targets == ALL_LINEAR,
             "mamba_ssm's kernel multiplies with the weight of out_proj itself, past an adapter, "
             "which PEFT refuses",
             (

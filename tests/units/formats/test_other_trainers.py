@@ -166,6 +166,15 @@ def test_megatron_by_swift():
     assert (plan.parallel.tp, plan.cluster.gpus, plan.train.grad_accumulation) == (2, 8, 4)
 
 
+def test_adapters_of_megatron_by_swift():
+    start = "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-7B-Instruct --train_type "
+    train = found(f"{start}lora --lora_rank 32 --tensor_model_parallel_size 2").plan.train
+    assert (train.framework, train.adapter, train.lora_rank) == ("megatron", "lora", 32)
+    assert (train.lora_targets, train.lora_dropout) == ("all-linear", 0.05)
+    narrow = found(f"{start}lora --target_modules linear_qkv linear_proj").plan.train
+    assert narrow.lora_targets == "attention-all"
+
+
 NEOX = """{
   "pipe-parallel-size": 1, "model-parallel-size": 1, "num-layers": 12, "hidden-size": 768,
   "num-attention-heads": 12, "seq-length": 2048, "max-position-embeddings": 2048,
@@ -186,6 +195,9 @@ def test_gpt_neox_s_file():
     assert (train.framework, train.zero, train.checkpointing) == ("deepspeed", 1, "full")
     assert (train.micro_batch, train.grad_accumulation, train.seq_len) == (4, 2, 2048)
     assert any("50,432" in issue.message for issue in read.left)
+    cut = found(NEOX.replace('parallel-size": 1', 'parallel-size": 2'), "160M.yml")
+    assert any("works on 4 times" in issue.message for issue in cut.left)
+    assert (cut.plan.parallel.tp, cut.plan.parallel.pp) == (1, 1)
 
 
 def test_what_gpt_neox_cuts_is_said_not_to_be_planned():

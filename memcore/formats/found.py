@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memcore.errors import Issue, shown
@@ -20,6 +20,9 @@ AUTO = "auto"  # what DeepSpeed and transformers fill in from each other
 NOTHING = (None, "", AUTO, "none", "None", "null")
 # What vLLM and SGLang take a letter after a number for (human_readable_int).
 SCALES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+
+
+MICRO_BATCH = "train.micro_batch"
 
 
 class UnsaidError(ValueError):
@@ -207,6 +210,7 @@ class Draft:
     wants     other files that these name
     ranks     processes that a launcher starts, in all; nodes: on so many machines; 0: nobody says
     batch     sequences of a step over all ranks; 0: nobody says
+    each      sequences of one example: two of a pair
     defaults  by field what a program does where no file says it, and the key that would
     later     what a program decides by itself once it knows what is around it
     failures  what programs said when memory ran out
@@ -222,6 +226,7 @@ class Draft:
     ranks: int = 0
     nodes: int = 0
     batch: int = 0
+    each: int = 1
     defaults: dict[str, tuple[Any, str]] = field(default_factory=dict)
     later: list[Callable[[Draft, Around], None]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -243,6 +248,14 @@ class Draft:
             decide(self, around)
         for path, (value, key) in self.defaults.items():
             self.put(path, value, key, f"not said: {value}")
+        if self.each > 1:
+            self.batch *= self.each
+            pairs = self.fields.get(MICRO_BATCH, 1)
+            self.fields[MICRO_BATCH] = pairs * self.each
+            self.said = [
+                replace(said, value=f"{pairs} pairs") if said.field == MICRO_BATCH else said
+                for said in self.said
+            ]
 
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says."""

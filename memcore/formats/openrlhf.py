@@ -21,7 +21,7 @@ from memcore.formats.found import (
     word,
 )
 from memcore.formats.texts import options
-from memcore.formats.trainer import ALONE, ATTENTION, PAIRS
+from memcore.formats.trainer import ALONE, ATTENTION, PAIRS, SINGLE, paired
 
 MODULE = "openrlhf.cli.train_"
 # Today's names, and those of before.
@@ -63,7 +63,7 @@ NAMES = {
     "vllm.enforce_eager": "enforce_eager",
     "vllm.enable_prefix_caching": "enable_prefix_caching",
 }  # fmt: skip
-PAIRED = {"dpo": PAIRS, "kto": PAIRS, "rm": ALONE, "kd": PAIRS}
+PAIRED = {"dpo": PAIRS, "kto": SINGLE, "rm": ALONE, "kd": SINGLE}
 # Keys that move memory or time, and that no plan says.
 LEFT = {
     "zpg": "ZeRO++'s own partitions are not planned",
@@ -122,7 +122,7 @@ def launched(command: Sequence[str], draft: Draft) -> None:
         draft.put("serve.output_len", answer, "--generate_max_len")
         _beside(keys, draft)
     elif job in PAIRED:
-        draft.leave(f"{MODULE}{job}", PAIRED[job])
+        paired(draft, f"{MODULE}{job}", PAIRED[job])
     _step(keys, draft)
     draft.end(keys, LEFT, HARMLESS)
 

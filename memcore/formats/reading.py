@@ -42,7 +42,8 @@ from memcore.models.model import Model
 from memcore.plan.link import nearest
 from memcore.plan.plan import Plan, get, put, resolve_model, value_text
 from memcore.plan.repair import issues_in
-from memcore.words.training import FRAMEWORKS
+from memcore.plan.rules import linear_layers
+from memcore.words.training import FRAMEWORKS, NO_LAYER, listed
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
 # file reads it.
@@ -74,6 +75,7 @@ DECIDE = tuple(
 SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they leave of its memory
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
+ADAPTER, LORA = "train.adapter", "lora"
 Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
     "read are a config.json, what Trainers, DeepSpeed, Accelerate, torchtitan, torchtune, NeMo, "
@@ -160,6 +162,7 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
     architecture = resolve_model(document["model"])
     _cluster(document, draft, gpu, gpus, assumed)
     draft.settle(_around(document, architecture))
+    _modules(draft, architecture)
     _in_16_bits(draft)
     for path, value in draft.fields.items():
         put(document, path, value)
@@ -172,6 +175,14 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
     asked = sorted(("model", *draft.fields), key=lambda path: path == "train.adapter")
     why = {issue.field: issue.message for issue in issues_in(document)}
     plan, mended = nearest(document, asked)
+    if plan.train.adapter == "none" and get(document, ADAPTER) not in ("none", LORA):
+        # An adapter that no plan has is nearer to LoRA than to training every weight.
+        was = value_text(ADAPTER, get(document, ADAPTER))
+        put(document, ADAPTER, LORA)
+        other, changes = nearest(document, asked)
+        if other.train.adapter == LORA:
+            instead = f"{value_text(ADAPTER, LORA)} is used in place of {was}"
+            plan, mended = other, [Issue(ADAPTER, instead), *changes]
     changed = [
         Issue(i.field, f"{i.message}, since {why[i.field]}") if i.field in why else i
         for i in mended
@@ -347,6 +358,22 @@ def _in_16_bits(draft: Draft) -> None:
     if draft.fields.get(path) == "fp32" and framework and "fp32" not in framework.copies:
         draft.fields[path] = "bf16-mixed"
         draft.leave(path, f"fp32 is not planned for {framework.label}: bf16-mixed is")
+
+
+def _modules(draft: Draft, model: Model) -> None:
+    """Layers that adapters are listed for and the model has not are passed over, as PEFT does."""
+    path = "train.lora_modules"
+    asked = listed(draft.fields.get(path, NO_LAYER))
+    absent = [name for name in asked if name not in linear_layers(model)] if asked else []
+    if not absent:
+        return
+    names = ", ".join(absent)
+    draft.leave(path, f"{names}: the model's layers have no such linear layer, so it is left out")
+    rest = [name for name in asked if name not in absent]
+    if rest:
+        draft.fields[path] = ",".join(rest)
+    else:
+        del draft.fields[path]
 
 
 def _enough(draft: Draft, gpus: int) -> int:

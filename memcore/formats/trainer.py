@@ -140,11 +140,15 @@ HALVES = {
     **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bf16"),
     **dict.fromkeys(("float16", "fp16", "half", "torch.float16"), "fp16"),
 }
-PAIRS = "pairs beside a frozen reference are not planned: this is plain fine-tuning"
-ALONE = "pairs are not planned: this is plain fine-tuning"
-# What is trained towards by pairs of answers, and whether a reference stands beside.
+BESIDE = "beside a frozen reference, which is not planned (of an adapter it is the model itself)"
+PAIRS = f"a pair is two sequences of plain fine-tuning here, {BESIDE}"
+ALONE = "a pair is two sequences of plain fine-tuning here"
+SINGLE = f"answers are sequences of plain fine-tuning here, {BESIDE}"
+# What is trained towards by pairs of answers or by single ones, and whether a reference stands
+# beside.
 PAIRED = {
-    **dict.fromkeys(("dpo", "kto", "ipo", "bco", "nca"), PAIRS),
+    **dict.fromkeys(("dpo", "ipo", "nca"), PAIRS),
+    **dict.fromkeys(("kto", "bco"), SINGLE),
     **dict.fromkeys(("orpo", "simpo", "cpo", "rm", "reward"), ALONE),
 }
 SIMPO, DPO = ("gamma_beta_ratio", "simpo_gamma"), ("max_prompt_length", "beta", "pref_beta")
@@ -450,13 +454,21 @@ def _method(keys: Keys, draft: Draft) -> None:
         key = keys.named("rl", "stage", "num_generations", "max_completion_length")
         draft.put("together.kind", kind if kind == "ppo" else "grpo", key)
     elif kind in PAIRED:
-        draft.leave(keys.named("rl", "stage", "rlhf_type"), PAIRED[kind])
+        paired(draft, keys.named("rl", "stage", "rlhf_type"), PAIRED[kind])
     elif any(keys.values.get(mark) is not None for mark in SIMPO):
-        draft.leave(keys.named(*SIMPO), ALONE)
+        paired(draft, keys.named(*SIMPO), ALONE)
     elif any(keys.values.get(mark) is not None for mark in DPO):
-        draft.leave(keys.named(*DPO), PAIRS)
+        paired(draft, keys.named(*DPO), PAIRS)
     elif keys.values.get("packing") is False or keys.values.get("sample_packing") is False:
         draft.leave(
             keys.named("packing", "sample_packing"),
             "every sequence is taken to be as long as it may be",
         )
+
+
+def paired(draft: Draft, key: str, why: str) -> None:
+    """A micro-batch of so many pairs runs both answers of each at once (trl's concatenated
+    forward)."""
+    draft.leave(key, why)
+    if why != SINGLE:
+        draft.each = 2

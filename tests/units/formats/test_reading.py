@@ -444,7 +444,7 @@ services:
         {"together.kind": "grpo"},
         "num_generations",
     ),
-    "dpo.yaml": (SFT + "beta: 0.1\nmax_prompt_length: 512\n", {"together.kind": "none"}, "pairs"),
+    "dpo.yaml": (SFT + "beta: 0.1\nmax_prompt_length: 512\n", {"together.kind": "none"}, "a pair"),
     "titan.toml": (
         TITAN,
         {
@@ -1022,8 +1022,11 @@ SAID = (
     (OLDER, GROUPS, ()),
     (AXOLOTL_2, {"train.zero": 3, "parallel.cp": 2}, ()),
     (SINGLE, {"train.adapter": "qlora-single"}, ()),
-    (SFT + "rlhf_type: orpo", {}, ("pairs are not planned",)),
-    (SFT + "beta: 0.1", {}, ("beside a frozen reference",)),
+    (SFT + "rlhf_type: orpo", {"train.micro_batch": 4}, ("a pair is two sequences",)),
+    (SFT + "beta: 0.1", {"train.micro_batch": 4}, ("beside a frozen reference",)),
+    (SFT + "rlhf_type: kto", {"train.micro_batch": 2}, ("beside a frozen reference",)),
+    (SFT + "use_peft: true\nlora_target_modules: [q_proj, in_proj]",
+     {"train.lora_modules": "q_proj"}, ("in_proj",)),
     (SFT + "use_gradient_checkpointing: true", {"train.checkpointing": "full"}, ()),
     (SFT + "tensor_model_parallel_size: 4", {}, ("cutting over GPUs",)),
     (SFT + "freeze_vision_tower: true", {}, ("a tower",)),
@@ -1266,3 +1269,10 @@ def test_nemos_adapters(section, read_as) -> None:
     assert (train.adapter, train.lora_rank, train.lora_targets) == read_as
     assert any(issue.field == "peft" for issue in found.left) == ("DoRA" in section)
     assert not {"dim", "dropout", "target_modules"} & set(found.unread)
+
+
+def test_an_adapter_that_no_plan_has_is_read_as_lora():
+    mixture = "base_model: Qwen/Qwen3-30B-A3B\nadapter: qlora\nload_in_4bit: true\n"
+    found = read(("job.yaml", f"{mixture}micro_batch_size: 2\nsequence_len: 2048\n"))
+    assert found.plan.train.adapter == "lora"
+    assert any("stacked experts" in issue.message for issue in found.changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config, file_util
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
@@ -31,6 +32,18 @@ BESIDE = (
     "{BACKEND_BASE_URL: new URL('./', window.location.origin + window.location.pathname).href};"
     "</script>"
 )
+# What the page's boxes ask of each suggestion: Streamlit's own wants every letter that was typed in
+# its order, and for "glm 4.5" suggests no GLM-4.5. Here each word is anywhere in the label, or all
+# but the marks in it are. Whose a model is on the hub, and how it was tuned, tells nothing apart.
+SUGGESTS = re.compile(
+    r"(function \w+\(e,t\)\{)e=e\.toLowerCase\(\),t=t\.toLowerCase\(\);let n=e\.length;"
+    r"for\(let r=0,i=0;r<n;r\+=1\)if\(i=t\.indexOf\(e\[r\],i\)\+1,i===0\)return!1;return!0\}"
+)
+BY_WORDS = (
+    r"\1e=e.toLowerCase();t=t.toLowerCase();const bare=s=>s.replace(/[^a-z0-9]/g,'');"
+    r"return e.split('/').pop().split(/[\\s\\-_:,]+/).filter(w=>!/^(instruct|chat|it|hf)$/.test(w))"
+    r".every(w=>t.includes(w)||bare(t).includes(bare(w)||w))}"
+)
 FETCHED = 60.0  # seconds; a browser that is slower to fetch a file than this has given up
 bound = threading.Event()
 
@@ -48,18 +61,30 @@ def port() -> int:
     return int(config.get_option("server.port"))
 
 
+def suggesting() -> dict[str, str]:
+    """The scripts of the page that find what to suggest, by their names: they find it by words."""
+    folder = Path(file_util.get_static_dir(), "static", "js")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*ComboBox*.js")}
+    return {n: SUGGESTS.sub(BY_WORDS, text) for n, text in texts.items() if SUGGESTS.search(text)}
+
+
 class Base:
-    """Serves the page of every view with the place of the server in it."""
+    """Serves the page of every view with the place of the server in it, and what it suggests by."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
         page = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
         self.page = page.replace("<head>", f"<head>{BESIDE}", 1)
+        self.scripts = suggesting()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and _is_view(scope):
             page = HTMLResponse(self.page, headers={"Cache-Control": "no-cache"})
             await page(scope, receive, send)
+        elif scope["type"] == "http" and (name := scope["path"].rpartition("/")[2]) in self.scripts:
+            kept = {"Cache-Control": "max-age=86400"}
+            script = Response(self.scripts[name], media_type="text/javascript", headers=kept)
+            await script(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 

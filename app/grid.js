@@ -3,6 +3,10 @@
 const FIRST = 40; // rows that are drawn before anybody scrolls
 const SEARCHED = 20; // a table of more rows can be searched
 const AHEAD = 300; // pixels below what is in view at which more rows are drawn
+const LINES = [1, 1.4, 2, 2.6, 3.2]; // on how many lines the texts of a column may be
+const [SHORT, WIDEST] = [12, 56]; // letters that stay on one line; that a text has room for at most
+const LETTER = 0.52; // a letter's width, in heights of the font
+const PADDING = 20; // pixels of a column beside its letters
 const words = new Intl.Collator("en", { numeric: true });
 
 const fit = (node, kinds) => {
@@ -56,6 +60,12 @@ class Grid {
     };
     this.table.onkeydown = (event) => this.move(event);
     this.table.addEventListener("focusin", (event) => this.stop(event.target));
+    this.width = root.clientWidth;
+    new ResizeObserver(() => {
+      if (root.clientWidth === this.width) return;
+      this.width = root.clientWidth;
+      this.heads();
+    }).observe(root);
   }
 
   more() {
@@ -141,17 +151,14 @@ class Grid {
 
   heads() {
     const { data } = this;
-    const widths = data.columns.map((_, i) => Math.max(0, ...data.rows.map((row) => row[i].length)));
+    const letters = this.widths();
     const [top] = fit(this.head, ["tr"]);
     [...fit(top, data.columns.map(() => "th"))].forEach((cell, i) => {
       const sorted = i === this.by ? (this.turned ? "descending" : "ascending") : "none";
       cell.scope = "col";
       if (cell.ariaSort !== sorted) cell.ariaSort = sorted;
       name(cell, data.values[i] ? "number" : "");
-      // With few columns a text may take two or three lines, so that all are in view; many do not
-      // fit anyway, and stand in one.
-      const few = data.columns.length <= 8 && !data.values[i];
-      const width = String(few ? Math.max(Math.min(widths[i], 14), widths[i] / 2.4) : Math.min(widths[i], 60));
+      const width = String(letters[i]);
       if (cell.dataset.width !== width) {
         cell.dataset.width = width;
         cell.style.setProperty("--letters", width);
@@ -160,6 +167,20 @@ class Grid {
       say(place, data.columns[i]);
       if (place.title !== data.helps[i]) place.title = data.helps[i];
     });
+  }
+
+  // Letters for which each column has room at least. Where all are in view so, a text takes one line,
+  // else two or three; where they are not even then it takes one again, and the table scrolls.
+  widths() {
+    const { data } = this;
+    const most = data.columns.map((title, i) =>
+      Math.max(title.length, ...data.rows.map((row) => row[i].length + (i || !this.uses ? 0 : 8))),
+    );
+    const share = (lines) =>
+      most.map((n, i) => (data.values[i] ? n : Math.min(WIDEST, Math.max(Math.min(n, SHORT), n / lines))));
+    const letter = parseFloat(getComputedStyle(this.root).fontSize) * LETTER;
+    const fits = (each) => each.reduce((sum, n) => sum + n * letter + PADDING, 0) <= this.width;
+    return LINES.map(share).find(fits) ?? share(1);
   }
 
   row(line, row, kinds) {

@@ -183,8 +183,13 @@ def _room(memory: Memory, pinned: int | None) -> str:
         how = "the GPU would have room, its host does not"
     change = _change(high, pinned, bytes_text)
     against = f" ({change})".replace(" ", NARROW) if change else ""
-    device = f"{gib_text(low)} to {gib_text(high)} of {gib_text(memory.capacity_bytes)}"
+    device = f"{_span(low, high)} of {gib_text(memory.capacity_bytes)}"
     return f"{how}. {device} per GPU{against}.{_host_room(memory)}"
+
+
+def _span(low: float, high: float) -> str:
+    """Two sizes, with their unit once."""
+    return f"{gib_text(low).removesuffix(' GiB')} to {gib_text(high)}"
 
 
 NARROW = "\N{NO-BREAK SPACE}"  # a change stands in one piece, on the line of what changed
@@ -221,7 +226,7 @@ def _small_print(report: Report, pinned: Report | None) -> None:
             )
         )  # fmt: skip
         items.append(Item(f"peak at: {peak}", "memory.peak.instant"))
-        reserved = f"PyTorch reserves {gib_text(low)} to {gib_text(high)}"
+        reserved = f"PyTorch reserves {_span(low, high)}"
         items.append(Item(reserved, "memory.reserved_bytes"))
     if t:
         ends = map(seconds_text, t.step_interval)
@@ -260,7 +265,7 @@ def _together(found: TogetherMemory) -> None:
         room = bytes_text(found.dram_capacity_bytes)
         host = f" Host DRAM of a node: {bytes_text(found.dram_bytes)} of {room}."
     said = (
-        f"{gib_text(low)} to {gib_text(high)} of {gib_text(found.capacity_bytes)} per GPU, in: "
+        f"{_span(low, high)} of {gib_text(found.capacity_bytes)} per GPU, in: "
         f"{fullest}. An engine's cache holds {found.kv_capacity_tokens:,} tokens.{host}"
     )
     line.draw([_verdict(found.verdict, TOGETHER, said, "together.fits")], "strip_line")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ INSET, EDGE = 0.2, 0.1  # left ends of the boxes beside, and of the links, in wi
 BOX = 0.46  # height of a box
 FURTHER = 1.35  # left end of the boxes beside, in widths of a box
 DOWN = 0.7  # where links run down
+# Letters that have room in a line of a box: of those in a row, of those beside it, and of a phone.
+LETTERS, LETTERS_BESIDE, LETTERS_PHONE = 66, 27, 40
+FULL = 0.01  # a box of which less than this share is used says in words what lives there
 
 
 def tiers(
@@ -32,12 +36,13 @@ def tiers(
     step. `rows` of tables.tiers, `held` of tables.in_tiers."""
     by_name = {row[PATH].removeprefix("tiers."): row for row in rows}
     heights = {name: len(BOXES) - i for i, name in enumerate(BOXES)}
-    traces, shapes, notes = _boxes(by_name, held, memory, heights)
+    traces, shapes, notes = _boxes(by_name, held, memory, heights, LETTERS)
     links = []
     for name, near in BESIDE.items():
         y, row = heights[near], by_name[name]
         shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1, FURTHER, y, y)]
         notes.append(_note(_tier_text(row), FURTHER, y + BOX / 2, "left", "bottom"))
+        notes.append(_inside(row, FURTHER, y, LETTERS_BESIDE))
         middle = (1 + FURTHER) / 2
         notes.append(_note(_crossing(row, "<br>"), middle, y + 0.02, "center", "bottom"))
         links.append((middle, float(y), row))
@@ -63,10 +68,11 @@ def tiers_down(
     """The same in one column, for a phone."""
     by_name = {row[PATH].removeprefix("tiers."): row for row in rows}
     heights = {name: len(COLUMN) - i for i, name in enumerate(COLUMN)}
-    traces, shapes, notes = _boxes(by_name, held, memory, heights)
+    traces, shapes, notes = _boxes(by_name, held, memory, heights, LETTERS_PHONE)
     links = []
     for name in BESIDE:
         shapes.append(_box(INSET, 1, heights[name]))
+        notes.append(_inside(by_name[name], INSET, heights[name], LETTERS_PHONE))
         notes.append(
             _note(_tier_text(by_name[name]), INSET, heights[name] + BOX / 2, "left", "bottom")
         )
@@ -95,6 +101,7 @@ def _boxes(
     held: Sequence[dict[str, Any]],
     memory: Memory | None,
     heights: Mapping[str, int],
+    letters: int,
 ) -> tuple[list[Any], list[dict[str, Any]], list[dict[str, Any]]]:
     """The tiers that hold something, at their heights, with what is in each: traces, outlines and
     words."""
@@ -135,6 +142,9 @@ def _boxes(
             notes.append(_note("capacity", end, y - 0.6 * BOX, "center", "top", palette.CAPACITY))
         text = _on_chip(by_name) if name == "l2" else _tier_text(by_name[name])
         notes.append(_note(text, 0, y + BOX / 2, "left", "bottom"))
+        if full.get(name, 0.0) < FULL:
+            row = by_name["l1" if name == "l2" else name]
+            notes.append(_inside(row, 0, y, letters))
     return traces, shapes, notes
 
 
@@ -172,6 +182,12 @@ def _note(
     place = {"x": x, "y": y, "xanchor": xanchor, "yanchor": yanchor}
     font = {"size": 13, **({"color": colour} if colour else {})}
     return {"text": text, "showarrow": False, "align": "left", "font": font, **place}
+
+
+def _inside(row: dict[str, Any], x: float, y: float, letters: int) -> dict[str, Any]:
+    """What lives in a box, in words, on two lines at most."""
+    lines = textwrap.wrap(row["what lives there"], letters, max_lines=2, placeholder=" …")
+    return _note("<br>".join(map(literal, lines)), x + 0.012, y, "left", "middle")
 
 
 def _on_chip(rows: Mapping[str, dict[str, Any]]) -> str:

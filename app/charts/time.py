@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from app import palette
 from app.charts.base import Picture, bar, figure, phase_bar, scatter
@@ -112,24 +113,33 @@ def stages(time: Time) -> Picture:
 
 DECADES = range(6, 19)  # of FLOP/s
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
+NEAR = 0.1  # decades: operations that lie closer to each other on the roofline are one mark
+NAMED = 0.03  # of the time of all marks: one that took more of it has its name beside it
+APART = 0.06  # of the axis' height: names lie that far from each other
+LISTED = 6  # operations of one mark that hovering names
+
+Placed = tuple[int, OperationTime]  # an operation, and where it is in the Report
 
 
 def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> Picture:
-    """Operations by arithmetic intensity and achieved FLOP/s, under the two ceilings of the GPU."""
+    """Operations by arithmetic intensity and achieved FLOP/s, under the two ceilings of the GPU.
+    Those that lie together are one mark, as large as their time; the longest have names."""
     shown = [
         (i, o)
         for i, o in enumerate(operations)
         if o.flops > 0 and o.hbm_bytes > 0 and o.seconds > 0
     ]
     peak, bandwidth = gpu.peak_flops(dtype), gpu.memory_bandwidth
-    intensities = [o.flops / o.hbm_bytes for _, o in shown] or [1.0]
-    low = min(*intensities, 0.1 * peak / bandwidth, 1.0) / 2
-    high = max(*intensities, 10 * peak / bandwidth) * 2
     ridge = peak / bandwidth
+    places = [_place(o) for _, o in shown] or [(math.log10(ridge), math.log10(peak))]
+    left = min(*(x for x, _ in places), math.log10(ridge) - 0.5) - 0.3
+    right = max(*(x for x, _ in places), math.log10(ridge) + 0.5) + 0.3
+    bottom = min(*(y for _, y in places), math.log10(peak) - 1) - 0.2
+    top = math.log10(peak) + 0.4
     roof = scatter(
         name="Roof",
-        x=[low, ridge, high],
-        y=[low * bandwidth, peak, peak],
+        x=[10**left, ridge, 10**right],
+        y=[10**left * bandwidth, peak, peak],
         mode="lines",
         line={"color": palette.OVERHEAD[1], "width": 2},
         hovertemplate=(
@@ -138,24 +148,27 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
         ),
         showlegend=False,
     )
+    groups = _together(shown)
+    seconds = sum(o.seconds for _, o in shown)
     traces = [roof]
     for phase, (title, symbol) in palette.PHASES.items():
-        of_phase = [(i, o) for i, o in shown if o.phase == phase]
+        of_phase = [g for g in groups if g[0][1].phase == phase]
         if not of_phase:
             continue
+        at = [_place(g[0][1]) for g in of_phase]
         traces.append(
             scatter(
                 name=title,
-                x=[o.flops / o.hbm_bytes for _, o in of_phase],
-                y=[o.flops / o.seconds for _, o in of_phase],
+                x=[10**x for x, _ in at],
+                y=[10**y for _, y in at],
                 mode="markers",
                 marker={
                     "symbol": symbol,
-                    "size": 10,
+                    "size": [9 + 18 * math.sqrt(_seconds(g) / seconds) for g in of_phase],
                     "color": palette.PHASE_COLOURS[phase],
                     "line": {"width": 1, "color": "white"},
                 },
-                customdata=[(_placed(o), f"time.operations.{i}.rate") for i, o in of_phase],
+                customdata=[(_placed(g), f"time.operations.{g[0][0]}.rate") for g in of_phase],
                 hovertemplate="%{customdata[0]}<extra></extra>",
                 unselected={"marker": {"opacity": 1}},
             )
@@ -166,12 +179,14 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
         xaxis={
             "title": "FLOP per byte of HBM traffic",
             "type": "log",
+            "range": [left, right],
             "dtick": 1,
             "fixedrange": False,  # operations lie close to each other
         },
         yaxis={
             "title": "FLOP/s",
             "type": "log",
+            "range": [bottom, top],
             "tickvals": [10.0**n for n in DECADES],
             "ticktext": [f"{10 ** (n % 3)}{PREFIXES[n // 3]}" for n in DECADES],
             "fixedrange": False,
@@ -180,27 +195,83 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
             {
                 "x": 1,
                 "xref": "paper",
-                "y": _log10(peak),
+                "y": math.log10(peak) + 0.03 * (top - bottom),  # clear of the line
                 "text": f"{dtype} peak {rate_text(peak, 'FLOP/s')}",
                 "showarrow": False,
                 "xanchor": "right",
                 "yanchor": "bottom",
-            }
+            },
+            *_names(groups, seconds, APART * (top - bottom), (left + right) / 2),
         ],
     )
 
 
-def _placed(o: OperationTime) -> str:
-    """What hovering over an operation on the roofline says."""
-    return (
-        f"<b>{o.name}</b> ({palette.phase(o.phase).lower()})<br>{o.flops / o.hbm_bytes:,.1f} FLOP "
-        f"per byte, {rate_text(o.flops / o.seconds, 'FLOP/s')}<br>"
-        f"{seconds_text(o.seconds)} per step, bound by {palette.resource(o.bound_by)}"
+def _place(o: OperationTime) -> tuple[float, float]:
+    """Where an operation is on the roofline, in decades."""
+    return math.log10(o.flops / o.hbm_bytes), math.log10(o.flops / o.seconds)
+
+
+def _together(shown: Sequence[Placed]) -> list[list[Placed]]:
+    """Operations that lie together on the roofline, the longest of them first; and so are they."""
+    groups: list[list[Placed]] = []
+    for each in sorted(shown, key=lambda placed: -placed[1].seconds):
+        x, y = _place(each[1])
+        for group in groups:
+            there = _place(group[0][1])
+            if abs(there[0] - x) < NEAR and abs(there[1] - y) < NEAR:
+                group.append(each)
+                break
+        else:
+            groups.append([each])
+    return sorted(groups, key=_seconds, reverse=True)
+
+
+def _seconds(group: Sequence[Placed]) -> float:
+    return sum(o.seconds for _, o in group)
+
+
+def _names(
+    groups: Sequence[Sequence[Placed]], seconds: float, apart: float, middle: float
+) -> list[dict[str, Any]]:
+    """The names of the longest marks, on the side where there is room; none over another."""
+    found: list[dict[str, Any]] = []
+    for group in groups:
+        x, y = _place(group[0][1])
+        if _seconds(group) < NAMED * seconds or any(abs(y - n["y"]) < apart for n in found):
+            continue
+        first = literal(group[0][1].name.removeprefix("layers.").removesuffix(".matmul"))
+        more = f", {len(group) - 1} more" if len(group) > 1 else ""
+        size = 5 + 9 * math.sqrt(_seconds(group) / seconds)
+        side = -1 if x > middle else 1
+        found.append(
+            {
+                "x": x,
+                "y": y,
+                "text": f"{first}{more}",
+                "showarrow": False,
+                "xanchor": "right" if side < 0 else "left",
+                "xshift": side * (size + 4),
+                "yanchor": "middle",
+            }
+        )
+    return found
+
+
+def _placed(group: Sequence[Placed]) -> str:
+    """What hovering over a mark of the roofline says."""
+    first = group[0][1]
+    lines = [
+        f"<b>{literal(o.name)}</b> ({palette.phase(o.phase).lower()}): {seconds_text(o.seconds)}"
+        for _, o in group[:LISTED]
+    ]
+    if len(group) > LISTED:
+        lines.append(f"and {len(group) - LISTED} more")
+    lines.append(
+        f"{first.flops / first.hbm_bytes:,.1f} FLOP per byte, "
+        f"{rate_text(first.flops / first.seconds, 'FLOP/s')}, bound by "
+        f"{palette.resource(first.bound_by)}"
     )
-
-
-def _log10(value: float) -> float:
-    return math.log10(value)
+    return "<br>".join(lines)
 
 
 def literal(text: str) -> str:

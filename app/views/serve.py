@@ -63,17 +63,22 @@ if report.serve:
         icon=":material/memory:",
         query_params=state.query() | {LOOK: "gpus"},
     )
-    st.markdown("##### How far it can go")
-    parts.latency_targets()
-    rest.when_over(furthest, lambda: parts.small("How far it can go comes when you pause …"))
-    st.markdown("##### Memory of one serving GPU")
-    lines = tables.serving(report.serve, plan.serve.concurrency)
-    parts.table(
-        lines,
-        key="serve_table",
-        alt="Memory of one serving GPU, line by line",
-        columns=("what", "size", "bytes", "note"),
-    )
-    parts.download("Serving (CSV)", lines, "memplan-serving.csv")
+    with st.container(key="halves"):
+        with st.container():
+            st.markdown("##### How far it can go")
+            parts.latency_targets()
+            rest.when_over(
+                furthest, lambda: parts.small("How far it can go comes when you pause …")
+            )
+        with st.container():
+            st.markdown("##### Memory of one serving GPU")
+            lines = tables.serving(report.serve, plan.serve.concurrency)
+            parts.table(
+                lines,
+                key="serve_table",
+                alt="Memory of one serving GPU, line by line",
+                columns=("what", "size", "bytes", "note"),
+            )
+            parts.download("Serving (CSV)", lines, "memplan-serving.csv")
 else:
     parts.absent("Serving")

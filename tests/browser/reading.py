@@ -140,6 +140,12 @@ def whole_run(report: Report) -> list[str]:
     ]
 
 
+def _span(ends: tuple[int, int]) -> tuple[str, str]:
+    """Two sizes, with their unit once."""
+    low, high = map(gib_text, ends)
+    return low.removesuffix(" GiB"), high
+
+
 def wrong(page: Page) -> str:
     """Where the page differs from `evaluate` of the plan in its address; '' when nowhere."""
     here = view(page)
@@ -150,7 +156,7 @@ def wrong(page: Page) -> str:
     assert memory
     assert serve
     asked = {path.replace(".", "-"): text for path, text in _figures(report, here).items()}
-    low, high = map(gib_text, memory.device_bytes)
+    low, high = _span(memory.device_bytes)
     path, fit = "memory-room_bytes", memory.verdict
     verdict = f"{low} to {high} of {gib_text(memory.capacity_bytes)}"
     if here in SERVING:
@@ -158,7 +164,7 @@ def wrong(page: Page) -> str:
         asks = f"{addressed(page).serve.concurrency:,} sequences need"
         verdict = asks if serve.max_concurrency else "no speeds are known"
     elif here == "together" and together:
-        low, high = map(gib_text, together.device_bytes)
+        low, high = _span(together.device_bytes)
         path, fit = "together-fits", together.verdict
         verdict = f"{low} to {high} of {gib_text(together.capacity_bytes)}"
     for at, text in {**asked, path: verdict, "parameters": f"{report.parameters:,}"}.items():

@@ -11,6 +11,7 @@ from typing import Any
 
 from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan
+from memcore.report import Overhead
 from memcore.search.space import Changes, Group, changed
 from memcore.search.sweep import Swept
 from memcore.step.blend import LINEAR, Blend
@@ -23,7 +24,7 @@ from memcore.timing.roofline import Execution, Speed, by_phase, executions, run
 from memcore.training.executions import run_again, speed_of, updated_parameters
 from memcore.training.memory import most_room, rooms_for
 from memcore.training.offload import moves
-from memcore.training.overheads import by_rules
+from memcore.training.overheads import by_rules, plan_overheads
 from memcore.training.steps import complete, kinds_of_stage, layer_counts, offloaded
 from memcore.training.training import Training
 from memcore.words.training import BLOCK, NATIVE, ZERO_BUBBLE
@@ -194,6 +195,7 @@ class _Part:
         self._stages: dict[Any, list[tuple[Any, Any]]] = {}  # by what is recomputed and offloaded
         self._steps: dict[str, list[tuple[int, Step]]] = {}  # by what is recomputed
         self._arithmetic: dict[str, tuple[Phases, list[Phases]]] = {}
+        self._overheads: dict[Amounts, tuple[Overhead, ...]] = {}
         self._timed = family.timed
         self._known: dict[tuple[Tape, str, Speed], Phases] | None = None
 
@@ -266,7 +268,7 @@ class _Part:
                 self._steps[t.checkpointing] = kinds_of_stage(plan)
             steps = self._steps[t.checkpointing]
             if len(self.pipelines) > 1:
-                found = self._blends([offloaded(s, t) for _, s in steps])
+                found = self._blends([offloaded(s, t, among=False) for _, s in steps])
             else:
                 here = plan.parallel.pp
                 found = [(offloaded(s, t), self.waiting({here: n})) for n, s in steps]
@@ -275,6 +277,15 @@ class _Part:
 
     def _blends(self, steps: Sequence[Step]) -> list[tuple[Any, Any]]:
         """The same of pipelines that differ in how many layers their stages have."""
+        return [
+            (Blend.of(step, counts, running), waiting)
+            for step, (counts, running, waiting) in zip(steps, self._counted, strict=True)
+        ]
+
+    @functools.cached_property
+    def _counted(self) -> list[tuple[Any, Any, Any]]:
+        """Of each kind of stage of these pipelines the layers, those that one forward runs through,
+        and the forwards that wait."""
         import numpy as np
 
         layers = sum(layer_counts(self.plan))
@@ -287,13 +298,13 @@ class _Part:
                 kinds[key] = kinds_of(plan, layers)
             each.append(kinds[key])
         found = []
-        for i, step in enumerate(steps):
+        for i in range(len(each[0])):
             counts, running = (
                 np.array([getattr(of[i], name) for of in each], dtype=np.int64)
                 for name in ("layers", "running")
             )
             stages = {pp: of[i].stage for (pp, _), of in kinds.items()}
-            found.append((Blend.of(step, counts, running), self.waiting(stages)))
+            found.append((counts, running, self.waiting(stages)))
         return found
 
     def room(self, words: Changes, asked: Any) -> tuple[Any, Any]:
@@ -308,12 +319,22 @@ class _Part:
             ]
             room, fits = (np.array(of) for of in zip(*each, strict=True))
             return room, fits
-        return rooms_for(self.swept(plan), self.stages(plan), self.amounts(plan), asked)
+        amounts = self.amounts(plan)
+        return rooms_for(self.swept(plan), self.stages(plan), amounts, asked, self.overheads(plan))
 
     def most_room(self, words: Changes) -> Any:
         """As a family's."""
         plan = changed(self.plan, words)
-        return most_room(self.swept(plan), self.stages(plan), self.amounts(plan))
+        amounts = self.amounts(plan)
+        return most_room(self.swept(plan), self.stages(plan), amounts, self.overheads(plan))
+
+    def overheads(self, plan: Plan) -> tuple[Overhead, ...]:
+        """What no shape determines: no word of recomputation or offload changes it."""
+        amounts = self.amounts(plan)
+        found = self._overheads.get(amounts)
+        if found is None:
+            found = self._overheads[amounts] = plan_overheads(plan, amounts)
+        return found
 
     def swept(self, plan: Plan, **more: Any) -> Any:
         return Swept(plan, {"gpus_in_node": self.differing["GPUS_PER_NODE"]} | more)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 from memcore.models.stack import Layers
-from memcore.step.step import Alive, Step, interned
+from memcore.step.step import Alive, Step, chart, interned, least_chart
 from memcore.tape.dims import Number, is_array
-from memcore.tape.ledger import Holding
+from memcore.tape.ledger import Amounts, Holding
 
 LINEAR = 3  # layers that one forward runs through, from which on the ends are apart
 
@@ -94,17 +93,22 @@ class Blend:
             found = self._holdings[name] = self.blended(lambda step: step.holding(name, alive))
         return found
 
+    def charted(self, amounts: Amounts) -> tuple[Any, Any, Any]:
+        """As a Step's."""
+        return chart(self.step, self.apart, len(self.extra)).apart(amounts, self.extra)
+
+    def charted_least(self, amounts: Amounts) -> Any:
+        """As a Step's."""
+        return least_chart(self.step, self.apart, len(self.extra)).bytes(amounts, self.extra)
+
+    def apart(self) -> tuple[Step, ...]:
+        """Steps that say what all have, but for one that is as another."""
+        return self.points_alone[: 1 + len(self.extra)]
+
     @functools.cached_property
-    def instants(self) -> tuple[Any, ...]:
-        every = zip(*(step.instants for step in self.points), strict=True)
-        return tuple(
-            SimpleNamespace(
-                id=same[0].id,
-                window=same[0].window,
-                holding=self._blended([instant.holding for instant in same]),
-            )
-            for same in every
-        )
+    def extra(self) -> tuple[Any, ...]:
+        """How much more each plan has of what the second says, and of what the third does."""
+        return (self.more, self.longer) if self.longer.any() else (self.more,)
 
     @functools.cached_property
     def one_waiting(self) -> Holding:

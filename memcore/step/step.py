@@ -10,12 +10,14 @@ of the next one and the gradients of the one before).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from memcore.kept import counted_apart, kept
 from memcore.models.blocks import Blocks
 from memcore.models.stack import Layers
+from memcore.step.chart import Chart
 from memcore.step.states import BlockStates, block_states, lookup_tables
 from memcore.tape.dims import EP, HALF_ROTARY, Cut, Number, Shape
 from memcore.tape.kinds import Role
@@ -52,6 +54,9 @@ Alive = list[tuple[Group, Number]]
 
 BETWEEN, AFTER = "between", "after"  # phases of an instant, besides FORWARD and BACKWARD
 EMBEDDING_RUNS, HEAD_RUNS = -1, -2  # instead of a layer
+# The instants at which no micro-batch is under way.
+STEPPING = ("optimizer-step", "optimizer-step-experts")
+LEAST = "at least"  # what a step holds of `at_least`
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +131,10 @@ class Step:
     @functools.cached_property
     def instants(self) -> tuple[Instant, ...]:
         """Every instant at which memory can peak, in order of time."""
+        return self.moments()
+
+    def moments(self) -> tuple[Instant, ...]:
+        """The same, for who asks once."""
         found = self.schedule(self)
         if not (self.outputs and self.last):
             return tuple(found)
@@ -134,6 +143,20 @@ class Step:
         later = [i.id for i in found].index("loss-backward") + 1
         kept = (replace(i, alive=[*i.alive, left]) for i in found[later:])
         return *found[:later], *kept
+
+    def charted(self, amounts: Amounts) -> tuple[Any, Any, Any]:
+        """Of each plan bytes while a micro-batch is under way, and when the optimizer steps, at
+        each instant; and what one forward that waits has left."""
+        return chart(self, lambda: (self,)).apart(amounts)
+
+    def charted_least(self, amounts: Amounts) -> Any:
+        """Of each plan the bytes that are there at least, and those of one forward that waits."""
+        return least_chart(self, lambda: (self,)).bytes(amounts)
+
+    @functools.cached_property
+    def charts(self) -> dict[Any, Chart]:
+        """What was charted from this step."""
+        return {}
 
     @functools.cached_property
     def saved(self) -> Holding:
@@ -382,6 +405,31 @@ def at_least(step: Step) -> Alive:
     if step.accumulated or shards:
         alive += step.every("gradients")
     return [*alive, *_kept(step, step.running.count - 1)]
+
+
+def chart(step: Step, points: Callable[[], Sequence[Step]], blend: int = 0) -> Chart:
+    """The instants of some steps, of which this is the first and keeps it: what one forward that
+    waits has left, those of the optimizer's step, then all others."""
+    found = step.charts.get(blend)
+    if found is None:
+        every = []
+        for one in points():
+            ordered = sorted(one.moments(), key=lambda instant: instant.id not in STEPPING)
+            every.append([(one.one_waiting, None), *((i.holding, i.window) for i in ordered)])
+            stepping = sum(instant.id in STEPPING for instant in ordered)
+        found = step.charts[blend] = Chart.of(every, stepping)
+    return found
+
+
+def least_chart(step: Step, points: Callable[[], Sequence[Step]], blend: int = 0) -> Chart:
+    """The same of what is there at least."""
+    found = step.charts.get((LEAST, blend))
+    if found is None:
+        every = [
+            [(one.holding(LEAST, at_least), None), (one.one_waiting, None)] for one in points()
+        ]
+        found = step.charts[LEAST, blend] = Chart.of(every)
+    return found
 
 
 def tables_of(step: Step) -> int:

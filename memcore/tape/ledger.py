@@ -7,7 +7,7 @@ of sizes; a window's peak is a prefix sum over its rows' births and deaths.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -133,6 +133,7 @@ class Amounts:
         self._factors: dict[Factor, Extent] = {}
         self._groups: dict[Group, Number] = {}
         self._peaks: dict[Window, tuple[Number, int]] = {}
+        self._highest: dict[Window, Number] = {}
         self.costs: dict[Any, Any] = {}  # of operations, as roofline finds them
 
     def elements(self, shape: Shape) -> Number:
@@ -183,6 +184,36 @@ class Amounts:
             found = self._peaks[window] = window.peak(self)
         return found
 
+    def group(self, group: Group) -> Number:
+        """Bytes of a group."""
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = self.total(group.terms)
+        return found
+
+    def highest(self, window: Window) -> Number:
+        """As `peak`, of whole arrays at once."""
+        found = self._highest.get(window)
+        if found is None:
+            shapes, levels = window.levels
+            each = self.stacked([self.elements(shape) for shape in shapes])
+            found = self._highest[window] = (levels @ each).max(axis=0, initial=0)
+        return found
+
+    def stacked(self, numbers: Sequence[Number]) -> Any:
+        """Numbers of each plan as rows of a matrix with a column for each plan."""
+        import numpy as np
+
+        found = np.empty((len(numbers), self._width))
+        for row, n in enumerate(numbers):
+            found[row] = n
+        return found
+
+    @functools.cached_property
+    def _width(self) -> int:
+        """How many plans there are."""
+        return max(getattr(n, "size", 1) for n in self.sizes.values())
+
     def extents(self, shape: Shape) -> Extents:
         """A shape with its values. Weights, gradients and states have the same ones, and all
         shapes the same few factors."""
@@ -226,6 +257,24 @@ class Window:
         ]
         terms = ((self.rows[i].shape, s * DTYPE_BYTES[self.rows[i].dtype]) for _, i, s in found)
         return Terms.of(terms), tuple(step for step, _, _ in found)
+
+    @functools.cached_property
+    def levels(self) -> tuple[tuple[Shape, ...], Any]:
+        """Shapes, and how many bytes for each element of them are alive at a time: at those where
+        something was born last and something dies next, since no other has the most."""
+        import numpy as np
+
+        columns = {s: i for i, s in enumerate(dict.fromkeys(r.shape for r in self.rows))}
+        found = []
+        for (births, _), (_, next_deaths), alive in zip(
+            self.steps, (*self.steps[1:], ((), (0,))), self.alive, strict=True
+        ):
+            if births and next_deaths:
+                now = np.zeros(len(columns))
+                for i in alive:
+                    now[columns[self.rows[i].shape]] += DTYPE_BYTES[self.rows[i].dtype]
+                found.append(now)
+        return tuple(columns), np.array(found).reshape(len(found), len(columns))
 
     def peak(self, amounts: Amounts) -> tuple[Number, int]:
         """The most bytes alive at once, and after which step (plain numbers; 0 for arrays). As

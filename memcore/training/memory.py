@@ -22,17 +22,13 @@ from memcore.report import (
     RankMemory,
 )
 from memcore.step.states import MANAGED
-from memcore.step.step import Alive, Instant, Step, at_least, saved_for_backward
+from memcore.step.step import STEPPING, Alive, Instant, Step, saved_for_backward
 from memcore.tape.dims import Number, maximum, settled, where
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import Amounts, Holding, Template
 from memcore.training import offload
 from memcore.training.overheads import by_rules, counted, plan_overheads, reserved, segments
 from memcore.training.steps import step_of, training_sizes
-
-LEAST = "at least"  # what a step holds of `at_least`
-# The instants at which no micro-batch is under way.
-STEPPING = ("optimizer-step", "optimizer-step-experts")
 
 
 def instant_bytes(instant: Instant, amounts: Amounts) -> tuple[Number, int]:
@@ -170,6 +166,12 @@ class _Alone:
             most[waits] = maximum(most[waits], instant_bytes(instant, amounts)[0])
         return cls(most[True], most[False], amounts.held(step.one_waiting))
 
+    @classmethod
+    def charted(cls, step: Step, amounts: Amounts) -> _Alone:
+        """The same of many plans, as arrays."""
+        running, stepping, each = step.charted(amounts)
+        return cls(running.max(axis=0), stepping.max(axis=0), each)
+
     def peak(self, waiting: Number) -> Number:
         return maximum(self.running + waiting * self.each, self.stepping)
 
@@ -211,21 +213,25 @@ def room_for(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> tuple[int, 
 
 
 Stages = Sequence[tuple[Step, Any]]
+Overheads = tuple[Overhead, ...]
 
 
-def rooms_for(plan: Plan, stages: Stages, amounts: Amounts, asked: Any) -> tuple[Any, Any]:
+def rooms_for(
+    plan: Plan, stages: Stages, amounts: Amounts, asked: Any, overheads: Overheads
+) -> tuple[Any, Any]:
     """The same of many plans that run alike, as arrays, for those that are asked; where none of
     them fits with what is there at least, the room that this leaves. Of each kind of pipeline stage
     the first, before which the most forwards wait: its step where none does, and how many do, of
     each plan. Not for who follows the rules of the native allocator."""
     import numpy as np
 
-    shape, room = asked.shape, most_room(plan, stages, amounts)
+    shape, room = asked.shape, most_room(plan, stages, amounts, overheads)
     fits = np.zeros(shape, dtype=bool)
     if not np.any(asked & (room >= 0)):
         return np.broadcast_to(room, shape), fits
     peaks = [
-        np.broadcast_to(_Alone.of(step, amounts).peak(waiting), shape) for step, waiting in stages
+        np.broadcast_to(_Alone.charted(step, amounts).peak(waiting), shape)
+        for step, waiting in stages
     ]
     fullest, most = np.argmax(peaks, axis=0), np.max(peaks, axis=0)
     room = np.empty(shape)
@@ -233,7 +239,7 @@ def rooms_for(plan: Plan, stages: Stages, amounts: Amounts, asked: Any) -> tuple
         here = fullest == stage
         if not here.any():
             continue
-        given, spare = _spare(plan, step, amounts, most)
+        given, spare = _spare(plan, step, amounts, most, overheads)
         room[here] = np.broadcast_to(spare, shape)[here]
         here = here & asked & (room >= 0)
         if not here.any():
@@ -246,30 +252,43 @@ def rooms_for(plan: Plan, stages: Stages, amounts: Amounts, asked: Any) -> tuple
     return room, fits
 
 
-def most_room(plan: Plan, stages: Stages, amounts: Amounts) -> Any:
+def most_room(plan: Plan, stages: Stages, amounts: Amounts, overheads: Overheads) -> Any:
     """No less than the GPU has to spare, of each plan: with what is there at least."""
     each = (least_bytes(step, waiting, amounts) for step, waiting in stages)
-    return _spare(plan, stages[0][0], amounts, functools.reduce(maximum, each))[1]
+    return _spare(plan, stages[0][0], amounts, functools.reduce(maximum, each), overheads)[1]
 
 
-def _spare(plan: Plan, step: Step, amounts: Amounts, peak: Number) -> tuple[SimpleNamespace, Any]:
+def _spare(
+    plan: Plan,
+    step: Step,
+    amounts: Amounts,
+    peak: Number,
+    overheads: Overheads | None = None,
+) -> tuple[SimpleNamespace, Any]:
     """What quantities of memory read where a peak is so high, but for other tiers; and bytes that
     the GPU has to spare."""
-    given = _given(plan, step, amounts, {"hbm": peak, "dram": 0, "nvme": 0})
+    given = _given(plan, step, amounts, {"hbm": peak, "dram": 0, "nvme": 0}, overheads)
     return given, given.capacity_bytes - Values(plan=plan, memory=given).memory.device_bytes[1]
 
 
 def least_bytes(step: Step, waiting: Number, amounts: Amounts) -> Number:
     """Bytes that a stage has at least when its last layer runs forward: cheap to find, and never
     above the peak. `waiting`: forwards that wait there."""
-    return amounts.held(step.holding(LEAST, at_least)) + waiting * amounts.held(step.one_waiting)
+    least, each = step.charted_least(amounts)
+    return least + waiting * each
 
 
 def _given(
-    plan: Plan, step: Step, amounts: Amounts, tiers: Mapping[str, Number]
+    plan: Plan,
+    step: Step,
+    amounts: Amounts,
+    tiers: Mapping[str, Number],
+    overheads: Overheads | None = None,
 ) -> SimpleNamespace:
-    """What quantities of memory read as it is. `step`: of one stage, where stages differ."""
-    overheads = (*_overheads(plan, step, amounts, tiers["hbm"]),)
+    """What quantities of memory read as it is. `step`: of one stage, where stages differ.
+    overheads: what no shape determines, where that is known."""
+    if overheads is None:
+        overheads = _overheads(plan, step, amounts, tiers["hbm"])
     if step.optimizer.paged:
         overheads += (paging(plan, step, amounts, tiers["hbm"])[0],)
     return SimpleNamespace(

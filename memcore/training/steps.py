@@ -80,16 +80,16 @@ def layer_counts(plan: Plan) -> list[int]:
     return _model_of(plan)[1].counts
 
 
-def offloaded(step: Step, t: Train) -> Step:
-    """A step where other things are offloaded, and nothing else is changed."""
-    return interned(
-        replace(
-            step,
-            offload=t.offload_optimizer,
-            offload_parameters=t.offload_parameters,
-            offload_activations=t.offload_activations,
-        )
+def offloaded(step: Step, t: Train, among: bool = True) -> Step:
+    """A step where other things are offloaded, and nothing else is changed; `among` those that are
+    interned."""
+    found = replace(
+        step,
+        offload=t.offload_optimizer,
+        offload_parameters=t.offload_parameters,
+        offload_activations=t.offload_activations,
     )
+    return interned(found) if among else found
 
 
 def _model_of(plan: Plan) -> tuple[Blocks, Layers]:

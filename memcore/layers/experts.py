@@ -122,12 +122,13 @@ def taken(t: Tape, x: Tensor, index: Tensor, shape: Shape, name: str) -> Tensor:
 class Stacks:
     """How a family stacks its experts: weights (EXPERTS, in, out) if `transposed`, else
     (EXPERTS, out, in), with biases or without, and how gate and up become one. `gated`: there is
-    a gate beside what goes up."""
+    a gate beside what goes up. `width`: of what they read and give back."""
 
     gate: Callable[[Tape, Structure, Tensor], Tensor]
     transposed: bool = False
     biases: bool = False
     gated: bool = True
+    width: Factor = D
 
     @property
     def wide(self) -> Factor:
@@ -191,12 +192,13 @@ def _weights(t: Tape, stacks: Stacks, stack: Factor) -> Weights:
 
     wide, width = stacks.wide, EXPERT_F / TP
     flip = stacks.transposed
-    up = parameter(stacks.up, *((D, wide) if flip else (wide, D)))
-    down = parameter(NAMES[1], *((width, D) if flip else (D, width)))
+    own = stacks.width
+    up = parameter(stacks.up, *((own, wide) if flip else (wide, own)))
+    down = parameter(NAMES[1], *((width, own) if flip else (own, width)))
     if not stacks.biases:
         return Weights(up, down)
     up_bias = parameter(f"{NAMES[0]}_bias", wide, role=Role.BIAS)
-    return Weights(up, down, up_bias, parameter(f"{NAMES[1]}_bias", D, role=Role.BIAS))
+    return Weights(up, down, up_bias, parameter(f"{NAMES[1]}_bias", own, role=Role.BIAS))
 
 
 NAMES = ("gate_up_proj", "down_proj")
@@ -216,12 +218,21 @@ GATED = Stacks(gated)
 def routed_experts(
     t: Tape, s: Structure, x: Tensor, weights: Tensor, index: Tensor, stacks: Stacks = GATED
 ) -> Tensor:
-    """Each token through its TOP_K experts, whose results are weighted and summed: HIDDEN."""
+    """Each token through its TOP_K experts, whose results are weighted and summed: HIDDEN, of the
+    experts' width."""
     with t.scope("experts"):
         if s.exchanges:
             return _all_to_all(t, s, x, weights, index, stacks)
         return _grouped(
-            t, s, x, weights, index, stacks, _weights(t, stacks, EXPERTS), ROUTED, HIDDEN
+            t,
+            s,
+            x,
+            weights,
+            index,
+            stacks,
+            _weights(t, stacks, EXPERTS),
+            ROUTED,
+            (*HIDDEN[:-1], stacks.width),
         )
 
 
@@ -244,7 +255,7 @@ def _grouped(
     t.start("sort by expert", index)
     ids, order = (t.new(n, (count,), "int64") for n in ("experts, sorted", "order"))
     tokens = t.new("tokens, sorted", (count,), "int64")
-    rows = taken(t, x, tokens, (count, D), "rows by expert")
+    rows = taken(t, x, tokens, (count, stacks.width), "rows by expert")
     of_rows = taken(t, weights, order, (count, 1), "weights by expert")
     t.start("count", ids)
     stack = w.up.shape[0]
@@ -254,7 +265,7 @@ def _grouped(
     up_bias = _by_row(t, w.up_bias, ids, count)
     if mask:
         rows = masked_fill(t, rows, mask, "rows by expert, masked", in_place=True)
-    both = grouped_linear(t, stacks.up, rows, offsets, w.up, D, stacks.wide)
+    both = grouped_linear(t, stacks.up, rows, offsets, w.up, stacks.width, stacks.wide)
     if up_bias:
         both = added(t, both, up_bias, "gate_up_proj, biased")
     if mask:
@@ -262,7 +273,7 @@ def _grouped(
     product = stacks.gate(t, s, both)
     bias = _by_row(t, w.down_bias, ids, count)
     t.use(*filter(None, [up_bias]))
-    out = grouped_linear(t, NAMES[1], product, offsets, w.down, EXPERT_F / TP, D)
+    out = grouped_linear(t, NAMES[1], product, offsets, w.down, EXPERT_F / TP, stacks.width)
     if bias:
         out = added(t, out, bias, "down_proj, biased")
     if mask:
@@ -270,7 +281,7 @@ def _grouped(
     weighted = multiply(t, out, of_rows, "weighted")
     t.start("undo sort", order)
     back = t.new("order, inverted", (count,), "int64")
-    unsorted = taken(t, weighted, back, (count, D), "rows by token")
+    unsorted = taken(t, weighted, back, (count, stacks.width), "rows by token")
     summed = cast(t, _summed(t, unsorted, result), x.dtype, "output")
     t.use(index, ids, order, rows, of_rows, ids32, counts, offsets, out, unsorted)
     t.use(*filter(None, [bias, mask]))
@@ -288,28 +299,29 @@ def _by_row(t: Tape, bias: Tensor | None, ids: Tensor, count: Factor) -> Tensor 
 def _all_to_all(
     t: Tape, s: Structure, x: Tensor, weights: Tensor, index: Tensor, stacks: Stacks
 ) -> Tensor:
-    """Rows to the ranks of their experts, through these, and back: (batch, sequence, D)."""
+    """Rows to the ranks of their experts, through these, and back: (batch, sequence, width)."""
+    every_row: Shape = (ROUTED, stacks.width)
     w = _weights(t, stacks, EXPERTS / EP)
     t.start("sort by rank", index)
     order, tokens = (t.new(n, (ROUTED,), "int64") for n in ("order", "tokens, sorted"))
-    sent = taken(t, x, tokens, ROWS, "rows to send")
+    sent = taken(t, x, tokens, every_row, "rows to send")
     arrived = _sent(t, sent, ARRIVED, "rows received")
     t.use(order, tokens, sent)
     t.start("experts of rows", arrived)
     ids = t.new("experts of rows", (ARRIVED, 1), "int64")
     ones = t.new("ones", (ARRIVED, 1), x.dtype)
     inside, gathered = _gathered(t, s, arrived, w)
-    result = _grouped(t, s, inside, ones, ids, stacks, w, ARRIVED, (ARRIVED, D))
+    result = _grouped(t, s, inside, ones, ids, stacks, w, ARRIVED, (ARRIVED, stacks.width))
     result = _regathered(t, s, result, w, gathered)
     back = _sent(t, result, ROUTED, "results received")
     t.use(arrived, ids, ones, result)
     t.start("by token", back, order)
-    every = t.new("results by token", ROWS, x.dtype)
+    every = t.new("results by token", every_row, x.dtype)
     name = "results by token grad"
-    t.finish("by token", [back], every, [order], lambda g: [t.new(name, ROWS, x.dtype)])
+    t.finish("by token", [back], every, [order], lambda g: [t.new(name, every_row, x.dtype)])
     weighted = multiply(t, every, weights, "weighted")
     t.use(back, every)
-    out = _summed(t, weighted, HIDDEN)
+    out = _summed(t, weighted, (*HIDDEN[:-1], stacks.width))
     t.use(index, order, weights)
     return out
 

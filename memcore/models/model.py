@@ -201,6 +201,7 @@ class Model:
     layer_embedding    width of a token's embedding for each layer; 0: it has none
     position_rows      rows of a learned position table
     kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE, dense
+    widths             of MLPs, of a model whose layers have several (kinds.wide)
     value_dim          width of one head's values, where it differs from head_dim
     heads_apart        heads of layers that have others than the model's (kinds.apart)
     query_rank         width that queries are compressed to; 0: they are not
@@ -209,6 +210,7 @@ class Model:
     experts            routed experts of a layer; 0: it has none
     top_k              experts that each token is sent to
     expert_size        intermediate size of one expert
+    expert_width       width of what routed experts read, where it is not the hidden size
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
     buckets            of distances between tokens, that each have a bias for every head
@@ -245,6 +247,7 @@ class Model:
     layer_embedding: int = 0
     position_rows: int = 0
     kinds: tuple[str, ...] = ()
+    widths: tuple[int, ...] = ()
     value_dim: int = 0
     heads_apart: Heads | None = None
     query_rank: int = 0
@@ -253,6 +256,7 @@ class Model:
     experts: int = 0
     top_k: int = 0
     expert_size: int = 0
+    expert_width: int = 0
     shared_size: int = 0
     type_rows: int = 0
     buckets: int = 0
@@ -286,6 +290,7 @@ class Model:
     def sizes(self) -> dict[str, int]:
         """The model's part of the flat mapping that every formula reads."""
         return {
+            **{f"wide{i}.F": n for i, n in enumerate(self.widths)},
             "D": self.hidden_size,
             "F": self.intermediate_size,
             **self._heads.sizes,
@@ -304,6 +309,7 @@ class Model:
             "EXPERTS": self.experts,
             "TOP_K": self.top_k,
             "EXPERT_F": self.expert_size,
+            "EXPERT_D": self.expert_width or self.hidden_size,
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
             "BUCKETS": self.buckets,

@@ -39,7 +39,7 @@ from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
 from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
-from memcore.tape.dims import CHOSEN, EXPERTS, INDEX_DIM, INDEX_HEADS, D, Shape
+from memcore.tape.dims import CHOSEN, EXPERT_D, EXPERTS, INDEX_DIM, INDEX_HEADS, D, Shape
 from memcore.tape.ledger import Amounts
 from memcore.timing.communication import Links, network_rate
 from memcore.timing.host import each_start
@@ -226,7 +226,8 @@ def grouped(e: Execution) -> bool:
 def moves_rows(e: Execution) -> bool:
     """Whether it gathers whole rows for experts, or weighs and sums what comes of them."""
     shapes = (shape for shape, _, _ in e.work.traffic)
-    return not e.work.flops and any(s[0] in ROUTED_ROWS and s[-1] is D for s in shapes if s)
+    wide = (D, EXPERT_D)
+    return not e.work.flops and any(s[0] in ROUTED_ROWS and s[-1] in wide for s in shapes if s)
 
 
 def of_layers(server: Server, batch: int, tokens: int) -> list[Part]:

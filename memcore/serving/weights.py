@@ -14,6 +14,7 @@ from memcore.tape.dims import (
     EP,
     ETP,
     EXPANDED,
+    EXPERT_D,
     EXPERT_FUSED,
     EXPERTS,
     KV,
@@ -228,7 +229,7 @@ def _padding(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -
     def length(of: Factor) -> tuple[int, int]:
         """Of one dimension of an expert on this GPU, and padded."""
         n = int(amounts.elements((of,)))
-        if stored.whole(of) is D:
+        if stored.whole(of) in (D, EXPERT_D):
             return n, _up(n, layout.hidden)
         fused = 2 if stored.whole(of) is EXPERT_FUSED else 1
         return n, fused * _up(ceil_div(n, fused), layout.inner)

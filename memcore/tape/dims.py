@@ -229,6 +229,7 @@ CHOSEN = Dim(
     "CHOSEN",
     "experts that get a row at all where routing is balanced: their weights are read",
 )
+EXPERT_D = Dim("EXPERT_D", "width of what experts read: the hidden size, or one it is made")
 EXPERT_F = Dim("EXPERT_F", "intermediate size of one expert")
 EXPERT_FUSED = Dim("EXPERT_FUSED", "2 EXPERT_F: gate and up side by side")
 EXPERT_ROWS = Dim(

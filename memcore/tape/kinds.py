@@ -117,6 +117,16 @@ def is_first(kind: str) -> bool:
     return kind.endswith("-first")
 
 
+def wide(kind: str, i: int) -> str:
+    """The kind of a layer like it whose MLP has the i-th of the model's widths."""
+    return f"{kind}-wide{i}"
+
+
+def width_of(kind: str) -> str:
+    """What the width of such a layer's MLP is called, 'wide0', ...; '' for any other layer."""
+    return f"wide{kind.rpartition('-wide')[2]}" if "-wide" in kind else ""
+
+
 def dense(kind: str) -> str:
     """The kind of a layer with an MLP, in a model whose other layers have experts."""
     return f"{kind}-dense"

@@ -219,4 +219,5 @@ class Traits:
     keys_repeated: bool = False
     doubled_mlp: bool = False
     experts_beside: bool = False
+    experts_latent: bool = False
     convolution_bias: bool = False

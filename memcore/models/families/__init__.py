@@ -51,6 +51,7 @@ from memcore.models.families import (
     mpt,
     nemotron,
     nemotron_h,
+    nemotron_nas,
     olmo,
     olmo2,
     olmoe,
@@ -80,7 +81,8 @@ class _Families(dict[str, Family]):
     is found by its name and not listed."""
 
     def __missing__(self, name: str) -> Family:
-        return {"t5_encoder": t5.ENCODER_ALONE, "gemma4_small_text": gemma4.SMALL}[name]
+        return {"t5_encoder": t5.ENCODER_ALONE, "gemma4_small_text": gemma4.SMALL,
+                "nemotron_nas": nemotron_nas.FAMILY}[name]  # fmt: skip
 
 
 FAMILIES = _Families({
@@ -163,10 +165,13 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     if dialects.of_llm_analysis(config):
         found = from_config(dialects.in_own_words(config), label)
         return replace(found, notes=(dialects.SAID_LITTLE, *found.notes))
+    if wrappers.THINKER in config:
+        found = from_config(wrappers.thinker(config), label)
+        return replace(found, notes=(*found.notes, wrappers.NO_TALKER))
     if wrappers.MIXED in config:
         return _wrapped(config, label)
     twin = TWINS.get(kind)
-    family = FAMILIES.get(twin.of if twin else kind)
+    family = _family(kind)
     if family is None:
         if wrappers.is_wrapper(config):
             return _wrapped(config, label)
@@ -192,9 +197,14 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
 
 
 def _known_type(kind: str, config: Mapping[str, Any]) -> bool:
-    twin = TWINS.get(kind)
-    of = twin.of if twin else kind
-    return FAMILIES.get(of) is not None or wrappers.is_wrapper({**config, "model_type": kind})
+    if wrappers.THINKER in config:
+        return True
+    return _family(kind) is not None or wrappers.is_wrapper({**config, "model_type": kind})
+
+
+def _family(kind: str) -> Family | None:
+    """The family that a model_type is planned as."""
+    return FAMILIES[TWINS[kind].of] if kind in TWINS else FAMILIES.get(kind)
 
 
 def _by_class(config: Mapping[str, Any]) -> str:
@@ -223,11 +233,7 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
     """The language model inside a wrapper, with a note about what is left out."""
     kind, inner, place = config["model_type"], wrappers.opened(config), wrappers.place(config)
     inside = inner.get("model_type")
-    family = (
-        FAMILIES.get(TWINS[inside].of if inside in TWINS else inside)
-        if isinstance(inside, str)
-        else None
-    )
+    family = _family(inside) if isinstance(inside, str) else None
     if family is None or not family.decoder or family.bridge:
         message = (
             f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "

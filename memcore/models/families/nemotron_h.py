@@ -32,7 +32,7 @@ from memcore.models.families.family import (
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model, Recurrence
-from memcore.tape.dims import SHARED_F, TP, D, F, Factor, Q
+from memcore.tape.dims import EXPERT_D, SHARED_F, TP, D, F, Factor, Q
 from memcore.tape.kinds import EXPERTS_ALONE, FULL, MLP_ALONE, RECURRENT, recurs
 from memcore.tape.primitives import add, heads_first, linear
 from memcore.tape.structure import Structure
@@ -51,7 +51,6 @@ def _config(k: Keys, label: str) -> Model:
         positions=4096, mlp_bias=k.flag("mlp_bias", False),
         router_normalised=k.flag("norm_topk_prob", True),
     )  # fmt: skip
-    k.refuse("moe_latent_size", None)
     k.refuse("n_shared_experts", 1, None)
     if model.layers != len(kinds):
         k.fail(
@@ -83,7 +82,13 @@ def _config(k: Keys, label: str) -> Model:
     model = with_experts(
         model, routing(k, "n_routed_experts", 8, 2), k.count("moe_intermediate_size", 7688)
     )
-    return replace(model, shared_size=k.count("moe_shared_expert_intermediate_size", 7688))
+    latent = k.count_or("moe_latent_size", model.hidden_size)
+    return replace(
+        model,
+        expert_width=latent,
+        shared_size=k.count("moe_shared_expert_intermediate_size", 7688),
+        traits=replace(model.traits, experts_latent=k.config.get("moe_latent_size") is not None),
+    )
 
 
 def _words(k: Keys) -> str:
@@ -154,7 +159,12 @@ def _mlp(t: Tape, s: Structure, x: Tensor, width: Factor = F / TP) -> Tensor:
 
 
 def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    out = routed_experts(t, s, x, *router(t, s, x, sigmoid=True), UNGATED)
+    """Of wide models (Nemotron 3 Super) experts read a narrower projection of the token."""
+    bias, latent, routed = s.traits.mlp_bias, s.traits.experts_latent, router(t, s, x, sigmoid=True)
+    h = linear(t, "fc1_latent_proj", x, D, EXPERT_D, bias) if latent else x
+    out = routed_experts(t, s, h, *routed, UNGATED)
+    if latent:
+        out = linear(t, "fc2_latent_proj", out, EXPERT_D, D, bias)
     with t.scope("shared_experts"):
         return add(t, out, _mlp(t, s, x, SHARED_F / TP), "routed and shared")
 
@@ -163,7 +173,7 @@ def _activated(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return activation(t, x, s.traits.activation)
 
 
-UNGATED = Stacks(_activated, gated=False)
+UNGATED = Stacks(_activated, gated=False, width=EXPERT_D)
 _OTHERS = {MLP_ALONE: _mlp, EXPERTS_ALONE: _mixture}
 
 FAMILY = Family(

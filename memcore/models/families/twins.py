@@ -135,6 +135,52 @@ def _youtu(config: Config) -> Config:
     return {**config, "first_k_dense_replace": layers, **dict.fromkeys(one, 1)}
 
 
+def _by_head(config: Config) -> Config:
+    """Heads are as wide as makes the hidden size, where nothing else is said."""
+    hidden, heads = (_number(config, key, usual) for key, usual in
+                     (("hidden_size", 4096), ("num_attention_heads", 32)))  # fmt: skip
+    return {**config, "head_dim": _number(config, "head_dim", max(1, hidden // heads))}
+
+
+def _hunyuan(config: Config) -> Config:
+    _as(config, mlp_bias=False)
+    return _without(config, "mlp_bias", "enable_moe_fp32_combine", "qk_norm")
+
+
+def _bailing(config: Config) -> Config:
+    """Ling and Ring (modeling_bailing_moe_v2.py)."""
+    _as(config, use_bias=False, num_nextn_predict_layers=0, attention_dropout=0.0)
+    shared = "moe_shared_expert_intermediate_size"
+    size = _number(config, "moe_intermediate_size", 512)
+    one = {"num_shared_experts": 1} if _number(config, shared, size) == size else {}
+    return {**one, **_without(config, "use_bias", shared, "rotary_dim", "num_nextn_predict_layers")}
+
+
+SWITCHES = ("attn_mode", "fuse_cross_entropy", "fuse_norm", "fuse_swiglu", "use_gate",
+            "use_short_conv")  # fmt: skip
+
+
+def _delta_net(config: Config) -> Config:
+    """flash-linear-attention's layers are Qwen3.5's, but that none, or those in `attn`, attend."""
+    _as(config, use_gate=True, use_short_conv=True, attn=None, allow_neg_eigval=False)
+    own = _fla(_without(config, "attn"))
+    heads, dim = _number(config, "num_heads", 6), _number(config, "head_dim", 256)
+    grown = config.get("expand_v", 2.0)
+    if isinstance(grown, bool) or not isinstance(grown, (int, float)) or not 0 < grown < 1000:
+        message = f"must be a number above 0, not {shown(grown)}"
+        raise PlanError([Issue("model.expand_v", message)])
+    values = config.get("num_v_heads") or heads
+    layers = ["linear_attention"] * _number(config, "num_hidden_layers", 21)
+    return {
+        **_without(own, "num_heads", "num_v_heads", "head_dim", "expand_v", *SWITCHES),
+        "linear_num_key_heads": heads,
+        "linear_num_value_heads": values,
+        "linear_key_head_dim": dim,
+        "linear_value_head_dim": int(dim * grown),
+        "layer_types": layers,
+    }
+
+
 def _ernie(config: Config) -> Config:
     _as(config, use_task_id=False)
     return config
@@ -145,6 +191,29 @@ def _attends(config: Config) -> Config:
     _number(config, "shared_intermediate_size", 0)
     layers = ["full_attention"] * _number(config, "num_hidden_layers", 32)
     return {**config, "layer_types": layers, "position_embedding_type": "rope"}
+
+
+def _text(stem: str) -> dict[str, str]:
+    """The classes of a language model inside a wrapper."""
+    return {f"{stem}ForConditionalGeneration": CAUSAL, f"{stem}TextModel": EMBEDDING}
+
+
+def _ling(second: bool) -> Twin:
+    """Ling and Ring, of the first or the second generation."""
+    stem = "BailingMoeV2" if second else "BailingMoe"
+    return Twin(
+        "glm4_moe",
+        {f"{stem}ForCausalLM": CAUSAL, f"{stem}Model": EMBEDDING},
+        {
+            "num_experts": "n_routed_experts",
+            "num_shared_experts": "n_shared_experts",
+            "use_qkv_bias": "attention_bias",
+        },
+        _bailing,
+        _jointly("Ling", "GLM-4.5"),
+        {"use_qk_norm": second, "first_k_dense_replace": 0, "norm_topk_prob": True}
+        | ({} if second else {"partial_rotary_factor": 1.0}),
+    )
 
 
 def _jointly(name: str, family: str) -> str:
@@ -225,7 +294,7 @@ TWINS: dict[str, Twin] = {
             "layer_norm_epsilon": "rms_norm_eps",
         },
     ),
-    "iquestcoder": Twin("llama", decoder_classes("IQuestCoder")),
+    "iquestcoder": Twin("llama", decoder_classes("IQuestCoder") | decoder_classes("Llama")),
     "codegen": Twin("gptj", decoder_classes("CodeGen"), note=_jointly("CodeGen", "GPT-J")),
     "deepseek": Twin(
         "glm4_moe",
@@ -273,7 +342,7 @@ TWINS: dict[str, Twin] = {
     ),
     "internlm3": Twin(
         "llama",
-        decoder_classes("InternLM3"),
+        decoder_classes("InternLM3") | decoder_classes("Llama"),
         {"qkv_bias": "attention_bias", "bias": "mlp_bias"},
         assumes={
             "head_dim": 128,
@@ -287,6 +356,101 @@ TWINS: dict[str, Twin] = {
         "granitemoehybrid",
         decoder_classes("GraniteMoeShared", classifier=False),
         reads=_attends,
+    ),
+    "nemotron-nas": Twin("nemotron_nas"),
+    "granite_docling_text": Twin("granite", _text("GraniteDocling")),
+    "granite4_vision_text": Twin("granite", _text("Granite4Vision")),
+    "hunyuan_vl_text": Twin("hunyuan_v1_dense", _text("HunYuanVL")),
+    "paddleocr_vl_text": Twin("ernie4_5", _text("PaddleOCR")),
+    "qwen2_5_omni_text": Twin("qwen2_5_vl_text", _text("Qwen2_5Omni")),
+    "qwen3_omni_moe_text": Twin(
+        "qwen3_vl_moe_text",
+        _text("Qwen3OmniMoe"),
+        assumes={
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 3584,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "glm4v_text": Twin("glm4", _text("Glm4v"), reads=_by_head),
+    "glm_ocr_text": Twin(
+        "glm4",
+        _text("GlmOcr"),
+        reads=_by_head,
+        assumes={
+            "attention_bias": False,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "intermediate_size": 4096,
+            "vocab_size": 59_392,
+        },
+    ),
+    "glm4v_moe_text": Twin("glm4_moe", _text("Glm4vMoe"), assumes={"attention_bias": True}),
+    "solar_open": Twin(
+        "glm4_moe",
+        decoder_classes("SolarOpen", classifier=False),
+        note="Solar Open is planned as GLM-4.5, whose weights are the same: in training heads that "
+        "turn whole keep a little less.",
+        assumes={
+            "first_k_dense_replace": 0,
+            "partial_rotary_factor": 1.0,
+            "head_dim": 128,
+            "num_attention_heads": 64,
+            "moe_intermediate_size": 1280,
+            "vocab_size": 196_608,
+            "intermediate_size": 10_240,
+        },
+    ),
+    "hy_v3": Twin(
+        "dots1",
+        decoder_classes("HYV3", classifier=False),
+        {
+            "num_experts": "n_routed_experts",
+            "num_local_experts": "n_routed_experts",
+            "router_scaling_factor": "routed_scaling_factor",
+            "num_shared_experts": "n_shared_experts",
+        },
+        _hunyuan,
+        "Hunyuan 3 is planned as dots.llm1, whose weights are the same: in training its sum of "
+        "routed and shared experts in fp32 keeps a little more.",
+        {
+            "sliding_window": None,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "n_routed_experts": 192,
+            "num_experts_per_tok": 8,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 1536,
+            "num_attention_heads": 64,
+            "intermediate_size": 13_312,
+            "vocab_size": 120_832,
+        },
+    ),
+    "bailing_moe": _ling(False),
+    "bailing_moe_v2": _ling(True),
+    "gated_deltanet": Twin(
+        "qwen3_5_text",
+        decoder_classes("GatedDeltaNet", classifier=False),
+        {"norm_eps": "rms_norm_eps", "conv_size": "linear_conv_kernel_dim"},
+        _delta_net,
+        "The gated delta net of flash-linear-attention is planned as Qwen3.5's, whose weights are "
+        "the same: its fused norms and loss keep less in training.",
+        {
+            "num_attention_heads": 1,
+            "num_key_value_heads": 1,
+            "vocab_size": 32_000,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 2048,
+            "hidden_size": 2048,
+            "head_dim": 256,
+            "full_attention_interval": 4,
+        },
     ),
     "ernie": Twin("bert", encoder_classes("Ernie"), reads=_ernie),
     "data2vec-text": Twin(

@@ -55,6 +55,22 @@ class Wrapper:
     beside: tuple[str, ...] = ()
 
 
+# Qwen's Omni models: one that reads and thinks, and others that speak.
+THINKER = "thinker_config"
+NO_TALKER = "What speaks (its talker, and what makes sound of that) is left out, its weights too."
+
+
+def thinker(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of the model that thinks. Raises PlanError."""
+    inner = config[THINKER]
+    if not isinstance(inner, Mapping):
+        message = f"must be a config.json of its own, in braces, not {shown(inner)}"
+        raise PlanError([Issue(f"model.{THINKER}", message)])
+    whole = {key: config[key] for key in OF_THE_WHOLE if key in config}
+    own = {key: value for key, value in inner.items() if key != "architectures"}
+    return {"model_type": f"{config['model_type']}_thinker", **whole, **own}
+
+
 def is_wrapper(config: Mapping[str, Any]) -> bool:
     return place(config) in config or _known(config) is not None
 

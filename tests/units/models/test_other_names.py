@@ -3,8 +3,10 @@
 import pytest
 
 from memcore.errors import PlanError
+from memcore.evidence.planned import training_of
 from memcore.models.counts import parameters
 from memcore.models.families import from_config
+from memcore.plan.plan import Plan
 
 CHATGLM = {  # zai-org/chatglm3-6b
     "model_type": "chatglm", "architectures": ["ChatGLMModel"], "add_bias_linear": False,
@@ -242,3 +244,87 @@ def test_internvl_s_own_files_name_their_tower():
                          "llm_config": text, "vision_config": tower})  # fmt: skip
     assert parameters(model) == 7_737_708_544 + 2 * 4096 * (92_553 - 92_544)
     assert f" {304_012_288 + 33_570_816:,} parameters" in model.notes[-1]
+
+
+NEMOTRON = {  # nvidia/Llama-3_3-Nemotron-Super-49B-v1
+    "model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"], "hidden_size": 8192,
+    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": None,
+    "intermediate_size": None, "vocab_size": 128_256,
+}  # fmt: skip
+LAYERS = {(8, 5.25): 48, (8, 2.625): 1, (0, 5.25): 1, (0, 3.28125): 1, (0, 2.625): 5,
+          (0, 1.3125): 10, (0, 1.0): 8, (0, 0.5): 6}  # fmt: skip
+
+
+def blocks(layers):
+    return [
+        {"attention": {"n_heads_in_group": group or None, "no_op": not group},
+         "ffn": {"ffn_mult": mult or None, "no_op": not mult}}
+        for (group, mult), count in layers.items() for _ in range(count)
+    ]  # fmt: skip
+
+
+def test_layers_of_nemotron_s_search_have_widths_of_their_own():
+    """99,734,290,432 bytes in its index of files."""
+    model = from_config(NEMOTRON | {"block_configs": blocks(LAYERS)})
+    assert 2 * parameters(model) == 99_734_290_432
+    assert (model.kv_heads, len(model.widths)) == (8, 6)
+    whole = from_config(NEMOTRON | {"block_configs": blocks({(8, 5.25): 80})})
+    llama = from_config(NEMOTRON | {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+                        "intermediate_size": 28_672, "num_key_value_heads": 8})  # fmt: skip
+    assert parameters(whole) == parameters(llama)
+    plans = (Plan(model=NEMOTRON | {"block_configs": blocks({(8, 5.25): 80})}),
+             Plan(model="llama-3.3-70b"))  # fmt: skip
+    saved = [training_of(plan).memory.saved_for_backward_bytes for plan in plans]
+    assert saved[0] == saved[1]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "place"),
+    [
+        (None, "block_configs"),
+        (blocks({(8, 1.0): 3}), "block_configs"),
+        (blocks({(8, 1.0): 40, (4, 1.0): 40}), "n_heads_in_group"),
+        (blocks({(0, 0): 80}), "block_configs.0"),
+        ([{"attention": {"replace_with_linear": True}, "ffn": {}}] * 80, "replace_with_linear"),
+        (["full"] * 80, "block_configs.0"),
+    ],
+)
+def test_layers_that_are_not_known_are_refused_by_their_place(blocks, place):
+    with pytest.raises(PlanError, match=place):
+        from_config(NEMOTRON | {"block_configs": blocks})
+
+
+LAYER = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [  # each with the defaults of its class in transformers, which counts as many
+        ({"model_type": "hy_v3", "num_hidden_layers": 80, "hidden_size": 4096}, 295_033_528_320),
+        ({"model_type": "solar_open", "num_hidden_layers": 48, "hidden_size": 4096},
+         102_651_793_408),
+        (LAYER | {"model_type": "glm4v_text", "num_hidden_layers": 40}, 9_400_279_040),
+        ({"model_type": "gated_deltanet", "hidden_size": 2048, "num_hidden_layers": 21,
+          "expand_v": 2}, 1_387_348_732),
+    ],
+)  # fmt: skip
+def test_kin_of_known_families_are_these(config, count):
+    model = from_config(config)
+    assert parameters(model) == count
+    assert not model.reading.unread
+
+
+def test_of_an_omni_model_the_one_that_thinks_is_planned():
+    text = {"hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 32, "head_dim": 128,
+            "num_key_value_heads": 4, "num_experts": 16, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 768, "vocab_size": 3000}  # fmt: skip
+    thinker = {"model_type": "qwen3_omni_moe_thinker",
+               "text_config": text | {"model_type": "qwen3_omni_moe_text"}}  # fmt: skip
+    omni = {"model_type": "qwen3_omni_moe", "thinker_config": thinker, "talker_config": {},
+            "architectures": ["Qwen3OmniMoeForConditionalGeneration"]}  # fmt: skip
+    model = from_config(omni)
+    alone = from_config(text | {"model_type": "qwen3_moe", "norm_topk_prob": True})
+    assert parameters(model) == parameters(alone)
+    assert any("talker" in note for note in model.notes)
+    with pytest.raises(PlanError, match="thinker_config"):
+        from_config(omni | {"thinker_config": 3})

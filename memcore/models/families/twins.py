@@ -156,6 +156,20 @@ def _bailing(config: Config) -> Config:
     return {**one, **_without(config, "use_bias", shared, "rotary_dim", "num_nextn_predict_layers")}
 
 
+def _minicpm3(config: Config) -> Config:
+    """Latent attention before an MLP in each layer."""
+    _as(config, num_experts=0)
+    absent = [key for key in ("v_head_dim", "head_dim") if config.get(key) is None]
+    return _youtu(_without(config, "scale_emb", "scale_depth", "dim_model_base", "num_experts",
+                           "mlp_bias", *absent))  # fmt: skip
+
+
+def _unified(config: Config) -> Config:
+    """Gemma 4 without experts, without embeddings for each layer, and without what reads images
+    apart."""
+    return {**config, "hidden_size_per_layer_input": 0, "enable_moe_block": False}
+
+
 SWITCHES = ("attn_mode", "fuse_cross_entropy", "fuse_norm", "fuse_swiglu", "use_gate",
             "use_short_conv")  # fmt: skip
 
@@ -357,6 +371,82 @@ TWINS: dict[str, Twin] = {
         decoder_classes("GraniteMoeShared", classifier=False),
         reads=_attends,
     ),
+    "mistral4": Twin(
+        "deepseek_v3",
+        decoder_classes("Mistral4"),
+        note="Mistral 4 is planned as DeepSeek-V3, whose weights are the same: in training queries "
+        "scaled by their positions, and a router with a softmax, keep a little more.",
+        assumes={
+            "hidden_size": 4096,
+            "intermediate_size": 12_288,
+            "moe_intermediate_size": 2048,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 4,
+            "kv_lora_rank": 256,
+            "q_lora_rank": 1024,
+            "qk_nope_head_dim": 64,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 0,
+            "vocab_size": 131_072,
+        },
+    ),
+    "minicpm3": Twin(
+        "deepseek_v3",
+        decoder_classes("MiniCPM3"),
+        reads=_minicpm3,
+        note="MiniCPM3 is planned as DeepSeek-V3 without experts, whose weights are the same: in "
+        "training its scaled embeddings and residuals keep a little more.",
+        assumes={
+            "hidden_size": 2560,
+            "intermediate_size": 6400,
+            "num_hidden_layers": 62,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 40,
+            "kv_lora_rank": 256,
+            "q_lora_rank": 768,
+            "qk_nope_head_dim": 64,
+            "qk_rope_head_dim": 32,
+            "v_head_dim": 64,
+            "tie_word_embeddings": True,
+            "vocab_size": 73_448,
+        },
+    ),
+    "jais2": Twin(
+        "nemotron",
+        decoder_classes("Jais2", classifier=False),
+        note="Jais 2 is planned as Nemotron, whose weights are the same: in training its norms "
+        "keep a little less.",
+        assumes={
+            "hidden_size": 3328,
+            "intermediate_size": 26_624,
+            "num_attention_heads": 26,
+            "num_key_value_heads": 26,
+            "vocab_size": 150_272,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "partial_rotary_factor": 1.0,
+        },
+    ),
+    "flex_olmo": Twin(
+        "olmoe",
+        decoder_classes("FlexOlmo", classifier=False),
+        note="FlexOlmo is planned as OLMoE, whose weights are the same: in training its norms "
+        "behind each part keep a little more.",
+        assumes={
+            "vocab_size": 100_352,
+            "hidden_size": 4096,
+            "intermediate_size": 11_008,
+            "num_attention_heads": 32,
+            "num_experts": 7,
+            "num_experts_per_tok": 5,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gemma4_unified_text": Twin("gemma4_text", _text("Gemma4Unified"), reads=_unified),
     "nemotron-nas": Twin("nemotron_nas"),
     "granite_docling_text": Twin("granite", _text("GraniteDocling")),
     "granite4_vision_text": Twin("granite", _text("Granite4Vision")),

@@ -405,7 +405,7 @@ def test_every_number_is_explained_however_prompts_are_read(name, prefill):
         ("nemotron_h", {"layers_block_type": None, "hybrid_override_pattern": "MX"},
          "hybrid_override_pattern"),
         ("nemotron_h", {"num_hidden_layers": 9}, "num_hidden_layers"),
-        ("nemotron_h", {"moe_latent_size": 8}, "moe_latent_size"),
+        ("nemotron_h", {"moe_latent_size": "wide"}, "moe_latent_size"),
         ("nemotron_h", {"mamba_ssm_cache_dtype": 32}, "mamba_ssm_cache_dtype"),
     ],
 )  # fmt: skip

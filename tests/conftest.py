@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from zlib import crc32
 
@@ -67,6 +69,30 @@ class Scheduling(LoadScopeScheduling):
         if path.name in APART:
             return nodeid
         return "servers" if path.name in SERVERS else str(path)
+
+
+HANGS = 600  # seconds; generous: no test is wrong because a machine is busy
+
+
+def _late(number: int, frame: object) -> None:
+    pytest.fail(f"not done after {HANGS} s: it waits for what does not come")
+
+
+@pytest.hookimpl(wrapper=True)
+def _bounded(item: pytest.Item) -> Generator[None, None, None]:
+    """Whatever waits in Python is broken off, so that the test fails and the others run; what
+    waits elsewhere is left to pytest's faulthandler_timeout, which ends the process."""
+    before = signal.signal(signal.SIGALRM, _late)
+    signal.alarm(0 if item.config.option.usepdb else HANGS)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+if hasattr(signal, "SIGALRM"):  # Windows has none
+    pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = _bounded
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:

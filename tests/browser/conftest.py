@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect
 
 import rig
 
@@ -59,9 +59,12 @@ def watch() -> rig.Watch:
 
 
 @pytest.fixture(scope="session")
-def one_context(browser: Browser, watch: rig.Watch) -> BrowserContext:
-    """A browser that has been here before: what it has cached need not be loaded again."""
-    return watch.over(browser.new_context(viewport=rig.VIEWPORT))
+def one_context(browser: Browser, watch: rig.Watch, server: rig.Server) -> BrowserContext:
+    """A browser that has been here before: what it has cached need not be loaded again, and, as one
+    tab stays open, not compiled again either."""
+    context = watch.over(browser.new_context(viewport=rig.VIEWPORT))
+    context.new_page().goto(f"{server.url}/_stcore/health")
+    return context
 
 
 @pytest.fixture
@@ -69,7 +72,8 @@ def open_app(
     browser: Browser, one_context: BrowserContext, watch: rig.Watch, server: rig.Server
 ) -> Iterator[Callable[..., Page]]:
     """Opens the app at a path and waits until it is drawn. Each page is a session of its own; one
-    that is `fresh`, or has options, also a browser context of its own, as another person's is.
+    that is `fresh` also a browser context of its own, as another person's is. Nothing moves that
+    need not, but on a page that `moves`: what moves is drawn sixty times a second.
 
     At the end nothing may have failed in a page, left this machine, or failed in the server.
     """
@@ -77,20 +81,32 @@ def open_app(
     contexts: list[BrowserContext] = []
     already = len(server.log())
 
-    def open_(path: str = "/", fresh: bool = False, **options: object) -> Page:
+    def open_(
+        path: str = "/",
+        fresh: bool = False,
+        color_scheme: Literal["light", "dark"] = "light",
+        viewport: ViewportSize | None = None,
+        moves: bool = False,
+    ) -> Page:
         context = one_context
-        if fresh or options:
-            context = watch.over(browser.new_context(**{"viewport": rig.VIEWPORT, **options}))
+        if fresh:
+            context = watch.over(browser.new_context(viewport=rig.VIEWPORT))
             contexts.append(context)
         page = context.new_page()
         pages.append(page)
         page.set_default_timeout(1000 * rig.SECONDS)
+        motion: Literal["no-preference", "reduce"] = "no-preference" if moves else "reduce"
+        page.emulate_media(color_scheme=color_scheme, reduced_motion=motion)
+        if viewport:
+            page.set_viewport_size(viewport)
         page.goto(server.url + path)
         return rig.settled(page)
 
     yield open_
-    for part in (*pages, *contexts):
-        part.close()
+    for page in pages:
+        rig.left(page)
+    for context in contexts:
+        context.close()
     complaints = watch.complaints(server.log()[already:])
     watch.forget()
     assert not complaints

@@ -215,7 +215,7 @@ def shows(page: Page, plan: Plan) -> None:
 @pytest.mark.parametrize("gap", GAPS)
 def test_a_click_soon_after_an_edit_does_not_undo_it(open_app: Open, gap: int) -> None:
     _, plan = example()
-    page = open_app(f"/?{query(plan)}")
+    page = open_app(f"/?{query(plan)}", moves=True)
     reading.agrees(page)
     summary = page.locator(".st-key-folded_Training-details summary")
     summary.scroll_into_view_if_needed()
@@ -232,7 +232,7 @@ def test_a_click_soon_after_an_edit_does_not_undo_it(open_app: Open, gap: int) -
 @pytest.mark.parametrize("gap", GAPS[:2])
 def test_a_link_to_another_view_soon_after_an_edit(open_app: Open, gap: int) -> None:
     _, plan = example()
-    page = open_app(f"/?{query(plan)}")
+    page = open_app(f"/?{query(plan)}", moves=True)
     reading.agrees(page)
     place = page.get_by_role("link", name="Time", exact=True).first.bounding_box()
     assert place
@@ -251,7 +251,7 @@ def test_a_link_to_another_view_soon_after_an_edit(open_app: Open, gap: int) -> 
 
 
 def test_two_edits_soon_after_each_other(open_app: Open) -> None:
-    page = open_app("/")
+    page = open_app("/", moves=True)
     reading.agrees(page)
     slider(page).press("ArrowRight")
     slider(page, "train_seq_len").press("ArrowLeft")
@@ -262,7 +262,7 @@ def test_two_edits_soon_after_each_other(open_app: Open) -> None:
 @pytest.mark.parametrize("gap", GAPS[1:2])
 def test_back_and_a_click_soon_after(open_app: Open, gap: int) -> None:
     """Through plans and views, and each time the page shows what the address says."""
-    page = open_app("/?mb=5")
+    page = open_app("/?mb=5", moves=True)
     reading.agrees(page)
     slider(page).press("ArrowRight")
     shows(page, decoded("mb=6"))
@@ -305,7 +305,7 @@ BACK_BEFORE_THE_PLAN_RESTS = """quiet => new Promise(done => {
 def test_back_before_the_plan_rests(open_app: Open) -> None:
     """On a slow line: the server gets in one moment all that the browser says in so long, and takes
     it for one message. It must be that of Back alone."""
-    page = open_app("/?mb=2")
+    page = open_app("/?mb=2", moves=True)
     reading.agrees(page)
     rig.settled(page)
     slider(page).evaluate("e => e.focus({preventScroll: true})")

@@ -22,10 +22,11 @@ from memcore.plan.plan import Plan
 
 Open = Callable[..., Page]
 GAPS = (0, 60, 150, 400)  # milliseconds
-LOST = 20  # seconds after which a click has come to nothing
 CLICKS = """() => {
   window.clicks = 0;
-  addEventListener('click', e => { clicks += Boolean(e.target.closest?.('a')); }, true);
+  addEventListener('click', e => {
+    clicks += e.composedPath().some(each => each.localName === 'a');
+  }, true);
 }"""
 
 
@@ -241,12 +242,9 @@ def test_a_link_to_another_view_soon_after_an_edit(open_app: Open, gap: int) -> 
     at = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
     page.evaluate(CLICKS)
     page.mouse.click(*at)
-    try:
-        rig.eventually(lambda: reading.view(page) == "time", seconds=LOST, page=page)
-    except AssertionError:  # no link was there between two drawings: a hand clicks again
-        assert not page.evaluate("clicks"), "the link was clicked, and that came to nothing"
+    while not page.evaluate("clicks"):  # no link was there between two drawings
         page.mouse.click(*at)
-        rig.eventually(lambda: reading.view(page) == "time", page=page)
+    rig.eventually(lambda: reading.view(page) == "time", page=page)
     shows(page, with_batch(plan, 2))
 
 

@@ -35,7 +35,7 @@ APP = Path(importlib.import_module("app").__file__ or "").parent
 
 def opened(query: dict[str, str] | None = None, view: str = "train") -> AppTest:
     """A view at its own address, as from a link."""
-    at = AppTest.from_file(str(APP / "page.py"), default_timeout=60)
+    at = AppTest.from_file(str(APP / "page.py"), default_timeout=300)
     for key, value in (query or {}).items():
         at.query_params[key] = value
     if view != "train":

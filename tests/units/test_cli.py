@@ -422,7 +422,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     process.stdout.close()
     process.stdin.write(b"{}\n" * 3)
     process.stdin.close()
-    assert process.wait(60) == 1
+    assert process.wait(300) == 1
     assert process.stderr.read() == b""
     process.stderr.close()
 

@@ -47,6 +47,7 @@ def test_two_workers_give_the_same_table(alone, capsys, monkeypatch):
     distributed = pytest.importorskip("distributed")
     # A process that starts runs anew what is the main module here; tests of the app leave a page.
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    monkeypatch.setattr(cluster, "TIMEOUT", 300.0)  # a busy machine is no fault
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     ) as two:

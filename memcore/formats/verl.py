@@ -58,15 +58,38 @@ def recognise(values: Mapping[str, Any]) -> bool:
     return isinstance(values.get(ROOT), Mapping)
 
 
+# Its fine-tuning, whose keys are the policy's by shorter names: the longest beginning counts.
+TUNES = re.compile(r"\bverl[./]trainer[./](?:fsdp_)?sft_trainer(?:_engine|_ray)?(?:\.py)?$")
+SHORTER = {
+    "model.": f"{MODEL}.",
+    "model.strategy": f"{ACTOR}.strategy",
+    "model.fsdp_config.": f"{FSDP}.",
+    "model.fsdp_config.cpu_offload": f"{FSDP}.offload_policy",
+    "engine.": f"{FSDP}.",
+    "engine.strategy": f"{ACTOR}.strategy",
+    "engine.ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
+    "ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
+}
+BATCH, LENGTH = 256, 1024  # sequences of a step and their tokens, where nothing is said
+
+
+def _tunes(command: Sequence[str]) -> bool:
+    return any(TUNES.search(word) for word in command)
+
+
 def starts(command: Sequence[str]) -> bool:
     """Whether a command's words change such a file."""
-    return len([word for word in command if word.lstrip("+").startswith(f"{ROOT}.")]) > 1
+    return (
+        _tunes(command)
+        or len([word for word in command if word.lstrip("+").startswith(f"{ROOT}.")]) > 1
+    )
 
 
 def launched(command: Sequence[str], draft: Draft) -> None:
     """What a command says."""
     pairs = (word.lstrip("+").partition("=") for word in command if "=" in word)
-    _read({key: _plain(value) for key, _, value in pairs if re.match(r"[\w.]+$", key)}, draft)
+    said = {key: _plain(value) for key, _, value in pairs if re.match(r"[\w.]+$", key)}
+    (_tuned if _tunes(command) else _read)(said, draft)
 
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
@@ -115,6 +138,35 @@ def _read(values: Mapping[str, Any], draft: Draft) -> None:
     _policy(keys, draft)
     _beside(keys, draft)
     draft.end(keys, LEFT, HARMLESS)
+
+
+def _tuned(values: Mapping[str, Any], draft: Draft) -> None:
+    """What its fine-tuning is told."""
+    own = values.get("engine") == "megatron"
+    places = SHORTER | ({"engine.": f"{MEGATRON}."} if own else {})
+    longer, shorter = {}, {}
+    for key, value in _resolved(values).items():
+        start = max((s for s in places if key.startswith(s)), key=len, default="")
+        name = places[start] + key[len(start) :] if start else key
+        longer[name], shorter[name] = value, key
+    keys = Keys(longer, lambda name: shorter.get(name, name))
+    draft.model = draft.model or str(keys.one(f"{MODEL}.partial_pretrain", f"{MODEL}.path") or "")
+    keys.take(f"{MODEL}.path", "engine")
+    each = draft.count(keys, "trainer.n_gpus_per_node")
+    draft.ranks = max(draft.ranks, each * (draft.count(keys, "trainer.nnodes") or 1))
+    length = draft.read(keys, "train.seq_len", positive, "data.max_length") or LENGTH
+    draft.otherwise("train.seq_len", LENGTH, "data.max_length")
+    draft.batch = draft.batch or draft.count(keys, "data.train_batch_size") or BATCH
+    tokens = draft.count(keys, "data.max_token_len_per_gpu")
+    if tokens and keys.on("data.use_dynamic_bsz"):
+        many = max(1, tokens // length)
+        draft.put("train.micro_batch", many, "data.use_dynamic_bsz", f"{tokens:,} tokens at once")
+    else:
+        draft.read(keys, "train.micro_batch", positive, "data.micro_batch_size_per_gpu",
+                   "data.micro_batch_size")  # fmt: skip
+        draft.put("train.micro_batch", 4, "data.micro_batch_size_per_gpu", "not said: 4")
+    _policy(keys, draft)
+    draft.end(keys, LEFT, (*HARMLESS, "optim", "checkpoint.", "engine", "profiler"))
 
 
 def _length(keys: Keys, draft: Draft) -> int:
@@ -172,7 +224,9 @@ def _policy(keys: Keys, draft: Draft) -> None:
         draft.read(keys, "parallel.shard_group", positive, f"{FSDP}.fsdp_size")
         ulysses = f"{ACTOR}.ulysses_sequence_parallel_size"
         if (draft.read(keys, "parallel.cp", positive, ulysses) or 1) > 1:
-            draft.leave(ulysses, "heads exchanged in place of tokens: planned as parallel.cp")
+            draft.leave(
+                keys.written(ulysses), "heads exchanged in place of tokens: planned as parallel.cp"
+            )
         name = f"{MODEL}.enable_gradient_checkpointing"
         full = _on(keys, name)
         draft.put("train.checkpointing", "full" if full else "none", name, full)

@@ -132,6 +132,27 @@ def test_pairs_of_openrlhf_are_said_not_to_be_planned():
     assert any("frozen reference" in issue.message for issue in read.left)
 
 
+VERL_SFT = """torchrun --nnodes=1 --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer \\
+  data.train_files=train.parquet data.micro_batch_size_per_gpu=4 data.max_length=2048 \\
+  model.partial_pretrain=Qwen/Qwen2.5-0.5B-Instruct model.lora_rank=32 optim.lr=1e-4 \\
+  model.target_modules=all-linear ulysses_sequence_parallel_size=2 trainer.total_epochs=1
+"""
+
+
+def test_fine_tuning_by_verl():
+    read = found(VERL_SFT)
+    plan = read.plan
+    assert set(read.kinds.values()) == {"verl"}
+    assert (plan.train.framework, plan.train.zero, plan.train.adapter) == ("fsdp2", 3, "lora")
+    assert (plan.train.micro_batch, plan.train.seq_len, plan.train.lora_rank) == (4, 2048, 32)
+    assert (plan.cluster.gpus, plan.train.checkpointing) == (8, "full")
+    assert plan.together.kind == "none"
+    assert not read.unread
+    dynamic = VERL_SFT.replace("data.micro_batch_size_per_gpu=4", "data.use_dynamic_bsz=True")
+    dynamic = dynamic.replace("data.max_length", "data.max_token_len_per_gpu=8192 data.max_length")
+    assert found(dynamic).plan.train.micro_batch == 4
+
+
 SWIFT = """NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1,2,3 swift sft \\
   --model Qwen/Qwen2.5-7B-Instruct --train_type lora --torch_dtype bfloat16 \\
   --lora_rank 16 --max_length 4096 --deepspeed zero3 \\

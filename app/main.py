@@ -19,6 +19,7 @@ from app import failed, front, guard  # noqa: E402
 guard.ask_nobody()
 front.keep_what_is_unsent()
 front.ask_for_one_value()
+front.find_the_theme_once()
 front.note_going_back()
 front.keep_what_may_be_fetched()
 server = st.App(

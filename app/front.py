@@ -42,7 +42,7 @@ SUGGESTS = re.compile(
     r"for\(let r=0,i=0;r<n;r\+=1\)if\(i=t\.indexOf\(e\[r\],i\)\+1,i===0\)return!1;return!0\}"
 )
 BY_WORDS = (
-    r"\1e=e.toLowerCase();t=t.toLowerCase();const bare=s=>s.replace(/[^a-z0-9]/g,'');"
+    r"\1e=e.toLowerCase();t=t.toLowerCase();const bare=s=>s.replace(/[^a-z0-9.]/g,'');"
     r"return e.split('/').pop().split(/[\\s\\-_:,]+/).filter(w=>!/^(instruct|chat|it|hf)$/.test(w))"
     r".every(w=>t.includes(w)||bare(t).includes(bare(w)||w))}"
 )

@@ -15,7 +15,7 @@ from app import bar, parts, places, shared, sidebar, state
 from app.fields import field
 from app.text import VERDICTS
 from memcore.models import catalog
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, get
 from memcore.search.levers import differences
 from memcore.words.training import ADAPTERS, QUANTIZED
 
@@ -23,11 +23,19 @@ from memcore.words.training import ADAPTERS, QUANTIZED
 JOBS: dict[str, dict[str, Any]] = {
     "Pretrain": {"train.adapter": "none", "run.tokens": 1_000_000_000_000},
     "Fine-tune": {"train.adapter": "none", "run.tokens": 100_000_000},
-    "LoRA": {"train.adapter": "lora"},
+    # As Hugging Face's Trainer runs it: the weights that are not trained in 16 bits on every GPU.
+    "LoRA": {
+        "train.adapter": "lora",
+        "train.framework": "pytorch",
+        "train.zero": 0,
+        "train.precision": "bf16-pure",
+    },
     "QLoRA": {"train.adapter": "qlora"},
     "Serve": {},
     "RL": {"together.kind": "grpo"},
 }
+# What an adapter brought with it is as everybody starts again without one.
+WITHOUT = ("train.framework", "train.zero", "train.precision")
 LEADS = {"Serve": "serve", "RL": "together"}  # to views of their own
 LONG_RUN = 10_000_000_000  # tokens, from which on a run is called pretraining
 
@@ -47,6 +55,8 @@ def ask() -> None:
             list(JOBS),
             key=state.control("job", job(state.plan()), _chosen),
             required=True,
+            help="LoRA and QLoRA begin as Hugging Face's Trainer runs them: the weights in 16 or 4 "
+            "bits, whole on every GPU; only adapters are trained.",
         )
         left, middle, right = st.columns([3, 1, 2])
         with left:
@@ -72,8 +82,11 @@ def _chosen(name: str | None) -> None:
         return
     if name in LEADS:
         places.lead(LEADS[name])
-    if JOBS[name]:
-        state.change(JOBS[name])
+    changes = dict(JOBS[name])
+    if changes.get("train.adapter") == "none" and state.drafted("train.adapter") != "none":
+        changes |= {path: get(state.DEFAULT, path) for path in WITHOUT}
+    if changes:
+        state.change(changes)
 
 
 FURTHEST = (

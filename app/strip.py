@@ -229,6 +229,9 @@ def _small_print(report: Report, pinned: Report | None) -> None:
         reserved = f"PyTorch reserves {_span(low, high)}"
         items.append(Item(reserved, "memory.reserved_bytes"))
     if t:
+        if run := report.run:
+            said = f"{count_text(state.plan().run.tokens)} tokens take {seconds_text(run.seconds)}"
+            items.append(Item(said, "run.seconds"))
         ends = map(seconds_text, t.step_interval)
         items.append(Item(f"9 in 10 like it took {' to '.join(ends)}", "time.step_interval"))
         mfu, bound = (before.mfu, before.bound_by) if before else (None, None)

@@ -44,6 +44,15 @@ def test_each_job_leads_to_a_plan_or_to_its_place(job: str) -> None:
     assert not said(at)
 
 
+def test_what_lora_brought_goes_with_it() -> None:
+    at = opened()
+    before = shown_plan(at)
+    at.button_group(key="job").set_value("LoRA").run()
+    at.button_group(key="job").set_value("Fine-tune").run()
+    alive(at)
+    assert shown_plan(at).train == before.train
+
+
 @pytest.mark.parametrize("path", ["train.micro_batch", "train.seq_len"])
 def test_what_is_largest_fits_and_one_more_does_not(path: str) -> None:
     at = opened({"model": "llama-3-8b"})

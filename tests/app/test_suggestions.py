@@ -27,6 +27,8 @@ def test_streamlit_still_has_the_function_that_is_replaced() -> None:
         ("70b llama", "Llama 3.3 70B Instruct", True),
         ("qwen-2.5 7b", "Qwen2.5 7B", True),
         ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5 7B", True),
+        ("qwen 2.5 7b", "Qwen2 57B-A14B", False),
+        ("llama3 8b", "Llama 3 8B", True),
         ("llama 7b", "Qwen2.5 7B", False),
         ("gpt-2", "GLM-4.5", False),
     ],

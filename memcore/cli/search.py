@@ -4,6 +4,7 @@ ways to serve its users, those that do."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from memcore.units import (
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
-    from memcore.search.search import Found, Point
+    from memcore.search.search import Found, Point, Spread
 
 LONG = 5.0  # seconds: of what may take longer it is said before
 
@@ -133,13 +134,8 @@ def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
     }  # fmt: skip
     _warn(seconds_of(plan, **space))
     space |= {"by": args.by or TIME, "cost_at_most": args.cost_at_most}
-    with Progress("search") as progress:
-        if not args.scheduler:
-            return search(plan, **space, progress=progress)
-        from memcore.search.cluster import workers
-
-        with workers(args.scheduler) as spread:
-            return search(plan, **space, progress=progress, spread=spread)
+    with Progress("search") as progress, _workers(args) as spread:
+        return search(plan, **space, progress=progress, spread=spread)
 
 
 def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
@@ -151,11 +147,21 @@ def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
         "users": args.users, "gpus": args.gpu, "engines": args.engine, "keep": args.keep,
     }  # fmt: skip
     _warn(seconds_of_servers(plan, **space))
-    with Progress("search") as progress:
+    with Progress("search") as progress, _workers(args) as spread:
         return search_servers(
             plan, **space, targets=Targets.of(plan, args.ttft, args.tpot), by=args.by or COST,
             gpus_at_most=args.gpus_at_most, cost_at_most=args.cost_at_most, progress=progress,
+            spread=spread,
         )  # fmt: skip
+
+
+def _workers(args: argparse.Namespace) -> contextlib.AbstractContextManager[Spread | None]:
+    """Who judges plans: a scheduler's workers, or nobody but this process."""
+    if not args.scheduler:
+        return contextlib.nullcontext()
+    from memcore.search.cluster import workers
+
+    return workers(args.scheduler)
 
 
 def _warn(seconds: float) -> None:

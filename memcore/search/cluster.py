@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
-from memcore.search.search import Chunk, Judged, Spread
+from memcore.search.search import Spread
 
 TIMEOUT = 10.0  # seconds until a scheduler has to answer
 FIELD = "scheduler"
@@ -19,7 +19,7 @@ FIELD = "scheduler"
 
 @contextlib.contextmanager
 def workers(address: str) -> Iterator[Spread]:
-    """Who judges chunks for `search`: the workers of the scheduler at an address, 'tcp://host:8786'.
+    """Who judges chunks for a search: the workers of the scheduler at an address, 'tcp://host:8786'.
 
     Raises PlanError without Dask, where nobody answers, and where the workers have no Memplan or
     another version of it.
@@ -36,7 +36,7 @@ def workers(address: str) -> Iterator[Spread]:
     with client:
         _check(client.run(_version))
 
-        def spread(judge: Callable[[Chunk], Judged], chunks: Sequence[Chunk]) -> Iterator[Judged]:
+        def spread(judge: Callable[[Any], Any], chunks: Sequence[Any]) -> Iterator[Any]:
             futures = client.map(judge, chunks, pure=False)
             try:
                 for future in futures:

@@ -86,7 +86,8 @@ class Judged:
     fitting: tuple[tuple[int, tuple[Offload, str, Batch, int, float]], ...]
 
 
-Spread = Callable[[Callable[[Chunk], Judged], Sequence[Chunk]], Iterable[Judged]]
+# Who has chunks judged, given what judges one: Chunks here, of servers theirs.
+Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)

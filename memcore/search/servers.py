@@ -30,6 +30,7 @@ from memcore.search.search import (
     Found,
     Point,
     Progress,
+    Spread,
     of_room,
 )
 from memcore.search.solve import Miss, Targets
@@ -46,6 +47,7 @@ MISSED = {"ttft": FIRST, "tpot": EACH}
 WAY_SECONDS = 0.002  # that one takes, about
 
 Words = dict[str, str]
+Kind = tuple[str, Words]  # a kind of GPU; an engine and dtypes
 
 
 def search_servers(
@@ -61,6 +63,7 @@ def search_servers(
     cost_at_most: float = 0.0,
     listed: int = LISTED,
     progress: Progress | None = None,
+    spread: Spread | None = None,
 ) -> Found:
     """Of all ways to serve so many users at once, those that do: the best on each kind of GPU, or,
     of one kind alone, the best `listed`.
@@ -75,6 +78,7 @@ def search_servers(
                   'headroom': sequences that there is room for
     cost_at_most  of all GPUs for an hour, in USD; 0: any
     progress      as of `search`
+    spread        as of `search`
 
     Raises PlanError for a word that there is not, and for a model that is not served.
     """
@@ -85,10 +89,13 @@ def search_servers(
     stopped = False
     try:
         kinds = list(_kinds(plan, names, engines, keep))
-        for done, (name, words) in enumerate(kinds):
-            if progress:
-                progress(done, len(kinds))
-            run.judge(name, words)
+        if spread:
+            run.judge_spread(kinds, spread, progress)
+        else:
+            for done, kind in enumerate(kinds):
+                if progress:
+                    progress(done, len(kinds))
+                run.judge(*kind)
     except KeyboardInterrupt:
         stopped = True
     return run.found(names, listed, stopped)
@@ -127,9 +134,7 @@ def _refuse(plan: Plan, gpus: Sequence[str], engines: Sequence[str], keep: str, 
         raise PlanError(issues)
 
 
-def _kinds(
-    plan: Plan, gpus: Sequence[str], engines: Sequence[str], keep: str
-) -> Iterator[tuple[str, Words]]:
+def _kinds(plan: Plan, gpus: Sequence[str], engines: Sequence[str], keep: str) -> Iterator[Kind]:
     """Each kind of GPU with each engine and the dtypes that go with it."""
     for name in gpus:
         for engine in _engines(plan, name, engines):
@@ -197,6 +202,21 @@ class _Run:
     ways: list[_Way] = field(default_factory=list)
     nearest: tuple[_Way, Miss] | None = None  # to the targets, while there are no ways
     _weights: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def judge_spread(
+        self, kinds: Sequence[Kind], spread: Spread, progress: Progress | None
+    ) -> None:
+        """Every kind, each wherever `spread` has it judged."""
+        for done, part in enumerate(spread(_judged, [(self, kind) for kind in kinds]), start=1):
+            self.judged += part.judged
+            self.excluded.update(part.excluded)
+            for name, of in part.of_gpu.items():
+                self.of_gpu.setdefault(name, Counter()).update(of)
+            self.ways += part.ways
+            if part.nearest and self._nearer(part.nearest[1]):
+                self.nearest = part.nearest
+            if progress:
+                progress(done, len(kinds))
 
     def judge(self, name: str, words: Words) -> None:
         """Every number of ranks and of replicas of a kind."""
@@ -365,6 +385,14 @@ class _Run:
             same_batch=True,
             figures=way.figures,
         )
+
+
+def _judged(chunk: tuple[_Run, Kind]) -> _Run:
+    """What becomes of a kind: nothing else is read, and the run that asks is not changed."""
+    asks, kind = chunk
+    run = _Run(asks.start, asks.users, asks.targets, asks.gpus_at_most, asks.by, asks.cost_at_most)
+    run.judge(*kind)
+    return run
 
 
 HOUR, MILLION = 3600, 1e6

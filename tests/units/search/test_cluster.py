@@ -7,10 +7,11 @@ import types
 
 import pytest
 
-from memcore import Plan, PlanError, cli, search
+from memcore import Plan, PlanError, cli, search, search_servers
 from memcore.search import cluster
 from memcore.search.cluster import workers
 from memcore.search.search import Chunk, _Search, judged
+from memcore.search.solve import Targets
 from memcore.search.space import Space
 
 PLAN = Plan.of({"model": "llama-3.2-1b", "cluster": {"gpu": "l4-24gb", "gpus": 2}})
@@ -43,6 +44,29 @@ def test_who_judges_does_not_matter(alone):
     assert [p.plan for p in alone.best] == [p.plan for p in spread.best]
 
 
+SERVED = Plan.of({"model": "llama-3.1-8b", "serve": {"concurrency": 64}})
+
+
+@pytest.mark.parametrize("targets", [{}, {"tpot": 0.0001}], ids=["any", "none keeps to"])
+def test_who_judges_servers_does_not_matter(targets):
+    """The run and its kinds go to a worker and what it found comes back, as bytes."""
+
+    def sent(judge, chunks):
+        for chunk in pickle.loads(pickle.dumps(chunks)):
+            yield pickle.loads(pickle.dumps(judge(chunk)))
+
+    asked = {
+        "gpus": ["l4-24gb", "h100-sxm-80gb"],
+        "keep": "rounding",
+        "targets": Targets(**targets),
+    }
+    done = []
+    found = search_servers(SERVED, **asked, spread=sent, progress=lambda *at: done.append(at))
+    assert found.to_dict() == search_servers(SERVED, **asked).to_dict()
+    assert (found.nearest is None) == (not targets)
+    assert done[-1][0] == done[-1][1] == len(done)
+
+
 def test_two_workers_give_the_same_table(alone, capsys, monkeypatch):
     distributed = pytest.importorskip("distributed")
     # A process that starts runs anew what is the main module here; tests of the app leave a page.
@@ -53,7 +77,11 @@ def test_two_workers_give_the_same_table(alone, capsys, monkeypatch):
     ) as two:
         command = ["search", PLAN.model_dump_json(), "--json"]
         assert cli.main([*command, "--scheduler", two.scheduler_address]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(alone.to_dict()))
+        assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(alone.to_dict()))
+        command = ["search", SERVED.model_dump_json(), "--serve", "--gpu", "l4-24gb", "--json"]
+        assert cli.main([*command, "--scheduler", two.scheduler_address]) == 0
+    there = search_servers(SERVED, gpus=["l4-24gb"])
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(there.to_dict()))
 
 
 def test_a_scheduler_that_is_not_there_is_named(monkeypatch):

@@ -142,6 +142,15 @@ def _by_head(config: Config) -> Config:
     return {**config, "head_dim": _number(config, "head_dim", max(1, hidden // heads))}
 
 
+def _hyperclova(config: Config) -> Config:
+    """Norms before and behind each part, as GLM-4 (0414) has them, and Granite's multipliers."""
+    _as(config, use_post_norm=True, mlp_bias=False)
+    scaled = ("embedding_multiplier", "residual_multiplier", "attention_multiplier")
+    own = _by_head(_without(config, "use_post_norm", "mlp_bias", "logits_scaling", *scaled))
+    heads = _number(config, "num_attention_heads", 32)
+    return {**own, "num_key_value_heads": _number(config, "num_key_value_heads", heads)}
+
+
 def _hunyuan(config: Config) -> Config:
     _as(config, mlp_bias=False)
     return _without(config, "mlp_bias", "enable_moe_fp32_combine", "qk_norm")
@@ -413,6 +422,20 @@ TWINS: dict[str, Twin] = {
             "v_head_dim": 64,
             "tie_word_embeddings": True,
             "vocab_size": 73_448,
+        },
+    ),
+    "hyperclovax": Twin(
+        "glm4",
+        decoder_classes("HyperCLOVAX"),
+        reads=_hyperclova,
+        note="HyperCLOVA X is planned as GLM-4, whose weights are the same: in training its "
+        "scaled embeddings, residuals and logits keep a little more.",
+        assumes={
+            "intermediate_size": 11_008,
+            "vocab_size": 32_000,
+            "attention_bias": False,
+            "partial_rotary_factor": 1.0,
+            "max_position_embeddings": 2048,
         },
     ),
     "jais2": Twin(

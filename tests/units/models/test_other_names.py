@@ -309,6 +309,8 @@ LAYER = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32
         ({"model_type": "minicpm3", "num_hidden_layers": 62, "hidden_size": 2560,
           "v_head_dim": None, "scale_emb": 12}, 4_073_875_968),
         ({"model_type": "jais2", "num_hidden_layers": 32, "hidden_size": 3328}, 8_090_401_280),
+        (LAYER | {"model_type": "hyperclovax", "num_key_value_heads": None, "use_post_norm": True,
+                  "residual_multiplier": 1.0}, 6_738_677_760),
         (LAYER | {"model_type": "flex_olmo"}, 33_270_665_216),
         ({"model_type": "gemma4_unified_text", "num_hidden_layers": 30, "hidden_size": 2304},
          3_010_758_400),

@@ -225,7 +225,7 @@ def _ranked(
         + (". Stopped: these are the best so far" if found.stopped else "")
     )
     if not found.best:
-        yield nothing
+        yield "It was stopped before anything was found." if found.stopped else nothing
         return
     yield "\n".join(listed("Best", found.best))
     yield "\n".join(listed("Fewest GPUs, least time and cost", found.pareto))

@@ -193,7 +193,8 @@ def search(
     cost_at_most  of the whole run in USD, at the plan's price or the lowest that is listed; 0: any
     thorough      whether ways are tried too that hardly anybody takes (space.Space says which)
     progress      is called with how many groups of plans are done, and of how many; what raises
-                  KeyboardInterrupt there or elsewhere stops the search, and what it has is given
+                  KeyboardInterrupt there or elsewhere stops the search, and the best of what was
+                  judged is given; where it stops that too, the best of what was timed
     spread        who judges chunks of plans, as `map` would: `cluster.workers`; the answer is the
                   same. None: this process
 
@@ -210,6 +211,9 @@ def search(
                 run.judge_spread(groups, spread, progress)
             else:
                 run.judge(groups, progress)
+        except KeyboardInterrupt:
+            stopped = True
+        try:  # of what was judged, where that was stopped
             run.time_what_may_win()
         except KeyboardInterrupt:
             stopped = True
@@ -523,15 +527,17 @@ class _Search:
         parts = [order[i : i + OF_CHUNK] for i in range(0, len(order), OF_CHUNK)]
         chunks = [Chunk(self.start, self.by, tuple(groups[n] for n in part)) for part in parts]
         cells: list[tuple[int, _Cell]] = []
-        for i, found in enumerate(spread(judged, chunks)):
-            self.judged += found.evaluated
-            self.fitting += found.fits
-            self.excluded.update(found.excluded)
-            every = [(parts[i][n], fit) for n, fit in found.fitting]
-            cells += ((n, _Cell(groups[n], *fit)) for n, fit in every)
-            if progress:
-                progress(min(len(groups), (i + 1) * OF_CHUNK), len(groups))
-        self.cells += (cell for _, cell in sorted(cells, key=operator.itemgetter(0)))
+        try:
+            for i, found in enumerate(spread(judged, chunks)):
+                self.judged += found.evaluated
+                self.fitting += found.fits
+                self.excluded.update(found.excluded)
+                every = [(parts[i][n], fit) for n, fit in found.fitting]
+                cells += ((n, _Cell(groups[n], *fit)) for n, fit in every)
+                if progress:
+                    progress(min(len(groups), (i + 1) * OF_CHUNK), len(groups))
+        finally:  # also of a search that is stopped
+            self.cells += (cell for _, cell in sorted(cells, key=operator.itemgetter(0)))
 
     # --- how long it takes -----------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from memcore import Plan, evaluate, search
+from memcore import Plan, cli, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
 from memcore.search.families import OF_STATES, sized
@@ -419,6 +419,21 @@ def test_a_search_can_be_stopped_and_says_what_it_has(monkeypatch):
     found = search(Plan.of(SMALL), progress=stop)
     assert found.stopped
     assert found.evaluated == found.fits + sum(found.excluded.values())
+    assert found.best
+    spread = search(Plan.of(SMALL), progress=stop, spread=lambda judge, of: map(judge, of))
+    assert spread.stopped
+    assert spread.best
+
+
+def test_a_search_that_is_stopped_at_once_does_not_say_that_nothing_fits(monkeypatch, capsys):
+    def stop(self, space):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Search, "groups", stop)
+    assert cli.main(["search", json.dumps(SMALL)]) == 130
+    said = capsys.readouterr().out
+    assert "stopped before anything was found" in said
+    assert "Nothing fits" not in said
 
 
 def test_how_long_a_search_takes_is_known_before():

@@ -281,11 +281,19 @@ def still(page: Page) -> None:
 
 
 def left(page: Page) -> None:
-    """Close a page, from a blank one: Chromium says yes to a close that comes as it shows another
-    document, forgets it, and Playwright waits for ever (issue 42068 of Playwright)."""
-    with contextlib.suppress(Error):  # as where another document is on its way
-        page.goto("about:blank")
-    page.close()
+    """Close a page. Chromium forgets a close that comes as it shows another document, and
+    `page.close` then waits for ever (issue 42068 of Playwright): this one asks again."""
+    browser = page.context.browser
+    assert browser
+    with contextlib.suppress(Error):  # that the page is closed
+        own, asks = page.context.new_cdp_session(page), browser.new_browser_cdp_session()
+        target = own.send("Target.getTargetInfo")["targetInfo"]["targetId"]
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            asks.send("Target.closeTarget", {"targetId": target})
+            page.wait_for_timeout(POLL)
+    assert page.is_closed(), "the page cannot be closed"
+    asks.detach()
 
 
 def settled(page: Page) -> Page:

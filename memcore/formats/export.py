@@ -23,7 +23,7 @@ from memcore.formats.texts import Text
 from memcore.models import catalog
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
 from memcore.words.optimizers import AWARE
-from memcore.words.training import ALL_LINEAR, FRAMEWORKS, listed
+from memcore.words.training import ALL_LINEAR, FRAMEWORKS, FULL_ITERATION, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +294,10 @@ def _megatron(plan: Plan) -> dict[str, str]:
     if t.checkpointing == "full":
         words += ["--recompute-method", t.recompute_method]
         words += ["--recompute-num-layers", t.recompute_num_layers]
+    if FULL_ITERATION in (graphs := listed(t.cuda_graphs)):
+        words += ["--cuda-graph-impl", FULL_ITERATION, "--no-check-for-nan-in-loss-and-grad"]
+    elif graphs:
+        words += ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", *graphs]
     if t.mtp_layers:
         words += ["--mtp-num-layers", t.mtp_layers]
     words += ["--optimizer", {"adamw": "adam", AWARE: "adam"}.get(t.optimizer, t.optimizer)]

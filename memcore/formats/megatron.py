@@ -15,9 +15,13 @@ from memcore.formats.texts import UNSET, options
 from memcore.words.optimizers import AWARE
 from memcore.words.training import (
     ALL_LINEAR,
+    ATTN,
     CORE_ATTN,
+    CUDA_GRAPHS,
     DISPATCHERS,
+    FULL_ITERATION,
     MLA_UP_PROJ,
+    MLP,
     MOE,
     RECOMPUTE_MODULES,
 )
@@ -59,9 +63,7 @@ LEFT = {
     "optimizer_offload_fraction": "its optimizer on the CPU is not planned",
     "fp4_*": "training in fp4 is not planned",
     "fp8_param_gather": "set train.precision to fp8-params or mxfp8-params",
-    "cuda_graph_*": "graphs of a step are not planned",
-    "enable_cuda_graph": "graphs of a step are not planned",
-    "external_cuda_graph": "graphs of a step are not planned",
+    "cuda_graph_*": "is not planned",
     "moe_expert_capacity_factor": "tokens that are dropped are not planned",
     "moe_pad_expert_input_to_capacity": "tokens that are dropped are not planned",
     "microbatch_group_size_per_virtual_pipeline_stage": "is not planned",
@@ -135,6 +137,7 @@ def told(keys: Keys, draft: Draft) -> None:
     _precision(keys, draft)
     _moments(keys, draft)
     _recomputation(keys, draft)
+    _graphs(keys, draft)
     flash = keys.on("use_flash_attn")
     eager = keys.take("attention_backend", "transformer_impl") in ("unfused", "local")
     draft.put("train.attention", "eager" if eager and not flash else "flash", "--attention-backend")
@@ -215,6 +218,34 @@ def _moments(keys: Keys, draft: Draft) -> None:
     else:
         message = f"is planned with both of {', '.join(MOMENTS)} in bf16 and masters in fp32"
         draft.leave(keys.written(PRECISION_AWARE), message)
+
+
+def _graphs(keys: Keys, draft: Draft) -> None:
+    """What is replayed as CUDA graphs. Of the older options, enable_cuda_graph and
+    external_cuda_graph are implementations, and a scope of full is a whole layer; with local the
+    scope may be full_iteration (transformer_config.py: __post_init__)."""
+    older = {name: keys.on(name) for name in ("enable_cuda_graph", "external_cuda_graph")}
+    said = keys.take("cuda_graph_impl")
+    scope, modules = keys.take("cuda_graph_scope"), keys.take("cuda_graph_modules")
+    for name in ("cuda_graph_warmup_steps", "cuda_graph_use_single_mempool"):
+        keys.take(name)  # which change no step that is planned
+    implementation = "none" if said is None else shown(said)[1:-1]
+    if implementation == "none" and not any(older.values()):
+        return
+    key = keys.written("cuda_graph_impl")
+    given = modules if modules is not None else scope
+    names = given if isinstance(given, list) else [] if given is None else [given]
+    named = [word for name in names for word in shown(name)[1:-1].split(",")]
+    named = [name.strip().rpartition(".")[2] for name in named]
+    if implementation == FULL_ITERATION or FULL_ITERATION in named:
+        named = [FULL_ITERATION]
+    elif set(named) <= {"", "full"}:
+        named = [ATTN, MLP]
+    found = [name for name in named if name in CUDA_GRAPHS]
+    if found:
+        draft.put("train.cuda_graphs", ",".join(found), key, found)
+    if others := [name for name in named if name not in found]:
+        draft.leave(key, f"{', '.join(others)}: is not planned")
 
 
 PRECISION_AWARE, MASTERS = "use_precision_aware_optimizer", "main_params_dtype"

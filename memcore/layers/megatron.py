@@ -60,7 +60,13 @@ from memcore.tape.primitives import (
 )
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Gradients, Remade, Tape, Tensor
-from memcore.words.training import ALL_LINEAR, MLA_UP_PROJ, MOE, MOE_ACT, SHARED_EXPERTS
+from memcore.words.training import (
+    ALL_LINEAR,
+    MLA_UP_PROJ,
+    MOE,
+    MOE_ACT,
+    SHARED_EXPERTS,
+)
 
 OWN: Shape = (B, S / CP / SEQ)  # the tokens that this rank routes
 RESULTS: Shape = (B, HEADS / TP, S / CP, V_DIM)
@@ -104,7 +110,7 @@ def _mixture(
     """
     sent, here = ROUTED, ARRIVED if s.exchanges else ROUTED
     weights = router(t, s, x, score, biases)
-    dispatched, row_map = _permuted(t, x, weights)
+    dispatched, row_map = _permuted(t, s, x, weights)
     arrived = [_exchanged(t, s, rows, "dispatch", here) for rows in dispatched]
     beside = t.again(SHARED_EXPERTS, lambda x: shared(t, s, x), x) if shared else None
     collected = [_collected(t, s, rows) for rows in arrived]
@@ -175,11 +181,12 @@ def _gating(t: Tape, x: Tensor, bias: bool) -> Tensor:
     return out
 
 
-def _permuted(t: Tape, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor]:
+def _permuted(t: Tape, s: Structure, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor]:
     """moe_permute_with_probs: a copy of each token for each of its experts, and its weight there.
 
     Saves where rows go (int32, 2 EXPERTS + 1 for each token). The dispatcher holds the weights and
-    the routing map (bool) as its attributes.
+    the routing map (bool) as its attributes. A CUDA graph holds its results until the graph of
+    backward has been replayed (transformer_engine/pytorch/graph.py: per_callable_static_outputs).
     """
     t.start("permute", x, weights, started=PERMUTE)
     routing = t.new("routing map", weights.shape, "bool")
@@ -191,7 +198,8 @@ def _permuted(t: Tape, x: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor
             t.new(f"{n} grad", of.shape, of.dtype) for n, of in (("x", x), ("weights", weights))
         ]
 
-    t.finish("permute", [x, weights], outs, [row_map, routing, weights], backward)
+    held = outs if s.holds_rows else []
+    t.finish("permute", [x, weights], outs, [row_map, routing, weights], backward, held=held)
     return outs, row_map
 
 

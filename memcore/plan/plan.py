@@ -80,6 +80,7 @@ from memcore.words.training import (
     CHECKPOINTING,
     CORE_ATTN,
     CROSS_ENTROPY,
+    CUDA_GRAPHS,
     DISPATCHERS,
     EACH_ROW,
     EARLY_STOP,
@@ -424,6 +425,16 @@ class Train(_Part):
             )
         return ",".join(name for name in RECOMPUTE_MODULES if name in named)
 
+    @field_validator("cuda_graphs")
+    @classmethod
+    def _as_captured(cls, graphs: str) -> str:
+        """Each once, in the order of their table; nothing as its word."""
+        named = listed(graphs)
+        for name in named:
+            if name not in CUDA_GRAPHS:
+                raise ValueError(f"{shown(name)} is not known; {did_you_mean(name, CUDA_GRAPHS)}")
+        return ",".join(name for name in CUDA_GRAPHS if name in named) or NO_LAYER
+
     micro_batch: int = number(
         1,
         "Micro-batch",
@@ -636,6 +647,15 @@ class Train(_Part):
         key="disp",
         when=_megatron_experts,
         lever=EachWord(),
+    )
+    cuda_graphs: str = declare(
+        NO_LAYER,
+        "cuda_graphs",
+        "Megatron: what the host replays as CUDA graphs, one for each layer and direction, where "
+        f"it would start each kernel: none, or with commas between {', '.join(CUDA_GRAPHS)}.",
+        key="cg",
+        names=("cuda_graph_modules", "cuda_graph_scope", "cuda_graph_impl", "external_cuda_graph"),
+        when=_megatron,
     )
     reduce_bucket_size: int = number(
         500_000_000,

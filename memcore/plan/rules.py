@@ -28,6 +28,7 @@ from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
 from memcore.words.training import (
     ADAPTERS,
     ALL_LINEAR,
+    ATTN,
     AUTO,
     AVERAGED,
     AVERAGED_FP32,
@@ -40,13 +41,17 @@ from memcore.words.training import (
     FP32,
     FRAMEWORKS,
     FREED,
+    FULL_ITERATION,
     INT8,
     KEPT,
     LAYER,
     LAYERNORM,
     MLA_UP_PROJ,
+    MODULES,
     MOE,
     MOE_ACT,
+    MOE_PREPROCESS,
+    MOE_ROUTER,
     NEVER,
     NO_LAYER,
     OPERATIONS,
@@ -374,6 +379,66 @@ def _module_recompute_rules(plan: Plan, model: Model | None) -> list[Rule]:
     return rules + [
         Rule(field, name in named, f"the model has no {what} for {name}", (without(name),))
         for name, what in lacks
+    ]
+
+
+def _graph_rules(plan: Plan, model: Model | None) -> list[Rule]:
+    """What can be captured as CUDA graphs (Megatron-Core, transformer_config.py)."""
+    t, field = plan.train, "train.cuda_graphs"
+    named = listed(t.cuda_graphs)
+    if not named:
+        return []
+
+    def without(*names: str) -> Remedy:
+        return {field: ",".join(name for name in named if name not in names) or NO_LAYER}
+
+    whole, experts = FULL_ITERATION in named, bool(model and model.experts)
+    routes = [name for name in (MOE_ROUTER, MOE_PREPROCESS) if name in named]
+    again = CHECKPOINTING[t.checkpointing].recompute
+    return [
+        Rule(
+            field,
+            not FRAMEWORKS[t.framework].own,
+            "graphs of a training step are planned of Megatron",
+            (*to(field, NO_LAYER), *to("train.framework", *OWN)),
+        ),
+        Rule(
+            field,
+            whole and len(named) > 1,
+            f"{FULL_ITERATION} captures all there is: nothing is named beside it",
+            (without(*(name for name in named if name != FULL_ITERATION)), without(FULL_ITERATION)),
+        ),
+        Rule(
+            field,
+            whole and experts,
+            "how many rows an expert gets is not known before, so that a mixture has no graph of "
+            f"the whole iteration; use {ATTN},{MOE_ROUTER},{MOE_PREPROCESS}",
+            ({field: f"{ATTN},{MOE_ROUTER},{MOE_PREPROCESS}"},),
+        ),
+        Rule(
+            field,
+            bool(routes) and model is not None and not experts,
+            f"the model has no experts for {', '.join(routes)}",
+            (without(MOE_ROUTER, MOE_PREPROCESS),),
+        ),
+        Rule(
+            field,
+            MOE_PREPROCESS in named and MOE_ROUTER not in named,
+            f"{MOE_PREPROCESS} is captured with {MOE_ROUTER} only",
+            ({field: f"{t.cuda_graphs},{MOE_ROUTER}"}, without(MOE_PREPROCESS)),
+        ),
+        Rule(
+            field,
+            again == LAYER and not whole,
+            f"layers that run again whole are captured by {FULL_ITERATION} only",
+            (*to("train.checkpointing", "selective", "none"), {field: NO_LAYER}),
+        ),
+        Rule(
+            field,
+            again == MODULES and MOE in listed(t.recompute_modules) and bool(routes),
+            "a router is not captured where all of moe is run again",
+            (without(MOE_ROUTER, MOE_PREPROCESS),),
+        ),
     ]
 
 
@@ -1532,6 +1597,7 @@ RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
     _framework_rules,
     _recompute_rules,
     _module_recompute_rules,
+    _graph_rules,
     _eight_bit_rules,
     _aware_rules,
     _float8_rules,

@@ -96,6 +96,8 @@ class Structure:
     float8     as in precision.Precision
     modules    of layers that are not run again whole: what backward runs again
                (policies.RECOMPUTE_MODULES)
+    graphs     what is replayed as CUDA graphs (policies.CUDA_GRAPHS)
+    holds_rows one of them has the rows that are sent to experts as a result
     main_grad  the dtype of the buffer that Megatron's linear layers add a weight's gradient to
     """
 
@@ -128,6 +130,8 @@ class Structure:
     float8: str = ""
     main_grad: str = "fp32"
     modules: tuple[str, ...] = ()
+    graphs: tuple[str, ...] = ()
+    holds_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -454,10 +454,12 @@ class Tape:
         backward: Callable[[Gradients], Gradients],
         flops: Sequence[tuple[float, Shape]] = (),
         packs_last: bool = False,
+        held: Sequence[Tensor] = (),
     ) -> None:
         """End an operation: connect its outputs to the graph and keep what it saves.
 
         packs_last    it saves its inputs too once it has computed, as torch.autograd.Function does
+        held          is kept until its backward too, which does not read it
         """
         # What has no kernel of its own is a view, which a compiler fuses too.
         fusible = self._current is None or self._current.fusible
@@ -476,7 +478,7 @@ class Tape:
             self.last_packed = self.clock if packs_last else self.last_packed
             self.run_again = len(self.work) - (0 if computed else running)
         storages: list[Storage] = []
-        for t in saved:
+        for t in (*saved, *held):
             if t.storage.kind not in WEIGHTS and t.storage not in storages:
                 storages.append(t.storage)
         for s in storages:

@@ -18,11 +18,18 @@ from memcore.quantity.reading import PLAIN, Read, at_least_zero, largest
 from memcore.report import OperationTime
 from memcore.step.step import Step
 from memcore.tape.dims import EP, EXPERTS
-from memcore.tape.kinds import Module
+from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
 from memcore.timing.roofline import ATTENTION, SCANNED, Work, works
+from memcore.words.training import (
+    ATTN,
+    FULL_ITERATION,
+    MLP,
+    MOE_PREPROCESS,
+    MOE_ROUTER,
+)
 
 PHASES = FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
@@ -50,17 +57,89 @@ def starts(work: Work, kernels: str) -> tuple[float, float]:
 GROUPED_BACKWARD = 3
 
 
+REPLAY = constants.MODULE  # that a graph's replay takes as much of the host is assumed
+# Of what a permutation starts, what stays outside a graph: the copies of counts to the host
+# (token_dispatcher.py: cuda_dtoh_point is before_ep_alltoall then).
+COPIED = 4
+
+
+def left_to_start(work: Work, kernels: str, captured: frozenset[str]) -> tuple[float, float]:
+    """As `starts`, of an operation some of which may be part of a CUDA graph."""
+    each, by_expert = starts(work, kernels)
+    if work.name.removesuffix(", to 8 bits") not in captured:
+        return each, by_expert
+    copied = COPIED if work.phase != BACKWARD and work.name.endswith(PERMUTED) else 0
+    return min(each, float(copied)), 0.0
+
+
+PERMUTED, SHARED, ROUTER = ".permute", ".shared_experts.", ".router."
+
+
+@kept
+def captured(tapes: tuple[Tape, ...], graphs: tuple[str, ...]) -> frozenset[str]:
+    """Names of the operations of some layers that are part of a CUDA graph, in both directions:
+    those that every layer with an operation of that name captures."""
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for tape in tapes:
+        for name, module in _modules(tape):
+            (inside if module in graphs else outside).add(name)
+    return frozenset(inside - outside)
+
+
+def _modules(tape: Tape) -> list[tuple[str, str]]:
+    """The operations of a layer with the module of a CUDA graph that they would be part of, '' if
+    of none. What comes up to attention's last operation is attention's; then comes the dense MLP,
+    or router, permutation and what cannot be captured. A residual's two sums have one name."""
+    work = [w for w in tape.work if Part.LAYER in w.parts]
+    forward = [w for w in work if w.phase == FORWARD]
+    attends = [i for i, w in enumerate(forward) if Part.ATTENTION in w.parts]
+    last = attends[-1] if attends else -1
+    routes = [i for i, w in enumerate(forward) if w.name.endswith(PERMUTED)]
+    mixes = any(w.module is Module.GROUPED for w in forward)
+    found = []
+    for i, w in enumerate(forward):
+        if i <= last:
+            module = ATTN
+        elif not mixes:
+            module = MLP
+        elif routes and i == routes[0]:
+            module = MOE_PREPROCESS
+        else:
+            module = MOE_ROUTER if (routes and i < routes[0]) or SHARED in w.name else ""
+        found.append((w.name, module))
+    known = {name for name, _ in found}
+    others = {w.name: w for w in work if w.name not in known}
+    return found + [(name, ATTN if Part.ATTENTION in w.parts else "") for name, w in others.items()]
+
+
+def replayed(step: Step) -> int:
+    """Graphs that the host replays in one forward, and as many in one backward: one for each layer
+    that captures anything (megatron/core/transformer/cuda_graphs.py: TECudaGraphHelper)."""
+    graphs = step.blocks.structure.graphs
+    if not graphs or FULL_ITERATION in graphs:
+        return 0
+    of = zip(step.blocks.layers, step.layers.counts, strict=False)
+    inside = captured(step.blocks.layers, graphs)
+    return sum(n for tape, n in of if any(w.name in inside for w in tape.work))
+
+
 @kept
 def _counted(
-    tapes: tuple[Tape, ...], counts: tuple[int, ...], again: tuple[str, ...], kernels: str
+    tapes: tuple[Tape, ...],
+    counts: tuple[int, ...],
+    again: tuple[str, ...],
+    kernels: str,
+    graphs: tuple[str, ...] = (),
 ) -> tuple[tuple[float, float], ...]:
     """What some tapes start in one forward, in one backward, and for the gradients of weights in
     it: operations, and those for each expert."""
     sums = [[0.0, 0.0] for _ in range(3)]
     every = (*counts, *(0 for _ in range(len(tapes) - len(counts))))
+    inside = captured(tapes, graphs)
     for work, where in works(tapes, again):
         runs = sum(every[i] for i in where)
-        for k, n in enumerate(starts(work, kernels)):
+        for k, n in enumerate(left_to_start(work, kernels, inside)):
             sums[work.phase != FORWARD][k] += runs * n
             if is_product(work):
                 sums[2][k] += runs * n / 2
@@ -78,15 +157,17 @@ def operations(
 ) -> tuple[float, float, float]:
     """Operations that the host starts in one micro-batch: in forward, in backward, and of those
     for the gradients of weights."""
-    kernels = step.blocks.structure.kernels
+    structure = step.blocks.structure
+    kernels, graphs = structure.kernels, structure.graphs
     of_ends = _counted(ends, (1,) * len(ends), ("",) * len(ends), kernels)
-    of_layers = _counted(step.blocks.layers, tuple(step.layers.counts), again, kernels)
+    of_layers = _counted(step.blocks.layers, tuple(step.layers.counts), again, kernels, graphs)
     experts = float(amounts.elements(STACK)) if kernels == "megatron" else 0.0
     forward, backward, weights = (
         end + layer + experts * (of_end + of_layer)
         for (end, of_end), (layer, of_layer) in zip(of_ends, of_layers, strict=True)
     )
-    return forward, backward + hooks(step, amounts), weights
+    replays = REPLAY.middle * replayed(step)
+    return forward + replays, backward + replays + hooks(step, amounts), weights
 
 
 def hooks(step: Step, amounts: Amounts) -> float:

@@ -16,7 +16,7 @@ from memcore.timing import host
 from memcore.timing.communication import Move
 from memcore.timing.roofline import Execution, Speed, executions
 from memcore.words.optimizers import WIDENED_TRAFFIC
-from memcore.words.training import TO_END
+from memcore.words.training import FULL_ITERATION, TO_END
 from memcore.words.word import DTYPE_BYTES
 
 
@@ -32,10 +32,18 @@ def speed_of(plan: Plan, step: Step, x: Any = PLAIN) -> Speed:
 def started(
     step: Step, amounts: Amounts, batches: int, transfers: Sequence[Move]
 ) -> tuple[float, float]:
-    """Operations that the host starts in all forwards of a step, and in all backwards."""
+    """Operations that the host starts in all forwards of a step, and in all backwards. Where one
+    graph is all of both, it is replayed."""
+    if whole_graph(step):
+        return host.REPLAY.middle, 0.0
     forward, backward, _ = host.operations(step, amounts, ends_of(step), run_again(step))
     sent = host.collectives(transfers)
     return forward * batches + sent[0], backward * batches + sent[1]
+
+
+def whole_graph(step: Step) -> bool:
+    """Whether all forwards and backwards of a step are one CUDA graph."""
+    return FULL_ITERATION in step.blocks.structure.graphs
 
 
 def matmul_dtype(step: Step) -> str:

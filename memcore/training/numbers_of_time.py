@@ -54,6 +54,7 @@ from memcore.training.executions import (
     step_executions,
     update,
     updated_dtype,
+    whole_graph,
 )
 from memcore.training.memory import rows_of
 from memcore.training.offload import (
@@ -546,10 +547,19 @@ def _starts(book: Book, phase: str) -> Explanation:
         weights = known("weights that a GPU updates", host.tensors(step, amounts),
                         source="the weights that are trained, each a tensor")  # fmt: skip
         return about(what, "", weights * formula)
-    kernels = step.blocks.structure.kernels
+    structure = step.blocks.structure
+    if whole_graph(step):
+        n = host.REPLAY.middle if phase == host.FORWARD else 0.0
+        formula = known("one graph of all of them", n, source="the plan: train.cuda_graphs",
+                        certainty="assumed")  # fmt: skip
+        return about(what, "", formula, "In all micro-batches of a step.", [host.SOURCE])
+    inside = host.captured(step.blocks.layers, structure.graphs)
     found = []
+    if (replays := host.replayed(step)) and phase != host.OPTIMIZER:
+        graphs = known("graphs that are replayed", replays, source="the plan: train.cuda_graphs")
+        found.append(graphs * _beside(book).batches * constant(host.REPLAY))
     for e in _executions(book):
-        each, by_expert = host.starts(e.work, kernels)
+        each, by_expert = host.left_to_start(e.work, structure.kernels, inside)
         n = e.runs * (each + (by_expert * float(amounts.elements(host.STACK)) if by_expert else 0))
         if n and (e.work.phase == host.FORWARD) == (phase == host.FORWARD):
             sure = "exact" if each == 1 else "measured"

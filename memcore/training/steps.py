@@ -35,6 +35,7 @@ from memcore.words.training import (
     BLOCK,
     CHECKPOINTING,
     COPIES,
+    EACH_ROW,
     EMBEDDINGS,
     FP32,
     GPIPE,
@@ -43,6 +44,7 @@ from memcore.words.training import (
     LAYER,
     LOWER,
     MODULES,
+    MOE_PREPROCESS,
     NO_LAYER,
     OPERATIONS,
     UNIFORM,
@@ -125,6 +127,9 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         modules=listed(t.recompute_modules) if again == MODULES else (),
     )
     structure = replace(structure, float8=copies.float8, main_grad=copies.reduced)
+    graphs = listed(t.cuda_graphs)
+    holds_rows = MOE_PREPROCESS in graphs and t.moe_dispatcher == EACH_ROW
+    structure = replace(structure, graphs=graphs, holds_rows=holds_rows)
     leads = _leads(structure)
     held = max(model.layers - t.trained_layers, 0) if t.frozen == LOWER else 0
     kinds, stack = stack_of(plan, model, leads, held)

@@ -450,6 +450,26 @@ RECOMPUTE_MODULES = {
     SHARED_EXPERTS: Word("Shared experts", "The MLP that every token passes: its input is kept."),
 }
 
+FULL_ITERATION, ATTN = "full_iteration", "attn"
+MOE_ROUTER, MOE_PREPROCESS = "moe_router", "moe_preprocess"
+# What each captures: megatron/core/transformer/cuda_graphs.py, and docs/user-guide/features/
+# cuda_graph.md of Megatron-LM (0.17). `moe`, of experts with a capacity, is not among them.
+CUDA_GRAPHS = {
+    FULL_ITERATION: Word(
+        "Whole iteration",
+        "All forwards and backwards of a step are one graph, with what ranks send; the optimizer "
+        "is not in it. No mixture has it: how many rows an expert gets is not known before.",
+    ),
+    ATTN: Word("Attention", "The norm before it, attention, and what it is added to."),
+    MLP: Word("Dense MLP", "Of a layer without experts, with its norm."),
+    MOE_ROUTER: Word("Router", "With the norm before it, and with shared experts."),
+    MOE_PREPROCESS: Word(
+        "Preprocessing of rows",
+        "The counts of rows, and the rows in the order that they are sent in. They are a result of "
+        "the graph, so that their memory is free again only behind the layer's backward.",
+    ),
+}
+
 UNIFORM, BLOCK = "uniform", "block"
 RECOMPUTE_METHODS = {
     UNIFORM: Word(

@@ -686,6 +686,30 @@ def test_how_megatron_sends_rows_to_experts(said, dispatcher, left) -> None:
     assert left in "".join(told)
 
 
+@pytest.mark.parametrize(
+    ("said", "graphs", "left"),
+    [
+        ("", "none", ""),
+        ("--cuda-graph-impl none --cuda-graph-modules attn", "none", ""),
+        ("--cuda-graph-impl transformer_engine", "attn,mlp", ""),
+        ("--external-cuda-graph", "attn,mlp", ""),
+        ("--enable-cuda-graph --cuda-graph-scope full_iteration", "full_iteration", ""),
+        ("--cuda-graph-impl full_iteration --cuda-graph-warmup-steps 1", "full_iteration", ""),
+        ("--cuda-graph-impl local --cuda-graph-modules attn mlp", "attn,mlp", ""),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "attn", ""),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn mamba", "attn",
+         "mamba: is not planned"),
+    ],
+)  # fmt: skip
+def test_what_megatron_replays(said, graphs, left) -> None:
+    """megatron/core/transformer/transformer_config.py: cuda_graph_impl, cuda_graph_modules."""
+    found = read(("a.sh", f"{MEGATRON.strip()} {said}"))
+    assert found.plan.train.cuda_graphs == graphs
+    told = [str(issue) for issue in found.left if "graph" in issue.field]
+    assert len(told) == bool(left)
+    assert left in "".join(told)
+
+
 LAUNCHERS = {
     "torchrun --nproc_per_node 8 --nnodes 2 train.py {}": 16,
     "python -m torch.distributed.launch --nproc_per_node=4 train.py {}": 4,

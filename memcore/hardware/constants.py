@@ -269,7 +269,7 @@ SYSTOLIC = Constant(
 EFFICIENCIES = {
     "Ampere": _reached("Ampere", (0.89, 18), (0.89, 0), (0.32, 8), (0.32, 0), 1.28),
     "Hopper": _reached("Hopper", (0.65, 15), (0.72, 5), (0.195, 8), (0.55, 7), 0.708),
-    "Blackwell": _reached("Blackwell", (0.455, 10), (0.58, 5), (0.38, 0), (0.38, 10), 0.444),
+    "Blackwell": _reached("Blackwell", (0.465, 10), (0.575, 5), (0.38, 0), (0.38, 10), 0.444),
     "Turing": _reached("Turing", (0.55, 10), (0.55, 0), (0.25, 6), (0.25, 0)),
     "Volta": _reached("Volta, as Ampere", (0.89, 0), (0.89, 0), (0.32, 0), (0.32, 0)),
     # The next blocks of a product are on their way while units work: 4,096 sums lose nothing.

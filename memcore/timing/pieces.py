@@ -21,6 +21,7 @@ STATES: dict[str, tuple[str, Callable[[Step], Alive]]] = {
         "Optimizer states of one GPU's weights",
         lambda s: [*optimizer_states(s), *s.every("paged")],
     ),
+    "gradients": ("Gradients on one GPU", lambda s: s.every("gradients")),
     "buckets": ("Gradients in DDP's buckets", lambda s: s.every("buckets")),
     "layer-weights": (
         "Whole weights of all layers", lambda s: s.of_layers("gathered", s.grouped)

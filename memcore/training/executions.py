@@ -101,10 +101,22 @@ def updated_parameters(step: Step, amounts: Amounts) -> Number:
     return state_bytes(step, "updated", amounts) / DTYPE_BYTES[updated_dtype(step)]
 
 
-def update(step: Step, weights: Read, states: Read, x: Any = PLAIN) -> tuple[Read, Read]:
-    """FLOPs and bytes of the optimizer step on a GPU, from its parameters and the bytes of them and
-    their states. It reads and writes both, and reads the gradients; those that were summed in fewer
-    bits it writes in fp32 before (Megatron: _copy_model_grads_to_main_grads)."""
+# What Megatron-LM reads and writes of gradients besides, by its own defaults: the buffer of all of
+# them is cleared (zero_grad_buffer), looked through for what is not finite (check_grads) and
+# divided by the ranks (gradient_scaling_factor); of those that a rank updates the norm is taken,
+# and they are scaled by it. Sources: megatron/core/distributed/param_and_grad_buffer.py and
+# megatron/core/optimizer/clip_grads.py.
+BUFFER_TRAFFIC = 4  # written; read; read and written
+CLIPPED_TRAFFIC = 3  # read; read and written
+
+
+def update(
+    step: Step, weights: Read, states: Read, buffer: Read = 0.0, x: Any = PLAIN
+) -> tuple[Read, Read]:
+    """FLOPs and bytes of the optimizer step on a GPU, from its parameters, the bytes of them and
+    their states, and those of a buffer of gradients. It reads and writes states, and reads the
+    gradients; those that were summed in fewer bits it writes in fp32 before (Megatron:
+    _copy_model_grads_to_main_grads)."""
     of, summed = step.optimizer, step.copies.reduced
     each = x.known(
         "FLOPs per parameter", of.flops_per_parameter, source=f"the update of {of.label}"
@@ -114,8 +126,24 @@ def update(step: Step, weights: Read, states: Read, x: Any = PLAIN) -> tuple[Rea
         moved, how = moved + 2 * WIDENED_TRAFFIC, "are read once, moments widened and narrowed"
     elif step.accumulated and summed != "fp32":
         moved, how = moved + 2 * DTYPE_BYTES["fp32"], "are written in fp32 first, and read"
+    if step.accumulated:
+        read = summed if of.aware else "fp32"
+        moved, how = moved + CLIPPED_TRAFFIC * DTYPE_BYTES[read], f"{how}; clipped by their norm"
     gradient = x.known(f"bytes of {summed}", moved, "bytes", source=f"gradients {how}")
-    return each * weights, 2 * states + weights * gradient
+    found = 2 * states + weights * gradient
+    if step.accumulated:
+        times = x.known(
+            "reads and writes of the buffer of gradients",
+            BUFFER_TRAFFIC,
+            source="cleared, checked and divided: memcore/training/executions.py",
+        )
+        found = found + times * buffer
+    return each * weights, found
+
+
+def buffer_bytes(step: Step, amounts: Amounts) -> Number:
+    """Bytes of the buffer of gradients of this GPU, which its rank's weights are a part of."""
+    return state_bytes(step, "gradients", amounts) if step.accumulated else 0
 
 
 def updated_dtype(step: Step) -> str:

@@ -229,7 +229,8 @@ def _executions(book: Book) -> list[Execution]:
 def _optimizer(book: Book) -> tuple[Formula, Formula]:
     """FLOPs and traffic of the optimizer step."""
     weights, states = book.at("time.updated.parameters"), book.at("time.updated.bytes")
-    return update(book.timed, weights, states, Terms(book))
+    buffer = book.at("time.states.gradients") if book.timed.accumulated else 0.0
+    return update(book.timed, weights, states, buffer, Terms(book))
 
 
 @rule("time.updated.parameters")

@@ -26,6 +26,7 @@ from memcore.timing.communication import Move
 from memcore.timing.roofline import Speed, by_phase, operation
 from memcore.training.convention import convention_flops
 from memcore.training.executions import (
+    buffer_bytes,
     peak_dtype,
     speed_of,
     started,
@@ -230,7 +231,7 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     """The optimizer step on the GPU: it reads and writes its states, and reads the gradients, which
     it may widen first."""
     weights, states = updated(step, amounts)
-    flops, moved = update(step, float(weights), states)
+    flops, moved = update(step, float(weights), states, buffer_bytes(step, amounts))
     return operation("optimizer step", "optimizer", flops, moved, speed, 1)
 
 

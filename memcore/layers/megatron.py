@@ -188,7 +188,7 @@ def _permuted(t: Tape, s: Structure, x: Tensor, weights: Tensor) -> tuple[list[T
     the routing map (bool) as its attributes. A CUDA graph holds its results until the graph of
     backward has been replayed (transformer_engine/pytorch/graph.py: per_callable_static_outputs).
     """
-    t.start("permute", x, weights, started=PERMUTE)
+    t.start("permute", x, weights, started=PERMUTE, module=Module.PERMUTE)
     routing = t.new("routing map", weights.shape, "bool")
     row_map = t.new("row map", (*OWN, ROW_MAP), "int32")
     outs = [t.new("rows to send", ROWS, x.dtype), t.new("weights to send", (ROUTED,), x.dtype)]

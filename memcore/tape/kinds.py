@@ -39,6 +39,7 @@ class Module(Enum):
     LINEAR = "linear"
     NORM = "norm"
     GROUPED = "grouped linear"  # one product for each expert
+    PERMUTE = "permute"  # rows into the order that they are sent to experts in
     WIDENED = "widened"  # weights of 4 bits are made 16 bits before the product (bitsandbytes)
     INTEGER = "integer"  # 8-bit inputs times 8-bit weights; backward widens the weight (the same)
     SCAN = "scan"  # Triton's, over the chunks of a sequence

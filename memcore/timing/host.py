@@ -43,7 +43,7 @@ SOURCE = (
 
 def starts(work: Work, kernels: str) -> tuple[float, float]:
     """Operations that the host starts for one run of an operation, and for each of its experts."""
-    if kernels != "megatron" or not work.module:
+    if kernels != "megatron" or work.module in (None, Module.PERMUTE):
         return float(work.started), 0.0
     if work.module is not Module.GROUPED:
         return constants.MODULE.middle, 0.0
@@ -68,11 +68,8 @@ def left_to_start(work: Work, kernels: str, captured: frozenset[str]) -> tuple[f
     each, by_expert = starts(work, kernels)
     if work.name.removesuffix(", to 8 bits") not in captured:
         return each, by_expert
-    copied = COPIED if work.phase != BACKWARD and work.name.endswith(PERMUTED) else 0
+    copied = COPIED if work.phase != BACKWARD and work.module is Module.PERMUTE else 0
     return min(each, float(copied)), 0.0
-
-
-PERMUTED, SHARED, ROUTER = ".permute", ".shared_experts.", ".router."
 
 
 @kept
@@ -95,7 +92,7 @@ def _modules(tape: Tape) -> list[tuple[str, str]]:
     forward = [w for w in work if w.phase == FORWARD]
     attends = [i for i, w in enumerate(forward) if Part.ATTENTION in w.parts]
     last = attends[-1] if attends else -1
-    routes = [i for i, w in enumerate(forward) if w.name.endswith(PERMUTED)]
+    routes = [i for i, w in enumerate(forward) if w.module is Module.PERMUTE]
     mixes = any(w.module is Module.GROUPED for w in forward)
     found = []
     for i, w in enumerate(forward):
@@ -106,7 +103,7 @@ def _modules(tape: Tape) -> list[tuple[str, str]]:
         elif routes and i == routes[0]:
             module = MOE_PREPROCESS
         else:
-            module = MOE_ROUTER if (routes and i < routes[0]) or SHARED in w.name else ""
+            module = MOE_ROUTER if routes and i < routes[0] else ""
         found.append((w.name, module))
     known = {name for name, _ in found}
     others = {w.name: w for w in work if w.name not in known}

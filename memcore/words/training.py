@@ -462,7 +462,7 @@ CUDA_GRAPHS = {
     ),
     ATTN: Word("Attention", "The norm before it, attention, and what it is added to."),
     MLP: Word("Dense MLP", "Of a layer without experts, with its norm."),
-    MOE_ROUTER: Word("Router", "With the norm before it, and with shared experts."),
+    MOE_ROUTER: Word("Router", "With the norm before it; shared experts are planned outside."),
     MOE_PREPROCESS: Word(
         "Preprocessing of rows",
         "The counts of rows, and the rows in the order that they are sent in. They are a result of "

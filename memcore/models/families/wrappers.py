@@ -68,6 +68,8 @@ def thinker(config: Mapping[str, Any]) -> dict[str, Any]:
         raise PlanError([Issue(f"model.{THINKER}", message)])
     whole = {key: config[key] for key in OF_THE_WHOLE if key in config}
     own = {key: value for key, value in inner.items() if key != "architectures"}
+    if isinstance(own.get(TEXT), Mapping):  # whose head is tied or not as the whole says
+        own[TEXT] = {**own[TEXT], "tie_word_embeddings": own.get("tie_word_embeddings") or False}
     return {"model_type": f"{config['model_type']}_thinker", **whole, **own}
 
 

@@ -328,8 +328,8 @@ def test_of_an_omni_model_the_one_that_thinks_is_planned():
     text = {"hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 32, "head_dim": 128,
             "num_key_value_heads": 4, "num_experts": 16, "num_experts_per_tok": 2,
             "moe_intermediate_size": 768, "vocab_size": 3000}  # fmt: skip
-    thinker = {"model_type": "qwen3_omni_moe_thinker",
-               "text_config": text | {"model_type": "qwen3_omni_moe_text"}}  # fmt: skip
+    inner = text | {"model_type": "qwen3_omni_moe_text", "tie_word_embeddings": True}
+    thinker = {"model_type": "qwen3_omni_moe_thinker", "text_config": inner}  # fmt: skip
     omni = {"model_type": "qwen3_omni_moe", "thinker_config": thinker, "talker_config": {},
             "architectures": ["Qwen3OmniMoeForConditionalGeneration"]}  # fmt: skip
     model = from_config(omni)

@@ -16,8 +16,8 @@ from memcore.hardware.constants import SERVED, Constant
 ENGINES_FIT = (
     "fitted to the 888 points of presets/evidence/engines.csv and the 38 of throughput.csv "
     "together: least absolute logarithm of the time per token, of the first token at 0.3 of its "
-    "weight, of the throughput at 0.4, and as many right choices under a target as are asked for; "
-    "errors where a GPU or a model is left out are on the Accuracy page"
+    "weight, of the throughput at 0.4; errors where a GPU, a model or some cells are left out are "
+    "on the Accuracy page"
 )
 LLAMA_FIT = (
     "fitted to the llama.cpp tables of presets/evidence/native.jsonl: 41 speeds of tokens and 17 "
@@ -51,9 +51,10 @@ def memory_class(gpu: Accelerator) -> str:
 class Kernels:
     """Shares of peaks, and seconds.
 
-    layer       between the kernels of a layer; prompts: more of it in a step that reads prompts,
-                which no graph starts whole; latent: instead, where attention is latent, with
-                twice as many kernels
+    layer       between the kernels of a layer; absorbed: more of it where attention is latent,
+                whose queries and results have products of their own with the latents' matrices;
+                prompts: more in a step that reads prompts, which no graph starts whole; latent:
+                instead, where attention is latent, with twice as many kernels
     bandwidth   of the peak, what products read at; cache: attention over it; rows: kernels that
                 gather rows for experts and sum what comes of them, of the same
     eight, four   of that, where weights of 6 to 8 and of 2 to 5 bits are widened before a product
@@ -82,6 +83,7 @@ class Kernels:
     routing: Mapping[str, Constant] = field(default_factory=lambda: MappingProxyType({}))
     hop: Constant | None = None
     rank: Constant = NOTHING
+    absorbed: Constant = NOTHING
     prompts: Constant = NOTHING
     latent: Constant = NOTHING
     link: Constant = ONE
@@ -183,25 +185,28 @@ def _products(of: str, **shares: float) -> Mapping[str, Constant]:
 
 
 _PRODUCTS = MappingProxyType({
-    "Blackwell": _products("Blackwell", bf16=0.638, fp8=0.636, fp4=0.482),
-    "": _products("others", bf16=0.638, fp8=0.649),
+    "Blackwell": _products("Blackwell", bf16=0.704, fp8=0.612, fp4=0.508),
+    "": _products("others", bf16=0.704, fp8=0.724),
 })  # fmt: skip
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_ROWS = _today("rows of experts, gathered and summed, share of that", 0.341, "ratio")
-_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.624, "ratio")
+_ROWS = _today("rows of experts, gathered and summed, share of that", 0.322, "ratio")
+_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.535, "ratio")
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 _ROUTING = MappingProxyType({
     "Blackwell": NOTHING,
-    "": _today("a layer with experts, before Blackwell: choosing and sorting", 37.2e-6,
+    "": _today("a layer with experts, before Blackwell: choosing and sorting", 33.0e-6,
                "seconds per layer"),
 })  # fmt: skip
-_HOP = _today("an all-reduce of engines over NVLink", 0.651e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.612e-6, "seconds")
-_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.379, "ratio")
-_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 3.47e-6,
+_HOP = _today("an all-reduce of engines over NVLink", 0.0252e-6, "seconds")
+_RANK = _today("the same, for each other GPU", 0.530e-6, "seconds")
+_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.440, "ratio")
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 7.20e-6,
                   "seconds per layer")  # fmt: skip
-_LATENT = _today("the same, of latent attention", 625.0e-6, "seconds per layer")
-_ALIKE = _today("tokens of a step, as they choose experts", 0.648, "ratio")
+_LATENT = _today("the same, of latent attention", 734.0e-6, "seconds per layer")
+_ABSORBED = _today(
+    "between kernels, engines, of latent attention, more", 58.8e-6, "seconds per layer"
+)
+_ALIKE = _today("tokens of a step, as they choose experts", 0.515, "ratio")
 
 
 def _engine(layer: Constant) -> Mapping[str, Kernels]:
@@ -210,7 +215,7 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
     def read_at(share: Constant) -> Kernels:
         return Kernels(
             layer, share, share, _ROWS, WIDENED_8, _FOUR, _PRODUCTS, _ATTENTION, _ROUTING, _HOP,
-            _RANK, _PROMPTS, _LATENT, _LINK, _ALIKE,
+            _RANK, _ABSORBED, _PROMPTS, _LATENT, _LINK, _ALIKE,
         )  # fmt: skip
 
     others = read_at(BANDWIDTH)
@@ -218,8 +223,8 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
 
 
 VLLM = _engine(_today("between kernels, vLLM", 67.4e-6, "seconds per layer"))
-SGLANG = _engine(_today("between kernels, SGLang", 57.1e-6, "seconds per layer"))
-TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 49.5e-6, "seconds per layer"))
+SGLANG = _engine(_today("between kernels, SGLang", 39.9e-6, "seconds per layer"))
+TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 51.8e-6, "seconds per layer"))
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
 
@@ -285,14 +290,14 @@ _V0_TOKEN = _off("time per token, engines of 2024", 0.93, 1.34, _LOGS)
 _NATIVE_TOKEN = _off("time per token, llama.cpp", 0.87, 1.11, _TABLES)
 _NATIVE_FIRST = _off("first token, llama.cpp", 0.71, 1.71, _TABLES)
 OFF_TODAY = Off(
-    _off("time per token, engines, dense", 0.87, 1.16, _POINTS),
-    _off("first token, engines, dense", 0.74, 1.55, _POINTS),
-    _off("time per token, engines, mixtures", 0.845, 1.54, _POINTS),
-    _off("first token, engines, mixtures", 0.75, 1.49, _POINTS),
+    _off("time per token, engines, dense", 0.87, 1.19, _POINTS),
+    _off("first token, engines, dense", 0.75, 1.58, _POINTS),
+    _off("time per token, engines, mixtures", 0.84, 1.47, _POINTS),
+    _off("first token, engines, mixtures", 0.745, 1.44, _POINTS),
 )
-_SGLANG_TOKEN = _off("time per token, SGLang", 0.81, 1.245, f"63 of {_POINTS}")
+_SGLANG_TOKEN = _off("time per token, SGLang", 0.785, 1.325, f"63 of {_POINTS}")
 _SGLANG_FIRST = _off(
-    "first token, SGLang", 0.305, 6.3,
+    "first token, SGLang", 0.305, 6.9,
     f"63 of {_POINTS}; a quarter of these took 5 s and more: of one version all whose prompts have "
     "more than 16,384 tokens at once, whatever the load",
 )  # fmt: skip

@@ -502,6 +502,8 @@ def idle(
     if more is not NOTHING and routed:
         of_experts = x.known("layers with experts", routed, source="config.json")
         between = between + x.constant(more) * of_experts
+    if plan.architecture.kv_rank and kernels.absorbed is not NOTHING:
+        between = between + x.constant(kernels.absorbed) * every
     if reads and server.prompts is not NOTHING:
         between = between + x.constant(server.prompts) * every
     return between

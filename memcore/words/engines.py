@@ -98,7 +98,7 @@ class Engine(Word):
 
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 7.49e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 8.39e-6, "seconds")
 
 _LLAMA_CPP = Engine(
     "llama.cpp",
@@ -122,8 +122,8 @@ ENGINES = {
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
-        step=_fitted("a step, vLLM", 0.0169e-3, "seconds"),
-        first={"": _fitted("before the first token, vLLM", 11.2e-3, "seconds")},
+        step=_fitted("a step, vLLM", 0.0843e-3, "seconds"),
+        first={"": _fitted("before the first token, vLLM", 11.1e-3, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
     ),
     VLLM_V0: Engine(
@@ -139,9 +139,9 @@ ENGINES = {
         alternates=True,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
-        step=_fitted("a step, SGLang", 5.01e-3, "seconds"),
+        step=_fitted("a step, SGLang", 3.81e-3, "seconds"),
         sequence=_SEQUENCE,
-        first={"": _fitted("before the first token, SGLang", 0.253, "seconds")},
+        first={"": _fitted("before the first token, SGLang", 0.183, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
@@ -152,13 +152,13 @@ ENGINES = {
         sure=True,
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
-        step=_fitted("a step, TensorRT-LLM", 0.721e-3, "seconds"),
+        step=_fitted("a step, TensorRT-LLM", 0.818e-3, "seconds"),
         sequence=_SEQUENCE,
         first={
             "Blackwell": _fitted(
-                "before the first token, TensorRT-LLM on Blackwell", 0.0165, "seconds"
+                "before the first token, TensorRT-LLM on Blackwell", 0.0141, "seconds"
             ),
-            "": _fitted("before the first token, TensorRT-LLM", 0.0780, "seconds"),
+            "": _fitted("before the first token, TensorRT-LLM", 0.0771, "seconds"),
         },
         vendors=("nvidia",),
     ),
@@ -199,11 +199,11 @@ CHOICES: dict[str, Word] = {
 OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
 # A benchmark sends as many requests as are to be served at once together, and ends after ten times
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.
-FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.0435,
+FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.0418,
                      "ratio")  # fmt: skip
-PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.07,
+PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.50,
                          "ratio")  # fmt: skip
-STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.21, "ratio")
+STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.51, "ratio")
 _EACH = [c for e in ENGINES.values() for c in (e.step, e.sequence, *e.first.values())]
 _LOOP = (FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE)
 CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, *_LOOP)) if c is not NOTHING)

@@ -11,7 +11,7 @@ the next one would lose its callback, and a value that nobody took is still ther
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,12 @@ class Controls:
             control.take(value)  # where it is stopped, the next run finds the choice again
             control.shown = value
         return bool(found)
+
+    def pass_over(self, but: Collection[str | None]) -> None:
+        """Take nothing of what was chosen, but in the widgets with these keys."""
+        for key, control in self.all.items():
+            if key not in but and key in st.session_state:
+                control.shown = st.session_state[key]
 
     def moved(self, seen: int) -> list[tuple[Control, Any]]:
         """The controls that show what was chosen, and not what a run later than `seen` changed,

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config, file_util
 from streamlit.proto.NewSession_pb2 import CustomThemeConfig
+from streamlit.proto.WidgetStates_pb2 import WidgetStates
 from streamlit.runtime import app_session
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 from streamlit.runtime.media_file_manager import MediaFileManager
@@ -23,6 +25,7 @@ from streamlit.runtime.scriptrunner_utils.script_requests import (
     RerunData,
     ScriptRequests,
 )
+from streamlit.runtime.state.common import user_key_from_element_id
 from streamlit.runtime.state.safe_session_state import SafeSessionState
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
@@ -122,6 +125,21 @@ def keep_what_is_unsent() -> None:
     ForwardMsgQueue.clear = clear  # type: ignore[method-assign]
 
 
+@dataclass
+class Back:
+    """Where somebody went Back to, what their browser showed then, and the keys of the widgets that
+    were changed since."""
+
+    here: str
+    shown: WidgetStates
+    changed: set[str | None] = field(default_factory=set)
+
+    def hear(self, states: WidgetStates) -> None:
+        before = {one.id: one for one in self.shown.widgets}
+        changed = (one.id for one in states.widgets if before.get(one.id) != one)
+        self.changed.update(map(user_key_from_element_id, changed))
+
+
 def note_going_back() -> None:
     """Note the address that somebody went Back to until a run has read it. Streamlit forgets it
     where something is pressed there meanwhile: of messages that wait it makes one, and a run that
@@ -129,28 +147,32 @@ def note_going_back() -> None:
     requesting = ScriptRequests.request_rerun
 
     def request_rerun(self: ScriptRequests, new_data: RerunData) -> bool:
-        here = new_data.query_string
+        here, states = new_data.query_string, new_data.widget_states or WidgetStates()
+        noted = _NOTED.get(self)
         if new_data.is_history_navigation:
-            _NOTED[self] = here
-        elif _NOTED.get(self) != here:
+            _NOTED[self] = Back(here, states)
+        elif noted and noted.here == here:
+            noted.hear(states)
+        else:
             _NOTED.pop(self, None)
         return requesting(self, new_data)
 
     ScriptRequests.request_rerun = request_rerun  # type: ignore[method-assign]
 
 
-_NOTED: WeakKeyDictionary[ScriptRequests, str] = WeakKeyDictionary()
+_NOTED: WeakKeyDictionary[ScriptRequests, Back] = WeakKeyDictionary()
 
 
-def went_back() -> bool:
-    """Whether somebody went Back to the address of this run, and no run has read it since; asked
-    once in a run."""
+def went_back() -> Back | None:
+    """That somebody went Back to the address of this run, and no run has read it since; asked once
+    in a run."""
     context = get_script_run_ctx()
     requests = context.script_requests if context else None
-    if context is None or requests is None or _NOTED.get(requests) != context.query_string:
-        return False
+    noted = _NOTED.get(requests) if requests else None
+    if context is None or requests is None or noted is None or noted.here != context.query_string:
+        return None
     del _NOTED[requests]
-    return True
+    return noted
 
 
 class State(Mapping[str, Any]):

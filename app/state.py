@@ -164,7 +164,8 @@ def _go_on(s: Session, page: str, query: Query) -> None:
     moved = page != s.page and not query
     s.page = page
     back = _went_back()
-    if front.went_back() and not back and s.behind and not s.edited:
+    if (noted := front.went_back()) and not back and s.behind and not s.edited:
+        s.controls.pass_over(noted.changed)
         _load(s, query)  # and then what was pressed there
     edited = s.controls.chosen(seen) or s.edited
     foreign = _named(query) not in s.known and not edited and not moved

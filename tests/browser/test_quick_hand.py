@@ -142,7 +142,7 @@ def test_a_number_that_is_typed_as_the_plan_rests_is_taken(server: rig.Server) -
 
 
 def test_what_is_pressed_while_back_waits_is_done_where_back_leads(server: rig.Server) -> None:
-    """And what was chosen before is undone, also where its run was broken off before it was taken."""
+    """What was chosen before is undone, also where its run was broken off before it was taken."""
     for _ in range(3):
         with Tab(server.url, "mb=3") as tab:
             tab.send()

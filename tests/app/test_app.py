@@ -626,6 +626,7 @@ FIGURES = (
     "parameters",
     "memory.peak.instant",
     "memory.reserved_bytes",
+    "run.seconds",
 )
 WHOLE = ("seconds", "gpu_hours", "energy_joules", "joules_per_token")
 SERVED = (
@@ -653,7 +654,7 @@ def test_one_click_on_a_figure_says_why(view: str) -> None:
     paths = list(figures(at))
     served = view in ("serve", "stream", "rates")  # about the server alone
     common = [] if view in PROOF else ["parameters"] if served else list(FIGURES)
-    assert sorted(paths) == sorted([*common, *more])
+    assert sorted(paths) == sorted({*common, *more})
     for path in paths if view == "serve" else paths[::2] if view == "train" else paths[::4]:
         ask_why(at, path)
         alive(at)

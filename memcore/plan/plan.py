@@ -2098,18 +2098,19 @@ def _called() -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def meant(path: str) -> str:
+def meant(path: str, short: bool = False) -> str:
     """What somebody may mean by a field that no plan has: one of its section by another name, else
     one of another section, else one that takes such a word, else one that is written alike; else
-    which fields there are."""
+    which fields there are. `short`: those of its section without the section."""
     section, _, name = path.rpartition(".")
     section = section if section in SECTIONS else ""
     plain, called = _plain(name), _called()
     inside = [field for field in field_paths() if field.startswith(section)]
 
     def one_of(fields: Iterable[str], more: str = "") -> str:
-        here = [f.rpartition(".")[2] for f in fields if section and f in inside]
-        return f"did you mean {' or '.join(map(repr, here or fields))}{more}?"
+        here = [f for f in fields if section and f in inside]
+        names = [f.rpartition(".")[2] if short else f for f in here] or fields
+        return f"did you mean {' or '.join(map(repr, names))}{more}?"
 
     if plain in called:
         return one_of(called[plain])
@@ -2217,7 +2218,11 @@ def _issue(error: Mapping[str, Any]) -> Issue:
     kind, value = error["type"], error.get("input")
     context = error.get("ctx", {})
     if kind == "extra_forbidden":
-        told = meant(field) if len(path) < 3 else did_you_mean(str(path[-1]), _siblings(path))
+        told = (
+            meant(field, short=True)
+            if len(path) < 3
+            else did_you_mean(str(path[-1]), _siblings(path))
+        )
         return Issue(field, f"unknown key; {told}")
     if kind == "missing":
         return Issue(field, "missing; a description of hardware needs it")

@@ -402,6 +402,16 @@ class Parallel(_Part):
         return self.account_for_embedding_in_pipeline_split, self.account_for_loss_in_pipeline_split
 
 
+def _of_table(text: str, table: Collection[str]) -> str:
+    """The words of a text, each once, in the order of their table. Raises ValueError for one that
+    is not in it."""
+    named = listed(text)
+    for name in named:
+        if name not in table:
+            raise ValueError(f"{shown(name)} is not known; {did_you_mean(name, table)}")
+    return ",".join(name for name in table if name in named)
+
+
 class Train(_Part):
     @field_validator("lora_modules")
     @classmethod
@@ -413,27 +423,18 @@ class Train(_Part):
     @classmethod
     def _as_declared(cls, modules: str) -> str:
         """Each once, in the order of their table."""
-        named = listed(modules)
-        for name in named:
-            if name not in RECOMPUTE_MODULES:
-                raise ValueError(
-                    f"{shown(name)} is not known; {did_you_mean(name, RECOMPUTE_MODULES)}"
-                )
-        if not named:
+        found = _of_table(modules, RECOMPUTE_MODULES)
+        if not found:
             raise ValueError(
                 f"no module is named; use {CORE_ATTN}, or train.checkpointing none to keep all"
             )
-        return ",".join(name for name in RECOMPUTE_MODULES if name in named)
+        return found
 
     @field_validator("cuda_graphs")
     @classmethod
     def _as_captured(cls, graphs: str) -> str:
         """Each once, in the order of their table; nothing as its word."""
-        named = listed(graphs)
-        for name in named:
-            if name not in CUDA_GRAPHS:
-                raise ValueError(f"{shown(name)} is not known; {did_you_mean(name, CUDA_GRAPHS)}")
-        return ",".join(name for name in CUDA_GRAPHS if name in named) or NO_LAYER
+        return _of_table(graphs, CUDA_GRAPHS) or NO_LAYER
 
     micro_batch: int = number(
         1,

@@ -541,7 +541,8 @@ def _hardware() -> None:
 
 def _node_and_price() -> None:
     _preset(field("cluster.node"), catalog.node_names(), _node_label, state.plan().node.label)
-    _field("cluster.gpus_per_node")
+    for name in ("gpus_per_node", "network_gbits", "dram_gib"):
+        _field(f"cluster.{name}")
     _list_prices()
     _field("run.price_per_gpu_hour")
 

@@ -1,6 +1,6 @@
 """Units: the only place that turns bytes, seconds and FLOPs into text, and back.
 
-GB is 10^9 bytes and GiB is 2^30 bytes; the two words are never mixed.
+GB is 10^9 bytes and GiB is 2^30 bytes; the two words are never mixed. A Gbit is 10^9 bits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 GB = 10**9
+Gbit = GB // 8
 
 ROUNDS_UP = 0.9995  # with three digits, from here on a number is one of the next unit
 

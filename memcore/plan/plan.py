@@ -44,7 +44,7 @@ from memcore.plan.field import (
     number,
 )
 from memcore.plan.rules import broken_rules, readers_of
-from memcore.units import count_text
+from memcore.units import Gbit, GiB, count_text
 from memcore.words import engines, experts
 from memcore.words.optimizers import OPTIMIZERS
 from memcore.words.precision import PRECISIONS
@@ -257,6 +257,45 @@ class Cluster(_Part):
     )
     node: str | Node | None = declare(
         None, "Node", "Host preset: DRAM, PCIe, NVMe, network. Default: the GPU's usual host."
+    )
+    network_gbits: float = number(
+        0.0,
+        "Network of a node",
+        "All adapters of one node together, one way.",
+        "Gb/s",
+        zero="as the node has",
+        ge=0,
+        le=1_000_000,
+        key="network",
+        names=(
+            "network_bandwidth",
+            "interconnect",
+            "infiniband",
+            "ethernet",
+            "efa",
+        ),
+        auto=True,
+        group=HARDWARE,
+        frees=True,
+    )
+    dram_gib: float = number(
+        0.0,
+        "Host DRAM of a node",
+        "What one node has for its CPUs.",
+        "GiB",
+        zero="as the node has",
+        ge=0,
+        le=1_000_000,
+        key="dram",
+        names=(
+            "host_memory",
+            "cpu_memory",
+            "system_memory",
+            "ram",
+        ),
+        auto=True,
+        group=HARDWARE,
+        frees=True,
     )
 
 
@@ -1758,11 +1797,19 @@ class Plan(_Part):
     @functools.cached_property
     def node(self) -> Node:
         """The host, as its accelerators have it: unified memory is theirs, and a slot is no faster
-        than the card in it."""
+        than the card in it. What the plan says of its network and DRAM takes the place of its own.
+        """
         gpu, name = self.accelerator, self.cluster.node or self.accelerator.node
         node = catalog.node(name) if isinstance(name, str) else name
+        said = {
+            "network_bandwidth": self.cluster.network_gbits * Gbit,
+            "dram_bytes": node.dram_bytes and round(self.cluster.dram_gib * GiB),
+        }
+        own = {name: value for name, value in said.items() if value}
         return node.model_copy(
             update={
+                **own,
+                "sources": {**node.sources, **dict.fromkeys(own, "as the plan says")},
                 "dram_bandwidth": gpu.memory_bandwidth
                 if gpu.unified_memory
                 else node.dram_bandwidth,
@@ -2011,7 +2058,7 @@ SECTIONS: dict[str, type[_Part]] = {
     for name, info in Plan.model_fields.items()
     if isinstance(info.annotation, type) and issubclass(info.annotation, _Part)
 }
-CHECKED_WHOLE = frozenset(("cluster.gpu", "cluster.node"))
+CHECKED_WHOLE = {f"cluster.{name}" for name in ("gpu", "node", "network_gbits", "dram_gib")}
 
 
 def get(owner: Any, path: str) -> Any:

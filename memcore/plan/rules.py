@@ -1537,7 +1537,13 @@ def _host_rules(plan: Plan, _: Model | None) -> list[Rule]:
             f"{gpus:,} GPUs need several nodes of {each:,}, but {node.label} has no network",
             to("cluster.gpus", each),
             "take another cluster.node",
-        )
+        ),
+        Rule(
+            "cluster.dram_gib",
+            bool(plan.cluster.dram_gib) and not node.dram_bytes,
+            f"{node.label} has one memory for CPU and GPU, whose size is the GPU's",
+            to("cluster.dram_gib", 0),
+        ),
     ]
     for name in ("optimizer", "parameters", "activations"):
         field = f"train.offload_{name}"

@@ -190,10 +190,8 @@ def planned_on(
     """The plan there, with other words of serving, training as it can be on so many; None where a
     rule forbids it."""
     document = plan.document()
-    same = name == plan.cluster.gpu
-    document["cluster"] |= {"gpu": name, "gpus": gpus}
-    if not same:
-        document["cluster"] |= {"node": None, "gpus_per_node": 0}
+    own = document["cluster"] if name == plan.cluster.gpu else {}  # what is said of its nodes
+    document["cluster"] = {**own, "gpu": name, "gpus": gpus}
     document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": users}
     document["serve"] |= words or {}
     p = plan.parallel

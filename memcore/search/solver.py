@@ -207,11 +207,12 @@ def _axis(plan: Plan, path: str) -> _Axis:
 
 def _values(plan: Plan, path: str, described: Facts) -> Sequence[Any]:
     low, high = limits_of(path)
+    left = described.auto and low == 0  # 0 is no number of it
     if field_of(path).annotation is float:
         n = FLOAT_STEPS
-        above = 1 if _excludes_least(path) else 0
+        above = 1 if left or _excludes_least(path) else 0
         return _Steps(range(math.ceil(low * n) + above, math.floor(high * n) + 1), n)
-    least = int(low) + (1 if described.auto and low == 0 else 0)
+    least = int(low) + (1 if left else 0)
     every = range(least, int(high) + 1)
     if path == "parallel.shard_group":
         ranks = plan.dp * plan.parallel.cp

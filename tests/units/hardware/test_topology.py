@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
+from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.evidence import compared_links
+from memcore.explain import Book
 from memcore.hardware.constants import COLLECTIVE_EFFICIENCY, THROUGH_HOST
 from memcore.hardware.topology import axis_lengths, inside
 from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
+from memcore.search.solver import solve
 from memcore.timing.communication import Links, links, network_rate, placement
 
 SHARE = COLLECTIVE_EFFICIENCY.middle
@@ -36,6 +39,33 @@ def over(gpu, ranks, gpus=None, stride=1, **cluster):
 def test_measured_bandwidths(run):
     assert run.used_for == "check"
     assert abs(run.error) <= run.tolerance == 0.1
+
+
+# -- what the plan says of its own nodes ----------------------------------------------------------
+
+
+def test_a_plan_may_say_what_network_and_dram_its_nodes_have():
+    usual, own = plan("h100-sxm-80gb", 32), plan("h100-sxm-80gb", 32, network_gbits=100)
+    assert own.node.network_bandwidth == 12.5e9
+    assert network_rate(own) == network_rate(usual) / 32  # of 400 GB/s
+    assert evaluate(own).time.step_seconds > evaluate(usual).time.step_seconds
+    assert usual.changed("cluster.network_gbits", 100).node == own.node
+    assert plan("h100-sxm-80gb", 8, dram_gib=512).node.dram_bytes == 512 * 2**30
+    why = Book(own, evaluate(own)).explain("hardware.network_bandwidth")
+    assert any("as the plan says" in source for source in why.sources)
+
+
+def test_unified_memory_has_no_dram_to_be_said():
+    with pytest.raises(PlanError, match="one memory for CPU and GPU") as found:
+        plan("m3-max-128gb", 1, dram_gib=64)
+    assert found.value.issues[0].field == "cluster.dram_gib"
+
+
+def test_the_least_dram_of_a_node_that_an_offloaded_optimizer_fits_in():
+    asked = plan("h100-sxm-80gb", 8).changed("train.offload_optimizer", "cpu")
+    found = solve(asked, "cluster.dram_gib")
+    assert evaluate(found.plan).memory.fits
+    assert not evaluate(asked.changed("cluster.dram_gib", found.value - 0.001)).memory.fits
 
 
 # -- meshes ---------------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ def _field(
         st.text_input(**common)
     elif f.kind is bool:
         st.toggle(**common)
-    elif f.kind is float and f.high == 1:
+    elif f.kind is float and f.high == 1 and not declared.zero:
         st.slider(min_value=0.0, max_value=1.0, step=0.01, **common)
     else:
         of, step = (float, 0.1 if (f.high or 0) > 1 else 0.01) if f.kind is float else (int, 1)

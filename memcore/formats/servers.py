@@ -29,8 +29,7 @@ from memcore.formats.found import (
     word,
 )
 from memcore.formats.texts import options
-from memcore.units import MiB
-from memcore.words.engines import roomy
+from memcore.words.engines import roomy, sizes_of_sglang
 
 HALVES = {
     **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
@@ -53,15 +52,6 @@ WEIGHTS = {
     "mxfp4": "mxfp4",
     "w8a8_int8": "int8-linear",
 }
-# SGLang's own sizes by the GPU's memory: below so many MiB the tokens of a chunk, and the sequences
-# that graphs are made for, with less than 4 tensor-parallel ranks and with more.
-OF_SGLANG = (
-    (20 * 1024, 2048, 8, 80),
-    (35 * 1024, 2048, 24, 80),
-    (60 * 1024, 4096, 32, 160),
-    (160 * 1024, 8192, 256, 512),
-    (float("inf"), 16384, 512, 512),
-)
 GUESSERS = {"eagle": "eagle", "eagle3": "eagle", "mtp": "mtp", "nextn": "mtp", "ngram": "none"}
 
 
@@ -220,20 +210,9 @@ def _vllm_tokens(draft: Draft, around: Around) -> None:
 
 
 def _sglang_sizes(draft: Draft, around: Around) -> None:
-    """What SGLang decides from the GPU's memory: tokens of a chunk, and the share of weights and
-    cache, which is what forwards, graphs and ranks leave."""
-    memory = around.gpu.usable_bytes // MiB
-    tp, pp = (draft.fields.get(f"serve.{name}", 1) for name in ("tp", "pp"))
-    _, chunk, few, many = next(row for row in OF_SGLANG if memory < row[0])
+    """Tokens of a chunk, which SGLang decides from the GPU's memory."""
+    chunk, _ = sizes_of_sglang(around.gpu, draft.fields.get("serve.tp", 1))
     draft.otherwise("serve.max_batched_tokens", chunk, "--chunked-prefill-size")
-    tokens = draft.fields.get("serve.max_batched_tokens", chunk)
-    reserved = 512 + max(tokens, 2048) * 1.5 + 2 * (few if tp < 4 else many) + tp * pp / 8 * 1024
-    if memory > 60 * 1024:
-        reserved = max(reserved, 10 * 1024)
-    if draft.fields.get("serve.draft_tokens"):
-        reserved += 2 * 1024
-    share_of_both = round(max(0.1, 1 - reserved / memory), 3)
-    draft.otherwise("serve.memory_utilization", share_of_both, "--mem-fraction-static")
 
 
 def _sglang(keys: Keys, draft: Draft) -> None:
@@ -259,7 +238,6 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
     draft.put("serve.prefill", "chunked" if keys.on("enable_chunked_prefill") else "whole",
               "enable_chunked_prefill")  # fmt: skip
     draft.otherwise("serve.max_batched_tokens", 8192, "max_num_tokens")
-    draft.otherwise("serve.memory_utilization", 0.9, "free_gpu_memory_fraction")
     guess = keys.inner("speculative_config")
     method = guess.take("decoding_type")
     tokens = guess.take("num_nextn_predict_layers", "max_draft_len")

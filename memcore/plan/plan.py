@@ -1311,12 +1311,14 @@ class Serve(_Part):
         auto=True,
     )
     memory_utilization: float = number(
-        0.9,
+        0.0,
         "Memory utilization",
         "Share of the GPU that the server may use; of SGLang for weights and cache alone, of "
         "TensorRT-LLM of what the weights leave. llama.cpp has none.",
-        gt=0,
+        zero="the engine's own: 0.9, and of SGLang what its forwards and graphs leave",
+        ge=0,
         le=1,
+        auto=True,
         key="memutil",
         names=(
             "gpu_memory_utilization",
@@ -1837,19 +1839,23 @@ class Plan(_Part):
         return bool(t.kernels == "megatron" and t.attention == "eager" and t.zero == 1)
 
     @property
+    def named_engine(self) -> str:
+        """The word for what serves, where the plan names it or its weights are that engine's own
+        files; else ''."""
+        word: str = self.serve.engine
+        return WEIGHT_DTYPES[self.weight_dtype].engine if word == engines.AUTO else word
+
+    @property
     def engine(self) -> str:
         """The word for what serves, of words.engines.ENGINES."""
-        word: str = self.serve.engine
-        if word == engines.AUTO:
-            return engines.OF_RUNTIME.get(self.serve.runtime, engines.VLLM)
-        return word
+        return self.named_engine or engines.OF_RUNTIME.get(self.serve.runtime, engines.VLLM)
 
     @property
     def runtime(self) -> str:
         """What starts the kernels of what serves: an engine that was named has its own, but that
         graphs can be left out."""
         word: str = self.serve.runtime
-        own = self.serve.engine == engines.AUTO or word == "eager"
+        own = not self.named_engine or word == "eager"
         return word if own else engines.ENGINES[self.engine].runtime
 
     @property
@@ -1857,7 +1863,7 @@ class Plan(_Part):
         """The word for how cache memory is handed out, of KV_CACHES: an engine that was named and
         has no pages hands it out in its own way."""
         word: str = self.serve.kv_cache
-        own = "" if self.serve.engine == engines.AUTO else engines.ENGINES[self.engine].cache
+        own = engines.ENGINES[self.engine].cache if self.named_engine else ""
         return own if own and KV_CACHES[word].pages else word
 
     @property
@@ -1877,8 +1883,7 @@ class Plan(_Part):
     def share(self) -> str:
         """What serve.memory_utilization is a share of, of words.engines: of an engine that was not
         named, of the device."""
-        named = self.serve.engine != engines.AUTO
-        return engines.ENGINES[self.engine].share if named else engines.DEVICE
+        return engines.ENGINES[self.engine].share if self.named_engine else engines.DEVICE
 
     @property
     def drafts(self) -> bool:
@@ -1898,7 +1903,7 @@ class Plan(_Part):
         engine, gpu = engines.ENGINES[self.engine], self.accelerator
         if not KV_CACHES[self.cache_manager].pages:
             return 0
-        if self.serve.engine == engines.AUTO:
+        if not self.named_engine:
             return engine.limit
         return engine.large if engine.large and engines.roomy(gpu) else engine.limit
 

@@ -51,7 +51,7 @@ def reliefs(plan: Plan) -> tuple[Relief, ...]:
     now = evaluate(plan)
     if now.together is None:
         return ()
-    found = [relief for way in _ways(plan) if (relief := _first(plan, now, way))]
+    found = [relief for way in _ways(plan, now) if (relief := _first(plan, now, way))]
     return tuple(sorted(found, key=_rank))
 
 
@@ -65,7 +65,7 @@ def _rank(r: Relief) -> tuple[Any, ...]:
 Way = Iterator[tuple[str, str, Plan]]
 
 
-def _ways(plan: Plan) -> Iterator[Way]:
+def _ways(plan: Plan, now: Report) -> Iterator[Way]:
     for path in field_paths():
         words = facts(path).words
         if path.startswith(TOGETHER) and path != KIND and words and _shown(plan, path):
@@ -73,7 +73,7 @@ def _ways(plan: Plan) -> Iterator[Way]:
             # Without a model that scores, the training is another.
             others = [word for word in words if NONE not in (word, own) and word != own]
             yield from (_changed(plan, path, [word]) for word in others)
-    own = plan.serve.memory_utilization
+    own = now.serve.memory_share if now.serve else 0.0
     yield _changed(plan, SHARE, [round(own - n * STEP, 2) for n in range(1, int(own / STEP))])
     tp = plan.together.engine_tp
     yield _changed(plan, RANKS, [tp << n for n in range(1, 4) if tp << n <= plan.gpus_per_domain])

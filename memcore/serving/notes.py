@@ -10,6 +10,7 @@ from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
 from memcore.serving.server import Server
 from memcore.tape.dims import ceil_div
 from memcore.units import bytes_text
+from memcore.words.engines import POOL, sizes_of_sglang
 from memcore.words.stored import AS_PUBLISHED
 
 ENCODER_NOTE = (
@@ -27,6 +28,13 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
         notes.append(
             f"Serving: the CUDA context and graphs take about {bytes_text(served.outside_bytes)} "
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
+        )
+    chunk, _ = sizes_of_sglang(plan.accelerator, plan.serving_tp)
+    if plan.share == POOL and not s.memory_utilization and s.max_batched_tokens > chunk:
+        notes.append(
+            f"Serving: for forwards of {s.max_batched_tokens:,} tokens SGLang leaves "
+            f"{served.memory_share:.0%} of the GPU to weights and cache. Where nobody asks for "
+            f"more it reads {chunk:,} tokens at once on this GPU (serve.max_batched_tokens)."
         )
     if reason := nothing_fits(served):
         notes.append(f"Serving: {reason}. {REMEDY}.")

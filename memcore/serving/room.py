@@ -24,7 +24,7 @@ from memcore.serving.towers import FEATURES_STAY, features, fullest, runs_tower
 from memcore.serving.weights import ROTARY_SOURCE, held_weights, on_host, table_rows, weight_rows
 from memcore.tape.dims import VOCAB, Extents, Shape
 from memcore.tape.ledger import INFERENCE, Amounts, window
-from memcore.units import GiB
+from memcore.units import GiB, MiB
 from memcore.words import engines
 from memcore.words.serving import PREFILLS
 from memcore.words.training import QUANTIZED
@@ -42,6 +42,11 @@ REPLICA = "Of one replica."
 SCHEDULER = (
     "vLLM has no more sequences than tokens in a step (SchedulerConfig.verify_max_model_len), and "
     "gives generating ones theirs first (vllm/v1/core/sched/scheduler.py)"
+)
+
+SGLANG_LEAVES = (
+    "SGLang's mem_fraction_static where it is not given: what forwards, graphs and ranks are taken "
+    "to need is left (server_args.py, _handle_gpu_memory_settings)"
 )
 
 # --- what loops compute --------------------------------------------------------------------------
@@ -223,10 +228,49 @@ def outside_bytes(x: Any) -> Read:
     return floor(found)
 
 
+@quantity("serve.memory_share", "Share of memory", "", "That the server may take.")
+def memory_share(x: Any) -> Read:
+    """As the plan says it, or the engine's own."""
+    asked, share = x.plan.serve.memory_utilization, x.server.plan.share
+    source = engines.SHARE_SOURCE[share]
+    if share == engines.POOL:
+        own, source = _what_sglang_leaves(x), SGLANG_LEAVES
+    else:
+        own = x.known("the engine's own share", engines.OWN_SHARE, source=source)
+    return x.said(where(asked > 0, asked, own), sources=[source])
+
+
+def _what_sglang_leaves(x: Any) -> Read:
+    """The share of a GPU that SGLang gives to weights and cache where nobody says one."""
+    plan, source = x.server.plan, SGLANG_LEAVES
+    gpu = plan.accelerator
+    _, sequences = engines.sizes_of_sglang(gpu, plan.serving_tp)
+
+    def known(name: str, value: float, unit: str = "") -> Read:
+        return x.known(name, value, unit, source=source)
+
+    tokens = largest(x.plan.serve.max_batched_tokens, known("tokens at least", 2048, "tokens"))
+    ranks = plan.serving_tp * plan.serving_pp
+    kept = total(
+        [
+            known("of metadata", 512 * MiB, "bytes"),
+            tokens * known("each", 1.5 * MiB, "bytes"),
+            known("sequences of graphs", sequences) * known("each", 2 * MiB, "bytes"),
+            known("GPUs", ranks) * known("each", 128 * MiB, "bytes"),
+        ]
+    )
+    if gpu.usable_bytes > 60 * GiB:
+        kept = largest(kept, known("at least", 10 * GiB, "bytes"))
+    if plan.drafts:
+        kept = kept + known("of a draft", 2 * GiB, "bytes")
+    left = known("all of it", 1) - kept / x.hardware.usable_bytes
+    return largest(left, known("at least", 0.1))
+
+
 @quantity("serve.budget_bytes", "Budget", "bytes")
 def budget_bytes(x: Any) -> Read:
     """What the server may use of one GPU, as its engine reads memory_utilization."""
-    share, asked = x.server.plan.share, x.plan.serve.memory_utilization
+    share, asked = x.server.plan.share, x.serve.memory_share
     meaning, sources = "What the server may use of one GPU.", [engines.SHARE_SOURCE[share]]
     usable = x.hardware.usable_bytes
     if share == engines.DEVICE:
@@ -248,7 +292,7 @@ def budget_bytes(x: Any) -> Read:
 def kv_budget_bytes(x: Any) -> Read:
     if x.plan.serve.offload_kv == "cpu":
         ranks = x.known("GPUs in a node", x.server.plan.gpus_in_node, source="the plan")
-        room = floor(floor(x.hardware.dram_bytes * x.plan.serve.memory_utilization) / ranks)
+        room = floor(floor(x.hardware.dram_bytes * x.serve.memory_share) / ranks)
         return x.said(room, "In the host's memory, of each GPU.", ())
     left = x.serve.budget_bytes - x.serve.weights_bytes - x.serve.table_bytes
     if x.server.plan.share != engines.POOL:
@@ -256,7 +300,7 @@ def kv_budget_bytes(x: Any) -> Read:
     away = _away(x)
     left = where(away, left + x.serve.offloaded_bytes, left)
     if x.server.plan.share == engines.LEFT:
-        left = floor(left * x.plan.serve.memory_utilization)
+        left = floor(left * x.serve.memory_share)
     return at_least_zero(left)
 
 

@@ -17,7 +17,7 @@ from memcore.hardware.kernels import (
     for_gpu,
     memory_class,
 )
-from memcore.units import GiB
+from memcore.units import GiB, MiB
 from memcore.words.word import Word
 
 VLLM, VLLM_V0, SGLANG, TENSORRT_LLM = "vllm", "vllm-v0", "sglang", "tensorrt-llm"
@@ -45,6 +45,24 @@ SHARE_SOURCE = {
     "(pyexecutor/_util.py, configure_kv_cache_capacity)",
     ALL: "the engine has no such share: it takes what it is asked to hold",
 }
+OWN_SHARE = 0.9  # of every engine that takes a fixed one: vLLM's and TensorRT-LLM's default in 2025
+# SGLang's own sizes by the GPU's memory (server_args.py, _handle_gpu_memory_settings): below so
+# many MiB the tokens of a chunk, and the sequences that graphs are made for, with less than 4
+# tensor-parallel ranks and with more.
+OF_SGLANG = (
+    (20 * 1024, 2048, 8, 80),
+    (35 * 1024, 2048, 24, 80),
+    (60 * 1024, 4096, 32, 160),
+    (160 * 1024, 8192, 256, 512),
+    (float("inf"), 16384, 512, 512),
+)
+
+
+def sizes_of_sglang(gpu: Accelerator, tp: int) -> tuple[int, int]:
+    """Tokens of a chunk, and sequences that graphs are made for, where nobody says how many."""
+    memory = gpu.usable_bytes / MiB
+    _, chunk, few, many = next(row for row in OF_SGLANG if memory < row[0])
+    return chunk, few if tp < 4 else many
 
 
 def roomy(gpu: Accelerator) -> bool:

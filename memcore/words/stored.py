@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memcore.words.engines import LLAMA_CPP
 from memcore.words.training import NF4, NF4_DOUBLE
 from memcore.words.word import Word
 
@@ -55,6 +56,7 @@ class WeightDtype(Word):
     rest       norms, biases, routers, positions; '' in compute
     recipe     how the type of a matrix depends on what it is and on its layer: stored.RECIPES
     modules    by name, how some are stored: quantization.Quantization
+    engine     whose files these are: what serves where no engine is named
     """
 
     matrices: str
@@ -66,12 +68,14 @@ class WeightDtype(Word):
     rest: str = ""
     recipe: str = ""
     modules: tuple[tuple[str, str], ...] = ()
+    engine: str = ""
 
 
 def _gguf(name: str, matrices: str, about: str) -> WeightDtype:
     return WeightDtype(
-        f"GGUF {name}", about, matrices, "fp16", outer=matrices, rest="fp32", recipe=name
-    )
+        f"GGUF {name}", about, matrices, "fp16", outer=matrices, rest="fp32", recipe=name,
+        engine=LLAMA_CPP,
+    )  # fmt: skip
 
 
 _STAYS = " Embedding, head, norms and routers stay in 16 bits."

@@ -534,7 +534,7 @@ services:
             "serve.kv_dtype": "fp8",
             "serve.max_seq_len": 8192,
             "serve.max_num_seqs": 128,
-            "serve.memory_utilization": 0.9,
+            "serve.memory_utilization": 0.0,
             "cluster.gpus": 4,
             "model.num_key_value_heads": 8,
         },

@@ -21,11 +21,49 @@ def serve(gpu="h100-sxm-80gb", **fields):
 
 
 def test_of_sglang_it_is_weights_and_cache_alone():
-    s, usable = serve(engine="sglang"), plan().accelerator.usable_bytes
+    s = serve(engine="sglang", memory_utilization=0.9)
+    usable = plan().accelerator.usable_bytes
     budget = int((usable - constants.CUDA_CONTEXT.middle) * 0.9)
     assert s.budget_bytes == budget
     assert s.kv_budget_bytes == budget - s.loaded_bytes
     assert s.outside_bytes > s.activation_bytes
+
+
+SGLANG_LEAVES = {  # ServerArgs._handle_gpu_memory_settings of SGLang 0.5: MiB that are for neither
+    # metadata, 1.5 for each token of a chunk, 2 for each sequence of graphs, 128 for each GPU
+    ("rtx-4090-24gb", 1, 2048): 512 + 3_072 + 2 * 24 + 128,
+    ("h100-sxm-80gb", 1, 8192): 512 + 12_288 + 2 * 256 + 128,
+    ("h100-sxm-80gb", 4, 8192): 512 + 12_288 + 2 * 512 + 4 * 128,
+    ("h100-sxm-80gb", 1, 2048): 10 * 1024,  # no less on a GPU of more than 60 GiB
+}
+
+
+@pytest.mark.parametrize("of", SGLANG_LEAVES)
+def test_sglang_leaves_what_its_forwards_need(of):
+    gpu, tp, tokens = of
+    there = plan(gpu, engine="sglang", max_batched_tokens=tokens).changed("cluster.gpus", tp)
+    there = there.changed("serve.tp", tp)
+    left = 1 - SGLANG_LEAVES[of] * 2**20 / there.accelerator.usable_bytes
+    assert evaluate(there).serve.memory_share == pytest.approx(left)
+    said = [note for note in evaluate(there).notes if "SGLang leaves" in note]
+    assert not said
+
+
+def test_a_chunk_that_sglang_would_not_take_by_itself_is_said():
+    asked = evaluate(plan("rtx-4090-24gb", engine="sglang", max_batched_tokens=8192))
+    assert any("reads 2,048 tokens at once" in note for note in asked.notes)
+    assert asked.serve.memory_share < 0.5
+
+
+def test_every_other_engine_takes_nine_tenths_where_nobody_says_a_share():
+    for engine in ("auto", "vllm", "vllm-v0", "tensorrt-llm"):
+        assert serve(engine=engine) == serve(engine=engine, memory_utilization=0.9)
+
+
+def test_files_of_llama_cpp_are_served_by_it_where_no_engine_is_named():
+    for word in ("q4_k_m", "q8_0"):
+        assert serve(weight_dtype=word) == serve(weight_dtype=word, engine="llama.cpp")
+        assert serve(weight_dtype=word, engine="vllm") != serve(weight_dtype=word)
 
 
 def test_of_tensorrt_llm_it_is_what_the_weights_leave():

@@ -146,6 +146,12 @@ def longest_sequence(plan: Plan) -> Solved:
     return solver.solve(plan, "train.seq_len")
 
 
+@_for_all(without=NOTHING)
+def fewest_to_train(plan: Plan) -> Solved:
+    """The fewest GPUs on which the whole run keeps to its deadline and its budget."""
+    return solver.solve(plan, "cluster.gpus")
+
+
 def answers(plan: Plan) -> tuple[Answer, ...]:
     """Its longest sequence, the most sequences and the fewest GPUs within its targets."""
     return _longest(plan), _most(plan), _fewest(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import html
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from app.fields import field
 from app.text import VERDICTS
 from memcore.models import catalog
 from memcore.plan.plan import Plan, get
+from memcore.search.fitting import Within
 from memcore.search.levers import differences
+from memcore.search.solver import Solved
+from memcore.units import money_text
 from memcore.words.training import ADAPTERS, QUANTIZED
 
 # What people want to run: the fields that say so.
@@ -95,10 +99,25 @@ FURTHEST = (
 )
 
 
+def _asked() -> Iterator[tuple[str, str, str, Callable[[Plan], Solved]]]:
+    """What is asked of every plan, and of one with a deadline or a budget."""
+    yield from FURTHEST
+    if said := within_text(state.plan()):
+        yield "cluster.gpus", f"Fewest GPUs {said}", "{:,}", shared.fewest_to_train
+
+
+def within_text(plan: Plan) -> str:
+    """What the whole run may take, for people; '' where nothing is asked."""
+    within = Within.of(plan)
+    days = [f"{within.days:,g} days"] if within.days else []
+    both = [*days, *([money_text(within.cost)] if within.cost else [])]
+    return f"within {' and '.join(both)}" if both else ""
+
+
 def furthest() -> None:
     """How far this plan could go, each at a press."""
     with st.container(horizontal=True, vertical_alignment="center", key="furthest"):
-        for path, label, text, find in FURTHEST:
+        for path, label, text, find in _asked():
             found = find(state.plan())
             if found.value is None:
                 parts.small(f"{label}: **none**", "content")

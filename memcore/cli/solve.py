@@ -49,6 +49,9 @@ def add(commands: Commands) -> None:
     about = "with --users: the fewest GPUs of every accelerator instead"
     sub.add_argument("--every", action="store_true", help=about)
     target_options(sub)
+    about = "most {} of the whole run, for cluster.gpus; else the plan's run.target_{}"
+    sub.add_argument("--days", type=positive, help=about.format("days", "days"))
+    sub.add_argument("--cost", type=positive, help=about.format("USD", "cost"))
     sub.add_argument("--json", action="store_true", help="the answer and its plan, as JSON")
 
 
@@ -139,6 +142,8 @@ def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
             found = smallest_gpu(plan, args.serving)
         else:
             serves = True if args.serving else None
+            said = {f"run.target_{name}": getattr(args, name) for name in ("days", "cost")}
+            plan = plan.with_changes({path: value for path, value in said.items() if value})
             found = solve(plan, args.question, args.goal or "", _targets(plan, args), serves)
     except PlanError as e:
         return fail(*(f"{i.field}: {i.message}" for i in e.issues))

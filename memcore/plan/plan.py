@@ -1671,6 +1671,36 @@ class Run(_Part):
         steps=TOKENS,
         text=count_text,
     )
+    target_days: float = number(
+        0.0,
+        "Done within",
+        "What the whole run may take: how many GPUs that needs is said beside the largest "
+        "micro-batch.",
+        "days",
+        zero="any",
+        ge=0,
+        le=100_000,
+        key="within",
+        names=(
+            "deadline",
+            "max_days",
+            "time_limit",
+        ),
+    )
+    target_cost: float = number(
+        0.0,
+        "For at most",
+        "What the whole run may cost, at the plan's price.",
+        "USD",
+        zero="any",
+        ge=0,
+        le=10**12,
+        key="budget",
+        names=(
+            "budget",
+            "max_cost",
+        ),
+    )
     price_per_gpu_hour: float = number(
         0.0,
         "Price",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from memcore.errors import PlanError
 from memcore.plan.plan import Plan
 from memcore.report import VERDICTS
@@ -32,6 +34,38 @@ def limit_of(plan: Plan | None, serves: bool, targets: Targets = ANY) -> str:
     if verdict is not None:
         return "" if verdict == "fits" else "memory"
     return serving_limit(plan, targets) if servable(plan.architecture) else "kind"
+
+
+DAY = 86_400  # seconds
+WITHIN = ("run.target_days", "run.target_cost")
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What a whole run may take at most; 0: anything.
+
+    days, cost   its time and its cost (run.target_days, run.target_cost); cost counts where the
+                 plan has a price
+    """
+
+    days: float
+    cost: float
+
+    @classmethod
+    def of(cls, plan: Plan) -> Within:
+        """As the plan says."""
+        run = plan.run
+        return cls(run.target_days, run.target_cost if run.price_per_gpu_hour else 0.0)
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.days or self.cost)
+
+    def missed(self, seconds: float, cost: float | None) -> str:
+        """'days' or 'cost', where a run takes more than that; else ''."""
+        if self.days and seconds > self.days * DAY:
+            return "days"
+        return "cost" if self.cost and cost is not None and cost > self.cost else ""
 
 
 def planned(plan: Plan, changes: dict[str, object]) -> Plan | None:

@@ -32,6 +32,8 @@ LIMITS = {  # what forbids more, in words
     "positions": "the model's number of positions",
     "step": "the tokens of one step (serve.max_batched_tokens)",
     "load": "the number of requests",
+    "days": "the run's deadline (run.target_days)",
+    "cost": "the run's budget (run.target_cost)",
     "rule": "another field of the plan",
     "range": "nothing that was tried",
     "kind": "that it cannot be planned",

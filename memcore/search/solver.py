@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean
+from memcore.evaluate import evaluate
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.models import catalog
 from memcore.models.standard import standard_config
 from memcore.plan.field import Facts
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, meant, put
-from memcore.search.fitting import limit_of, planned
+from memcore.search.fitting import WITHIN, Within, limit_of, planned
 from memcore.search.solve import ANY, Targets, last
 from memcore.search.sweep import sweep
 from memcore.serving.serve import servable
@@ -48,7 +49,8 @@ class Solved:
     value   None where no value fits
     plan    that has it; the one asked about where none fits
     limit   what forbids the next value: 'memory', 'rule' (another field of the plan), 'ttft',
-            'tpot', 'kind' (that cannot be planned) or 'range' (no plan goes further)
+            'tpot', 'days' and 'cost' (of the whole run), 'kind' (that cannot be planned) or 'range'
+            (no plan goes further)
     """
 
     field: str
@@ -70,6 +72,9 @@ def solve(
     goal    'largest' or 'smallest'; '' is what the field asks for
     serves  whether serving has to fit rather than training; None is what the field is of
 
+    GPUs to train on are as many as the whole run needs to keep to run.target_days and
+    run.target_cost, each with the micro-batch and the accumulation of the plan.
+
     Raises PlanError for a field that has no number.
     """
     path = named(plan, field)
@@ -84,18 +89,29 @@ def solve(
     if section in ("train", "parallel") and not asked and (why := not_planned(plan)):
         raise PlanError([Issue(path, f"training is not planned: {why}")])
 
+    to_train_on = path == "cluster.gpus" and not asked
+    within = Within.of(plan)
+
     def limit(value: Any) -> str:
-        return limit_of(axis.at(value), asked, targets)
+        there = axis.at(value)
+        found = limit_of(there, asked, targets)
+        if found or not there or not (to_train_on and within.asked):
+            return found
+        run = evaluate(there).run
+        return within.missed(run.seconds, run.cost) if run else ""
 
     values, ends = _valid(axis)
     backwards = goal == LARGEST
-    if path == "cluster.gpus" and not asked and plan.together.kind == "none":
-        found = _by_arrays(plan, values, backwards, limit)
+    if to_train_on and plan.together.kind == "none":
+        found = _by_arrays(plan, values, backwards, within)
     else:
         # With more of what frees memory it fits from some value on, else up to one.
         found = _edge(values, lambda v: not limit(v), axis.frees, backwards)
     if found is None:
         why = limit(values[-1 if axis.frees else 0]) if values else "rule"
+        if to_train_on and within.asked:  # what fits, but takes too long or costs too much
+            freely = solve(plan.with_changes(dict.fromkeys(WITHIN, 0.0)), path, goal)
+            why = why if freely.value is None else limit(freely.value)
         return Solved(path, goal, None, plan, why)
     beyond = found + (1 if backwards else -1)
     why = limit(values[beyond]) if 0 <= beyond < len(values) else ends[backwards]
@@ -387,14 +403,18 @@ def _edge(
     return low if backwards else n - 1 - low
 
 
-def _by_arrays(
-    plan: Plan, values: Sequence[int], backwards: bool, limit: Callable[[Any], str]
-) -> int | None:
+def _by_arrays(plan: Plan, values: Sequence[int], backwards: bool, within: Within) -> int | None:
     """Numbers of GPUs, every one judged: more and more of them at a time."""
     found = None
+    asked = ["memory.fits", *(["run.seconds"] if within.asked else []),
+             *(["run.cost"] if within.cost else [])]  # fmt: skip
     for start, stop in _chunks(len(values)):
-        fits = sweep(plan, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
-        which = [start + i for i, f in enumerate(fits["memory.fits"]) if f == 1]
+        rows = sweep(plan, {"cluster.gpus": list(values[start:stop])}, asked)
+        which = [
+            start + i
+            for i, (fits, *run) in enumerate(zip(*(rows[name] for name in asked), strict=True))
+            if fits == 1 and not (run and within.missed(run[0], *run[1:] or [None]))
+        ]
         if which and not backwards:
             return which[0]
         found = which[-1] if which else found

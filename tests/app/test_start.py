@@ -4,7 +4,7 @@ default."""
 from __future__ import annotations
 
 import pytest
-from pages import alive, drawn, opened, said, shown_plan, verdict
+from pages import alive, drawn, opened, said, shown_plan, texts, verdict
 
 from app import sidebar, start
 from memcore.evaluate import evaluate
@@ -51,6 +51,21 @@ def test_what_lora_brought_goes_with_it() -> None:
     at.button_group(key="job").set_value("Fine-tune").run()
     alive(at)
     assert shown_plan(at).train == before.train
+
+
+def test_a_run_with_a_deadline_says_how_many_gpus_it_needs() -> None:
+    asked = {"tokens": "1000000000000", "within": "30"}
+    at = opened(asked)
+    assert "Fewest GPUs within 30 days" in texts(at)
+    at.button(key="use_cluster.gpus").click().run()
+    alive(at)
+    plan = shown_plan(at)
+    run = evaluate(plan).run
+    fewer = evaluate(plan.changed("cluster.gpus", plan.cluster.gpus - 8)).run
+    assert run
+    assert fewer
+    assert run.seconds <= 30 * 86_400 < fewer.seconds
+    assert "Fewest GPUs" not in texts(opened({"tokens": "1000000000000"}))
 
 
 @pytest.mark.parametrize("path", ["train.micro_batch", "train.seq_len"])

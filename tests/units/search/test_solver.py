@@ -157,3 +157,39 @@ def test_what_cannot_be_planned_has_no_answer():
     words = {"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}}
     with pytest.raises(PlanError, match="cannot be served"):
         solve(Plan.of(words), "serve.concurrency")
+
+
+# -- GPUs for a whole run -------------------------------------------------------------------------
+
+DAY = 86_400
+RUN = Plan.of(
+    {
+        "model": "llama-3-8b",
+        "cluster": {"gpus": 8},
+        "run": {"tokens": 200_000_000_000, "price_per_gpu_hour": 2.5},
+    }
+)
+
+
+@pytest.mark.parametrize(("days", "cost"), [(30, 0), (12.5, 0), (0, 40_000), (30, 34_000)])
+def test_the_fewest_gpus_for_a_run_are_those_of_brute_force(days, cost):
+    asked = RUN.with_changes({"run.target_days": days, "run.target_cost": cost})
+    found = solve(asked, "cluster.gpus")
+    kept = []
+    for gpus in [n for n in bookable(asked) if n <= 128]:
+        there = evaluate(asked.changed("cluster.gpus", gpus))
+        late = days and there.run.seconds > days * DAY
+        if there.memory.fits and not late and not (cost and there.run.cost > cost):
+            kept.append(gpus)
+    assert found.value == (min(kept) if kept else None)
+    assert kept or found.limit in ("days", "cost")
+
+
+def test_without_a_price_no_cost_is_asked_for():
+    free = RUN.with_changes({"run.target_cost": 1.0, "run.price_per_gpu_hour": 0.0})
+    assert solve(free, "cluster.gpus").value == solve(RUN, "cluster.gpus").value
+
+
+def test_a_deadline_changes_no_other_answer():
+    soon = RUN.changed("run.target_days", 1.0)
+    assert solve(soon, "train.micro_batch").value == solve(RUN, "train.micro_batch").value

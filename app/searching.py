@@ -159,7 +159,11 @@ def _show(found: Found, plan: Plan) -> None:
         f"{f' Excluded: {plain(excluded)}.' if excluded else ''}"
     )
     if not found.best:
-        parts.small("Nothing fits. More GPUs, another GPU, or more that may change, might.")
+        parts.small(
+            "Stopped before anything was found that fits."
+            if found.stopped
+            else "Nothing fits. More GPUs, another GPU, or more that may change, might."
+        )
         return
     every = points(found)
     rows = tables.found(every, plan)

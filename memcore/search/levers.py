@@ -138,6 +138,12 @@ class Lever:
         return len(self.fields) == 1
 
     @property
+    def moves(self) -> bool:
+        """Whether another framework has to run it with layers of its own: another program to write,
+        and not a setting."""
+        return {"train.framework", "train.kernels"} <= self.changes.keys()
+
+    @property
     def trains_text(self) -> str:
         """What becomes of the training; where a step has another number of tokens, how many."""
         text = TRAINS[self.trains]
@@ -247,8 +253,9 @@ def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
 
     Where the plan fits: what fits too and is faster. Where it does not: what makes it fit, then
     what may, then the rest. Within each: what trains the same, then more machines (and a pair of
-    changes, if it trains the same), then what changes the training. Within these: the price to a
-    percent; of what does not make it fit, the bytes that it saves."""
+    changes, if it trains the same), then what changes the training. Within these: settings before
+    another program, then the price to a percent; of what does not make it fit, the bytes that it
+    saves."""
     group, prices = _group(lever, memory)
     if not prices:
         return (*group, -lever.saved_device_bytes, order)
@@ -262,10 +269,10 @@ def _group(lever: Lever, memory: Memory) -> tuple[tuple[int, ...], bool]:
     kind = KINDS[lever.kind]
     rank = kind.rank if lever.single else max(kind.rank, KINDS[MACHINES].rank)
     if memory.fits:
-        return (not (lever.fits and lever.faster), rank), True
+        return (not (lever.fits and lever.faster), rank, lever.moves), True
     if lever.fits:
-        return (0, rank), True
-    return (1, lever.verdict == "over", rank), False
+        return (0, rank, lever.moves), True
+    return (1, lever.verdict == "over", rank, lever.moves), False
 
 
 DIGITS = 2  # digits of a price: what differs by less than a per cent is as cheap

@@ -122,8 +122,8 @@ def test_what_fits_comes_first_and_the_cheapest_of_a_kind_before_the_dearer(name
         return
     fitting = [lever for lever in found if lever.fits]
     assert found[: len(fitting)] == tuple(fitting)
-    for kind in KINDS:
-        prices = [lever.price for lever in fitting if lever.kind == kind]
+    for kind, moves in itertools.product(KINDS, (False, True)):  # settings before other programs
+        prices = [v.price for v in fitting if (v.kind, v.moves) == (kind, moves)]
         assert all(a <= b + AS_CHEAP for a, b in itertools.pairwise(prices))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,13 +98,6 @@ FURTHEST = (
 )
 
 
-def _asked() -> Iterator[tuple[str, str, str, Callable[[Plan], Solved]]]:
-    """What is asked of every plan, and of one with a deadline or a budget."""
-    yield from FURTHEST
-    if said := within_text(state.plan()):
-        yield "cluster.gpus", f"Fewest GPUs {said}", "{:,}", shared.fewest_to_train
-
-
 def within_text(plan: Plan) -> str:
     """What the whole run may take, for people; '' where nothing is asked."""
     within = Within.of(plan)
@@ -117,21 +109,36 @@ def within_text(plan: Plan) -> str:
 def furthest() -> None:
     """How far this plan could go, each at a press."""
     with st.container(horizontal=True, vertical_alignment="center", key="furthest"):
-        for path, label, text, find in _asked():
-            found = find(state.plan())
-            if found.value is None:
-                parts.small(f"{label}: **none**", "content")
-                continue
-            here = state.drafted(path) == found.value
-            parts.small(f"{label}: **{text.format(found.value)}**", "content")
-            if not here:
-                st.button(
-                    "Use",
-                    key=f"use_{path}",
-                    on_click=state.replace,
-                    args=(found.plan,),
-                    help=f"Sets {field(path).title} {text.format(found.value)}.",
-                )
+        for path, label, text, find in FURTHEST:
+            _answer(path, label, text, find(state.plan()))
+        _to_train()
+
+
+def booked() -> None:
+    """How many GPUs the run needs to keep to its deadline and its budget, where it has any."""
+    with st.container(horizontal=True, vertical_alignment="center", key="furthest"):
+        _to_train()
+
+
+def _to_train() -> None:
+    if said := within_text(state.plan()):
+        found = shared.fewest_to_train(state.plan())
+        _answer("cluster.gpus", f"Fewest GPUs {said}", "{:,}", found)
+
+
+def _answer(path: str, label: str, text: str, found: Solved) -> None:
+    if found.value is None:
+        parts.small(f"{label}: **none**", "content")
+        return
+    parts.small(f"{label}: **{text.format(found.value)}**", "content")
+    if state.drafted(path) != found.value:
+        st.button(
+            "Use",
+            key=f"use_{path}",
+            on_click=state.replace,
+            args=(found.plan,),
+            help=f"Sets {field(path).title} {text.format(found.value)}.",
+        )
 
 
 # Not in a shadow: its look is in why.css, with that of the small bars.

@@ -234,6 +234,8 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
             )
     elif t.frozen != NO_LAYER:
         notes.append(f"{trainable:,} parameters are trained; the others are frozen.")
+    if plan.run.target_cost and not plan.run.price_per_gpu_hour:
+        notes.append("run.target_cost limits nothing: the plan has no run.price_per_gpu_hour.")
     if t.ema == AVERAGED:
         notes.append("Updating the second model is not part of the step's time.")
     if t.embedding_gradient != DENSE:

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, measured, parts, plot, state, tables
+from app import charts, measured, parts, plot, start, state, tables
 from memcore.units import count_text
 
 report, plan = state.report(), state.plan()
@@ -10,6 +10,7 @@ report, plan = state.report(), state.plan()
 if report.time and report.run:
     st.markdown(f"##### The whole run: {count_text(plan.run.tokens)} tokens")
     parts.run_figures(report.run)
+    start.booked()
     measured.section()
     left, right = st.columns(2)
     with left:

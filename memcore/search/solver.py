@@ -90,26 +90,28 @@ def solve(
         raise PlanError([Issue(path, f"training is not planned: {why}")])
 
     to_train_on = path == "cluster.gpus" and not asked
-    within = Within.of(plan)
+    within = Within.of(plan) if to_train_on else Within(0.0, 0.0)
 
-    def limit(value: Any) -> str:
+    def limit(value: Any, by: Within = within) -> str:
         there = axis.at(value)
         found = limit_of(there, asked, targets)
-        if found or not there or not (to_train_on and within.asked):
+        if found or not there or not by.asked:
             return found
         run = evaluate(there).run
-        return within.missed(run.seconds, run.cost) if run else ""
+        return by.missed(run.seconds, run.cost) if run else ""
 
     values, ends = _valid(axis)
     backwards = goal == LARGEST
-    if to_train_on and plan.together.kind == "none":
-        found = _by_arrays(plan, values, backwards, within)
+    if within.asked:
+        found = _in_time(len(values), lambda i, by: limit(values[i], by), within, backwards)
+    elif to_train_on and plan.together.kind == "none":
+        found = _by_arrays(plan, values, backwards)
     else:
         # With more of what frees memory it fits from some value on, else up to one.
         found = _edge(values, lambda v: not limit(v), axis.frees, backwards)
     if found is None:
         why = limit(values[-1 if axis.frees else 0]) if values else "rule"
-        if to_train_on and within.asked:  # what fits, but takes too long or costs too much
+        if within.asked:  # what fits, but takes too long or costs too much
             freely = solve(plan.with_changes(dict.fromkeys(WITHIN, 0.0)), path, goal)
             why = why if freely.value is None else limit(freely.value)
         return Solved(path, goal, None, plan, why)
@@ -403,22 +405,48 @@ def _edge(
     return low if backwards else n - 1 - low
 
 
-def _by_arrays(plan: Plan, values: Sequence[int], backwards: bool, within: Within) -> int | None:
+def _by_arrays(plan: Plan, values: Sequence[int], backwards: bool) -> int | None:
     """Numbers of GPUs, every one judged: more and more of them at a time."""
     found = None
-    asked = ["memory.fits", *(["run.seconds"] if within.asked else []),
-             *(["run.cost"] if within.cost else [])]  # fmt: skip
     for start, stop in _chunks(len(values)):
-        rows = sweep(plan, {"cluster.gpus": list(values[start:stop])}, asked)
-        which = [
-            start + i
-            for i, (fits, *run) in enumerate(zip(*(rows[name] for name in asked), strict=True))
-            if fits == 1 and not (run and within.missed(run[0], *run[1:] or [None]))
-        ]
+        fits = sweep(plan, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
+        which = [start + i for i, f in enumerate(fits["memory.fits"]) if f == 1]
         if which and not backwards:
             return which[0]
         found = which[-1] if which else found
     return found
+
+
+def _in_time(
+    n: int, limit: Callable[[int, Within], str], within: Within, backwards: bool
+) -> int | None:
+    """Of n numbers of GPUs the first that keeps a run to what it may take, or the last.
+
+    More GPUs are sooner done and cost more, nearly: the fewest that are soon enough are the
+    cheapest of these, and the most that are cheap enough the soonest. So one of both is looked for,
+    by doubling and halving, and the other is asked of what is found and of those next to it. A run
+    of few steps may miss the edge by the share that one step is of it, since steps are whole.
+    """
+    eased = Within(0.0, within.cost) if backwards else Within(within.days, 0.0)
+
+    def ok(i: int, by: Within = eased) -> bool:
+        return not limit(i, by)
+
+    tried = [
+        *itertools.takewhile(lambda i: i < n - 1, (2**k - 1 for k in itertools.count())),
+        n - 1,
+    ]
+    good = [k for k, i in enumerate(tried) if ok(i)]
+    if not good:
+        return None
+    k = good[-1 if backwards else 0]  # the edge lies between it and the one behind, or before, it
+    other = k + 1 if backwards else k - 1
+    inside, outside = tried[k], tried[other] if 0 <= other < len(tried) else -1
+    while outside >= 0 and abs(outside - inside) > 1:
+        middle = (inside + outside) // 2
+        inside, outside = (middle, outside) if ok(middle) else (inside, middle)
+    beside = range(max(0, inside - NEAR), min(n, inside + NEAR))
+    return next((i for i in (reversed(beside) if backwards else beside) if ok(i, within)), None)
 
 
 def _chunks(n: int) -> Iterator[tuple[int, int]]:

@@ -188,6 +188,7 @@ def test_the_fewest_gpus_for_a_run_are_those_of_brute_force(days, cost):
 def test_without_a_price_no_cost_is_asked_for():
     free = RUN.with_changes({"run.target_cost": 1.0, "run.price_per_gpu_hour": 0.0})
     assert solve(free, "cluster.gpus").value == solve(RUN, "cluster.gpus").value
+    assert any("run.target_cost limits nothing" in note for note in evaluate(free).notes)
 
 
 def test_a_deadline_changes_no_other_answer():

@@ -271,6 +271,12 @@ def made(config, **words):
     if config.model_type in TOWERLESS:
         for name in (name for name in TOWERS if hasattr(model.model, name)):
             setattr(model.model, name, None)
+    for module in model.modules():  # the memory tracker hooks each parameter's gradient
+        frozen = [n for n, p in module.named_parameters(recurse=False) if not p.requires_grad]
+        for name in frozen:
+            value = getattr(module, name).data
+            delattr(module, name)
+            module.register_buffer(name, value)
     return model
 
 

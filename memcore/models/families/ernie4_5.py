@@ -1,25 +1,46 @@
-"""ERNIE 4.5 (dense): Llama's layers, of whose heads neighbours turn together, in fp32."""
+"""ERNIE 4.5: Llama's layers, of whose heads neighbours turn together, in fp32; dense, or with
+experts that a softmax weighs and a bias helps to choose, and shared ones."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from memcore.layers.experts import routed_experts, top_k
+from memcore.layers.ops import TOKENS, gated_mlp
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
-from memcore.models.families.llama import embed, head, layer, llama_like, unless_said
+from memcore.models.families.llama import (
+    attention,
+    embed,
+    head,
+    layer,
+    llama_like,
+    unless_said,
+)
+from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
+from memcore.tape.dims import EXPERTS, SHARED_F, TP, D
+from memcore.tape.primitives import add, cast, linear, softmax
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Gradients, Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _like(
+    k: Keys, label: str, family: str, hidden: int, intermediate: int, layers: int, heads: int,
+    kv_heads: int, head_dim: int | None = None,
+) -> Model:  # fmt: skip
+    """What both have in common, with the defaults of one."""
     bias = k.flag("use_bias", False)
     return llama_like(
         k,
         label,
-        "ernie4_5",
-        hidden=1024,
-        intermediate=3072,
-        layers=18,
-        heads=16,
-        kv_heads=2,
-        head_dim=unless_said(k, 128),
+        family,
+        hidden=hidden,
+        intermediate=intermediate,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         vocab=103_424,
         positions=131_072,
         tied=True,
@@ -31,7 +52,66 @@ def _config(k: Keys, label: str) -> Model:
     )
 
 
-FAMILY = Family(
-    _config, embed, layer, head, kernels=HF_ONLY,
-    classes=decoder_classes("Ernie4_5", classifier=False),
-)  # fmt: skip
+def _dense(k: Keys, label: str) -> Model:
+    return _like(k, label, "ernie4_5", 1024, 3072, 18, 16, 2, unless_said(k, 128))
+
+
+def _moe(k: Keys, label: str) -> Model:
+    k.refuse("use_bias", False)
+    model = _like(k, label, "ernie4_5_moe", 2560, 12_288, 28, 20, 4)
+    size = k.count("moe_intermediate_size", 1536)
+    shared = k.count("moe_num_shared_experts", 2, 1000)
+    k.refuse("moe_layer_end_index", -1, None, model.layers - 1)
+    first = k.count_or_zero("moe_layer_start_index", 1)
+    every = k.count("moe_layer_interval", 1)
+    model = with_experts(model, routing(k, "moe_num_experts", 64, 6), size)
+    model = replace(model, shared_size=size * shared)
+    return sparse_kinds(model, lambda i: i >= first and (i + 1) % every == 0)
+
+
+def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("mlp"):
+        shared = gated_mlp(t, s, x, SHARED_F / TP, "shared_experts")
+        return add(t, routed_experts(t, s, x, *_router(t, x)), shared, "routed and shared")
+
+
+def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and indices of each token's experts, in fp32, as its matrix is loaded: that one is
+    not cast. The bias that helps to choose experts leaves no tensor behind."""
+    with t.scope("gate"):
+        wide = cast(t, x, "fp32", "input (fp32)")
+        logits = linear(t, "logits", wide, D, EXPERTS, bias=False)
+        t.parameter("e_score_correction_bias", (EXPERTS,), idle=True)
+        weights, index = top_k(t, softmax(t, logits, "softmax"), "top_k")
+        weights = _divided(t, weights, "weights, normalised")
+        return cast(t, weights, x.dtype, "weights, cast"), index
+
+
+def _divided(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x / x.sum(-1).clamp(min). Saves x, the sum and what it is clamped to."""
+    t.start(name, x)
+    total, least = (t.new(f"{name}, {n}", (*TOKENS, 1), x.dtype) for n in ("sum", "clamped"))
+    out = t.new(name, x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        direct, through = (t.new(f"{name} grad, {n}", x.shape, x.dtype) for n in ("x", "sum"))
+        grad = t.new(f"{name} grad", x.shape, x.dtype)
+        t.free(direct, through)
+        return [grad]
+
+    t.finish(name, [x], out, [x, total, least], backward)
+    return out
+
+
+CLASSES = {name: decoder_classes(f"Ernie4_5{stem}", classifier=False)
+           for name, stem in (("ernie4_5", ""), ("ernie4_5_moe", "_Moe"))}  # fmt: skip
+FAMILIES = {
+    "ernie4_5": Family(
+        _dense, embed, layer, head, kernels=HF_ONLY, classes=CLASSES["ernie4_5"],
+    ),
+    "ernie4_5_moe": Family(
+        _moe, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
+        classes=CLASSES["ernie4_5_moe"],
+        aliases={"num_experts": "moe_num_experts", "moe_k": "num_experts_per_tok"},
+    ),
+}  # fmt: skip

@@ -271,12 +271,6 @@ def made(config, **words):
     if config.model_type in TOWERLESS:
         for name in (name for name in TOWERS if hasattr(model.model, name)):
             setattr(model.model, name, None)
-    for module in model.modules():  # the memory tracker hooks each parameter's gradient
-        frozen = [n for n, p in module.named_parameters(recurse=False) if not p.requires_grad]
-        for name in frozen:
-            value = getattr(module, name).data
-            delattr(module, name)
-            module.register_buffer(name, value)
     return model
 
 
@@ -287,6 +281,11 @@ def build(config, dtype, words):
     config = AutoConfig.for_model(config["model_type"], **own)
     config._attn_implementation, config.use_cache = words["attention"], False
     model = made(config, dtype=dtype).train()
+    for module in model.modules():  # the memory tracker wants a gradient of each parameter
+        for name in [n for n, p in module.named_parameters(recurse=False) if not p.requires_grad]:
+            value = getattr(module, name).data
+            delattr(module, name)
+            module.register_buffer(name, value)
     if words["checkpointing"] == "full":
         recompute(model)
     return model

@@ -64,7 +64,7 @@ def _moe(k: Keys, label: str) -> Model:
     k.refuse("moe_layer_end_index", -1, None, model.layers - 1)
     first = k.count_or_zero("moe_layer_start_index", 1)
     every = k.count("moe_layer_interval", 1)
-    model = with_experts(model, routing(k, "moe_num_experts", 64, 6), size)
+    model = with_experts(model, routing(k, "moe_num_experts", 64, 6, sent_to="moe_k"), size)
     model = replace(model, shared_size=size * shared)
     return sparse_kinds(model, lambda i: i >= first and (i + 1) % every == 0)
 
@@ -112,6 +112,6 @@ FAMILIES = {
     "ernie4_5_moe": Family(
         _moe, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
         classes=CLASSES["ernie4_5_moe"],
-        aliases={"num_experts": "moe_num_experts", "moe_k": "num_experts_per_tok"},
+        aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
     ),
 }  # fmt: skip

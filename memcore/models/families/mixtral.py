@@ -24,15 +24,20 @@ Mixture = Callable[[Tape, Structure, Tensor], Tensor]
 
 
 def routing(
-    k: Keys, key: str, experts: int, most: int, whole: Keys | None = None
+    k: Keys,
+    key: str,
+    experts: int,
+    most: int,
+    whole: Keys | None = None,
+    sent_to: str = "num_experts_per_tok",
 ) -> tuple[int, int]:
-    """How many experts there are, and to how many of them a token is sent; with defaults. `whole`:
-    the config that these keys are inside of."""
+    """How many experts there are, and to how many of them a token is sent (`sent_to`); with
+    defaults. `whole`: the config that these keys are inside of."""
     whole = whole or k
     experts = k.count(key, experts, 100_000)
-    chosen = k.count("num_experts_per_tok", most, 100_000)
+    chosen = k.count(sent_to, most, 100_000)
     if chosen > experts:
-        k.fail("num_experts_per_tok", f"{chosen:,} of {experts:,} experts; use at most all of them")
+        k.fail(sent_to, f"{chosen:,} of {experts:,} experts; use at most all of them")
     if whole.flag("output_router_logits", False):
         whole.notes.append(
             "The config.json asks for output_router_logits: transformers then adds a loss that "

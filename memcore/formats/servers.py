@@ -30,6 +30,7 @@ from memcore.formats.found import (
 )
 from memcore.formats.texts import options
 from memcore.words.engines import roomy, sizes_of_sglang
+from memcore.words.stored import GGML
 
 HALVES = {
     **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
@@ -39,10 +40,9 @@ HALVES = {
 CACHES = {
     **HALVES,
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), "fp8"),
-    **dict.fromkeys(("int8", "int4", "q8_0", "q4_0"), ""),
+    **{name: name for name in ("int8", "int4", *GGML)},
 }
-CACHES |= {name: name for name, kept in CACHES.items() if not kept}
-GGML_CACHES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "q8_0": "q8_0", "q4_0": "q4_0"}
+GGML_CACHES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", **{name: name for name in GGML}}
 ALL_LAYERS = 99  # of a model, as people tell llama.cpp to put all of it on the GPU
 WEIGHTS = {
     **dict.fromkeys(("fp8", "modelopt", "modelopt_fp8", "w8a8_fp8"), "fp8"),

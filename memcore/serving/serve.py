@@ -19,7 +19,8 @@ from memcore.units import bytes_text
 from memcore.words.serving import PREFILLS
 
 REMEDY = (
-    "More ranks (serve.tp, serve.pp), a smaller dtype or shorter sequences need less of each GPU"
+    "More GPUs for a replica (tensor or pipeline parallel), a smaller dtype or shorter sequences "
+    "need less of each GPU"
 )
 
 

@@ -187,6 +187,17 @@ class StoredDtype(Word):
     bits: float
 
 
+GGML = {  # of llama.cpp's caches
+    name.lower(): StoredDtype(name, f"llama.cpp: {about} for each 32.", STORED_BITS[name])
+    for name, about in (
+        ("Q8_0", "8 bits and a 16-bit scale"),
+        ("Q5_1", "5 bits, a 16-bit scale and a 16-bit least"),
+        ("Q5_0", "5 bits and a 16-bit scale"),
+        ("Q4_1", "4 bits, a 16-bit scale and a 16-bit least"),
+        ("Q4_0", "4 bits and a 16-bit scale"),
+        ("IQ4_NL", "4 bits of a table and a 16-bit scale"),
+    )
+}
 KV_DTYPES = {
     "fp32": StoredDtype("fp32", "4 bytes per value.", 32),
     "bf16": StoredDtype("bf16", "2 bytes per value.", 16),
@@ -198,8 +209,7 @@ KV_DTYPES = {
         "4 bits, a scale and a zero in 16 bits for each 64, as transformers' QuantizedCache.",
         4 + 32 / 64,
     ),
-    "q8_0": StoredDtype("Q8_0", "llama.cpp: 8 bits and a 16-bit scale for each 32.", 8.5),
-    "q4_0": StoredDtype("Q4_0", "llama.cpp: 4 bits and a 16-bit scale for each 32.", 4.5),
+    **GGML,
 }
 
 AS_KEYS = "same"

@@ -1058,6 +1058,8 @@ SAID = (
     (f"{SERVES} -nkvo --cpu-moe", {"serve.offload_kv": "cpu"}, ()),
     (f"{SERVES} -ub 4096", {"serve.max_batched_tokens": 2048}, ()),
     (f"{SERVES} -ctk q8_0", {"serve.kv_dtype": "q8_0", "serve.value_dtype": "fp16"}, ()),
+    (f"{SERVES} -ctk q5_1 -ctv iq4_nl",
+     {"serve.kv_dtype": "q5_1", "serve.value_dtype": "iq4_nl"}, ()),
     (f"{SERVES} --cache-ram 8192 --swa-full", {}, ("cache-ram", "swa-full")),
     (SERVES.replace("-ngl 99", "-ngl 0"), {}, ("CPU alone",)),
     ("vllm serve Qwen/Qwen3-8B-FP8 --num-gpu-blocks-override 512", {"serve.weight_dtype": "fp8"},

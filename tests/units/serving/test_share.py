@@ -131,3 +131,14 @@ def test_room_of_logs_that_were_told_no_limit():
 
 def test_room_of_sglang():
     assert abs(RUNS["q3-32b-sglang-tokens"].error) <= 0.05
+
+
+BLOCKS = {"q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18, "iq4_nl": 18}
+
+
+@pytest.mark.parametrize("word", BLOCKS)
+def test_a_cache_of_llama_cpp_takes_its_blocks(word):
+    """Bytes of 32 values: the blocks of ggml/src/ggml-common.h."""
+    whole = serve(engine="llama.cpp", kv_dtype="fp16").kv_bytes_per_token
+    narrow = serve(engine="llama.cpp", kv_dtype=word).kv_bytes_per_token
+    assert narrow * 64 == whole * BLOCKS[word]

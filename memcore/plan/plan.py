@@ -199,7 +199,9 @@ def _mxfp4(drafted: Drafted, model: Model) -> bool:
 def _llama_cpp(drafted: Drafted, model: Model) -> bool:
     word = drafted("serve.engine")
     if word == engines.AUTO:
-        word = engines.OF_RUNTIME.get(drafted("serve.runtime"), engines.VLLM)
+        stored = WEIGHT_DTYPES.get(drafted("serve.weight_dtype"))
+        word = stored.engine if stored else ""
+        word = word or engines.OF_RUNTIME.get(drafted("serve.runtime"), engines.VLLM)
     return bool(word == engines.LLAMA_CPP)
 
 
@@ -1314,8 +1316,9 @@ class Serve(_Part):
         0.0,
         "Memory utilization",
         "Share of the GPU that the server may use; of SGLang for weights and cache alone, of "
-        "TensorRT-LLM of what the weights leave. llama.cpp has none.",
-        zero="the engine's own: 0.9, and of SGLang what its forwards and graphs leave",
+        "TensorRT-LLM of what the weights leave. llama.cpp has none. An engine's own is 0.9, and "
+        "SGLang's what its forwards and graphs leave.",
+        zero="the engine's own",
         ge=0,
         le=1,
         auto=True,

@@ -6,7 +6,7 @@ from memcore.evaluate import evaluate
 from memcore.evidence import compared_served
 from memcore.evidence.served import served_table
 from memcore.hardware import constants
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, facts, get
 from memcore.units import GB
 
 RUNS = {r["id"]: c for r, c in zip(served_table()["runs"], compared_served(), strict=True)}
@@ -64,6 +64,10 @@ def test_files_of_llama_cpp_are_served_by_it_where_no_engine_is_named():
     for word in ("q4_k_m", "q8_0"):
         assert serve(weight_dtype=word) == serve(weight_dtype=word, engine="llama.cpp")
         assert serve(weight_dtype=word, engine="vllm") != serve(weight_dtype=word)
+    there = plan(weight_dtype="q4_k_m", gpu_layers=20)
+    drawn = facts("serve.gpu_layers").when
+    assert drawn(lambda path: get(there.document(), path), there.architecture)
+    assert evaluate(there).serve.offloaded_bytes
 
 
 def test_of_tensorrt_llm_it_is_what_the_weights_leave():

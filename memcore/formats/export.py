@@ -22,6 +22,7 @@ from memcore.formats.servers import Server
 from memcore.formats.texts import Text
 from memcore.models import catalog
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
+from memcore.words.engines import DEVICE, ENGINES, OWN_SHARE
 from memcore.words.optimizers import AWARE
 from memcore.words.training import ALL_LINEAR, FRAMEWORKS, FULL_ITERATION, listed
 
@@ -54,6 +55,9 @@ def export(plan: Plan, program: str) -> Exported:
         raise PlanError([Issue(field, message)])
     if program in SERVERS:
         server = next(each for each in servers.SERVERS if each.engine == program)
+        if not plan.serve.memory_utilization and ENGINES[program].share == DEVICE:
+            # vLLM's own share has changed, and the plan's is said.
+            plan = plan.changed("serve.memory_utilization", OWN_SHARE)
         written, told = _server(plan, server), {path for path, *_ in server.fields} | SERVED
     else:
         written = WRITERS[program](plan)

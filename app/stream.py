@@ -91,7 +91,7 @@ def asked(stream: Stream, plan: Plan, file: str) -> str:
     read = {
         "whole": "Prompts are read whole, and those that generate wait for them",
         "chunked": f"Prompts are read in chunks, with a step of all that generate: at most "
-        f"{s.max_batched_tokens:,} tokens together",
+        f"{plan.batched_tokens:,} tokens together",
         "disaggregated": "Prompts are read on another replica, which sends the cache over",
     }[s.prefill]
     if s.draft_tokens:

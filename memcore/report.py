@@ -241,6 +241,7 @@ class Serve:
     profiled_images       that one forward may bring
     cross_bytes_per_sequence   of sequence_bytes, keys and values of an encoder's tokens
     tower_seconds         of ttft_seconds: what runs once for a prompt, before its first step
+    batched_tokens        of one forward at most: as the plan says, or the engine's own
     memory_share          that the server may take, as its engine means it (words.engines)
     overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
     block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
@@ -279,6 +280,7 @@ class Serve:
     profiled_images: int
     overhead_bytes: int
     outside_bytes: int
+    batched_tokens: int
     memory_share: float
     budget_bytes: int
     kv_budget_bytes: int

@@ -36,6 +36,7 @@ from memcore.words.serving import MULTI_TOKEN
 
 TARGETS = (0.010, 0.015, 0.020, 0.030)  # seconds per token
 LOW_LOAD = 8  # at once
+ASKED = 0.95  # memory_utilization of points that the engine's own share would not have let start
 # What the points do not say, and is read off them.
 GUESSED = Constant(
     "guesses that are right, of points that seem to have a draft", 0.785, 0.785, "ratio", "assumed",
@@ -134,6 +135,8 @@ def _felt(point: Point) -> Felt:
     plan = point.plan
     s = serve(plan)
     experts = bool(plan.architecture.experts)
+    if not s.max_concurrency:
+        s = serve(plan.changed("serve.memory_utilization", ASKED))
     if s.tpot_seconds is None or s.ttft_seconds is None:
         return Felt(point, experts, None, None)
     return Felt(point, experts, s.tpot_seconds / point.token - 1, s.ttft_seconds / point.first - 1)

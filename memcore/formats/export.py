@@ -390,7 +390,7 @@ def _file(plan: Plan) -> str:
 def _slots(plan: Plan) -> list[Any]:
     """What is llama.cpp's own: the slots, which share one context, and what stays with the host."""
     s = plan.serve
-    words: list[Any] = ["--batch-size", s.max_batched_tokens, "--parallel", s.concurrency]
+    words: list[Any] = ["--batch-size", plan.batched_tokens, "--parallel", s.concurrency]
     if s.max_seq_len:
         words += ["--ctx-size", s.max_seq_len * s.concurrency]
     words += ["--gpu-layers", s.gpu_layers or servers.ALL_LAYERS]

@@ -40,7 +40,6 @@ def read(content: str, draft: Draft) -> None:
         "serve.weight_dtype", said or STORED, "FROM", named if said else f"not said: {STORED}"
     )
     draft.otherwise("serve.max_seq_len", 4096, "PARAMETER num_ctx")
-    draft.otherwise("serve.max_batched_tokens", 512, "PARAMETER num_batch")
     draft.otherwise("serve.kv_dtype", "fp16", "OLLAMA_KV_CACHE_TYPE")
     if ADAPTER.search(content):
         draft.leave("ADAPTER", "adapters of a server are not planned")

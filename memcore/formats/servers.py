@@ -29,7 +29,7 @@ from memcore.formats.found import (
     word,
 )
 from memcore.formats.texts import options
-from memcore.words.engines import roomy, sizes_of_sglang
+from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.stored import GGML
 
 HALVES = {
@@ -183,7 +183,6 @@ def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
 
 
 def _vllm(keys: Keys, draft: Draft) -> None:
-    draft.later.append(_vllm_tokens)
     draft.otherwise("serve.memory_utilization", 0.92, "--gpu-memory-utilization")
     eager = keys.on("enforce_eager")
     if eager:
@@ -203,20 +202,7 @@ def _vllm(keys: Keys, draft: Draft) -> None:
             _drafts(draft, given.get("method"), given.get("model"), tokens)
 
 
-def _vllm_tokens(draft: Draft, around: Around) -> None:
-    """Tokens of a forward of vLLM's server where nobody says how many."""
-    tokens = 8192 if roomy(around.gpu) else 2048
-    draft.otherwise("serve.max_batched_tokens", tokens, "--max-num-batched-tokens")
-
-
-def _sglang_sizes(draft: Draft, around: Around) -> None:
-    """Tokens of a chunk, which SGLang decides from the GPU's memory."""
-    chunk, _ = sizes_of_sglang(around.gpu, draft.fields.get("serve.tp", 1))
-    draft.otherwise("serve.max_batched_tokens", chunk, "--chunked-prefill-size")
-
-
 def _sglang(keys: Keys, draft: Draft) -> None:
-    draft.later.append(_sglang_sizes)
     if keys.on("disable_cuda_graph"):
         draft.put("serve.runtime", "eager", "--disable-cuda-graph", True)
     whole_prompts = str(keys.values.get("chunked_prefill_size")) == "-1"
@@ -237,7 +223,6 @@ def _sglang(keys: Keys, draft: Draft) -> None:
 def _tensorrt(keys: Keys, draft: Draft) -> None:
     draft.put("serve.prefill", "chunked" if keys.on("enable_chunked_prefill") else "whole",
               "enable_chunked_prefill")  # fmt: skip
-    draft.otherwise("serve.max_batched_tokens", 8192, "max_num_tokens")
     guess = keys.inner("speculative_config")
     method = guess.take("decoding_type")
     tokens = guess.take("num_nextn_predict_layers", "max_draft_len")
@@ -249,7 +234,7 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
 def _llama(keys: Keys, draft: Draft) -> None:
     _values(draft)
     batch = draft.count(keys, "b", "batch_size") or 2048  # of which a forward takes a piece
-    if draft.fields.get("serve.max_batched_tokens", 0) > batch:
+    if draft.fields.get("serve.max_batched_tokens", ENGINES[LLAMA_CPP].tokens[0]) > batch:
         draft.fields["serve.max_batched_tokens"] = batch
     slots = draft.count(keys, "np", "parallel") or 1
     draft.put("serve.concurrency", slots, "--parallel", slots)
@@ -275,7 +260,6 @@ def _llama(keys: Keys, draft: Draft) -> None:
     elif (kind := keys.one("spec_type")) is not None and str(kind) != "none":
         _drafts(draft, str(kind).removeprefix("draft-"), "", tokens)
     draft.otherwise("serve.kv_dtype", "fp16", "--cache-type-k")
-    draft.otherwise("serve.max_batched_tokens", 512, "--ubatch-size")
 
 
 def _values(draft: Draft) -> None:

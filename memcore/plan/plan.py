@@ -1332,11 +1332,13 @@ class Serve(_Part):
         frees=True,
     )
     max_batched_tokens: int = number(
-        8192,
+        0,
         "Batched tokens",
-        "Most tokens in one forward; decides the activation peak.",
+        "Most tokens in one forward; decides the activation peak. vLLM's own are 2,048, and 8,192 "
+        "on large GPUs; SGLang's follow the GPU's memory.",
         "tokens",
-        ge=1,
+        zero="the engine's own",
+        ge=0,
         le=16_777_216,
         key="batched",
         names=(
@@ -1922,6 +1924,16 @@ class Plan(_Part):
     def drafts(self) -> bool:
         """Whether a model or a head guesses tokens."""
         return bool(self.serve.draft_tokens) and self.serve.draft_model != NO_DRAFT
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of one forward at most, where the plan does not say how many."""
+        return engines.own_tokens(self.engine, self.accelerator, self.serving_tp)
+
+    @property
+    def batched_tokens(self) -> int:
+        """Tokens of one forward at most."""
+        return self.serve.max_batched_tokens or self.own_tokens
 
     def of_model(self, model: Model) -> Plan:
         """This plan with a model that no config.json describes."""

@@ -112,7 +112,7 @@ def growing_pages(server: Server, room: Room) -> Pages:
         room.windowed,
         server.sight(bool(server.every.windowed)),
         server.chunked,
-        s.max_batched_tokens,
+        server.plan.batched_tokens,
         whole * held.full / room.group,
         part * held.windowed / room.group,
         room.recurrent * server.state_copies,
@@ -321,7 +321,7 @@ def blocks_per_sequence(x: Any) -> Read:
     if windowed:
         groups = x.known("groups of layers with a window", windowed, source=PAGES_SOURCE)
         more = 0 if server.chunked else 1
-        seen = least(_window(x) - more + s.max_batched_tokens, length)
+        seen = least(_window(x) - more + x.serve.batched_tokens, length)
         parts.append(groups * (ceil(seen / block) + more))
     return total(parts)
 
@@ -447,10 +447,10 @@ def profiled_images(x: Any) -> Read:
         return x.said(0, "Prompts have none.", [SERVER])
     meaning = "As many as it may bring at once."
     if not x.server.manager.pages:
-        prompts = largest(1, floor(s.max_batched_tokens / s.prompt_len))
+        prompts = largest(1, floor(x.serve.batched_tokens / s.prompt_len))
         return x.said(prompts * s.images, meaning)
     each = x.known("tokens of an image", tower.image.prompted, "tokens", source="config.json")
-    budget = floor(largest(s.max_batched_tokens, each) / each)
+    budget = floor(largest(x.serve.batched_tokens, each) / each)
     return x.said(largest(1, least(budget, x.serve.sequence_limit * s.images)), meaning, [PROFILED])
 
 

@@ -30,9 +30,9 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
             f"beside the budget, which leaves {bytes_text(rest)}; lower serve.memory_utilization."
         )
     chunk, _ = sizes_of_sglang(plan.accelerator, plan.serving_tp)
-    if plan.share == POOL and not s.memory_utilization and s.max_batched_tokens > chunk:
+    if plan.share == POOL and not s.memory_utilization and served.batched_tokens > chunk:
         notes.append(
-            f"Serving: for forwards of {s.max_batched_tokens:,} tokens SGLang leaves "
+            f"Serving: for forwards of {served.batched_tokens:,} tokens SGLang leaves "
             f"{served.memory_share:.0%} of the GPU to weights and cache. Where nobody asks for "
             f"more it reads {chunk:,} tokens at once on this GPU (serve.max_batched_tokens)."
         )

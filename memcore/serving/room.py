@@ -174,6 +174,15 @@ def sequence_limit(x: Any) -> Read:
     )
 
 
+@quantity("serve.batched_tokens", "Batched tokens", "tokens", "Of one forward at most.")
+def batched_tokens(x: Any) -> Read:
+    """As the plan says it, or the engine's own."""
+    asked, label = x.plan.serve.max_batched_tokens, engines.ENGINES[x.server.plan.engine].label
+    n, source = x.server.plan.own_tokens, engines.TOKENS_SOURCE
+    own = x.known(f"{label}'s own", n, "tokens", source=source)
+    return x.said(where(asked > 0, asked, own), sources=[source])
+
+
 @quantity(
     "serve.activation_bytes",
     "Activations",
@@ -190,7 +199,7 @@ def activation_bytes(x: Any) -> Read:
         copies = x.known("in bf16, and copied to fp32", LOGITS_COPIES, source=SERVER)
     rows = x.plan.serve.concurrency
     if x.server.manager.pages:
-        rows = least(x.serve.sequence_limit, x.plan.serve.max_batched_tokens)
+        rows = least(x.serve.sequence_limit, x.serve.batched_tokens)
     logits = x.width("fp32") * x.shape(LOGITS, one_forward(x.server)) * rows
     rest = largest(x.serve.layer_bytes, logits * copies)
     if not runs_tower(x.server):
@@ -249,7 +258,7 @@ def _what_sglang_leaves(x: Any) -> Read:
     def known(name: str, value: float, unit: str = "") -> Read:
         return x.known(name, value, unit, source=source)
 
-    tokens = largest(x.plan.serve.max_batched_tokens, known("tokens at least", 2048, "tokens"))
+    tokens = largest(x.serve.batched_tokens, known("tokens at least", 2048, "tokens"))
     ranks = plan.serving_tp * plan.serving_pp
     kept = total(
         [
@@ -391,7 +400,7 @@ def step_sequences(x: Any) -> Read:
     if mixes and not x.server.plan.architecture.encoder_decoder:
         each = each + x.serve.computed_tokens / (s.output_len / x.serve.tokens_per_step)
         meaning += " In the long run prompts take as many for each as a request has of them."
-    return x.said(largest(1, floor(s.max_batched_tokens / each)), meaning)
+    return x.said(largest(1, floor(x.serve.batched_tokens / each)), meaning)
 
 
 @quantity(

@@ -46,7 +46,7 @@ def rows(x: Any) -> tuple[LedgerRow, ...]:
     n = x.serve.activation_bytes
     activations = LedgerRow(
         "activations of one forward", "workspace",
-        Extents.of(Extent(x.plan.serve.max_batched_tokens, "tokens")), "mixed", n, 1, n, "hbm",
+        Extents.of(Extent(int(x.serve.batched_tokens), "tokens")), "mixed", n, 1, n, "hbm",
         "one forward", "assumed", FORWARD_SOURCE,
         "temporaries of the largest layer or the logits, beside what a tower made; or the tower's",
     )  # fmt: skip
@@ -105,7 +105,7 @@ def of_fewer(plan: Plan, served: Serve) -> str:
         return said
     if served.running == served.sequence_limit:
         return f"{said}The engine schedules no more at once (serve.max_num_seqs)."
-    said += f"A step has {s.max_batched_tokens:,} tokens (serve.max_batched_tokens), "
+    said += f"A step has {served.batched_tokens:,} tokens (serve.max_batched_tokens), "
     if PREFILLS[s.prefill].chunked:
         return f"{said}and in the long run prompts take their share of them."
     return f"{said}at least one for each; vLLM refuses more sequences (max_num_seqs) than that."

@@ -527,8 +527,7 @@ def one_forward(server: Server) -> Amounts:
     first token of each."""
     if server.plan.architecture.encoder_decoder:
         return server.amounts(prompts(server), 1)
-    tokens = server.plan.serve.max_batched_tokens
-    return server.amounts(1, tokens, server.numbers.serve.profiled_images)
+    return server.amounts(1, server.plan.batched_tokens, server.numbers.serve.profiled_images)
 
 
 def kept_by_window(server: Server) -> int:
@@ -605,5 +604,4 @@ def images(server: Server) -> int:
 
 def prompts(server: Server) -> int:
     """Whole prompts of the largest forward."""
-    s = server.plan.serve
-    return max(1, s.max_batched_tokens // s.prompt_len)
+    return max(1, server.plan.batched_tokens // server.plan.serve.prompt_len)

@@ -630,7 +630,7 @@ def joining(server: Server, running: int) -> int:
     """Tokens of prompts in a step that reads any, in a closed loop: a whole prompt, or as many as
     come for what each step ends, if the step has room for them."""
     s = server.plan.serve
-    left = max(1, s.max_batched_tokens - running * (1 + s.draft_tokens))
+    left = max(1, server.plan.batched_tokens - running * (1 + s.draft_tokens))
     return int(min(left, max(new_of_prompt(server), prompts_beside(server, running))))
 
 
@@ -657,7 +657,7 @@ def in_waves(server: Server) -> bool:
 
 def wave_prompts(server: Server, running: int) -> int:
     """Whole prompts in a step of such a wave."""
-    fit = server.plan.serve.max_batched_tokens // new_of_prompt(server)
+    fit = server.plan.batched_tokens // new_of_prompt(server)
     return max(1, min(running, fit))
 
 
@@ -841,7 +841,7 @@ def _left(x: Any) -> Read:
     guesses, theirs = x.plan.serve.draft_tokens, x.serve.running
     own = x.known("token of a step", 1, source=SCHEDULER)
     theirs = where(guesses > 0, theirs * (own + guesses), theirs)
-    return largest(1, x.plan.serve.max_batched_tokens - theirs)
+    return largest(1, x.serve.batched_tokens - theirs)
 
 
 @quantity("serve.prefill_steps", "Steps of a prompt", "", "In which a prompt is read.")

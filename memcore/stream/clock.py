@@ -215,16 +215,16 @@ def _clock(server: Server) -> Clock:
     read = rate(prompt, lambda t: t.hbm_seconds, prompt_len, min(prompt_len, window))
     if chosen:  # the tokens of a prompt choose all of it together
         read = Rate(read.whole + read.part * min(prompt_len, window) / prompt_len)
-    rows = min(s.concurrency, s.max_batched_tokens) * new + 1
+    rows = min(s.concurrency, server.plan.batched_tokens) * new + 1
     host = None
     if s.offload_kv == "cpu":
         per_second = plan.serving_pp * host_rate(plan)
         host = rate(step, lambda t: t.hbm_bytes / per_second, seen, min(seen, window))
-    sizes = sizes_to(max(s.max_batched_tokens, rows))
+    sizes = sizes_to(max(server.plan.batched_tokens, rows))
     scan = scanned = None
     if server.every.recurrent:
         scan = Curve.of(s.concurrency, lambda n: seconds(scans(server, n, new)))
-        scanned = Curve.of(s.max_batched_tokens, lambda n: seconds(scans(server, 1, n)))
+        scanned = Curve.of(server.plan.batched_tokens, lambda n: seconds(scans(server, 1, n)))
     forwards = [parts(server, n, 1, 1, 1) for n in sizes]
     return Clock(
         Curve(sizes, tuple(_only(found, LAYERS) for found in forwards)),

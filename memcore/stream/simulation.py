@@ -161,7 +161,7 @@ def simulate(plan: Plan, lengths: Lengths | None = None, steps: float = math.inf
     requests, note = _within(every, steps, lambda r: sum(u.events for u in streamed(r, steps)))
     runs = streamed(requests, 2 * steps)
     each = ceil_div(most, s.block_size) if server.caches.attends else 1  # its state's, then
-    table = min(s.concurrency, s.max_batched_tokens) * each * TABLE_ENTRY
+    table = min(s.concurrency, server.plan.batched_tokens) * each * TABLE_ENTRY
     return Stream(
         requests.count,
         fmean(requests.prompts),
@@ -226,7 +226,7 @@ def run(
         return Paged(slots, pages.block, prefix, ahead, most, lag, found, sure)
 
     most_at_once = min(s.concurrency, s.max_num_seqs or s.concurrency)
-    limits, words = (most_at_once, s.max_batched_tokens), PREFILLS[s.prefill]
+    limits, words = (most_at_once, server.plan.batched_tokens), PREFILLS[s.prefill]
     read = None
     asked = requests
     if words.elsewhere:
@@ -376,9 +376,9 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
         )
     if s.shared_prefix and server.caches.recurrent:
         notes.append("No prefix is shared: layers with a state keep none after it.")
-    if s.max_batched_tokens < s.concurrency:
+    if plan.batched_tokens < s.concurrency:
         notes.append(
-            f"At most {s.max_batched_tokens:,} sequences run at once: an iteration has room for as "
+            f"At most {plan.batched_tokens:,} sequences run at once: an iteration has room for as "
             "many tokens."
         )
     if s.draft_tokens and s.draft_model != "none":

@@ -37,6 +37,12 @@ LIMIT_SOURCE = (
     "70 GiB and more but the A100, which it knows by name; 256 everywhere before V1, and where no "
     "engine is named)"
 )
+TOKENS_SOURCE = (
+    "the engine's own default: of vLLM's server 8,192 on GPUs of 70 GiB and more but the A100, "
+    "else 2,048 (EngineArgs.get_batch_defaults); of SGLang a chunk, by the GPU's memory "
+    "(server_args.py, _handle_gpu_memory_settings); TensorRT-LLM's max_num_tokens; "
+    "llama.cpp's ubatch; mlx_lm's prefill_step_size; 8,192 is taken of engines that have none"
+)
 SHARE_SOURCE = {
     DEVICE: "vLLM's gpu_memory_utilization: of the device, with weights, one forward and the cache",
     POOL: "SGLang's mem_fraction_static: weights and cache together, of what was free at the "
@@ -70,6 +76,14 @@ def roomy(gpu: Accelerator) -> bool:
     return gpu.usable_bytes >= ROOMY and gpu.architecture != "Ampere"
 
 
+def own_tokens(engine: str, gpu: Accelerator, tp: int) -> int:
+    """Tokens of one forward at most, where nobody says how many (TOKENS_SOURCE)."""
+    if ENGINES[engine].share == POOL:
+        return sizes_of_sglang(gpu, tp)[0]
+    small, large = ENGINES[engine].tokens
+    return large if roomy(gpu) else small
+
+
 @dataclass(frozen=True, slots=True)
 class Engine(Word):
     """What serves.
@@ -79,6 +93,8 @@ class Engine(Word):
     share     what serve.memory_utilization is a share of: one of the words below
     limit     sequences that it schedules at once where nobody says how many; 0: as many as are
               served. large: the same on a GPU of ROOMY or more that is not of Ampere
+    tokens    of one forward at most where nobody says how many, on a GPU that is not roomy, and on
+              one that is; SGLang's are sizes_of_sglang
     sure      whether it lets a request in only if all can end beside it, and never puts one out
     alternates   whether a step either reads prompts or generates, prompts first
     kernels   what they reach, by kernels.memory_class; '' for every GPU
@@ -95,6 +111,7 @@ class Engine(Word):
     share: str = DEVICE
     limit: int = 0
     large: int = 0
+    tokens: tuple[int, int] = (8192, 8192)
     sure: bool = False
     alternates: bool = False
     kernels: Mapping[str, Kernels] = field(default_factory=dict)
@@ -124,6 +141,7 @@ _LLAMA_CPP = Engine(
     runtime="native",
     cache="contiguous",
     share=ALL,
+    tokens=(512, 512),
     kernels=kernels.NATIVE,
     off=kernels.OFF_NATIVE,
     vendors=("apple",),
@@ -137,6 +155,7 @@ ENGINES = {
         "vLLM since 0.8 (its V1 engine), 2025 and later.",
         limit=256,
         large=1024,
+        tokens=(2048, 8192),
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
@@ -185,6 +204,7 @@ ENGINES = {
         _LLAMA_CPP,
         label="MLX",
         help="mlx-lm, on Apple's GPUs: taken to be as quick as llama.cpp there.",
+        tokens=(2048, 2048),
         narrower=("int8", "int4-g64"),
         caches=(),
     ),

@@ -55,6 +55,31 @@ def test_a_chunk_that_sglang_would_not_take_by_itself_is_said():
     assert asked.serve.memory_share < 0.5
 
 
+OWN_TOKENS = {
+    # vLLM's EngineArgs.get_batch_defaults of its server: by memory, and the A100 by its name
+    ("vllm", "h100-sxm-80gb"): 8192,
+    ("vllm", "a100-sxm-80gb"): 2048,
+    ("vllm", "l4-24gb"): 2048,
+    # SGLang's ServerArgs._handle_gpu_memory_settings
+    ("sglang", "rtx-4090-24gb"): 2048,
+    ("sglang", "a6000-48gb"): 4096,
+    ("sglang", "h200-sxm-141gb"): 8192,
+    ("sglang", "b200-sxm-180gb"): 16_384,
+    # TensorRT-LLM's BuildConfig.max_num_tokens, and --ubatch-size of llama.cpp's server
+    ("tensorrt-llm", "h100-sxm-80gb"): 8192,
+    ("llama.cpp", "rtx-4090-24gb"): 512,
+}
+
+
+@pytest.mark.parametrize("of", OWN_TOKENS, ids=" ".join)
+def test_a_forward_has_as_many_tokens_as_the_engine_takes_by_itself(of):
+    engine, gpu = of
+    own = serve(gpu, engine=engine)
+    assert own.batched_tokens == OWN_TOKENS[of]
+    said = serve(gpu, engine=engine, max_batched_tokens=OWN_TOKENS[of])
+    assert own == said
+
+
 def test_every_other_engine_takes_nine_tenths_where_nobody_says_a_share():
     for engine in ("auto", "vllm", "vllm-v0", "tensorrt-llm"):
         assert serve(engine=engine) == serve(engine=engine, memory_utilization=0.9)

@@ -231,6 +231,7 @@ EXTREMES = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", EXTREMES, ids=lambda q: f"{q}"[:30])
 def test_extreme_plans(query: dict[str, str]) -> None:
     for view, at in each_view({"reqs": f"{FEW}", **query}):
@@ -703,6 +704,7 @@ def every_table(plan: Plan) -> list[Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PLANS)
 def test_every_row_of_every_table_is_explained(name: str) -> None:
     from app import tables

@@ -221,3 +221,8 @@ def drop(page: Page, selector: str, name: str, content: str) -> None:
     data = page.evaluate_handle(make)
     for event in ("dragenter", "dragover", "drop"):
         page.dispatch_event(selector, event, {"dataTransfer": data})
+
+
+def bar(page: Page) -> dict[str, float] | None:
+    """Where the bar of memory is."""
+    return page.locator(".st-key-strip .track").bounding_box()

@@ -16,6 +16,7 @@ import rig
 from memcore.plan.link import decode_pin, encode, encode_pin, pin_name
 from memcore.plan.plan import Plan
 
+pytestmark = pytest.mark.long
 Open = Callable[..., Page]
 HEAT = ".memplan-heat"
 POINTS = ".st-key-plot_explore_swept .mark"

@@ -1,4 +1,4 @@
-"""The app as a person meets it, in a real browser: open, move, send, download, drop, break."""
+"""The app as a person meets it, in a real browser: move, send, download, drop, break."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from memcore.stream import loads, simulate
 from memcore.units import bytes_text
 from memcore.version import version
 
+pytestmark = pytest.mark.long
 Open = Callable[..., Page]
 SCHEMES = ("light", "dark")
 # A plan that is a default in nothing that a page shows.
@@ -54,46 +55,6 @@ def address(plan: Plan, view: str = "train") -> str:
 
 
 CHARTS = '[data-testid="stPlotlyChart"], .st-key-over_time svg, .memplan-plot svg'
-
-
-def box(page: Page) -> dict[str, float] | None:
-    """Where the bar of memory is."""
-    return page.locator(".st-key-strip .track").bounding_box()
-
-
-# ---- open
-
-
-def test_first_sight(open_app: Open) -> None:
-    """A real plan, its verdict and a chart, without scrolling and without doing anything."""
-    page = open_app("/")
-    assert reading.addressed(page) == Plan()
-    reading.agrees(page)
-    expect(page.locator(".st-key-title").get_by_text("Llama 3 8B on 8 × ")).to_be_in_viewport()
-    strip = page.locator(".st-key-strip")
-    for name in (".st-key-verdict_fits", ".st-key-why_time-step_seconds", ".part", ".limit"):
-        expect(strip.locator(name).first).to_be_in_viewport()
-    page.mouse.move(800, 600)
-    page.mouse.wheel(0, 4000)
-    expect(page.get_by_text("Instants (CSV)")).to_be_in_viewport()
-    expect(strip.locator(".part").first).to_be_in_viewport()
-
-
-def test_on_a_phone_the_verdict_is_in_view_beside_the_controls(open_app: Open) -> None:
-    page = open_app("/", viewport={"width": 390, "height": 844})
-    reading.agrees(page)
-    page.get_by_test_id("stExpandSidebarButton").click()
-    slider = page.locator('.st-key-train_seq_len input[type="range"]').first
-    page.locator(".st-key-train_seq_len label").scroll_into_view_if_needed()
-    slider.press("ArrowRight")
-    page.wait_for_url(lambda url: reading.plan_at(url) != Plan())
-    reading.agrees(page)
-    sheet = page.get_by_test_id("stSidebar").bounding_box()
-    bar = page.locator(".st-key-strip .track").bounding_box()
-    assert sheet
-    assert bar
-    assert 0 < bar["y"] < bar["y"] + bar["height"] < sheet["y"], "the sheet hides the answer"
-    assert page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0
 
 
 # ---- levers
@@ -139,34 +100,6 @@ def test_levers_and_waterfall_as_csv(open_app: Open) -> None:
 
 
 # ---- move
-
-
-SLID = (
-    ("model_size", "ArrowRight", "model", {"size": "10B"}),
-    ("train_micro_batch", "ArrowRight", "train.micro_batch", 2),
-    ("train_seq_len", "ArrowLeft", "train.seq_len", 3072),
-    ("train_precision", "ArrowRight", "train.precision", "bf16-autocast"),
-    ("train_checkpointing", "ArrowLeft", "train.checkpointing", "selective-op"),
-    ("train_zero", "ArrowLeft", "train.zero", 2),
-)
-
-
-def test_each_slider_moves_the_plan_and_the_page(open_app: Open) -> None:
-    """One after another: each moves its own field and no other."""
-    page = open_app("/")
-    reading.agrees(page)
-    expected: Any = Plan().document()
-    for key, press, path, value in SLID:
-        plan = reading.addressed(page)
-        before, place = reading.read(page, whole=False)["asked"], box(page)
-        page.locator(f'.st-key-{key} input[type="range"]').first.press(press)
-        page.wait_for_url(lambda url, plan=plan: reading.plan_at(url) != plan)
-        reading.agrees(page)
-        part, _, name = path.rpartition(".")
-        (expected[part] if part else expected)[name] = value
-        assert reading.addressed(page) == Plan.of(expected), key
-        assert reading.read(page, whole=False)["asked"] != before, key
-        assert box(page) == place, "the bar jumped"
 
 
 def test_dragging_a_slider(open_app: Open) -> None:
@@ -290,12 +223,12 @@ def test_one_click_on_a_number_says_why(open_app: Open, view: str, path: str, sa
     plan = Plan.of(ELSEWHERE)
     page = open_app(address(plan, view))
     reading.agrees(page)
-    place = box(page)
+    place = reading.bar(page)
     page.locator(f".st-key-why_{path}").click()
     said = opened_by(page, ":")
     assert says in said
     assert f"memplan explain plan.json {path.replace('-', '.')}" in said
-    assert place == box(page), "the bar jumped"
+    assert place == reading.bar(page), "the bar jumped"
     assert reading.addressed(page) == plan
 
 

@@ -20,6 +20,7 @@ from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
 
+pytestmark = pytest.mark.long
 Open = Callable[..., Page]
 GAPS = (0, 60, 150, 400)  # milliseconds
 CLICKS = """() => {

@@ -47,6 +47,7 @@ def test_who_judges_does_not_matter(alone):
 SERVED = Plan.of({"model": "llama-3.1-8b", "serve": {"concurrency": 64}})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("targets", [{}, {"tpot": 0.0001}], ids=["any", "none keeps to"])
 def test_who_judges_servers_does_not_matter(targets):
     """The run and its kinds go to a worker and what it found comes back, as bytes."""

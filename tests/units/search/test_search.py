@@ -195,6 +195,7 @@ OFFLOADED = {"model": "llama-3.1-8b", "cluster": {"gpu": "a100-sxm-40gb", "gpus"
 OFFLOADED |= {"train": {"seq_len": 4096, "grad_accumulation": 32}}
 
 
+@pytest.mark.long
 def test_what_is_left_out_of_a_group_is_no_faster():
     """What is offloaded may be faster than what is recomputed: the one does not stand for the
     other. Of each group the fastest plan is kept."""
@@ -224,6 +225,7 @@ PIPELINES = (  # models and GPUs, and whether every framework has pipelines
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("document", "thorough"), PIPELINES)
 def test_pipelines_that_are_judged_together_are_as_each_alone(document, thorough):
     """A schedule is linear in the layers of a stage, under every framework: what is told of stages
@@ -254,6 +256,7 @@ def test_pipelines_that_are_judged_together_are_as_each_alone(document, thorough
         assert (room, least) == (alone[2][key][0], pytest.approx(alone[2][key][1])), key
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("document", "every"), TRIED[:3])
 def test_what_a_plan_takes_at_least_is_never_more_than_it_takes(document, every):
     """Plans are left untimed by it: of families with pipelines, and with steps of one micro-batch
@@ -302,6 +305,7 @@ def test_no_operation_reads_how_states_are_shared(model):
     assert tried > 3
 
 
+@pytest.mark.long
 def test_the_best_of_a_search_are_those_of_all_that_fits():
     """Every plan that fits timed: the first ranks and the fastest on each number of GPUs are the
     same as where most are left out."""

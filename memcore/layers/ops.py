@@ -265,6 +265,7 @@ def attention_core(
     joint_v: bool = False,
     repeated: bool = False,
     reused: bool = False,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """From heads to their joined outputs, (batch, sequence, Q). Causal, within the kind's window,
     or every token to every other.
@@ -273,16 +274,17 @@ def attention_core(
     joint_v         v is a part of a joint projection, beside rotated copies of q and k
     repeated        SDPA gets keys and values of every query head, with no mask too
     reused          k and v are another layer's, which counts them; copies are this one's
+    mask            of this layer's own
     """
 
     def run(heads: Sequence[Tensor]) -> Tensor:
         q, k, v = heads
         if s.attention == "eager":
-            return _eager_core(t, s, q, k, v, kind, softmax_fp32, joint_v)
+            return _eager_core(t, s, q, k, v, kind, softmax_fp32, joint_v, mask)
         if repeated and s.attention == "sdpa" and not slides(kind):
             whole = (B, COPIED_KV if reused else BIASED_KV, S / CP, HEAD_DIM)
             k, v = (contiguous(t, x, whole, f"{n}, repeated") for x, n in ((k, "k"), (v, "v")))
-        return _fused_core(t, s, q, k, v, kind, always_masked, joint_v, reused)
+        return _fused_core(t, s, q, k, v, kind, always_masked, joint_v, reused, mask)
 
     return core(t, run, q, k, v)
 
@@ -324,6 +326,7 @@ def _fused_core(
     always_masked: bool,
     joint_v: bool,
     reused: bool,
+    mask: Tensor | None,
 ) -> Tensor:
     """One kernel; no scores in HBM."""
     lse = (B, HEADS / TP, S / CP)
@@ -346,6 +349,10 @@ def _fused_core(
             if joint_v:
                 beside = (B, BESIDE_V, S / CP, HEAD_DIM)
                 kept.append(t.new("q and k beside v, as projected", beside, v.dtype))
+    if mask:
+        k, v = (contiguous(t, x, (B, BIASED_KV, S / CP, HEAD_DIM), f"{n}, repeated")
+                for x, n in ((k, "k"), (v, "v")))  # fmt: skip
+        kept.append(t.new("mask as bias", mask.shape, v.dtype))
     out = flash_attention(t, q, k, v, lse, product, s.attention, kept)
     return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
 
@@ -359,6 +366,7 @@ def _eager_core(
     kind: str,
     softmax_fp32: bool,
     joint_v: bool,
+    mask: Tensor | None,
 ) -> Tensor:
     """Scores and probabilities as tensors; keys and values repeated to every query head."""
     if t.kernels == "megatron":
@@ -370,7 +378,9 @@ def _eager_core(
     if s.traits.attention_softcap:
         capped = keeps_result(t, scale(t, scores, "scores / cap"), "tanh")
         scores = scale(t, capped, "scores, capped")
-    if kind != EVERY:
+    if mask:
+        scores = add(t, scores, mask, "scores, masked")
+    elif kind != EVERY:
         scores = masked(t, scores, *mask_of(kind))
     return weighted_values(t, s, scores, v, softmax_fp32)
 

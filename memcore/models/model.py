@@ -118,15 +118,18 @@ class Recurrence:
 @dataclass(frozen=True, slots=True)
 class Indexer:
     """What chooses the tokens that each token attends to: its heads, how wide one is, and how many
-    tokens it chooses."""
+    tokens it chooses: one by one, all heads together; or in blocks of so many, each head its own
+    for the queries of one key, and in a server its keys are in 16 bits."""
 
     heads: int
     dim: int
     top_k: int
+    block: int = 1
 
     @property
     def sizes(self) -> dict[str, int]:
-        return {"INDEX_HEADS": self.heads, "INDEX_DIM": self.dim, "INDEX_TOP_K": self.top_k}
+        return {"INDEX_HEADS": self.heads, "INDEX_DIM": self.dim, "INDEX_TOP_K": self.top_k,
+                "INDEX_BLOCK": self.block}  # fmt: skip
 
 
 NO_INDEXER = Indexer(0, 0, 0)
@@ -388,11 +391,11 @@ router_dtype router_z_loss_coef scale_attention_softmax_in_fp32 scale_attn_by_in
 scale_attn_weights scoring_func selective_checkpoint_enabled sep_token_id seq_aux
 sequence_parallel_enabled skip_bias_add skip_bias_add_qkv slow_but_exact summary_activation
 summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-swiglu_limit task_specific_params temperature tie_encoder_decoder time_step_floor time_step_limit
-time_step_max time_step_min time_step_rank tokenizer_class top_k top_p topk_method torch_dtype
-torchscript transformers_version transformers_weights typical_p unk_token_id unsloth_fixed
-unsloth_version use_cache use_flash_attention use_flash_attn use_mamba_kernels use_sliding_window
-video_token_id vision_end_token_id vision_start_token_id
+swiglu_alpha swiglu_limit task_specific_params temperature tie_encoder_decoder time_step_floor
+time_step_limit time_step_max time_step_min time_step_rank tokenizer_class top_k top_p topk_method
+torch_dtype torchscript transformers_version transformers_weights typical_p unk_token_id
+unsloth_fixed unsloth_version use_cache use_flash_attention use_flash_attn use_mamba_kernels
+use_sliding_window video_token_id vision_end_token_id vision_start_token_id
 """
 HARMLESS = frozenset(_HARMLESS.split())
 

@@ -38,8 +38,9 @@ PAGES_SOURCE = (
 INDEX_KEYS = "keys of indexers"
 INDEX_SOURCE = (
     "vLLM's DeepseekV32IndexerCache: index_head_dim numbers of 8 bits and a scale of 4 bytes for "
-    "128 of them (vllm/model_executor/models/deepseek_v2.py); on average over all layers, of which "
-    "those that share another's choice have none"
+    "128 of them (vllm/model_executor/models/deepseek_v2.py); of blocks that are chosen 16 bits "
+    "(MiniMaxM3IndexerCache, vllm/models/minimax_m3/common/indexer.py); on average over all "
+    "layers, of which those that share another's choice, or choose nothing, have none"
 )
 CROSS_CACHE = "cross-attention cache"
 STATE_SOURCE = (

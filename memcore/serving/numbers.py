@@ -33,7 +33,7 @@ from memcore.serving.cache import (
     state_bytes,
 )
 from memcore.serving.room import activation_bytes, widened
-from memcore.serving.server import Server, one_forward
+from memcore.serving.server import AlikeLayers, Server, one_forward
 from memcore.serving.time import (
     ATTENTION,
     ATTENTION_OF,
@@ -44,7 +44,6 @@ from memcore.serving.time import (
     HOST,
     INDEX,
     INDEX_OF,
-    INDEX_PAIR,
     LAUNCH,
     LAYERS,
     LINK,
@@ -333,19 +332,19 @@ def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
 
 
 def _layers_seen(
-    book: Book, share: Callable[[bool], float], of: Callable[[bool], Formula]
+    book: Book, share: Callable[[AlikeLayers], float], of: Callable[[bool], Formula]
 ) -> Formula:
-    """Layers, each by the share of the context that those with a window and others see, and by a
-    number of its heads': of those apart, or of the model's."""
+    """Layers, each by the share of the context that those like it see, and by a number of its
+    heads': of those apart, or of the model's."""
     server, model = _server(book), book.plan.architecture
     config = f"config.json of {model.label}"
     every: list[tuple[Formula, bool]] = []
     for part in server.parts:
         name = "layers with a window" if part.windowed else "layers"
         layers = known(name, part.count, source=config)
-        if server.sight(part.windowed):
+        if part.sight:
             what = "a window sees" if part.windowed else "is chosen"
-            layers = layers * known(f"share that {what}", share(part.windowed), source=config)
+            layers = layers * known(f"share that {what}", share(part), source=config)
         every.append((layers, part.apart))
     if server.uneven:
         return total([layers * of(apart) for layers, apart in every])
@@ -371,14 +370,14 @@ def _attended(book: Book, part: Part) -> Formula:
         scores, values = server.products(part.tokens, apart)
         return shape(book, scores, amounts) + shape(book, values, amounts)
 
-    seen = partial(seen_share, server, tokens=part.tokens, context=part.context)
+    seen = partial(seen_share, tokens=part.tokens, context=part.context)
     return two * batch * tokens * context * _before(part) * _layers_seen(book, seen, products)
 
 
 def _read(book: Book, part: Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
-    share = partial(read_share, _server(book), tokens=part.tokens, context=part.context)
+    share = partial(read_share, tokens=part.tokens, context=part.context)
     every = _layers_seen(book, share, partial(attended_bytes, Terms(book)))
     read: Formula = batch * context * every
     return read
@@ -397,7 +396,7 @@ def _pairs(book: Book, part: Part) -> Formula:
 def _scored(book: Book, part: Part) -> Formula:
     """FLOPs of an indexer's scores."""
     two = known("multiply and add", 2, source=INDEX_OF)
-    one = shape(book, INDEX_PAIR, _amounts(book, part))
+    one = shape(book, _server(book).index_pair, _amounts(book, part))
     work: Formula = two * _pairs(book, part) * _indexers(book) * one
     return work
 
@@ -409,7 +408,11 @@ def _scores_read(book: Book, part: Part) -> Formula:
     layers = known("layers", book.plan.architecture.layers, source="config.json")
     score = known("of a score, written and read", SCORE_BYTES, "bytes", source=INDEX_OF)
     keys = batch * context * key * layers
-    moved: Formula = keys + _pairs(book, part) * _indexers(book) * score
+    scores = _pairs(book, part) * _indexers(book)
+    if (written := _server(book).index_scores) != 1:
+        scores = scores * known("scores of heads for a block, over its tokens", written,
+                                source="config.json")  # fmt: skip
+    moved: Formula = keys + scores * score
     return moved
 
 

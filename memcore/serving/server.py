@@ -25,6 +25,8 @@ from memcore.tape.dims import (
     EXPERTS,
     HEAD_DIM,
     HEADS,
+    INDEX_DIM,
+    INDEX_HEADS,
     KV_RANK,
     LATENT,
     TP,
@@ -37,7 +39,16 @@ from memcore.tape.dims import (
     of_stack,
     size,
 )
-from memcore.tape.kinds import CHUNKED, Part, attends, is_apart, is_reused, is_shared, recurs
+from memcore.tape.kinds import (
+    CHUNKED,
+    Part,
+    attends,
+    is_apart,
+    is_reused,
+    is_shared,
+    is_whole,
+    recurs,
+)
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
@@ -84,11 +95,12 @@ class Caching:
 @dataclass(frozen=True, slots=True)
 class AlikeLayers:
     """Layers that see as much and have the same heads: how many; whether they have a window, and
-    heads of their own (kinds.apart)."""
+    heads of their own (kinds.apart). sight: tokens that one attends to at most; 0: all of them."""
 
     count: int
     windowed: bool
     apart: bool
+    sight: int = 0
 
 
 def _apart_alike(model: Model, windowed: bool) -> bool:
@@ -246,13 +258,36 @@ class Server:
         model = self.plan.architecture
         if not model.indexer:
             return 0
-        return sum(not is_shared(kind) for kind in model.kinds) if model.kinds else model.layers
+        return model.layers - sum(is_shared(kind) or is_whole(kind) for kind in model.kinds)
+
+    @property
+    def whole(self) -> int:
+        """Layers that see all tokens, in a model whose others choose."""
+        return sum(map(is_whole, self.plan.architecture.kinds))
+
+    @property
+    def index_pair(self) -> Shape:
+        """Numbers of a product of an indexer's query with a key, before its heads are summed."""
+        indexer = self.plan.architecture.indexer
+        assert indexer
+        return INDEX_HEADS / TP if indexer.block > 1 else INDEX_HEADS, INDEX_DIM
+
+    @property
+    def index_scores(self) -> float:
+        """Scores that its kernel writes for each pair of tokens: one, or one of each head for a
+        block."""
+        indexer = self.plan.architecture.indexer
+        assert indexer
+        heads = ceil_div(indexer.heads, self.plan.serving_tp) if indexer.block > 1 else 1
+        return float(heads / indexer.block)
 
     @property
     def index_dtype(self) -> str:
         """In which an indexer's scores are computed: of 8 bits where an engine keeps its keys so
         and the GPU multiplies them (DeepGEMM's fp8_mqa_logits)."""
-        eight = self.manager.pages and FP8 in self.plan.accelerator.flops
+        indexer = self.plan.architecture.indexer
+        narrow = self.manager.pages and indexer is not None and indexer.block == 1
+        eight = narrow and FP8 in self.plan.accelerator.flops
         return FP8 if eight else self.plan.weights.compute
 
     def products(self, tokens: int, apart: bool) -> tuple[Shape, Shape]:
@@ -274,10 +309,14 @@ class Server:
     @property
     def parts(self) -> tuple[AlikeLayers, ...]:
         """Layers of all stages that attend, by what they see and the heads that they have."""
-        model, caches = self.plan.architecture, self.every
+        model, caches, whole = self.plan.architecture, self.every, self.whole
         found = (
-            AlikeLayers(count, windowed, _apart_alike(model, windowed))
-            for count, windowed in ((caches.full, False), (caches.windowed, True))
+            AlikeLayers(count, windowed, _apart_alike(model, windowed), sight)
+            for count, windowed, sight in (
+                (caches.full - whole, False, self.sight(False)),
+                (whole, False, 0),
+                (caches.windowed, True, self.sight(True)),
+            )
         )
         return tuple(part for part in found if part.count)
 
@@ -320,13 +359,15 @@ class Server:
     @property
     def index_bytes(self) -> float:
         """Bytes of a token that a layer keeps for an indexer, on average over all layers, some of
-        which share another's: 8 bits a number and scales (DeepseekV32IndexerCache in
-        vllm/model_executor/models/deepseek_v2.py), in transformers the dtype of the cache."""
+        which share another's or have none (cache.INDEX_SOURCE); in transformers the dtype of the
+        cache."""
         model = self.plan.architecture
         if not model.indexer:
             return 0.0
         one = model.indexer.dim * self.kv_bits / 8
-        if self.manager.pages:
+        if self.manager.pages and model.indexer.block > 1:
+            one = 2.0 * model.indexer.dim
+        elif self.manager.pages:
             one = model.indexer.dim + 4 * ceil_div(model.indexer.dim, SCALED)
         return one * self.indexers / model.layers
 

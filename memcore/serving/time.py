@@ -39,7 +39,7 @@ from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
 from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
-from memcore.tape.dims import CHOSEN, EXPERT_D, EXPERTS, INDEX_DIM, INDEX_HEADS, D, Shape
+from memcore.tape.dims import CHOSEN, EXPERT_D, EXPERTS, D
 from memcore.tape.ledger import Amounts
 from memcore.timing.communication import Links, network_rate
 from memcore.timing.host import each_start
@@ -50,7 +50,7 @@ from memcore.words.serving import PREFILLS, RUNTIMES
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
-    from memcore.serving.server import Server
+    from memcore.serving.server import AlikeLayers, Server
 
 SPLIT_ROWS = 256  # products of fewer rows split their sums over the GPU; others come in whole tiles
 CPU = "cpu"  # a kind of part: what the CPU computes
@@ -68,7 +68,6 @@ INDEX_OF = (
     "section 2.1)"
 )
 SCORE_BYTES = 2 * 4  # of 32 bits, written and read
-INDEX_PAIR: Shape = (INDEX_HEADS, INDEX_DIM)  # numbers of a product of a query with a key
 LAYERS, ATTENTION, INDEX, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER, STEPS, EXCHANGE = (
     *("layers", "attention", "indexer", "scan", "head", "link", "launch", "host", "draft"),
     *("tower", "scheduler", "exchange"),
@@ -327,8 +326,8 @@ def attention(server: Server, batch: int, tokens: int, context: float) -> Part:
     share = 0.5 if tokens == context else 1.0  # a prompt's tokens see half of it on average
     products = read = 0.0  # of all layers
     for part in server.parts:
-        seen = part.count * seen_share(server, part.windowed, tokens, context)
-        visible = part.count * read_share(server, part.windowed, tokens, context)
+        seen = part.count * seen_share(part, tokens, context)
+        visible = part.count * read_share(part, tokens, context)
         products += seen * sum(map(amounts.elements, server.products(tokens, part.apart)))
         read += visible * (server.cached(part.apart, amounts) * server.kv_bits / 8)
     flops = 2.0 * batch * tokens * context * share * products
@@ -346,9 +345,9 @@ def index(server: Server, batch: int, tokens: int, context: float) -> Part:
     rates, layers = rates_of(server), server.indexers
     share = 0.5 if tokens == context else 1.0
     pairs = batch * tokens * context * share * layers
-    flops = 2.0 * pairs * server.amounts(batch, tokens).elements(INDEX_PAIR)
+    flops = 2.0 * pairs * server.amounts(batch, tokens).elements(server.index_pair)
     keys = batch * context * server.index_bytes * server.plan.architecture.layers
-    moved = keys + pairs * SCORE_BYTES
+    moved = keys + pairs * server.index_scores * SCORE_BYTES
     dtype = server.index_dtype
     rate = rates.gpu.peak_flops(dtype) * product_share(rates.kernels, rates.gpu, dtype).middle
     compute, hbm = flops / rate, moved / rates.cache
@@ -359,18 +358,18 @@ def index(server: Server, batch: int, tokens: int, context: float) -> Part:
     return Part(INDEX, time, batch, tokens, context)
 
 
-def read_share(server: Server, windowed: bool, tokens: float, context: float) -> float:
+def read_share(part: AlikeLayers, tokens: float, context: float) -> float:
     """The share of a context that new tokens read: of an indexer's choice each its own."""
-    most = server.sight(windowed)
+    most = part.sight
     if not most:
         return 1.0
-    return min(1.0, (most if windowed else tokens * most) / max(1.0, context))
+    return min(1.0, (most if part.windowed else tokens * most) / max(1.0, context))
 
 
-def seen_share(server: Server, windowed: bool, tokens: float, context: float) -> float:
+def seen_share(part: AlikeLayers, tokens: float, context: float) -> float:
     """The share of a context that new tokens attend to, each by itself; those of a whole prompt, by
     how many they would see without a window or an indexer."""
-    most = server.sight(windowed)
+    most = part.sight
     if not most:
         return 1.0
     if tokens != context:

@@ -203,7 +203,9 @@ def _clock(server: Server) -> Clock:
         if not attends:
             return Rate()
         if scores:
-            return Rate(of(scores) / whole, of(attends) / part)
+            all_seen, choosing = server.whole, server.every.full - server.whole
+            each = of(attends) / (all_seen * whole + choosing * part)
+            return Rate(of(scores) / whole + each * all_seen, each * choosing)
         each = of(attends) / (every * whole + windows * part)
         return Rate(each * every, each * windows)
 

@@ -211,6 +211,11 @@ INDEX_HEADS = Dim("INDEX_HEADS", "heads of an indexer, which chooses what is att
 INDEX_DIM = Dim("INDEX_DIM", "width of an indexer's head, and of its key of a token")
 INDEX_Q = Dim("INDEX_Q", "INDEX_HEADS x INDEX_DIM: the width of an indexer's queries")
 INDEX_TOP = Dim("INDEX_TOP", "tokens that each token attends to: an indexer's choice, at most S")
+INDEX_BLOCK = Dim("INDEX_BLOCK", "tokens of a block that an indexer chooses")
+INDEX_BLOCKS = Dim("INDEX_BLOCKS", "blocks of INDEX_BLOCK tokens in S, the last perhaps not full")
+INDEX_PADDED = Dim("INDEX_PADDED", "tokens of INDEX_BLOCKS blocks")
+INDEX_MORE = Dim("INDEX_MORE", "INDEX_PADDED where the last block is not full, else 0")
+INDEX_CHOSEN = Dim("INDEX_CHOSEN", "blocks that each token attends to: an indexer's choice")
 INDEX_COPIES = Dim(
     "INDEX_COPIES",
     "sequences of what is copied only where there are several: of an indexer's keys for each token "
@@ -488,6 +493,13 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["LATENT"] = sizes["KV_RANK"] + sizes["ROTARY"]
     sizes["INDEX_Q"] = sizes["INDEX_HEADS"] * sizes["INDEX_DIM"]
     sizes["INDEX_TOP"] = minimum(sizes["INDEX_TOP_K"], s)
+    sizes.setdefault("INDEX_BLOCK", 1)
+    block = maximum(sizes["INDEX_BLOCK"], 1)
+    blocks = sizes["INDEX_BLOCKS"] = ceil_div(s, block)
+    sizes["INDEX_PADDED"] = blocks * block
+    sizes["INDEX_MORE"] = where(blocks * block == s, 0 * s, blocks * block)
+    sizes["INDEX_CHOSEN"] = minimum(ceil_div(sizes["INDEX_TOP_K"], block), blocks)
+    sizes["INDEX_Q/TP"] = ceil_div(sizes["INDEX_HEADS"], tp) * sizes["INDEX_DIM"]
     sizes["INDEX_COPIES"] = where(b > 1, b, 0 * b)
     sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
     sizes["KEPT_V"] = ceil_div(

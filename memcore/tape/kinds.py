@@ -91,6 +91,15 @@ def is_shared(kind: str) -> bool:
     return "-shared" in kind
 
 
+def whole(kind: str) -> str:
+    """The kind of a layer like it that attends to all tokens, in a model whose others choose."""
+    return f"{kind}-whole"
+
+
+def is_whole(kind: str) -> bool:
+    return "-whole" in kind
+
+
 def stored(kind: str) -> str:
     """The kind of a layer like it whose keys and values layers behind it read too."""
     return f"{kind}-stored"

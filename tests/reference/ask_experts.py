@@ -59,7 +59,7 @@ def saved(config, words):
     packed = weakref.WeakSet()
 
     def pack(t):
-        packed.add(kept := Kept(t))
+        packed.add(kept := Kept(t.detach()))  # as in ask_pytorch.py
         return kept
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):

@@ -201,11 +201,14 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gate(t: Tape, s: Structure, both: Tensor) -> Tensor:
-    """(up + 1) * gate * sigmoid(alpha gate), both clamped; gate and up take turns in memory."""
+    """Gate and up take turns in memory."""
     halves = split(t, both, [(both.shape[0], EXPERT_F / TP)] * 2, sliced=True)
-    gate, up = (
-        keeps_input(t, x, f"{n}, clamped") for x, n in zip(halves, ("gate", "up"), strict=True)
-    )
+    return clamped_gate(t, *halves)
+
+
+def clamped_gate(t: Tape, gate: Tensor, up: Tensor) -> Tensor:
+    """(up + 1) * gate * sigmoid(alpha gate), both clamped."""
+    gate, up = (keeps_input(t, x, f"{n}, clamped") for x, n in ((gate, "gate"), (up, "up")))
     sigmoid = keeps_result(t, scale(t, gate, "alpha gate"), "sigmoid")
     glu = multiply(t, gate, sigmoid, "gate x sigmoid")
     return multiply(t, shift(t, up, "up + 1"), glu, "gated")

@@ -126,7 +126,7 @@ def _turned(k: Keys, head_dim: int) -> int:
 
 def _kinds(k: Keys, layers: int) -> tuple[str, ...]:
     """Of the model's own config.json 1 in hybrid_layer_pattern is a window."""
-    own = _pattern(k, "hybrid_layer_pattern", layers)
+    own = pattern(k, "hybrid_layer_pattern", layers)
     if k.config.get("layer_types") is None and own:
         return tuple(SLIDING if n else FULL for n in own)
     return layer_kinds(k, layers, lambda i: i > 0 and (i + 1) % 6 != 0) or (FULL,) * layers
@@ -135,7 +135,7 @@ def _kinds(k: Keys, layers: int) -> tuple[str, ...]:
 def _sparse(k: Keys, layers: int) -> list[bool]:
     """Whether each layer has experts; all but the first where nothing is said."""
     given, known = k.config.get("mlp_layer_types"), ("dense", "sparse")
-    own = _pattern(k, "moe_layer_freq", layers)
+    own = pattern(k, "moe_layer_freq", layers)
     if given is None:
         return list(map(bool, own)) or [i > 0 for i in range(layers)]
     if not isinstance(given, list) or len(given) < layers or any(g not in known for g in given):
@@ -144,7 +144,7 @@ def _sparse(k: Keys, layers: int) -> list[bool]:
     return [g == "sparse" for g in given[:layers]]
 
 
-def _pattern(k: Keys, key: str, layers: int) -> list[int]:
+def pattern(k: Keys, key: str, layers: int) -> list[int]:
     """A list of 0 and 1 for each layer, or none."""
     given = k.config.get(key)
     if given is None:

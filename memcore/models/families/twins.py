@@ -257,6 +257,7 @@ _PHI = (
 # class without a head, and load that with one (huggingface.co/zai-org/chatglm3-6b).
 TWINS: dict[str, Twin] = {
     "kimi_k2": Twin("deepseek_v3"),
+    "minimax_m3": Twin("minimax_m3_vl_text"),
     "mimo": Twin("qwen2", {"MiMoForCausalLM": CAUSAL, "MiMoModel": EMBEDDING}),
     "chatglm": Twin(
         "glm",

@@ -272,6 +272,22 @@ def _kimi(k: Keys, hidden: int) -> int:
     )
 
 
+def _minimax(k: Keys, hidden: int) -> int:
+    """MiniMaxM3VLVisionModel, and MiniMaxM3VLMultiModalProjector."""
+    width, depth = k.count("hidden_size", 1280), k.count("num_hidden_layers", 32, 100_000)
+    patch, between = k.count("patch_size", 14), k.count("projector_hidden_size", 6144)
+    values = k.count("num_channels", 3) * k.count("temporal_patch_size", 2) * patch * patch
+    merged = hidden * k.count("spatial_merge_size", 2) ** 2
+    return (
+        values * width
+        + 2 * width
+        + depth * _encoder_layer(width, k.count("intermediate_size", 5120))
+        + _linear(width, between)
+        + _linear(merged, between)
+        + 2 * _linear(between, hidden)
+    )
+
+
 def _gemma4(k: Keys, hidden: int) -> int:
     """Gemma4VisionModel, and Gemma4MultimodalEmbedder. Positions are learned by row and by column;
     queries and keys are normed, and each part before and behind."""
@@ -407,6 +423,9 @@ KNOWN = {
         towerless=True,
     ),
     "gemma4": Wrapper("gemma4_text", _gemma4, towerless=True),
+    "minimax_m3_vl": Wrapper(
+        "minimax_m3_vl_text", _minimax, beside=("projector_hidden_size",)
+    ),
     "qwen2_vl": Wrapper("qwen2_vl_text", _qwen2, flat=True),
     "qwen2_5_vl": Wrapper("qwen2_5_vl_text", _qwen2_5, flat=True),
     "qwen3_vl": Wrapper("qwen3_vl_text", _qwen3_vl, ties=True),

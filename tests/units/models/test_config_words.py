@@ -209,6 +209,36 @@ def test_kimi_k2_is_deepseek_v3_by_another_name():
     )
 
 
+def test_minimax_m3_is_read_in_its_own_words_and_in_those_of_transformers():
+    """MiniMaxAI/MiniMax-M3 with transformers' MiniMaxM3SparseForConditionalGeneration around it:
+    427,040,132,864 parameters, of which 426,174,565,632 are the text's."""
+    choose = [0] * 3 + [1] * 57
+    own = {
+        "model_type": "minimax_m3", "hidden_size": 6144, "num_hidden_layers": 60,
+        "hidden_act": "swigluoai", "partial_rotary_factor": 0.5, "moe_layer_freq": choose,
+        "sparse_attention_config": {
+            "sparse_attention_freq": choose, "sparse_num_index_heads": 4, "sparse_block_size": 128,
+            "sparse_topk_blocks": 16,
+        },
+    }  # fmt: skip
+    kinds = {0: ("full_attention", "dense"), 1: ("minimax_m3_sparse", "sparse")}
+    words = {
+        "model_type": "minimax_m3_vl_text", "hidden_size": 6144, "num_hidden_layers": 60,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
+        "layer_types": [kinds[n][0] for n in choose],
+        "mlp_layer_types": [kinds[n][1] for n in choose],
+    }  # fmt: skip
+    model = from_config(own, "M3")
+    assert model == from_config(words, "M3")
+    assert parameters(model) == 426_174_565_632
+    whole = from_config({"model_type": "minimax_m3_vl", "text_config": own, "vision_config": {}})
+    assert f"{427_040_132_864 - 426_174_565_632:,} parameters" in whole.notes[-1]
+    for key, value in (("sparse_num_index_heads", 8), ("sparse_index_dim", 32)):
+        choice = own["sparse_attention_config"] | {key: value}
+        with pytest.raises(PlanError, match=rf"sparse_attention_config\.{key}"):
+            from_config(own | {"sparse_attention_config": choice})
+
+
 def test_mimo_is_qwen2_by_another_name():
     sizes = {
         "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "vocab_size": 3000,
@@ -273,7 +303,8 @@ def test_a_loss_that_balances_experts_is_noted(family):
 
 
 NO_FLASH = {"bloom": "eager", "mpt": "eager", "t5": "eager", "mt5": "eager", "llama4_text": "sdpa",
-            "deepseek_v32": "sdpa", "glm_moe_dsa": "sdpa", "step3p5": "sdpa"}  # fmt: skip
+            "deepseek_v32": "sdpa", "glm_moe_dsa": "sdpa", "step3p5": "sdpa",
+            "minimax_m3_vl_text": "sdpa"}  # fmt: skip
 
 
 def test_families_without_the_usual_attention():

@@ -1,5 +1,5 @@
-"""DeepSeek-V3.2 and GLM-5: what a server keeps of a token for the indexers that choose tokens, and
-what their scores and the attention to what they chose take."""
+"""DeepSeek-V3.2, GLM-5 and MiniMax-M3: what a server keeps of a token for the indexers that choose
+tokens, and what their scores and the attention to what they chose take."""
 
 import pytest
 
@@ -15,6 +15,14 @@ from memcore.stream.clock import Clock
 GLM = {"model_type": "glm_moe_dsa", "hidden_size": 6144, "num_hidden_layers": 78}
 V32 = {"model_type": "deepseek_v32", "hidden_size": 7168, "num_hidden_layers": 61}
 SHARED = (["full"] * 3 + ["shared"] * 3) + (["full"] + ["shared"] * 3) * 18  # GLM-5.2
+CHOOSE = [0] * 3 + [1] * 57
+M3 = {
+    "model_type": "minimax_m3",
+    "hidden_size": 6144,
+    "num_hidden_layers": 60,
+    "moe_layer_freq": CHOOSE,
+    "sparse_attention_config": {"sparse_attention_freq": CHOOSE},
+}
 LATENT = 512 + 64
 KEY = 128 + 4  # 8 bits a number, and a scale
 
@@ -25,6 +33,7 @@ KEY = 128 + 4  # 8 bits a number, and a scale
         (GLM, 743_911_199_232),
         (GLM | {"indexer_types": SHARED}, 743_377_000_704),
         (V32, 671_877_929_216),
+        (M3, 426_174_565_632),
     ],
 )
 def test_parameters_of_published_models(config, count):
@@ -43,6 +52,16 @@ def test_a_token_in_the_cache(config, layers, indexers, word, width):
                 serve=serve)  # fmt: skip
     served = evaluate(plan).serve
     assert served.kv_bytes_per_token == layers * LATENT * width + indexers * KEY
+
+
+@pytest.mark.parametrize(("tp", "heads"), [(1, 4), (4, 1), (8, 1)])
+def test_a_token_in_the_cache_of_minimax_m3(tp, heads):
+    """Keys and values of four heads in 60 layers, and in 57 one indexer's key of 128 numbers in 16
+    bits (vllm/models/minimax_m3/common/indexer.py), which every rank keeps."""
+    plan = Plan(model=M3, cluster={"gpu": "gb200-186gb", "gpus": 8}, parallel={"tp": tp},
+                serve={"weight_dtype": "nvfp4", "engine": "vllm"})  # fmt: skip
+    served = evaluate(plan).serve
+    assert served.kv_bytes_per_token == 60 * 2 * heads * 128 * 2 + 57 * 128 * 2
 
 
 def test_the_first_layer_has_none_to_share_with():
@@ -76,6 +95,19 @@ def test_a_step_reads_every_key_of_an_indexer_and_the_latents_that_it_chose(cont
     assert found[ATTENTION].flops == pytest.approx(3 * 61 * chosen * 16 * 2 * (LATENT + 512))
     assert found[INDEX].hbm_bytes == 3 * 61 * context * (KEY + 8)
     assert found[INDEX].flops == 3 * 61 * context * 64 * 128 * 2
+
+
+@pytest.mark.parametrize("context", [1000, 100_000])
+def test_a_step_of_minimax_m3_reads_blocks_and_of_three_layers_everything(context):
+    """57 layers choose 16 blocks of 128 tokens, three see all; of 8 ranks each has one head of
+    keys, 8 of queries, and one of the indexer's four, which writes a score for each block."""
+    s = server(M3, engine="vllm")
+    found = times(s, 2, 1, context)
+    seen = 3 * context + 57 * min(context, TOP)
+    assert found[ATTENTION].hbm_bytes == pytest.approx(2 * seen * 2 * 128 * 2)
+    assert found[ATTENTION].flops == pytest.approx(2 * seen * 8 * 2 * 2 * 128)
+    assert found[INDEX].flops == 2 * 57 * context * 128 * 2
+    assert found[INDEX].hbm_bytes == pytest.approx(2 * 57 * context * (128 * 2 + 8 / 128))
 
 
 def test_layers_that_share_a_choice_score_nothing():
@@ -113,7 +145,7 @@ def test_an_indexer_pays_off_with_long_contexts_alone():
     )
 
 
-@pytest.mark.parametrize("model", [V32, GLM | {"indexer_types": SHARED}])
+@pytest.mark.parametrize("model", [V32, GLM | {"indexer_types": SHARED}, M3])
 def test_the_stream_has_the_same_seconds(model):
     s = server(model, engine="vllm")
     clock, context, n = Clock.of(s.plan), 50_000, 4

@@ -22,12 +22,23 @@ STORED = (
     ("f(?:p)?16", "fp16"),
     ("f(?:p)?32", "fp32"),
 )
+# Types of llama.cpp's that no plan has, and the planned one with about as many bits.
+NEAR = (
+    (r"q8_\w+", "q8_0"),
+    (r"q6_\w+", "q6_k"),
+    (r"q5_\w+", "q5_k_m"),
+    (r"iq4_\w+", "iq4_xs"),
+    (r"q4_\w+", "q4_k_m"),
+    (r"i?q3_\w+", "q3_k_m"),
+    (r"i?q2_\w+", "q2_k"),
+)
 # Parts of a name that leave every shape as it is.
 TUNED = frozenset(
     (
         *("instruct", "chat", "it", "hf", "base", "sft", "dpo", "original", "unsloth", "meta"),
         *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo"),
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
+        *("0711", "0905"),
     )
 )
 PUBLISHED = re.compile(r"huggingface\.co/([\w.-]+/([\w.-]+))")  # where a preset's shapes are from
@@ -57,9 +68,18 @@ SAME_SHAPES = {
 
 
 def stored(name: str) -> str:
-    """The word of serve.weight_dtype that a model's name says, or ''."""
-    found = (word for pattern, word in STORED if _says(pattern).search(name.lower()))
+    """The word of serve.weight_dtype that a model's name says, or ''; of a type of llama.cpp's
+    that no plan has, the nearest (see `unplanned`)."""
+    found = (word for pattern, word in (*STORED, *NEAR) if _says(pattern).search(name.lower()))
     return next(found, "")
+
+
+def unplanned(name: str) -> str:
+    """The type of llama.cpp's that a model's name says and that no plan has, or ''."""
+    if any(_says(pattern).search(name.lower()) for pattern, _ in STORED):
+        return ""
+    found = (said for pattern, _ in NEAR if (said := _says(pattern).search(name.lower())))
+    return next((said[0][1:].upper() for said in found), "")
 
 
 def _says(pattern: str) -> re.Pattern[str]:
@@ -82,7 +102,7 @@ def published(name: str) -> str:
 
 def _parts(name: str) -> tuple[str, ...]:
     """What of a name tells shapes apart."""
-    for pattern, _ in STORED:
+    for pattern, _ in (*STORED, *NEAR):
         name = _says(pattern).sub("", name)
     parts = re.split(r"[-_]", re.sub(r"^((?:meta-)?[a-z]+)(?=\d)", r"\1-", name))
     return tuple(part for part in parts if part and part not in TUNED)

@@ -125,6 +125,8 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     server.more(keys, draft)
     if "serve.weight_dtype" not in draft.fields and (said := hub.stored(draft.model)):
         draft.put("serve.weight_dtype", said, "the model's name", draft.model)
+        if other := hub.unplanned(draft.model):
+            draft.leave(other, f"a type of llama.cpp's that is not planned: {said} is the nearest")
     draft.ranks = max(draft.ranks, _shared_out(keys, draft))
     limit = draft.fields.get("serve.max_num_seqs", 0)
     if limit and "serve.concurrency" not in draft.fields:

@@ -981,6 +981,10 @@ def test_names_on_the_hub_find_their_presets() -> None:
         "mistralai/Mistral-7B-Instruct-v0.2": "",
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "",
         "Qwen/Qwen2.5-7B-Instruct-1M": "",
+        "Qwen/Qwen3.6-35B-A3B-FP8": "qwen3.6-35b-a3b",
+        "unsloth/Qwen3.6-27B-UD-Q4_K_XL.gguf": "qwen3.6-27b",
+        "moonshotai/Kimi-K2-Instruct-0905": "kimi-k2",
+        "Qwen3-8B-IQ1_S.gguf": "",
         "nobody/llama": "",
         "": "",
     }
@@ -1002,10 +1006,21 @@ def test_a_name_says_how_weights_are_stored() -> None:
         "x/Llama-3-8B-Instruct-AWQ": "int4",
         "x/Llama-3.1-8B-Instruct-Q4_K_M.gguf": "q4_k_m",
         "nvidia/Kimi-K2-NVFP4": "nvfp4",
+        "x/Qwen3.6-27B-Q5_K_S.gguf": "q5_k_m",
+        "x/Qwen3.6-27B-UD-Q4_K_XL.gguf": "q4_k_m",
+        "x/Qwen3.6-27B-IQ1_S.gguf": "",
         "unsloth/gemma-2-9b-bnb-4bit": "nf4-double",
         "Qwen/Qwen3-32B": "",
     }
     assert {name: hub.stored(name) for name in named} == named
+
+
+def test_a_type_that_is_not_planned_is_read_as_the_nearest_and_said() -> None:
+    found = read(("run.sh", "llama-server -m /m/Llama-3.1-8B-Q5_K_S.gguf -c 8192"))
+    assert found.plan.serve.weight_dtype == "q5_k_m"
+    assert [(i.field, "q5_k_m is the nearest" in i.message) for i in found.left] == [
+        ("Q5_K_S", True)
+    ]
 
 
 OLDER = """

@@ -171,11 +171,14 @@ SMALL_TEXTS = {
     "llama4": {"num_hidden_layers": 2, "hidden_size": 64, "num_local_experts": 2},
     "step3p7": {"num_hidden_layers": 2, "hidden_size": 64},
     "kimi_k25": {"num_hidden_layers": 2, "hidden_size": 128, "n_routed_experts": 16},
+    "minimax_m3_vl": {"num_hidden_layers": 2, "hidden_size": 64, "num_local_experts": 8,
+                      "mlp_layer_types": ["dense", "sparse"],
+                      "layer_types": ["full_attention", "minimax_m3_sparse"]},
     "qwen2_vl": {"num_hidden_layers": 2, "hidden_size": 128},
     "qwen2_5_vl": {"num_hidden_layers": 2, "hidden_size": 128},
     "qwen3_vl": {"num_hidden_layers": 2, "hidden_size": 64},
     "qwen3_vl_moe": {"num_hidden_layers": 2, "hidden_size": 64, "num_experts": 8},
-}
+}  # fmt: skip
 PLAIN_TEXT = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
               "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
 PLAIN_TOWER = {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
@@ -198,6 +201,8 @@ SMALL_TOWERS = {  # no size is another's, and each appears in one of the product
     "kimi_k25": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
                  "patch_size": 7, "pos_emb_height": 8, "pos_emb_width": 8,
                  "num_attention_heads": 4},
+    "minimax_m3_vl": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
+                      "patch_size": 7, "num_attention_heads": 4},
 }  # fmt: skip
 SMALL_TOWERS |= {kind: PLAIN_TOWER | {"model_type": of} for kind, of in PLAIN.items()}
 SMALL_TOWERS["qwen3_5_moe"] = SMALL_TOWERS["qwen3_5"]
@@ -248,6 +253,9 @@ def test_pytorch_says_what_the_table_has(script, row, ask):
     assert said["bytes"] == row["bytes"]
 
 
+OF_INDEXERS = ("indexer_keys", "idx_keys")
+
+
 @pytest.mark.parametrize(("tokens", "window"), [(3, 16), (40, 16), (40, 1)])
 @pytest.mark.parametrize("family", SERVED)
 def test_a_cache_after_a_prefill(family, tokens, window):
@@ -268,7 +276,7 @@ def test_a_cache_after_a_prefill(family, tokens, window):
         t.numel() * t.element_size()
         for one in cache.layers
         if one.is_initialized
-        for t in (one.keys, one.values, getattr(one, "indexer_keys", None))
+        for t in (one.keys, one.values, *(getattr(one, name, None) for name in OF_INDEXERS))
         if t is not None
     )
     served = {"kv_cache": "dynamic", "kv_dtype": "fp32", "prompt_len": tokens - 1, "output_len": 1}

@@ -29,7 +29,7 @@ from memcore.serving.serve import curve, servable, verdict
 from memcore.serving.server import Server, chosen
 from memcore.serving.time import compute_bound_from
 from memcore.stream import simulate
-from memcore.tape.kinds import attends, is_apart, is_reused, is_shared
+from memcore.tape.kinds import attends, is_apart, is_reused, is_shared, is_whole
 from memcore.units import GiB
 from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
@@ -69,6 +69,8 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
     elif m.kinds:
         keep = [kind for kind in m.kinds if attends(kind) and not is_reused(kind)]
         values = sum(kept(m.heads_apart if is_apart(kind) else m) for kind in keep)
+        if m.indexer:  # of blocks: a 16-bit key, of layers that choose
+            values += sum(not is_whole(kind) for kind in keep) * m.indexer.dim
     else:
         values = m.layers * kept(m)
     assert Server.of(plan).numbers.serve.kv_bytes_per_token == values * 2

@@ -61,8 +61,11 @@ TASKS = {
     "gemma3": transformers.AutoModelForImageTextToText,
 }
 # Whose language model is asked alone: no images, and no tower.
-TOWERLESS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "step3p7")
-TOWERS = ("visual", "vision_model", "multi_modal_projector")
+TOWERLESS = (
+    "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "step3p7", "gemma4", "kimi_k25",
+)  # fmt: skip
+TOWERS = ("visual", "vision_model", "vision_tower", "multi_modal_projector", "mm_projector",
+          "embed_vision")  # fmt: skip
 TASKS |= dict.fromkeys(TOWERLESS, transformers.AutoModelForImageTextToText)
 LOOPED = ("dbrx",)  # whose code asks which experts get a row: their tensors are real
 

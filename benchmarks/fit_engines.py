@@ -209,7 +209,7 @@ def steady(server: Server) -> Row:
     s = server.plan.serve
     each = s.prompt_len / s.output_len
     fit = int(server.numbers.serve.max_concurrency)
-    n = min(s.concurrency, fit, int(s.max_batched_tokens / (1 + each)))
+    n = min(s.concurrency, fit, int(server.plan.batched_tokens / (1 + each)))
     prompts = max(1, round(n / s.output_len))
     now = round(n * each)
     found = served.of_layers(server, 1, n + now)

@@ -184,6 +184,7 @@ def install_stand_ins():
     # These are on the list of CUDA's autocast of what runs in fp32, not on a CPU's.
     for name in ("cross_entropy", "softmax"):
         setattr(functional, name, in_fp32(getattr(functional, name)))
+    torch.expm1 = in_fp32(torch.expm1)
     mod_tracker.register_multi_grad_hook = once_all_are_there
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x

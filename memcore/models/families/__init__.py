@@ -15,6 +15,7 @@ from memcore.errors import Issue, PlanError, shown
 from memcore.models import quantization
 from memcore.models.config import Keys
 from memcore.models.families import (
+    apertus,
     arcee,
     bert,
     bloom,
@@ -104,6 +105,7 @@ FAMILIES = _Families({
     **glm.FAMILIES,
     **cohere.FAMILIES,
     **olmo2.FAMILIES,
+    "apertus": apertus.FAMILY,
     "arcee": arcee.FAMILY,
     "bloom": bloom.FAMILY,
     "dbrx": dbrx.FAMILY,

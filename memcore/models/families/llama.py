@@ -7,6 +7,7 @@ in norms on queries and keys, in windows, in multipliers, and in layers without 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from memcore.layers.ops import (
@@ -63,6 +64,7 @@ def llama_like(
     positions: int = 2048,
     tied: bool = False,
     activation: str = "silu",
+    activations: Mapping[str, str] = ACTIVATIONS,
     dropout: float = 0.0,
     **traits: bool,
 ) -> Model:
@@ -98,7 +100,7 @@ def llama_like(
         vocab_size=k.count("vocab_size", vocab),
         max_positions=positions,
         traits=Traits(
-            activation=k.word("hidden_act", activation, ACTIVATIONS),
+            activation=k.word("hidden_act", activation, activations),
             tied_embeddings=k.flag("tie_word_embeddings", tied),
             attention_dropout=k.dropout("attention_dropout", dropout),
             **traits,

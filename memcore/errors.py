@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SHOWN = 80  # characters of a user's own text that a message repeats
+PART = 3  # letters by which a part of a name may be meant
 ALIKE = 0.7  # how alike two words are of which one may be a slip of the other; 1: the same
 PATH_SHOWN = 200  # characters of a file's path
 
@@ -99,11 +100,11 @@ def _is_text(text: str) -> bool:
 def did_you_mean(word: str, known: Iterable[str], listed: int = 12) -> str:
     """'did you mean X?' when something is close, else the known words."""
     names = sorted(known)
+    said = word.lower()
+    begun = [name for name in names if f"-{said}" in f"-{name.lower()}" and len(word) >= PART]
     close = difflib.get_close_matches(word[:SHOWN], names, n=1, cutoff=ALIKE)
-    if close:
-        return f"did you mean '{close[0]}'?"
-    within = [name for name in names if word and word.lower() in name.lower()]
-    if within:
-        return f"did you mean {' or '.join(repr(name) for name in within[:4])}?"
+    within = [name for name in names if word and said in name.lower()]
+    if meant := begun or close or within:
+        return f"did you mean {' or '.join(map(repr, meant[:4]))}?"
     more = f", ... ({len(names)} in all)" if len(names) > listed else ""
     return f"choose one of {', '.join(names[:listed])}{more}"

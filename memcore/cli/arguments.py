@@ -8,7 +8,10 @@ from typing import TypeAlias
 
 from memcore.errors import shown
 
-PLAN_ABOUT = 'a file, - for standard input, or the plan itself: \'{"model": "llama-3.1-8b"}\''
+PLAN_ABOUT = (
+    "a file, - for standard input, a link to the app, the plan itself as JSON, or a name: of a "
+    "worked plan, of a model or its size, as llama-3.1-8b and 7B are"
+)
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -23,7 +26,12 @@ def command(
 
 
 def plan_argument(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("plan", metavar="PLAN.json|-|{...}", help=PLAN_ABOUT)
+    sub.add_argument("plan", metavar="PLAN", help=PLAN_ABOUT)
+    about = (
+        "set a field of the plan, by its path or its last word: --set gpu=h200-sxm-141gb --set "
+        "train.zero=3. What must change with it changes, and is told"
+    )
+    sub.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=about)
 
 
 def positive(text: str) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memcore.cli.arguments import Commands, command
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
-from memcore.cli.reading import plan_of, read
+from memcore.cli.reading import is_name, plan_in, plan_of, read
 from memcore.errors import PlanError, fault, shown_path
 from memcore.units import bytes_text
 
@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
         "files",
         metavar="FILE",
         nargs="+",
-        help="plans, or files that `memplan read` reads; - is standard input",
+        help="plans as other commands take them, or files that `memplan read` reads",
     )
     sub.add_argument("--gpu", metavar="NAME", help="check on this GPU in place of the plan's")
     sub.add_argument("--gpus", metavar="N", type=_count, help="and on so many of them")
@@ -114,7 +114,7 @@ def _checked(file: str, args: argparse.Namespace) -> Checked:
 
     name = "standard input" if file == "-" else file
     try:
-        plan, found = _plan_in(name, read(file), args)
+        plan, found = _plan_in(name, file, args)
         report = evaluate(plan)
     except PlanError as e:
         return Checked(name, BAD_INPUT, "; ".join(map(str, e.issues)))
@@ -131,11 +131,14 @@ def _told(found: Found) -> tuple[str, ...]:
     return tuple(f"{title}: {issue}" for title, issues in kinds for issue in issues)
 
 
-def _plan_in(name: str, data: bytes, args: argparse.Namespace) -> tuple[Plan, Found | None]:
-    """The plan in a file. A file of another program is read as `memplan read` reads it, and what
-    was found in it is given besides."""
+def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Found | None]:
+    """The plan in a file, or behind a name or a link. A file of another program is read as
+    `memplan read` reads it, and what was found in it is given besides."""
     from memcore.formats import kind_of, read_files, text_of
 
+    if is_name(file):
+        return _elsewhere(plan_in(file), args), None
+    data = read(file)
     try:
         text = text_of(name, data)
     except PlanError:

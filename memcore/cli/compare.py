@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, measured_option
+from memcore.cli.arguments import PLAN_ABOUT, Commands, command, measured_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import fail, form_options, json_text, printable, table, write_csv
-from memcore.cli.reading import measured_of, named, plan_of, read
+from memcore.cli.reading import measured_of, named, plan_in
 from memcore.errors import PlanError
 from memcore.units import signed_bytes, signed_seconds, value_text
 
@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
         "change moved how many bytes and seconds."
     )
     sub = command(commands, "compare", _compare, about)
-    sub.add_argument("files", metavar="FILE", nargs="+", help="plans; - is standard input")
+    sub.add_argument("files", metavar="PLAN", nargs="+", help=PLAN_ABOUT)
     measured_option(sub)
     base_option(sub)
     form_options(sub, "as JSON", "as tidy CSV: one value a row")
@@ -35,7 +35,7 @@ def _compare(args: argparse.Namespace) -> int:
     plans = []
     for file in args.files:
         try:
-            plans.append(plan_of(read(file)))
+            plans.append(plan_in(file))
         except PlanError as e:
             return fail(*(f"{named(file)}: {issue}" for issue in e.issues))
     found = compare(plans, _names(args.files), measured_of(args))

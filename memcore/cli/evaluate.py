@@ -20,7 +20,7 @@ from memcore.cli.printing import (
     table,
     write_csv,
 )
-from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, measured_of, plan_of
+from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, measured_of, plan_of, settled
 from memcore.errors import PlanError, fault
 from memcore.report import plain
 from memcore.units import (
@@ -166,7 +166,7 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Measur
         if not line.strip():
             continue
         try:
-            plan = plan_of(line)
+            plan = settled(plan_of(line), args.set)
             report = evaluate(plan)
             answer = json_text(_document(report, _calibrated(plan, report, measured)))
             status = max(status, _checked(args, report), key=WORST.index)

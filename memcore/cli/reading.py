@@ -1,13 +1,18 @@
-"""What a command is given: a plan in a file or on standard input."""
+"""What a command is given: a plan in a file, on standard input, in a link or by a name, and fields
+that are set in it."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
-from memcore.errors import Issue, PlanError, shown, shown_path
+from memcore.cli.printing import printable
+from memcore.errors import Issue, PlanError, did_you_mean, shown, shown_path
 from memcore.units import GiB
 
 if TYPE_CHECKING:
@@ -16,12 +21,181 @@ if TYPE_CHECKING:
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
+LINKS = ("http://", "https://")
+CONFIG = {"model_type", "architectures"}  # what no plan has, and a config.json does
+HUB = "https://huggingface.co/"
+SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
 
 
 def given_plan(args: argparse.Namespace) -> Plan:
     """The plan that a command was given. Raises PlanError, which `main` prints with its source."""
-    return plan_of(read(args.plan))
+    return settled(plan_in(args.plan), args.set)
+
+
+def plan_in(text: str) -> Plan:
+    """The plan that an argument means: JSON text, standard input, a link to the app, a file; or,
+    where no file is called so, a worked plan, or the default plan of a model, by its name or size.
+    Raises PlanError."""
+    from memcore.plan.plan import Plan
+
+    if _is_link(text) and (query := parse_qs(urlsplit(text).query, keep_blank_values=True)):
+        return _linked(query)
+    if is_name(text):
+        return Plan.of(_called(text))
+    return plan_of(read(text))
+
+
+def is_name(text: str) -> bool:
+    """Whether an argument can only be the name of something: no JSON, and no file is called so."""
+    return text != "-" and not text.lstrip().startswith("{") and not os.path.lexists(text)
+
+
+def _is_link(text: str) -> bool:
+    return text.startswith(LINKS)
+
+
+def _linked(query: dict[str, list[str]]) -> Plan:
+    """The plan of a link. What of it is not used is told, as the app tells it."""
+    from memcore.plan.link import decode
+
+    plan, issues = decode(dict(query))
+    tell(issues)
+    return plan
+
+
+def _called(name: str) -> dict[str, Any]:
+    """The plan behind a name. Raises PlanError."""
+    from memcore.models import catalog
+
+    worked = catalog.plan_entries()
+    if name in worked:
+        return dict(worked[name]["plan"])
+    if (model := _model_called(name)) is not None:
+        return {"model": model}
+    if _is_link(name):
+        raise PlanError([Issue("", "says no plan, as what stands behind a '?' would")])
+    if os.sep in name or name.endswith(".json"):
+        raise PlanError([Issue("", "no such file or directory")])
+    near = did_you_mean(name, [*worked, *catalog.model_names()])
+    raise PlanError([Issue("", f"no such file, and no plan or model is called so; {near}")])
+
+
+def _model_called(name: str) -> Any:
+    """What a plan has for a model: a preset, also by its name on the Hugging Face hub, or a size;
+    None where nothing is called so."""
+    from memcore.formats import hub
+    from memcore.models import catalog
+    from memcore.plan.plan import resolve_model
+
+    if name in catalog.model_names():
+        return name
+    if found := hub.preset(name.removeprefix(HUB)):
+        return found
+    try:
+        resolve_model({"size": name})
+    except PlanError:
+        return None
+    return {"size": name}
+
+
+def settled(plan: Plan, settings: Sequence[str]) -> Plan:
+    """The plan with fields set, each as FIELD=VALUE. Where that is no plan, the nearest one that
+    keeps them; what else it changes is told. Raises PlanError where they cannot all be kept."""
+    from memcore.plan.link import nearest
+    from memcore.plan.plan import put
+    from memcore.plan.repair import issues_in
+
+    if not settings:
+        return plan
+    document, asked = plan.document(), dict(map(setting, settings))
+    if "cluster.gpu" in asked:  # in its usual host
+        asked = {"cluster.node": None} | asked
+    for path, value in asked.items():
+        put(document, path, value)
+    wrong = issues_in(document)
+    found, changed = nearest(document, tuple(asked))
+    if lost := [issue for issue in changed if issue.field in asked]:
+        raise PlanError(
+            Issue(f"--set {issue.field}", issue.message)
+            for issue in [i for i in wrong if i.field in asked] or lost
+        )
+    tell(changed)
+    return found
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A field and its value, as the command line has them. Raises PlanError."""
+    from memcore.models import catalog
+    from memcore.plan.plan import field_of
+
+    name, sign, given = text.partition("=")
+    if not sign or not given:
+        said = f"{shown(text)} is no field with a value, as train.zero=3 is"
+        raise PlanError([Issue("--set", said)])
+    if name == "model":
+        model = _model_called(given)
+        if model is None:
+            near = did_you_mean(given, catalog.model_names())
+            raise PlanError([Issue("--set model", f"no preset {shown(given)}; {near}")])
+        return name, model
+    field = field_named(name, "--set")
+    presets = {"cluster.gpu": catalog.gpu_names(), "cluster.node": catalog.node_names()}
+    if given not in (known := presets.get(field, [given])):
+        said = f"no preset {shown(given)}; {did_you_mean(given, known)}"
+        raise PlanError([Issue(f"--set {field}", said)])
+    kind = field_of(field).annotation
+    if kind is bool and given.lower() in SWITCHES:
+        return field, SWITCHES[given.lower()]
+    value = value_of(given) if kind in (int, float) else given
+    refuse_others(field, [value], "--set")
+    return field, value
+
+
+def field_named(name: str, option: str) -> str:
+    """The path of a field by its path, or by its last word where only one has it. Raises PlanError
+    under the option's name."""
+    from memcore.plan.plan import field_paths, meant
+
+    same = [path for path in field_paths() if name in (path, path.rpartition(".")[2])]
+    if len(same) != 1:
+        several = f"is the last word of {' and '.join(same)}"
+        message = several if same else f"is no field of a plan; {meant(name)}"
+        raise PlanError([Issue(f"{option} {name}", message)])
+    return same[0]
+
+
+def refuse_others(field: str, values: Sequence[Any], option: str) -> None:
+    """Raises PlanError for a value that no plan has in this field, whatever its others are."""
+    from memcore.plan.plan import field_of, limits_of, words_of
+
+    words, (least, most) = words_of(field), limits_of(field)
+    counts = field_of(field).annotation in (int, float)
+    for value in values:
+        wrong = ""
+        if words is not None and value not in words:
+            wrong = f"is none of its words; {did_you_mean(str(value), list(words))}"
+        elif counts and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            wrong = f"is no number, as in {option} {field}=4"
+        elif counts and not least <= value <= most:
+            wrong = f"is not from {least:,} to {most:,}"
+        if wrong:
+            raise PlanError([Issue(f"{option} {field}", f"{shown(value)} {wrong}")])
+
+
+def value_of(text: str) -> Any:
+    """A number, yes or no, or a word."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text
+
+
+def tell(issues: Sequence[Issue]) -> None:
+    """What a plan had to be changed in, beside what the command prints."""
+    for issue in issues:
+        print(printable(f"memplan: {issue}"), file=sys.stderr)
 
 
 def source(args: argparse.Namespace) -> str:
@@ -36,6 +210,8 @@ def named(path: str) -> str:
     """What a plan that was given is called."""
     if path.lstrip().startswith("{"):
         return "the plan"
+    if _is_link(path):
+        return "the link"
     return "standard input" if path == "-" else shown_path(path)
 
 
@@ -73,6 +249,8 @@ def plan_of(data: bytes) -> Plan:
         raise PlanError([Issue("", f"not JSON: {e.msg} ({where})")]) from None
     except ValueError as e:
         raise PlanError([Issue("", f"not a plan: {e}")]) from None
+    if isinstance(document, dict) and "model" not in document and CONFIG & document.keys():
+        document = {"model": document}  # a config.json: the default plan of its model
     return Plan.of(document)
 
 
@@ -94,7 +272,7 @@ def measured_of(args: argparse.Namespace) -> Measured | None:
         said = f"must be a plan's file, = and seconds, as run.json=9.5, not {shown(args.measured)}"
         raise PlanError([Issue("--measured", said)]) from None
     try:
-        return Measured(plan_of(read(path)), took, whole)
+        return Measured(plan_in(path), took, whole)
     except PlanError as e:
         issues = (Issue("--measured", f"{shown_path(path)}: {issue}") for issue in e.issues)
         raise PlanError(issues) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,14 @@ from typing import TYPE_CHECKING, Any
 from memcore.cli.arguments import Commands, command, measured_option, plan_argument
 from memcore.cli.printing import form_options, json_text, printable, table
 from memcore.cli.progress import Progress
-from memcore.cli.reading import given_plan, measured_of
-from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.cli.reading import (
+    field_named,
+    given_plan,
+    measured_of,
+    refuse_others,
+    value_of,
+)
+from memcore.errors import Issue, PlanError, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,20 +114,14 @@ def _cell(value: Any) -> str:
 
 def axis_of(text: str) -> tuple[str, list[Any]]:
     """A field and its values, as the command line has them. Raises PlanError."""
-    from memcore.plan.plan import field_paths, meant, words_of
+    from memcore.plan.plan import words_of
 
     named, sign, values = text.partition("=")
     if not sign or not values:
         raise PlanError(
             [Issue("--axis", f"{shown(text)} is no field with values, as {EXAMPLE} is")]
         )
-    known = field_paths()
-    same = [path for path in known if named in (path, path.rpartition(".")[2])]
-    if len(same) != 1:
-        several = f"is the last word of {' and '.join(same)}"
-        message = several if same else f"is no field of a plan; {meant(named)}"
-        raise PlanError([Issue(f"--axis {named}", message)])
-    (field,) = same
+    field = field_named(named, "--axis")
     if values == "all":
         words = words_of(field)
         if not words:
@@ -132,29 +131,11 @@ def axis_of(text: str) -> tuple[str, list[Any]]:
         return field, list(words)
     found: list[Any] = []
     for part in values.split(","):
-        found += _range(field, part) if ":" in part else [_value(part)]
+        found += _range(field, part) if ":" in part else [value_of(part)]
         if len(found) > MOST_VALUES:
             raise PlanError([Issue(f"--axis {field}", f"has more than {MOST_VALUES:,} values")])
-    _refuse_others(field, found)
+    refuse_others(field, found, "--axis")
     return field, found
-
-
-def _refuse_others(field: str, values: Sequence[Any]) -> None:
-    """Raises PlanError for a value that no plan has in this field, whatever its others are."""
-    from memcore.plan.plan import field_of, limits_of, words_of
-
-    words, (least, most) = words_of(field), limits_of(field)
-    counts = field_of(field).annotation in (int, float)
-    for value in values:
-        wrong = ""
-        if words is not None and value not in words:
-            wrong = f"is none of its words; {did_you_mean(str(value), list(words))}"
-        elif counts and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            wrong = f"is no number; write {field}=1,2,4 or {field}=1:4"
-        elif counts and not least <= value <= most:
-            wrong = f"is not from {least:,} to {most:,}"
-        if wrong:
-            raise PlanError([Issue(f"--axis {field}", f"{shown(value)} {wrong}")])
 
 
 def _range(field: str, text: str) -> range:
@@ -167,12 +148,3 @@ def _range(field: str, text: str) -> range:
     if len(found) > MOST_VALUES:
         raise PlanError([Issue(f"--axis {field}", f"has more than {MOST_VALUES:,} values")])
     return found
-
-
-def _value(text: str) -> Any:
-    """A number, yes or no, or a word."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, int | float) else text

@@ -1,0 +1,154 @@
+"""The plan that a command is given: by a name, a link, a config.json, with fields that are set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memcore import cli
+from memcore.cli.link import link_to
+from memcore.errors import PlanError
+from memcore.models import catalog
+from memcore.plan.plan import Plan
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Plan, str]:
+    """The plan that `memplan link` was given, and what it said beside it."""
+    assert cli.main(["link", "--json", "--long", *arguments]) == 0
+    out, err = capsys.readouterr()
+    link = json.loads(out)["link"]
+    assert cli.main(["evaluate", "--json", link]) == 0
+    return Plan.of(json.loads(capsys.readouterr().out)["plan"]), err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(["evaluate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    return err
+
+
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [
+        ("qwen3-32b", "qwen3-32b"),
+        ("Qwen/Qwen3-32B", "qwen3-32b"),
+        ("https://huggingface.co/Qwen/Qwen3-32B", "qwen3-32b"),
+        ("7B", {"size": "7B"}),
+    ],
+)
+def test_a_name_is_the_default_plan_of_a_model(
+    capsys: pytest.CaptureFixture[str], given: str, model: Any
+) -> None:
+    assert told(capsys, given) == (Plan(model=model), "")
+
+
+def test_a_name_is_a_worked_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, entry in list(catalog.plan_entries().items())[:3]:
+        assert told(capsys, name) == (Plan.of(entry["plan"]), "")
+
+
+def test_a_file_goes_before_a_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "7B").write_text('{"model": "qwen3-32b"}')
+    assert told(capsys, "7B")[0].model == "qwen3-32b"
+
+
+def test_a_link_is_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(model="qwen3-32b", cluster={"gpus": 4}, train={"seq_len": 2048})
+    assert told(capsys, link_to([plan], "https://plans.example/train")) == (plan, "")
+
+
+def test_what_a_link_says_wrongly_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    plan, err = told(capsys, "https://plans.example/?model=qwen3-32b&train.zero=9")
+    assert plan.model == "qwen3-32b"
+    assert "train.zero" in err
+
+
+def test_a_config_json_is_the_default_plan_of_its_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = catalog.model_entry("qwen3-32b")["config"]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    assert told(capsys, str(file)) == (Plan(model=config), "")
+
+
+def test_fields_are_set_by_path_and_by_last_word(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("gpu=h200-sxm-141gb", "cluster.gpus=4", "seq_len=2048", "zero=2")
+    plan, err = told(capsys, "7B", *(word for text in settings for word in ("--set", text)))
+    assert plan == Plan(
+        model={"size": "7B"},
+        cluster={"gpu": "h200-sxm-141gb", "gpus": 4},
+        train={"seq_len": 2048, "zero": 2},
+    )
+    assert err == ""
+
+
+@pytest.mark.parametrize(("word", "on"), [("on", True), ("true", True), ("no", False)])
+def test_switches_are_set_by_words(capsys: pytest.CaptureFixture[str], word: str, on: bool) -> None:
+    plan, _ = told(capsys, "7B", "--set", "parallel.tp=2", "--set", f"sequence_parallel={word}")
+    assert plan.parallel.sequence_parallel is on
+
+
+def test_what_changes_with_a_field_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    plan, err = told(capsys, "llama-3-8b", "--set", "adapter=qlora")
+    with pytest.raises(PlanError):  # the default plan with this one change is no plan
+        Plan(model="llama-3-8b").changed("train.adapter", "qlora")
+    assert plan.train.adapter == "qlora"
+    assert f"train.precision: bf16 pure is used in place of {'bf16 mixed'}" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["llama-3-8c"], "did you mean 'llama-3-8b'?"),
+        (["plans/a.json"], "no such file or directory"),
+        (["http://localhost:8501/"], "the link: says no plan"),
+        (["7B", "--set", "gpu=h100"], "--set cluster.gpu: no preset 'h100'; did you mean 'h100-"),
+        (["7B", "--set", "model=lama"], "--set model: no preset 'lama'; did you mean"),
+        (["7B", "--set", "zero=9"], "--set train.zero: '9' is not from 0 to 3"),
+        (["7B", "--set", "zero=two"], "--set train.zero: 'two' is no number"),
+        (["7B", "--set", "precision=fp8"], "none of its words; did you mean 'fp8-"),
+        (["7B", "--set", "batch=3"], "--set batch: is no field of a plan; did you mean 'train."),
+        (["7B", "--set", "tp=2"], "last word of parallel.tp and serve.tp"),
+        (["7B", "--set", "zero"], "--set: 'zero' is no field with a value"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert message in refused(capsys, *arguments)
+
+
+def test_settings_that_no_plan_keeps_together_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    err = refused(capsys, "7B", "--set", "gpus=2", "--set", "parallel.tp=3")
+    assert "--set parallel.tp" in err or "--set cluster.gpus" in err
+
+
+def test_every_line_has_what_is_set(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+    import sys
+
+    lines = b'{"model": "qwen3-32b"}\n{"train": {"seq_len": 1024}}\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    assert cli.main(["evaluate", "-", "--json", "--set", "gpus=16"]) == 0
+    reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [r["plan"]["cluster"]["gpus"] for r in reports] == [16, 16]
+    assert reports[1]["plan"]["train"]["seq_len"] == 1024
+
+
+def test_check_and_compare_take_names_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "qwen3-32b", "--gpus", "64"]) == 0
+    assert "64 x NVIDIA" in capsys.readouterr().out
+    assert cli.main(["compare", "qwen3-32b", "qwen3-14b"]) == 0
+    assert "qwen3-14b" in capsys.readouterr().out

@@ -257,7 +257,12 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
         notes.append(f"{why[0].upper()}{why[1:]}; {plan.train.attention} attention is taken.")
     if note := FAMILIES[model.family].note:
         notes.append(note)
-    if model.recurrence:
+    if model.recurrence and not model.recurrence.scans:
+        notes.append(
+            "Short convolutions run the kernel of causal-conv1d, as transformers does where it is "
+            "installed; its own code without it keeps more bytes."
+        )
+    elif model.recurrence:
         package = "mamba_ssm" if model.recurrence.projects else "flash-linear-attention"
         notes.append(
             f"Layers with a state run the kernels of {package} and causal-conv1d, as transformers "

@@ -19,6 +19,7 @@ from memcore.tape.dims import (
     KEPT_TOKENS,
     KERNEL,
     SELECTED,
+    SHORT_IN,
     SPAN,
     SSM_DIM,
     SSM_GROUPS,
@@ -115,8 +116,7 @@ def _trained_mixer(t: Tape, s: Structure, joint: Tensor, shape: Shape) -> Tensor
     """The rest of it as training runs it."""
     traits = s.traits
     with t.scope("conv1d"):
-        conv = [t.parameter("weight", (CONVOLVED / TP, 1, KERNEL))]
-        conv += [t.parameter("bias", (CONVOLVED / TP,))] if traits.convolution_bias else []
+        conv = _weights(t, traits.convolution_bias)
     dt_bias, log, of_d = (t.parameter(n, (SSM_HEADS / TP,)) for n in ("dt_bias", "A_log", "D"))
     with t.scope("norm"):
         norm = t.parameter("weight", (SSM_INNER / TP,)) if traits.recurrence_normed else None
@@ -243,11 +243,34 @@ def _gated_norm(t: Tape, x: Tensor, gate: Tensor) -> Tensor:
         return cast(t, multiply(t, normal, wide, "gated"), x.dtype, "gated, cast")
 
 
-def _convolved(t: Tape, x: Tensor, bias: bool) -> Tensor:
-    """Each channel's last KERNEL tokens, weighted and summed, through silu: one kernel."""
-    with t.scope("conv1d"):
-        w = [t.parameter("weight", (CONVOLVED / TP, 1, KERNEL))]
-        w += [t.parameter("bias", (CONVOLVED / TP,))] if bias else []
+def short_convolution(t: Tape, s: Structure, x: Tensor, name: str = "conv") -> Tensor:
+    """LFM2's: each channel's last tokens, with a gate before and one behind; no state besides."""
+    bias = s.traits.convolution_bias
+    with t.scope(name):
+        joint = linear(t, "in_proj", x, D, SHORT_IN / TP, bias)
+        channels_first = heads_first(t, joint, joint.shape, copies_grad=True)
+        before, behind, values = split(t, channels_first, [VALUES] * 3)
+        gated = multiply(t, before, values, "B x")
+        if s.served:
+            convolved = _convolved(t, gated, bias, "conv")
+        else:
+            with t.scope("conv"):
+                convolved = causal_conv1d(t, gated, *_weights(t, bias))
+        out = multiply(t, behind, convolved, "C y")
+        t.use(joint, convolved)  # have names until it returns
+        return linear(t, "out_proj", out, SSM_INNER / TP, D, bias)
+
+
+def _weights(t: Tape, bias: bool) -> list[Tensor]:
+    """Of a short convolution."""
+    w = [t.parameter("weight", (CONVOLVED / TP, 1, KERNEL))]
+    return [*w, t.parameter("bias", (CONVOLVED / TP,))] if bias else w
+
+
+def _convolved(t: Tape, x: Tensor, bias: bool, name: str = "conv1d") -> Tensor:
+    """Each channel's last KERNEL tokens, weighted and summed, through silu or not: one kernel."""
+    with t.scope(name):
+        w = _weights(t, bias)
         return _kernel(t, "causal_conv1d", (x, *w), x.shape, [(2.0, (*x.shape, KERNEL))])
 
 

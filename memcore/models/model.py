@@ -103,6 +103,11 @@ class Recurrence:
     step_rank: int = 0
 
     @property
+    def scans(self) -> bool:
+        """Whether there is more than a short convolution."""
+        return self.state > 0
+
+    @property
     def sizes(self) -> dict[str, int]:
         return {
             "SSM_HEADS": self.heads,

@@ -388,7 +388,8 @@ class Server:
         chosen = self.plan.serve.state_dtype
         asked = recurrence.dtype or weights if chosen == "auto" else chosen
         state = self.manager.state or asked
-        return ("convolution state", CONVOLUTION, weights), ("recurrent state", STATE, state)
+        convolution = ("convolution state", CONVOLUTION, weights)
+        return (convolution, ("recurrent state", STATE, state))[: 1 + recurrence.scans]
 
     @property
     def state_copies(self) -> int:

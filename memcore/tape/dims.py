@@ -330,6 +330,9 @@ SSM_IN = Dim(
     "CONVOLVED, gates as wide as the values, and a step for each head: one projection",
 )
 GATED_IN = Dim("GATED_IN", "CONVOLVED and gates as wide as the values: one projection")
+SHORT_IN = Dim(
+    "SHORT_IN", "3 SSM_INNER: what a short convolution reads, and gates before and behind it"
+)
 SSM_PAIRS = Dim("SSM_PAIRS", "2 SSM_HEADS: how much each head forgets, and how much it writes")
 STEP_RANK = Dim("STEP_RANK", "width that Mamba's steps of all channels are made from")
 SELECTED = Dim("SELECTED", "STEP_RANK + 2 SSM_STATE: steps, B and C of Mamba, of one projection")
@@ -415,6 +418,7 @@ def _derive_states(sizes: MutableMapping[str, Number]) -> None:
         convolved = sizes["CONVOLVED" + end] = inner + 2 * g * sizes["SSM_STATE"]
         sizes["SSM_IN" + end] = inner + convolved + h
         sizes["GATED_IN" + end] = inner + convolved
+        sizes["SHORT_IN" + end] = 3 * inner
         sizes["SSM_PAIRS" + end] = 2 * h
     sizes["SELECTED"] = sizes["STEP_RANK"] + 2 * sizes["SSM_STATE"]
     sizes.setdefault("KEPT_TOKENS", sizes["KERNEL"] - 1)

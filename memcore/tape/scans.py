@@ -330,22 +330,25 @@ DELTA: Flops = ((6.0, _BY_KEY), (4.0, _BY_VALUE), (6.0, _BY_STATE), (2 / 3, _IN_
 DELTA_BACKWARD: Flops = ((20.0, _BY_KEY), (10.0, _BY_VALUE), (16.0, _BY_STATE), (4.0, _IN_CHUNK))
 
 
-def causal_conv1d(t: Tape, x: Tensor, weight: Tensor) -> Tensor:
-    """causal_conv1d_fn with silu: saves x; backward runs it again within its own kernel."""
+def causal_conv1d(t: Tape, x: Tensor, *weights: Tensor) -> Tensor:
+    """causal_conv1d_fn, with silu or without: saves x; backward runs it again within its own
+    kernel. `weights`: the weight, and the bias if there is one."""
     once = (2.0, (*x.shape, KERNEL))
-    t.start("causal_conv1d", x, weight, flops=[once], module=Module.SCAN)
+    t.start("causal_conv1d", x, *weights, flops=[once], module=Module.SCAN)
     out = t.new("convolved", x.shape, x.dtype)
 
     def backward(g: Gradients) -> Gradients:
         dx = t.new("input grad", x.shape, x.dtype)
-        dw = t.new("weight grad (fp32)", weight.shape, "fp32")
-        if weight.dtype != "fp32":
-            wide, dw = dw, t.new("weight grad", weight.shape, weight.dtype)
-            t.free(wide)
-        return [dx, dw]
+        grads = [t.new("weight grad (fp32)", w.shape, "fp32") for w in weights]
+        for i, w in enumerate(weights):
+            if w.dtype != "fp32":
+                wide, grads[i] = grads[i], t.new("weight grad", w.shape, w.dtype)
+                t.free(wide)
+        return [dx, *grads]
 
     again = [(2 * once[0], once[1])]
-    t.finish("causal_conv1d", [x, weight], out, [x, weight], backward, again, packs_last=True)
+    given = [x, *weights]
+    t.finish("causal_conv1d", given, out, given, backward, again, packs_last=True)
     return out
 
 

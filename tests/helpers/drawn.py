@@ -45,7 +45,7 @@ ACTIVATED = ["silu", "gelu", "gelu_new", "relu"]
 # Families whose layers keep states: their kernels are not those of the others.
 STATES = (
     *("mamba", "mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"),
-    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe"),
 )
 
 

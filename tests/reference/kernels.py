@@ -20,6 +20,7 @@ import torch
 # Types of models whose layers keep a state; their code in transformers asks for the packages.
 STATES = (
     *("mamba", "mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"),
+    *("lfm2", "lfm2_moe"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
 )
 

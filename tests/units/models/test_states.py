@@ -61,6 +61,11 @@ SMALL = {  # of every family whose layers keep states
         "intermediate_size": 64, "chunk_size": 16, "n_routed_experts": 4,
         "moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16,
     },
+    "lfm2": HYBRID | {"num_hidden_layers": 3, "full_attn_idxs": [1], "intermediate_size": 48},
+    "lfm2_moe": HYBRID | {
+        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    },
 }  # fmt: skip
 PRESETS = [n for n in catalog.model_names() if catalog.model(n).recurrence]
 

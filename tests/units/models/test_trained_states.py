@@ -12,6 +12,7 @@ from memcore.timing.roofline import SCANNED
 from memcore.training.training import Training
 
 PRESETS = [n for n in catalog.model_names() if catalog.model(n).recurrence]
+SCANNING = [n for n in PRESETS if catalog.model(n).recurrence.scans]
 PROJECTING = [n for n in PRESETS if catalog.model(n).recurrence.projects]
 GPU = {"gpu": "h100-sxm-80gb", "gpus": 8}
 
@@ -53,7 +54,7 @@ def test_forward_of_a_scan_grows_linearly(name):
     assert of[1] == pytest.approx(4 * of[0])
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", SCANNING)
 def test_a_chunk_that_is_not_full_is_padded(name):
     """One token more than whole chunks starts another, for which forward has whole scores."""
     chunk = catalog.model(name).recurrence.chunk
@@ -78,7 +79,7 @@ def test_every_number_of_training_is_explained(name):
     checked(Book(plan, evaluate(plan)))
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", SCANNING)
 def test_what_was_assumed_is_said(name):
     notes = " ".join(evaluate(plan_of(name)).notes)
     package = "mamba_ssm" if name in PROJECTING else "flash-linear-attention"

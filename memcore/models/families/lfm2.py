@@ -1,0 +1,156 @@
+"""LFM2 and LFM2-MoE: short convolutions between gates, and every few layers Qwen 3's attention; an
+MLP behind each, or experts that a sigmoid scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from memcore.errors import shown
+from memcore.layers.experts import routed_experts, top_k
+from memcore.layers.ops import TOKENS, activation, causal_lm_head, rms_norm
+from memcore.layers.recurrent import short_convolution
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
+from memcore.models.families.llama import attention, embed, llama_like
+from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.model import Model, Recurrence
+from memcore.tape.dims import EXPERTS, TP, D, F, ceil_div
+from memcore.tape.kinds import FULL, RECURRENT, is_dense, recurs
+from memcore.tape.primitives import add, keeps_result, linear, multiply, scale
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Gradients, Tape, Tensor
+
+KINDS = {"full_attention": FULL, "conv": RECURRENT}
+
+
+def _like(k: Keys, label: str, family: str, hidden: int, intermediate: int) -> Model:
+    """What both have in common, with the defaults of one."""
+    model = llama_like(
+        k,
+        label,
+        family,
+        hidden=hidden,
+        intermediate=intermediate,
+        kv_heads=8,
+        vocab=65_536,
+        positions=128_000,
+        tied=True,
+        query_norm=True,
+        convolution_bias=k.flag("conv_bias", False),
+    )
+    kernel = k.count("conv_L_cache", 3, 1000)
+    return replace(
+        model,
+        kinds=mixed_kinds(k, "layer_types", model.layers, _convolves(k), KINDS),
+        recurrence=Recurrence(model.hidden_size, 1, 0, 0, kernel, 1, projects=False),
+    )
+
+
+def _convolves(k: Keys) -> Callable[[int], bool]:
+    """Whether a layer is a convolution where `layer_types` does not say it: those that
+    `full_attn_idxs` does not name, or none."""
+    given = k.config.get("full_attn_idxs")
+    if given is None:
+        return lambda i: False
+    if not isinstance(given, list) or any(type(i) is not int for i in given):
+        k.fail("full_attn_idxs", "must be a list of the numbers of layers")
+        return lambda i: False
+    return lambda i: i not in given
+
+
+def _lfm2(k: Keys, label: str) -> Model:
+    model = _like(k, label, "lfm2", 2560, 12_288)
+    width = model.intermediate_size
+    if k.flag("block_auto_adjust_ff_dim", True):
+        width = 2 * width // 3
+        factor = k.config.get("block_ffn_dim_multiplier", 1.0)
+        if factor is not None:
+            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or factor <= 0:
+                k.fail("block_ffn_dim_multiplier", f"must be above 0, not {shown(factor)}")
+                factor = 1.0
+            multiple = k.count("block_multiple_of", 256)
+            width = multiple * ceil_div(int(factor * width), multiple)
+    return replace(model, intermediate_size=width)
+
+
+def _moe(k: Keys, label: str) -> Model:
+    if k.config.get("layer_types") is None:
+        k.fail("layer_types", f"missing; it must be a list of {', '.join(KINDS)}")
+    model = _like(k, label, "lfm2_moe", 2048, 7168)
+    model = with_experts(
+        model, routing(k, "num_experts", 32, 4), k.count("moe_intermediate_size", 1792)
+    )
+    k.flag("use_expert_bias", True)  # which leaves no tensor behind
+    normal = k.flag("norm_topk_prob", True)
+    model = replace(model, traits=replace(model.traits, router_normalised=normal))
+    dense = k.count_or_zero("num_dense_layers", 2)
+    return sparse_kinds(model, lambda i: i >= dense)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm(t, x, "operator_norm")
+    if recurs(kind):
+        h = short_convolution(t, s, h)
+    else:
+        h = attention(t, s, h, kind, "out_proj")
+    x = add(t, h, x, "residual")
+    h = rms_norm(t, x, "ffn_norm")
+    with t.scope("feed_forward"):
+        routed = s.family == "lfm2_moe" and not is_dense(kind)
+        h = routed_experts(t, s, h, *_router(t, s, h)) if routed else _mlp(t, s, h)
+    return add(t, x, h, "residual")
+
+
+def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    gate = activation(t, linear(t, "w1", x, D, F / TP, bias=False), s.traits.activation)
+    product = multiply(t, gate, linear(t, "w3", x, D, F / TP, bias=False), "gate x up")
+    out = linear(t, "w2", product, F / TP, D, bias=False)
+    t.use(x)  # has a name until the MLP returns
+    return out
+
+
+def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and indices of each token's experts, in the dtype of the weights. The bias that helps
+    to choose experts leaves no tensor behind."""
+    with t.scope("gate"):
+        scores = keeps_result(t, linear(t, "logits", x, D, EXPERTS, bias=False), "sigmoid")
+        weights, index = top_k(t, scores, "top_k")
+        if s.traits.router_normalised:
+            weights = _divided(t, weights, "weights, normalised")
+        return scale(t, weights, "weights, scaled"), index
+
+
+def _divided(t: Tape, x: Tensor, name: str) -> Tensor:
+    """x / (x.sum(-1) + number). Saves x and what it is divided by."""
+    t.start(name, x)
+    total, more = (t.new(f"{name}, {n}", (*TOKENS, 1), x.dtype) for n in ("sum", "sum + number"))
+    out = t.new(name, x.shape, x.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        direct, through = (t.new(f"{name} grad, {n}", x.shape, x.dtype) for n in ("x", "sum"))
+        grad = t.new(f"{name} grad", x.shape, x.dtype)
+        t.free(direct, through)
+        return [grad]
+
+    t.use(total)
+    t.finish(name, [x], out, [x, more], backward)
+    return out
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, rms_norm(t, x, "embedding_norm"))
+
+
+FAMILIES = {
+    "lfm2": Family(
+        _lfm2, embed, _layer, _head, kernels=HF_ONLY,
+        classes=decoder_classes("Lfm2", classifier=False),
+        aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
+    ),
+    "lfm2_moe": Family(
+        _moe, embed, _layer, _head, kernels=HF_ONLY,
+        classes=decoder_classes("Lfm2Moe", classifier=False),
+        aliases={"tie_embedding": "tie_word_embeddings"},
+    ),
+}  # fmt: skip

@@ -263,12 +263,11 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
             "installed; its own code without it keeps more bytes."
         )
     elif model.recurrence:
-        package = "mamba_ssm" if model.recurrence.projects else "flash-linear-attention"
         notes.append(
-            f"Layers with a state run the kernels of {package} and causal-conv1d, as transformers "
-            "does where both are installed; its own code without them keeps several times as many "
-            "bytes. What share of the peak their scans reach is assumed: no measured step was held "
-            "against it."
+            f"Layers with a state run the kernels of {model.recurrence.package} and causal-conv1d, "
+            "as transformers does where both are installed; its own code without them keeps "
+            "several times as many bytes. What share of the peak their scans reach is assumed: no "
+            "measured step was held against it."
         )
     if model.experts and (eight_bit := step.copies.eight_bit):
         notes.append(

@@ -45,6 +45,7 @@ from memcore.tape.primitives import (
     keeps_result,
     linear,
     multiply,
+    plain_product,
     scale,
     split,
 )
@@ -52,6 +53,7 @@ from memcore.tape.scans import (
     causal_conv1d,
     chunk_gated_delta_rule,
     selective_inner,
+    selective_scan,
     split_conv1d_scan,
 )
 from memcore.tape.structure import Structure
@@ -153,6 +155,44 @@ def mamba_mixer(t: Tape, s: Structure, x: Tensor, name: str = "mixer") -> Tensor
 
 
 _KEYS: Shape = (*TOKENS, SSM_STATE)
+
+
+def normed_mamba_mixer(t: Tape, s: Structure, x: Tensor, name: str = "mamba") -> Tensor:
+    """Jamba's: Mamba with norms of what steps, B and C are made from, so that training runs its
+    parts one by one; (batch, sequence, D)."""
+    traits = s.traits
+    inner = SSM_INNER / TP
+    with t.scope(name):
+        joint = linear(t, "in_proj", x, D, GATED_IN / TP, traits.recurrence_bias)
+        log = t.parameter("A_log", (SSM_HEADS / TP, SSM_STATE))
+        decay = keeps_result(t, cast(t, log, "fp32", "A_log (fp32)"), "exp")
+        decay = scale(t, decay, "A")
+        joint = heads_first(t, joint, joint.shape, copies_grad=True)
+        mixed, gate = split(t, joint, [VALUES, VALUES])
+        if s.served:
+            mixed = _convolved(t, mixed, traits.convolution_bias)
+        else:
+            with t.scope("conv1d"):
+                mixed = causal_conv1d(t, mixed, *_weights(t, traits.convolution_bias))
+        given = linear(t, "x_proj", mixed, inner, SELECTED, bias=False)
+        ranked, *keys = split(t, given, [(*TOKENS, STEP_RANK), _KEYS, _KEYS])
+        ranked = rms_norm(t, ranked, "dt_layernorm", STEP_RANK)
+        norms = ("b_layernorm", "c_layernorm")
+        keys = [rms_norm(t, k, n, SSM_STATE) for n, k in zip(norms, keys, strict=True)]
+        with t.scope("dt_proj"):
+            weight = t.parameter("weight", (inner, STEP_RANK))
+            steps = plain_product(t, ranked, weight, STEP_RANK, inner)
+            bias = cast(t, t.parameter("bias", (inner,)), "fp32", "bias (fp32)")
+        of_d = t.parameter("D", (inner,))
+        if s.served:
+            out = _scan(t, (mixed, steps, *keys, decay, of_d, bias), MAMBA, "fp32")
+            out = multiply(t, out, keeps_input(t, gate, "silu"), "gated")
+            return linear(t, "out_proj", out, inner, D, traits.recurrence_out_bias)
+        steps = contiguous(t, steps, VALUES, "steps, channels first")
+        states = [decay, cast(t, of_d, "fp32", "D (fp32)"), bias]
+        out = cast(t, selective_scan(t, mixed, steps, keys, gate, states), x.dtype, "scanned, cast")
+        t.use(joint, mixed, steps, *keys)  # have names until it returns
+        return linear(t, "out_proj", out, inner, D, traits.recurrence_out_bias)
 
 
 def _trained_mamba(t: Tape, s: Structure, joint: Tensor, shape: Shape) -> Tensor:

@@ -103,6 +103,11 @@ class Recurrence:
     step_rank: int = 0
 
     @property
+    def package(self) -> str:
+        """Whose kernels scan in training."""
+        return "mamba_ssm" if self.projects or self.step_rank else "flash-linear-attention"
+
+    @property
     def scans(self) -> bool:
         """Whether there is more than a short convolution."""
         return self.state > 0

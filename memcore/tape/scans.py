@@ -251,6 +251,58 @@ def selective_inner(
     return y
 
 
+def selective_scan(
+    t: Tape,
+    u: Tensor,
+    steps: Tensor,
+    keys: Sequence[Tensor],
+    gate: Tensor,
+    states: Sequence[Tensor],
+) -> Tensor:
+    """selective_scan_fn: Mamba's scan with its gate, of steps whose channels come before tokens
+    already; all else that it reads is copied so first (mamba_ssm/ops/selective_scan_interface.py:
+    SelectiveScanFn; csrc/selective_scan/selective_scan.cpp).
+
+    keys     B and C, (batch, sequence, SSM_STATE)
+    states   A, D and the bias of the steps, all in fp32
+    """
+    tokens, low = u.shape[:2], u.dtype
+    values = (*tokens, SSM_INNER / TP)
+    t.start("contiguous", u, *keys, gate)
+    first = t.new("values, channels first", values, low)
+    ordered = [
+        t.new(f"{n}, channels first", k.shape, k.dtype) for n, k in zip("BC", keys, strict=True)
+    ]
+    gates = t.new("gate, channels first", values, gate.dtype)
+    read = (first, steps, *ordered, *states)
+    t.then("scan", *read, gates, flops=SELECTIVE, module=Module.SCAN)
+    between = t.new("states of chunks", (B, SSM_HEADS / TP, CHUNKS, 2, SSM_STATE), "fp32")
+    scanned = t.new("scanned", values, steps.dtype)
+    out = t.new("gated", values, gates.dtype)
+
+    def backward(g: Gradients) -> Gradients:
+        (dy,) = g
+        assert dy is not None
+        within = [t.new("gated grad, channels first", values, dy.dtype)]
+        t.then("scan grad", *read, flops=SELECTIVE_BACKWARD, module=Module.SCAN)
+        dgate = t.new("gate grad", values, gates.dtype)
+        du, dsteps = (t.new(f"{n} grad", values, low) for n in ("values", "steps"))
+        da = t.new("A grad", states[0].shape, "fp32")
+        dkeys = [t.new(f"{n} grad", k.shape, "fp32") for n, k in zip("BC", keys, strict=True)]
+        others = [t.new("grad", w.shape, "fp32") for w in states[1:]]
+        for i, k in enumerate(keys):
+            if k.dtype != "fp32":
+                wide, dkeys[i] = dkeys[i], t.new("grad, cast", k.shape, k.dtype)
+                within.append(wide)
+        t.free(*within)
+        return [du, dsteps, *dkeys, dgate, da, *others]
+
+    given = [u, steps, *keys, gate, *states]
+    saved = [first, steps, *ordered, *states, gates, between, scanned]
+    t.finish("scan", given, out, saved, backward, flops=SELECTIVE_BACKWARD, packs_last=True)
+    return out
+
+
 def _fitting(t: Tape, grad: Tensor, of: Tensor) -> Tensor:
     """A gradient in the dtype of what it is of, as the engine casts it."""
     if grad.dtype == of.dtype:

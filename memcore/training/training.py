@@ -23,7 +23,7 @@ from memcore.tape.tape import Storage
 from memcore.training.memory import Counted, by_rank, count, room_for
 from memcore.training.steps import depths_of, steps_of, training_sizes
 from memcore.training.time import training_time, wholes_of
-from memcore.words.training import ADAPTERS, ALL_LINEAR, NO_LAYER
+from memcore.words.training import ADAPTERS, ALL_LINEAR, COPIES, NO_LAYER
 
 
 def predicting(plan: Plan) -> int:
@@ -131,6 +131,7 @@ def _state_rules(plan: Plan) -> list[Rule]:
         return []
     drop: Remedy = {"train.adapter": "none"}
     projects = model.recurrence.projects
+    apart = model.recurrence.step_rank > 0 and not projects  # the scan is a function by itself
     attending = any(map(attends, model.kinds))
     targets = ("attention", "attention-all") if attending else ()
     return [
@@ -146,6 +147,16 @@ def _state_rules(plan: Plan) -> list[Rule]:
             p.ep > 1,
             "expert parallelism of models whose layers keep states is not planned",
             to("parallel.ep", 1),
+        ),
+        Rule(
+            "",
+            apart and COPIES[t.framework, t.precision].autocast,
+            "mamba_ssm's scan takes values, B and C of one dtype, and under autocast the norms of "
+            "B and C make them fp32",
+            to(
+                "train.precision",
+                *(w for w in ("bf16-mixed", "bf16-pure") if (t.framework, w) in COPIES),
+            ),
         ),
         Rule(
             "",

@@ -46,6 +46,7 @@ ACTIVATED = ["silu", "gelu", "gelu_new", "relu"]
 STATES = (
     *("mamba", "mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe"),
+    "jamba",
 )
 
 

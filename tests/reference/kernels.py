@@ -20,7 +20,7 @@ import torch
 # Types of models whose layers keep a state; their code in transformers asks for the packages.
 STATES = (
     *("mamba", "mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"),
-    *("lfm2", "lfm2_moe"),
+    *("lfm2", "lfm2_moe", "jamba"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
 )
 
@@ -60,8 +60,11 @@ def _selective_scan(u, delta, a, b, c, d, z, bias, softplus):
 
 
 def _selective_grads(u, delta, a, b, c, d, z, bias, dout, x, out, dz, softplus, again):
+    dz = torch.empty_like(z) if dz is None else dz
+    out_z = [torch.empty_like(out)] if again else []
     of = [torch.empty_like(t) for t in (u, delta, a, b.float(), c.float(), d, bias)]
-    return (*of, dz, torch.empty_like(out))
+    of[3:5] = (wide.to(t.dtype) for wide, t in zip(of[3:5], (b, c), strict=True))
+    return (*of, dz, *out_z)
 
 
 def _package(name):
@@ -115,7 +118,8 @@ def load():
     for name in ("ops", "ops.triton"):  # as attributes too
         importlib.import_module(f"mamba_ssm.{name}")
     inner = importlib.import_module("mamba_ssm.ops.selective_scan_interface")
-    sys.modules["mamba_ssm"].mamba_inner_fn = inner.mamba_inner_fn
+    for name in ("mamba_inner_fn", "selective_scan_fn"):
+        setattr(sys.modules["mamba_ssm"], name, getattr(inner, name))
     _package("fla").__version__ = "0.5.2"
     for name in ("fla.ops", "fla.modules", "fla.ops.gated_delta_rule"):
         _package(name)

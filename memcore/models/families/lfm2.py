@@ -75,7 +75,7 @@ def _lfm2(k: Keys, label: str) -> Model:
 
 
 def _moe(k: Keys, label: str) -> Model:
-    if k.config.get("layer_types") is None:
+    if k.config.get("layer_types") is None and "num_hidden_layers" in k.config:
         k.fail("layer_types", f"missing; it must be a list of {', '.join(KINDS)}")
     model = _like(k, label, "lfm2_moe", 2048, 7168)
     model = with_experts(

@@ -61,6 +61,10 @@ SMALL = {  # of every family whose layers keep states
         "intermediate_size": 64, "chunk_size": 16, "n_routed_experts": 4,
         "moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16,
     },
+    "jamba": HYBRID | {
+        "num_hidden_layers": 3, "attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 4,
+        "mamba_d_state": 8, "intermediate_size": 48,
+    },
     "lfm2": HYBRID | {"num_hidden_layers": 3, "full_attn_idxs": [1], "intermediate_size": 48},
     "lfm2_moe": HYBRID | {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],

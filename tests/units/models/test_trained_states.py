@@ -82,7 +82,9 @@ def test_every_number_of_training_is_explained(name):
 @pytest.mark.parametrize("name", SCANNING)
 def test_what_was_assumed_is_said(name):
     notes = " ".join(evaluate(plan_of(name)).notes)
-    package = "mamba_ssm" if name in PROJECTING else "flash-linear-attention"
+    recurrence = catalog.model(name).recurrence
+    scans = recurrence.projects or recurrence.step_rank  # Mamba's
+    package = "mamba_ssm" if scans else "flash-linear-attention"
     assert f"run the kernels of {package} and causal-conv1d" in notes
     assert "no measured step was held against it" in notes
 

@@ -1,0 +1,99 @@
+"""Phi-3.5-MoE (phimoe): Mixtral's layers with layer norms, and two experts for each token, which
+SparseMixer draws one after the other (Liu et al., arXiv 2409.12136)."""
+
+from __future__ import annotations
+
+from memcore.layers.experts import SCORED, routed_experts
+from memcore.layers.ops import TOKENS, causal_lm_head
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.llama import attention, embed, llama_like
+from memcore.models.families.mixtral import all_sliding, routing, with_experts
+from memcore.models.model import Model
+from memcore.tape.dims import EXPERTS, ONE, TOP_K, D
+from memcore.tape.primitives import add, joined, layer_norm, linear
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Gradients, Tape, Tensor
+
+DRAWN = 2  # experts of a token: the mixer draws no more and no fewer
+
+
+def _config(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "phimoe",
+        intermediate=6400,
+        kv_heads=8,
+        vocab=32_064,
+        positions=131_072,
+        attention_bias=k.flag("attention_bias", False),
+        head_bias=k.flag("lm_head_bias", False),
+        router_jitter=k.dropout("input_jitter_noise", 0.0),
+    )
+    experts, chosen = routing(k, "num_local_experts", 16, DRAWN)
+    if chosen != DRAWN:
+        k.fail("num_experts_per_tok", f"{chosen:,}, but its router draws {DRAWN} for each token")
+    model = with_experts(model, (experts, DRAWN), model.intermediate_size)
+    return all_sliding(k, model, k.config.get("sliding_window") is not None)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind)
+    x = add(t, x, h, "residual")
+    h = layer_norm(t, x, D, "post_attention_layernorm")
+    with t.scope("mlp"):
+        h = _jittered(t, s, h)
+        with t.scope("router"):
+            h = _jittered(t, s, h)
+            weights, index = _mixed(t, linear(t, "logits", h, D, EXPERTS, bias=False))
+        return add(t, x, routed_experts(t, s, h, weights, index), "residual")
+
+
+def _jittered(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """x times noise, in place. Saves the noise."""
+    if not s.traits.router_jitter or s.served:
+        return x
+    t.start("jitter", x)
+    noise = t.new("jitter", x.shape, x.dtype)
+    out = Tensor(x.storage, x.shape, x.dtype, False)
+    t.finish("jitter", [x], out, [noise], lambda g: [t.new("jitter grad", x.shape, x.dtype)])
+    return out
+
+
+def _mixed(t: Tape, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of the two experts of each token, and which they are."""
+    drawn = [_drawn(t, logits, which) for which in ("first", "second")]
+    weights = joined(t, [w for w, _ in drawn], (*TOKENS, TOP_K), "weights")
+    t.start("experts", *(index for _, index in drawn))
+    return weights, t.new("experts", (*TOKENS, TOP_K), "int64")
+
+
+def _drawn(t: Tape, logits: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """One expert of each token. Saves which, its weight, the softmax of all that are near the best,
+    and which are not; of logits without those drawn before, where they were put out."""
+    one, dtype = (*TOKENS, ONE), logits.dtype
+    with t.scope(name):
+        t.start("draw", logits)
+        far = t.new("far from the best", SCORED, "bool")
+        near = t.new("near", SCORED, dtype)
+        index = t.new("expert", one, "int64")
+        shares = t.new("softmax", SCORED, "fp32" if t.autocast else dtype)
+        t.use(near)
+        weight = t.new("weight", one, shares.dtype)
+        out = t.new("weight, at random", one, shares.dtype)
+
+        def backward(g: Gradients) -> Gradients:
+            return [t.new("logits grad", SCORED, shares.dtype)]
+
+        t.finish("draw", [logits], out, [far, index, shares, weight], backward)
+        return out, index
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, layer_norm(t, x, D, "norm"))
+
+
+FAMILY = Family(
+    _config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Phimoe"),
+)  # fmt: skip

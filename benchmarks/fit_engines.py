@@ -313,13 +313,13 @@ def c_first(c: dict[str, float], steps: Steps) -> Array:
 
 START = {
     "read": 0.93, "cache": 0.93,
-    "bf16": 0.704, "fp8": 0.724, "fp8 Blackwell": 0.612, "fp4": 0.508, "widened": 0.535,
-    "routed": 33.0, "hop": 0.0252, "rank": 0.53, "link": 0.44, "alike": 0.515, "rows": 0.322,
-    "wave": 0.0418, "prompts before": 2.5, "steps before": 2.51, "prompts": 7.2,
-    "prompts latent": 734.0, "absorbed": 58.8, "guessed": 0.785, "sequence": 8.39,
+    "bf16": 0.704, "fp8": 0.711, "fp8 Blackwell": 0.609, "fp4": 0.507, "widened": 0.53,
+    "routed": 34.7, "hop": 0.008, "rank": 0.431, "link": 0.448, "alike": 0.507, "rows": 0.335,
+    "wave": 0.041, "prompts before": 2.5, "steps before": 2.51, "prompts": 6.73,
+    "prompts latent": 748.0, "absorbed": 58.9, "guessed": 0.794, "sequence": 7.98,
     **HELD,
-    "layer vllm": 67.4, "layer sglang": 39.9, "layer tensorrt-llm": 51.8, "step vllm": 0.0843,
-    "step sglang": 3.81, "step tensorrt-llm": 0.818, "first vllm": 11.1, "first sglang": 183.0,
+    "layer vllm": 67.4, "layer sglang": 52.8, "layer tensorrt-llm": 52.6, "step vllm": 0.14,
+    "step sglang": 2.77, "step tensorrt-llm": 0.798, "first vllm": 11.1, "first sglang": 170.0,
     "first tensorrt-llm": 77.1, "first tensorrt-llm Blackwell": 14.1,
 }  # fmt: skip
 

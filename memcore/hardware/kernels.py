@@ -185,28 +185,28 @@ def _products(of: str, **shares: float) -> Mapping[str, Constant]:
 
 
 _PRODUCTS = MappingProxyType({
-    "Blackwell": _products("Blackwell", bf16=0.704, fp8=0.612, fp4=0.508),
-    "": _products("others", bf16=0.704, fp8=0.724),
+    "Blackwell": _products("Blackwell", bf16=0.704, fp8=0.609, fp4=0.507),
+    "": _products("others", bf16=0.704, fp8=0.711),
 })  # fmt: skip
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_ROWS = _today("rows of experts, gathered and summed, share of that", 0.322, "ratio")
-_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.535, "ratio")
+_ROWS = _today("rows of experts, gathered and summed, share of that", 0.335, "ratio")
+_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.530, "ratio")
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 _ROUTING = MappingProxyType({
     "Blackwell": NOTHING,
-    "": _today("a layer with experts, before Blackwell: choosing and sorting", 33.0e-6,
+    "": _today("a layer with experts, before Blackwell: choosing and sorting", 34.7e-6,
                "seconds per layer"),
 })  # fmt: skip
-_HOP = _today("an all-reduce of engines over NVLink", 0.0252e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.530e-6, "seconds")
-_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.440, "ratio")
-_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 7.20e-6,
+_HOP = _today("an all-reduce of engines over NVLink", 0.008e-6, "seconds")
+_RANK = _today("the same, for each other GPU", 0.431e-6, "seconds")
+_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.448, "ratio")
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 6.73e-6,
                   "seconds per layer")  # fmt: skip
-_LATENT = _today("the same, of latent attention", 734.0e-6, "seconds per layer")
+_LATENT = _today("the same, of latent attention", 748.0e-6, "seconds per layer")
 _ABSORBED = _today(
-    "between kernels, engines, of latent attention, more", 58.8e-6, "seconds per layer"
+    "between kernels, engines, of latent attention, more", 58.9e-6, "seconds per layer"
 )
-_ALIKE = _today("tokens of a step, as they choose experts", 0.515, "ratio")
+_ALIKE = _today("tokens of a step, as they choose experts", 0.507, "ratio")
 
 
 def _engine(layer: Constant) -> Mapping[str, Kernels]:
@@ -223,8 +223,8 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
 
 
 VLLM = _engine(_today("between kernels, vLLM", 67.4e-6, "seconds per layer"))
-SGLANG = _engine(_today("between kernels, SGLang", 39.9e-6, "seconds per layer"))
-TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 51.8e-6, "seconds per layer"))
+SGLANG = _engine(_today("between kernels, SGLang", 52.8e-6, "seconds per layer"))
+TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 52.6e-6, "seconds per layer"))
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
 

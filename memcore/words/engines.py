@@ -133,7 +133,7 @@ class Engine(Word):
 
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 8.39e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 7.98e-6, "seconds")
 
 _LLAMA_CPP = Engine(
     "llama.cpp",
@@ -159,7 +159,7 @@ ENGINES = {
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
-        step=_fitted("a step, vLLM", 0.0843e-3, "seconds"),
+        step=_fitted("a step, vLLM", 0.140e-3, "seconds"),
         first={"": _fitted("before the first token, vLLM", 11.1e-3, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
     ),
@@ -176,9 +176,9 @@ ENGINES = {
         alternates=True,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
-        step=_fitted("a step, SGLang", 3.81e-3, "seconds"),
+        step=_fitted("a step, SGLang", 2.77e-3, "seconds"),
         sequence=_SEQUENCE,
-        first={"": _fitted("before the first token, SGLang", 0.183, "seconds")},
+        first={"": _fitted("before the first token, SGLang", 0.170, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
@@ -189,7 +189,7 @@ ENGINES = {
         sure=True,
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
-        step=_fitted("a step, TensorRT-LLM", 0.818e-3, "seconds"),
+        step=_fitted("a step, TensorRT-LLM", 0.798e-3, "seconds"),
         sequence=_SEQUENCE,
         first={
             "Blackwell": _fitted(
@@ -237,7 +237,7 @@ CHOICES: dict[str, Word] = {
 OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
 # A benchmark sends as many requests as are to be served at once together, and ends after ten times
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.
-FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.0418,
+FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.041,
                      "ratio")  # fmt: skip
 PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.50,
                          "ratio")  # fmt: skip

@@ -155,7 +155,7 @@ def _searched(plan: Plan, now: Options) -> Any:
 def _show(found: Found, plan: Plan) -> None:
     excluded = ", ".join(f"{why_} {n:,}" for why_, n in found.excluded.items())
     st.markdown(
-        f"**{found.fits:,} of {found.evaluated:,} combinations fit.**"
+        f"**{found.fits:,} of {found.evaluated:,} combinations fit and may be the best.**"
         f"{f' Excluded: {plain(excluded)}.' if excluded else ''}"
     )
     if not found.best:

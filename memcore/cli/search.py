@@ -195,7 +195,7 @@ def _changes(point: Point) -> str:
 
 def _readable(found: Found) -> Iterable[str]:
     nothing = "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
-    yield from _ranked(found, "fit", nothing, _table)
+    yield from _ranked(found, "fit and may be the best", nothing, _table)
     if found.why:
         rows = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in found.why]
         yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))

@@ -4,7 +4,7 @@ one schedule, with arrays in place of sizes."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,12 @@ from memcore.step.pipeline import in_flight, span, virtual
 from memcore.step.step import Step
 from memcore.tape.ledger import BACKWARD, FORWARD, RECOMPUTE, Amounts
 from memcore.tape.tape import Tape
-from memcore.timing.communication import LAST_BACKWARD, Beside
+from memcore.timing.communication import (
+    LAST_BACKWARD,
+    Beside,
+    Links,
+    links,
+)
 from memcore.timing.roofline import Execution, Speed, by_phase, executions, run
 from memcore.training.executions import run_again, speed_of, updated_parameters
 from memcore.training.memory import most_room, rooms_for
@@ -27,12 +32,14 @@ from memcore.training.offload import moves
 from memcore.training.overheads import by_rules, plan_overheads
 from memcore.training.steps import complete, kinds_of_stage, layer_counts, offloaded
 from memcore.training.training import Training
+from memcore.training.transfers import beside_another, in_layer, sent
 from memcore.words.training import BLOCK, NATIVE, ZERO_BUBBLE
 
 Batch = tuple[int, int]  # micro-batch and accumulation
-Phases = tuple[Any, ...]  # seconds of forward, of what runs again, of backward
-# What the operations of a tape take: by sizes, then by tape, what of it runs again, and speed.
-Timed = dict[Any, dict[tuple[Tape, str, Speed], Phases]]
+Phases = tuple[Any, ...]  # seconds of forward, of what runs again, of backward; of what is sent
+# What the operations of a tape take: by sizes, then by tape, what of it runs again, speed and
+# framework.
+Timed = dict[Any, dict[Any, Phases]]
 SIZED = ("micro_batch", "grad_accumulation")
 # What plans of a family may differ in besides, and what their sizes call it.
 RANKS = {"TP": "tp", "CP": "cp", "EP": "ep"}
@@ -115,32 +122,61 @@ OF_STATES |= {"SHARD_GROUP", "BUCKET"}
 
 
 class Family:
-    """Plans of some groups, and of each micro-batch that they try: `members`, a group's index and a
-    batch. timed: of all families of a search."""
+    """Plans of some groups, each with each micro-batch that its group tries: the members. timed: of
+    all families of a search."""
 
     def __init__(self, groups: Sequence[Group], timed: Timed | None = None):
+        import numpy as np
+
         self.groups = groups
         self.timed: Timed = {} if timed is None else timed
-        self.members = [(n, batch) for n, group in enumerate(groups) for batch in group.batches]
+        self.batches = np.concatenate([group.batches for group in groups])
+        self.group_of = np.repeat(range(len(groups)), [len(group.batches) for group in groups])
 
     @property
     def plan(self) -> Plan:
         return self.groups[0].plan
 
+    def __len__(self) -> int:
+        return len(self.group_of)
+
+    def batch(self, member: int) -> Batch:
+        micro, accumulation = self.batches[member].tolist()
+        return micro, accumulation
+
+    def of_groups(self, number: Callable[[Plan], Any]) -> Any:
+        """A number that the plans of a group share, of each member."""
+        import numpy as np
+
+        return np.array([number(group.plan) for group in self.groups])[self.group_of]
+
+    @functools.cached_property
+    def differing(self) -> dict[str, Any]:
+        """Sizes of each, by name."""
+        import numpy as np
+
+        def sizes(plan: Plan) -> list[int]:
+            ranks = [getattr(plan.parallel, axis) for axis in RANKS.values()]
+            return [plan.cluster.gpus, plan.gpus_in_node, plan.dp, plan.parallel.pp, *ranks]
+
+        of_plans = self.of_groups(sizes)
+        names = ("B", "ACCUMULATION", "GPUS", "GPUS_PER_NODE", "DP", "PP", *RANKS)
+        return dict(zip(names, np.hstack([self.batches, of_plans]).T.copy(), strict=True))
+
     @functools.cached_property
     def once(self) -> Any:
         """Whether a step of a member has one micro-batch, before which no gradients are kept."""
-        import numpy as np
-
-        return np.array([accumulation == 1 for _, (_, accumulation) in self.members])
+        return self.differing["ACCUMULATION"] == 1
 
     @functools.cached_property
     def parts(self) -> tuple[_Part | None, _Part | None]:
         """Members with one micro-batch in a step; and all, as if gradients were kept."""
-        several = (~self.once).nonzero()[0]
+        import numpy as np
+
+        first, several = self.once.nonzero()[0], (~self.once).nonzero()[0]
         return (
-            _Part(self, self.once.nonzero()[0]) if self.once.any() else None,
-            _Part(self, range(len(self.members)), several[0]) if len(several) else None,
+            _Part(self, first) if len(first) else None,
+            _Part(self, np.arange(len(self)), several[0]) if len(several) else None,
         )
 
     def room(self, words: Changes, asked: Any, exact: bool = True) -> tuple[Any, Any]:
@@ -149,8 +185,8 @@ class Family:
         be told of what fits: what would fit if gradients were kept does so without."""
         import numpy as np
 
-        room = np.full(len(self.members), -1.0)
-        fits = np.zeros(len(self.members), dtype=bool)
+        room = np.full(len(self), -1.0)
+        fits = np.zeros(len(self), dtype=bool)
         first, every = self.parts
         here = asked & ~self.once
         if every and here.any():
@@ -160,7 +196,7 @@ class Family:
         if first and left.any():
             room, fits = room.copy(), fits.copy()
             own_room, own_fits = first.room(words, left[first.at])
-            of, at = left[first.at], np.asarray(first.at)[left[first.at]]
+            of, at = left[first.at], first.at[left[first.at]]
             room[at], fits[at] = np.asarray(own_room)[of], np.asarray(own_fits)[of]
         return room, fits
 
@@ -182,44 +218,32 @@ class Family:
 
 
 class _Part:
-    """Members of a family with the same schedule: where they are, and what they differ in."""
+    """Members of a family with the same schedule, and where they are."""
 
-    def __init__(self, family: Family, at: Sequence[int], typical: int = 0):
-        self.at = at
-        self.members = [
-            (family.groups[n].plan, batch) for n, batch in map(family.members.__getitem__, at)
-        ]
-        self.plan = changed(self.members[typical][0], sized(self.members[typical][1]))
+    def __init__(self, family: Family, at: Any, typical: int = 0):
+        self.family, self.at = family, at
+        self.group_of = family.group_of[at]
+        self.groups = [family.groups[n] for n in dict.fromkeys(self.group_of.tolist())]
+        self.plan = self.plan_of(typical)
         self._amounts: dict[Any, Amounts] = {}
         self._waiting: dict[Any, Any] = {}
         self._stages: dict[Any, list[tuple[Any, Any]]] = {}  # by what is recomputed and offloaded
         self._steps: dict[str, list[tuple[int, Step]]] = {}  # by what is recomputed
         self._arithmetic: dict[str, tuple[Phases, list[Phases]]] = {}
         self._overheads: dict[Amounts, tuple[Overhead, ...]] = {}
-        self._timed = family.timed
-        self._known: dict[tuple[Tape, str, Speed], Phases] | None = None
+        self._links: dict[str, list[tuple[Links, Any]]] = {}
+        self._known: dict[Any, Phases] | None = None
+
+    def plan_of(self, member: int) -> Plan:
+        """The plan of a member of it."""
+        group, batch = self.group_of[member], self.family.batch(self.at[member])
+        return changed(self.family.groups[group].plan, sized(batch))
 
     @functools.cached_property
     def differing(self) -> dict[str, Any]:
         """Sizes of each, by name; of a single one plain numbers, which are quicker than arrays."""
-        import numpy as np
-
-        plans = {id(plan): plan for plan, _ in self.members}
-        of_plan = {
-            key: [
-                plan.cluster.gpus,
-                plan.gpus_in_node,
-                plan.dp,
-                plan.parallel.pp,
-                *(getattr(plan.parallel, axis) for axis in RANKS.values()),
-            ]
-            for key, plan in plans.items()
-        }
-        names = ("B", "ACCUMULATION", "GPUS", "GPUS_PER_NODE", "DP", "PP", *RANKS)
-        rows = [(*batch, *of_plan[id(plan)]) for plan, batch in self.members]
-        if len(rows) == 1:
-            return dict(zip(names, rows[0], strict=True))
-        return dict(zip(names, np.array(rows, dtype=np.int64).T.copy(), strict=True))
+        found = {name: sizes[self.at] for name, sizes in self.family.differing.items()}
+        return found if len(self.at) > 1 else {name: int(n[0]) for name, n in found.items()}
 
     def amounts(self, plan: Plan) -> Amounts:
         """Of all members with the words of this one: what is computed for others serves it too."""
@@ -240,23 +264,24 @@ class _Part:
         import numpy as np
 
         key = tuple(stages.items())
-        found = self._waiting.get(key)
-        if found is None:
-            known: dict[Any, int] = {}
-            each = []
-            for plan, batch in self.members:
-                p = plan.parallel
-                here = p.schedule, p.pp, p.virtual_stages, batch[1]
+        if key not in self._waiting:
+            known: dict[Any, list[int]] = {}
+            each: list[int] = []
+            for group in self.family.groups:
+                p = group.plan.parallel
+                here = p.schedule, p.pp, p.virtual_stages, group.batches
                 if here not in known:
-                    known[here] = in_flight(changed(plan, sized(batch)), stages[p.pp]) - 1
-                each.append(known[here])
-            found = self._waiting[key] = np.array(each, dtype=np.int64)
-        return found
+                    plans = (changed(group.plan, sized(batch)) for batch in group.batches)
+                    known[here] = [in_flight(plan, stages.get(p.pp, 0)) - 1 for plan in plans]
+                each += known[here]
+            self._waiting[key] = np.array(each, dtype=np.int64)[self.at]
+        return self._waiting[key]
 
     @functools.cached_property
     def pipelines(self) -> set[tuple[int, int]]:
         """Stages, and virtual ones of each, that members have."""
-        return {(plan.parallel.pp, plan.parallel.virtual_stages) for plan, _ in self.members}
+        every = (group.plan.parallel for group in self.groups)
+        return {(p.pp, p.virtual_stages) for p in every}
 
     def stages(self, plan: Plan) -> list[tuple[Any, Any]]:
         """The first of each kind of pipeline stage, with how many forwards wait there."""
@@ -286,26 +311,22 @@ class _Part:
     def _counted(self) -> list[tuple[Any, Any, Any]]:
         """Of each kind of stage of these pipelines the layers, those that one forward runs through,
         and the forwards that wait."""
-        import numpy as np
+        layers, known = sum(layer_counts(self.plan)), dict[tuple[int, int], list[Kind]]()
 
-        layers = sum(layer_counts(self.plan))
-        kinds: dict[Any, list[Kind]] = {}
-        each = []
-        for plan, _ in self.members:
-            p = plan.parallel
-            key = p.pp, p.virtual_stages
-            if key not in kinds:
-                kinds[key] = kinds_of(plan, layers)
-            each.append(kinds[key])
-        found = []
-        for i in range(len(each[0])):
-            counts, running = (
-                np.array([getattr(of[i], name) for of in each], dtype=np.int64)
-                for name in ("layers", "running")
-            )
-            stages = {pp: of[i].stage for (pp, _), of in kinds.items()}
-            found.append((counts, running, self.waiting(stages)))
-        return found
+        def kinds(plan: Plan) -> list[Kind]:
+            key = plan.parallel.pp, plan.parallel.virtual_stages
+            return known.get(key) or known.setdefault(key, kinds_of(plan, layers))
+
+        of_groups = self.family.of_groups
+        counts = of_groups(lambda plan: [kind.layers for kind in kinds(plan)])
+        running = of_groups(lambda plan: [kind.running for kind in kinds(plan)])
+        stages = (
+            {pp: of[i].stage for (pp, _), of in known.items()} for i in range(counts.shape[1])
+        )
+        return [
+            (counts[self.at, i], running[self.at, i], self.waiting(here))
+            for i, here in enumerate(stages)
+        ]
 
     def room(self, words: Changes, asked: Any) -> tuple[Any, Any]:
         """As a family's."""
@@ -314,8 +335,8 @@ class _Part:
         plan = changed(self.plan, words)
         if by_rules(plan):  # one by one: gaps are found by running through a step
             each = [
-                Training.planned(changed(one, words | sized(batch)), rows=False).room
-                for one, batch in self.members
+                Training.planned(changed(self.plan_of(i), words), rows=False).room
+                for i in range(len(self.at))
             ]
             room, fits = (np.array(of) for of in zip(*each, strict=True))
             return room, fits
@@ -340,34 +361,38 @@ class _Part:
         return Swept(plan, {"gpus_in_node": self.differing["GPUS_PER_NODE"]} | more)
 
     def least_seconds(self, words: Changes) -> Any:
-        """As a family's: the arithmetic of one pipeline stage for all its micro-batches, that of
-        the others for one, and what is offloaded from it, where nothing hides that."""
+        """As a family's: the arithmetic of one pipeline stage for all its micro-batches, with what
+        its ranks send each other, that of the others for one, and what is offloaded from it, where
+        nothing hides that."""
         import numpy as np
 
         plan, sizes = changed(self.plan, words), self.differing
         once, stages = self.arithmetic(plan)
         batches, tokens = sizes["ACCUMULATION"], sizes["B"] * sizes["DP"] * plan.train.seq_len
         # Zero-bubble pipelines fill with gradients of weights what others wait for backwards.
-        virtual_stages = np.array([one.parallel.virtual_stages for one, _ in self.members])
-        waits = np.array([one.parallel.schedule != ZERO_BUBBLE for one, _ in self.members])
+        of_groups = self.family.of_groups
+        virtual_stages = of_groups(lambda one: one.parallel.virtual_stages)[self.at]
+        waits = of_groups(lambda one: one.parallel.schedule != ZERO_BUBBLE)[self.at]
         seconds = np.zeros(len(self.at))
         for (step, _), own in zip(self.stages(plan), stages, strict=True):
             others = [(of - here) / virtual_stages for of, here in zip(once, own, strict=True)]
-            waited = others[0] + others[1] + waits * others[2]
+            waited = others[0] + others[1] + waits * others[2] + others[3]
             here = batches * sum(own) + waited + self.offloading(plan, step, own)
             seconds = np.maximum(seconds, here)
         return seconds / (batches * tokens)
 
     def arithmetic(self, plan: Plan) -> tuple[Phases, list[Phases]]:
-        """Seconds of forward, of what runs again and of backward, of a micro-batch: of all layers,
-        and of the first of each kind of pipeline stage."""
+        """Seconds of forward, of what runs again, of backward, and that ranks wait for each other,
+        of a micro-batch: of all layers, and of the first of each kind of pipeline stage."""
         again = plan.train.checkpointing
         if again not in self._arithmetic:
             steps = [step for step, _ in self.stages(plan)]
             blocks, speed = steps[0].blocks, speed_of(plan, steps[0])
             words = zip(blocks.layers, run_again(steps[0]), strict=True)
-            embed, head = (self.phases(plan, t, "", speed) for t in (blocks.embed, blocks.head))
-            known = [self.phases(plan, *of, speed) for of in words]
+            embed, head = (
+                self.phases(plan, steps[0], t, "", speed) for t in (blocks.embed, blocks.head)
+            )
+            known = [self.phases(plan, steps[0], *of, speed) for of in words]
 
             def counts_of(step: Any) -> Sequence[Any]:
                 counts: Sequence[Any] = step.layers.counts
@@ -376,36 +401,63 @@ class _Part:
             def added(counts: Sequence[Any], first: bool, last: bool) -> Phases:
                 every = [(embed, int(first)), (head, int(last))]
                 every += zip(known, counts, strict=False)
-                return tuple(sum(of[i] * n for of, n in every) for i in range(3))
+                return tuple(sum(of[i] * n for of, n in every) for i in range(4))
 
             own = [added(counts_of(step), step.first, step.last) for step in steps]
             self._arithmetic[again] = added(layer_counts(plan), True, True), own
         return self._arithmetic[again]
 
-    def phases(self, plan: Plan, tape: Tape, again: str, speed: Speed) -> Phases:
+    def phases(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Phases:
         """What a tape takes: found once for all families whose micro-batches have these sizes."""
-        known = self.timed(plan)
-        if (tape, again, speed) not in known:
+        known, key = self.known(plan), (tape, again, speed, plan.train.framework)
+        if key not in known:
             every: Sequence[Execution] = executions((tape,), (1,), (again,) if again else ())
             if again:  # nothing of the others is changed by it
                 every = [e for e in every if e.work.phase == RECOMPUTE]
             of = by_phase(run(every, self.amounts(plan), speed))
-            found = of[FORWARD], of[RECOMPUTE], of[BACKWARD]
+            forward, backward = of[FORWARD], of[BACKWARD]
             if again:
-                forward, _, backward = self.phases(plan, tape, "", speed)
-                found = forward, of[RECOMPUTE], backward
-            known[tape, again, speed] = found
-        return known[tape, again, speed]
+                forward, _, backward, _ = self.phases(plan, step, tape, "", speed)
+            waited = self.waited(plan, step, tape, again, speed)
+            known[key] = forward, of[RECOMPUTE], backward, waited
+        return known[key]
 
-    def timed(self, plan: Plan) -> dict[tuple[Tape, str, Speed], Phases]:
+    def waited(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Any:
+        """Seconds that ranks wait for what a tape sends, at least."""
+        import numpy as np
+
+        found = np.zeros(len(self.at))
+        amounts, beside = self.amounts(plan), Beside(plan, step, ())
+        for s, times in sent((), (tape,), (1,), (again,)):
+            if beside_another(plan, s):
+                continue
+            for over, of in self.links(s.axis):
+                move = in_layer(step, s, times, over, amounts, speed, beside)
+                found[of] += np.broadcast_to(move.exposed, found.shape)[of]
+        return found
+
+    def links(self, axis: str) -> list[tuple[Links, Any]]:
+        """What the ranks of an axis are connected by, and which members' are."""
+        import numpy as np
+
+        if axis not in self._links:
+            found: dict[Links, list[int]] = {}
+            for n, group in enumerate(self.family.groups):
+                found.setdefault(links(group.plan, axis), []).append(n)
+            self._links[axis] = [
+                (over, np.isin(self.group_of, of)) for over, of in found.items() if over.ranks > 1
+            ]
+        return self._links[axis]
+
+    def known(self, plan: Plan) -> dict[Any, Phases]:
         """What is known of tapes with these sizes."""
         if self._known is None:
             sizes = self.amounts(plan).sizes
-            names = [*(plan.sizes().keys() - OF_STATES), "SEQ"]
+            names = [*(plan.sizes().keys() - OF_STATES), "SEQ", "GPUS"]
             names += ["EDP"] if plan.architecture.experts else []
             read = ((name, sizes[name]) for name in sorted(names))
             key = tuple((name, n if isinstance(n, int) else n.tobytes()) for name, n in read)
-            self._known = self._timed.setdefault(key, {})
+            self._known = self.family.timed.setdefault((plan.cluster.gpu, key), {})
         return self._known
 
     def offloading(self, plan: Plan, step: Step, own: Phases) -> Any:
@@ -418,7 +470,7 @@ class _Part:
         swept = self.swept(plan, **{"train.grad_accumulation": batches})
         ran = [
             SimpleNamespace(phase=phase, seconds=n * batches, of_layers=True)
-            for phase, n in zip((FORWARD, RECOMPUTE, BACKWARD), own, strict=True)
+            for phase, n in zip((FORWARD, RECOMPUTE, BACKWARD), own, strict=False)
         ]
         beside = Beside(swept, step, ran)  # type: ignore[arg-type]
         weights = updated_parameters(step, amounts) * 1.0

@@ -2,11 +2,11 @@
 
 Every combination of GPUs, parallelism, framework, ZeRO stage, kernels, recomputation, offload and
 micro-batch is judged, but not each by a computation of its own. What a group of plans shares is
-asked once; memory is asked before time, and time only of what may still be among the best. What
-holds of all plans is used, and laws in tests hold it: what is offloaded leaves as much on the GPU,
-whether to DRAM or to NVMe, and where a plan fits without offload, the same with it and with as much
-recomputation or more is no faster. Less recomputation may need less memory, so that each word of it
-is asked.
+asked once; what a plan takes at least before its memory, and both before its time, each only of
+what may still be among the best. What holds of all plans is used, and laws in tests hold it: what
+is offloaded leaves as much on the GPU, whether to DRAM or to NVMe, and where a plan fits without
+offload, the same with it and with as much recomputation or more is no faster. Less recomputation
+may need less memory, so that each word of it is asked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import bisect
 import functools
 import itertools
 import json
-import operator
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,12 +50,14 @@ from memcore.words.training import CHECKPOINTING
 TIME, COST, ENERGY, HEADROOM = "time", "cost", "energy", "headroom"
 BY = (TIME, COST, ENERGY, HEADROOM)
 LISTED = 10  # of the best
-MEMORY, HOST, RULES, BATCH, SLOWER, MONEY, KIND = (
+FITS = "fits"
+MEMORY, HOST, RULES, BATCH, SLOWER, BEATEN, MONEY, KIND = (
     "memory",
     "host memory",
     "no such combination",
     "batch",
     "fits with less recomputation and offload",
+    "slower than the best, whether it fits or not",
     "money",
     "not planned",
 )
@@ -71,18 +73,25 @@ class Chunk:
 
     plan: Plan
     by: str
+    listed: int
+    standing: Standing
     groups: tuple[Group, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of a chunk: as in Found; `fitting`: a group's index, and of a plan of it that may
-    win what is offloaded, what runs again, its batch, the bytes that its GPU has to spare, and the
-    seconds that a token takes at least."""
+    """What became of a chunk.
+
+    evaluated, excluded   as in Found, of what no time decides
+    told      what became of others, with the index of each one's group and the seconds that a token
+              takes at least, as bytes of arrays
+    fitting   a group's index, and of a plan of it that may win what is offloaded, what runs again,
+              its batch, the bytes that its GPU has to spare, and those seconds
+    """
 
     evaluated: int
-    fits: int
     excluded: Mapping[str, int]
+    told: tuple[tuple[str, bytes, bytes], ...]
     fitting: tuple[tuple[int, tuple[Offload, str, Batch, int, float]], ...]
 
 
@@ -123,7 +132,7 @@ class Point:
 class Found:
     """What a search found.
 
-    evaluated  combinations that were judged; fits: of them, those that fit
+    evaluated  combinations that were judged; fits: of them, those that fit and may be the best
     excluded   how many of the others each reason excluded
     best       the best first
     pareto     of GPUs, time and cost, those that nothing beats in all: the fewest GPUs first
@@ -271,10 +280,36 @@ def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
 
 
 @dataclass
-class _Cell:
-    """One plan that fits: `where` things are offloaded, what runs `again`, bytes to spare, and the
-    seconds that a token takes at `least`."""
+class Standing:
+    """The fastest plans so far: of each GPU seconds of a token by how many GPUs, and what all are
+    ranked by, the least first."""
 
+    fastest: dict[str, dict[int, float]] = field(default_factory=dict)
+    scores: list[float] = field(default_factory=list)
+
+    def add(self, plan: Plan, per_token: float, score: float) -> None:
+        gpu, gpus = _where(plan)
+        known = self.fastest.setdefault(gpu, {})
+        known[gpus] = min(known.get(gpus, per_token), per_token)
+        bisect.insort(self.scores, score)
+
+    def on(self, plan: Plan) -> float:
+        """Seconds of a token of the fastest on as many GPUs or fewer."""
+        gpu, gpus = _where(plan)
+        known = self.fastest.get(gpu, {}).items()
+        return min((seconds for n, seconds in known if n <= gpus), default=math.inf)
+
+    def score(self, listed: int) -> float:
+        """What the last of so many is ranked by."""
+        return self.scores[listed - 1] if len(self.scores) >= listed else math.inf
+
+
+@dataclass
+class _Cell:
+    """One plan that fits, of the group with this index: `where` things are offloaded, what runs
+    `again`, bytes to spare, and the seconds that a token takes at `least`."""
+
+    index: int
     group: Group
     where: Offload
     again: str
@@ -313,9 +348,12 @@ class _Search:
     by: str
     cost_at_most: float
     listed: int
+    standing: Standing = field(default_factory=Standing)
     judged: int = 0
-    fitting: int = 0
     excluded: Counter[str] = field(default_factory=Counter)
+    # What became of combinations: the indices of their groups, and the least seconds of a token.
+    told: list[tuple[str, Any, Any]] = field(default_factory=list)
+    asked: list[Group] = field(default_factory=list)
     cells: list[_Cell] = field(default_factory=list)
     pool: Pool = field(default_factory=dict)
     _permitted: dict[Any, bool] = field(default_factory=dict)
@@ -323,6 +361,7 @@ class _Search:
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
     _timed: Timed = field(default_factory=dict)
+    _seen: int = 0  # cells that were timed or ruled out
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -423,53 +462,75 @@ class _Search:
     # --- what fits -------------------------------------------------------------------------------
 
     def judge(self, groups: Sequence[Group], progress: Progress | None = None) -> None:
-        """Every combination of some groups: memory."""
-        done, cells = 0, list[tuple[int, _Cell]]()
-        try:
-            for of in self._families(groups):
-                if progress:
-                    progress(done, len(groups))
-                found = self._judge(Family([groups[n] for n in of], self._timed))
-                cells += ((of[n], cell) for n, cell in found)
-                done += len(of)
-        finally:  # also of a search that is stopped
-            self.cells += (cell for _, cell in sorted(cells, key=operator.itemgetter(0)))
+        """Memory of every combination of some groups that may win; of those before a family also
+        time, so that there is something to beat."""
+        first, done = len(self.asked), 0
+        self.asked += groups
+        for of, family in self._families(groups):
+            if done and self.by != HEADROOM:
+                self.time_what_may_win()
+            if progress:
+                progress(done, len(groups))
+            self._judge(family, first + of)
+            done += len(of)
 
-    def _families(self, groups: Sequence[Group]) -> Iterable[list[int]]:
-        """The groups of each family, by index."""
-        found: dict[Any, list[int]] = {}
-        known: dict[Any, int] = {}
-        for n, group in enumerate(groups):
-            found.setdefault(alike(group, self.lattice(group.plan), known), []).append(n)
-        return found.values()
-
-    def _judge(self, family: Family) -> Iterator[tuple[int, _Cell]]:
-        """The same of one family; gives what fits and may win, with its group's index."""
+    def _families(self, groups: Sequence[Group]) -> list[tuple[Any, Family]]:
+        """Families with the indices of their groups: those first that may take the least."""
         import numpy as np
 
-        lattice, every = self.lattice(family.plan), len(family.members)
+        of: dict[Any, list[int]] = {}
+        known: dict[Any, int] = {}
+        for n, group in enumerate(groups):
+            of.setdefault(alike(group, self.lattice(group.plan), known), []).append(n)
+        found = [(np.array(at), Family([groups[n] for n in at], self._timed)) for at in of.values()]
+        return sorted(found, key=lambda pair: self._promise(pair[1]))
+
+    def _promise(self, family: Family) -> float:
+        """Seconds of all GPUs that a token takes at least, of the best of a family."""
+        again = self.lattice(family.plan)[BARE][0]
+        return float((self._least(family, BARE, again) * family.differing["GPUS"]).min())
+
+    def _judge(self, family: Family, index: Any) -> None:
+        """The same of one family, whose groups have these indices."""
+        import numpy as np
+
+        lattice, every, group_of = self.lattice(family.plan), len(family), family.group_of
+        at = index[group_of]
+        limits = np.array([self.limit(group.plan) for group in family.groups])[group_of]
         self.judged += COMBINATIONS * every
         in_all = sum(map(len, lattice.values()))
         self.excluded[RULES] += (COMBINATIONS - in_all) * every
+        words = lattice[BARE]
+        if NOTHING in words and (self._least(family, BARE, NOTHING) > limits).all():
+            self.excluded[BEATEN] += in_all * every  # what runs again takes longer
+            return
+        bare = {again: self._least(family, BARE, again) for again in words}
+
+        def tell(why: str, of: Any, least: Any) -> None:
+            if of.any():
+                self.told.append((why, at[of], least[of]))
+
         may = self._may_fit(family, lattice)
-        self.excluded[MEMORY] += in_all * int(np.sum(~may))
-        group_of = np.array([n for n, _ in family.members])
         fitting: dict[Offload, dict[str, Any]] = {}  # by word of recomputation
         short: dict[Offload, Any] = {}  # groups for some plan of which the host has too little
         for where, words in lattice.items():
             on_host = tuple("cpu" if tier == "nvme" else tier for tier in where)
-            left = dict.fromkeys(words, may)
-            if self.by != HEADROOM:
-                faster = [fitting[less] for less in (BARE, on_host) if less in fitting]
-                left = {again: _left(may, again, faster) for again in words}
-            self.excluded[SLOWER] += sum(int(np.sum(may & ~of)) for of in left.values())
+            faster = [fitting[less] for less in (BARE, on_host) if less in fitting]
             fitting[where], short[where] = {}, np.zeros(len(family.groups), dtype=bool)
             for again in words:
-                asked = here = left[again]
+                fits = fitting[where][again] = np.zeros(every, dtype=bool)
+                least, left = bare[again], may & (bare[again] <= limits)
+                tell(MEMORY, ~may, least)
+                if where != BARE and left.any():
+                    least = self._least(family, where, again)
+                    left = left & (least <= limits)
+                self.excluded[BEATEN] += int(np.sum(may & ~left))
+                asked = left if self.by == HEADROOM else _left(left, again, faster)
+                tell(SLOWER, left & ~asked, least)
+                here = asked
                 if where != on_host and on_host in fitting:
                     here = asked & short[on_host][group_of]  # NVMe leaves as much on the GPU
-                fits = fitting[where][again] = np.zeros(every, dtype=bool)
-                self.excluded[MEMORY] += int(np.sum(asked & ~here))
+                    tell(MEMORY, asked & ~here, least)
                 if not here.any():
                     continue
                 room, found = family.room(_words(where, again), here, self.by == HEADROOM)
@@ -477,10 +538,32 @@ class _Search:
                 fits |= here & found
                 hosted = here & ~over & ~found
                 short[where][group_of[hosted]] = True
-                self.fitting += int(np.sum(fits))
-                self.excluded[MEMORY] += int(np.sum(here & over))
-                self.excluded[HOST] += int(np.sum(hosted))
-                yield from self._cells(family, where, again, fits, room)
+                for why, of in ((FITS, fits), (MEMORY, here & over), (HOST, hosted)):
+                    tell(why, of, least)
+                for i in self._winning(family, fits):
+                    what = family.groups[group_of[i]], where, again, family.batch(i)
+                    self.cells.append(_Cell(int(at[i]), *what, int(room[i]), float(least[i])))
+
+    def _least(self, family: Family, where: Offload, again: str) -> Any:
+        """Seconds that a token of each member takes at least; 0 where time does not matter."""
+        import numpy as np
+
+        if self.by == HEADROOM:
+            return np.zeros(len(family))
+        return FLOOR * family.least_seconds(_words(where, again))
+
+    def counts(self) -> Counter[str]:
+        """How many combinations fit, and how many others each reason excludes: before all others
+        that they are slower than what they have to beat, so that no order of judging matters."""
+        import numpy as np
+
+        found = self.excluded.copy()
+        limits = np.array([self.limit(group.plan) for group in self.asked])
+        for why, at, least in self.told:
+            beaten = int(np.sum(least > limits[at]))
+            found[BEATEN] += beaten
+            found[why] += len(at) - beaten
+        return +found
 
     def _may_fit(self, family: Family, lattice: Mapping[Offload, list[str]]) -> Any:
         """Of each member whether the least of the GPU is enough for one of its group, with some
@@ -488,7 +571,7 @@ class _Search:
         for the buffers that it goes through."""
         import numpy as np
 
-        group_of = np.array([n for n, _ in family.members])
+        group_of = family.group_of
 
         def of_group(may: Any) -> Any:
             return np.isin(group_of, group_of[np.broadcast_to(may, group_of.shape)])
@@ -501,43 +584,41 @@ class _Search:
             may = of_group(may | (family.room(_words(most, again), ~may)[0] >= 0))
         return may
 
-    def _cells(
-        self, family: Family, where: Offload, again: str, fits: Any, room: Any
-    ) -> Iterator[tuple[int, _Cell]]:
-        """Of what fits with some words what may win: without a pipeline a smaller micro-batch is
+    def _winning(self, family: Family, fits: Any) -> Iterator[int]:
+        """Of members that fit those that may win: without a pipeline a smaller micro-batch is
         slower than a larger one."""
-        slower = family.plan.parallel.pp == 1 and self.by != HEADROOM
+        largest = family.plan.parallel.pp == 1 and self.by != HEADROOM
         found: dict[int, dict[Batch, int]] = {}
         for i in fits.nonzero()[0]:
-            n, batch = family.members[i]
-            found.setdefault(n, {})[batch] = i
-        least = room
-        if found and self.by != HEADROOM:
-            least = FLOOR * family.least_seconds(_words(where, again))
-        for n, of in found.items():
-            for batch in [max(of)] if slower else sorted(of):
-                i, group = of[batch], family.groups[n]
-                yield n, _Cell(group, where, again, batch, int(room[i]), float(least[i]))
+            found.setdefault(family.group_of[i], {})[family.batch(i)] = i
+        for of in found.values():
+            yield from (of[batch] for batch in ([max(of)] if largest else sorted(of)))
 
     def judge_spread(
         self, groups: Sequence[Group], spread: Spread, progress: Progress | None
     ) -> None:
-        """The same of many groups, chunk by chunk, wherever `spread` has them judged."""
-        order = [n for of in self._families(groups) for n in of]
+        """The same of many groups, chunk by chunk, wherever `spread` has them judged: but for the
+        first family, which says what the others have to beat."""
+        import numpy as np
+
+        (first, family), *others = self._families(groups)
+        self.asked += groups
+        self._judge(family, first)
+        if self.by != HEADROOM:
+            self.time_what_may_win()
+        order = [int(n) for of, _ in others for n in of]
         parts = [order[i : i + OF_CHUNK] for i in range(0, len(order), OF_CHUNK)]
-        chunks = [Chunk(self.start, self.by, tuple(groups[n] for n in part)) for part in parts]
-        cells: list[tuple[int, _Cell]] = []
-        try:
-            for i, found in enumerate(spread(judged, chunks)):
-                self.judged += found.evaluated
-                self.fitting += found.fits
-                self.excluded.update(found.excluded)
-                every = [(parts[i][n], fit) for n, fit in found.fitting]
-                cells += ((n, _Cell(groups[n], *fit)) for n, fit in every)
-                if progress:
-                    progress(min(len(groups), (i + 1) * OF_CHUNK), len(groups))
-        finally:  # also of a search that is stopped
-            self.cells += (cell for _, cell in sorted(cells, key=operator.itemgetter(0)))
+        given = self.start, self.by, self.listed, self.standing
+        chunks = [Chunk(*given, tuple(groups[n] for n in part)) for part in parts]
+        for done, (part, found) in enumerate(zip(parts, spread(judged, chunks), strict=True)):
+            self.judged += found.evaluated
+            self.excluded.update(found.excluded)
+            for why, at, least in found.told:
+                indices = np.array(part)[np.frombuffer(at, dtype=np.int64)]
+                self.told.append((why, indices, np.frombuffer(least)))
+            self.cells += (_Cell(part[n], groups[part[n]], *fit) for n, fit in found.fitting)
+            if progress:
+                progress(len(first) + sum(map(len, parts[: done + 1])), len(groups))
 
     # --- how long it takes -----------------------------------------------------------------------
 
@@ -551,40 +632,33 @@ class _Search:
             for cell in itertools.takewhile(lambda c: _room(c) >= least, self.cells):
                 cell.time = cell.training.time()  # of those with as much room the fastest is listed
             return
-        fastest: dict[Any, dict[int, float]] = {}
-        scores: list[float] = []
+        for cell in sorted(self.cells[self._seen :], key=lambda c: c.least):
+            if cell.least <= self.limit(cell.group.plan):
+                cell.time = cell.training.time()
+                score = self._score(cell.plan, cell.per_token)
+                self.standing.add(cell.plan, cell.per_token, score)
+        self._seen = len(self.cells)
 
-        def far(cell: _Cell) -> bool:
-            """Whether a plan is neither listed nor the fastest on so many GPUs."""
-            kth = scores[self.listed - 1] if len(scores) >= self.listed else float("inf")
-            gpu, gpus = _where(cell.group.plan)
-            known = fastest.get(gpu, {}).items()
-            best = min((t for n, t in known if n <= gpus), default=float("inf"))
-            return cell.least > best and self._score(cell, cell.least) > kth
+    def limit(self, plan: Plan) -> float:
+        """Seconds of a token: who takes more is neither listed nor the fastest on so many GPUs."""
+        last = self.standing.score(self.listed)
+        listed = last if last == math.inf else last / self._score(plan, 1.0)
+        return max(self.standing.on(plan), listed)
 
-        for cell in sorted(self.cells, key=lambda c: c.least):
-            if far(cell):
-                continue
-            cell.time = cell.training.time()
-            gpu, gpus = _where(cell.plan)
-            known = fastest.setdefault(gpu, {})
-            known[gpus] = min(known.get(gpus, cell.per_token), cell.per_token)
-            bisect.insort(scores, self._score(cell, cell.per_token))
-
-    def _score(self, cell: _Cell, per_token: float) -> float:
+    def _score(self, plan: Plan, per_token: float) -> float:
         """What plans are ranked by, the least first."""
-        plan = cell.group.plan
         seconds = per_token * plan.cluster.gpus
         if self.by == TIME:
             return per_token
         if self.by == ENERGY:
             return seconds * (plan.run.watts_per_gpu or plan.accelerator.watts)
-        return seconds * (_price(plan, self.start) or float("inf"))
+        return seconds * (_price(plan, self.start) or math.inf)
 
     # --- the answer ------------------------------------------------------------------------------
 
     def found(self, stopped: bool) -> Found:
-        timed = [c for c in self.cells if c.time]
+        self.cells.sort(key=lambda c: c.index)  # in the order of the space, whoever judged
+        timed = [c for c in self.cells if c.time and c.least <= self.limit(c.group.plan)]
         if self.cost_at_most:
             dear = [c for c in timed if (_cost(c, self.start) or 0.0) > self.cost_at_most]
             self.excluded[MONEY] += len(dear)
@@ -593,16 +667,17 @@ class _Search:
             timed.sort(key=lambda c: (-_room(c), c.per_token))
             scores = [float(_room(c)) for c in timed]
         else:
-            timed.sort(key=lambda c: (self._score(c, c.per_token), not c.group.same))
-            scores = [self._score(c, c.per_token) for c in timed]
+            timed.sort(key=lambda c: (self._score(c.plan, c.per_token), not c.group.same))
+            scores = [self._score(c.plan, c.per_token) for c in timed]
         ranks = ranked([c.plan for c in timed], scores, of_room if self.by == HEADROOM else apart)
         chosen = timed[: self.listed]
         best = [self._point(c, r) for c, r in zip(chosen, ranks, strict=False)]
         front = [self._point(c, ranks[timed.index(c)]) for c in _front(timed, self.start)]
+        counts = self.counts()
         return Found(
             evaluated=self.judged,
-            fits=self.fitting,
-            excluded={k: n for k, n in sorted(self.excluded.items()) if n},
+            fits=counts.pop(FITS, 0),
+            excluded=dict(sorted(counts.items())),
             best=tuple(best),
             pareto=tuple(front),
             why=waterfall(self.start, best[0].plan) if best else (),
@@ -627,12 +702,13 @@ OF_CHUNK = 16  # groups: a second or less of a worker
 
 def judged(chunk: Chunk) -> Judged:
     """What becomes of a chunk: nothing else is read and nothing is changed."""
-    run = _Search(chunk.plan, chunk.by, 0.0, 0)
-    run.judge(chunk.groups)
-    index = {id(group): n for n, group in enumerate(chunk.groups)}
-    every = ((index[id(c.group)], c) for c in run.cells)
-    fitting = ((n, (c.where, c.again, c.batch, c.room, c.least)) for n, c in every)
-    return Judged(run.judged, run.fitting, dict(run.excluded), tuple(fitting))
+    run = _Search(chunk.plan, chunk.by, 0.0, chunk.listed, chunk.standing)
+    run.asked += chunk.groups
+    for of, family in run._families(chunk.groups):
+        run._judge(family, of)
+    fitting = ((c.index, (c.where, c.again, c.batch, c.room, c.least)) for c in run.cells)
+    told = ((why, at.tobytes(), least.tobytes()) for why, at, least in run.told)
+    return Judged(run.judged, dict(run.excluded), tuple(told), tuple(fitting))
 
 
 Offload = tuple[str, ...]  # where each of OFFLOADS is

@@ -27,6 +27,7 @@ from memcore.timing.communication import (
     PRODUCT_MEANWHILE,
     SEND,
     Beside,
+    Links,
     Move,
     collective,
     links,
@@ -80,42 +81,52 @@ def in_layers(
     if p.tp * p.cp * p.ep * p.etp * p.pp == 1:
         return []
     found, beside = [], Beside(plan, step, operations)
-    in_pieces = plan.train.tp_comm_overlap and p.sequence_parallel
-    every = _sent(ends_of(step), step.blocks.layers, tuple(step.layers.counts), run_again(step))
+    every = sent(ends_of(step), step.blocks.layers, tuple(step.layers.counts), run_again(step))
     over = {axis: links(plan, axis) for axis in {s.axis for s, _ in every}}
     for s, times in every:
-        if over[s.axis].ranks <= 1:
-            continue
-        n = amounts.real(amounts.bytes(s.shape, s.dtype))
-        cover, by, kernel = 0.0, NOTHING, ""
-        behind = s.behind or (s.beside if in_pieces else None)
-        if s.axis == "EP" and s.kind == ALL_TO_ALL and sides_by_side(plan):
-            # A layer sends rows and gets results: two transfers behind what the other one computes.
-            by = OTHER_BACKWARD if s.phase == FORWARD else OTHER_FORWARD
-        if behind:
-            flops = behind[0] * amounts.real(amounts.elements(behind[1]))
-            narrow = step.copies.eight_bit and s.axis == "TP"
-            kernel = ATTENTION if s.attention else EIGHT_BIT if narrow else PRODUCT
-            cover = flops / speed.of_kernel(kernel)
-            by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
-            if not s.behind:  # the first piece is waited for
-                cover, by = cover * (over[s.axis].ranks - 1) / over[s.axis].ranks, PIECES_MEANWHILE
-        kind = DISPATCH if over[s.axis].reached and s.kind == ALL_TO_ALL else s.kind
-        name = f"{kind} {s.what}, {AXES[s.axis]}, {s.phase}"
-        found.append(
-            collective(
-                name, kind, s.axis, over[s.axis], {s.what: n}, times * batches, by,
-                FORWARD if s.phase == FORWARD else BACKWARD, beside, cover,
-                ((s.shape, s.dtype),), behind, kernel,
-            )
-        )  # fmt: skip
+        if over[s.axis].ranks > 1:
+            found.append(in_layer(step, s, times * batches, over[s.axis], amounts, speed, beside))
     if p.pp > 1:
         found.append(_between_stages(plan, step, amounts, beside))
     return found
 
 
+def in_layer(
+    step: Step, s: Send, times: float, over: Links, amounts: Amounts, speed: Speed, beside: Beside
+) -> Move:
+    """One of them."""
+    plan = beside.plan
+    in_pieces = plan.train.tp_comm_overlap and plan.parallel.sequence_parallel
+    n = amounts.real(amounts.bytes(s.shape, s.dtype))
+    cover, by, kernel = 0.0, NOTHING, ""
+    behind = s.behind or (s.beside if in_pieces else None)
+    if beside_another(plan, s):
+        # A layer sends rows and gets results: two transfers behind what the other one computes.
+        by = OTHER_BACKWARD if s.phase == FORWARD else OTHER_FORWARD
+    if behind:
+        flops = behind[0] * amounts.real(amounts.elements(behind[1]))
+        narrow = step.copies.eight_bit and s.axis == "TP"
+        kernel = ATTENTION if s.attention else EIGHT_BIT if narrow else PRODUCT
+        cover = flops / speed.of_kernel(kernel)
+        by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
+        if not s.behind:  # the first piece is waited for
+            cover, by = cover * (over.ranks - 1) / over.ranks, PIECES_MEANWHILE
+    kind = DISPATCH if over.reached and s.kind == ALL_TO_ALL else s.kind
+    name = f"{kind} {s.what}, {AXES[s.axis]}, {s.phase}"
+    return collective(
+        name, kind, s.axis, over, {s.what: n}, times, by,
+        FORWARD if s.phase == FORWARD else BACKWARD, beside, cover,
+        ((s.shape, s.dtype),), behind, kernel,
+    )  # fmt: skip
+
+
+def beside_another(plan: Plan, s: Send) -> bool:
+    """Whether a collective passes behind what another micro-batch computes."""
+    return s.axis == "EP" and s.kind == ALL_TO_ALL and sides_by_side(plan)
+
+
 @kept
-def _sent(
+def sent(
     ends: tuple[Tape, ...],
     layers: tuple[Tape, ...],
     counts: tuple[int, ...],

@@ -4,6 +4,7 @@ const FIRST = 40; // rows that are drawn before anybody scrolls
 const SEARCHED = 20; // a table of more rows can be searched
 const AHEAD = 300; // pixels below what is in view at which more rows are drawn
 const LINES = [1, 1.4, 2, 2.6, 3.2]; // on how many lines the texts of a column may be
+const NARROW = 560; // pixels of a table on a phone, at most
 const [SHORT, WIDEST] = [12, 56]; // letters that stay on one line; that a text has room for at most
 const LETTER = 0.52; // a letter's width, in heights of the font
 const PADDING = 20; // pixels of a column beside its letters
@@ -170,7 +171,8 @@ class Grid {
   }
 
   // Letters for which each column has room at least. Where all are in view so, a text takes one line,
-  // else two or three; where they are not even then it takes one again, and the table scrolls.
+  // else two or three; where they are not even then it takes one again, and the table scrolls: on a
+  // phone a text is narrow there all the same, or it alone would fill the page.
   widths() {
     const { data } = this;
     const most = data.columns.map((title, i) =>
@@ -180,7 +182,10 @@ class Grid {
       most.map((n, i) => (data.values[i] ? n : Math.min(WIDEST, Math.max(Math.min(n, SHORT), n / lines))));
     const letter = parseFloat(getComputedStyle(this.root).fontSize) * LETTER;
     const fits = (each) => each.reduce((sum, n) => sum + n * letter + PADDING, 0) <= this.width;
-    return LINES.map(share).find(fits) ?? share(1);
+    const scrolls = share(1).map((n, i) =>
+      i && !data.values[i] && this.width < NARROW ? Math.min(n, SHORT + 6) : n,
+    );
+    return LINES.map(share).find(fits) ?? scrolls;
   }
 
   row(line, row, kinds) {

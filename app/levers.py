@@ -18,8 +18,8 @@ from memcore.search.waterfall import Change
 from memcore.units import bytes_text, signed_seconds
 
 SHOWN = 5
-# Pixels of a row, at most, and of its columns; the name takes the rest. Wider, eyes would lose it.
-ROW, SAVES, COSTS, THEN, APPLY = 960, 115, 195, 90, 85
+# Pixels of the columns of a row; the name takes the rest. On a wide page all grow (why.css).
+SAVES, COSTS, THEN, APPLY = 115, 195, 90, 85
 
 
 def advice() -> None:
@@ -62,9 +62,7 @@ def phases() -> None:
         said = "No single change makes every phase fit; these help, the most first"
     st.markdown(f"##### {said}")
     for i, r in enumerate(found[:SHOWN]):
-        row = st.container(
-            key=f"lever_phase_{i}", horizontal=True, vertical_alignment="center", width=ROW
-        )
+        row = st.container(key=f"lever_phase_{i}", horizontal=True, vertical_alignment="center")
         with row:
             others = [f"{title_of(p)} {value_text(p, v)}" for p, v in r.followers.items()]
             said = f" :small[with {plain(', '.join(others))}]" if others else ""
@@ -124,9 +122,7 @@ def _all(found: Sequence[Lever]) -> None:
 
 def _row(lever: Lever) -> None:
     """One lever: what it is, what it saves, what it costs, whether it then fits, and its button."""
-    row = st.container(
-        key=f"lever_{lever.name}", horizontal=True, vertical_alignment="center", width=ROW
-    )
+    row = st.container(key=f"lever_{lever.name}", horizontal=True, vertical_alignment="center")
     with row:
         st.markdown(_named(lever), width="stretch")
         why.link(tables.saved_text(lever), f"levers.{lever.name}.saved_bytes", SAVES)

@@ -19,6 +19,7 @@ CONSUMERS = {
 KV_CACHE = ("KV cache", "#D55E00")
 STATES = ("States", "#CC79A7")  # of sequences; no page shows it beside Workspace
 OVERHEAD = ("Overhead, at least", "#8A8F98")
+FREE = "#8A8F9840"  # room that nothing takes: pale on both themes
 TOGETHER = {  # parts of a phase that trains or serves
     "policy": CONSUMERS["parameters"][1],
     "critic": CONSUMERS["gradients"][1],

@@ -23,7 +23,7 @@ KINDS = {
     "internal": ("Never filled", "#CC79A7", "held by a sequence that ends before it needs it"),
     "ended": ("Ended", "#56B4E9", "held by sequences that have ended, until their batch has"),
     "external": ("Fragments", "#0072B2", "lost to rounding, or free but too small for who waits"),
-    "free": ("Free", palette.OVERHEAD[1], "while nobody waits for it"),
+    "free": ("Free", palette.FREE, "while nobody waits for it"),
 }
 COLOURS = {
     "static": "#999999",

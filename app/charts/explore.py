@@ -206,15 +206,15 @@ def _lines(
              "showarrow": False, "font": {"color": palette.CAPACITY}, "xshift": 4}
         )  # fmt: skip
 
-    def down(x: float, text: str, dash: str, level: float, other: float | None) -> None:
-        ends = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1}
-        shapes.append({"type": "line", **ends, "line": {"color": MARK, "width": 1.5, "dash": dash}})
+    def along(x: float) -> float:
         low, high = place(min(xs, default=1)), place(max(xs, default=2))
-        share = (place(x) - low) / ((high - low) or 1)
-        # Outwards, so that neither line crosses the other's words; at an end inwards.
-        left = share > 0.8 or (share > 0.2 and (share > 0.5 if other is None else x < other))
+        return (place(x) - low) / ((high - low) or 1)
+
+    def down(x: float, text: str, dash: str, top: float, left: bool) -> None:
+        ends = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": top}
+        shapes.append({"type": "line", **ends, "line": {"color": MARK, "width": 1.5, "dash": dash}})
         notes.append(
-            {"x": place(x), "y": level, "yref": "paper", "yanchor": "top", "showarrow": False,
+            {"x": place(x), "y": top, "yref": "paper", "yanchor": "top", "showarrow": False,
              "xanchor": "right" if left else "left", "text": f"<b>{text}</b>",
              "xshift": -4 if left else 4}
         )  # fmt: skip
@@ -226,11 +226,16 @@ def _lines(
         across(0, "Nothing to spare")
     shown = own is not None and bool(xs) and min(xs) <= own <= max(xs)
     if found.edge is not None:
-        to = "fits up to" if found.rises else "fits from"
-        down(found.edge, f"{to} {exploring.text(found.path, found.edge)}", "dash", 0.99,
-             own if shown and own != found.edge else None)  # fmt: skip
+        # On the side that fits, where the areas are low, as long as there is room.
+        to, room = ("fits up to", 0.4) if found.rises else ("fits from", 0.6)
+        said = f"{to} {exploring.text(found.path, found.edge)}"
+        down(found.edge, said, "dash", 1.0, along(found.edge) > room)
     if shown:
-        down(own, f"this plan: {exploring.text(found.path, own)}", "dot", 0.92, found.edge)
+        # Lower, so that its line ends below the other's words; away from the other line, but at
+        # the chart's ends inwards.
+        share, edge = along(own), found.edge
+        left = share > 0.8 or (share > 0.2 and (share > 0.5 if edge is None else own < edge))
+        down(own, f"this plan: {exploring.text(found.path, own)}", "dot", 0.93, left)
     return shapes, notes
 
 

@@ -20,6 +20,7 @@ BESIDE = {"peers": "hbm", "network": "dram"}
 BETWEEN = (("l2", "hbm", "hbm"), ("hbm", "dram", "dram"), ("dram", "nvme", "nvme"))
 # On a phone all stand below one another, those beside a little to the right.
 COLUMN = ("l2", "hbm", "peers", "dram", "network", "nvme")
+WORDS_PHONE = 0.18  # height of a line of words on a phone, in heights of a row
 INSET, EDGE = 0.2, 0.1  # left ends of the boxes beside, and of the links, in widths of a box
 BOX = 0.46  # height of a box
 FURTHER = 1.35  # left end of the boxes beside, in widths of a box
@@ -79,7 +80,8 @@ def tiers_down(
     near = [(upper, lower, of, EDGE) for upper, lower, of in BETWEEN]
     near += [(upper, name, name, 2 * INSET) for name, upper in BESIDE.items()]
     for upper, lower, of, x in near:
-        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2
+        # It ends above the words on top of the lower box, which it would run through.
+        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2 + WORDS_PHONE
         shapes.append(_line(x, x, top, bottom))
         beside = lower in BESIDE
         at = heights[upper if beside or heights[upper] - heights[lower] == 1 else lower]

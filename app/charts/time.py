@@ -114,8 +114,9 @@ def stages(time: Time) -> Picture:
 DECADES = range(6, 19)  # of FLOP/s
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
 NEAR = 0.1  # decades: operations that lie closer to each other on the roofline are one mark
-NAMED = 0.03  # of the time of all marks: one that took more of it has its name beside it
-APART = 0.06  # of the axis' height: names lie that far from each other
+NAMED = 0.03  # of the time of all marks: one that took more of it has its name
+APART = 0.065  # of the axis' height: names lie that far from each other, and from marks
+LETTER = 0.019  # of the axis' width on a narrow page, a letter of a name
 LISTED = 6  # operations of one mark that hovering names
 
 Placed = tuple[int, OperationTime]  # an operation, and where it is in the Report
@@ -201,7 +202,7 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
                 "xanchor": "right",
                 "yanchor": "bottom",
             },
-            *_names(groups, seconds, APART * (top - bottom), (left + right) / 2),
+            *_names(groups, seconds, APART * (top - bottom), (left, right)),
         ],
     )
 
@@ -231,30 +232,38 @@ def _seconds(group: Sequence[Placed]) -> float:
 
 
 def _names(
-    groups: Sequence[Sequence[Placed]], seconds: float, apart: float, middle: float
+    groups: Sequence[Sequence[Placed]], seconds: float, apart: float, ends: tuple[float, float]
 ) -> list[dict[str, Any]]:
-    """The names of the longest marks, on the side where there is room; none over another."""
+    """The names of the longest marks. A mark near the slope has room at its right, one under the
+    flat part of the roof below it; a name is clear of other marks and names, or is not there."""
     found: list[dict[str, Any]] = []
+    left, right = ends
+    marks = [_at(group) for group in groups]
     for group in groups:
-        x, y = _place(group[0][1])
-        if _seconds(group) < NAMED * seconds or any(abs(y - n["y"]) < apart for n in found):
+        if _seconds(group) < NAMED * seconds:
             continue
+        x, y = _at(group)
         first = literal(group[0][1].name.removeprefix("layers.").removesuffix(".matmul"))
-        more = f", {len(group) - 1} more" if len(group) > 1 else ""
-        size = 5 + 9 * math.sqrt(_seconds(group) / seconds)
-        side = -1 if x > middle else 1
-        found.append(
-            {
-                "x": x,
-                "y": y,
-                "text": f"{first}{more}",
-                "showarrow": False,
-                "xanchor": "right" if side < 0 else "left",
-                "xshift": side * (size + 4),
-                "yanchor": "middle",
-            }
-        )
+        said = f"{first} +{len(group) - 1}" if len(group) > 1 else first
+        note = {"text": said, "showarrow": False, "yanchor": "middle"}
+        if x <= (left + right) / 2:
+            size = 5 + 9 * math.sqrt(_seconds(group) / seconds)
+            found.append({**note, "x": x, "y": y, "xanchor": "left", "xshift": size + 4})
+            continue
+        width = LETTER * len(said) * (right - left)
+        end = min(right, x + width / 2)
+        taken = [b for a, b in marks if end - width - NEAR < a < end + NEAR]
+        taken += [n["y"] for n in found if n["xanchor"] == "right" or n["x"] > end - width]
+        free = (y - k * apart / 8 for k in range(8, 21))
+        level = next((v for v in free if all(abs(v - t) > 0.72 * apart for t in taken)), None)
+        if level is not None:
+            found.append({**note, "x": end, "y": level, "xanchor": "right"})
     return found
+
+
+def _at(group: Sequence[Placed]) -> tuple[float, float]:
+    """Where a mark is: at the longest of its operations."""
+    return _place(group[0][1])
 
 
 def _placed(group: Sequence[Placed]) -> str:

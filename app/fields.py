@@ -26,7 +26,8 @@ class Field:
 
     @property
     def label(self) -> str:
-        return f"{self.title} ({self.unit})" if self.unit else self.title
+        said = not self.unit or self.unit.lower() in self.title.lower()
+        return self.title if said else f"{self.title} ({self.unit})"
 
     @property
     def full_help(self) -> str:

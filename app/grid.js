@@ -172,7 +172,7 @@ class Grid {
 
   // Letters for which each column has room at least. Where all are in view so, a text takes one line,
   // else two or three; where they are not even then it takes one again, and the table scrolls: on a
-  // phone a text is narrow there all the same, or it alone would fill the page.
+  // phone a name takes two all the same, or it alone would fill the page.
   widths() {
     const { data } = this;
     const most = data.columns.map((title, i) =>
@@ -183,7 +183,7 @@ class Grid {
     const letter = parseFloat(getComputedStyle(this.root).fontSize) * LETTER;
     const fits = (each) => each.reduce((sum, n) => sum + n * letter + PADDING, 0) <= this.width;
     const scrolls = share(1).map((n, i) =>
-      i && !data.values[i] && this.width < NARROW ? Math.min(n, SHORT + 6) : n,
+      i === 1 && !data.values[i] && this.width < NARROW ? Math.max(Math.min(n, SHORT + 6), n / 2) : n,
     );
     return LINES.map(share).find(fits) ?? scrolls;
   }

@@ -12,6 +12,7 @@ from app.text import VERDICTS, plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Memory, Report
+from memcore.search.bookings import MOST_GPUS
 from memcore.search.levers import Lever, headline
 from memcore.search.phases import Relief
 from memcore.search.waterfall import Change
@@ -40,10 +41,43 @@ def coming() -> None:
 def section(memory: Memory) -> None:
     """The best levers with a button each; the others in a table."""
     found = state.levers()
+    hopeless = not memory.fits and not any(lever.fits for lever in found)
+    if hopeless:
+        st.markdown("##### Where it fits as it is")
+        _elsewhere()
     st.markdown(f"##### {plain(headline(memory, found))}")
     for lever in found[:SHOWN]:
         _row(lever)
     parts.folded("All changes", _all, found)
+    if not hopeless:
+        parts.folded("On which GPUs", _elsewhere)
+
+
+def _elsewhere() -> None:
+    """On how few GPUs of each kind the plan is trained."""
+    plan = state.plan()
+    found, within = shared.to_train_on(plan), start.within_text(plan)
+    if not found:
+        most = f"up to {MOST_GPUS:,} of any accelerator with a list price"
+        parts.small(
+            f"**Nowhere {plain(within)}**, with {most}." if within else f"**Nowhere**, with {most}."
+        )
+        return
+    rows = tables.trainers(found)
+    parts.table(
+        rows,
+        key="trainers",
+        alt="On how few GPUs of each kind the plan is trained",
+        columns=tables.TRAINER_COLUMNS,
+        use=lambda row: state.replace(found[row].plan),
+        height=260,
+    )
+    kept = f" {plain(within)}" if within else ""
+    parts.small(
+        f"Of each the fewest GPUs on which it fits{kept}, all else as in the plan; the cheapest "
+        "run first. Prices are the plan's own, or else the least of the price list."
+    )
+    parts.download("GPUs to train on (CSV)", rows, "memplan-train-on.csv")
 
 
 def phases() -> None:

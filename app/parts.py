@@ -167,7 +167,7 @@ def run_figures(run: Run) -> None:
             st.metric(label, text)
     if run.cost is None:
         with columns[-1]:
-            small("Set a price in the sidebar, at *Node and price*, for the cost.")
+            small("With a price, its cost stands here.")
 
 
 def latency_targets() -> None:

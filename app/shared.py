@@ -18,6 +18,7 @@ from memcore.evaluate import evaluate
 from memcore.kept import Store, once
 from memcore.plan.plan import Plan
 from memcore.report import Report
+from memcore.search import bookings as to_book
 from memcore.search import choices, solve, solver
 from memcore.search.choices import Choice, table_of
 from memcore.search.lens import Seen
@@ -150,6 +151,13 @@ def longest_sequence(plan: Plan) -> Solved:
 def fewest_to_train(plan: Plan) -> Solved:
     """The fewest GPUs on which the whole run keeps to its deadline and its budget."""
     return solver.solve(plan, "cluster.gpus")
+
+
+@_for_all(without=NOTHING)
+def to_train_on(plan: Plan) -> tuple[to_book.Booking, ...]:
+    """The fewest GPUs that train the plan, within its deadline and budget, of each kind with a list
+    price and of its own; the cheapest run first."""
+    return to_book.to_train_on(plan)
 
 
 def answers(plan: Plan) -> tuple[Answer, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
 import re
@@ -23,7 +24,7 @@ from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS
 from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text
-from memcore.units import parse_count
+from memcore.units import count_text, parse_count
 from memcore.words.stored import AS_PUBLISHED
 from memcore.words.word import Word
 
@@ -255,6 +256,8 @@ def _field(
         st.slider(min_value=0.0, max_value=1.0, step=0.01, **common)
     else:
         of, step = (float, 0.1 if (f.high or 0) > 1 else 0.01) if f.kind is float else (int, 1)
+        if of is float:
+            common["format"] = "%g"  # 30 and 0.25: no digits that say nothing
         st.number_input(
             min_value=of(f.low or 0),
             max_value=of(f.high or 0),
@@ -588,6 +591,63 @@ def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwi
         placeholder=otherwise,
         help=f.full_help,
     )
+
+
+def run_goal(prefix: str) -> None:
+    """What the whole run is: so many tokens, within so many days."""
+    with st.container(key=f"run_goal_{prefix}"):
+        tokens, days = st.columns(2)
+    with tokens:
+        steps = _with_own("run.tokens", facts("run.tokens").steps)
+        st.selectbox(
+            field("run.tokens").label,
+            steps,
+            format_func=count_text,
+            key=state.control(f"{prefix}run_tokens", state.drafted("run.tokens"), tokens_typed),
+            accept_new_options=True,
+            help=f"{field('run.tokens').help} Choose, or type a number such as 15T.",
+        )
+    with days:
+        _field("run.target_days", prefix=prefix)
+
+
+def tokens_typed(chosen: int | str | None) -> None:
+    """A step, or a number in words; what is none changes nothing."""
+    with contextlib.suppress(ValueError):
+        if chosen:
+            state.change({"run.tokens": parse_count(str(chosen))})
+
+
+def price_search(prefix: str) -> None:
+    """The price of a GPU: one of a cloud's list, or any that is typed."""
+    gpu, price = state.drafted("cluster.gpu"), state.drafted("run.price_per_gpu_hour")
+    prices = catalog.prices(gpu) if isinstance(gpu, str) else {}
+    rows = sorted(prices.values(), key=lambda row: row["usd"])
+    said = {_price_label(row, date.today()): row["usd"] for row in rows}
+    here = next((label for label, usd in said.items() if usd == price), f"${price:,.2f}")
+
+    def chosen(text: str | None) -> None:
+        if text in said:
+            state.change({"run.price_per_gpu_hour": said[text]})
+        else:
+            price_typed(text or "0")
+
+    st.selectbox(
+        "Price of a GPU for an hour (USD)",
+        [*said, *([here] if price and here not in said else [])],
+        key=state.control(f"{prefix}price", here if price else None, chosen),
+        placeholder="choose or type one",
+        accept_new_options=True,
+        help="For the cost of the run. "
+        + "\n".join(f"\n- **{cloud}**: {row['source']}" for cloud, row in prices.items()),
+    )
+
+
+def price_typed(text: str) -> None:
+    """USD; what is no number changes nothing."""
+    with contextlib.suppress(ValueError):
+        usd = float(text.lstrip("$ ").replace(",", ""))
+        state.change({"run.price_per_gpu_hour": usd})
 
 
 def _list_prices() -> None:

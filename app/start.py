@@ -33,12 +33,18 @@ JOBS: dict[str, dict[str, Any]] = {
         "train.zero": 0,
         "train.precision": "bf16-pure",
     },
-    "QLoRA": {"train.adapter": "qlora"},
+    "QLoRA": {
+        "train.adapter": "qlora",
+        "train.adapter_dtype": "base",
+        "train.framework": "pytorch",
+        "train.zero": 0,
+        "train.precision": "bf16-pure",
+    },
     "Serve": {},
     "RL": {"together.kind": "grpo"},
 }
 # What an adapter brought with it is as everybody starts again without one.
-WITHOUT = ("train.framework", "train.zero", "train.precision")
+WITHOUT = ("train.framework", "train.zero", "train.precision", "train.adapter_dtype")
 LEADS = {"Serve": "serve", "RL": "together"}  # to views of their own
 LONG_RUN = 10_000_000_000  # tokens, from which on a run is called pretraining
 
@@ -53,15 +59,20 @@ def job(plan: Plan) -> str:
 def ask() -> None:
     """What do you want to run? A model, GPUs."""
     with st.container(key="start", gap="small"):
-        st.segmented_control(
-            "What do you want to run?",
-            list(JOBS),
-            key=state.control("job", job(state.plan()), _chosen),
-            required=True,
-            help="LoRA and QLoRA begin as Hugging Face's Trainer runs them: the weights in 16 or 4 "
-            "bits, whole on every GPU; only adapters are trained.",
-        )
-        left, middle, right = st.columns([3, 1, 2])
+        left, right = st.columns(2)
+        with left:
+            st.segmented_control(
+                "What do you want to run?",
+                list(JOBS),
+                key=state.control("job", job(state.plan()), _chosen),
+                required=True,
+                help="LoRA and QLoRA begin as Hugging Face's Trainer runs them: the weights in 16 "
+                "or 4 bits, whole on every GPU; only adapters are trained.",
+            )
+        with right:
+            sidebar.run_goal("start_")
+        with st.container(key="start_what"):
+            left, middle, right = st.columns([3, 1, 2])
         with left:
             sidebar.model_search("start_")
         gpus, gpu = field("cluster.gpus"), field("cluster.gpu")
@@ -78,6 +89,15 @@ def ask() -> None:
             )
         with right:
             sidebar.gpu_search(gpu, "start_")
+
+
+def goal() -> None:
+    """What the whole run is, and what it is paid for."""
+    left, right = st.columns([2, 1])
+    with left:
+        sidebar.run_goal("goal_")
+    with right:
+        sidebar.price_search("goal_")
 
 
 def _chosen(name: str | None) -> None:

@@ -14,7 +14,7 @@ from app.text import VERDICTS, plain
 from memcore.report import Memory, Report, Serve, TogetherMemory
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import REMEDY, nothing_fits, verdict
-from memcore.units import bytes_text, count_text, gib_text, seconds_text
+from memcore.units import GiB, bytes_text, count_text, gib_text, seconds_text
 
 # Of each verdict: it says without colour what the colour says.
 ICONS = {"fits": "check_circle", "tight": "error", "over": "cancel"}
@@ -188,7 +188,9 @@ def _room(memory: Memory, pinned: int | None) -> str:
 
 
 def _span(low: float, high: float) -> str:
-    """Two sizes, with their unit once."""
+    """Two sizes, with their unit once; of a thousand and more no part of one matters."""
+    if high >= 1000 * GiB:
+        return f"{low / GiB:,.0f} to {high / GiB:,.0f} GiB"
     return f"{gib_text(low).removesuffix(' GiB')} to {gib_text(high)}"
 
 

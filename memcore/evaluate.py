@@ -214,7 +214,9 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
             "runs them: ranks wait for every sum, and whole gradients are summed after backward."
         )
     if t.adapter != "none":
-        notes.append(f"{trainable:,} parameters of adapters are trained, beside the model's own.")
+        notes.append(
+            f"{trainable:,} parameters of adapters are trained, and none of the model's own."
+        )
         if t.unquantized_dtype == AUTO and unquantized_in_fp32(plan):
             notes.append(
                 "What is not quantized is taken to be fp32, with the residual stream and the "

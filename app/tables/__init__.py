@@ -36,9 +36,11 @@ from app.tables.compare import tidy
 from app.tables.explore import (
     BOOKING_COLUMNS,
     SWEPT_COLUMNS,
+    TRAINER_COLUMNS,
     booking_text,
     bookings,
     swept,
+    trainers,
 )
 from app.tables.lens import lens, lens_groups, lens_ways
 from app.tables.levers import changes_text, cost_text, levers, saved_text, waterfall
@@ -62,6 +64,7 @@ __all__ = [
     "FOUND_COLUMNS",
     "PATH",
     "SWEPT_COLUMNS",
+    "TRAINER_COLUMNS",
     "TRANSFER_COLUMNS",
     "Rows",
     "accuracy",
@@ -120,6 +123,7 @@ __all__ = [
     "timeline",
     "together",
     "tracker",
+    "trainers",
     "transfers",
     "tuning",
     "waterfall",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from app import exploring
 from app.exploring import PART_NAMES, Sweep
 from app.tables.base import PATH, Rows, felt
 from app.text import VERDICTS
+from memcore.search.bookings import Booking
 from memcore.search.choices import Choice
 from memcore.timing.certainty import apart_serving, ranked
 from memcore.units import bytes_text, money_text, seconds_text
@@ -78,6 +80,33 @@ def bookings(found: tuple[Choice, ...]) -> Rows:
     ]
 
 
+def trainers(found: Sequence[Booking]) -> Rows:
+    """A row for each accelerator that trains."""
+    return [
+        {
+            "GPU": exploring.text("cluster.gpu", b.gpu),
+            "GPUs": b.gpus,
+            "whole run": seconds_text(b.seconds),
+            "cost": "" if b.cost is None else money_text(b.cost),
+            "USD an hour": None if b.price is None else b.price * b.gpus,
+            "step": seconds_text(b.step_seconds),
+            "to spare": bytes_text(b.headroom_bytes),
+            "price of": b.source,
+            "run_seconds": b.seconds,
+            "cost_usd": b.cost,
+            "step_seconds": b.step_seconds,
+            "headroom_bytes": b.headroom_bytes,
+            "USD a GPU-hour": b.price,
+            "preset": b.gpu,
+            PATH: "",
+        }
+        for b in found
+    ]
+
+
+TRAINER_COLUMNS = (
+    *("GPU", "GPUs", "whole run", "cost", "USD an hour", "step", "to spare", "price of"),
+)
 BOOKING_COLUMNS = (
     *("rank", "GPU", "GPUs", "USD a million tokens", "USD an hour", "tensor parallel", "replicas"),
     *("users of one", "tokens/s of one", "first token", "per token", "price of"),

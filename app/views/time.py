@@ -9,6 +9,7 @@ report, plan = state.report(), state.plan()
 
 if report.time and report.run:
     st.markdown(f"##### The whole run: {count_text(plan.run.tokens)} tokens")
+    start.goal()
     parts.run_figures(report.run)
     start.booked()
     measured.section()

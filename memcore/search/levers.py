@@ -194,15 +194,16 @@ def _levers(plan: Plan) -> tuple[Lever, ...]:
         found += _pairs(now, seconds, pool, [t for t in tried if t.kind in (SAME, ROUNDED)])
         if not any(lever.fits for lever in found):
             found += _pairs(now, seconds, pool, [t for t in tried if t.kind != MACHINES])
-    order = sorted(range(len(found)), key=lambda i: _rank(found[i], memory, i))
-    return tuple(_ranked([found[i] for i in order], memory))
+    mended = memory.fits or any(lever.fits for lever in found)
+    order = sorted(range(len(found)), key=lambda i: _rank(found[i], memory, i, mended))
+    return tuple(_ranked([found[i] for i in order], memory, mended))
 
 
-def _ranked(found: Sequence[Lever], memory: Memory) -> Iterable[Lever]:
+def _ranked(found: Sequence[Lever], memory: Memory, mended: bool) -> Iterable[Lever]:
     """Levers in their order, each with its rank: of those that are sorted by price, some cannot be
     told apart."""
     before = 0
-    for (_, prices), group in itertools.groupby(found, key=lambda lever: _group(lever, memory)):
+    for (_, prices), group in itertools.groupby(found, key=lambda v: _group(v, memory, mended)):
         of = list(group)
         ranks = ranked([v.plan for v in of], [v.asked for v in of]) if prices else []
         for i, lever in enumerate(of):
@@ -237,7 +238,8 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
         over = "host memory or NVMe is too small"
     fixes = [lever for lever in found if lever.fits]
     if not fixes:
-        return f"Not sure to fit, {over}: no change fixes it; these help, the most first"
+        helps = ": these save the most" if found else ""
+        return f"{over[:1].upper()}{over[1:]}, and no one change makes it fit{helps}"
     single = sum(lever.single for lever in fixes)
     counts = (
         (single, "single change", "single changes"),
@@ -248,31 +250,34 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     return f"{over[:1].upper()}{over[1:]}: {changes}, the cheapest in time first"
 
 
-def _rank(lever: Lever, memory: Memory, order: int) -> tuple[Any, ...]:
+def _rank(lever: Lever, memory: Memory, order: int, mended: bool) -> tuple[Any, ...]:
     """What levers are sorted by: the smallest comes first.
 
     Where the plan fits: what fits too and is faster. Where it does not: what makes it fit, then
     what may, then the rest. Within each: what trains the same, then more machines (and a pair of
     changes, if it trains the same), then what changes the training. Within these: settings before
     another program, then the price to a percent; of what does not make it fit, the bytes that it
-    saves."""
-    group, prices = _group(lever, memory)
+    saves, and nothing else where no lever makes it fit (`mended` is false)."""
+    group, prices = _group(lever, memory, mended)
     if not prices:
         return (*group, -lever.saved_device_bytes, order)
     price = round(lever.asked, DIGITS)
     return (*group, price, list(TRAINS).index(lever.trains) if not memory.fits else 0, order)
 
 
-def _group(lever: Lever, memory: Memory) -> tuple[tuple[int, ...], bool]:
+def _group(lever: Lever, memory: Memory, mended: bool) -> tuple[tuple[int, ...], bool]:
     """What comes before a lever's price or bytes, the smallest first; and whether its price is what
     it is then sorted by."""
     kind = KINDS[lever.kind]
     rank = kind.rank if lever.single else max(kind.rank, KINDS[MACHINES].rank)
+    # Nobody with one GPU goes to a framework that is there to share a model among many.
+    alone = lever.moves and lever.plan.cluster.gpus == 1
     if memory.fits:
-        return (not (lever.fits and lever.faster), rank, lever.moves), True
+        return (alone, not (lever.fits and lever.faster), rank, lever.moves), True
     if lever.fits:
-        return (0, rank, lever.moves), True
-    return (1, lever.verdict == "over", rank, lever.moves), False
+        return (0, alone, rank, lever.moves), True
+    kept = (alone, rank, lever.moves) if mended else ()
+    return (1, lever.verdict == "over", *kept), False
 
 
 DIGITS = 2  # digits of a price: what differs by less than a per cent is as cheap
@@ -366,7 +371,7 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
             pair = _Tried(b.kind, (*a.parts, *b.parts), then)
             if lever := _lever(now, seconds, pair):
                 found.append(lever)
-    order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i))
+    order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i, True))
     return [found[i] for i in order[:BEST]]
 
 

@@ -179,3 +179,44 @@ def test_a_zero_that_is_no_number_is_empty_and_said() -> None:
     at.number_input(key="serve_max_num_seqs").set_value(None).run()
     alive(at)
     assert shown_plan(at).serve.max_num_seqs == 0
+
+
+def test_a_run_is_asked_for_on_the_first_screen_and_priced_at_time() -> None:
+    at = opened()
+    at.selectbox(key="start_run_tokens").set_value(10**12).run()
+    assert shown_plan(at).run.tokens == 10**12
+    at.number_input(key="start_run_target_days").set_value(30.0).run()
+    alive(at)
+    assert "Fewest GPUs within 30 days" in texts(at)
+    there = opened({}, "time")
+    price = there.selectbox(key="goal_price")
+    usd = [float(said.split()[0].removeprefix("$")) for said in price.options]
+    assert usd == sorted(usd)
+    assert usd
+    price.set_value(price.options[0]).run()
+    alive(there)
+    assert shown_plan(there).run.price_per_gpu_hour == usd[0]
+
+
+@pytest.mark.parametrize(
+    ("typed", "tokens", "price"),
+    [("15T", 15 * 10**12, 0.0), ("many", 10**9, 0.0), ("2.25", 2, 2.25), ("$1,250", 10**9, 1250.0)],
+)
+def test_tokens_and_a_price_can_be_typed(typed: str, tokens: int, price: float) -> None:
+    changed: dict[str, object] = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sidebar.state, "change", changed.update)
+        sidebar.tokens_typed(typed)
+        sidebar.price_typed(typed)
+    assert changed.get("run.tokens", 10**9) == tokens
+    assert changed.get("run.price_per_gpu_hour", 0.0) == price
+
+
+def test_a_plan_that_nothing_mends_leads_to_gpus_that_train_it() -> None:
+    at = opened({"model": "llama-3-70b~1", "gpu": "rtx-4090-24gb~2", "gpus": "1"})
+    alive(at)
+    assert "Where it fits as it is" in texts(at)
+    rows = drawn(at, "trainers")["rows"]
+    assert any(row[0].startswith("NVIDIA H100") for row in rows)
+    fine = opened({"mb": "1"})
+    assert "Where it fits as it is" not in texts(fine)

@@ -206,6 +206,26 @@ def test_a_70b_fits_eight_gpus_with_optimizer_and_parameters_on_the_host():
     )
 
 
+def test_where_nothing_fits_what_saves_most_comes_first():
+    plan = Plan.of({"model": "llama-3-70b", "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1}})
+    found = levers(plan)
+    said = headline(evaluate(plan).memory, found)
+    assert said.startswith("At least ")
+    assert said.endswith("no one change makes it fit: these save the most")
+    saved = [lever.saved_device_bytes for lever in found if lever.verdict == "over"]
+    assert saved == sorted(saved, reverse=True)
+    assert any("qlora" in lever.name for lever in found[:3])
+
+
+def test_nobody_with_one_gpu_is_told_first_to_go_to_megatron():
+    """Another program, for a user who has nothing to share among GPUs; with eight it may be."""
+    train = {"kernels": "liger", "cross_entropy": "fused", "checkpointing": "none"}
+    one = {"model": "qwen3-0.6b", "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1}, "train": train}
+    found = levers(Plan.of(one))
+    last = next(i for i, lever in enumerate(found) if lever.moves)
+    assert all(lever.moves for lever in found[last:] if lever.fits)
+
+
 FEW_NODES = {
     "70b": LLAMA_70B,
     "70b-accumulated": LLAMA_70B | {"train": {"grad_accumulation": 6, "micro_batch": 2}},

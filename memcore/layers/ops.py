@@ -33,6 +33,7 @@ from memcore.tape.dims import (
     SEQ,
     SHARED_F,
     SHARED_FUSED,
+    STREAMS,
     TP,
     VOCAB,
     B,
@@ -75,6 +76,7 @@ from memcore.words.training import CORE_ATTN, LAYERNORM, MLP
 FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
 TOKENS: Shape = (B, S / CP)
 HIDDEN: Shape = (B, S / CP / SEQ, D)  # the residual stream
+STREAMED_HIDDEN: Shape = (*HIDDEN[:-1], STREAMS, D)  # the same of a model with several
 QUERIES: Shape = (B, HEADS / TP, S / CP, HEAD_DIM)
 KEYS: Shape = (B, KV_HEADS / TP, S / CP, HEAD_DIM)
 REPEATED_KEYS: Shape = (B, REPEATED, S / CP, HEAD_DIM)
@@ -82,6 +84,11 @@ SCORES: Shape = (B, HEADS / TP, S / CP, S)
 PRODUCT: Shape = (*SCORES, HEAD_DIM)
 UNMASKED: Shape = (2, *PRODUCT)  # of a product that no causal mask halves
 WINDOWED: Shape = (B, HEADS / TP, S / CP, REACH, HEAD_DIM)
+
+
+def residual(s: Structure) -> Shape:
+    """What goes from one layer to the next."""
+    return STREAMED_HIDDEN if s.traits.streams else HIDDEN
 
 
 def slides(kind: str) -> bool:

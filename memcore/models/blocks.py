@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from memcore.kept import counted_apart, kept
 from memcore.layers import multi_token
-from memcore.layers.ops import HIDDEN
+from memcore.layers.ops import HIDDEN, residual
 from memcore.models.families import FAMILIES, TOWERS
 from memcore.models.families.family import ALL, MASK
 from memcore.models.model import Model
@@ -173,7 +173,7 @@ def _ends(s: Structure) -> tuple[Tape, Tape]:
 
     def head(t: Tape) -> Tensor:
         dtype = "fp32" if s.traits.residual_fp32 and not s.served else s.dtype
-        x = t.input("input", HIDDEN, dtype, needs_grad=s.reached or s.frozen != LOWER)
+        x = t.input("input", residual(s), dtype, needs_grad=s.reached or s.frozen != LOWER)
         return multi_token.head(t, s, x, _one(family.layer)) if s.depths else family.head(t, s, x)
 
     return (
@@ -222,7 +222,8 @@ def _layer(s: Structure, kind: LayerKind) -> Tape:
 
     def main(t: Tape) -> Results:
         wide = s.traits.residual_fp32 and not s.served and not is_first(kind.attention)
-        x = t.input("input", HIDDEN, "fp32" if wide else s.dtype, needs_grad=not kind.leads)
+        dtype = "fp32" if wide else s.dtype
+        x = t.input("input", residual(s), dtype, needs_grad=not kind.leads)
         out = FAMILIES[s.family].layer(t, s, x, kind.attention)
         t.use(x)  # the loop over layers holds it until the layer returns
         return out

@@ -146,6 +146,27 @@ NO_INDEXER = Indexer(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class Entries:
+    """Compressed keys and values that layers with a window see beyond it.
+
+    fine       tokens of an entry in layers whose indexer chooses some (kinds.fine)
+    coarse     the same in layers that see all of them (kinds.coarse)
+    groups     of heads whose results are compressed apart
+    rank       width that the results of a group are compressed to
+    """
+
+    fine: int
+    coarse: int
+    groups: int
+    rank: int
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"FINE_RATE": self.fine, "COARSE_RATE": self.coarse,
+                "OUT_GROUPS": self.groups, "OUT_RANK": self.rank}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Heads:
     """Heads of attention: how many, and how wide; as Model's fields of the same names."""
 
@@ -220,6 +241,8 @@ class Model:
     query_rank         width that queries are compressed to; 0: they are not
     indexer            of latent attention to few tokens
     kv_rank            width that keys and values are compressed to; 0: they are not
+    entries            of attention to compressed tokens
+    streams            of the residual, which hyper-connections mix; 0: one, and nothing is mixed
     experts            routed experts of a layer; 0: it has none
     top_k              experts that each token is sent to
     expert_size        intermediate size of one expert
@@ -266,6 +289,8 @@ class Model:
     query_rank: int = 0
     kv_rank: int = 0
     indexer: Indexer | None = None
+    entries: Entries | None = None
+    streams: int = 0
     experts: int = 0
     top_k: int = 0
     expert_size: int = 0
@@ -319,6 +344,8 @@ class Model:
             "Q_RANK": self.query_rank,
             "KV_RANK": self.kv_rank,
             **(self.indexer or NO_INDEXER).sizes,
+            **(self.entries.sizes if self.entries else {}),
+            **({"STREAMS": self.streams} if self.streams else {}),
             "EXPERTS": self.experts,
             "TOP_K": self.top_k,
             "EXPERT_F": self.expert_size,

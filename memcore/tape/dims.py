@@ -221,6 +221,33 @@ INDEX_COPIES = Dim(
     "sequences of what is copied only where there are several: of an indexer's keys for each token "
     "(torch.matmul), of a gradient whose channels come first",
 )
+STREAMS = Dim("STREAMS", "residual streams of a token, which hyper-connections mix")
+STREAMED = Dim("STREAMED", "STREAMS x D: all streams of a token side by side")
+MIXES = Dim("MIXES", "(2 + STREAMS) x STREAMS: weights that a token's streams are mixed with")
+MIX_KINDS = Dim("MIX_KINDS", "3: kinds of these weights, each with a factor")
+# Entries in a cache that stand for several tokens each: of few tokens, of which an indexer chooses,
+# and of many, of which all are read.
+FINE_RATE = Dim("FINE_RATE", "tokens of an entry, of which an indexer chooses some")
+FINE_SPAN = Dim("FINE_SPAN", "2 FINE_RATE: tokens that such an entry is made of, half of them again")
+FINE_ENTRIES = Dim("FINE_ENTRIES", "entries of FINE_RATE tokens in S; tokens left over have none")
+FINE_PLUS = Dim("FINE_PLUS", "FINE_ENTRIES + 1: a place for what is not chosen")
+FINE_KEYS = Dim("FINE_KEYS", "S + FINE_ENTRIES: keys that a token meets")
+FINE_SINKED = Dim("FINE_SINKED", "FINE_KEYS + 1: with the attention sink")
+FINE_TOP = Dim("FINE_TOP", "entries that an indexer chooses for a token")
+COARSE_RATE = Dim("COARSE_RATE", "tokens of an entry, all of which are read")
+COARSE_ENTRIES = Dim("COARSE_ENTRIES", "entries of COARSE_RATE tokens in S")
+COARSE_KEYS = Dim("COARSE_KEYS", "S + COARSE_ENTRIES: keys that a token meets")
+COARSE_SINKED = Dim("COARSE_SINKED", "COARSE_KEYS + 1: with the attention sink")
+TWO_HEADS = Dim("TWO_HEADS", "2 HEAD_DIM: a token's part of its own entry and of the next")
+TWO_INDEX = Dim("TWO_INDEX", "2 INDEX_DIM: the same of an indexer's keys")
+VIEWED_KV = Dim(
+    "VIEWED_KV",
+    "heads of copies of values that are keys too: none of one sequence, whose view serves both",
+)
+OUT_GROUPS = Dim("OUT_GROUPS", "groups of heads whose results are compressed apart")
+OUT_RANK = Dim("OUT_RANK", "width that the results of a group are compressed to")
+OUT_LOW = Dim("OUT_LOW", "OUT_GROUPS x OUT_RANK: the compressed results of all groups")
+OUT_WIDE = Dim("OUT_WIDE", "Q / OUT_GROUPS: the results of a group")
 OF_EXPERTS = Dim("OF_EXPERTS", "ranks that experts are shared out over: EP")
 EXPERTS = Dim("EXPERTS", "routed experts of a layer; 0 in a dense model")
 TOP_K = Dim("TOP_K", "experts that each token is sent to")
@@ -437,6 +464,25 @@ def _derive_states(sizes: MutableMapping[str, Number]) -> None:
     sizes["NORM_ROWS"] = ceil_div(sms * ceil_div(4, warps), of_rank)
 
 
+def _derive_entries(sizes: MutableMapping[str, Number]) -> None:
+    """The dimensions of attention to entries that stand for several tokens each."""
+    s, tp = sizes["S"], sizes["TP"]
+    for name in ("FINE", "COARSE"):
+        entries = sizes[f"{name}_ENTRIES"] = s // sizes[f"{name}_RATE"]
+        sizes[f"{name}_KEYS"] = s + entries
+        sizes[f"{name}_SINKED"] = s + entries + 1
+    sizes["FINE_SPAN"] = 2 * sizes["FINE_RATE"]
+    sizes["FINE_PLUS"] = sizes["FINE_ENTRIES"] + 1
+    sizes["FINE_TOP"] = minimum(sizes["INDEX_TOP_K"], sizes["FINE_ENTRIES"])
+    sizes["TWO_HEADS"] = 2 * sizes["HEAD_DIM"]
+    sizes["TWO_INDEX"] = 2 * sizes["INDEX_DIM"]
+    heads = ceil_div(sizes["HEADS"], tp)
+    sizes["VIEWED_KV"] = where(sizes["B"] == 1, 0 * s, heads + 0 * s)
+    sizes["OUT_LOW"] = sizes["OUT_GROUPS"] * sizes["OUT_RANK"]
+    sizes["OUT_LOW/TP"] = ceil_div(sizes["OUT_GROUPS"], tp) * sizes["OUT_RANK"]
+    sizes["OUT_WIDE"] = sizes["Q"] // sizes["OUT_GROUPS"]
+
+
 def derive(sizes: MutableMapping[str, Number]) -> None:
     """Add the dimensions that follow from others, once, in place."""
     for stack in (*STACKS, APART):
@@ -452,6 +498,11 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
     sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
     sizes["HALF_ROTARY"] = sizes["ROTARY"] // 2
+    if "STREAMS" in sizes:
+        streams = sizes["STREAMS"]
+        sizes["STREAMED"] = streams * sizes["D"]
+        sizes["MIXES"] = (2 + streams) * streams
+        sizes["MIX_KINDS"] = 3
     sizes["FUSED"] = 2 * sizes["F"]
     # Heads are cut whole: with fewer KV heads than ranks, each rank has one.
     sizes["Q/TP"] = ceil_div(sizes["HEADS"], tp) * sizes["HEAD_DIM"]
@@ -505,6 +556,8 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["INDEX_CHOSEN"] = minimum(ceil_div(sizes["INDEX_TOP_K"], block), blocks)
     sizes["INDEX_Q/TP"] = ceil_div(sizes["INDEX_HEADS"], tp) * sizes["INDEX_DIM"]
     sizes["INDEX_COPIES"] = where(b > 1, b, 0 * b)
+    if "FINE_RATE" in sizes:
+        _derive_entries(sizes)
     sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
     sizes["KEPT_V"] = ceil_div(
         where((b == 1) | (s == 1), sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"]

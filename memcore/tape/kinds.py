@@ -100,6 +100,34 @@ def is_whole(kind: str) -> bool:
     return "-whole" in kind
 
 
+def fine(kind: str) -> str:
+    """The kind of a layer like it that attends to a few compressed entries besides, which an
+    indexer chooses."""
+    return f"{kind}-fine"
+
+
+def is_fine(kind: str) -> bool:
+    return "-fine" in kind
+
+
+def coarse(kind: str) -> str:
+    """The kind of a layer like it that attends to all of its compressed entries besides."""
+    return f"{kind}-coarse"
+
+
+def is_coarse(kind: str) -> bool:
+    return "-coarse" in kind
+
+
+def hashed(kind: str) -> str:
+    """The kind of a layer like it whose experts follow from a token's number, by a table."""
+    return f"{kind}-hashed"
+
+
+def is_hashed(kind: str) -> bool:
+    return kind.endswith("-hashed")
+
+
 def stored(kind: str) -> str:
     """The kind of a layer like it whose keys and values layers behind it read too."""
     return f"{kind}-stored"

@@ -725,6 +725,23 @@ def joined(t: Tape, parts: Sequence[Tensor], shape: Shape, name: str) -> Tensor:
     return out
 
 
+def written(t: Tape, base: Tensor, part: Tensor, name: str) -> Tensor:
+    """base[...] = part, in place. Backward copies the whole gradient, and the part's out of it."""
+
+    def backward(g: Gradients) -> Gradients:
+        whole = t.new(f"{name} grad, whole", base.shape, base.dtype)
+        mine = t.new(f"{name} grad", part.shape, part.dtype)
+        if base.needs_grad:
+            return [whole, mine]
+        t.free(whole)
+        return [None, mine]
+
+    out = Tensor(base.storage, base.shape, base.dtype, False)
+    t.start(name, part)
+    t.finish(name, [base, part], out, [], backward)
+    return out
+
+
 def scattered_into(t: Tape, x: Tensor, source: Tensor) -> Tensor:
     """x.masked_scatter(mask, source): x with the rows of `source` where the mask is true. Saves the
     mask, one byte for each row of x."""

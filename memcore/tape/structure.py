@@ -167,6 +167,9 @@ class Traits:
 
     `*_dropout`: the operation runs in training at all (probability above zero), since only then
     does its mask exist. What a family fixes (Llama's rotary positions) is in its code, not here.
+
+    streams         the residual is several streams, mixed by hyper-connections
+    balanced        rounds of rescaling the weights that mix them, each with tensors of its own
     """
 
     activation: str = "silu"
@@ -225,3 +228,5 @@ class Traits:
     experts_beside: bool = False
     experts_latent: bool = False
     convolution_bias: bool = False
+    streams: bool = False
+    balanced: int = 0

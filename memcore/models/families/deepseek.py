@@ -67,9 +67,10 @@ from memcore.tape.primitives import (
     scale,
     softmax,
     split,
+    written,
 )
 from memcore.tape.structure import Structure
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Tape, Tensor
 
 RESULTS: Shape = (B, HEADS / TP, S / CP, V_DIM)
 UNTURNED: Shape = (B, HEADS / TP, S / CP, NOPE)
@@ -230,8 +231,8 @@ def _expanded(t: Tape, kv: Tensor, k_turn: Tensor) -> tuple[Tensor, Tensor]:
     both = heads_first(t, both, (*TOKENS, EXPANDED / TP), copies_grad=True)
     k_pass, v = split(t, both, [UNTURNED, RESULTS])
     k = t.new("k, joined", QUERIES, both.dtype)
-    k = _written(t, k, k_pass, "k, unrotated part")
-    k = _written(t, k, _repeated(t, k_turn), "k, rotated part")
+    k = written(t, k, k_pass, "k, unrotated part")
+    k = written(t, k, _repeated(t, k_turn), "k, rotated part")
     return k, v
 
 
@@ -239,23 +240,6 @@ def _repeated(t: Tape, x: Tensor) -> Tensor:
     """One key seen by every head: a view, whose gradients are summed."""
     out = Tensor(x.storage, TURNED, x.dtype, False)
     t.finish("expand", [x], out, [], lambda g: [t.new("expand grad", x.shape, x.dtype)])
-    return out
-
-
-def _written(t: Tape, base: Tensor, part: Tensor, name: str) -> Tensor:
-    """base[...] = part, in place. Backward copies the whole gradient, and the part's out of it."""
-
-    def backward(g: Gradients) -> Gradients:
-        whole = t.new(f"{name} grad, whole", base.shape, base.dtype)
-        mine = t.new(f"{name} grad", part.shape, part.dtype)
-        if base.needs_grad:
-            return [whole, mine]
-        t.free(whole)
-        return [None, mine]
-
-    out = Tensor(base.storage, base.shape, base.dtype, False)
-    t.start(name, part)
-    t.finish(name, [base, part], out, [], backward)
     return out
 
 

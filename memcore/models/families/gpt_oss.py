@@ -153,10 +153,10 @@ def _eager(
     return contiguous(t, out, (*TOKENS, Q / TP), "joined heads")
 
 
-def with_sinks(t: Tape, scores: Tensor, sinks: Tensor) -> Tensor:
+def with_sinks(t: Tape, scores: Tensor, sinks: Tensor, wide: Shape = WITH_SINK) -> Tensor:
     """The sinks as one more column. Backward hands out views, and sums the sinks' over tokens."""
     t.start("scores with sinks", scores, sinks)
-    out = t.new("scores with sinks", WITH_SINK, promoted(scores.dtype, sinks.dtype))
+    out = t.new("scores with sinks", wide, promoted(scores.dtype, sinks.dtype))
 
     def backward(g: Gradients) -> Gradients:
         same = scores.dtype == out.dtype

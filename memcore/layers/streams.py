@@ -1,9 +1,9 @@
 """Streams: a residual of several streams, which hyper-connections mix before and behind each part
 of a layer (DeepSeek-V4), as transformers 5.23.0 runs them.
 
-What mixes them is computed in fp32 for each token: weights that make one input of all streams, that
-hand the part's result to each, and a matrix between the streams, whose rows and columns are rescaled
-in turns until they sum to one (Sinkhorn and Knopp).
+What mixes them is computed in fp32 for each token: weights that make one input of all streams,
+weights that hand the part's result to each, and a matrix between the streams, whose rows and
+columns are divided by their sums in turns until these are one (Sinkhorn and Knopp).
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def mixed(t: Tape, x: Tensor, name: str, rounds: int) -> tuple[Tensor, Tensor, T
         )
         # A scalar leaves a tensor the dtype that it has.
         factors = [
-            replace(of, dtype=mixes.dtype) for of in split(t, t.parameter("scale", (MIX_KINDS,)), [()] * 3)
+            replace(of, dtype=mixes.dtype)
+            for of in split(t, t.parameter("scale", (MIX_KINDS,)), [()] * 3)
         ]
         pre, post, comb = (
             add(t, multiply(t, w, f, f"{n}, scaled"), b, f"{n}, biased")
@@ -158,5 +159,3 @@ def one_stream(t: Tape, x: Tensor, name: str) -> Tensor:
         scaled = multiply(t, mixes, factor, "scaled")
         pre = shift(t, keeps_result(t, add(t, scaled, bias, "biased"), "sigmoid"), "pre + eps")
         return _collapsed(t, x, pre)
-
-

@@ -1350,8 +1350,8 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
         rules.append(
             Rule(
                 "serve.draft_model",
-                model is not None and bool(model.recurrence or model.tower),
-                "heads for models with states or towers are not planned",
+                model is not None and bool(model.recurrence or model.tower or model.entries),
+                "heads for models with states, towers or compressed entries are not planned",
                 to("serve.draft_model", "none"),
             )
         )

@@ -20,10 +20,11 @@ from memcore.quantity.reading import (
     where,
 )
 from memcore.report import LedgerRow, Serve
+from memcore.serving.entries import BLOCK, ENTRIES_SOURCE, Group, ceil_div
 from memcore.serving.pages import Pages
 from memcore.serving.server import STAGE_LAYERS, Server, kept_by_window
 from memcore.serving.towers import PAGES_OF_ENCODER, PROFILED
-from memcore.tape.dims import Extent, Extents, ceil_div
+from memcore.tape.dims import Extent, Extents
 from memcore.words.stored import KV_DTYPES
 
 SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
@@ -42,6 +43,7 @@ INDEX_SOURCE = (
     "(MiniMaxM3IndexerCache, vllm/models/minimax_m3/common/indexer.py); on average over all "
     "layers, of which those that share another's choice, or choose nothing, have none"
 )
+ENTRIES = "compressed entries"
 CROSS_CACHE = "cross-attention cache"
 STATE_SOURCE = (
     "what a layer keeps of a sequence, however long: vLLM's MambaStateShapeCalculator and "
@@ -85,6 +87,8 @@ class Room:
 def room(server: Server) -> Room:
     """Pages of a server that has them (PAGES_SOURCE); of another, as if it had."""
     x = server.numbers
+    if layout := server.layout:
+        return Room(1, 1, 0, 0, BLOCK, 0, layout.block_bytes, layout.block_bytes)
     tokens = _page_tokens(x)
     state, page, block = state_bytes(x), _page_bytes(x, tokens), _block_bytes(x, tokens)
     return Room(*_groups(server), tokens, state, page, block)
@@ -105,6 +109,12 @@ def _groups(server: Server) -> tuple[int, int, int, int]:
 def growing_pages(server: Server, room: Room) -> Pages:
     """How the blocks of one sequence grow, and are let go of; states stay as they are."""
     s, held = server.plan.serve, server.caches
+    if layout := server.layout:  # windows as they are while a sequence generates
+        constant = sum(group.most(group.window, 1) for group in layout.windows)
+        ahead = s.draft_tokens * (2 if server.draft else 1)
+        return Pages(
+            room.tokens, constant=constant, fixed=float(constant * room.tokens), ahead=ahead
+        )
     states = held.recurrent * room.state_bytes * server.state_copies
     whole, part = server.pages
     return Pages(
@@ -140,7 +150,7 @@ def token_bytes(x: Any, apart: bool | None = None) -> Read:
     """Bytes that one layer keeps of a token: of those with heads apart or not, or, where that is
     not said, of those that keep least; an indexer's key with it."""
     attended = attended_bytes(x, apart)
-    if not x.server.index_bytes:
+    if not x.server.index_bytes or x.server.plan.architecture.entries:
         return attended
     return attended + x.known(INDEX_KEYS, x.server.index_bytes, "bytes", source=INDEX_SOURCE)
 
@@ -168,8 +178,54 @@ def attended_bytes(x: Any, apart: bool | None = None) -> Read:
 
 def index_keys(x: Any) -> Read:
     """Bytes of indexers' keys of one sequence."""
+    if x.server.plan.architecture.entries:
+        return nearest(_of_kinds(x, x.serve.room_tokens)[1])
     each = x.known(INDEX_KEYS, x.server.index_bytes, "bytes", source=INDEX_SOURCE)
     return nearest(_attending(x) * x.serve.room_tokens * each)
+
+
+def entries_bytes(x: Any) -> Read:
+    """Bytes of compressed entries of one sequence."""
+    return nearest(_of_kinds(x, x.serve.room_tokens)[0])
+
+
+def _of_kinds(x: Any, tokens: Read) -> tuple[Read, Read]:
+    """Bytes of the compressed entries of so many tokens, and of indexers' keys: in pages those of
+    whole blocks; else of whole entries, and where a cache keeps tokens that make none yet, what
+    each of these gives to two, and with which weights."""
+    server, entries = x.server, x.server.plan.architecture.entries
+    fine = x.known("layers with entries that are chosen", server.caches.fine, source=_config(x))
+    coarse = x.known("layers with entries that all are read", server.caches.coarse,
+                     source=_config(x))  # fmt: skip
+    few = x.known("tokens of an entry that is chosen", entries.fine, "tokens", source=_config(x))
+    many = x.known("tokens of another", entries.coarse, "tokens", source=_config(x))
+    if layout := server.layout:
+        count = ceil(tokens / x.serve.block_tokens)
+        pages = layout.whole.pages
+        own = sum(pages[: server.caches.fine]) + sum(pages[2 * server.caches.fine :])
+        of_keys = layout.whole.bytes - own
+        each = (x.known(f"bytes of a block's {n}", v, "bytes", source=ENTRIES_SOURCE)
+                for n, v in (("entries", own), ("indexers' keys", of_keys)))  # fmt: skip
+        one, key = each
+        return count * one, count * key
+    one = attended_bytes(x)
+    key = x.known(INDEX_KEYS, server.key_bytes, "bytes", source=INDEX_SOURCE)
+    of_fine, of_coarse = floor(tokens / few), floor(tokens / many)
+    if server.manager.partial:
+        parts = x.known("numbers of a token, and their weights", 2, source=PARTIAL_SOURCE)
+        series = x.known("of its own entry and of the next", 2, source=PARTIAL_SOURCE)
+        before = where(tokens >= entries.fine, parts * few, 0)
+        left = tokens - few * of_fine
+        of_fine = of_fine + parts * series * left + before
+        of_coarse = of_coarse + parts * (tokens - many * of_coarse)
+    return fine * of_fine * one + coarse * of_coarse * one, fine * of_fine * key
+
+
+PARTIAL_SOURCE = (
+    "transformers' DeepseekV4CSACache and DeepseekV4HCACache: tokens that make no whole entry, and "
+    "of entries that overlap the last one's tokens; layers without entries have its usual cache, "
+    "with values beside keys that are the same"
+)
 
 
 def _attending(x: Any) -> Read:
@@ -190,6 +246,21 @@ def _of_draft(x: Any) -> Read:
     return x.known("the same of the draft's model", draft.kv_per_token, "bytes", source=source)
 
 
+def _shares(x: Any) -> Read:
+    """Bytes that a token adds to compressed entries, of which each stands for several."""
+    server, entries = x.server, x.server.plan.architecture.entries
+    if not entries:
+        return 0
+    layout = server.layout
+    entry = layout.entry if layout else attended_bytes(x)
+    of = x.known("bytes of an entry", entry, "bytes", source=KV_SOURCE) if layout else entry
+    key = x.known(INDEX_KEYS, server.key_bytes, "bytes", source=INDEX_SOURCE)
+    caches = server.caches
+    fine = x.known("layers with entries that are chosen", caches.fine, source=_config(x))
+    coarse = x.known("layers with entries that all are read", caches.coarse, source=_config(x))
+    return fine * (of + key) / entries.fine + coarse * of / entries.coarse
+
+
 @quantity(
     "serve.kv_bytes_per_token",
     "KV cache per token",
@@ -197,7 +268,7 @@ def _of_draft(x: Any) -> Read:
     "What one more token adds on one GPU, while no window is full.",
 )
 def kv_bytes_per_token(x: Any) -> Read:
-    own = ceil(_kept(x) if x.server.uneven else _attending(x) * token_bytes(x))
+    own = ceil(_kept(x) if x.server.uneven else _attending(x) * token_bytes(x) + _shares(x))
     return own + _of_draft(x) if x.server.draft else own
 
 
@@ -277,6 +348,10 @@ def _block_bytes(x: Any, tokens: Read) -> Read:
 def block_tokens(x: Any) -> Read:
     if not x.server.manager.pages:
         return x.said(0, NO_PAGES, [SERVER])
+    if x.server.layout:
+        meaning = "Entries of so many tokens, in each layer that has some."
+        given = x.known("tokens of a block", BLOCK, "tokens", source=ENTRIES_SOURCE)
+        return x.said(given, meaning, [ENTRIES_SOURCE])
     if not _aligned(x):
         return _page_tokens(x)
     meaning = (
@@ -296,6 +371,11 @@ def block_tokens(x: Any) -> Read:
 def block_bytes(x: Any) -> Read:
     if not x.server.manager.pages:
         return x.said(0, sources=[SERVER])
+    if layout := x.server.layout:
+        own = x.known("a place for each page", layout.block_bytes, "bytes", source=ENTRIES_SOURCE)
+        if x.server.draft:
+            own = own + x.serve.block_tokens * _of_draft(x)
+        return x.said(own, sources=[ENTRIES_SOURCE])
     return _block_bytes(x, x.serve.block_tokens)
 
 
@@ -311,6 +391,9 @@ def blocks_per_sequence(x: Any) -> Read:
         block = x.serve.block_tokens
         blocks = ceil(s.prompt_len / block) + ceil(s.output_len / block)
         return x.said(blocks, sources=[PAGES_SOURCE, PAGES_OF_ENCODER])
+    if layout := server.layout:
+        found = [_of_group(x, group) for group in layout.groups]
+        return x.said(total(found), sources=[ENTRIES_SOURCE])
     _, full, windowed, recurrent = _groups(server)
     length, block, parts = x.serve.sequence_tokens, x.serve.block_tokens, []
     if recurrent:
@@ -327,6 +410,19 @@ def blocks_per_sequence(x: Any) -> Read:
     return total(parts)
 
 
+def _of_group(x: Any, group: Group) -> Read:
+    """Blocks of one group of layers with compressed entries."""
+    tokens = x.known(f"tokens of a block of {group.name}", group.tokens, "tokens",
+                     source=ENTRIES_SOURCE)  # fmt: skip
+    length = x.serve.sequence_tokens
+    if not group.window:
+        return ceil(length / tokens)
+    window = x.known(
+        f"tokens that {group.name} keep", group.window, "tokens", source=ENTRIES_SOURCE
+    )
+    return ceil(least(window - 1 + x.serve.batched_tokens, length) / tokens) + 1
+
+
 # --- of a sequence -------------------------------------------------------------------------------
 
 
@@ -341,6 +437,9 @@ def _kept(x: Any, tokens: Read | None = None) -> Read:
     server = x.server
     full = x.known("layers that see all", server.caches.full, source=SERVER)
     seen, windowed = tokens, x.known("with a window", server.windowed, source=SERVER)
+    if server.plan.architecture.entries and server.manager.partial:
+        plain = server.windowed - server.caches.fine - server.caches.coarse
+        windowed = windowed + x.known("without entries, twice", plain, source=PARTIAL_SOURCE)
     if tokens is not None:
         if server.windowed and kept_by_window(server):
             seen = least(_window(x) - server.manager.dropped, tokens)
@@ -348,7 +447,10 @@ def _kept(x: Any, tokens: Read | None = None) -> Read:
     if server.uneven:
         whole, part = (token_bytes(x, server.apart(with_window)) for with_window in (False, True))
         return full * whole + windowed * part
-    return (full + windowed if server.windowed else full) * token_bytes(x)
+    found = (full + windowed if server.windowed else full) * token_bytes(x)
+    if tokens is not None and server.plan.architecture.entries:
+        found = found + total(_of_kinds(x, tokens))
+    return found
 
 
 @quantity("serve.sequence_tokens", "Tokens of a sequence", "tokens", "At its end.")
@@ -511,6 +613,8 @@ def kv_rows(server: Server) -> list[LedgerRow]:
         why = "reserved for the longest sequence that the server lets in, for all that run at once"
     own = x.sequence_bytes - x.state_bytes_per_sequence - cross
     index = index_keys(server.numbers)
+    if server.plan.architecture.entries:
+        return _entry_rows(server, own, int(index), dtype, why)
     rows = [row("kv cache", x.room_tokens - heard, own - int(index), why)]
     if index:
         keys = Extent(int(index), "bytes")
@@ -523,3 +627,24 @@ def kv_rows(server: Server) -> list[LedgerRow]:
         why = "keys and values of the encoder's tokens in every decoder layer, made once"
         rows.append(row(CROSS_CACHE, heard, cross, why))
     return rows
+
+
+def _entry_rows(server: Server, own: int, index: int, dtype: str, why: str) -> list[LedgerRow]:
+    """Of a model with compressed entries: these, indexers' keys, and the rest of its blocks."""
+    held, entries = server.numbers.serve.held, int(entries_bytes(server.numbers))
+    keys = "8 bits and scales" if server.manager.pages else dtype
+    rest = (
+        "the window of each layer, tokens that make no whole entry yet, and what blocks have beside"
+    )
+    return [
+        LedgerRow(
+            name, "kv_cache", Extents.of(Extent(n, "bytes")), stored, n, held, n * held, "hbm",
+            "while its sequence runs", "exact", source, because,
+        )
+        for name, n, stored, source, because in (
+            ("kv cache", own - index - entries, dtype, KV_SOURCE, rest),
+            (ENTRIES, entries, dtype, ENTRIES_SOURCE, why),
+            (INDEX_KEYS, index, keys, INDEX_SOURCE, why),
+        )
+        if n
+    ]  # fmt: skip

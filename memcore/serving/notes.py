@@ -62,6 +62,8 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
         seen = min(plan.architecture.window, server.length)
         blocks = pages.full * ceil_div(server.length, pages.tokens)
         blocks += pages.windowed * (ceil_div(seen, pages.tokens) + 1)
+        if server.layout:
+            blocks = server.layout.settled(server.length)
         notes.append(
             "Serving: a sequence counts with all that its prompt needs while it is read, as vLLM "
             f"prints it ({bytes_text(served.sequence_bytes)}); while it generates, its layers with "

@@ -23,12 +23,14 @@ from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
 from memcore.serving.cache import (
     CROSS_CACHE,
+    ENTRIES,
     INDEX_KEYS,
     INDEX_SOURCE,
     SERVER,
     STATES,
     attended_bytes,
     copies,
+    entries_bytes,
     index_keys,
     state_bytes,
 )
@@ -123,6 +125,9 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
             if _server(book).index_bytes:
                 keys = index_keys(Terms(book))
                 each = keys if r.name == INDEX_KEYS else each - keys
+            if _server(book).plan.architecture.entries and r.name != INDEX_KEYS:
+                entries = entries_bytes(Terms(book))
+                each = entries if r.name == ENTRIES else each - entries
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == STATES:
         each = elements(book, r.shape, serving=True) * width(r.dtype)
@@ -342,7 +347,7 @@ def _layers_seen(
     for part in server.parts:
         name = "layers with a window" if part.windowed else "layers"
         layers = known(name, part.count, source=config)
-        if part.sight:
+        if part.sight or part.rate > 1:
             what = "a window sees" if part.windowed else "is chosen"
             layers = layers * known(f"share that {what}", share(part), source=config)
         every.append((layers, part.apart))
@@ -390,7 +395,10 @@ def _indexers(book: Book) -> Formula:
 def _pairs(book: Book, part: Part) -> Formula:
     """Scores of one indexer."""
     batch, tokens, context = _tokens_of(book, part)
-    return batch * tokens * context * _before(part)
+    pairs = batch * tokens * context * _before(part)
+    if (rate := _server(book).index_rate) > 1:
+        pairs = pairs / known("tokens of a key", rate, "tokens", source="config.json")
+    return pairs
 
 
 def _scored(book: Book, part: Part) -> Formula:

@@ -19,6 +19,7 @@ from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import Either, Values
 from memcore.serving import stored
+from memcore.serving.entries import Layout, layout_of
 from memcore.tape.dims import (
     APART,
     CHOSEN,
@@ -44,6 +45,8 @@ from memcore.tape.kinds import (
     Part,
     attends,
     is_apart,
+    is_coarse,
+    is_fine,
     is_reused,
     is_shared,
     is_whole,
@@ -75,17 +78,23 @@ KNOWN = 16  # forwards of different sizes: evaluating a plan has five
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """How many layers keep all tokens of a sequence, a window of them, and a state of it."""
+    """How many layers keep all tokens of a sequence, a window of them, and a state of it; and of
+    those with a window, how many keep compressed entries besides, of few tokens and of many."""
 
     full: int
     windowed: int
     recurrent: int
+    fine: int = 0
+    coarse: int = 0
 
     @classmethod
     def of(cls, kinds: Sequence[str]) -> Caching:
         own = [kind for kind in kinds if not is_reused(kind)]
         windowed = sum(map(slides, own))
-        return cls(sum(map(attends, own)) - windowed, windowed, sum(map(recurs, kinds)))
+        return cls(
+            sum(map(attends, own)) - windowed, windowed, sum(map(recurs, kinds)),
+            sum(map(is_fine, own)), sum(map(is_coarse, own)),
+        )  # fmt: skip
 
     @property
     def attends(self) -> int:
@@ -95,12 +104,14 @@ class Caching:
 @dataclass(frozen=True, slots=True)
 class AlikeLayers:
     """Layers that see as much and have the same heads: how many; whether they have a window, and
-    heads of their own (kinds.apart). sight: tokens that one attends to at most; 0: all of them."""
+    heads of their own (kinds.apart). sight: tokens that one attends to at most; 0: all of them.
+    rate: tokens of an entry, where what they see are entries."""
 
     count: int
     windowed: bool
     apart: bool
     sight: int = 0
+    rate: int = 1
 
 
 def _apart_alike(model: Model, windowed: bool) -> bool:
@@ -258,7 +269,28 @@ class Server:
         model = self.plan.architecture
         if not model.indexer:
             return 0
+        if model.entries:
+            return self.every.fine
         return model.layers - sum(is_shared(kind) or is_whole(kind) for kind in model.kinds)
+
+    @property
+    def index_rate(self) -> int:
+        """Tokens that one of an indexer's keys stands for."""
+        entries = self.plan.architecture.entries
+        return entries.fine if entries else 1
+
+    @property
+    def layout(self) -> Layout | None:
+        """Of a cache in pages, where layers keep compressed entries."""
+        model, caches = self.plan.architecture, self.caches
+        if not (model.entries and self.manager.pages and caches.fine + caches.coarse):
+            return None
+        return layout_of(model, self.kv_bits, caches.windowed, caches.fine, caches.coarse)
+
+    @property
+    def choice(self) -> int:
+        """Tokens that an indexer's choice stands for; 0 without one."""
+        return self.sight(False) * self.index_rate
 
     @property
     def whole(self) -> int:
@@ -310,12 +342,15 @@ class Server:
     def parts(self) -> tuple[AlikeLayers, ...]:
         """Layers of all stages that attend, by what they see and the heads that they have."""
         model, caches, whole = self.plan.architecture, self.every, self.whole
+        of = model.entries
         found = (
-            AlikeLayers(count, windowed, _apart_alike(model, windowed), sight)
-            for count, windowed, sight in (
-                (caches.full - whole, False, self.sight(False)),
-                (whole, False, 0),
-                (caches.windowed, True, self.sight(True)),
+            AlikeLayers(count, windowed, _apart_alike(model, windowed), sight, rate)
+            for count, windowed, sight, rate in (
+                (caches.full - whole, False, self.sight(False), 1),
+                (whole, False, 0, 1),
+                (caches.windowed, True, self.sight(True), 1),
+                (caches.fine, False, self.sight(False), of.fine if of else 1),
+                (caches.coarse, False, 0, of.coarse if of else 1),
             )
         )
         return tuple(part for part in found if part.count)
@@ -369,7 +404,13 @@ class Server:
             one = 2.0 * model.indexer.dim
         elif self.manager.pages:
             one = model.indexer.dim + 4 * ceil_div(model.indexer.dim, SCALED)
-        return one * self.indexers / model.layers
+        return one * self.indexers / model.layers / self.index_rate
+
+    @property
+    def key_bytes(self) -> float:
+        """Bytes of one of an indexer's keys, of one layer."""
+        share = self.indexers / self.plan.architecture.layers / self.index_rate
+        return self.index_bytes / share if share else 0.0
 
     @property
     def kv_per_token(self) -> int:
@@ -490,7 +531,7 @@ def _caching(kinds: tuple[str, ...], layers: int, per_stage: int) -> tuple[Cachi
         return Caching(layers, 0, 0), Caching(per_stage, 0, 0)
     stages = (kinds[i : i + per_stage] for i in range(0, len(kinds), per_stage))
     found = [Caching.of(stage) for stage in stages]
-    return Caching.of(kinds), max(found, key=lambda c: (c.full, c.windowed, c.recurrent))
+    return Caching.of(kinds), max(found, key=lambda c: (c.full, c.fine, c.windowed, c.recurrent))
 
 
 def chosen(experts: int, top_k: int, tokens: float) -> int:

@@ -344,7 +344,7 @@ def index(server: Server, batch: int, tokens: int, context: float) -> Part:
     """What indexers' scores of new tokens take, of all layers that have their own."""
     rates, layers = rates_of(server), server.indexers
     share = 0.5 if tokens == context else 1.0
-    pairs = batch * tokens * context * share * layers
+    pairs = batch * tokens * context * share * layers / server.index_rate
     flops = 2.0 * pairs * server.amounts(batch, tokens).elements(server.index_pair)
     keys = batch * context * server.index_bytes * server.plan.architecture.layers
     moved = keys + pairs * server.index_scores * SCORE_BYTES
@@ -359,22 +359,23 @@ def index(server: Server, batch: int, tokens: int, context: float) -> Part:
 
 
 def read_share(part: AlikeLayers, tokens: float, context: float) -> float:
-    """The share of a context that new tokens read: of an indexer's choice each its own."""
-    most = part.sight
+    """The share of a context that new tokens read: of an indexer's choice each its own. Of entries
+    there are fewer than tokens."""
+    most, there = part.sight, context / part.rate
     if not most:
-        return 1.0
-    return min(1.0, (most if part.windowed else tokens * most) / max(1.0, context))
+        return 1.0 / part.rate
+    return min(1.0, (most if part.windowed else tokens * most) / max(1.0, there)) / part.rate
 
 
 def seen_share(part: AlikeLayers, tokens: float, context: float) -> float:
     """The share of a context that new tokens attend to, each by itself; those of a whole prompt, by
     how many they would see without a window or an indexer."""
-    most = part.sight
+    most, there = part.sight, context / part.rate
     if not most:
-        return 1.0
+        return 1.0 / part.rate
     if tokens != context:
-        return min(1.0, most / max(1.0, context))
-    return 2 * seen_of_prompt(context, most) / max(1.0, context) ** 2
+        return min(1.0, most / max(1.0, there)) / part.rate
+    return 2 * seen_of_prompt(there, most) / max(1.0, there) ** 2 / part.rate
 
 
 def seen_of_prompt(tokens: float, window: int) -> float:

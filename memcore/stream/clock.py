@@ -193,7 +193,7 @@ def _clock(server: Server) -> Clock:
     s, model, prompt_len = plan.serve, plan.architecture, plan.serve.prompt_len
     new, (whole, part) = 1 + s.draft_tokens, server.pages
     windows, every = part * server.every.windowed, whole * server.every.full
-    chosen = server.sight(False)
+    chosen = server.choice
     window = chosen or (model.window if windows else 0)
 
     def rate(times: Times, of: Callable[[OperationTime], float], whole: float, part: float) -> Rate:
@@ -203,7 +203,7 @@ def _clock(server: Server) -> Clock:
         if not attends:
             return Rate()
         if scores:
-            all_seen, choosing = server.whole, server.every.full - server.whole
+            all_seen, choosing = _seen(server)
             each = of(attends) / (all_seen * whole + choosing * part)
             return Rate(of(scores) / whole + each * all_seen, each * choosing)
         each = of(attends) / (every * whole + windows * part)
@@ -251,6 +251,17 @@ def _clock(server: Server) -> Clock:
 
 
 Times = tuple[OperationTime | None, OperationTime | None]
+
+
+def _seen(server: Server) -> tuple[float, float]:
+    """Of a model whose indexers choose, layers for each token that attention sees: of all, and of
+    those that a choice stands for. Entries stand for several; windows are shorter than a choice,
+    and count as a part of it."""
+    entries, every = server.plan.architecture.entries, server.every
+    if not entries:
+        return server.whole, every.full - server.whole
+    windows = every.windowed * server.sight(True) / server.choice
+    return every.coarse / entries.coarse, every.fine / entries.fine + windows
 
 
 def _of_cache(server: Server, tokens: int, context: int) -> Times:

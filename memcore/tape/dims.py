@@ -228,7 +228,9 @@ MIX_KINDS = Dim("MIX_KINDS", "3: kinds of these weights, each with a factor")
 # Entries in a cache that stand for several tokens each: of few tokens, of which an indexer chooses,
 # and of many, of which all are read.
 FINE_RATE = Dim("FINE_RATE", "tokens of an entry, of which an indexer chooses some")
-FINE_SPAN = Dim("FINE_SPAN", "2 FINE_RATE: tokens that such an entry is made of, half of them again")
+FINE_SPAN = Dim(
+    "FINE_SPAN", "2 FINE_RATE: tokens that such an entry is made of, half of them again"
+)
 FINE_ENTRIES = Dim("FINE_ENTRIES", "entries of FINE_RATE tokens in S; tokens left over have none")
 FINE_PLUS = Dim("FINE_PLUS", "FINE_ENTRIES + 1: a place for what is not chosen")
 FINE_KEYS = Dim("FINE_KEYS", "S + FINE_ENTRIES: keys that a token meets")

@@ -17,6 +17,7 @@ class CacheManager(Word):
     reserves   each sequence has room for its longest possible length from the start
     columns    tokens that the state of a short convolution has besides those that it needs
     state      dtype of a recurrence's state, or '' for what the model's config asks for
+    partial    tokens that make no whole entry of a compressed cache yet are kept as they are
     """
 
     pages: bool = False
@@ -24,6 +25,7 @@ class CacheManager(Word):
     reserves: bool = False
     columns: int = 0
     state: str = ""
+    partial: bool = False
 
 
 KV_CACHES = {
@@ -45,6 +47,7 @@ KV_CACHES = {
         dropped=1,
         columns=1,
         state="fp32",
+        partial=True,
     ),
 }
 

@@ -256,6 +256,15 @@ def test_pytorch_says_what_the_table_has(script, row, ask):
 
 
 OF_INDEXERS = ("indexer_keys", "idx_keys")
+# Of DeepSeek-V4, by what each is of: entries, and tokens that make none yet.
+OF_ENTRIES = ("compressed_kv", "buffer_kv", "buffer_gate", "overlap_kv", "overlap_gate")
+
+
+def of_layer(one):
+    """Every tensor that a layer's cache holds, each once: keys may be values too."""
+    parts = [one.keys, one.values, *(getattr(one, name, None) for name in OF_INDEXERS)]
+    parts += [t for name in OF_ENTRIES for t in getattr(one, name, {}).values()]
+    return {id(t): t for t in parts if t is not None}.values()
 
 
 @pytest.mark.parametrize(("tokens", "window"), [(3, 16), (40, 16), (40, 1)])
@@ -278,8 +287,7 @@ def test_a_cache_after_a_prefill(family, tokens, window):
         t.numel() * t.element_size()
         for one in cache.layers
         if one.is_initialized
-        for t in (one.keys, one.values, *(getattr(one, name, None) for name in OF_INDEXERS))
-        if t is not None
+        for t in of_layer(one)
     )
     served = {"kv_cache": "dynamic", "kv_dtype": "fp32", "prompt_len": tokens - 1, "output_len": 1}
     train = {"attention": FAMILIES[family].attentions[0], "seq_len": 3}

@@ -1,7 +1,7 @@
-"""DeepSeek-V4: one key and value of a token for all heads, within a window, and beyond it entries of
-several tokens each, of which an indexer chooses in some layers. The residual is several streams
-(layers/streams.py), the output's projection is in groups, and every layer has experts, of which a
-few first layers choose by a table of tokens.
+"""DeepSeek-V4: one key and value of a token for all heads, within a window, and beyond it entries
+of several tokens each, of which an indexer chooses in some layers (layers/entries.py). The residual
+is several streams (layers/streams.py), the output's projection is in groups, and every layer has
+experts, which a few first layers choose by a table of tokens.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ from memcore.tape.primitives import (
     matmul,
     multiply,
     scale,
-    shift,
     softmax,
     split,
 )
@@ -110,7 +109,6 @@ def _config(k: Keys, label: str) -> Model:
         streams=True,
         indexed=True,
         compressed_queries=True,
-        balanced=k.count("hc_sinkhorn_iters", 20, 1000),
     )
     k.assumed.pop("intermediate_size", None)  # which transformers reads as the experts'
     if model.kv_heads != 1:
@@ -139,9 +137,11 @@ def _config(k: Keys, label: str) -> Model:
     turned = _turned(k, model.head_dim)
     if turned > indexer.dim:
         k.fail("index_head_dim", f"must be at least the dimensions that turn, {turned:,}")
+    traits = replace(model.traits, balanced=k.count("hc_sinkhorn_iters", 20, 1000))
     rows = model.max_positions
     model = replace(
         model,
+        traits=traits,
         intermediate_size=size,
         rotary_dim=turned,
         rotary_tables=(("main", rows), ("compress", rows)),
@@ -419,8 +419,11 @@ def _shared(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 NOTE = (
-    "A training step's tokens attend to every token and every entry, under a mask, as transformers "
-    "computes it."
+    "A server's times have what the indexer scores and the entries that its tokens see; a training "
+    "step's tokens attend to every token and entry, under a mask, as transformers computes it. "
+    "Norms, sinks and what mixes the streams are planned in the dtype of the other weights: "
+    "transformers keeps them in fp32 where it loads weights in 16 bits, under 0.1 % of all. Layers "
+    "for multi-token prediction are not planned."
 )
 FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, note=NOTE, alone=True,

@@ -394,6 +394,7 @@ def _finite(limits: Any) -> Any:
 # Keys that decide no tensor's size and no operation: names, tokens, how weights begin, how text is
 # generated, epsilons and factors, and what every library that trains or serves adds for itself.
 _HARMLESS = """
+compress_rope_theta hc_eps
 alibi_bias_max attn_impl embedding_fraction init_config init_device learned_pos_emb moe_loss_weight
 norm_type softmax_scale tokenizer_name
 cache_implementation sliding_window_size predict_special_tokens output_past _num_labels ignore_index

@@ -53,18 +53,32 @@ class Quantization:
         return replace(base, modules=self.modules, recipe=recipe, matrices=matrices or "bf16")
 
 
-def read(config: Mapping[str, Any]) -> Quantization | None:
-    """What a config says of how its weights are stored; None where it says nothing."""
+def read(config: Mapping[str, Any], wide: tuple[str, ...] = ()) -> Quantization | None:
+    """What a config says of how its weights are stored; None where it says nothing. `wide`: names
+    of what is in 16 bits though it does not say so."""
     for key in ("quantization_config", "hf_quant_config", "compression_config"):
         given = config.get(key)
         if isinstance(given, Mapping) and given:
             inner = given.get("quantization")  # as ModelOpt has it in a file of its own
             if isinstance(inner, Mapping):
                 given = {"quant_method": "modelopt"} | dict(given) | dict(inner)
-            return _read(given)
+            found = _read(given)
+            found = replace(found, modules=(*((name, "") for name in wide), *found.modules))
+            return _with_experts(found, given.get("expert_dtype", config.get("expert_dtype")))
         if given:
             return Quantization(_text(given), "")
     return None
+
+
+def _with_experts(found: Quantization, dtype: object) -> Quantization:
+    """The same where a file says besides how routed experts are stored (DeepSeek-V4: fp4, with a
+    scale for 32 numbers, in a file of fp8). Where it names their layers, these words count."""
+    if dtype is None or dtype == "fp8" or not found.word or found.only:
+        return found
+    if dtype != "fp4":
+        return replace(found, notes=(*found.notes, f"experts as {shown(dtype)}"))
+    experts = ("*.experts.*", WEIGHT_DTYPES["mxfp4"].matrices)
+    return replace(found, modules=(*found.modules, experts))
 
 
 def _read(given: Mapping[str, Any]) -> Quantization:
@@ -334,17 +348,26 @@ PARTS = {
 }
 
 
+# What transformers calls otherwise than DeepSeek's own files.
+OTHERWISE = (("self_attn", "attn"), ("mlp", "ffn"))
+
+
 def stored_as(modules: tuple[tuple[str, str], ...], name: str, layer: int) -> str | None:
     """How a file says that a parameter of a layer is stored; None where it does not.
 
     name   as on a tape: 'layers.self_attn.q_proj.weight', 'head.lm_head.weight'
     """
     block, _, rest = name.removesuffix(".weight").partition(".")
-    found = _stored_as(modules, block, rest, layer)
-    joint = next((part for part in PARTS if rest.endswith(part)), None)
-    if found is None and joint:
-        found = _stored_as(modules, block, rest.removesuffix(joint) + PARTS[joint], layer)
-    return found
+    first, _, end = rest.partition(".")
+    names = [rest, *(f"{own}.{end}" for word, own in OTHERWISE if word == first)]
+    for name in names:
+        found = _stored_as(modules, block, name, layer)
+        joint = next((part for part in PARTS if name.endswith(part)), None)
+        if found is None and joint:
+            found = _stored_as(modules, block, name.removesuffix(joint) + PARTS[joint], layer)
+        if found is not None:
+            return found
+    return None
 
 
 def _stored_as(

@@ -205,7 +205,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     notes = (*own, *model.notes, *keys.notes, *reading.notes)
     if model.head == EMBEDDING:
         notes = (NO_HEAD, *notes)
-    return replace(model, reading=reading, notes=notes, quantization=quantization.read(config))
+    stored = quantization.read(config, family.wide)
+    return replace(model, reading=reading, notes=notes, quantization=stored)
 
 
 def _known_type(kind: str, config: Mapping[str, Any]) -> bool:

@@ -120,6 +120,7 @@ def _config(k: Keys, label: str) -> Model:
         ("index_topk_pattern", None),
     ):
         k.refuse(key, *harmless)
+    k.config.get("expert_dtype")  # read with the quantization
     size = k.count("moe_intermediate_size", 2048)
     rates = _rates(k)
     entries = Entries(
@@ -418,6 +419,11 @@ def _shared(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return out
 
 
+# Files in 8 bits have no scales for these (transformers' _keep_in_fp32_modules and its comment).
+WIDE = (
+    "*.compressor.kv_proj", "*.compressor.gate_proj", "*.indexer.kv_proj", "*.indexer.gate_proj",
+    "*.weights_proj", "*.attn_hc.fn", "*.ffn_hc.fn",
+)  # fmt: skip
 NOTE = (
     "A server's times have what the indexer scores and the entries that its tokens see; a training "
     "step's tokens attend to every token and entry, under a mask, as transformers computes it. "
@@ -428,6 +434,7 @@ NOTE = (
 FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, note=NOTE, alone=True,
     cache=(HEAD_DIM,),
+    wide=WIDE,
     aliases={
         "num_local_experts": "n_routed_experts",
         "intermediate_size": "moe_intermediate_size",

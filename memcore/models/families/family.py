@@ -45,6 +45,7 @@ class Family:
                        (attribute_map of its configuration class, or what its constructor renames)
     classes            of transformers, each with its head (model.CAUSAL, ...); the first is taken
                        where a config.json names none
+    wide               names of what its files keep in 16 bits, whatever they say of the rest
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
@@ -65,6 +66,7 @@ class Family:
     carries: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, str] = field(default_factory=dict)
+    wide: tuple[str, ...] = ()
 
 
 def decoder_classes(stem: str, base: str = "Model", classifier: bool = True) -> dict[str, str]:

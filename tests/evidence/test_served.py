@@ -1,5 +1,6 @@
 """Serving against what others logged (presets/evidence/served.toml) and models' own definitions."""
 
+import math
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -29,7 +30,15 @@ from memcore.serving.serve import curve, servable, verdict
 from memcore.serving.server import Server, chosen
 from memcore.serving.time import compute_bound_from
 from memcore.stream import simulate
-from memcore.tape.kinds import attends, is_apart, is_reused, is_shared, is_whole
+from memcore.tape.kinds import (
+    attends,
+    is_apart,
+    is_coarse,
+    is_fine,
+    is_reused,
+    is_shared,
+    is_whole,
+)
 from memcore.units import GiB
 from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
@@ -66,6 +75,11 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
         if m.indexer:  # an 8-bit key and an fp32 scale, of layers that share no other's
             own = sum(not is_shared(kind) for kind in m.kinds) if m.kinds else m.layers
             values += own * (m.indexer.dim + 4) // 2
+    elif m.entries:  # keys that are values: of a window, and shares of entries and their keys
+        fine, coarse = (sum(map(of, m.kinds)) for of in (is_fine, is_coarse))
+        entry, key = 2 * m.head_dim, m.indexer.dim + 4
+        shares = fine * (entry + key) / m.entries.fine + coarse * entry / m.entries.coarse
+        values = math.ceil(m.layers * entry + shares) / 2
     elif m.kinds:
         keep = [kind for kind in m.kinds if attends(kind) and not is_reused(kind)]
         values = sum(kept(m.heads_apart if is_apart(kind) else m) for kind in keep)

@@ -38,7 +38,7 @@ LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32")
 EXPERTS = {
     **dict.fromkeys(["mixtral", "granitemoe", "gpt_oss", "llama4_text"], "num_local_experts"),
     **dict.fromkeys(["olmoe", "qwen2_moe", "qwen3_moe"], "num_experts"),
-    **dict.fromkeys([*LATENT, "glm_moe_dsa", "glm4_moe_lite"], "n_routed_experts"),
+    **dict.fromkeys([*LATENT, "glm_moe_dsa", "glm4_moe_lite", "deepseek_v4"], "n_routed_experts"),
 }
 ACTIVATED = ["silu", "gelu", "gelu_new", "relu"]
 
@@ -77,6 +77,9 @@ def configs(draw, families=None):
         config |= {"num_key_value_heads": heads, "first_k_dense_replace": draw(st.integers(0, 3))}
         ranks = [96] if family == "deepseek_v32" else [None, 96]  # an indexer reads them
         config |= {"q_lora_rank": draw(st.sampled_from(ranks))}
+    if family == "deepseek_v4":  # one key and value of all heads
+        config |= {"num_key_value_heads": 1, "q_lora_rank": 96,
+                   "o_groups": draw(st.sampled_from([1, 2, 8]))}  # fmt: skip
     if family in ("glm_moe_dsa", "glm4_moe_lite"):
         config["num_key_value_heads"] = heads
     if family == "gemma4_text":

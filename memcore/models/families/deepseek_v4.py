@@ -17,6 +17,7 @@ from memcore.layers.ops import (
     TOKENS,
     activation,
     causal_lm_head,
+    core,
     mask_of,
     masked,
     rms_norm_fp32_weight,
@@ -260,15 +261,16 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         kv = rms_norm_fp32_weight(t, kv, "kv_norm", HEAD_DIM)
         kv = heads_first(t, kv, ONE_KEY, copies_grad=False)
         kv = turned_tail(t, kv, tables, "kv_rotary")
-        entries = mask = None
-        if compressed(kind):
-            entries, mask = beyond(t, s, x, low, kind, tables)
         sinks = t.parameter("sinks", (HEADS / TP,))
-        with t.scope("core", Part.CORE):
-            out = _core(t, s, kind, q, kv, sinks, entries, mask)
+        of, masks = compressed(kind), []
+        if of:
+            entries, mask = beyond(t, s, x, low, kind, tables)
+            kv = joined(t, [kv, entries], (B, 1, of.keys, HEAD_DIM), "keys and entries")
+            if mask:
+                masks.append(_of_both(t, kind, mask, of.keys))
+        out = core(t, lambda given: _core(t, s, kind, *given), q, kv, sinks, *masks)
         back = turned_tail(t, out, tables, "out_rotary")
-        t.use(low, q, kv, out)
-        t.use(*filter(None, [entries, mask]))
+        t.use(low, q, kv, out, *masks)
         return _projected(t, back)
 
 
@@ -279,8 +281,7 @@ def _core(
     q: Tensor,
     kv: Tensor,
     sinks: Tensor,
-    entries: Tensor | None,
-    mask: Tensor | None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Heads' results, (B, heads, tokens, HEAD_DIM), of keys that are values too."""
     if s.served:
@@ -289,13 +290,11 @@ def _core(
         return Tensor(out.storage, QUERIES, out.dtype, out.needs_grad, out.node, out.index)
     of = compressed(kind)
     keys, sinked = (of.keys, of.sinked) if of else (S, SINKED)
-    if entries:
-        kv = joined(t, [kv, entries], (B, 1, keys, HEAD_DIM), "keys and entries")
     k = _to_heads(t, kv, (B, REPEATED, keys, HEAD_DIM), "k, repeated")
     v = _to_heads(t, kv, (B, VIEWED_KV, keys, HEAD_DIM), "v, repeated")
     scores_of: Shape = (B, HEADS / TP, S / CP, keys)
     scores = scale(t, matmul(t, q, k, scores_of, HEAD_DIM, "scores"), "scores, scaled")
-    scores = _masked(t, scores, kind, mask, keys)
+    scores = add(t, scores, mask, "scores, masked") if mask else masked(t, scores, *mask_of(kind))
     scores = with_sinks(t, scores, sinks, (B, HEADS / TP, S / CP, sinked))
     probabilities = softmax(t, less_maximum(t, scores), "softmax")
     (probabilities,) = split(t, probabilities, [scores_of], sliced=True)
@@ -306,6 +305,16 @@ def _core(
     return contiguous(t, out, QUERIES, "results")
 
 
+def _of_both(t: Tape, kind: str, mask: Tensor, keys: Factor) -> Tensor:
+    """The mask of the window, and beside it that of the entries."""
+    name, role = mask_of(kind)
+    window = t.shared(name, (B, 1, S / CP, S), t.parameter_dtype, role)
+    t.start("mask of both", window, mask)
+    both = t.new("mask of both", (B, 1, S / CP, keys), t.parameter_dtype)
+    t.finish("mask of both", [mask], both, [], lambda g: [])
+    return both
+
+
 def _to_heads(t: Tape, kv: Tensor, shape: Shape, name: str) -> Tensor:
     """One key and value as every head's, as a product of batches wants them."""
     t.start(name, kv)
@@ -313,19 +322,6 @@ def _to_heads(t: Tape, kv: Tensor, shape: Shape, name: str) -> Tensor:
     wide: Shape = (B, HEADS / TP, *shape[2:])
     t.finish(name, [kv], out, [], lambda g: [t.new(f"{name} grad", kv.shape, kv.dtype)])
     return Tensor(out.storage, wide, out.dtype, out.needs_grad, out.node, out.index)
-
-
-def _masked(t: Tape, scores: Tensor, kind: str, mask: Tensor | None, keys: Factor) -> Tensor:
-    """Scores plus the mask of the window, and beside it that of the entries."""
-    if mask is None:
-        return masked(t, scores, *mask_of(kind))
-    name, role = mask_of(kind)
-    window = t.shared(name, (B, 1, S / CP, S), t.parameter_dtype, role)
-    t.start("mask of both", window, mask)
-    both = t.new("mask of both", (B, 1, S / CP, keys), t.parameter_dtype)
-    out = add(t, scores, both, "scores, masked")
-    t.use(both)
-    return out
 
 
 def _projected(t: Tape, x: Tensor) -> Tensor:

@@ -357,14 +357,13 @@ def stored_as(modules: tuple[tuple[str, str], ...], name: str, layer: int) -> st
 
     name   as on a tape: 'layers.self_attn.q_proj.weight', 'head.lm_head.weight'
     """
-    block, _, rest = name.removesuffix(".weight").partition(".")
-    first, _, end = rest.partition(".")
-    names = [rest, *(f"{own}.{end}" for word, own in OTHERWISE if word == first)]
-    for name in names:
-        found = _stored_as(modules, block, name, layer)
-        joint = next((part for part in PARTS if name.endswith(part)), None)
+    block, _, every = name.removesuffix(".weight").partition(".")
+    first, _, end = every.partition(".")
+    for rest in (every, *(f"{own}.{end}" for word, own in OTHERWISE if word == first)):
+        found = _stored_as(modules, block, rest, layer)
+        joint = next((part for part in PARTS if rest.endswith(part)), None)
         if found is None and joint:
-            found = _stored_as(modules, block, name.removesuffix(joint) + PARTS[joint], layer)
+            found = _stored_as(modules, block, rest.removesuffix(joint) + PARTS[joint], layer)
         if found is not None:
             return found
     return None

@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
+from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import check_depth
 from memcore.plan.keys import (
@@ -166,16 +167,25 @@ def nearest(document: Mapping[str, Any], asked: Sequence[str]) -> tuple[Plan, li
     asked: the fields that somebody just set, in that order. Where they cannot all be kept the last
     is; where that cannot either, it gives way like any other (`repair`).
     """
-    for kept in dict.fromkeys((tuple(asked), tuple(asked[-1:]))):
-        found = _keeping(document, kept) if kept else None
+    plan, changed = _nearest(json.dumps(document), tuple(asked))
+    return plan, list(changed)
+
+
+@kept
+def _nearest(text: str, asked: tuple[str, ...]) -> tuple[Plan, tuple[Issue, ...]]:
+    """The same of a document as JSON."""
+    document = json.loads(text)
+    for wanted in dict.fromkeys((asked, asked[-1:])):
+        found = _keeping(document, wanted) if wanted else None
         if found:
             plan = Plan.of(found)
-            return plan, [
+            return plan, tuple(
                 Issue(path, f"{value_text(path, now)} is used in place of {value_text(path, was)}")
                 for path in FIELDS
                 if (now := get(found, path)) != (was := get(document, path))
-            ]
-    return repair(document, given=asked)
+            )
+    plan, mended = repair(document, given=asked)
+    return plan, tuple(mended)
 
 
 MAX_TRIED = 400  # documents that are looked at for the sake of what was asked for
@@ -195,22 +205,25 @@ def _keeping(document: Mapping[str, Any], asked: Sequence[str]) -> dict[str, Any
         if not issues:
             return here
         issue = next((i for i in issues if i.field in kept), issues[0])
-        for paths, trial in _settled(here, issue, kept):
-            left = issues_in(trial)
+        for paths, trial, left in _settled(here, issue, kept):
             number = next(tried)
             if number > MAX_TRIED:
                 return None
             if issue not in left:
                 cost = len(kept) - len(asked) + 1 + len(left)
+                if not left and (not waiting or cost <= waiting[0][0]):
+                    return trial  # nothing that is looked into later costs less
                 heapq.heappush(waiting, (cost, number, trial, kept.union(paths), left))
     return None
 
 
 def _settled(
     document: dict[str, Any], issue: Issue, kept: Collection[str]
-) -> Iterable[tuple[Collection[str], dict[str, Any]]]:
-    """Documents in which an issue may be settled, each with the fields that were set."""
-    every = ({path: value} for path, value in _alternatives(document))
+) -> Iterable[tuple[Collection[str], dict[str, Any], tuple[Issue, ...]]]:
+    """Documents in which an issue may be settled, each with the fields that were set, and the
+    issues that it has."""
+    sections = {path.partition(".")[0] for r in issue.remedies for path in r}
+    every = ({p: v} for p, v in _alternatives(document, sections | _beside(issue.field)))
     for remedies in (ways(issue, kept), every):
         helped = False
         for remedy in remedies:
@@ -218,15 +231,27 @@ def _settled(
                 continue
             trial = copy.deepcopy(document)
             follow(trial, remedy)
-            yield remedy.keys(), trial
-            helped = helped or issue not in issues_in(trial)
+            left = issues_in(trial)
+            yield remedy.keys(), trial, left
+            helped = helped or issue not in left
         if helped:
             return
 
 
-def _alternatives(document: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Every other word, switch and default of a plan's fields."""
+def _beside(field: str) -> set[str]:
+    """Sections whose fields may settle what is wrong with one: training asks nothing of the server,
+    nor a server of training."""
+    section = field.partition(".")[0]
+    return {"cluster", "parallel", section, *(() if section == "serve" else ("train",))}
+
+
+def _alternatives(
+    document: Mapping[str, Any], sections: Collection[str]
+) -> Iterable[tuple[str, Any]]:
+    """Every other word, switch and default of the fields of some sections."""
     for path, name in FIELDS.items():
+        if path.partition(".")[0] not in sections:
+            continue
         here, default = get(document, path), KEYS[name].default
         values = words_of(path) or ((True, False) if isinstance(default, bool) else (default,))
         yield from ((path, value) for value in values if value != here)

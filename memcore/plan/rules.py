@@ -5,6 +5,7 @@ Plan raises their messages, with the remedies; a sweep uses the same conditions 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -77,10 +78,12 @@ class SizeRule:
     why: Callable[[dict[str, Any]], str]
     mends: Callable[[dict[str, Any]], Any]  # what the field is set to
     advice: str = ""
+    others: Callable[[dict[str, Any]], tuple[Remedy, ...]] = lambda s: ()  # that leave it alone
 
     def broken(self, s: dict[str, Any]) -> Rule:
         """What is said of sizes for which it does not hold."""
-        return Rule(self.field, True, self.why(s), to(self.field, self.mends(s)), self.advice)
+        remedies = (*to(self.field, self.mends(s)), *self.others(s))
+        return Rule(self.field, True, self.why(s), remedies, self.advice)
 
     def issue(self, s: dict[str, Any]) -> Issue:
         return self.broken(s).issue
@@ -99,6 +102,22 @@ def _ranks(s: dict[str, Any], axis: str, divides: int) -> int:
         min(s[axis], divides), lambda n: divides % n == 0 and s["GPUS"] % (n * others) == 0
     )
     return both if both > 1 else _most(min(s[axis], divides), lambda n: divides % n == 0)
+
+
+def _fewer_ranks(s: dict[str, Any]) -> tuple[Remedy, ...]:
+    """Ranks of one axis, or of all, that share out the GPUs: divisors of what there are, since
+    these share out all else."""
+    axes, gpus = ("TP", "PP", "CP"), int(s["GPUS"])
+    paths = {axis: f"parallel.{axis.lower()}" for axis in axes}
+    found: list[Remedy] = []
+    together: dict[str, int] = {}
+    for axis in axes:
+        others = math.prod(int(s[a]) for a in axes if a != axis)
+        if gpus % others == 0:
+            found.append({paths[axis]: math.gcd(int(s[axis]), gpus // others)})
+        left = gpus // math.prod(together.values())
+        together[paths[axis]] = math.gcd(int(s[axis]), left)
+    return tuple(found) or (together,)
 
 
 def _at_most_ranks(s: dict[str, Any], axis: str, things: int) -> int:
@@ -136,6 +155,7 @@ SIZE_RULES = (
         ),
         lambda s: -(-s["GPUS"] // (s["TP"] * s["PP"] * s["CP"])) * (s["TP"] * s["PP"] * s["CP"]),
         "choose another multiple of it",
+        _fewer_ranks,
     ),
     SizeRule(
         "parallel.tp",

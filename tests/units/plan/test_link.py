@@ -599,6 +599,7 @@ ASKED = {
     ("train.zero", 1): {},
     ("parallel.tp", 4): {"cluster.gpus": 6},
     ("cluster.gpus", 7): {"parallel.tp": 2},
+    ("cluster.gpus", 1): {"parallel.tp": 2, "parallel.cp": 4},
     ("parallel.virtual_stages", 2): {"parallel.pp": 8, "parallel.schedule": "gpipe"},
     ("train.early_stop", "on"): {"train.framework": "megatron", "train.kernels": "megatron",
                                  "train.zero": 1},
@@ -620,6 +621,26 @@ def test_the_nearest_plan_keeps_what_was_asked_for(field, value):
     differing = {p for p in fields() if get(plan, p) != get(document, p)}
     assert {issue.field for issue in said} == differing
     assert all("in place of" in issue.message for issue in said)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "fewer"),
+    [
+        ({"tp": 4}, 1, {"tp": 1}),
+        ({"tp": 8}, 12, {"tp": 4}),
+        ({"tp": 4, "cp": 2}, 12, {"tp": 2}),
+        ({"tp": 4, "cp": 2}, 3, {"tp": 1, "cp": 1}),
+    ],
+)
+def test_fewer_gpus_are_followed_by_ranks(ranks, gpus, fewer):
+    """The most ranks that share out the GPUs, of one axis where that is enough."""
+    document = Plan.of({"cluster": {"gpus": 16}, "parallel": ranks}).document()
+    put(document, "cluster.gpus", gpus)
+    plan, _ = nearest(document, ["cluster.gpus"])
+    assert plan.cluster.gpus == gpus
+    assert {axis: getattr(plan.parallel, axis) for axis in ("tp", "cp")} == {
+        "tp": 1, "cp": 1, **ranks, **fewer
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

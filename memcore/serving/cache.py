@@ -392,7 +392,7 @@ def blocks_per_sequence(x: Any) -> Read:
         blocks = ceil(s.prompt_len / block) + ceil(s.output_len / block)
         return x.said(blocks, sources=[PAGES_SOURCE, PAGES_OF_ENCODER])
     if layout := server.layout:
-        found = [_of_group(x, group) for group in layout.groups]
+        found = [_of_group(x, group, x.serve.batched_tokens) for group in layout.groups]
         return x.said(total(found), sources=[ENTRIES_SOURCE])
     _, full, windowed, recurrent = _groups(server)
     length, block, parts = x.serve.sequence_tokens, x.serve.block_tokens, []
@@ -410,8 +410,12 @@ def blocks_per_sequence(x: Any) -> Read:
     return total(parts)
 
 
-def _of_group(x: Any, group: Group) -> Read:
-    """Blocks of one group of layers with compressed entries."""
+WHILE_READ = "While its prompt is read it takes more."
+
+
+def _of_group(x: Any, group: Group, forward: Read) -> Read:
+    """Blocks of one group of layers with compressed entries, where forwards have so many tokens of
+    the sequence."""
     tokens = x.known(f"tokens of a block of {group.name}", group.tokens, "tokens",
                      source=ENTRIES_SOURCE)  # fmt: skip
     length = x.serve.sequence_tokens
@@ -420,7 +424,7 @@ def _of_group(x: Any, group: Group) -> Read:
     window = x.known(
         f"tokens that {group.name} keep", group.window, "tokens", source=ENTRIES_SOURCE
     )
-    return ceil(least(window - 1 + x.serve.batched_tokens, length) / tokens) + 1
+    return ceil(least(window - 1 + forward, length) / tokens) + 1
 
 
 # --- of a sequence -------------------------------------------------------------------------------
@@ -483,6 +487,9 @@ def room_tokens(x: Any) -> Read:
 @quantity("serve.sequence_bytes", "KV cache per sequence", "bytes")
 def sequence_bytes(x: Any) -> Read:
     server, meaning = x.server, "At its full length, on each GPU."
+    if layout := server.layout:
+        held = total(_of_group(x, group, 1) for group in layout.groups)
+        return x.said(held * x.serve.block_bytes, f"{meaning} {WHILE_READ}", [ENTRIES_SOURCE])
     if server.manager.pages:
         return x.said(x.serve.blocks_per_sequence * x.serve.block_bytes, meaning)
     if server.reserves:

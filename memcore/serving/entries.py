@@ -91,10 +91,6 @@ class Layout:
     def windows(self) -> tuple[Group, ...]:
         return self.groups[1:]
 
-    def settled(self, length: int) -> int:
-        """Blocks of a sequence while it generates, a token at a time."""
-        return sum(group.most(length, 1) for group in self.groups)
-
 
 def entry_bytes(model: Model, bits: float) -> int:
     """Of one layer's entry, or of a token in its window."""

@@ -57,13 +57,19 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
             f"sequence from its start, {own}; a prompt and its output take {server.length:,} of "
             "them." + " Lower serve.max_seq_len where no request is longer." * bool(spare)
         )
-    if server.windowed and server.manager.pages:
+    if server.layout:
+        most = served.blocks_per_sequence * served.block_bytes
+        notes.append(
+            f"Serving: while a prompt is read its sequence takes {bytes_text(most)}, as vLLM asks "
+            f"for, since windows of a few tokens keep all of a forward's "
+            f"({served.batched_tokens:,}, serve.max_batched_tokens); while it generates it holds "
+            f"{bytes_text(served.sequence_bytes)}. Room is counted for one of the former."
+        )
+    elif server.windowed and server.manager.pages:
         pages = room(server)
         seen = min(plan.architecture.window, server.length)
         blocks = pages.full * ceil_div(server.length, pages.tokens)
         blocks += pages.windowed * (ceil_div(seen, pages.tokens) + 1)
-        if server.layout:
-            blocks = server.layout.settled(server.length)
         notes.append(
             "Serving: a sequence counts with all that its prompt needs while it is read, as vLLM "
             f"prints it ({bytes_text(served.sequence_bytes)}); while it generates, its layers with "

@@ -322,6 +322,8 @@ def blocks(x: Any) -> Read:
 
 def _fit(x: Any) -> Read:
     """Sequences of the plan's length, whole or in part."""
+    if x.server.layout:
+        return _with_a_reader(x)
     if x.server.manager.pages:
         return x.serve.blocks / x.serve.blocks_per_sequence
     return x.serve.kv_budget_bytes / x.serve.sequence_bytes
@@ -333,7 +335,8 @@ def _fit(x: Any) -> Read:
 )  # fmt: skip
 def kv_capacity_tokens(x: Any) -> Read:
     """Where layers keep no more however long a sequence is, as vLLM prints it: a sequence's
-    tokens, as often as it fits."""
+    tokens, as often as it fits. Of compressed entries vLLM prints less: it counts as if all
+    sequences were read at once."""
     if x.server.bounded:
         return floor(_fit(x) * x.serve.room_tokens)
     if x.server.manager.pages:
@@ -346,7 +349,17 @@ def max_concurrency(x: Any) -> Read:
     each = "with room for the longest that the server lets in" if x.server.reserves else (
         "at full length"
     )  # fmt: skip
+    if x.server.layout:
+        return x.said(floor(_fit(x)), f"{REPLICA} One that is read, others generate.")
     return x.said(floor(_fit(x)), f"{REPLICA} Each {each}.")
+
+
+def _with_a_reader(x: Any) -> Read:
+    """Sequences that generate, and one whose prompt is read, which takes more: windows of few
+    tokens a block keep all of a forward's."""
+    reading = x.serve.blocks_per_sequence * x.serve.block_bytes - x.serve.sequence_bytes
+    left = at_least_zero(x.serve.blocks * x.serve.block_bytes - reading)
+    return left / x.serve.sequence_bytes
 
 
 @quantity("serve.fits", "Serving fits", "", "Whether every sequence asked for has its room.")

@@ -73,7 +73,8 @@ def nothing_fits(served: Serve) -> str:
     taken += served.activation_bytes + served.overhead_bytes
     if served.kv_budget_bytes:
         left = bytes_text(served.kv_budget_bytes)
-        what = f"one sequence needs {bytes_text(served.sequence_bytes)} of KV cache on each GPU"
+        need = max(served.sequence_bytes, served.blocks_per_sequence * served.block_bytes)
+        what = f"one sequence needs {bytes_text(need)} of KV cache on each GPU"
         if served.reserved_tokens:
             what += f", reserved for {served.reserved_tokens:,} tokens"
         return f"{what}, and {left} are left, so that no speeds are known"

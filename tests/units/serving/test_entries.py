@@ -64,7 +64,11 @@ def test_blocks_of_a_sequence_are_those_that_vllm_asks_for():
                  max_batched_tokens=16_384)  # fmt: skip
     served = evaluate(asked).serve
     assert served.blocks_per_sequence == 6800
-    assert served.sequence_bytes / GiB == pytest.approx(6.66, abs=0.005)
+    assert served.blocks_per_sequence * served.block_bytes / GiB == pytest.approx(6.66, abs=0.005)
+    # While it generates: 118 blocks of entries, 2 x 3 of windows, 3 and 17 of states.
+    assert served.sequence_bytes == (118 + 6 + 3 + 17) * served.block_bytes
+    read = served.blocks - served.blocks_per_sequence
+    assert served.max_concurrency == 1 + read // (118 + 6 + 3 + 17)
     layout = Server.of(asked).layout
     assert layout
     blocks = sum(group.most(13_528, 16_384) for group in layout.groups)

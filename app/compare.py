@@ -45,11 +45,7 @@ def draw() -> None:
     """The page."""
     found = columns()
     if len(found) < 2:
-        st.markdown(
-            "**Pin a plan, change something in the sidebar, and both stand here side by side.** Up "
-            "to six plans can be compared: *Pin this plan* keeps the first, *Add to Compare* each "
-            "further one. The link in the address carries all of them."
-        )
+        _how()
         return
     _heads(found)
     _bars(found)
@@ -63,6 +59,29 @@ def draw() -> None:
     rest.when_over(
         lambda: parts.folded("What moved what", _waterfall, found, base, unfolded=True),
         lambda: parts.small("What moved what comes when you pause …"),
+    )
+
+
+def _how() -> None:
+    """Said while there is nothing to compare: what to do next."""
+    if state.pinned():
+        parts.prose(
+            "**This plan is pinned.** Change something of it, and both stand here side by side. "
+            "*Add to Compare* then keeps that one too: up to six plans. The address carries all of "
+            "them, so that a link shows what you see."
+        )
+        return
+    parts.prose(
+        "**Pin this plan, then change something of it, and both stand here side by side.** Up to "
+        "six plans can be compared. The address carries all of them, so that a link shows what you "
+        "see."
+    )
+    st.button(
+        "Pin this plan",
+        key="compare_first",
+        on_click=state.pin,
+        icon=":material/keep:",
+        type="primary",
     )
 
 

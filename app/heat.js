@@ -34,7 +34,7 @@ export default function (component) {
   }
   root.querySelector("caption").textContent = data.title;
   const head = root.querySelector(".corner");
-  head.textContent = `${data.down} ↓  ${data.across} →`;
+  head.textContent = `${data.down} ↓\n${data.across} →`;
   const buttons = [...root.querySelectorAll("td button")];
   const width = data.columns.length;
   const own = Math.max(0, data.cells.findIndex((cell) => cell.own));

@@ -27,7 +27,7 @@ def draw(report: Report, drawn: bar.Bar | None) -> None:
     plan, beside = state.plan(), state.calibrated()
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
-        st.code(parts.addressing(st.context.url or "")(), language=None, wrap_lines=True)
+        st.code(parts.addressing(st.context.url or "")(), language=None)
         link, levers = (
             parts.addressing(st.context.url or ""),
             functools.partial(shared.levers, plan),

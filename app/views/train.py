@@ -33,27 +33,29 @@ if report.memory:
         parts.download("Over time (CSV)", tables.over_time(courses), "memplan-over-time.csv")
         parts.download("Instants (CSV)", rows, "memplan-timeline.csv")
     parts.folded("Instant by instant", parts.instants, report.memory, rows)
-    left, right = st.columns([2, 3])
-    with left:
-        st.markdown("##### By consumer")
-        consumers = tables.consumers(report.memory)
-        parts.table(
-            consumers,
-            key="consumers",
-            alt="Memory at the peak by consumer",
-            columns=("consumer", "size", "percent"),
-        )
-        parts.download("Breakdown (CSV)", tables.breakdown(report.memory), "memplan-breakdown.csv")
-    with right:
-        st.markdown("##### The largest tensors")
-        parts.table(
-            tables.largest(report.ledger),
-            key="largest",
-            alt="The largest rows of the ledger",
-            height=244,
-            columns=("name", "size", "why", "shape", "count", "dtype"),
-        )
-        parts.small("All of them, with lifetime and source, are at *Every tensor*.")
+    with st.container(key="halves"):
+        with st.container():
+            st.markdown("##### By consumer")
+            consumers = tables.consumers(report.memory)
+            parts.table(
+                consumers,
+                key="consumers",
+                alt="Memory at the peak by consumer",
+                columns=("consumer", "size", "percent"),
+            )
+            parts.download(
+                "Breakdown (CSV)", tables.breakdown(report.memory), "memplan-breakdown.csv"
+            )
+        with st.container():
+            st.markdown("##### The largest tensors")
+            parts.table(
+                tables.largest(report.ledger),
+                key="largest",
+                alt="The largest rows of the ledger",
+                height=244,
+                columns=("name", "size", "why", "shape", "count", "dtype"),
+            )
+            parts.small("All of them, with lifetime and source, are at *Every tensor*.")
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
     with place:
         rest.when_over(levers.advice, levers.coming)

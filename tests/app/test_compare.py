@@ -75,7 +75,7 @@ BESIDE = {"pin": encode_pin(TWO, "ZeRO 2"), "pin2": encode_pin(THREE)}
 def test_without_a_second_plan_the_page_says_what_to_do() -> None:
     at = opened({}, "compare")
     alive(at)
-    assert any("Pin a plan" in m.value for m in at.markdown)
+    assert any("Pin this plan" in m.value for m in at.markdown)
     at.button(key="pin_button").click().run()
     at.select_slider(key="train_micro_batch").set_value(2).run()
     alive(at)

@@ -352,6 +352,7 @@ def _gpus(plan: Plan, now: Asked) -> None:
         "Of each the fewest GPUs: tensor parallelism (TP) within one fast domain, and replicas, "
         f"each with its users. {_told(found)}*Use* books a row; a click on a "
         "number says why, on a head sorts. Prices are the plan's own, or else the least "
-        "of the price list, with their date. `memplan search --serve` tries engines and dtypes too."
+        "of the price list, with their date. `memplan search --serve` tries engines and dtypes "
+        "too. What trains the plan is on *Train*, at *On which GPUs*."
     )
     parts.download("On which GPUs (CSV)", rows, "memplan-gpus.csv")

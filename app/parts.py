@@ -174,8 +174,10 @@ def latency_targets() -> None:
     """What a request may feel at most, in the plan: seconds to the first token, and for each other,
     which are shown in milliseconds."""
     s = state.plan().serve
+    with st.container(key="targets"):
+        both = st.columns(2)
     for column, (key, label, path, unit, least, value) in zip(
-        st.columns(2),
+        both,
         (
             ("ttft", "First token within (s)", "serve.target_ttft", 1.0, 0.001, s.target_ttft),
             ("tpot", "Each token within (ms)", "serve.target_tpot", 1e-3, 0.01, s.target_tpot),

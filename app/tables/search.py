@@ -11,7 +11,7 @@ from memcore.search.search import Point
 from memcore.units import bytes_text, count_text, money_text, seconds_text
 
 FOUND_COLUMNS = (
-    *("rank", "GPUs", "whole run", "cost", "step", "tokens/s", "MFU", "to spare", "is"),
+    *("rank", "GPUs", "whole run", "cost", "step", "tokens/s", "MFU", "to spare", "marked"),
     "changes",
 )
 
@@ -34,7 +34,7 @@ def found(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
                 "tokens/s": count_text(f["tokens_per_second"]),
                 "MFU": f"{f['mfu']:.1%}",
                 "to spare": bytes_text(f["headroom_bytes"]),
-                "is": ", ".join(marks),
+                "marked": ", ".join(marks),
                 "changes": ", ".join(
                     f"{title_of(path)} {value_text(path, v)}" for path, v in p.changes.items()
                 )

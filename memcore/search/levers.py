@@ -257,7 +257,7 @@ def _rank(lever: Lever, memory: Memory, order: int, mended: bool) -> tuple[Any, 
     what may, then the rest. Within each: what trains the same, then more machines (and a pair of
     changes, if it trains the same), then what changes the training. Within these: settings before
     another program, then the price to a percent; of what does not make it fit, the bytes that it
-    saves, and nothing else where no lever makes it fit (`mended` is false)."""
+    saves, and where no lever makes it fit (`mended` is false) these alone, more machines last."""
     group, prices = _group(lever, memory, mended)
     if not prices:
         return (*group, -lever.saved_device_bytes, order)
@@ -276,7 +276,7 @@ def _group(lever: Lever, memory: Memory, mended: bool) -> tuple[tuple[int, ...],
         return (alone, not (lever.fits and lever.faster), rank, lever.moves), True
     if lever.fits:
         return (0, alone, rank, lever.moves), True
-    kept = (alone, rank, lever.moves) if mended else ()
+    kept = (alone, rank, lever.moves) if mended else (lever.kind == MACHINES,)
     return (1, lever.verdict == "over", *kept), False
 
 

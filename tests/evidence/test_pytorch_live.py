@@ -409,3 +409,23 @@ def test_flops_of_several_stacks(model, checkpointing, ask):
     again = [o for o in time.operations if o.phase == "recompute"]
     spared = sum(o.flops for o in again if o.name.endswith(STACKS[model]))
     assert said.get_total_flops() == ours - spared
+
+
+def test_flops_of_compressed_attention(ask):
+    """Those of DeepSeek-V4 that PyTorch counts in a forward and its backward: all but the grouped
+    products of experts, which its counter does not know."""
+    counter = pytest.importorskip("torch.utils.flop_counter", reason=WHY)
+    import ask_pytorch
+    import torch
+
+    table = TABLES["ask_pytorch"]
+    row = next(r for r in table["rows"] if r["model"] == "dsv4" and r["kind"] == "saved")
+    words = {k: v for k, v in row.items() if k not in ANSWERS}
+    with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+        built = ask_pytorch.build(table["configs"]["dsv4"], torch.bfloat16, words)
+        with counter.FlopCounterMode(display=False) as said:
+            ask_pytorch.step(built, words, autocast=False).backward()
+    time = evaluate(asked.plan_of_family(table, row)).time
+    ours = sum(o.flops for o in time.operations if not o.name.endswith("grouped_mm"))
+    ours -= sum(o.flops for o in time.operations if o.phase == "optimizer")
+    assert said.get_total_flops() == ours

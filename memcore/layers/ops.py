@@ -338,8 +338,8 @@ def _fused_core(
     """One kernel; no scores in HBM."""
     lse = (B, HEADS / TP, S / CP)
     product, kept = (WINDOWED if slides(kind) else PRODUCT), []
-    if kind == EVERY:
-        product = UNMASKED
+    if EVERY in kind:
+        product = (2, *product)
     by_sequence = s.traits.masked_images and kind != EVERY
     if s.attention == "sdpa" and (slides(kind) or always_masked or by_sequence):
         reach = S if always_masked or by_sequence else MASKED
@@ -347,7 +347,7 @@ def _fused_core(
         name, role = mask_of(kind)
         t.use(t.shared(name, (sequences, 1, S / CP, reach), "bool", role))
         kept.append(t.new("mask as bias", (B, 1, S / CP, reach), v.dtype))
-        product = PRODUCT
+        product = UNMASKED if EVERY in kind else PRODUCT
         if slides(kind) or by_sequence:
             own = COPIED_MASKED_KV if reused else MASKED_KV
             heads = BIASED_KV if by_sequence else own
@@ -584,12 +584,14 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
         return loss
 
 
-def labelled_loss(t: Tape, logits: Tensor) -> Tensor:
-    """torch.nn.CrossEntropyLoss on the logits as they are, a label for each row."""
+def labelled_loss(t: Tape, logits: Tensor, widened: bool = False) -> Tensor:
+    """torch.nn.CrossEntropyLoss on the logits as they are, or their fp32 copy (`widened`:
+    transformers' ForMaskedLMLoss); a label for each row."""
     t.returns(logits)
     with t.scope("loss", Part.LOSS):
         labels = t.new("labels", logits.shape[:-1], "int64")
-        read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
+        wide = widened or t.autocast
+        read = cast(t, logits, "fp32", "logits (fp32)") if wide else logits
         loss = nll_loss(t, softmax(t, read, "log_softmax", one_kernel=True), labels)
         t.use(read, logits)  # the model's output holds the logits until it returns
         return loss

@@ -48,6 +48,7 @@ class Module(Enum):
 FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "sliding-nope"
 CHUNKED = "chunked"
 EVERY = "every"  # every token sees every other: an encoder
+SLIDING_EVERY = "sliding-every"  # those in a window on both sides
 RECURRENT = "recurrent"  # a state of the sequence in place of attention
 BESIDE = "full and recurrent"  # both, of the same input
 MLP_ALONE, EXPERTS_ALONE = "mlp", "experts"  # layers that mix no tokens

@@ -54,6 +54,7 @@ TASKS = {
     "xlm-roberta": transformers.AutoModelForMaskedLM,
     "camembert": transformers.AutoModelForMaskedLM,
     "distilbert": transformers.AutoModelForMaskedLM,
+    "modernbert": transformers.AutoModelForMaskedLM,
     "vit": transformers.AutoModelForImageClassification,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,

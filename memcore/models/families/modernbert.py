@@ -1,0 +1,143 @@
+"""ModernBERT, trained on masked tokens: norms first, rotary positions, and two layers of three see
+a window on both sides."""
+
+from __future__ import annotations
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    activation,
+    attention_core,
+    classes_loss,
+    labelled_loss,
+    rotary,
+    rotary_tables,
+    slides,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.bert import encoder_classes
+from memcore.models.families.family import encoder, layer_kinds
+from memcore.models.model import Model
+from memcore.tape.dims import CLASSES, FUSED, KV, QKV, TP, VOCAB, B, D, F, Q
+from memcore.tape.kinds import EVERY, SLIDING_EVERY, Part, first, is_first
+from memcore.tape.primitives import (
+    add,
+    cast,
+    dropout,
+    embedding,
+    heads_first,
+    layer_norm,
+    linear,
+    multiply,
+    split,
+)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    hidden = k.count("hidden_size", 768)
+    heads = k.count("num_attention_heads", 12, 10**6)
+    k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    for key in ("norm_bias", "classifier_bias", "sparse_prediction"):
+        k.refuse(key, False, None)
+    k.refuse("classifier_activation", "gelu")
+    for key in ("classifier_pooling", "global_rope_theta", "local_rope_theta"):
+        k.config.get(key)  # of no tensor's size, but where the first is read below
+    if k.head == CLASSIFICATION:
+        k.refuse("classifier_pooling", "cls")
+        k.refuse("classifier_dropout", 0.0, 0)
+    layers = k.count("num_hidden_layers", 22, 100_000)
+    every = k.count("global_attn_every_n_layers", 3)
+    found = layer_kinds(k, layers, lambda i: i % every != 0) or (EVERY,) * layers
+    kinds = [SLIDING_EVERY if slides(kind) else EVERY for kind in found]
+    kinds[0] = first(kinds[0])
+    return Model(
+        family="modernbert",
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=k.count("intermediate_size", 1152),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        rotary_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 50_368),
+        max_positions=k.count("max_position_embeddings", 8192),
+        kinds=tuple(kinds),
+        window=max(1, k.count("local_attention", 128) // 2),
+        traits=Traits(
+            activation=k.word("hidden_activation", "gelu", ACTIVATIONS),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_bias=k.flag("attention_bias", False),
+            mlp_bias=k.flag("mlp_bias", False),
+            attention_dropout=k.dropout("attention_dropout", 0.0),
+            residual_dropout=k.dropout("mlp_dropout", 0.0),
+            embedding_dropout=k.dropout("embedding_dropout", 0.0),
+            head_bias=k.flag("decoder_bias", True),
+        ),
+    )
+
+
+def _norm(t: Tape, x: Tensor, name: str) -> Tensor:
+    return layer_norm(t, x, D, name, bias=False)
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    with t.scope("embeddings"):
+        x = embedding(t, "tok_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
+        x = _norm(t, x, "norm")
+        return dropout(t, x, "drop") if s.traits.embedding_dropout else x
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = x if is_first(kind) else _norm(t, x, "attn_norm")  # the embedding's norm stands before it
+    x = add(t, x, _attention(t, s, h, SLIDING_EVERY if slides(kind) else EVERY), "residual")
+    return add(t, x, _mlp(t, s, _norm(t, x, "mlp_norm")), "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("attn", Part.ATTENTION):
+        joint = linear(t, "Wqkv", x, D, QKV / TP, bias)
+        q, k, v = split(t, joint, [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)])
+        q, k = heads_first(t, q, QUERIES, False), heads_first(t, k, KEYS, False)
+        v = heads_first(t, v, KEYS, copies_grad=False)
+        tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
+        wide = [cast(t, of, "fp32", f"{name} (fp32)") for of, name in ((q, "q"), (k, "k"))]
+        q32, k32 = rotary(t, wide[0], wide[1], tables)
+        q, k = cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
+        out = attention_core(t, s, q, k, v, kind, joint_v=True)
+        out = linear(t, "Wo", out, Q / TP, D, bias)
+        return dropout(t, out, "out_drop") if s.traits.attention_dropout else out
+
+
+def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    bias = s.traits.mlp_bias
+    with t.scope("mlp"):
+        joint = linear(t, "Wi", x, D, FUSED / TP, bias)
+        given, gate = split(t, joint, [(*TOKENS, F / TP)] * 2)
+        h = multiply(t, activation(t, given, s.traits.activation), gate, "act x gate")
+        h = dropout(t, h, "drop") if s.traits.residual_dropout else h
+        return linear(t, "Wo", h, F / TP, D, bias)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    x = _norm(t, x, "final_norm")
+    if s.head == EMBEDDING:
+        return x
+    if s.head == CLASSIFICATION:
+        (x,) = split(t, x, [(B, D)], sliced=True)
+    with t.scope("head"):
+        x = activation(t, linear(t, "dense", x, D, D, bias=False), "gelu")
+        x = _norm(t, x, "norm")
+    if s.head == CLASSIFICATION:
+        return classes_loss(t, s, linear(t, "classifier", x, D, CLASSES, bias=True))
+    tied = s.traits.tied_embeddings
+    logits = linear(t, "decoder", x, D, VOCAB / TP, s.traits.head_bias, tied=tied)
+    return labelled_loss(t, logits, widened=True)
+
+
+FAMILY = encoder(_config, _embed, _layer, _head, encoder_classes("ModernBert"))

@@ -15,7 +15,7 @@ from memcore.report import Overhead
 from memcore.search.space import Changes, Group, changed
 from memcore.search.sweep import Swept
 from memcore.step.blend import LINEAR, Blend
-from memcore.step.pipeline import in_flight, span, virtual
+from memcore.step.pipeline import flying, span, virtual
 from memcore.step.step import Step
 from memcore.tape.ledger import BACKWARD, FORWARD, RECOMPUTE, Amounts
 from memcore.tape.tape import Tape
@@ -265,16 +265,16 @@ class _Part:
 
         key = tuple(stages.items())
         if key not in self._waiting:
-            known: dict[Any, list[int]] = {}
-            each: list[int] = []
+            known: dict[Any, Any] = {}
+            each = []
             for group in self.family.groups:
                 p = group.plan.parallel
                 here = p.schedule, p.pp, p.virtual_stages, group.batches
                 if here not in known:
-                    plans = (changed(group.plan, sized(batch)) for batch in group.batches)
-                    known[here] = [in_flight(plan, stages.get(p.pp, 0)) - 1 for plan in plans]
-                each += known[here]
-            self._waiting[key] = np.array(each, dtype=np.int64)[self.at]
+                    batches = np.array([batch[1] for batch in group.batches])
+                    known[here] = flying(group.plan, stages.get(p.pp, 0), batches) - 1
+                each.append(known[here])
+            self._waiting[key] = np.concatenate(each)[self.at]
         return self._waiting[key]
 
     @functools.cached_property

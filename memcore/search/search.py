@@ -357,7 +357,7 @@ class _Search:
     cells: list[_Cell] = field(default_factory=list)
     pool: Pool = field(default_factory=dict)
     _permitted: dict[Any, bool] = field(default_factory=dict)
-    _readers: dict[Any, set[int]] = field(default_factory=dict)
+    _readers: dict[Any, dict[str, set[int]]] = field(default_factory=dict)
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
     _timed: Timed = field(default_factory=dict)
@@ -376,7 +376,7 @@ class _Search:
                         for layout in (w for w in layouts if space.goes(framework, w)):
                             plan = changed(cluster, words | kernels | layout)
                             batches, same = space.batches(plan)
-                            may = tuple(b for b in batches if self.permitted(plan, b))
+                            may = self.permitted(plan, batches)
                             plan = changed(plan, sized(may[0])) if may else plan
                             if not (may and self.lattice(plan) and self.allowed_at_all(plan)):
                                 may = ()
@@ -387,23 +387,34 @@ class _Search:
                                 found.append(Group(plan, may, same, trains))
         return found
 
-    def permitted(self, plan: Plan, batch: Batch) -> bool:
-        """Whether rules that read the accumulation allow one, as of pipelines with rounds."""
+    def permitted(self, plan: Plan, batches: Iterable[Batch]) -> tuple[Batch, ...]:
+        """Of batches those whose accumulation is allowed. Rules read whether there is any, and of
+        virtual stages, which take micro-batches in rounds, how much."""
         words = _ruled(plan)
-        key = (*words, plan.parallel.pp, batch[1])
-        found = self._permitted.get(key)
-        if found is None:
-            trial = changed(plan, sized(batch))
-            asked = self._readers.get((words, batch[1] > 1))
-            if asked is None:
-                asked = readers_of(trial).get("train.grad_accumulation", set())
-                self._readers[words, batch[1] > 1] = asked
-            found = self._permitted[key] = not broken_rules(trial, trial.architecture, asked)
-        return found
+        found = []
+        for batch in batches:
+            much = batch[1] if plan.parallel.virtual_stages > 1 else min(batch[1], 2)
+            key = words, plan.parallel.pp, much
+            if key not in self._permitted:
+                trial = changed(plan, sized(batch))
+                self._permitted[key] = self._allows(words, trial, ("train.grad_accumulation",))
+            if self._permitted[key]:
+                found.append(batch)
+        return tuple(found)
+
+    def _allows(self, words: Any, plan: Plan, fields: Iterable[str]) -> bool:
+        """Whether rules that read any of these fields allow a plan of these words."""
+        key = words, plan.train.grad_accumulation > 1
+        if key not in self._readers:
+            self._readers[key] = readers_of(plan)
+        readers = self._readers[key]
+        asked = set().union(*(readers.get(path, ()) for path in fields))
+        return not broken_rules(plan, plan.architecture, asked)
 
     def allowed_at_all(self, plan: Plan) -> bool:
         """Whether the sizes of a group are allowed, with one of its combinations."""
-        return self._may(plan, BARE, self.lattice(plan)[BARE][-1])
+        trial = changed(plan, _words(BARE, self.lattice(plan)[BARE][-1]))
+        return self._allows(_ruled(plan), trial, SIZES) and not not_planned(trial)
 
     def kernels(self, plan: Plan, words: Changes) -> list[Changes]:
         """Kernels, attention and cross-entropy that a framework runs, without those that another
@@ -510,7 +521,8 @@ class _Search:
             if of.any():
                 self.told.append((why, at[of], least[of]))
 
-        may = self._may_fit(family, lattice)
+        live = np.any([least <= limits for least in bare.values()], axis=0)
+        may = self._may_fit(family, lattice, np.isin(group_of, group_of[live]))
         fitting: dict[Offload, dict[str, Any]] = {}  # by word of recomputation
         short: dict[Offload, Any] = {}  # groups for some plan of which the host has too little
         for where, words in lattice.items():
@@ -565,10 +577,10 @@ class _Search:
             found[why] += len(at) - beaten
         return +found
 
-    def _may_fit(self, family: Family, lattice: Mapping[Offload, list[str]]) -> Any:
+    def _may_fit(self, family: Family, lattice: Mapping[Offload, list[str]], asked: Any) -> Any:
         """Of each member whether the least of the GPU is enough for one of its group, with some
         word of recomputation: what can be offloaded is. A large micro-batch may need more with it,
-        for the buffers that it goes through."""
+        for the buffers that it goes through. Of groups that are not asked about, yes."""
         import numpy as np
 
         group_of = family.group_of
@@ -576,12 +588,12 @@ class _Search:
         def of_group(may: Any) -> Any:
             return np.isin(group_of, group_of[np.broadcast_to(may, group_of.shape)])
 
-        may = of_group(family.most_room(_words(BARE, lattice[BARE][-1])) >= 0)
+        may = ~asked | of_group(family.most_room(_words(BARE, lattice[BARE][-1])) >= 0)
         most = max(lattice, key=lambda where: sum(tier == "cpu" for tier in where))
         for again in reversed(lattice[most]):
             if may.all():
                 break
-            may = of_group(may | (family.room(_words(most, again), ~may)[0] >= 0))
+            may = of_group(may | (family.room(_words(most, again), ~may, False)[0] >= 0))
         return may
 
     def _winning(self, family: Family, fits: Any) -> Iterator[int]:
@@ -724,6 +736,11 @@ NOTHING = next(iter(CHECKPOINTING))  # is recomputed
 COMBINATIONS = len(WHERE) * len(CHECKPOINTING)
 # What kernels go with; no other word makes one of them better than another.
 DECIDE_KERNELS = ("train.framework", "train.precision", "train.adapter")
+# Fields of a layout and a batch that no word says, which rules are asked of each group about.
+SIZES = (
+    *(f"parallel.{axis}" for axis in ("tp", "pp", "cp", "ep")),
+    *("cluster.gpus", "train.micro_batch", "train.grad_accumulation"),
+)
 FLOOR = 0.999  # of what a plan takes at least, for sums in another order
 
 

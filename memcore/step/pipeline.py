@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from memcore.tape.dims import Number, maximum, minimum
 from memcore.words.training import FRAMEWORKS, GPIPE, ZERO_BUBBLE
 
 if TYPE_CHECKING:
@@ -41,26 +42,30 @@ def in_flight(plan: Plan, stage: int) -> int:
     micro-batch's forward runs beside another's backward, one more
     (megatron/core/pipeline_parallel/schedules.py, combined_1f1b.py).
     """
-    p, m = plan.parallel, plan.train.grad_accumulation
-    beside = sides_by_side(plan)
+    return int(flying(plan, stage, plan.train.grad_accumulation))
+
+
+def flying(plan: Plan, stage: int, m: Number) -> Any:
+    """The same of m micro-batches, or of several numbers of them."""
+    p, beside = plan.parallel, sides_by_side(plan)
     if p.pp == 1:
-        return min(m, 1 + beside)
+        return minimum(m, 1 + beside)
     if p.schedule == GPIPE:
         return m * p.virtual_stages
     if p.schedule == ZERO_BUBBLE:
-        return min(m, p.pp)
+        return minimum(m, p.pp)
     behind = p.pp - stage
     if p.virtual_stages == 1:
-        return min(m, behind)
+        return minimum(m, behind)
     ahead = 2 * (behind - 1) + (p.virtual_stages - 1) * in_round(p.pp, m) + beside
-    return min(m * p.virtual_stages, ahead + 1)
+    return minimum(m * p.virtual_stages, ahead + 1)
 
 
-def in_round(stages: int, batches: int) -> int:
+def in_round(stages: int, batches: Number) -> Any:
     """Micro-batches that pass through one virtual stage before the next has its turn: as many as
     there are stages, or what rounds of at least as many share (ScheduleInterleaved1F1B of
     torch/distributed/pipelining/schedules.py)."""
-    return batches // max(1, batches // stages)
+    return batches // maximum(1, batches // stages)
 
 
 def idle_chunks(plan: Plan) -> int:

@@ -78,7 +78,7 @@ def captured(tapes: tuple[Tape, ...], graphs: tuple[str, ...]) -> frozenset[str]
     those that every layer with an operation of that name captures."""
     inside: set[str] = set()
     outside: set[str] = set()
-    for tape in tapes:
+    for tape in tapes if graphs else ():
         for name, module in _modules(tape):
             (inside if module in graphs else outside).add(name)
     return frozenset(inside - outside)

@@ -18,7 +18,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.kept import kept, seldom_collected
 from memcore.models import catalog
 from memcore.plan.plan import Plan, words_of
+from memcore.plan.rules import RULES as RULES_OF_PLANS
 from memcore.plan.rules import broken_rules, readers_of
 from memcore.report import Time
 from memcore.search.families import Batch, Family, Timed, alike, sized
@@ -396,25 +397,24 @@ class _Search:
             much = batch[1] if plan.parallel.virtual_stages > 1 else min(batch[1], 2)
             key = words, plan.parallel.pp, much
             if key not in self._permitted:
-                trial = changed(plan, sized(batch))
-                self._permitted[key] = self._allows(words, trial, ("train.grad_accumulation",))
+                asked = self._readers_of(plan, ("train.grad_accumulation",))
+                self._permitted[key] = _allows(changed(plan, sized(batch)), asked)
             if self._permitted[key]:
                 found.append(batch)
         return tuple(found)
 
-    def _allows(self, words: Any, plan: Plan, fields: Iterable[str]) -> bool:
-        """Whether rules that read any of these fields allow a plan of these words."""
-        key = words, plan.train.grad_accumulation > 1
+    def _readers_of(self, plan: Plan, fields: Iterable[str]) -> set[int]:
+        """Rules that read any of these fields: no other says anything else where these change."""
+        key = _ruled(plan)
         if key not in self._readers:
             self._readers[key] = readers_of(plan)
         readers = self._readers[key]
-        asked = set().union(*(readers.get(path, ()) for path in fields))
-        return not broken_rules(plan, plan.architecture, asked)
+        return set().union(*(readers.get(path, ()) for path in fields))
 
     def allowed_at_all(self, plan: Plan) -> bool:
         """Whether the sizes of a group are allowed, with one of its combinations."""
         trial = changed(plan, _words(BARE, self.lattice(plan)[BARE][-1]))
-        return self._allows(_ruled(plan), trial, SIZES) and not not_planned(trial)
+        return _allows(trial, self._readers_of(plan, SIZES)) and not not_planned(trial)
 
     def kernels(self, plan: Plan, words: Changes) -> list[Changes]:
         """Kernels, attention and cross-entropy that a framework runs, without those that another
@@ -460,15 +460,22 @@ class _Search:
         key = _ruled(plan)
         found = self._lattices.get(key)
         if found is None:
-            words = [w for w in CHECKPOINTING if self._may(plan, BARE, w)]
+            of_words = self._readers_of(plan, ("train.checkpointing", "train.checkpoint_every"))
+            of_offload = self._readers_of(plan, OFFLOADS)
+
+            def may(where: Offload, again: str, asked: set[int]) -> bool:
+                trial = changed(plan, _words(where, again))
+                return _allows(trial, asked) and not not_planned(trial)
+
+            others = set(range(len(RULES_OF_PLANS))) - of_words - of_offload
+            words: list[str] = []
+            if may(BARE, NOTHING, others):
+                words = [w for w in CHECKPOINTING if may(BARE, w, of_words | of_offload)]
             # Rules of offload ask for no word of recomputation.
-            ways = [w for w in WHERE[1:] if words and self._may(plan, w, words[-1])]
+            ways = [w for w in WHERE[1:] if words and may(w, words[-1], of_words | of_offload)]
             found = dict.fromkeys((BARE, *ways), words) if words else {}
             self._lattices[key] = found
         return found
-
-    def _may(self, plan: Plan, where: Offload, again: str) -> bool:
-        return allowed(changed(plan, _words(where, again)))
 
     # --- what fits -------------------------------------------------------------------------------
 
@@ -757,6 +764,11 @@ def _ruled(plan: Plan) -> tuple[Any, ...]:
         t.framework, t.zero, t.precision, t.optimizer, t.kernels, t.attention, t.adapter,
         plan.cluster.gpu, ranks,
     )  # fmt: skip
+
+
+def _allows(plan: Plan, asked: Collection[int]) -> bool:
+    """Whether these of a plan's rules allow it."""
+    return not broken_rules(plan, plan.architecture, asked)
 
 
 def _left(may: Any, again: str, fitting: Sequence[Mapping[str, Any]]) -> Any:

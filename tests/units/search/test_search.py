@@ -326,12 +326,12 @@ def test_the_best_of_a_search_are_those_of_all_that_fits():
 
 
 def test_rules_that_read_the_accumulation_are_asked_of_each():
-    """Pipelines of virtual stages take micro-batches in rounds."""
+    """Pipelines of virtual stages take micro-batches in rounds; of others one speaks for many."""
     start = Plan.of({"model": "llama-3-8b", "cluster": {"gpus": 4}, "train": ACCUMULATED})
     seen = Counter()
-    for group in _Search(start, TIME, 0.0, 3).groups(Space(start)):
-        if group.plan.parallel.virtual_stages == 1:
-            continue
+    every = _Search(start, TIME, 0.0, 3).groups(Space(start))
+    virtual = [group for group in every if group.plan.parallel.virtual_stages > 1]
+    for group in (*virtual, *every[::11]):
         for batch in Space(start).batches(group.plan)[0]:
             allows = allowed(changed(group.plan, _words(WHERE[0], "full") | sized(batch)))
             assert (batch in group.batches) == allows

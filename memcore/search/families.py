@@ -27,7 +27,7 @@ from memcore.timing.communication import (
 )
 from memcore.timing.roofline import Execution, Speed, by_phase, executions, run
 from memcore.training.executions import run_again, speed_of, updated_parameters
-from memcore.training.memory import most_room, rooms_for
+from memcore.training.memory import rooms_for
 from memcore.training.offload import moves
 from memcore.training.overheads import by_rules, plan_overheads
 from memcore.training.steps import complete, kinds_of_stage, layer_counts, offloaded
@@ -208,10 +208,6 @@ class Family:
         assert part
         return part
 
-    def most_room(self, words: Changes) -> Any:
-        """About no less than the GPU has to spare, of each member: quickly found."""
-        return self.whole.most_room(words)
-
     def least_seconds(self, words: Changes) -> Any:
         """About no more than a token of each member takes: quickly found."""
         return self.whole.least_seconds(words)
@@ -342,12 +338,6 @@ class _Part:
             return room, fits
         amounts = self.amounts(plan)
         return rooms_for(self.swept(plan), self.stages(plan), amounts, asked, self.overheads(plan))
-
-    def most_room(self, words: Changes) -> Any:
-        """As a family's."""
-        plan = changed(self.plan, words)
-        amounts = self.amounts(plan)
-        return most_room(self.swept(plan), self.stages(plan), amounts, self.overheads(plan))
 
     def overheads(self, plan: Plan) -> tuple[Overhead, ...]:
         """What no shape determines: no word of recomputation or offload changes it."""

@@ -528,8 +528,6 @@ class _Search:
             if of.any():
                 self.told.append((why, at[of], least[of]))
 
-        live = np.any([least <= limits for least in bare.values()], axis=0)
-        may = self._may_fit(family, lattice, np.isin(group_of, group_of[live]))
         fitting: dict[Offload, dict[str, Any]] = {}  # by word of recomputation
         short: dict[Offload, Any] = {}  # groups for some plan of which the host has too little
         for where, words in lattice.items():
@@ -538,12 +536,11 @@ class _Search:
             fitting[where], short[where] = {}, np.zeros(len(family.groups), dtype=bool)
             for again in words:
                 fits = fitting[where][again] = np.zeros(every, dtype=bool)
-                least, left = bare[again], may & (bare[again] <= limits)
-                tell(MEMORY, ~may, least)
+                least, left = bare[again], bare[again] <= limits
                 if where != BARE and left.any():
                     least = self._least(family, where, again)
-                    left = left & (least <= limits)
-                self.excluded[BEATEN] += int(np.sum(may & ~left))
+                    left = least <= limits
+                self.excluded[BEATEN] += int(np.sum(~left))
                 asked = left if self.by == HEADROOM else _left(left, again, faster)
                 tell(SLOWER, left & ~asked, least)
                 here = asked
@@ -583,25 +580,6 @@ class _Search:
             found[BEATEN] += beaten
             found[why] += len(at) - beaten
         return +found
-
-    def _may_fit(self, family: Family, lattice: Mapping[Offload, list[str]], asked: Any) -> Any:
-        """Of each member whether the least of the GPU is enough for one of its group, with some
-        word of recomputation: what can be offloaded is. A large micro-batch may need more with it,
-        for the buffers that it goes through. Of groups that are not asked about, yes."""
-        import numpy as np
-
-        group_of = family.group_of
-
-        def of_group(may: Any) -> Any:
-            return np.isin(group_of, group_of[np.broadcast_to(may, group_of.shape)])
-
-        may = ~asked | of_group(family.most_room(_words(BARE, lattice[BARE][-1])) >= 0)
-        most = max(lattice, key=lambda where: sum(tier == "cpu" for tier in where))
-        for again in reversed(lattice[most]):
-            if may.all():
-                break
-            may = of_group(may | (family.room(_words(most, again), ~may, False)[0] >= 0))
-        return may
 
     def _winning(self, family: Family, fits: Any) -> Iterator[int]:
         """Of members that fit those that may win: without a pipeline a smaller micro-batch is

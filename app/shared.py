@@ -19,7 +19,7 @@ from memcore.kept import Store, once
 from memcore.plan.plan import Plan
 from memcore.report import Report
 from memcore.search import bookings as to_book
-from memcore.search import choices, solve, solver
+from memcore.search import choices, growing, solve, solver
 from memcore.search.choices import Choice, table_of
 from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
@@ -151,6 +151,12 @@ def longest_sequence(plan: Plan) -> Solved:
 def fewest_to_train(plan: Plan) -> Solved:
     """The fewest GPUs on which the whole run keeps to its deadline and its budget."""
     return solver.solve(plan, "cluster.gpus")
+
+
+@_for_all(without=NOTHING)
+def larger_batch(plan: Plan) -> tuple[Lever, Solved] | None:
+    """The one change with which the largest micro-batch fits, and that."""
+    return growing.larger_batch(plan, levers(plan))
 
 
 @_for_all(without=NOTHING)

@@ -13,10 +13,11 @@ import streamlit as st
 
 from app import bar, parts, places, shared, sidebar, state
 from app.fields import field
-from app.text import VERDICTS
+from app.text import VERDICTS, plain
 from memcore.models import catalog
 from memcore.plan.plan import Plan, get
 from memcore.search.fitting import Within
+from memcore.search.growing import BATCH
 from memcore.search.levers import differences
 from memcore.search.solver import Solved
 from memcore.units import money_text
@@ -35,7 +36,6 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "QLoRA": {
         "train.adapter": "qlora",
-        "train.adapter_dtype": "base",
         "train.framework": "pytorch",
         "train.zero": 0,
         "train.precision": "bf16-pure",
@@ -44,7 +44,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "RL": {"together.kind": "grpo"},
 }
 # What an adapter brought with it is as everybody starts again without one.
-WITHOUT = ("train.framework", "train.zero", "train.precision", "train.adapter_dtype")
+WITHOUT = ("train.framework", "train.zero", "train.precision")
 LEADS = {"Serve": "serve", "RL": "together"}  # to views of their own
 LONG_RUN = 10_000_000_000  # tokens, from which on a run is called pretraining
 
@@ -113,7 +113,7 @@ def _chosen(name: str | None) -> None:
 
 
 FURTHEST = (
-    ("train.micro_batch", "Largest micro-batch that fits", "{:,}", shared.largest_batch),
+    (BATCH, "Largest micro-batch that fits", "{:,}", shared.largest_batch),
     ("train.seq_len", "Longest sequence that fits", "{:,} tokens", shared.longest_sequence),
 )
 
@@ -131,7 +131,23 @@ def furthest() -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="furthest"):
         for path, label, text, find in FURTHEST:
             _answer(path, label, text, find(state.plan()))
+            if path == BATCH:
+                _larger()
         _to_train()
+
+
+def _larger() -> None:
+    """The largest micro-batch with one change that trains the same."""
+    if found := shared.larger_batch(state.plan()):
+        lever, solved = found
+        parts.small(f"**{solved.value:,}** with {plain(lever.label)}", "content")
+        st.button(
+            "Use",
+            key="use_larger",
+            on_click=state.replace,
+            args=(solved.plan,),
+            help=f"Sets {plain(lever.label)} and {field(BATCH).title} {solved.value:,}.",
+        )
 
 
 def booked() -> None:

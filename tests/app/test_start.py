@@ -42,6 +42,7 @@ def test_each_job_leads_to_a_plan_or_to_its_place(job: str) -> None:
     says = {"Serve": "**Serving", "RL": "**The fullest phase"}.get(job, "**Training")
     assert verdict(at).startswith(says)
     assert not said(at)
+    assert not [m for m in at.info if "was fitted to" in m.value]  # nobody asked for what follows
 
 
 def test_what_lora_brought_goes_with_it() -> None:
@@ -220,3 +221,13 @@ def test_a_plan_that_nothing_mends_leads_to_gpus_that_train_it() -> None:
     assert any(row[0].startswith("NVIDIA H100") for row in rows)
     fine = opened({"mb": "1"})
     assert "Where it fits as it is" not in texts(fine)
+
+
+def test_the_change_with_which_more_fits_is_set_at_a_press() -> None:
+    at = opened({"mb": "1"})
+    alive(at)
+    at.button(key="use_larger").click().run()
+    alive(at)
+    t = shown_plan(at).train
+    assert t.cross_entropy != Plan().train.cross_entropy
+    assert t.micro_batch > 6

@@ -202,6 +202,7 @@ class Traits:
     router_normalised: bool = False
     router_grouped: bool = False
     router_sigmoid: bool = False
+    router_fp32: bool = False
     compressed_queries: bool = False
     indexed: bool = False
     rotary_interleaved: bool = False

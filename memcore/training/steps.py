@@ -118,7 +118,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         depths=depths_of(plan),
         frozen=frozen_of(plan),
         table=t.embedding_gradient,
-        buffers=copies.resident if model.recurrence else "",
+        buffers=copies.resident if model.recurrence or model.traits.router_fp32 else "",
         again=bool(again) and FAMILIES[model.family].carries,
         reached=bool(frozen_of(plan)) and again in (OPERATIONS, LAYER),
         regathers=copies.reduced if p.ep > 1 and FRAMEWORKS[t.framework].regathers else "",

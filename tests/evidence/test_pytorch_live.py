@@ -125,6 +125,7 @@ TIED = "qwen3_vl_moe_text"  # by default, as no wrapper of it is
 # num_key_value_heads of null; LFM2-MoE's at no layer_types.
 UNREADABLE = (
     "gemma3", "dbrx", "dots1", "ministral", "hunyuan_v1_dense", "nemotron", "lfm2_moe",
+    "hunyuan_v1_moe",
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from transformers.distributed import expert_parallel
 
 TABLE = Path(__file__).with_name("experts.json")
 RANKS = 4
+CAST = ("hunyuan_v1_moe",)  # whose code asks which dtype a weight has: FSDP2 casts all of them
 
 
 def shared_out(model, ep):
@@ -54,6 +55,9 @@ def matches(key, name):
 
 def saved(config, words):
     model = build(config, torch.bfloat16, words)
+    if config["model_type"] in CAST:
+        for p in model.parameters():
+            p.data = p.data.to(torch.bfloat16)
     shared_out(model, words["ep"])
     known = {t.untyped_storage()._cdata for t in local(model)}
     packed = weakref.WeakSet()

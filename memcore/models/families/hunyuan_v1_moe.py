@@ -1,0 +1,80 @@
+"""Hunyuan with experts (A13B): Hunyuan's attention, routed experts that a softmax weighs, and one
+that every token passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.errors import shown
+from memcore.layers.experts import normalised, routed_experts, top_k
+from memcore.layers.ops import gated_mlp
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.llama import attention, embed, head, llama_like
+from memcore.models.families.mixtral import routing, sparse_layer, with_experts
+from memcore.models.model import Model
+from memcore.tape.dims import EXPERTS, D
+from memcore.tape.primitives import add, cast, linear, softmax
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    for key in ("moe_topk", "num_experts", "num_shared_expert", "moe_intermediate_size"):
+        _of_all_layers(k, key)
+    # What the models' own code had besides, and transformers takes for granted.
+    k.refuse("num_shared_expert", None, 1)
+    k.refuse("use_cla", None, False)
+    k.refuse("use_qk_norm", None, True)
+    k.refuse("use_mixed_mlp_moe", None, True)
+    k.refuse("moe_layer_num_skipped", None, 0)
+    model = llama_like(
+        k,
+        label,
+        "hunyuan_v1_moe",
+        vocab=290_943,
+        attention_bias=k.flag("attention_bias", False),
+        query_norm=True,
+        norm_after_rotary=True,
+        router_fp32=True,
+    )
+    k.refuse("moe_intermediate_size", None, model.intermediate_size)
+    routed = routing(k, "num_experts", 1, 1, sent_to="moe_topk")
+    model = with_experts(model, routed, model.intermediate_size)
+    return replace(model, shared_size=model.intermediate_size)
+
+
+def _of_all_layers(k: Keys, key: str) -> None:
+    """A number for each layer becomes one for all, where they are the same."""
+    given = k.config.get(key)
+    if not isinstance(given, list):
+        return
+    if not given or any(n != given[0] for n in given):
+        k.fail(key, f"{shown(given)} differs among the layers, which is not planned")
+    k.config = {**k.config, key: given[0] if given else 1}
+
+
+def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("mlp"):
+        shared = gated_mlp(t, s, x, name="shared_mlp")
+        return add(t, routed_experts(t, s, x, *_router(t, s, x)), shared, "routed and shared")
+
+
+def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and indices of each token's experts. Its matrix is in fp32, also where a model is
+    loaded in 16 bits, unless a framework casts all weights; and so is what it reads."""
+    wide = s.buffers == t.parameter_dtype
+    with t.scope("gate"):
+        given = cast(t, x, "fp32", "input (fp32)") if wide else x
+        logits = linear(t, "logits", given, D, EXPERTS, bias=False)
+        scores = softmax(t, cast(t, logits, "fp32", "logits (fp32)"), "softmax")
+        weights, index = top_k(t, scores, "top_k")
+        weights = normalised(t, weights, "weights, normalised")
+        return cast(t, weights, logits.dtype, "weights, cast"), index
+
+
+FAMILY = Family(
+    _config, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
+    classes=decoder_classes("HunYuanMoEV1"),
+    aliases={"num_experts_per_tok": "moe_topk", "num_local_experts": "num_experts"},
+)  # fmt: skip

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from memcore.errors import PlanError
+from memcore.kept import kept
 from memcore.plan.plan import Plan, put, title_of, value_text
-from memcore.report import Time
 from memcore.search.levers import differences
-from memcore.training.training import Pool, Training
+from memcore.training.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +38,46 @@ def waterfall(before: Plan, after: Plan) -> tuple[Change, ...]:
     can, the first goes together with as many of the next as it needs. The parts add up to the whole
     difference. Empty where training is not computed for one of the plans.
     """
-    pool: Pool = {}
-    here, goal = (Training.of(p, rows=False, pool=pool) for p in (before, after))
+    here, goal = _stop(before), _stop(after)
     if here is None or goal is None:
         return ()
-    time = here.time()
     left, found = differences(before, after), []
     while left:
-        fields, there, then = _next(here.plan, left, pool)
-        found.append(_change(fields, here, there, time, then))
-        here, time = there, then
+        fields, there = _next(here.plan, left)
+        found.append(_change(fields, here, there))
+        here = there
         left = {path: value for path, value in left.items() if path not in fields}
     return tuple(found)
 
 
-def _next(plan: Plan, left: Mapping[str, Any], pool: Pool) -> tuple[dict[str, Any], Training, Time]:
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """A plan on the way: bytes of one GPU as of a Change, and seconds of a step."""
+
+    plan: Plan
+    bytes: int
+    device_bytes: int
+    seconds: float
+
+
+def _stop(plan: Plan) -> _Stop | None:
+    """None where training is not computed. Kept, since of two ways that differ in one field all
+    stops are the same but those behind it."""
+    return _found(json.dumps(plan.document()))
+
+
+@kept
+def _found(document: str) -> _Stop | None:
+    plan = Plan.of(json.loads(document))
+    training = Training.of(plan, rows=False)
+    if training is None:
+        return None
+    memory = training.memory
+    seconds = training.time().step_seconds
+    return _Stop(plan, memory.allocated_bytes, memory.device_bytes[1], seconds)
+
+
+def _next(plan: Plan, left: Mapping[str, Any]) -> tuple[dict[str, Any], _Stop]:
     """The next change that is a plan whose training is computed."""
     names = list(left)
     tries = [[name] for name in names] + [names[:n] for n in range(2, len(names) + 1)]
@@ -61,24 +87,22 @@ def _next(plan: Plan, left: Mapping[str, Any], pool: Pool) -> tuple[dict[str, An
         for path, value in fields.items():
             put(document, path, value)
         try:
-            changed = Training.of(Plan.of(document), rows=False, pool=pool)
+            there = _stop(Plan.of(document))
         except PlanError:
             continue
-        if changed:
-            return fields, changed, changed.time()
+        if there:
+            return fields, there
     raise AssertionError("all changes together are the plan they lead to")
 
 
-def _change(
-    fields: Mapping[str, Any], before: Training, after: Training, was: Time, now: Time
-) -> Change:
+def _change(fields: Mapping[str, Any], before: _Stop, after: _Stop) -> Change:
     texts = [f"{title_of(path)}: {value_text(path, value)}" for path, value in fields.items()]
     tokens, tokens_now = before.plan.tokens_per_step, after.plan.tokens_per_step
     return Change(
         label=", ".join(texts),
         fields=fields,
-        bytes=after.memory.allocated_bytes - before.memory.allocated_bytes,
-        device_bytes=after.memory.device_bytes[1] - before.memory.device_bytes[1],
-        seconds=now.step_seconds - was.step_seconds,
-        per_token=now.step_seconds / tokens_now - was.step_seconds / tokens,
+        bytes=after.bytes - before.bytes,
+        device_bytes=after.device_bytes - before.device_bytes,
+        seconds=after.seconds - before.seconds,
+        per_token=after.seconds / tokens_now - before.seconds / tokens,
     )

@@ -44,6 +44,12 @@ INDEX_SOURCE = (
     "layers, of which those that share another's choice, or choose nothing, have none"
 )
 ENTRIES = "compressed entries"
+PACKED = "scales of a latent, and its rotary part in 16 bits"
+PACKED_SOURCE = (
+    "FlashMLA's layout of an 8-bit token that an indexer chooses, as vLLM and SGLang have it: 512 "
+    "values, an fp32 scale for each 128, 64 rotary numbers in bf16, 656 bytes in all "
+    "(github.com/deepseek-ai/FlashMLA)"
+)
 CROSS_CACHE = "cross-attention cache"
 STATE_SOURCE = (
     "what a layer keeps of a sequence, however long: vLLM's MambaStateShapeCalculator and "
@@ -173,7 +179,9 @@ def attended_bytes(x: Any, apart: bool | None = None) -> Read:
         kept = x.known("keys and values", first, source=KV_SOURCE) * x.shape((*rest,), amounts)
     else:
         kept = x.shape(cache, amounts)
-    return kept * bits / 8
+    if not server.packed:
+        return kept * bits / 8
+    return kept * bits / 8 + x.known(PACKED, server.packed, "bytes", source=PACKED_SOURCE)
 
 
 def index_keys(x: Any) -> Read:

@@ -72,7 +72,8 @@ EAGLE_VOCABULARY = 32_000  # draft_vocab_size of the published EAGLE-3 heads
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 STAGE_LAYERS = Dim("STAGE_LAYERS", "layers on the fullest pipeline stage")
 FP8 = "fp8"
-SCALED = 128  # numbers of an indexer's key that share a scale
+SCALED = 128  # numbers of an indexer's key, or of a latent, that share a scale
+BYTE = 8  # bits
 KNOWN = 16  # forwards of different sizes: evaluating a plan has five
 
 
@@ -405,6 +406,18 @@ class Server:
         elif self.manager.pages:
             one = model.indexer.dim + 4 * ceil_div(model.indexer.dim, SCALED)
         return one * self.indexers / model.layers / self.index_rate
+
+    @property
+    def packed(self) -> int:
+        """Bytes of a latent in 8 bits, beside a byte for each value, where an indexer chooses
+        tokens (cache.PACKED_SOURCE)."""
+        model = self.plan.architecture
+        if not (self.engine.packs and model.kv_rank and model.indexer and not model.entries):
+            return 0
+        if KV_DTYPES[self.plan.serve.kv_dtype].bits != BYTE:
+            return 0
+        scales: int = 4 * ceil_div(model.kv_rank, SCALED)
+        return scales + model.rotary_dim
 
     @property
     def key_bytes(self) -> float:

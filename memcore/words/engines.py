@@ -96,6 +96,7 @@ class Engine(Word):
     tokens    of one forward at most where nobody says how many, on a GPU that is not roomy, and on
               one that is; SGLang's are sizes_of_sglang
     sure      whether it lets a request in only if all can end beside it, and never puts one out
+    packs     whether 8-bit latents that an indexer chooses have scales, and 16-bit rotary numbers
     alternates   whether a step either reads prompts or generates, prompts first
     kernels   what they reach, by kernels.memory_class; '' for every GPU
     step      seconds that it takes for a step besides its kernels; sequence: more for each
@@ -113,6 +114,7 @@ class Engine(Word):
     large: int = 0
     tokens: tuple[int, int] = (8192, 8192)
     sure: bool = False
+    packs: bool = False
     alternates: bool = False
     kernels: Mapping[str, Kernels] = field(default_factory=dict)
     step: Constant = NOTHING
@@ -156,6 +158,7 @@ ENGINES = {
         limit=256,
         large=1024,
         tokens=(2048, 8192),
+        packs=True,
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
@@ -173,6 +176,7 @@ ENGINES = {
         "SGLang",
         "SGLang of 2025 and later.",
         share=POOL,
+        packs=True,
         alternates=True,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,

@@ -90,6 +90,15 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
     assert Server.of(plan).numbers.serve.kv_bytes_per_token == values * 2
 
 
+@pytest.mark.parametrize(
+    ("engine", "latent"), [("vllm", 656), ("sglang", 656), ("tensorrt-llm", 576)]
+)
+def test_an_8_bit_latent_that_is_chosen_has_scales_and_16_bit_rotary_numbers(engine, latent):
+    """656 bytes of a token in FlashMLA's layout; beside them an indexer's key of 132."""
+    s = serve("deepseek-v3.2", 8, engine=engine, kv_dtype="fp8")
+    assert s.kv_bytes_per_token == 61 * (latent + 132)
+
+
 def test_llama_2_70b_for_128_users_of_2048_tokens():
     s = serve("llama-2-70b", prompt_len=1792, output_len=256)
     assert 128 * s.sequence_bytes == 80 * GiB

@@ -45,13 +45,13 @@ def test_parameters_of_published_models(config, count):
     ("config", "layers", "indexers"),
     [(GLM, 78, 78), (GLM | {"indexer_types": SHARED}, 78, 21), (V32, 61, 61)],
 )
-@pytest.mark.parametrize(("word", "width"), [("bf16", 2), ("fp8", 1)])
-def test_a_token_in_the_cache(config, layers, indexers, word, width):
+@pytest.mark.parametrize(("word", "latent"), [("bf16", 2 * LATENT), ("fp8", 512 + 4 * 4 + 2 * 64)])
+def test_a_token_in_the_cache(config, layers, indexers, word, latent):
     serve = {"kv_dtype": word, "weight_dtype": "fp8"}
     plan = Plan(model=config, cluster={"gpu": "gb200-186gb", "gpus": 16}, parallel={"tp": 16},
                 serve=serve)  # fmt: skip
     served = evaluate(plan).serve
-    assert served.kv_bytes_per_token == layers * LATENT * width + indexers * KEY
+    assert served.kv_bytes_per_token == layers * latent + indexers * KEY
 
 
 @pytest.mark.parametrize(("tp", "heads"), [(1, 4), (4, 1), (8, 1)])

@@ -26,7 +26,7 @@ class Field:
 
     @property
     def label(self) -> str:
-        said = not self.unit or self.unit.lower() in self.title.lower()
+        said = not self.unit or self.unit in self.title.lower().split()
         return self.title if said else f"{self.title} ({self.unit})"
 
     @property

@@ -53,3 +53,9 @@ def test_a_form_has_limits_and_words_from_the_field() -> None:
     batch = field("train.micro_batch")
     assert (batch.low, batch.high, batch.unit) == (1, 65_536, "sequences")
     assert field("train.allocator").words is facts("train.allocator").words
+
+
+def test_a_label_has_its_unit_where_the_title_does_not_say_it() -> None:
+    said = ("run.tokens", "serve.turns", "run.watts_per_gpu", "run.target_days")
+    labels = ["Tokens to train on", "Turns", "Power (W)", "Done within (days)"]
+    assert [field(path).label for path in said] == labels

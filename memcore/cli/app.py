@@ -8,8 +8,9 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 
-from memcore.cli.arguments import Commands, command
+from memcore.cli.arguments import Commands, command, plan_argument
 from memcore.cli.printing import fail
+from memcore.cli.reading import given_plan
 from memcore.errors import shown
 
 FIRST_PORT = 8501
@@ -18,9 +19,11 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def add(commands: Commands) -> None:
     about = (
-        "Open the app in a browser. It serves this machine alone, unless --address says otherwise."
+        "Open the app in a browser, at a plan if one is given. It serves this machine alone, "
+        "unless --address says otherwise."
     )
     sub = command(commands, "app", _app, about)
+    plan_argument(sub, needed=False)
     sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
     about = "address to serve on (%(default)s); 0.0.0.0 is every one that this machine has"
     sub.add_argument("--address", "--host", dest="host", default="127.0.0.1", help=about)
@@ -56,9 +59,9 @@ def _app(args: argparse.Namespace) -> int:
         at = f"{args.host} port {args.port}" if args.port else args.host
         return fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
     browser = not args.no_browser and _has_display()
-    threading.Thread(
-        target=_announce, args=(args.host, args.base_path, browser), daemon=True
-    ).start()
+    opened = f"{args.base_path}{opened_at(args)}"
+    threading.Thread(target=_announce, args=(args.host, args.base_path, opened, browser),
+                     daemon=True).start()  # fmt: skip
 
     from streamlit.web import cli
 
@@ -76,6 +79,16 @@ def _app(args: argparse.Namespace) -> int:
     script = Path(__file__).resolve().parents[2] / "app" / "main.py"
     cli.main(["run", str(script), *given], prog_name="memplan")
     return 0
+
+
+def opened_at(args: argparse.Namespace) -> str:
+    """What stands behind the server's address where a plan is given. Raises PlanError."""
+    if args.plan is None and not args.set:
+        return ""
+    from memcore.plan.link import encode, query_text
+
+    args.plan = args.plan or "{}"
+    return f"/?{query_text(encode(given_plan(args), short=True))}"
 
 
 def names(host: str, allowed: Sequence[str]) -> list[str]:
@@ -115,19 +128,20 @@ def _has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _announce(host: str, base: str, open_browser: bool) -> None:
-    """Print the address, and open it, as soon as the server answers."""
+def _announce(host: str, base: str, opened: str, open_browser: bool) -> None:
+    """Print the address of what is opened, and open it, as soon as the server answers."""
     import time
     import urllib.request
 
     from app import front
 
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    url = f"http://{f'[{here}]' if ':' in here else here}:{front.port()}{base}"
+    server = f"http://{f'[{here}]' if ':' in here else here}:{front.port()}"
+    url = f"{server}{opened}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:
-            direct.open(f"{url}/_stcore/health", timeout=5).close()
+            direct.open(f"{server}{base}/_stcore/health", timeout=5).close()
             break
         except OSError:
             time.sleep(0.1)

@@ -25,8 +25,8 @@ def command(
     return sub
 
 
-def plan_argument(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("plan", metavar="PLAN", help=PLAN_ABOUT)
+def plan_argument(sub: argparse.ArgumentParser, needed: bool = True) -> None:
+    sub.add_argument("plan", metavar="PLAN", nargs=None if needed else "?", help=PLAN_ABOUT)
     about = (
         "set a field of the plan, by its path or its last word: --set gpu=h200-sxm-141gb --set "
         "train.zero=3. What must change with it changes, and is told"

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from memcore import cli
+from memcore.cli.app import opened_at
 from memcore.cli.link import link_to
+from memcore.cli.program import parser
 from memcore.errors import PlanError
 from memcore.models import catalog
 from memcore.plan.plan import Plan
@@ -152,3 +154,17 @@ def test_check_and_compare_take_names_too(capsys: pytest.CaptureFixture[str]) ->
     assert "64 x NVIDIA" in capsys.readouterr().out
     assert cli.main(["compare", "qwen3-32b", "qwen3-14b"]) == 0
     assert "qwen3-14b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "query"),
+    [
+        ([], ""),
+        (["qwen3-32b"], "/?v=1&model=qwen3-32b~"),
+        (["7B", "--set", "gpus=4"], "gpus=4"),
+        (["--set", "gpus=4"], "gpus=4"),
+    ],
+)
+def test_the_app_opens_at_a_plan(arguments: list[str], query: str) -> None:
+    opened = opened_at(parser().parse_args(["app", *arguments]))
+    assert query in opened if query else opened == ""

@@ -22,7 +22,7 @@ from typing import Any
 from memcore.evidence.comparison import text
 from memcore.evidence.times import times_table
 from memcore.plan.plan import Plan
-from memcore.search.space import Changes, Space, allowed, changed, undivided
+from memcore.search.space import OVERLAP, Changes, Space, allowed, changed, undivided
 from memcore.timing.certainty import apart
 from memcore.training.training import Pool, Training
 from memcore.words.training import CHECKPOINTING, FRAMEWORKS
@@ -101,7 +101,7 @@ def _seconds(plan: Plan, pool: Pool) -> float:
 
 FIELDS = (
     *(f"parallel.{axis}" for axis in ("tp", "pp", "cp", "ep", "virtual_stages")),
-    *("train.zero", "train.checkpointing", "train.checkpoint_every", "train.micro_batch"),
+    *("train.zero", "train.checkpointing", "train.checkpoint_every", "train.micro_batch", OVERLAP),
 )
 
 
@@ -135,6 +135,8 @@ def _ways(plan: Plan) -> Iterator[Changes]:
         again.append(mine | {"train.checkpoint_every": t.checkpoint_every})
     for layout in space.layouts(start):
         if layout.get("parallel.schedule", "1f1b") != "1f1b":  # no framework of these had another
+            continue
+        if layout[OVERLAP] and not FRAMEWORKS[t.framework].own:
             continue
         interleaved = layout.get("parallel.virtual_stages", 1) > 1
         for v in {2, plan.parallel.virtual_stages} - {1} if interleaved else {1}:

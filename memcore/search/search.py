@@ -370,6 +370,7 @@ class _Search:
         found = []
         for cluster in space.clusters():
             layouts = list(space.layouts(cluster))
+            cluster = changed(cluster, _words(BARE, NOTHING))  # whatever the start has of them
             for trains, setup in space.setups():
                 for framework in space.frameworks(setup):
                     words = setup | framework
@@ -740,7 +741,7 @@ def _ruled(plan: Plan) -> tuple[Any, ...]:
     ranks = (p.tp > 1, p.pp > 1, p.cp > 1, p.ep > 1, plan.dp > 1, p.schedule, p.virtual_stages)
     return (
         t.framework, t.zero, t.precision, t.optimizer, t.kernels, t.attention, t.adapter,
-        plan.cluster.gpu, ranks,
+        t.overlap_moe_expert_parallel_comm, plan.cluster.gpu, ranks,
     )  # fmt: skip
 
 

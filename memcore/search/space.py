@@ -33,6 +33,8 @@ TOKENS_OF_CONTEXT = 4096
 PIPELINED = ("fsdp2", "megatron")
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # where the batch is free
 
+OVERLAP = "train.overlap_moe_expert_parallel_comm"
+
 Changes = dict[str, Any]
 
 
@@ -40,7 +42,7 @@ Changes = dict[str, Any]
 class Group:
     """Plans that differ in recomputation, offload and micro-batch alone.
 
-    plan     with none of these set otherwise than at the start
+    plan     with nothing recomputed or offloaded
     batches  micro-batches that are tried, the largest first, with the accumulation of each
     same     whether a step has as many tokens as at the start
     trains   what becomes of the training: a word of KEEPS
@@ -133,9 +135,10 @@ class Space:
 
     def goes(self, framework: Changes, layout: Changes) -> bool:
         """Whether a framework is tried with a way to share the model out."""
-        return (
-            self.thorough or layout["parallel.pp"] == 1 or framework["train.framework"] in PIPELINED
-        )
+        name = framework["train.framework"]
+        if layout[OVERLAP] and not FRAMEWORKS[name].own:
+            return False
+        return self.thorough or layout["parallel.pp"] == 1 or name in PIPELINED
 
     def batches(self, plan: Plan) -> tuple[tuple[tuple[int, int], ...], bool]:
         """Micro-batches and accumulations on so many ranks, and whether the step is the same. Where
@@ -156,8 +159,7 @@ def undivided(plan: Plan) -> Plan:
     axes = dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "virtual_stages"), 1)
     ways: Changes = {f"parallel.{axis}": n for axis, n in axes.items()}
     ways |= {"parallel.shard_group": 0, "parallel.schedule": "1f1b"}
-    ways |= {"train.overlap_moe_expert_parallel_comm": False}
-    return plan.with_changes(ways | {"parallel.sequence_parallel": False})
+    return plan.with_changes(ways | {OVERLAP: False, "parallel.sequence_parallel": False})
 
 
 def counts(plan: Plan, most: int) -> list[int]:
@@ -187,15 +189,19 @@ def _experts(model: Model, ranks: int) -> list[int]:
 
 def _variants(model: Model, tp: int, pp: int, cp: int, ep: int) -> Iterator[Changes]:
     """Tensor-parallel ranks share norms and residuals too, which needs less memory and moves as
-    much. GPipe is left out: it is no faster than 1F1B and keeps more."""
+    much. GPipe is left out: it is no faster than 1F1B and keeps more. Rows of experts pass behind
+    another micro-batch where there is no pipeline, or one of virtual stages."""
     axes: Changes = {"parallel.tp": tp, "parallel.pp": pp, "parallel.cp": cp, "parallel.ep": ep}
-    ways: Changes = axes | {"parallel.sequence_parallel": tp > 1}
+    ways: Changes = axes | {"parallel.sequence_parallel": tp > 1, OVERLAP: False}
     yield ways
-    if pp == 1:
-        return
-    yield ways | {"parallel.schedule": "zero-bubble"}
-    if 2 * pp <= model.layers:
-        yield ways | {"parallel.virtual_stages": 2}
+    if pp > 1:
+        yield ways | {"parallel.schedule": "zero-bubble"}
+        ways |= {"parallel.virtual_stages": 2}
+        if 2 * pp > model.layers:
+            return
+        yield ways
+    if ep > 1:
+        yield ways | {OVERLAP: True}
 
 
 def changed(plan: Plan, changes: Mapping[str, Any]) -> Plan:

@@ -219,6 +219,39 @@ def test_what_is_left_out_of_a_group_is_no_faster():
     assert instead
 
 
+MIXTURE = {"model": "qwen3-30b-a3b", "cluster": {"gpus": 8}}
+MIXTURE |= {"train": {"seq_len": 4096, "grad_accumulation": 16}}
+
+
+@pytest.mark.long
+def test_rows_of_experts_pass_behind_another_micro_batch_where_that_is_faster():
+    """What is kept of such a group has its fastest plan, and what a plan takes at least is never
+    more than it takes."""
+    start = Plan.of(MIXTURE)
+    run = _Search(start, TIME, 0.0, 3)
+    overlapped = [
+        g for g in run.groups(Space(start)) if g.plan.train.overlap_moe_expert_parallel_comm
+    ]
+    assert {g.plan.parallel.pp > 1 for g in overlapped} == {False, True}
+    for group in overlapped[::9]:
+        run.cells = []
+        run.judge([group])
+        plans = [
+            changed(group.plan, _words(WHERE[0], again) | sized(batch))
+            for again in run.lattice(group.plan)[WHERE[0]]
+            for batch in group.batches
+        ]
+        assert all(map(allowed, plans))
+        fitting = [t.seconds for t in (Training.planned(p, False) for p in plans) if t.room[1]]
+        assert all(c.least * c.plan.tokens_per_step <= c.training.seconds for c in run.cells)
+        if fitting:
+            assert min(c.training.seconds for c in run.cells) <= min(fitting) * (1 + 1e-9)
+    best = search(start).best[0].plan
+    assert best.train.overlap_moe_expert_parallel_comm
+    without = best.with_changes({"train.overlap_moe_expert_parallel_comm": False})
+    assert evaluate(best).time.step_seconds < evaluate(without).time.step_seconds
+
+
 PIPELINES = (  # models and GPUs, and whether every framework has pipelines
     ({"model": "llama-3-8b", "cluster": {"gpu": "l4-24gb", "gpus": 8}, "train": ACCUMULATED}, True),
     ({"model": "qwen3-30b-a3b", "cluster": {"gpus": 12}, "train": ACCUMULATED}, False),

@@ -4,7 +4,7 @@ All in one process and in its own CPU time, so that what else runs on the machin
 and each beside one `evaluate` in the same run: what counts is the ratio.
 
 sweep()     10^6 micro-batches x lengths of a 70B plan: memory, and with time; target: 10^6 a second
-search()    all ways to train a 70B model on up to 8 GPUs; target: 10^6 combinations in 3 s
+search()    all ways to train a 70B model on up to 8 and 64 GPUs; target: 10^6 combinations in 3 s
 solve()     the largest micro-batch, and the fewest GPUs
 """
 
@@ -46,14 +46,17 @@ def main() -> None:
     for field in ("train.micro_batch", "cluster.gpus"):
         took = seconds(lambda field=field: solve(plan, field))  # type: ignore[misc]
         print(f"solve {field}: {1000 * took:.0f} ms, {took / one:,.0f} times evaluate")
-    start = time.process_time()
-    found = search(plan)
-    took = time.process_time() - start
-    rate = found.evaluated / took
-    print(
-        f"search: {found.evaluated:,} combinations in {took:.1f} s, {rate:,.0f} a second, "
-        f"{rate * one:,.0f} times evaluate"
-    )
+    for gpus, batches in ((8, 1), (64, 4)):
+        start = time.process_time()
+        found = search(Plan.of(BIG).with_changes(
+            {"cluster.gpus": gpus, "train.grad_accumulation": batches}
+        ))  # fmt: skip
+        took = time.process_time() - start
+        rate = found.evaluated / took
+        print(
+            f"search, {gpus} GPUs: {found.evaluated:,} combinations in {took:.1f} s, "
+            f"{rate:,.0f} a second, {rate * one:,.0f} times evaluate"
+        )
 
 
 if __name__ == "__main__":

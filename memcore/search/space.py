@@ -196,9 +196,9 @@ def _variants(model: Model, tp: int, pp: int, cp: int, ep: int) -> Iterator[Chan
     yield ways
     if pp > 1:
         yield ways | {"parallel.schedule": "zero-bubble"}
-        ways |= {"parallel.virtual_stages": 2}
         if 2 * pp > model.layers:
             return
+        ways = ways | {"parallel.virtual_stages": 2}
         yield ways
     if ep > 1:
         yield ways | {OVERLAP: True}

@@ -219,6 +219,25 @@ def test_what_is_left_out_of_a_group_is_no_faster():
     assert instead
 
 
+def test_pipelines_are_tried_with_and_without_virtual_stages_each_once():
+    plan = Plan.of({"model": "qwen3-30b-a3b", "cluster": {"gpus": 8}})
+    layouts = list(Space(plan).layouts(plan))
+    assert len({tuple(sorted(layout.items())) for layout in layouts}) == len(layouts)
+    for pp, ep in itertools.product((1, 2, 4), (1, 2)):
+        seen = {
+            (
+                layout.get("parallel.schedule", "1f1b"),
+                layout.get("parallel.virtual_stages", 1),
+                layout[space.OVERLAP],
+            )
+            for layout in layouts
+            if (layout["parallel.pp"], layout["parallel.ep"]) == (pp, ep)
+        }
+        pipelines = {("zero-bubble", 1, False), ("1f1b", 2, False)} if pp > 1 else set()
+        beside = {("1f1b", 2 if pp > 1 else 1, True)} if ep > 1 else set()
+        assert seen == {("1f1b", 1, False)} | pipelines | beside
+
+
 MIXTURE = {"model": "qwen3-30b-a3b", "cluster": {"gpus": 8}}
 MIXTURE |= {"train": {"seq_len": 4096, "grad_accumulation": 16}}
 

@@ -130,7 +130,7 @@ def _notes(
         notes += _trained_notes(plan, training.trainable_parameters)
     model = plan.architecture
     notes += model.notes
-    if plan.train.seq_len > model.max_positions:
+    if plan.train.seq_len > (model.heard or model.max_positions):
         notes.append(
             f"{plan.train.seq_len:,} tokens are more than the {model.max_positions:,} that "
             f"{model.label} was made for."

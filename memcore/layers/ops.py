@@ -426,8 +426,10 @@ def weighted_values(
     softmax_fp32: bool,
     each: Shape = QUERIES,
     joined: Factor = Q / TP,
+    inner: Factor = S,
 ) -> Tensor:
-    """softmax(scores) @ v, heads joined; `each` is the result by heads, `joined` its width."""
+    """softmax(scores) @ v, heads joined; `each` is the result by heads, `joined` its width, `inner`
+    how many v there are."""
     low = v.dtype
     wide = "fp32" if softmax_fp32 or t.autocast else ""
     if wide and scores.dtype != "fp16":  # which CUDA's kernel reads as it is
@@ -437,7 +439,7 @@ def weighted_values(
     probabilities = cast(t, probabilities, low, "probabilities")
     if s.traits.attention_dropout:
         probabilities = dropout(t, probabilities, "attn_dropout")
-    out = matmul(t, probabilities, v, each, S, "weighted values")
+    out = matmul(t, probabilities, v, each, inner, "weighted values")
     return contiguous(t, out, (*TOKENS, joined), "joined heads")
 
 

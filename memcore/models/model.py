@@ -249,6 +249,7 @@ class Model:
     expert_width       width of what routed experts read, where it is not the hidden size
     shared_size        intermediate size of the experts that every token passes, together
     type_rows          rows of a table of token types
+    mels               bins of the spectrogram that an encoder reads
     buckets            of distances between tokens, that each have a bias for every head
     recurrence         of layers that keep a state of a sequence, not its tokens
     image              what an image model reads: its tokens are one sequence, of a fixed length
@@ -297,6 +298,7 @@ class Model:
     expert_width: int = 0
     shared_size: int = 0
     type_rows: int = 0
+    mels: int = 0
     buckets: int = 0
     recurrence: Recurrence | None = None
     image: Image | None = None
@@ -319,6 +321,11 @@ class Model:
     def encoder_decoder(self) -> bool:
         """Whether the layers read what an encoder made of another sequence."""
         return self.tower is not None and self.tower.image is None
+
+    @property
+    def heard(self) -> int:
+        """Positions that an encoder of learned positions always reads; 0 where it reads others."""
+        return self.tower.position_rows if self.tower and self.encoder_decoder else 0
 
     @property
     def learned_positions(self) -> bool:
@@ -352,6 +359,7 @@ class Model:
             "EXPERT_D": self.expert_width or self.hidden_size,
             "SHARED_F": self.shared_size,
             "TYPES": self.type_rows,
+            "MELS": self.mels,
             "BUCKETS": self.buckets,
             "CLASSES": self.classes,
             **(self.recurrence.sizes if self.recurrence else {}),

@@ -1768,6 +1768,7 @@ class Plan(_Part):
         except ValidationError as e:
             raise PlanError(_issues(e)) from None
         self._take_the_attention_there_is()
+        self._take_the_length_there_is()
         _check(self)
 
     def _take_the_attention_there_is(self) -> None:
@@ -1782,6 +1783,17 @@ class Plan(_Part):
         if self.train.attention not in runs:
             train = self.train.model_copy(update={"attention": runs[-1]})
             object.__setattr__(self, "train", train)
+
+    def _take_the_length_there_is(self) -> None:
+        """Where the plan names no length of what an encoder reads, and it always reads as many."""
+        try:
+            heard = self.architecture.heard
+        except PlanError:
+            return
+        for place, field in (("train", "seq_len"), ("serve", "prompt_len")) if heard else ():
+            part = getattr(self, place)
+            if field not in part.model_fields_set:
+                object.__setattr__(self, place, part.model_copy(update={field: heard}))
 
     @classmethod
     def of(cls, document: Any) -> Plan:

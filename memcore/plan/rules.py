@@ -586,6 +586,8 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
     if image := model.image:
         why = f"{t.seq_len:,} tokens, but {image.text} are {image.tokens:,}"
         rules.append(only(plan, "train.seq_len", [image.tokens], why))
+    elif model.heard:
+        rules += _of_fixed_length(plan, model)
     elif model.learned_positions:
         rules.append(
             Rule(
@@ -1111,6 +1113,23 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
             ),
         ]
     return rules
+
+
+def _of_fixed_length(plan: Plan, model: Model) -> list[Rule]:
+    """What an encoder that always reads as many positions asks for, and the decoder behind it."""
+    target, rows = plan.train.target_len, model.position_rows
+    why = f"the encoder of {model.label} always reads {model.heard:,} positions"
+    return [
+        only(plan, "train.seq_len", [model.heard], why),
+        only(plan, "serve.prompt_len", [model.heard], why),
+        Rule(
+            "train.target_len",
+            target > rows,
+            f"{target:,} tokens, but {model.label} has learned positions for {rows:,}",
+            to("train.target_len", rows),
+            "use fewer",
+        ),
+    ]
 
 
 def _prompt_rules(plan: Plan, model: Model) -> list[Rule]:

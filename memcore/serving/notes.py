@@ -15,9 +15,9 @@ from memcore.words.stored import AS_PUBLISHED
 
 ENCODER_NOTE = (
     "Serving: the encoder reads the prompt, once; every decoder layer keeps keys and values of all "
-    "of its tokens, and of those that are generated. A paged cache is planned as vLLM has it for "
-    "other encoder-decoders, since it serves no T5. Streams of requests are not simulated."
+    "of its tokens, and of those that are generated. Streams of requests are not simulated."
 )
+UNSERVED_NOTE = "A paged cache is planned as vLLM has it for Whisper, since it serves no T5."
 
 
 def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> list[str]:
@@ -42,7 +42,7 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
         notes.append(of_fewer(plan, served))
     model = plan.architecture
     if model.encoder_decoder:
-        notes.append(ENCODER_NOTE)
+        notes.append(ENCODER_NOTE if model.heard else f"{ENCODER_NOTE} {UNSERVED_NOTE}")
     elif model.tower and not s.images:
         notes.append(
             "Serving: prompts have no images (serve.images); of what makes tokens of them the "

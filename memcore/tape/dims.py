@@ -287,6 +287,8 @@ CLASSES = Dim(
     "classes that a classifier tells apart: its head makes one number for each",
 )
 TYPES = Dim("TYPES", "rows of a table of token types")
+MELS = Dim("MELS", "bins of a spectrogram")
+FRAMES = Dim("FRAMES", "2 S: frames of a spectrogram, of which an encoder reads every other")
 HEIGHT = Dim("HEIGHT", "height of an image, in pixels")
 WIDTH = Dim("WIDTH", "width of an image, in pixels")
 PATCH_H = Dim("PATCH_H", "height of one patch of an image, in pixels")
@@ -496,6 +498,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     tp = sizes["TP"]
     if "SSM_HEADS" in sizes:
         _derive_states(sizes)
+    sizes["FRAMES"] = 2 * sizes["S"]
     sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
     sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
     sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]

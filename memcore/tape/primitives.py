@@ -118,22 +118,38 @@ def linear(
 def patches(t: Tape, name: str, x: Tensor, shape: Shape, bias: bool) -> Tensor:
     """A convolution whose kernel is as wide as its stride: each patch of x to a token of `shape`.
     Saves x."""
+    return _convolution(t, name, x, shape, (CHANNELS, PATCH_H, PATCH_W), (PATCH_VALUES,), bias)
+
+
+def convolution(t: Tape, name: str, x: Tensor, shape: Shape, width: Factor, kernel: int) -> Tensor:
+    """torch.nn.Conv1d with a bias: frames of `width` channels to those of `shape`, each from as
+    many as `kernel`. Saves x."""
+    return _convolution(t, name, x, shape, (width, kernel), (width, kernel), bias=True)
+
+
+def _convolution(
+    t: Tape, name: str, x: Tensor, shape: Shape, weight: Shape, values: Shape, bias: bool
+) -> Tensor:
+    """`weight`: that of one channel of the result; `values`: the same as what is multiplied."""
     with t.scope(name):
-        w = t.parameter("weight", (shape[-1], CHANNELS, PATCH_H, PATCH_W))
+        w = t.parameter("weight", (shape[-1], *weight))
         biases = [t.parameter("bias", (shape[-1],))] if bias else []
         w_used, x = _weight(t, w), _matrix_input(t, x)
         biases = [_weight(t, b) for b in biases]
-        flops = (2.0, (*shape[:-1], PATCH_VALUES, shape[-1]))
+        flops = (2.0, (*shape[:-1], *values, shape[-1]))
         t.start("convolution", x, w_used, *biases, flops=[flops])
         out = t.new("out", shape, x.dtype)
 
         def backward(g: Gradients) -> Gradients:
-            made = [t.new("weight grad", w_used.shape, w_used.dtype) if w_used.needs_grad else None]
-            made += [t.new("bias grad", b.shape, b.dtype) if b.needs_grad else None for b in biases]
-            return [None, *made]
+            named = (("input", x), ("weight", w_used), *(("bias", b) for b in biases))
+            return [
+                t.new(f"{what} grad", of.shape, of.dtype) if of.needs_grad else None
+                for what, of in named
+            ]
 
-        saved = [x] if w_used.needs_grad else []
-        t.finish("convolution", [x, w_used, *biases], out, saved, backward, flops=[flops])
+        saved = [of for of, other in ((x, w_used), (w_used, x)) if other.needs_grad]
+        again = [(1.0 * (w_used.needs_grad + x.needs_grad) * flops[0], flops[1])]
+        t.finish("convolution", [x, w_used, *biases], out, saved, backward, flops=again)
         return out
 
 

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.oracle
 
 SAVED_TOLERANCE = 0.001
 SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
-OF_IMAGES = ("vit", "llava", "gemma3")  # whose sequences are as long as their images want
+# Whose sequences are as long as their images want, or their encoder.
+OF_ONE_LENGTH = ("vit", "llava", "gemma3", "whisper")
 TRAINED = sorted(FAMILIES)
 WHOLE = {"step3p5": "step3p7"} | {name: name.removesuffix("_text") for name in qwen_vl.FAMILIES}
 INSIDE = tuple(WHOLE)  # which no class of transformers with a head has by themselves
@@ -43,7 +44,7 @@ def shapes():
             found.setdefault(asked.family_of(table["configs"][row["model"]]), row)
     return [
         pytest.param(
-            row | {"batch": batch} | ({} if family in OF_IMAGES else {"seq": seq}),
+            row | {"batch": batch} | ({} if family in OF_ONE_LENGTH else {"seq": seq}),
             id=f"{family} {batch}x{seq}",
         )
         for family, row in found.items()

@@ -67,7 +67,7 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
     def kept(heads: Any) -> int:
         return heads.kv_heads * (heads.head_dim + (heads.value_dim or heads.head_dim))
 
-    seq_len = min(4096, m.max_positions)
+    seq_len = m.heard or min(4096, m.max_positions)
     train = {"attention": FAMILIES[m.family].attentions[0], "seq_len": seq_len}
     plan = Plan(model=name, train=train)
     if m.kv_rank:

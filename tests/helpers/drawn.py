@@ -86,6 +86,8 @@ def configs(draw, families=None):
         config |= {"hidden_size_per_layer_input": 0, "global_head_dim": 64}
     if family == "mimo_v2_flash":  # layers with a window have twice as many
         config["num_key_value_heads"] = min(4, config["num_key_value_heads"])
+    if family == "whisper":
+        config |= {"num_key_value_heads": heads, "decoder_attention_heads": heads}
     if family == "gptj":
         config["rotary_dim"] = 2 * draw(st.integers(1, config["hidden_size"] // heads // 2))
     config = deeper(config, 0)
@@ -216,7 +218,7 @@ def divided(draw):
     return fitted
 
 
-STACKS = ("t5-base", "flan-t5-large", "llava-1.5-7b", "gemma-3-4b")
+STACKS = ("t5-base", "flan-t5-large", "llava-1.5-7b", "gemma-3-4b", "whisper-small")
 
 
 @st.composite
@@ -228,8 +230,8 @@ def stacked(draw):
         "attention": "eager"
         if "t5" in model
         else draw(st.sampled_from(["eager", "sdpa", "flash"])),
-        "seq_len": draw(st.integers(576 * images, 4096)),
-        "target_len": draw(st.integers(1, 1024)),
+        "seq_len": 1500 if "whisper" in model else draw(st.integers(576 * images, 4096)),
+        "target_len": draw(st.integers(1, 448 if "whisper" in model else 1024)),
         "images": images,
         "micro_batch": draw(st.integers(1, 4)),
         "grad_accumulation": draw(st.integers(1, 3)),

@@ -58,6 +58,7 @@ TASKS = {
     "vit": transformers.AutoModelForImageClassification,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,
+    "whisper": transformers.AutoModelForSpeechSeq2Seq,
     "llava": transformers.AutoModelForImageTextToText,
     "gemma3": transformers.AutoModelForImageTextToText,
 }
@@ -299,7 +300,10 @@ def build(config, dtype, words):
 def step(model, words, autocast):
     cast = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
     with cast:
-        return model(**inputs(model.config, words)).loss
+        given = inputs(model.config, words)
+        if "input_features" in given:  # which nothing casts
+            given["input_features"] = given["input_features"].to(model.dtype)
+        return model(**given).loss
 
 
 def inputs(config, words):
@@ -319,6 +323,10 @@ def inputs(config, words):
         # Which tokens are of images, as Gemma's processor says: they see each other.
         kinds = {"token_type_ids": torch.zeros_like(ids)} if config.model_type == "gemma3" else {}
         return said | kinds
+    if config.model_type == "whisper":
+        features = torch.randn(batch, config.num_mel_bins, 2 * words["seq"])
+        labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
+        return {"input_features": features, "labels": labels, "use_cache": False}
     if config.is_encoder_decoder:
         labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
         return {"input_ids": ids, "labels": labels, "use_cache": False}

@@ -76,6 +76,7 @@ from memcore.models.families import (
     step3p5,
     t5,
     vit,
+    whisper,
     wrappers,
 )
 from memcore.models.families.family import Family, labels
@@ -151,6 +152,7 @@ FAMILIES = _Families({
     "starcoder2": starcoder2.FAMILY,
     "step3p5": step3p5.FAMILY,
     "vit": vit.FAMILY,
+    "whisper": whisper.FAMILY,
 })  # fmt: skip
 
 # What runs before another model's layers, by its own model_type; none of them is trained alone.
@@ -158,6 +160,7 @@ TOWERS: dict[str, Family] = {
     "clip_vision_model": clip.TOWER,
     "siglip_vision_model": siglip.TOWER,
     "t5_encoder": t5.TOWER,
+    "whisper_encoder": whisper.TOWER,
 }
 
 
@@ -342,7 +345,7 @@ def _class(keys: Keys) -> tuple[str | None, str]:
 
 
 WIDTHS = ("hidden_size", "d_model", "n_embd", "n_embed", "dim")
-DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+DEPTHS = ("num_hidden_layers", "encoder_layers", "num_layers", "n_layer", "n_layers")
 NEAR = 0.5  # of difflib's ratio
 
 

@@ -468,3 +468,24 @@ def test_fsdp_s_groups_are_layers_of_both_stacks():
     backward = moved["all-gather and reduce-scatter layers, backward"].bytes
     grads = book.explain("time.moved.gradients-of-a-layer").value
     assert backward == pytest.approx(54 * (each + grads))
+
+
+def test_whisper_reads_as_many_positions_as_it_has():
+    """Half a minute of sound is 1,500 positions, whatever is said of them; the server keeps keys
+    and values of all of them for every decoder layer (in whole blocks of 16 tokens)."""
+    found = Plan.of({"model": "whisper-large-v3", "train": {"target_len": 448}})
+    assert (found.train.seq_len, found.serve.prompt_len) == (1500, 1500)
+    assert Plan.of(found.document()) == found
+    report = evaluate(found)
+    assert not any("was made for" in note for note in report.notes)
+    blocks = -(-1500 // 16)
+    assert report.serve.cross_bytes_per_sequence == 32 * blocks * 16 * 2 * 1280 * 2
+    for wrong, field in (
+        ({"train": {"seq_len": 512}}, "train.seq_len"),
+        ({"serve": {"prompt_len": 512}}, "serve.prompt_len"),
+        ({"train": {"target_len": 449}}, "train.target_len"),
+    ):
+        with pytest.raises(PlanError, match=field.replace(".", r"\.")):
+            Plan.of({"model": "whisper-large-v3"} | wrong)
+        fitted, _ = repair({"model": "whisper-large-v3"} | wrong)
+        assert evaluate(fitted).memory.allocated_bytes > 0

@@ -135,3 +135,12 @@ def test_mfu_counts_attention_where_there_is_some():
     one = Training.of(plan).time().model_flops
     plan = plan_of("mamba-codestral-7b", seq_len=16_384, zero=3)
     assert Training.of(plan).time().model_flops == pytest.approx(2 * one)
+
+
+def test_a_scan_by_itself_is_not_run_under_autocast():
+    """csrc/selective_scan/selective_scan.cpp asks for B in the dtype of the values; Jamba's norms
+    have fp32 weights there, and so has what they make."""
+    report = evaluate(plan_of("jamba-1.5-mini", precision="bf16-autocast"))
+    assert report.memory is None
+    assert any("Training is not computed: mamba_ssm's scan takes" in n for n in report.notes)
+    assert evaluate(plan_of("jamba-1.5-mini")).memory

@@ -626,16 +626,25 @@ class _Search:
         the least at least go first: they rule out more."""
         if self.by == HEADROOM:
             self.cells.sort(key=lambda c: -_room(c))
-            least = min((_room(c) for c in self.cells[: self.listed]), default=0)
-            for cell in itertools.takewhile(lambda c: _room(c) >= least, self.cells):
-                cell.time = cell.training.time()  # of those with as much room the fastest is listed
+            rooms: list[int] = []
+            for cell in self.cells:  # of those with as much room the fastest is listed
+                if len(rooms) >= self.listed and _room(cell) < rooms[-1]:
+                    break
+                cell.time = cell.training.time()
+                if not self._dear(cell):
+                    rooms.append(_room(cell))
             return
         for cell in sorted(self.cells[self._seen :], key=lambda c: c.least):
             if cell.least <= self.limit(cell.group.plan):
                 cell.time = cell.training.time()
-                score = self._score(cell.plan, cell.per_token)
-                self.standing.add(cell.plan, cell.per_token, score)
+                if not self._dear(cell):  # what nobody may book is nothing to beat
+                    score = self._score(cell.plan, cell.per_token)
+                    self.standing.add(cell.plan, cell.per_token, score)
         self._seen = len(self.cells)
+
+    def _dear(self, cell: _Cell) -> bool:
+        """Whether the whole run costs more than it may."""
+        return bool(self.cost_at_most) and (_cost(cell, self.start) or 0.0) > self.cost_at_most
 
     def limit(self, plan: Plan) -> float:
         """Seconds of a token: who takes more is neither listed nor the fastest on so many GPUs."""
@@ -657,10 +666,8 @@ class _Search:
     def found(self, stopped: bool) -> Found:
         self.cells.sort(key=lambda c: c.index)  # in the order of the space, whoever judged
         timed = [c for c in self.cells if c.time and c.least <= self.limit(c.group.plan)]
-        if self.cost_at_most:
-            dear = [c for c in timed if (_cost(c, self.start) or 0.0) > self.cost_at_most]
-            self.excluded[MONEY] += len(dear)
-            timed = [c for c in timed if c not in dear]
+        dear = sum(map(self._dear, timed))
+        timed = [c for c in timed if not self._dear(c)]
         if self.by == HEADROOM:
             timed.sort(key=lambda c: (-_room(c), c.per_token))
             scores = [float(_room(c)) for c in timed]
@@ -672,10 +679,12 @@ class _Search:
         best = [self._point(c, r) for c, r in zip(chosen, ranks, strict=False)]
         front = [self._point(c, ranks[timed.index(c)]) for c in _front(timed, self.start)]
         counts = self.counts()
+        counts[MONEY] += dear
+        counts[FITS] -= dear
         return Found(
             evaluated=self.judged,
-            fits=counts.pop(FITS, 0),
-            excluded=dict(sorted(counts.items())),
+            fits=(+counts).pop(FITS, 0),
+            excluded={why: n for why, n in sorted((+counts).items()) if why != FITS},
             best=tuple(best),
             pareto=tuple(front),
             why=waterfall(self.start, best[0].plan) if best else (),

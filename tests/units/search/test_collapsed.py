@@ -56,8 +56,8 @@ def test_any_plan(plan):
     try:
         held(plan, axes, TIMES)
         held(plan, axes | {"cluster.gpus": [plan.cluster.gpus * n for n in (1, 2, 7)]}, MEMORY)
-    except UnsaidError:
-        assert by_rules(plan)  # which follow each plan's tensors one by one
+    except UnsaidError:  # what follows each plan's tensors one by one, and tokens cut into entries
+        assert by_rules(plan) or plan.architecture.entries
 
 
 @pytest.mark.parametrize(

@@ -457,6 +457,26 @@ def test_by_headroom_cost_and_money(monkeypatch):
     assert all(p.figures["cost"] <= limit for p in (*cheap.best, *cheap.pareto))
 
 
+@pytest.mark.parametrize(("by", "counts"), [("time", [1, 4]), ("headroom", [1])])
+def test_under_a_limit_of_money_the_best_are_those_of_all_that_keep_to_it(monkeypatch, by, counts):
+    """What is faster and too dear is nothing to beat: the list is as long as there are plans."""
+    monkeypatch.setattr(space, "counts", lambda plan, most: counts)
+    monkeypatch.setattr(Space, "frameworks", lambda self, setup: [FSDP2])
+    start, gpus = Plan.of(SMALL), ["l4-24gb", "h100-sxm-80gb"]
+    every = search(start, gpus=gpus, by=by, listed=10_000).best
+    limit = next(
+        limit
+        for limit in sorted({p.figures["cost"] for p in every})
+        if sum(p.figures["cost"] <= limit for p in every) > 3 and any(
+            p.figures["cost"] > limit for p in every[:3]
+        )
+    )  # fmt: skip
+    may = [p.plan for p in every if p.figures["cost"] <= limit]
+    found = search(start, gpus=gpus, by=by, listed=3, cost_at_most=limit)
+    assert [p.plan for p in found.best] == may[:3]
+    assert found.excluded["money"] > 0
+
+
 def test_of_plans_with_as_much_room_the_fastest_are_listed(monkeypatch):
     monkeypatch.setattr(space, "counts", lambda plan, most: [1])
     monkeypatch.setattr(Space, "frameworks", lambda self, setup: [FSDP2])

@@ -156,7 +156,7 @@ def fewest_to_train(plan: Plan) -> Solved:
 @_for_all(without=NOTHING)
 def larger_batch(plan: Plan) -> tuple[Lever, Solved] | None:
     """The one change with which the largest micro-batch fits, and that."""
-    return growing.larger_batch(plan, levers(plan))
+    return growing.larger_batch(largest_batch(plan).value or 0, levers(plan))
 
 
 @_for_all(without=NOTHING)

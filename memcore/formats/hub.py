@@ -90,6 +90,8 @@ def preset(name: str) -> str:
     """The preset whose shapes a model of this name has, or ''."""
     plain = PurePosixPath(name.strip().rstrip("/").replace("\\", "/")).name.lower()
     plain = plain.partition(":")[0].removesuffix(".gguf")
+    if plain in catalog.model_names():  # a word that tells no shapes apart elsewhere may do so here
+        return plain
     return _known().get(_parts(plain), "")
 
 

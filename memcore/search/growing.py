@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.plan.field import SAME
-from memcore.plan.plan import Plan
-from memcore.search.fitting import planned
+from memcore.search.fitting import limit_of, planned
 from memcore.search.levers import Lever
 from memcore.search.solver import Solved, solve
-from memcore.training.training import Training
 
 BATCH = "train.micro_batch"
 MUCH = 0.1  # of a step's time per token: who wants a larger batch wants no slower training
@@ -27,13 +25,8 @@ def larger_batch(here: int, found: Sequence[Lever]) -> tuple[Lever, Solved] | No
     ]  # fmt: skip
     best = None
     for lever in sorted(asked, key=lambda lever: -lever.saved_device_bytes):
-        if _fits(lever.plan, here + 1):  # all others are not worth to be solved for
+        larger = planned(lever.plan, {BATCH: here + 1})
+        if not limit_of(larger, serves=False):  # all others are not worth to be solved for
             best = lever, solve(lever.plan, BATCH)
             here = best[1].value or here
     return best
-
-
-def _fits(plan: Plan, batch: int) -> bool:
-    there = planned(plan, {BATCH: batch})
-    training = Training.of(there, rows=False) if there else None
-    return training is not None and training.room[1]

@@ -62,7 +62,7 @@ def page(
         parts += _memory(report.memory)
     if report.time:
         beside = _calibrated(calibrated) if calibrated else []
-        parts.append(_table("Time of a step", [*_time(report.time), *beside]))
+        parts.append(_table("Time of a step", [*_time(report.time, report.if_it_fitted), *beside]))
     if report.run:
         parts.append(_table("The whole run", _run(plan, report.run)))
     if report.serve:
@@ -124,10 +124,10 @@ def _memory(m: Memory) -> list[str]:
     ]
 
 
-def _time(t: Time) -> list[Line]:
+def _time(t: Time, if_it_fitted: str) -> list[Line]:
     low, high = t.step_interval
     return [
-        ("Step", seconds_text(t.step_seconds)),
+        (f"Step{if_it_fitted}", seconds_text(t.step_seconds)),
         ("Nine of ten measured steps of the like", f"{seconds_text(low)} to {seconds_text(high)}"),
         ("Tokens a second, all GPUs", count_text(t.tokens_per_second)),
         ("Model FLOPs utilization", f"{t.mfu:.1%}"),

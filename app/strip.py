@@ -156,9 +156,10 @@ def _training(report: Report, pinned: Report | None) -> None:
     if time:
         seconds = before.step_seconds if before else None
         tokens = before.tokens_per_second if before else None
+        a_step = f" a step{report.if_it_fitted}"
         items += _figures(
             (
-                ("time.step_seconds", " a step", time.step_seconds, seconds, seconds_text),
+                ("time.step_seconds", a_step, time.step_seconds, seconds, seconds_text),
                 ("time.tokens_per_second", " tokens/s", time.tokens_per_second, tokens,
                  count_text),
             )

@@ -390,6 +390,11 @@ class Report:
         return max(found, key=VERDICTS.index)
 
     @property
+    def if_it_fitted(self) -> str:
+        """What follows the seconds of a step in words: nobody waits for one that does not fit."""
+        return ", if it fitted" if self.memory and self.memory.verdict == "over" else ""
+
+    @property
     def serving_verdict(self) -> str:
         """Whether the sequences that serving is asked for fit; what is not served does not."""
         return "fits" if self.serve and self.serve.fits else "over"

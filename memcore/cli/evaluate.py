@@ -243,8 +243,8 @@ def _time(report: Report) -> Iterable[str]:
         return
     low, high = time.step_interval
     yield (
-        f"Step: {seconds_text(time.step_seconds)} ({seconds_text(low)} to {seconds_text(high)}), "
-        f"bound by {time.bound_by}; {time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}\n"
+        f"Step{report.if_it_fitted}: {seconds_text(time.step_seconds)} "
+        f"({seconds_text(low)} to {seconds_text(high)}), bound by {time.bound_by}; {time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}\n"
         f"The interval is that of {time.compared}."
     )
     rows = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from pages import drawn, opened, plots
+from pages import drawn, figures, opened, plots
 
 from app import report as one_page
 from memcore.evaluate import evaluate
@@ -39,6 +39,16 @@ def test_it_says_what_is_booked_what_it_costs_and_how_to_open_it_again() -> None
     ):
         assert said in text, said
     assert not re.search(r"<script|src=|url[(]|@import", text)  # it asks nobody for anything
+
+
+def test_seconds_of_a_plan_that_does_not_fit_say_so() -> None:
+    plan = Plan(train={"checkpointing": "none", "micro_batch": 4})
+    report = evaluate(plan)
+    assert report.verdict == "over"
+    assert "Step, if it fitted" in one_page.page(plan, report, (), LINK)
+    assert "if it fitted" not in one_page.page(Plan(), evaluate(Plan()), (), LINK)
+    at = opened({"ckpt": "none", "mb": "4"})
+    assert figures(at)["time.step_seconds"].endswith(" a step, if it fitted")
 
 
 def test_every_worked_plan_has_one_that_is_well_formed() -> None:

@@ -105,6 +105,15 @@ def test_check_says_by_its_status_whether_a_plan_fits(
     assert (checked.status, checked.out, checked.err) == (STATUSES[verdict], plain.out, "")
 
 
+@pytest.mark.parametrize("verdict", STATUSES)
+def test_seconds_of_a_plan_that_does_not_fit_say_so(
+    memplan: Callable[..., Ran], verdict: str
+) -> None:
+    said = memplan("evaluate", "-", given=json.dumps(verdicts()[verdict])).out
+    assert ("\nStep, if it fitted: " in said) == (verdict == "over")
+    assert ("\nStep: " in said) == (verdict != "over")
+
+
 def test_the_documentation_names_gpus_that_are_there() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     named = {w for p in pages for w in re.findall(r"--gpu (\S+)", p.read_text(encoding="utf-8"))}

@@ -244,7 +244,8 @@ def _time(report: Report) -> Iterable[str]:
     low, high = time.step_interval
     yield (
         f"Step{report.if_it_fitted}: {seconds_text(time.step_seconds)} "
-        f"({seconds_text(low)} to {seconds_text(high)}), bound by {time.bound_by}; {time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}\n"
+        f"({seconds_text(low)} to {seconds_text(high)}), bound by {time.bound_by}; "
+        f"{time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}\n"
         f"The interval is that of {time.compared}."
     )
     rows = [

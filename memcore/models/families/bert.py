@@ -1,9 +1,11 @@
-"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT, trained on masked tokens: every token sees
-every other, norms come last.
+"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT and ELECTRA, trained on masked tokens: every
+token sees every other, norms come last.
 
 BertForMaskedLM and RobertaForMaskedLM: no pooler; the loss is over all positions.
 BertForSequenceClassification and RobertaForSequenceClassification read the first token; BertModel
 and RobertaModel have a pooler, which is not read here. DistilBERT has no types and no pooler.
+ELECTRA has no pooler, and its embedding may be narrower than its layers; its generator is planned,
+ElectraForMaskedLM, and not its discriminator, ElectraForPreTraining.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from memcore.layers.ops import (
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
-from memcore.tape.dims import CLASSES, CP, POSITIONS, TP, TYPES, VOCAB, B, D, Q, S
+from memcore.tape.dims import CLASSES, CP, EMBED, POSITIONS, TP, TYPES, VOCAB, B, D, Q, S
 from memcore.tape.kinds import EVERY, Part
 from memcore.tape.primitives import (
     add,
@@ -43,9 +45,18 @@ ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 OFFSET = 2  # rows of RoBERTa's position table that stand before the first position
 
 
-def _config(k: Keys, label: str, family: str, vocab: int, offset: int) -> Model:
-    hidden = k.count("hidden_size", 768)
-    heads = k.count("num_attention_heads", 12, 10**6)
+def _config(
+    k: Keys,
+    label: str,
+    family: str,
+    vocab: int,
+    offset: int,
+    hidden: int = 768,
+    heads: int = 12,
+    intermediate: int = 3072,
+) -> Model:
+    hidden = k.count("hidden_size", hidden)
+    heads = k.count("num_attention_heads", heads, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
     k.refuse("is_decoder", False, None)
     k.refuse("position_embedding_type", "absolute", None)
@@ -59,7 +70,7 @@ def _config(k: Keys, label: str, family: str, vocab: int, offset: int) -> Model:
         label=label,
         layers=layers,
         hidden_size=hidden,
-        intermediate_size=k.count("intermediate_size", 3072),
+        intermediate_size=k.count("intermediate_size", intermediate),
         heads=heads,
         kv_heads=heads,
         head_dim=max(1, hidden // heads),
@@ -84,17 +95,20 @@ def _embed(t: Tape, s: Structure) -> Tensor:
         types = t.new("token_type_ids", TOKENS, "int64")
     else:  # from a buffer
         positions = t.shared("position_ids", (1, S / CP), "int64")
-        if s.family == "bert":
+        if s.family in ("bert", "electra"):
             types = t.new("token_type_ids", (1, S / CP), "int64")
-    x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
+    x = embedding(t, "word_embeddings", ids, VOCAB / TP, EMBED, s.traits.tied_embeddings)
     if s.family != "distilbert":
         # Where there is one row of types, it stands for all sequences.
         types = Tensor(types.storage, TOKENS, types.dtype, False)
-        typed = embedding(t, "token_type_embeddings", types, TYPES, D, tied=False)
+        typed = embedding(t, "token_type_embeddings", types, TYPES, EMBED, tied=False)
         x = add(t, x, typed, "with types")
-    placed = embedding(t, "position_embeddings", positions, POSITIONS, D, tied=False)
-    x = layer_norm(t, add(t, x, placed, "with positions"), D, "LayerNorm")
-    return _dropped(t, s, x, "dropout")
+    placed = embedding(t, "position_embeddings", positions, POSITIONS, EMBED, tied=False)
+    x = layer_norm(t, add(t, x, placed, "with positions"), EMBED, "LayerNorm")
+    x = _dropped(t, s, x, "dropout")
+    if s.traits.projected_embeddings:
+        x = linear(t, "embeddings_project", x, EMBED, D, bias=True)
+    return x
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -123,14 +137,15 @@ def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
 def _pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """What a classifier reads of each sequence: of its first token."""
     (first,) = split(t, x, [(B, D)], sliced=True)
-    if s.family in ROBERTAS:
+    if s.family in (*ROBERTAS, "electra"):
         first = _dropped(t, s, first, "classifier dropout, first")
-    return keeps_result(t, linear(t, "pooler.dense", first, D, D, bias=True), "tanh")
+    h = linear(t, "pooler.dense", first, D, D, bias=True)
+    return activation(t, h, "gelu") if s.family == "electra" else keeps_result(t, h, "tanh")
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == EMBEDDING:
-        if s.family == "distilbert":
+        if s.family in ("distilbert", "electra"):
             return x
         for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
             t.parameter(f"pooler.dense.{name}", shape, idle=True)
@@ -138,11 +153,14 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == CLASSIFICATION:
         h = _dropped(t, s, _pooled(t, s, x), "classifier dropout")
         return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
-    kind = "gelu" if s.family in ROBERTAS else s.traits.activation
+    kind = "gelu" if s.family in (*ROBERTAS, "electra") else s.traits.activation
     with t.scope("transform"):
-        h = activation(t, linear(t, "dense", x, D, D, bias=True), kind)
-        h = layer_norm(t, h, D, "LayerNorm")
-    logits = linear(t, "decoder", h, D, VOCAB / TP, bias=True, tied=s.traits.tied_embeddings)
+        h = activation(t, linear(t, "dense", x, D, EMBED, bias=True), kind)
+        h = layer_norm(t, h, EMBED, "LayerNorm")
+    tied = s.traits.tied_embeddings
+    logits = linear(t, "decoder", h, EMBED, VOCAB / TP, bias=True, tied=tied)
+    if not tied and s.family in ("bert", *ROBERTAS):  # what is tied to the head's bias else
+        t.parameter("bias", (VOCAB / TP,), idle=True)
     return labelled_loss(t, logits)
 
 
@@ -160,6 +178,13 @@ def _xlm_roberta(k: Keys, label: str) -> Model:
 
 def _camembert(k: Keys, label: str) -> Model:
     return _config(k, label, "camembert", 30_522, OFFSET)
+
+
+def _electra(k: Keys, label: str) -> Model:
+    model = _config(k, label, "electra", 30_522, 0, hidden=256, heads=4, intermediate=1024)
+    width = k.count("embedding_size", 128)
+    projected = replace(model.traits, projected_embeddings=width != model.hidden_size)
+    return replace(model, embedding_size=width, traits=projected)
 
 
 def _distilbert(k: Keys, label: str) -> Model:
@@ -202,6 +227,7 @@ FAMILIES = {
     "roberta": encoder(_roberta, _embed, _layer, _head, encoder_classes("Roberta")),
     "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, _head, encoder_classes("XLMRoberta")),
     "camembert": encoder(_camembert, _embed, _layer, _head, encoder_classes("Camembert")),
+    "electra": encoder(_electra, _embed, _layer, _head, encoder_classes("Electra")),
     "distilbert": replace(
         encoder(_distilbert, _embed, _layer, _head, encoder_classes("DistilBert")),
         aliases={

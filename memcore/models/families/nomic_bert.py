@@ -1,0 +1,137 @@
+"""Nomic BERT (nomic-embed-text): BERT's layers with rotary positions and a gated MLP, no biases in
+them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    activation,
+    attention_core,
+    classes_loss,
+    gated_mlp,
+    labelled_loss,
+    query_key_value,
+    rotary,
+    rotary_tables,
+    value_heads,
+)
+from memcore.models.config import Keys
+from memcore.models.families.bert import encoder_classes
+from memcore.models.families.family import encoder
+from memcore.models.model import Model
+from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, B, D, Q
+from memcore.tape.kinds import EVERY, Part
+from memcore.tape.primitives import (
+    add,
+    dropout,
+    embedding,
+    heads_first,
+    keeps_result,
+    layer_norm,
+    linear,
+    split,
+)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "use_rms_norm",
+                "parallel_block", "rotary_emb_interleaved", "causal"):  # fmt: skip
+        k.refuse(key, False, None)
+    k.refuse("activation_function", "swiglu", None)
+    k.refuse("rotary_emb_fraction", 1.0, 1, None)
+    k.refuse("num_experts", 0, 1, None)
+    hidden = k.count("hidden_size", 768)
+    heads = k.count("num_attention_heads", 12, 10**6)
+    dim = k.count_or("head_dim", max(1, hidden // heads), 10**6)
+    if k.config.get("head_dim") is None:
+        k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    layers = k.count("num_hidden_layers", 12, 100_000)
+    return Model(
+        family="nomic_bert",
+        label=label,
+        layers=layers,
+        hidden_size=hidden,
+        intermediate_size=k.count("intermediate_size", 3072),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=dim,
+        rotary_dim=dim,
+        vocab_size=k.count("vocab_size", 30_528),
+        max_positions=k.count("max_position_embeddings", 2048),
+        type_rows=k.count("type_vocab_size", 2),
+        kinds=(EVERY,) * layers,
+        traits=Traits(
+            activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu",
+                                                     "gelu": "gelu"}),
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
+            residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
+        ),
+    )  # fmt: skip
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    types = t.new("token_type_ids", TOKENS, "int64")
+    x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
+    typed = embedding(t, "token_type_embeddings", types, TYPES, D, tied=False)
+    x = layer_norm(t, add(t, x, typed, "with types"), D, "LayerNorm")
+    return _dropped(t, s, x, "dropout")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _dropped(t, s, _attention(t, s, x, kind), "post_attention_dropout")
+    x = layer_norm(t, add(t, x, h, "residual"), D, "post_attention_layernorm")
+    h = _dropped(t, s, gated_mlp(t, s, x), "post_mlp_dropout")
+    return layer_norm(t, add(t, x, h, "residual"), D, "post_mlp_layernorm")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("self_attn", Part.ATTENTION):
+        q, k, v = query_key_value(t, s, x, bias=False)
+        q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
+        q, k = rotary(t, q, k, rotary_tables(t))
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=False)
+        return linear(t, "o_proj", out, Q / TP, D, bias=False)
+
+
+def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
+    return dropout(t, x, name) if s.traits.residual_dropout else x
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.head == EMBEDDING:
+        return x
+    if s.head == CLASSIFICATION:
+        (first,) = split(t, x, [(B, D)], sliced=True)
+        h = keeps_result(t, linear(t, "pooler.dense", first, D, D, bias=True), "tanh")
+        h = _dropped(t, s, h, "classifier dropout")
+        return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
+    with t.scope("transform"):
+        h = activation(t, linear(t, "dense", x, D, D, bias=True), s.traits.activation)
+        h = layer_norm(t, h, D, "layer_norm")
+    tied = s.traits.tied_embeddings
+    if not tied:  # what its code ties to the head's bias, and reads nowhere
+        t.parameter("bias", (VOCAB / TP,), idle=True)
+    return labelled_loss(t, linear(t, "decoder", h, D, VOCAB / TP, bias=True, tied=tied))
+
+
+# As the files of Nomic's own code have them (huggingface.co/nomic-ai/nomic-embed-text-v1.5).
+NOMICS_OWN = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "attn_pdrop": "attention_probs_dropout_prob",
+    "resid_pdrop": "hidden_dropout_prob",
+}
+FAMILY = replace(
+    encoder(_config, _embed, _layer, _head, encoder_classes("NomicBert")), aliases=NOMICS_OWN
+)

@@ -1,0 +1,70 @@
+"""Encoders' parameters, as transformers 5.23.0 counts them on the meta device."""
+
+import pytest
+
+from memcore.errors import PlanError
+from memcore.models.counts import parameters
+from memcore.models.families import from_config
+
+ELECTRA, NOMIC, EURO = "electra Electra", "nomic_bert NomicBert", "eurobert EuroBert"
+UNTIED = {"tie_word_embeddings": False}
+NARROW = {"num_labels": 5, "hidden_size": 384, "num_attention_heads": 6}
+
+
+def made(name, head, **keys):
+    kind, stem = name.split()
+    width = 256 if kind == "electra" else 768
+    base = {"hidden_size": width, "num_hidden_layers": 12, "classifier_pooling": "bos"}
+    return from_config({"model_type": kind, "architectures": [stem + head], **base, **keys})
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "keys", "counted"),
+    [
+        (ELECTRA, "ForMaskedLM", {}, 13_546_682),
+        (ELECTRA, "ForMaskedLM", UNTIED, 17_453_498),
+        (ELECTRA, "ForMaskedLM", NARROW, 20_671_290),
+        (ELECTRA, "Model", NARROW, 20_591_232),
+        (ELECTRA, "ForSequenceClassification", NARROW, 20_740_997),
+        (NOMIC, "ForMaskedLM", {}, 137_354_304),
+        (NOMIC, "ForMaskedLM", UNTIED, 160_830_336),
+        (NOMIC, "ForMaskedLM", NARROW, 61_467_072),
+        (NOMIC, "Model", {}, 136_731_648),
+        (NOMIC, "ForSequenceClassification", NARROW, 61_437_701),
+        (EURO, "ForMaskedLM", {}, 310_266_624),
+        (EURO, "ForMaskedLM", NARROW, 148_055_424),
+        (EURO, "Model", {}, 211_766_016),
+        (EURO, "ForSequenceClassification", NARROW, 98_954_885),
+        ("bert Bert", "ForMaskedLM", {"vocab_size": 20_001, "num_hidden_layers": 6, **UNTIED},
+         74_277_186),
+        ("roberta Roberta", "ForMaskedLM",
+         {"vocab_size": 20_001, "num_hidden_layers": 6, **UNTIED}, 74_277_186),
+    ],
+)  # fmt: skip
+def test_parameters_are_those_of_transformers(name, head, keys, counted):
+    assert parameters(made(name, head, **keys)) == counted
+
+
+def test_nomic_s_own_words_are_read():
+    own = {"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "n_embd": 768,
+           "n_head": 12, "n_inner": 3072, "n_layer": 12, "n_positions": 8192,
+           "activation_function": "swiglu", "rotary_emb_fraction": 1.0}  # fmt: skip
+    assert parameters(from_config(own)) == 136_731_648
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "key", "value"),
+    [
+        (EURO, "ForSequenceClassification", "classifier_pooling", "late"),
+        (NOMIC, "Model", "qkv_proj_bias", True),
+        (NOMIC, "Model", "num_experts", 8),
+    ],
+)
+def test_what_is_not_known_of_them_is_refused_by_its_key(name, head, key, value):
+    with pytest.raises(PlanError, match=key):
+        made(name, head, **{key: value})
+
+
+def test_electra_s_discriminator_is_refused_by_name():
+    with pytest.raises(PlanError, match="ElectraForPreTraining"):
+        made(ELECTRA, "ForPreTraining")

@@ -20,9 +20,11 @@ from memcore.step.step import Step
 from memcore.tape.dims import EP, EXPERTS
 from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
-from memcore.timing.roofline import ATTENTION, SCANNED, Work, works
+from memcore.timing.roofline import ATTENTION, EIGHT_BIT, SCANNED, TO_8_BITS, Work, works
+from memcore.words.precision import EightBit
 from memcore.words.training import (
     ATTN,
     FULL_ITERATION,
@@ -41,15 +43,37 @@ SOURCE = (
 )
 
 
-def starts(work: Work, kernels: str) -> tuple[float, float]:
-    """Operations that the host starts for one run of an operation, and for each of its experts."""
-    if kernels != "megatron" or work.module in (None, Module.PERMUTE):
+def starts(work: Work, kernels: str, eight: EightBit | None = None) -> tuple[float, float]:
+    """Operations that the host starts for one run of an operation, and for each of its experts.
+    eight: how Transformer Engine's products read 8 bits, where they do."""
+    if kernels != "megatron" or work.module is Module.PERMUTE:
         return float(work.started), 0.0
-    if work.module is not Module.GROUPED:
-        return constants.MODULE.middle, 0.0
-    if not work.flops:  # what it reads made narrow, each expert's rows by a kernel of their own
-        return 0.0, 1.0
-    return constants.MODULE.middle, float(GROUPED_BACKWARD if work.phase == BACKWARD else 1)
+    grouped = work.module is Module.GROUPED
+    if eight and work.narrows:
+        return narrowed(eight, grouped)
+    if work.module is None:
+        return float(work.started), 0.0
+    each = constants.MODULE.middle
+    if eight and eight.block and work.kernel == EIGHT_BIT:
+        each += SWIZZLED * sum(count / 2 for count, _ in work.flops)
+    return each, grouped * float(GROUPED_BACKWARD if work.phase == BACKWARD else 1)
+
+
+# Transformer Engine 2.9. A scale of the whole tensor, read off it: its largest value is cleared and
+# found, the scale made of it, and then the cast (common/recipe/current_scaling.cu and
+# pytorch/csrc/quantizer.cpp: Float8CurrentScalingQuantizer).
+SCALED = 4
+# Of a product whose operands have a scale for each block: both operands' scales are put in the
+# order that cuBLAS reads, of all experts together (pytorch/csrc/util.cpp: swizzle_scaling_factors).
+SWIZZLED = 2
+
+
+def narrowed(eight: EightBit, grouped: bool) -> tuple[float, float]:
+    """Operations that the host starts to make one operand narrow, and for each expert's rows of it.
+    Experts have kernels of their own but for delayed scales, which one kernel casts all with
+    (pytorch/csrc/extensions/cast.cpp: multi_tensor_quantize_impl)."""
+    kernels = 1.0 if eight.block or eight.delayed else float(SCALED)
+    return (0.0, kernels) if grouped and not eight.delayed else (kernels, 0.0)
 
 
 # Of each expert in backward: both products, and the tensor that stands in for the weight's
@@ -63,10 +87,12 @@ REPLAY = constants.MODULE  # that a graph's replay takes as much of the host is 
 COPIED = 4
 
 
-def left_to_start(work: Work, kernels: str, captured: frozenset[str]) -> tuple[float, float]:
+def left_to_start(
+    work: Work, kernels: str, captured: frozenset[str], eight: EightBit | None = None
+) -> tuple[float, float]:
     """As `starts`, of an operation some of which may be part of a CUDA graph."""
-    each, by_expert = starts(work, kernels)
-    if work.name.removesuffix(", to 8 bits") not in captured:
+    each, by_expert = starts(work, kernels, eight)
+    if work.name.removesuffix(TO_8_BITS) not in captured:
         return each, by_expert
     copied = COPIED if work.phase != BACKWARD and work.module is Module.PERMUTE else 0
     return min(each, float(copied)), 0.0
@@ -128,6 +154,7 @@ def _counted(
     again: tuple[str, ...],
     kernels: str,
     graphs: tuple[str, ...] = (),
+    eight: EightBit | None = None,
 ) -> tuple[tuple[float, float], ...]:
     """What some tapes start in one forward, in one backward, and for the gradients of weights in
     it: operations, and those for each expert."""
@@ -136,7 +163,7 @@ def _counted(
     inside = captured(tapes, graphs)
     for work, where in works(tapes, again):
         runs = sum(every[i] for i in where)
-        for k, n in enumerate(left_to_start(work, kernels, inside)):
+        for k, n in enumerate(left_to_start(work, kernels, inside, eight)):
             sums[work.phase != FORWARD][k] += runs * n
             if is_product(work):
                 sums[2][k] += runs * n / 2
@@ -156,8 +183,10 @@ def operations(
     for the gradients of weights."""
     structure = step.blocks.structure
     kernels, graphs = structure.kernels, structure.graphs
-    of_ends = _counted(ends, (1,) * len(ends), ("",) * len(ends), kernels)
-    of_layers = _counted(step.blocks.layers, tuple(step.layers.counts), again, kernels, graphs)
+    eight = eight_of(structure)
+    of_ends = _counted(ends, (1,) * len(ends), ("",) * len(ends), kernels, (), eight)
+    counts = tuple(step.layers.counts)
+    of_layers = _counted(step.blocks.layers, counts, again, kernels, graphs, eight)
     experts = float(amounts.elements(STACK)) if kernels == "megatron" else 0.0
     forward, backward, weights = (
         end + layer + experts * (of_end + of_layer)
@@ -165,6 +194,11 @@ def operations(
     )
     replays = REPLAY.middle * replayed(step)
     return forward + replays, backward + replays + hooks(step, amounts), weights
+
+
+def eight_of(structure: Structure) -> EightBit | None:
+    """How products of a step read 8 bits, where Transformer Engine runs them so."""
+    return structure.narrow.how if structure.narrow else None
 
 
 def hooks(step: Step, amounts: Amounts) -> float:

@@ -52,6 +52,7 @@ class Work:
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
     moved    the bytes of that
     started, parts, module, stack    as in tape.Cost
+    narrows  it makes an operand of the product that it is named after narrow, and no more
     """
 
     name: str
@@ -64,6 +65,7 @@ class Work:
     parts: tuple[Part, ...] = ()
     module: Module | None = None
     stack: str = ""
+    narrows: bool = False
 
     @property
     def attention(self) -> bool:
@@ -129,12 +131,14 @@ def works(
                         w.parts,
                         w.module if rest or w.module is Module.GROUPED else None,
                         w.stack,
+                        not rest,
                     )
                     found.setdefault(work, []).append(i)
     return tuple((work, tuple(where)) for work, where in found.items())
 
 
 Counted = dict[tuple[Shape, str], int]
+TO_8_BITS = ", to 8 bits"  # ends the name of what makes a product's operand narrow
 
 
 def parted(w: tape.Cost, phase: str, counted: Counted) -> list[tuple[str, Counted, bool]]:
@@ -155,7 +159,7 @@ def parted(w: tape.Cost, phase: str, counted: Counted) -> list[tuple[str, Counte
     if not made:
         return whole
     rest = {key: n - made.get(key, 0) for key, n in counted.items() if n > made.get(key, 0)}
-    return [(f"{w.name}, to 8 bits", made, False), (w.name, rest, True)]
+    return [(f"{w.name}{TO_8_BITS}", made, False), (w.name, rest, True)]
 
 
 @kept

@@ -554,13 +554,13 @@ def _starts(book: Book, phase: str) -> Explanation:
         formula = known("one graph of all of them", n, source="the plan: train.cuda_graphs",
                         certainty="assumed")  # fmt: skip
         return about(what, "", formula, "In all micro-batches of a step.", [host.SOURCE])
-    inside = host.captured(step.blocks.layers, structure.graphs)
+    inside, eight = host.captured(step.blocks.layers, structure.graphs), host.eight_of(structure)
     found = []
     if (replays := host.replayed(step)) and phase != host.OPTIMIZER:
         graphs = known("graphs that are replayed", replays, source="the plan: train.cuda_graphs")
         found.append(graphs * _beside(book).batches * constant(host.REPLAY))
     for e in _executions(book):
-        each, by_expert = host.left_to_start(e.work, structure.kernels, inside)
+        each, by_expert = host.left_to_start(e.work, structure.kernels, inside, eight)
         n = e.runs * (each + (by_expert * float(amounts.elements(host.STACK)) if by_expert else 0))
         if n and (e.work.phase == host.FORWARD) == (phase == host.FORWARD):
             sure = "exact" if each == 1 else "measured"

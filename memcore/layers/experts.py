@@ -82,16 +82,33 @@ def normalised(t: Tape, x: Tensor, name: str) -> Tensor:
     t.start(name, x, started=NORMALISED if t.kernels == "megatron" else 1)
     total = t.new(f"{name}, sum", (*x.shape[:-1], 1), x.dtype)
     copy = t.new(f"{name}, before", x.shape, x.dtype)
-
-    def backward(g: Gradients) -> Gradients:
-        direct, through_sum = (t.new(f"{name} grad, {n}", x.shape, x.dtype) for n in ("x", "sum"))
-        grad = t.new(f"{name} grad", x.shape, x.dtype)
-        t.free(direct, through_sum)
-        return [grad]
-
     out = Tensor(x.storage, x.shape, x.dtype, False)
-    t.finish(name, [x], out, [copy, total], backward)
+    t.finish(name, [x], out, [copy, total], lambda g: _of_x_and_its_sum(t, x, name))
     return out
+
+
+def divided(t: Tape, x: Tensor, name: str, guarded: str, keeps_sum: bool = False) -> Tensor:
+    """x / x.sum(-1), whose sum is kept from zero first. Saves x and what it is divided by.
+
+    guarded     what the sum is called then
+    keeps_sum   the sum is saved too: a clamp's backward reads what it clamped
+    """
+    t.start(name, x)
+    total, divisor = (t.new(f"{name}, {n}", (*x.shape[:-1], 1), x.dtype) for n in ("sum", guarded))
+    out = t.new(name, x.shape, x.dtype)
+    if not keeps_sum:
+        t.use(total)
+    saved = [x, total, divisor] if keeps_sum else [x, divisor]
+    t.finish(name, [x], out, saved, lambda g: _of_x_and_its_sum(t, x, name))
+    return out
+
+
+def _of_x_and_its_sum(t: Tape, x: Tensor, name: str) -> Gradients:
+    """The gradient of x where x is divided by its sum: what comes through either, added."""
+    direct, through_sum = (t.new(f"{name} grad, {n}", x.shape, x.dtype) for n in ("x", "sum"))
+    grad = t.new(f"{name} grad", x.shape, x.dtype)
+    t.free(direct, through_sum)
+    return [grad]
 
 
 def softmax_router(

@@ -261,7 +261,6 @@ class Model:
                        differ in it are the same
     head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION or EMBEDDING
     classes            that a classifier tells apart; 1: it scores a sequence with a number
-    class_name         that its config.json names, in transformers
     quantization       how its config.json says that its weights are stored, if it does
     reading            how its config.json was read; two models that differ in it are the same
     """
@@ -308,7 +307,6 @@ class Model:
     notes: tuple[str, ...] = field(default=(), compare=False)
     head: str = CAUSAL
     classes: int = 0
-    class_name: str = ""
     quantization: Quantization | None = None
     reading: Reading = field(default=Reading(), compare=False)
 

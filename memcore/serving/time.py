@@ -728,23 +728,6 @@ def points(server: Server, most: int) -> tuple[Point, ...]:
     return tuple(found)
 
 
-def compute_bound_from(server: Server, most: int = 1 << 14) -> int | None:
-    """The fewest sequences at which arithmetic takes most of a step's products, or None."""
-
-    def compute(n: int) -> bool:
-        products = [p.time for p in of_layers(server, n, 1) if p.time.flops]
-        slow = sum(o.seconds for o in products if o.bound_by == "compute")
-        return slow > sum(o.seconds for o in products) / 2
-
-    if not compute(most):
-        return None
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if compute(middle) else (middle, high)
-    return high
-
-
 def bound(parts: Sequence[Part]) -> str:
     """What takes most of some parts' seconds."""
     sums: dict[str, float] = {}

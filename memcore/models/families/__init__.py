@@ -275,14 +275,11 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
 
 def _with_head(keys: Keys, model: Model) -> Model:
     """The model with the head of its class."""
-    named = _class(keys)[0] or ""
     if keys.head in (CAUSAL, MASKED):
-        return replace(model, head=keys.head, class_name=named)
+        return replace(model, head=keys.head)
     untied = replace(model.traits, tied_embeddings=False)
-    return replace(
-        model, head=keys.head, class_name=named, traits=untied,
-        classes=labels(keys) if keys.head == CLASSIFICATION else 0,
-    )  # fmt: skip
+    classes = labels(keys) if keys.head == CLASSIFICATION else 0
+    return replace(model, head=keys.head, traits=untied, classes=classes)
 
 
 def _head(keys: Keys, kind: str, family: Family) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.experts import routed_experts, top_k
-from memcore.layers.ops import TOKENS, gated_mlp
+from memcore.layers.experts import divided, routed_experts, top_k
+from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import (
@@ -22,7 +22,7 @@ from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, SHARED_F, TP, D
 from memcore.tape.primitives import add, cast, linear, softmax
 from memcore.tape.structure import Structure
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Tape, Tensor
 
 
 def _like(
@@ -83,24 +83,8 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
         logits = linear(t, "logits", wide, D, EXPERTS, bias=False)
         t.parameter("e_score_correction_bias", (EXPERTS,), idle=True)
         weights, index = top_k(t, softmax(t, logits, "softmax"), "top_k")
-        weights = _divided(t, weights, "weights, normalised")
+        weights = divided(t, weights, "weights, normalised", "clamped", keeps_sum=True)
         return cast(t, weights, x.dtype, "weights, cast"), index
-
-
-def _divided(t: Tape, x: Tensor, name: str) -> Tensor:
-    """x / x.sum(-1).clamp(min). Saves x, the sum and what it is clamped to."""
-    t.start(name, x)
-    total, least = (t.new(f"{name}, {n}", (*TOKENS, 1), x.dtype) for n in ("sum", "clamped"))
-    out = t.new(name, x.shape, x.dtype)
-
-    def backward(g: Gradients) -> Gradients:
-        direct, through = (t.new(f"{name} grad, {n}", x.shape, x.dtype) for n in ("x", "sum"))
-        grad = t.new(f"{name} grad", x.shape, x.dtype)
-        t.free(direct, through)
-        return [grad]
-
-    t.finish(name, [x], out, [x, total, least], backward)
-    return out
 
 
 CLASSES = {name: decoder_classes(f"Ernie4_5{stem}", classifier=False)

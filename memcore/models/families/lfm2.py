@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.errors import shown
-from memcore.layers.experts import routed_experts, top_k
-from memcore.layers.ops import TOKENS, activation, causal_lm_head, rms_norm
+from memcore.layers.experts import divided, routed_experts, top_k
+from memcore.layers.ops import activation, causal_lm_head, rms_norm
 from memcore.layers.recurrent import short_convolution
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
@@ -19,7 +19,7 @@ from memcore.tape.dims import EXPERTS, TP, D, F, ceil_div
 from memcore.tape.kinds import FULL, RECURRENT, is_dense, recurs
 from memcore.tape.primitives import add, keeps_result, linear, multiply, scale
 from memcore.tape.structure import Structure
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Tape, Tensor
 
 KINDS = {"full_attention": FULL, "conv": RECURRENT}
 
@@ -117,25 +117,8 @@ def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
         scores = keeps_result(t, linear(t, "logits", x, D, EXPERTS, bias=False), "sigmoid")
         weights, index = top_k(t, scores, "top_k")
         if s.traits.router_normalised:
-            weights = _divided(t, weights, "weights, normalised")
+            weights = divided(t, weights, "weights, normalised", "sum + number")
         return scale(t, weights, "weights, scaled"), index
-
-
-def _divided(t: Tape, x: Tensor, name: str) -> Tensor:
-    """x / (x.sum(-1) + number). Saves x and what it is divided by."""
-    t.start(name, x)
-    total, more = (t.new(f"{name}, {n}", (*TOKENS, 1), x.dtype) for n in ("sum", "sum + number"))
-    out = t.new(name, x.shape, x.dtype)
-
-    def backward(g: Gradients) -> Gradients:
-        direct, through = (t.new(f"{name} grad, {n}", x.shape, x.dtype) for n in ("x", "sum"))
-        grad = t.new(f"{name} grad", x.shape, x.dtype)
-        t.free(direct, through)
-        return [grad]
-
-    t.use(total)
-    t.finish(name, [x], out, [x, more], backward)
-    return out
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

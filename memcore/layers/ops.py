@@ -634,6 +634,22 @@ def classes_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
         return loss
 
 
+def tokens_loss(t: Tape, logits: Tensor) -> Tensor:
+    """torch.nn.BCEWithLogitsLoss: a number for each token, and labels of it in fp32."""
+    t.returns(logits)
+    with t.scope("loss", Part.LOSS):
+        targets = t.new("labels (fp32)", logits.shape, "fp32")
+        read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
+        t.start("cross-entropy of two", read, targets)
+        loss = t.new("loss", (), "fp32")
+
+        def backward(g: Gradients) -> Gradients:
+            return [t.new("logits grad", read.shape, read.dtype)]
+
+        t.finish("cross-entropy of two", [read], loss, [read, targets], backward)
+        return loss
+
+
 VALUE = "value"  # in place of a loss on tokens: one number for each of them, as a critic has
 
 

@@ -259,7 +259,8 @@ class Model:
     idle               of a tower: layers behind those whose result is read
     notes              what a reader should know of how its config.json was read; two models that
                        differ in it are the same
-    head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION or EMBEDDING
+    head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION, EMBEDDING or
+                       REPLACED
     classes            that a classifier tells apart; 1: it scores a sequence with a number
     quantization       how its config.json says that its weights are stored, if it does
     reading            how its config.json was read; two models that differ in it are the same

@@ -4,8 +4,9 @@ token sees every other, norms come last.
 BertForMaskedLM and RobertaForMaskedLM: no pooler; the loss is over all positions.
 BertForSequenceClassification and RobertaForSequenceClassification read the first token; BertModel
 and RobertaModel have a pooler, which is not read here. DistilBERT has no types and no pooler.
-ELECTRA has no pooler, and its embedding may be narrower than its layers; its generator is planned,
-ElectraForMaskedLM, and not its discriminator, ElectraForPreTraining.
+ELECTRA has no pooler, and its embedding may be narrower than its layers; its generator is
+ElectraForMaskedLM, its discriminator, which says of each token whether it was replaced,
+ElectraForPreTraining.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from memcore.layers.ops import (
     classes_loss,
     labelled_loss,
     plain_mlp,
+    tokens_loss,
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
-from memcore.tape.dims import CLASSES, CP, EMBED, POSITIONS, TP, TYPES, VOCAB, B, D, Q, S
+from memcore.tape.dims import CLASSES, CP, EMBED, ONE, POSITIONS, TP, TYPES, VOCAB, B, D, Q, S
 from memcore.tape.kinds import EVERY, Part
 from memcore.tape.primitives import (
     add,
@@ -38,7 +40,7 @@ from memcore.tape.primitives import (
     linear,
     split,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, MASKED, Structure, Traits
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, MASKED, REPLACED, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
@@ -153,6 +155,9 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == CLASSIFICATION:
         h = _dropped(t, s, _pooled(t, s, x), "classifier dropout")
         return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
+    if s.head == REPLACED:
+        h = activation(t, linear(t, "dense", x, D, D, bias=True), s.traits.activation)
+        return tokens_loss(t, linear(t, "dense_prediction", h, D, ONE, bias=True))
     kind = "gelu" if s.family in (*ROBERTAS, "electra") else s.traits.activation
     with t.scope("transform"):
         h = activation(t, linear(t, "dense", x, D, EMBED, bias=True), kind)
@@ -227,7 +232,13 @@ FAMILIES = {
     "roberta": encoder(_roberta, _embed, _layer, _head, encoder_classes("Roberta")),
     "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, _head, encoder_classes("XLMRoberta")),
     "camembert": encoder(_camembert, _embed, _layer, _head, encoder_classes("Camembert")),
-    "electra": encoder(_electra, _embed, _layer, _head, encoder_classes("Electra")),
+    "electra": encoder(
+        _electra,
+        _embed,
+        _layer,
+        _head,
+        {**encoder_classes("Electra"), "ElectraForPreTraining": REPLACED},
+    ),
     "distilbert": replace(
         encoder(_distilbert, _embed, _layer, _head, encoder_classes("DistilBert")),
         aliases={

@@ -1,5 +1,6 @@
-"""Encoders' parameters, as transformers 5.23.0 counts them on the meta device."""
+"""Encoders: parameters as transformers 5.23.0 counts them, and a head of ELECTRA's."""
 
+import asked
 import pytest
 
 from memcore.errors import PlanError
@@ -8,6 +9,7 @@ from memcore.models.families import from_config
 
 ELECTRA, NOMIC, EURO = "electra Electra", "nomic_bert NomicBert", "eurobert EuroBert"
 UNTIED = {"tie_word_embeddings": False}
+UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 NARROW = {"num_labels": 5, "hidden_size": 384, "num_attention_heads": 6}
 
 
@@ -26,6 +28,7 @@ def made(name, head, **keys):
         (ELECTRA, "ForMaskedLM", NARROW, 20_671_290),
         (ELECTRA, "Model", NARROW, 20_591_232),
         (ELECTRA, "ForSequenceClassification", NARROW, 20_740_997),
+        (ELECTRA, "ForPreTraining", {}, 13_549_057),
         (NOMIC, "ForMaskedLM", {}, 137_354_304),
         (NOMIC, "ForMaskedLM", UNTIED, 160_830_336),
         (NOMIC, "ForMaskedLM", NARROW, 61_467_072),
@@ -65,6 +68,23 @@ def test_what_is_not_known_of_them_is_refused_by_its_key(name, head, key, value)
         made(name, head, **{key: value})
 
 
-def test_electra_s_discriminator_is_refused_by_name():
-    with pytest.raises(PlanError, match="ElectraForPreTraining"):
-        made(ELECTRA, "ForPreTraining")
+# What PyTorch says by reference/ask_pytorch.py, with AutoModelForPreTraining in TASKS.
+@pytest.mark.parametrize(
+    ("keys", "micro_batch", "seq", "saved"),
+    [
+        ({}, 1, 256, 11_218_432),
+        ({}, 3, 512, 67_302_400),
+        ({"hidden_act": "relu", **UNDROPPED}, 1, 256, 8_564_224),
+        ({"hidden_act": "relu", **UNDROPPED}, 3, 512, 51_377_152),
+    ],
+)
+def test_electra_s_discriminator_keeps_what_pytorch_keeps(keys, micro_batch, seq, saved):
+    config = {
+        "model_type": "electra", "architectures": ["ElectraForPreTraining"], "vocab_size": 3000,
+        "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8,
+        "num_hidden_layers": 3, "max_position_embeddings": 1024, **keys,
+    }  # fmt: skip
+    row = {"batch": micro_batch, "seq": seq, "attention": "sdpa", "checkpointing": "none"}
+    row |= {"kind": "saved", "model": "electra"}
+    plan = asked.plan_of_family({"configs": {"electra": config}}, row)
+    assert asked.trained(plan).memory.saved_for_backward_bytes == saved

@@ -1,0 +1,78 @@
+"""NanoChat: Llama's attention with norms behind the rotation, an MLP without a gate, and norms
+without weights, one of them before the first layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    attention_core,
+    causal_lm_head,
+    l2_norm,
+    plain_mlp,
+    query_key_value,
+    rotary,
+    rotary_tables,
+    value_heads,
+)
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.llama import embed, llama_like
+from memcore.models.model import Model
+from memcore.tape.dims import TP, D, Q
+from memcore.tape.kinds import Part
+from memcore.tape.primitives import add, heads_first, linear
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "nanochat",
+        hidden=768,
+        intermediate=8192,
+        layers=12,
+        heads=6,
+        vocab=50_304,
+        activation="relu2",
+        attention_bias=k.flag("attention_bias", False),
+    )
+    capped = k.config.get("final_logit_softcapping", 15.0) is not None
+    return replace(model, traits=replace(model.traits, logits_softcap=capped))
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    return l2_norm(t, embed(t, s), "norm")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    x = add(t, x, _attention(t, s, l2_norm(t, x, "input_layernorm"), kind), "residual")
+    h = l2_norm(t, x, "post_attention_layernorm")
+    with t.scope("mlp"):
+        h = plain_mlp(t, h, s.traits.activation, False, ("fc1", "fc2"))
+    return add(t, x, h, "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("self_attn", Part.ATTENTION):
+        q, k, v = query_key_value(t, s, x, bias)
+        q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
+        q, k = rotary(t, q, k, rotary_tables(t))
+        q, k = l2_norm(t, q, "q_norm"), l2_norm(t, k, "k_norm")
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        return linear(t, "o_proj", out, Q / TP, D, bias)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, l2_norm(t, x, "norm"))
+
+
+FAMILY = Family(
+    _config, _embed, _layer, _head, kernels=HF_ONLY,
+    classes=decoder_classes("NanoChat", classifier=False),
+)  # fmt: skip

@@ -23,12 +23,13 @@ from memcore.timing.communication import (
     LAST_BACKWARD,
     Beside,
     Links,
+    Move,
     links,
 )
 from memcore.timing.roofline import Execution, Speed, by_phase, executions, run
 from memcore.training.executions import run_again, speed_of, updated_parameters
 from memcore.training.memory import rooms_for
-from memcore.training.offload import moves
+from memcore.training.offload import activation_moves, optimizer_moves, parameter_moves, swaps
 from memcore.training.overheads import by_rules, plan_overheads
 from memcore.training.steps import complete, kinds_of_stage, layer_counts, offloaded
 from memcore.training.training import Training
@@ -119,6 +120,12 @@ def uniform(plan: Plan) -> int:
 # follows of experts is EDP, which theirs read.
 OF_STATES = {"DP", "PP", "VIRTUAL", "OUTER", "ACCUMULATION", "GPUS", "GPUS_PER_NODE"}
 OF_STATES |= {"SHARD_GROUP", "BUCKET"}
+
+
+def _words(plan: Plan) -> tuple[str, ...]:
+    """What is recomputed and offloaded: all that plans of a part differ in besides sizes."""
+    t = plan.train
+    return t.checkpointing, t.offload_optimizer, t.offload_parameters, t.offload_activations
 
 
 class Family:
@@ -222,6 +229,8 @@ class _Part:
         self.groups = [family.groups[n] for n in dict.fromkeys(self.group_of.tolist())]
         self.plan = self.plan_of(typical)
         self._amounts: dict[Any, Amounts] = {}
+        self._amounts_of: dict[Any, Amounts] = {}  # by what is recomputed and offloaded
+        self._exposed: dict[Any, Any] = {}  # seconds of what offload moves, by what decides them
         self._waiting: dict[Any, Any] = {}
         self._stages: dict[Any, list[tuple[Any, Any]]] = {}  # by what is recomputed and offloaded
         self._steps: dict[str, list[tuple[int, Step]]] = {}  # by what is recomputed
@@ -248,11 +257,15 @@ class _Part:
         framework = FRAMEWORKS[plan.train.framework]
         if not framework.complete and self._amounts:
             return self._amounts[()]
+        words = _words(plan)
+        if words in self._amounts_of:
+            return self._amounts_of[words]
         sizes = plan.sizes() | self.differing
         complete(sizes, plan)
         own = (np.asarray(sizes[d.name]) for d in framework.dimensions)
         key = tuple(n.tobytes() for n in own)
-        return self._amounts.setdefault(key, Amounts(sizes))
+        found = self._amounts_of[words] = self._amounts.setdefault(key, Amounts(sizes))
+        return found
 
     def waiting(self, stages: Mapping[int, int]) -> Any:
         """Forwards that wait at a pipeline stage, of each; `stages`: which, by ranks of the
@@ -281,8 +294,7 @@ class _Part:
 
     def stages(self, plan: Plan) -> list[tuple[Any, Any]]:
         """The first of each kind of pipeline stage, with how many forwards wait there."""
-        t = plan.train
-        words = t.checkpointing, t.offload_optimizer, t.offload_parameters, t.offload_activations
+        t, words = plan.train, _words(plan)
         found = self._stages.get(words)
         if found is None:
             if t.checkpointing not in self._steps:
@@ -359,17 +371,22 @@ class _Part:
         plan, sizes = changed(self.plan, words), self.differing
         once, stages = self.arithmetic(plan)
         batches, tokens = sizes["ACCUMULATION"], sizes["B"] * sizes["DP"] * plan.train.seq_len
-        # Zero-bubble pipelines fill with gradients of weights what others wait for backwards.
-        of_groups = self.family.of_groups
-        virtual_stages = of_groups(lambda one: one.parallel.virtual_stages)[self.at]
-        waits = of_groups(lambda one: one.parallel.schedule != ZERO_BUBBLE)[self.at]
+        virtual_stages, waits = self._bubbles
         seconds = np.zeros(len(self.at))
-        for (step, _), own in zip(self.stages(plan), stages, strict=True):
+        for stage, ((step, _), own) in enumerate(zip(self.stages(plan), stages, strict=True)):
             others = [(of - here) / virtual_stages for of, here in zip(once, own, strict=True)]
             waited = others[0] + others[1] + waits * others[2] + others[3]
-            here = batches * sum(own) + waited + self.offloading(plan, step, own)
+            here = batches * sum(own) + waited + self.offloading(plan, stage, step, own)
             seconds = np.maximum(seconds, here)
         return seconds / (batches * tokens)
+
+    @functools.cached_property
+    def _bubbles(self) -> tuple[Any, Any]:
+        """Of each member its virtual stages, and whether a stage waits for others' backward:
+        zero-bubble pipelines fill that with gradients of weights."""
+        of_groups = self.family.of_groups
+        virtual_stages = of_groups(lambda one: one.parallel.virtual_stages)[self.at]
+        return virtual_stages, of_groups(lambda one: one.parallel.schedule != ZERO_BUBBLE)[self.at]
 
     def arithmetic(self, plan: Plan) -> tuple[Phases, list[Phases]]:
         """Seconds of forward, of what runs again, of backward, and that ranks wait for each other,
@@ -450,11 +467,13 @@ class _Part:
             self._known = self.family.timed.setdefault((plan.cluster.gpu, key), {})
         return self._known
 
-    def offloading(self, plan: Plan, step: Step, own: Phases) -> Any:
+    def offloading(self, plan: Plan, stage: int, step: Step, own: Phases) -> Any:
         """Seconds of a step that offload adds at least. What leaves during the last backward is
-        left out, since that takes longer where it waits for other GPUs."""
+        left out, since that takes longer where it waits for other GPUs. What optimizer, parameters
+        and activations move is found each by itself, as few of their words decide it."""
         t = plan.train
-        if {t.offload_optimizer, t.offload_parameters, t.offload_activations} == {"none"}:
+        states, parameters = t.offload_optimizer, t.offload_parameters
+        if {states, parameters, t.offload_activations} == {"none"}:
             return 0.0
         amounts, batches = self.amounts(plan), self.differing["ACCUMULATION"]
         swept = self.swept(plan, **{"train.grad_accumulation": batches})
@@ -463,6 +482,26 @@ class _Part:
             for phase, n in zip((FORWARD, RECOMPUTE, BACKWARD), own, strict=False)
         ]
         beside = Beside(swept, step, ran)  # type: ignore[arg-type]
-        weights = updated_parameters(step, amounts) * 1.0
-        found = moves(swept, step, amounts, beside, weights, 0)
-        return sum(move.exposed for move in found if move.hidden_by is not LAST_BACKWARD)
+
+        def state_moves(plan: Plan, *_: Any) -> list[Move]:
+            weights = updated_parameters(step, amounts) * 1.0
+            return optimizer_moves(plan, step, amounts, beside, weights)
+
+        ways: tuple[tuple[Callable[..., list[Move]], Any], ...] = (
+            (state_moves, states != "none" and (states, parameters)),
+            (parameter_moves, parameters != "none" and (t.checkpointing, parameters)),
+            (activation_moves, t.offload_activations != "none" and _words(plan)[::3]),
+            (swaps, parameters == "nvme"),
+        )
+        seconds: Any = 0.0
+        for way, words in ways:
+            if words:
+                key = way.__name__, words, stage
+                if key not in self._exposed:
+                    self._exposed[key] = sum(
+                        move.exposed
+                        for move in way(swept, step, amounts, beside)
+                        if move.hidden_by is not LAST_BACKWARD
+                    )
+                seconds = seconds + self._exposed[key]
+        return seconds

@@ -284,30 +284,52 @@ def moves(
     through the host."""
     if {step.offload, step.offload_parameters, step.offload_activations} == {"none"}:
         return _paging(step, amounts, beside, spilled) if step.optimizer.paged else []
-    batches = plan.train.grad_accumulation
+    return [
+        *optimizer_moves(plan, step, amounts, beside, weights),
+        *parameter_moves(plan, step, amounts, beside),
+        *activation_moves(plan, step, amounts, beside),
+        *swaps(plan, step, amounts, beside),
+    ]
 
-    def layers(name: str, piece: str, by: Cover = NOTHING, phase: str = "") -> Move:
-        held = step.held(lambda one: pieces(plan, one)[piece])
-        n = amounts.real(amounts.held(held))
-        return copy(name, "pcie", {piece: n}, batches, by, phase, beside)
 
-    found = _optimizer_moves(plan, step, amounts, beside, weights)
-    if step.offload_parameters != "none":
-        piece = "shards on the host"
-        found.append(layers("weights to GPU, forward", piece, ONE_FORWARD, FORWARD))
-        if step.reshards:
-            found.append(layers("weights to GPU, backward", piece, BATCH_BACKWARD, BACKWARD))
-    if step.offload_activations != "none":
-        piece = "activations of the layers"
-        found += [layers("activations to host", piece), layers("activations from host", piece)]
-    if step.offload_parameters == "nvme":
-        n = amounts.real(amounts.bytes((SWAPPED,), step.copies.compute)) * plan.gpus_in_node
-        there = {"weights on NVMe": n}
-        found += [
-            copy("weights from NVMe", "nvme", there, 2 * batches, NOTHING, "", beside, ("read",)),
-            copy("weights to NVMe", "nvme", there, 1, NOTHING, "", beside, ("write",)),
-        ]
+def _of_layers(
+    name: str, piece: str, plan: Plan, step: Step, amounts: Amounts, beside: Beside,
+    by: Cover = NOTHING, phase: str = "",
+) -> Move:  # fmt: skip
+    """One transfer of a piece of the layers for each micro-batch."""
+    n = amounts.real(amounts.held(step.held(lambda one: pieces(plan, one)[piece])))
+    return copy(name, "pcie", {piece: n}, plan.train.grad_accumulation, by, phase, beside)
+
+
+def parameter_moves(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
+    """What parameters on the host move in one step."""
+    if step.offload_parameters == "none":
+        return []
+    given = "shards on the host", plan, step, amounts, beside
+    found = [_of_layers("weights to GPU, forward", *given, ONE_FORWARD, FORWARD)]
+    if step.reshards:
+        found.append(_of_layers("weights to GPU, backward", *given, BATCH_BACKWARD, BACKWARD))
     return found
+
+
+def activation_moves(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
+    """What activations on the host move in one step."""
+    if step.offload_activations == "none":
+        return []
+    given = "activations of the layers", plan, step, amounts, beside
+    return [_of_layers(name, *given) for name in ("activations to host", "activations from host")]
+
+
+def swaps(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
+    """What parameters on NVMe move between it and the host in one step."""
+    if step.offload_parameters != "nvme":
+        return []
+    n = amounts.real(amounts.bytes((SWAPPED,), step.copies.compute)) * plan.gpus_in_node
+    there, batches = {"weights on NVMe": n}, plan.train.grad_accumulation
+    return [
+        copy("weights from NVMe", "nvme", there, 2 * batches, NOTHING, "", beside, ("read",)),
+        copy("weights to NVMe", "nvme", there, 1, NOTHING, "", beside, ("write",)),
+    ]
 
 
 def _paging(step: Step, amounts: Amounts, beside: Beside, spilled: Number) -> list[Move]:
@@ -318,7 +340,7 @@ def _paging(step: Step, amounts: Amounts, beside: Beside, spilled: Number) -> li
     return [copy("pages from and to the host", "pcie", {UNIFIED: n}, 2, NOTHING, "", beside)]
 
 
-def _optimizer_moves(
+def optimizer_moves(
     plan: Plan, step: Step, amounts: Amounts, beside: Beside, weights: float
 ) -> list[Move]:
     """What an optimizer on the host moves in one step."""

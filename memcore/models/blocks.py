@@ -162,6 +162,7 @@ def _tape(
         elif grads:  # a frozen embedding's result, of which PEFT wants a gradient
             grads[0].storage.kind, grads[0].storage.death = "output gradient", t.clock + 1
             t.clock += 1
+    t.forget_graph()
     return t
 
 

@@ -163,14 +163,23 @@ class Step:
         """What `saved_for_backward` lists."""
         return Holding.of(saved_for_backward(self))
 
-    @functools.cached_property
+    # A step that kept itself as one of these would stay, with its tapes, when nobody has it.
+    @property
     def alone(self) -> Step:
         """The same step where no other forward waits."""
-        return interned(replace(self, waiting=0)) if self.waiting else self
+        return self._alone if self.waiting else self
 
     @functools.cached_property
+    def _alone(self) -> Step:
+        return interned(replace(self, waiting=0))
+
+    @property
     def layer_by_layer(self) -> Step:
         """The same step with the instants of every layer, where no other forward waits."""
+        return self._layer_by_layer if self.waiting or self.losses or not self.each else self
+
+    @functools.cached_property
+    def _layer_by_layer(self) -> Step:
         return interned(replace(self, waiting=0, losses=0, each=True))
 
     @functools.cached_property

@@ -665,6 +665,16 @@ class Tape:
             self._fuse()
         return result
 
+    def forget_graph(self) -> None:
+        """All has run: only the flat data stays. The graph is a thousand objects that refer to one
+        another and to the tape; with it, a tape that nobody has any more would stay until somebody
+        looks for cycles, and a server with many people has a hundred MiB of them by then."""
+        for node in self._graph:
+            node.backward, node.inputs = _run_already, ()
+            node.before.clear()
+        self._graph.clear()
+        self.whole.clear()
+
     # -- what torch.compile makes of it -----------------------------------------------------------
 
     @property
@@ -808,6 +818,10 @@ class Tape:
         storage.holders -= 1
         if storage.holders <= 0:
             storage.death = self.clock + 1
+
+
+def _run_already(_: Gradients) -> Gradients:
+    raise AssertionError("backward has run")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,9 @@ from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.levers import levers
+from memcore.step.step import Step
 from memcore.tape.dims import TP, D, F, share
+from memcore.tape.tape import Tape
 from memcore.units import MiB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,6 +152,31 @@ def test_a_report_is_the_same_whatever_is_kept(
     monkeypatch.setattr(kept.STORE, "budget", 0)  # with each answer the one before is let go
     monkeypatch.setattr(kept, "LATER", 0)
     assert [evaluate(Plan.of(p.document())).to_dict() for p in plans] == before
+
+
+def test_what_is_let_go_of_is_gone_at_once() -> None:
+    """No tape and no schedule that was kept refers to itself: such would wait until all that is old
+    is searched for cycles, which is seldom, and takes long."""
+    kept.STORE.forget()
+    gc.collect()
+    gc.disable()
+    try:
+        there = {id(thing) for thing in _tapes_and_steps()}
+        for plan in diverse(6):
+            evaluate(plan)
+            levers(plan)
+        gc.collect()
+        made = [weakref.ref(t) for t in _tapes_and_steps() if id(t) not in there]
+        kept.STORE.forget()
+        left = [type(found).__name__ for ref in made if (found := ref()) is not None]
+    finally:
+        gc.enable()
+    assert len(made) > 20
+    assert not left
+
+
+def _tapes_and_steps() -> list[Tape | Step]:
+    return [thing for thing in gc.get_objects() if isinstance(thing, Tape | Step)]
 
 
 def test_counts_of_whole_shapes_live_as_long_as_somebody_has_them() -> None:

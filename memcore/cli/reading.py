@@ -37,12 +37,11 @@ def plan_in(text: str) -> Plan:
     """The plan that an argument means: JSON text, standard input, a link to the app, a file; or,
     where no file is called so, a worked plan, or the default plan of a model, by its name or size.
     Raises PlanError."""
-    from memcore.plan.plan import Plan
 
     if _is_link(text) and (query := parse_qs(urlsplit(text).query, keep_blank_values=True)):
         return _linked(query)
     if is_name(text):
-        return Plan.of(_called(text))
+        return _called(text)
     return plan_of(read(text))
 
 
@@ -64,15 +63,20 @@ def _linked(query: dict[str, list[str]]) -> Plan:
     return plan
 
 
-def _called(name: str) -> dict[str, Any]:
-    """The plan behind a name. Raises PlanError."""
+def _called(name: str) -> Plan:
+    """The plan behind a name. What a model cannot have of the default plan, such as a sequence
+    beyond its positions, is changed and told. Raises PlanError."""
     from memcore.models import catalog
+    from memcore.plan.link import nearest
+    from memcore.plan.plan import Plan
 
     worked = catalog.plan_entries()
     if name in worked:
-        return dict(worked[name]["plan"])
+        return Plan.of(worked[name]["plan"])
     if (model := _model_called(name)) is not None:
-        return {"model": model}
+        found, changed = nearest(Plan().document() | {"model": model}, ("model",))
+        tell(changed)
+        return found
     if _is_link(name):
         raise PlanError([Issue("", "says no plan, as what stands behind a '?' would")])
     if os.sep in name or name.endswith(".json"):

@@ -48,6 +48,19 @@ def test_a_name_is_the_default_plan_of_a_model(
     assert told(capsys, given) == (Plan(model=model), "")
 
 
+@pytest.mark.parametrize("name", ["gpt2", "bert-base", "electra-small"])
+def test_a_model_by_its_name_has_no_more_than_it_can(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default plan's 4,096 tokens are more than its positions."""
+    positions = catalog.model(name).max_positions
+    assert positions is not None
+    assert cli.main(["evaluate", name, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["parameters"]
+    assert f"train.seq_len: {positions:,} is used in place of 4,096" in err
+
+
 def test_a_name_is_a_worked_plan(capsys: pytest.CaptureFixture[str]) -> None:
     for name, entry in list(catalog.plan_entries().items())[:3]:
         assert told(capsys, name) == (Plan.of(entry["plan"]), "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memcore.cli.arguments import Commands, command
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
-from memcore.cli.reading import is_name, plan_in, plan_of, read
+from memcore.cli.reading import is_name, model_called, plan_in, plan_of, read
 from memcore.errors import PlanError, fault, shown_path
 from memcore.units import bytes_text
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memcore.plan.plan import Plan
 
 WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
+MODEL = "--model"
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a workflow runner shows as its summary
 GIB = 1 << 30
 
@@ -57,6 +58,8 @@ def add(commands: Commands) -> None:
         nargs="+",
         help="plans as other commands take them, or files that `memplan read` reads",
     )
+    about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
+    sub.add_argument(MODEL, metavar="NAME", help=about)
     sub.add_argument("--gpu", metavar="NAME", help="check on this GPU in place of the plan's")
     sub.add_argument("--gpus", metavar="N", type=_count, help="and on so many of them")
     about = "the most that may be needed of one GPU's memory, in GiB, if that is less than it has"
@@ -134,7 +137,7 @@ def _told(found: Found) -> tuple[str, ...]:
 def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Found | None]:
     """The plan in a file, or behind a name or a link. A file of another program is read as
     `memplan read` reads it, and what was found in it is given besides."""
-    from memcore.formats import kind_of, read_files, text_of
+    from memcore.formats import hub, kind_of, read_files, text_of
 
     if is_name(file):
         return _elsewhere(plan_in(file), args), None
@@ -145,13 +148,16 @@ def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Foun
         text = None
     if text is None or not kind_of(text):
         return _elsewhere(plan_of(data), args), None
-    found = read_files([text], gpu=args.gpu or "", gpus=args.gpus or 0)
+    model = model_called(args.model, MODEL) if args.model else ""
+    found = read_files(
+        [text], model=model, gpu=args.gpu or "", gpus=args.gpus or 0, config_of=hub.cached
+    )
     return found.plan, found
 
 
 def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:
-    """The plan on the GPUs that were asked for, in their usual host."""
-    changes: dict[str, Any] = {}
+    """The plan of the model and on the GPUs that were asked for, in their usual host."""
+    changes: dict[str, Any] = {"model": model_called(args.model, MODEL)} if args.model else {}
     if args.gpu:
         changes |= {"cluster.gpu": args.gpu, "cluster.node": None}
     if args.gpus:

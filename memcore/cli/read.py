@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memcore.cli.arguments import Commands, command
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
-from memcore.cli.reading import named, read
+from memcore.cli.reading import model_called, named, read
 from memcore.units import bytes_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def add(commands: Commands) -> None:
     sub = command(commands, "read", _read, about)
     about = "all files of one job together; - is standard input"
     sub.add_argument("files", metavar="FILE", nargs="+", help=about)
-    sub.add_argument("--model", metavar="PRESET", default="", help="the model, in place of theirs")
+    about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
+    sub.add_argument("--model", metavar="NAME", help=about)
     sub.add_argument("--gpu", metavar="NAME", default="", help="the GPU, which few files say")
     about = "how many GPUs, in place of what a launcher says"
     sub.add_argument("--gpus", metavar="N", type=int, default=0, help=about)
@@ -42,10 +43,11 @@ def add(commands: Commands) -> None:
 
 
 def _read(args: argparse.Namespace) -> int:
-    from memcore.formats import read_files, text_of
+    from memcore.formats import hub, read_files, text_of
 
     texts = [text_of(PurePath(named(file)).name, read(file)) for file in args.files]
-    found = read_files(texts, model=args.model, gpu=args.gpu, gpus=args.gpus)
+    model = model_called(args.model, "--model") if args.model else ""
+    found = read_files(texts, model=model, gpu=args.gpu, gpus=args.gpus, config_of=hub.cached)
     if args.json:
         print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))
         return 0

@@ -66,6 +66,7 @@ def _linked(query: dict[str, list[str]]) -> Plan:
 def _called(name: str) -> Plan:
     """The plan behind a name. What a model cannot have of the default plan, such as a sequence
     beyond its positions, is changed and told. Raises PlanError."""
+    from memcore.formats import hub
     from memcore.models import catalog
     from memcore.plan.link import nearest
     from memcore.plan.plan import Plan
@@ -73,29 +74,51 @@ def _called(name: str) -> Plan:
     worked = catalog.plan_entries()
     if name in worked:
         return Plan.of(worked[name]["plan"])
-    if (model := _model_called(name)) is not None:
+    if (model := _model(name)) is not None:
         found, changed = nearest(Plan().document() | {"model": model}, ("model",))
         tell(changed)
         return found
     if _is_link(name):
         raise PlanError([Issue("", "says no plan, as what stands behind a '?' would")])
-    if os.sep in name or name.endswith(".json"):
+    if name.endswith(".json") or (os.sep in name and not hub.NAME.fullmatch(name)):
         raise PlanError([Issue("", "no such file or directory")])
-    near = did_you_mean(name, [*worked, *catalog.model_names()])
-    raise PlanError([Issue("", f"no such file, and no plan or model is called so; {near}")])
+    raise PlanError([Issue("", f"no such file, and {_unknown(name, list(worked))}")])
 
 
-def _model_called(name: str) -> Any:
-    """What a plan has for a model: a preset, also by its name on the Hugging Face hub, or a size;
-    None where nothing is called so."""
+def model_called(name: str, option: str) -> Any:
+    """What a plan has for the model that an option names. Raises PlanError, under the option."""
+    if (model := _model(name)) is None:
+        raise PlanError([Issue(option, _unknown(name))])
+    return model
+
+
+def _unknown(name: str, worked: Sequence[str] = ()) -> str:
+    """That nothing is called so, and what to do."""
     from memcore.formats import hub
     from memcore.models import catalog
+
+    if hub.NAME.fullmatch(name):
+        brings = f"`hf download {name} config.json` brings it"
+        return f"{shown(name)} is no preset, nor is its config.json on this machine; {brings}"
+    near = did_you_mean(name, [*worked, *catalog.model_names()])
+    called = "no plan or model is called so" if worked else f"no preset {shown(name)}"
+    return f"{called}; {near}"
+
+
+def _model(name: str) -> Any:
+    """What a plan has for a model: a preset, also by its name on the Hugging Face hub; a
+    config.json that was brought from there; or a size. None where nothing is called so."""
+    from memcore.formats import hub
+    from memcore.models import catalog
+    from memcore.models.config import parse_config
     from memcore.plan.plan import resolve_model
 
     if name in catalog.model_names():
         return name
     if found := hub.preset(name.removeprefix(HUB)):
         return found
+    if text := hub.cached(name.removeprefix(HUB)):
+        return dict(parse_config(text))
     try:
         resolve_model({"size": name})
     except PlanError:
@@ -138,11 +161,7 @@ def setting(text: str) -> tuple[str, Any]:
         said = f"{shown(text)} is no field with a value, as train.zero=3 is"
         raise PlanError([Issue("--set", said)])
     if name == "model":
-        model = _model_called(given)
-        if model is None:
-            near = did_you_mean(given, catalog.model_names())
-            raise PlanError([Issue("--set model", f"no preset {shown(given)}; {near}")])
-        return name, model
+        return name, model_called(given, "--set model")
     field = field_named(name, "--set")
     presets = {"cluster.gpu": catalog.gpu_names(), "cluster.node": catalog.node_names()}
     if given not in (known := presets.get(field, [given])):
@@ -221,9 +240,13 @@ def named(path: str) -> str:
 
 def read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
     """The bytes of a file or of standard input, up to just over the limit; of what begins as a JSON
-    object, its own. Raises PlanError."""
+    object, its own; of a model's folder, its config.json's. Raises PlanError."""
     if path.lstrip().startswith("{"):
         return path.encode(errors="replace")
+    if os.path.isdir(path):
+        path = os.path.join(path, "config.json")
+        if not os.path.exists(path):
+            raise PlanError([Issue("", "is a folder, and no config.json is in it")])
     try:
         if path == "-":
             return sys.stdin.buffer.read(most + 1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from memcore.models import catalog
 
@@ -36,35 +37,14 @@ NEAR = (
 TUNED = frozenset(
     (
         *("instruct", "chat", "it", "hf", "base", "sft", "dpo", "original", "unsloth", "meta"),
-        *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo"),
+        *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo", "thinking", "think"),
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
         *("0711", "0905"),
     )
 )
 PUBLISHED = re.compile(r"huggingface\.co/([\w.-]+/([\w.-]+))")  # where a preset's shapes are from
+NAME = re.compile(r"([\w-][\w.-]*)/([\w-][\w.-]*)")  # of a model on the hub, after its owner's
 TEXT = "-text"  # ends the presets of language models without their towers
-# Fine-tunes under names of their own, with the shapes of a preset: their config.json files say so.
-SAME_SHAPES = {
-    "codellama-34b": "code-llama-34b",
-    "deepseek-r1": "deepseek-v3",
-    "deepseek-r1-0528": "deepseek-v3",
-    "deepseek-v3-0324": "deepseek-v3",
-    "deepseek-v3.1": "deepseek-v3",
-    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
-    "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
-    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
-    "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
-    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
-    "phi3-mini": "phi-3-mini-4k",
-    "qwq-32b": "qwen2.5-32b",
-    "vicuna-7b-v1.3": "llama-7b",
-    "vicuna-13b-v1.3": "llama-13b",
-    "vicuna-7b-v1.5": "llama-2-7b",
-    "vicuna-13b-v1.5": "llama-2-13b",
-    "zephyr-7b-beta": "mistral-7b-v0.1",
-    **{f"qwen2.5-coder-{n}b": f"qwen2.5-{n}b" for n in ("0.5", "1.5", "3", "7", "14", "32")},
-    **{f"qwen2-{n}b": f"qwen2.5-{n}b" for n in ("0.5", "1.5", "7", "72")},
-}
 
 
 def stored(name: str) -> str:
@@ -95,6 +75,22 @@ def preset(name: str) -> str:
     return _known().get(_parts(plain), "")
 
 
+def cached(name: str) -> str:
+    """The config.json of a model, as text, where programs of Hugging Face keep what they brought
+    from the hub to this machine; '' where it is not there. Nothing is fetched."""
+    if (parts := NAME.fullmatch(name.strip())) is None:
+        return ""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
+    hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    folder = hub / f"models--{parts[1]}--{parts[2]}"
+    try:
+        revision = (folder / "refs" / "main").read_text(encoding="ascii").strip()
+        return (folder / "snapshots" / revision / "config.json").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
 def published(name: str) -> str:
     """What the hub calls a preset's model, where that name leads back to the preset; else its
     own."""
@@ -112,13 +108,13 @@ def _parts(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def _known() -> dict[tuple[str, ...], str]:
-    """Presets by the parts of their names: their own, those on the hub, those of SAME_SHAPES."""
+    """Presets by the parts of names: their own, those on the hub, those of the same shapes."""
     found: dict[tuple[str, ...], str] = {}
     for one in catalog.model_names():
         at = PUBLISHED.search(catalog.model_entry(one)["source"])
         # A language model taken out of a wrapper is not what the hub calls by that name.
         for each in (one, at[2] if at and not one.endswith(TEXT) else one):
             found.setdefault(_parts(each.lower()), one)
-    for other, name in SAME_SHAPES.items():
+    for other, name in catalog.same_shapes().items():
         found.setdefault(_parts(other), name)
     return found

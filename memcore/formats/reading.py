@@ -62,6 +62,7 @@ DOCUMENTS: tuple[Known, ...] = (
     ("vLLM", servers.configures, servers.configured),
 )
 MODEL = "config.json"
+COMMAND = ", on the command line by --model"
 FAILURE = "memory ran out"
 BESIDE = (MODEL, "DeepSpeed", "Accelerate", "TensorRT-LLM", FAILURE)  # beside what starts a job
 # Of a training step what decides most, and is told where no program decides it.
@@ -134,10 +135,19 @@ class Found:
         }
 
 
-def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: int = 0) -> Found:
+def read_files(
+    texts: Sequence[Text],
+    *,
+    model: Any = "",
+    gpu: str = "",
+    gpus: int = 0,
+    config_of: Callable[[str], str] = lambda name: "",
+) -> Found:
     """The plan that files of one job say together.
 
-    model, gpu, gpus: what somebody says beside them: a preset, a name of an accelerator, how many.
+    model, gpu, gpus: what somebody says beside them: a preset or what else a plan has for a model,
+    a name of an accelerator, how many. `config_of`: the text of a model's config.json by its name,
+    '' where it is not at hand; asked where no preset is called so.
     Raises PlanError where no file is of a known kind, or none says which model.
     """
     draft = Draft()
@@ -158,7 +168,7 @@ def read_files(texts: Sequence[Text], *, model: str = "", gpu: str = "", gpus: i
         raise PlanError(Issue(n, f"{f}; give the files of its job beside it") for n, f in told)
     assumed: list[Issue] = []
     document = Plan().document()
-    document["model"] = _model(draft, model, assumed)
+    document["model"] = _model(draft, model, config_of, assumed)
     architecture = resolve_model(document["model"])
     _cluster(document, draft, gpu, gpus, assumed)
     draft.settle(_around(document, architecture))
@@ -304,13 +314,17 @@ def _trainer(command: Sequence[str], draft: Draft) -> None:
     trainer.read(given, draft, underscored, words)
 
 
-def _model(draft: Draft, model: str, assumed: list[Issue]) -> Any:
-    """The model of the plan: what somebody says, a config.json, or the preset behind a name."""
+def _model(draft: Draft, model: Any, config_of: Callable[[str], str], assumed: list[Issue]) -> Any:
+    """The model of the plan: what somebody says, a config.json beside the files, the preset behind
+    a name, or a config.json by that name."""
     if model:
         return model
     if draft.config is not None:
         return dict(draft.config)
     found = hub.preset(draft.model) if draft.model else ""
+    if draft.model and not found and (text := config_of(draft.model)):
+        assumed.append(Issue("model", f"the config.json of {shown(draft.model)} on this machine"))
+        return dict(parse_config(text))
     if not found and (found := hub.preset(f"{draft.model}{hub.TEXT}")):
         message = f"{shown(draft.model)} is planned without its tower of images: {found}"
         assumed.append(Issue("model", message))
@@ -321,7 +335,7 @@ def _model(draft: Draft, model: str, assumed: list[Issue]) -> Any:
             if draft.model
             else "no file says which model it is"
         )
-        message = f"{named}: give its config.json beside the file, or choose a preset"
+        message = f"{named}: give its config.json beside the file, or choose a preset{COMMAND}"
         raise PlanError([Issue("model", message)])
     if found != draft.model:
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))

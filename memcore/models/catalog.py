@@ -127,6 +127,14 @@ def model(name: str) -> Model:
 
 
 @functools.cache
+def same_shapes() -> dict[str, str]:
+    """Names of other models with the shapes of a preset, and that preset."""
+    text = _ROOT.joinpath("same_shapes.toml").read_text(encoding="utf-8")
+    names: dict[str, str] = tomllib.loads(text)
+    return names
+
+
+@functools.cache
 def plan_entries() -> dict[str, dict[str, Any]]:
     """The worked examples by name: {'label', 'question', 'plan'}."""
     folder = _ROOT.joinpath("plans")

@@ -414,6 +414,40 @@ def test_a_folder_is_no_plan(memplan: Callable[..., Ran], tmp_path: Path) -> Non
     assert ran.err.count("\n") == 1
 
 
+def test_a_models_folder_is_its_config(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+    config = catalog.model_entry("yi-6b")["config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = memplan("evaluate", tmp_path, "--json")
+    assert json.loads(ran.out)["parameters"] == 6_061_035_520
+
+
+def test_a_model_by_its_name_on_the_hub(
+    memplan: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preset, or the config.json that was brought to this machine; else how to bring it."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    ran = memplan("evaluate", "some/thing-6B")
+    assert ran.status == 2
+    assert "`hf download some/thing-6B config.json` brings it" in ran.err
+    kept = tmp_path / "models--some--thing-6B"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("0123abc")
+    (kept / "snapshots" / "0123abc").mkdir(parents=True)
+    config = json.dumps(catalog.model_entry("yi-6b")["config"])
+    (kept / "snapshots" / "0123abc" / "config.json").write_text(config)
+    zero = tmp_path / "zero3.json"
+    zero.write_text(json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}))
+    assert "--model" in memplan("read", zero).err
+    for words in (
+        ("evaluate", "some/thing-6B", "--json"),
+        ("evaluate", "{}", "--set", "model=some/thing-6B", "--json"),
+    ):
+        assert json.loads(memplan(*words).out)["parameters"] == 6_061_035_520
+    for command in ("read", "check"):
+        for name, status in (("some/thing-6B", 0), ("01-ai/Yi-6B", 0), ("some/other", 2)):
+            assert memplan(command, zero, "--model", name).status == status
+
+
 def test_a_name_that_no_file_can_have(memplan: Callable[..., Ran]) -> None:
     ran = memplan("evaluate", "a\x00b")
     assert ran.status == 2

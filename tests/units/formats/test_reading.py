@@ -4,6 +4,7 @@ they have is as in files that people publish."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -978,8 +979,14 @@ def test_names_on_the_hub_find_their_presets() -> None:
         "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b-v0.3",
         "lmsys/vicuna-13b-v1.5": "llama-2-13b",
         "openai-community/gpt2-xl": "gpt2-xl",
-        "mistralai/Mistral-7B-Instruct-v0.2": "",
-        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "",
+        "mistralai/Mistral-7B-Instruct-v0.2": "mistral-7b-v0.2",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "deepseek-r1-distill-qwen-1.5b",
+        "mistralai/Mistral-Large-3-675B-Instruct-2512": "",
+        "Qwen/Qwen3-4B-Thinking-2507": "qwen3-4b",
+        "Qwen/Qwen3-VL-8B-Instruct": "qwen3-vl-8b",
+        "internlm/internlm2_5-7b-chat": "internlm2-7b",
+        "BAAI/bge-large-en-v1.5": "bge-large",
+        "allenai/Olmo-3-7B-Think": "olmo-3-7b",
         "Qwen/Qwen2.5-7B-Instruct-1M": "",
         "Qwen/Qwen3.6-35B-A3B-FP8": "qwen3.6-35b-a3b",
         "unsloth/Qwen3.6-27B-UD-Q4_K_XL.gguf": "qwen3.6-27b",
@@ -997,7 +1004,33 @@ def test_a_preset_is_found_by_its_own_name(name: str) -> None:
 
 
 def test_other_names_lead_to_presets() -> None:
-    assert set(hub.SAME_SHAPES.values()) <= set(catalog.model_names())
+    others = catalog.same_shapes()
+    assert set(others.values()) <= set(catalog.model_names())
+    assert {name: hub.preset(name) for name in others} == others
+
+
+def test_a_config_that_was_brought_from_the_hub_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "hub" / "models--some--thing-9B"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("0123abc")
+    (kept / "snapshots" / "0123abc").mkdir(parents=True)
+    config = json.dumps(catalog.model_entry("yi-6b")["config"] | {"num_hidden_layers": 2})
+    (kept / "snapshots" / "0123abc" / "config.json").write_text(config)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    assert hub.cached("some/thing-9B") == config
+    assert hub.cached("some/thing") == hub.cached("../hub/some") == hub.cached("thing-9B") == ""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "elsewhere"))
+    assert hub.cached("some/thing-9B") == ""
+
+    started = text_of("serve.sh", b"vllm serve some/thing-9B --max-model-len 4096")
+    with pytest.raises(PlanError, match="'some/thing-9B' is no preset: give its"):
+        read_files([started])
+    found = read_files([started], config_of=lambda name: config)
+    assert parameters(found.plan.architecture) < parameters(catalog.model("yi-6b")) / 4
+    assert found.assumed[0].message == "the config.json of 'some/thing-9B' on this machine"
 
 
 def test_a_name_says_how_weights_are_stored() -> None:

@@ -624,14 +624,15 @@ def use_model(config: Mapping[str, Any] | PlanError) -> None:
 
 
 def open_files(texts: Sequence[Text]) -> None:
-    """Show the plan that files of other programs say, on the GPU that is chosen, and what they do
-    not say; what is no plan leaves the draft alone."""
+    """Show the plan that files of other programs say, on the chosen GPU and, where they name no
+    model, of the chosen one; and what they do not say. What is no plan leaves the draft alone."""
     s = session()
     s.edited = True
     before = plan()
     gpu = before.cluster.gpu
     try:
-        found = read_files(texts, gpu=gpu if isinstance(gpu, str) else "")
+        chosen = gpu if isinstance(gpu, str) else ""
+        found = read_files(texts, gpu=chosen, otherwise=before.model)
     except PlanError as e:
         s.problems = e.issues
         return

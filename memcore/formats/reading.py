@@ -141,13 +141,15 @@ def read_files(
     model: Any = "",
     gpu: str = "",
     gpus: int = 0,
+    otherwise: Any = "",
     config_of: Callable[[str], str] = lambda name: "",
 ) -> Found:
     """The plan that files of one job say together.
 
     model, gpu, gpus: what somebody says beside them: a preset or what else a plan has for a model,
-    a name of an accelerator, how many. `config_of`: the text of a model's config.json by its name,
-    '' where it is not at hand; asked where no preset is called so.
+    a name of an accelerator, how many. `otherwise`: the model where no file names one, which is
+    told. `config_of`: the text of a model's config.json by its name, '' where it is not at hand;
+    asked where no preset is called so.
     Raises PlanError where no file is of a known kind, or none says which model.
     """
     draft = Draft()
@@ -168,7 +170,7 @@ def read_files(
         raise PlanError(Issue(n, f"{f}; give the files of its job beside it") for n, f in told)
     assumed: list[Issue] = []
     document = Plan().document()
-    document["model"] = _model(draft, model, config_of, assumed)
+    document["model"] = _model(draft, model, otherwise, config_of, assumed)
     architecture = resolve_model(document["model"])
     _cluster(document, draft, gpu, gpus, assumed)
     draft.settle(_around(document, architecture))
@@ -314,13 +316,23 @@ def _trainer(command: Sequence[str], draft: Draft) -> None:
     trainer.read(given, draft, underscored, words)
 
 
-def _model(draft: Draft, model: Any, config_of: Callable[[str], str], assumed: list[Issue]) -> Any:
+def _model(
+    draft: Draft,
+    model: Any,
+    otherwise: Any,
+    config_of: Callable[[str], str],
+    assumed: list[Issue],
+) -> Any:
     """The model of the plan: what somebody says, a config.json beside the files, the preset behind
-    a name, or a config.json by that name."""
+    a name, a config.json by that name, or what there is otherwise."""
     if model:
         return model
     if draft.config is not None:
         return dict(draft.config)
+    if otherwise and not draft.model:
+        label = resolve_model(otherwise).label
+        assumed.append(Issue("model", f"{label}, since no file says which"))
+        return otherwise
     found = hub.preset(draft.model) if draft.model else ""
     if draft.model and not found and (text := config_of(draft.model)):
         assumed.append(Issue("model", f"the config.json of {shown(draft.model)} on this machine"))

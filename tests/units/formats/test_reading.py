@@ -1033,6 +1033,18 @@ def test_a_config_that_was_brought_from_the_hub_is_found(
     assert found.assumed[0].message == "the config.json of 'some/thing-9B' on this machine"
 
 
+def test_the_chosen_model_stands_in_where_no_file_names_one() -> None:
+    zero = Text("zero3.json", ZERO_3)
+    with pytest.raises(PlanError, match="no file says which model it is"):
+        read_files([zero])
+    found = read_files([zero], otherwise="qwen2.5-7b")
+    assert found.plan.model == "qwen2.5-7b"
+    assert found.plan.train.reduce_bucket_size == 500_000_000
+    assert str(found.assumed[0]) == "model: Qwen2.5 7B, since no file says which"
+    named = read_files([Text("sft.yaml", SFT), zero], otherwise="qwen2.5-7b")
+    assert named.plan.model == "llama-3-8b"
+
+
 def test_a_name_says_how_weights_are_stored() -> None:
     named = {
         "Qwen/Qwen3-32B-FP8": "fp8",

@@ -45,12 +45,28 @@ def positive(text: str) -> float:
     return value
 
 
+def latency(most: float) -> Callable[[str], float]:
+    """What reads a time as seconds, from `0.02`, `0.02s` or `20ms`. A bare number above `most`
+    seconds is taken for one of milliseconds, and refused."""
+
+    def seconds(text: str) -> float:
+        if text.endswith("ms"):
+            return positive(text[:-2]) / 1000
+        value = positive(text.removesuffix("s"))
+        if value > most and not text.endswith("s"):
+            meant = f"write {text}ms or {value / 1000:g}, or {text}s if they are seconds"
+            raise argparse.ArgumentTypeError(f"{shown(text)} would be seconds; {meant}")
+        return value
+
+    return seconds
+
+
 def target_options(sub: argparse.ArgumentParser) -> None:
     """What a request may feel at most."""
-    about = "most seconds to the first token; else the plan's serve.target_ttft"
-    sub.add_argument("--ttft", type=positive, help=about)
-    about = "most seconds for each token after it; else the plan's serve.target_tpot"
-    sub.add_argument("--tpot", type=positive, help=about)
+    about = "most time to the first token, as 0.5 (seconds) or 500ms; else serve.target_ttft"
+    sub.add_argument("--ttft", metavar="SECONDS", type=latency(60), help=about)
+    about = "most time for each token after it, as 0.02 or 20ms; else serve.target_tpot"
+    sub.add_argument("--tpot", metavar="SECONDS", type=latency(5), help=about)
 
 
 def json_option(sub: argparse.ArgumentParser, about: str = "as JSON") -> None:

@@ -683,10 +683,20 @@ def test_solve_keeps_to_the_plans_targets(memplan: Callable[..., Ran]) -> None:
         for serve, more in (
             ({}, ()),
             ({"target_tpot": 0.02}, ()),
-            ({}, ("--tpot", "0.02")),
+            ({}, ("--tpot", "20ms")),
         )
     )
     assert own == asked != plain
+
+
+@pytest.mark.parametrize(("option", "given"), [("--tpot", "20"), ("--ttft", "500")])
+def test_milliseconds_are_not_taken_for_seconds(
+    memplan: Callable[..., Ran], option: str, given: str
+) -> None:
+    ran = memplan("solve", "concurrency", "{}", option, given)
+    assert ran.status == 2
+    assert f"write {given}ms or {int(given) / 1000:g}, or {given}s if" in ran.err
+    assert memplan("solve", "concurrency", "{}", option, f"{given}s").status == 0
 
 
 def test_simulate_takes_lengths_from_a_file(memplan: Callable[..., Ran], tmp_path: Path) -> None:

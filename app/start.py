@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,30 +22,18 @@ from memcore.search.growing import BATCH
 from memcore.search.levers import differences
 from memcore.search.solver import Solved
 from memcore.units import money_text
+from memcore.words import jobs
 from memcore.words.training import ADAPTERS, QUANTIZED
 
-# What people want to run: the fields that say so.
-JOBS: dict[str, dict[str, Any]] = {
-    "Pretrain": {"train.adapter": "none", "run.tokens": 1_000_000_000_000},
-    "Fine-tune": {"train.adapter": "none", "run.tokens": 100_000_000},
-    # As Hugging Face's Trainer runs it: the weights that are not trained in 16 bits on every GPU.
-    "LoRA": {
-        "train.adapter": "lora",
-        "train.framework": "pytorch",
-        "train.zero": 0,
-        "train.precision": "bf16-pure",
-    },
-    "QLoRA": {
-        "train.adapter": "qlora",
-        "train.framework": "pytorch",
-        "train.zero": 0,
-        "train.precision": "bf16-pure",
-    },
+# What people want to run, as the page calls the jobs of a plan; serving is a page of its own.
+JOBS: dict[str, Mapping[str, Any]] = {
+    "Pretrain": jobs.JOBS["pretrain"],
+    "Fine-tune": jobs.JOBS["fine-tune"],
+    "LoRA": jobs.JOBS["lora"],
+    "QLoRA": jobs.JOBS["qlora"],
     "Serve": {},
-    "RL": {"together.kind": "grpo"},
+    "RL": jobs.JOBS["rl"],
 }
-# What an adapter brought with it is as everybody starts again without one.
-WITHOUT = ("train.framework", "train.zero", "train.precision")
 LEADS = {"Serve": "serve", "RL": "together"}  # to views of their own
 LONG_RUN = 10_000_000_000  # tokens, from which on a run is called pretraining
 
@@ -106,8 +95,9 @@ def _chosen(name: str | None) -> None:
     if name in LEADS:
         places.lead(LEADS[name])
     changes = dict(JOBS[name])
+    # What an adapter brought with it is as everybody starts again without one.
     if changes.get("train.adapter") == "none" and state.drafted("train.adapter") != "none":
-        changes |= {path: get(state.DEFAULT, path) for path in WITHOUT}
+        changes |= {path: get(state.DEFAULT, path) for path in jobs.TRAINER}
     if changes:
         state.change(changes)
 

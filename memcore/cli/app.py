@@ -83,7 +83,7 @@ def _app(args: argparse.Namespace) -> int:
 
 def opened_at(args: argparse.Namespace) -> str:
     """What stands behind the server's address where a plan is given. Raises PlanError."""
-    if args.plan is None and not args.set:
+    if args.plan is None and not args.set and args.job is None:
         return ""
     from memcore.plan.link import encode, query_text
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from memcore.errors import shown
+from memcore.words.jobs import JOBS
 
 PLAN_ABOUT = (
     "a file, - for standard input, a link to the app, the plan itself as JSON, or a name: of a "
@@ -32,6 +33,8 @@ def plan_argument(sub: argparse.ArgumentParser, needed: bool = True) -> None:
         "train.zero=3. What must change with it changes, and is told"
     )
     sub.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=about)
+    about = "begin as the first screen of the app does for this job; --set changes it further"
+    sub.add_argument("--job", choices=JOBS, help=about)
 
 
 def positive(text: str) -> float:

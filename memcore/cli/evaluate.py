@@ -166,7 +166,7 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Measur
         if not line.strip():
             continue
         try:
-            plan = settled(plan_of(line), args.set)
+            plan = settled(plan_of(line), args.set, args.job)
             report = evaluate(plan)
             answer = json_text(_document(report, _calibrated(plan, report, measured)))
             status = max(status, _checked(args, report), key=WORST.index)

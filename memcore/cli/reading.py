@@ -7,13 +7,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from memcore.cli.printing import printable
 from memcore.errors import Issue, PlanError, did_you_mean, shown, shown_path
 from memcore.units import GiB
+from memcore.words.jobs import JOBS, KIND
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +31,7 @@ MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has abo
 
 def given_plan(args: argparse.Namespace) -> Plan:
     """The plan that a command was given. Raises PlanError, which `main` prints with its source."""
-    return settled(plan_in(args.plan), args.set)
+    return settled(plan_in(args.plan), args.set, args.job)
 
 
 def plan_in(text: str) -> Plan:
@@ -126,25 +127,33 @@ def _model(name: str) -> Any:
     return {"size": name}
 
 
-def settled(plan: Plan, settings: Sequence[str]) -> Plan:
-    """The plan with fields set, each as FIELD=VALUE. Where that is no plan, the nearest one that
-    keeps them; what else it changes is told. Raises PlanError where they cannot all be kept."""
+def settled(plan: Plan, settings: Sequence[str], job: str | None = None) -> Plan:
+    """The plan as that of a job, with fields set, each as FIELD=VALUE. Where that is no plan, the
+    nearest one that keeps them; what else it changes is told. Raises PlanError where they cannot
+    all be kept."""
+    kept: tuple[str, ...] = ()
+    if job is not None:
+        plan, kept = _changed(plan, JOBS[job], "--job"), KIND
+    return _changed(plan, dict(map(setting, settings)), "--set", kept) if settings else plan
+
+
+def _changed(plan: Plan, asked: Mapping[str, Any], option: str, kept: Sequence[str] = ()) -> Plan:
+    """The nearest plan with these fields, which the option asks for, and with those that are kept
+    as they are."""
     from memcore.plan.link import nearest
     from memcore.plan.plan import put
     from memcore.plan.repair import issues_in
 
-    if not settings:
-        return plan
-    document, asked = plan.document(), dict(map(setting, settings))
+    document = plan.document()
     if "cluster.gpu" in asked:  # in its usual host
-        asked = {"cluster.node": None} | asked
+        asked = {"cluster.node": None, **asked}
     for path, value in asked.items():
         put(document, path, value)
     wrong = issues_in(document)
-    found, changed = nearest(document, tuple(asked))
+    found, changed = nearest(document, (*asked, *(path for path in kept if path not in asked)))
     if lost := [issue for issue in changed if issue.field in asked]:
         raise PlanError(
-            Issue(f"--set {issue.field}", issue.message)
+            Issue(f"{option} {issue.field}", issue.message)
             for issue in [i for i in wrong if i.field in asked] or lost
         )
     tell(changed)

@@ -14,7 +14,8 @@ from memcore.cli.link import link_to
 from memcore.cli.program import parser
 from memcore.errors import PlanError
 from memcore.models import catalog
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, get
+from memcore.words.jobs import JOBS
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Plan, str]:
@@ -103,6 +104,18 @@ def test_fields_are_set_by_path_and_by_last_word(capsys: pytest.CaptureFixture[s
         train={"seq_len": 2048, "zero": 2},
     )
     assert err == ""
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_is_where_the_plan_begins(capsys: pytest.CaptureFixture[str], job: str) -> None:
+    plan, _ = told(capsys, "7B", "--job", job, "--set", "gpus=1")
+    assert plan.cluster.gpus == 1
+    assert {path: get(plan, path) for path in JOBS[job]} == JOBS[job]
+
+
+def test_what_is_set_goes_before_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    plan, _ = told(capsys, "7B", "--job", "lora", "--set", "framework=fsdp2", "--set", "zero=3")
+    assert (plan.train.adapter, plan.train.framework, plan.train.zero) == ("lora", "fsdp2", 3)
 
 
 @pytest.mark.parametrize(("word", "on"), [("on", True), ("true", True), ("no", False)])

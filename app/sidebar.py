@@ -149,6 +149,7 @@ def _changes() -> None:
     box = st.expander(said, key="changes", on_change="rerun")
     if not box.open:
         return
+    default = state.default().document()
     with box:
         if not changed:
             parts.small("What you change is listed here, and goes back at a press.")
@@ -160,14 +161,27 @@ def _changes() -> None:
                     "Reset",
                     key=f"reset_{path}",
                     on_click=state.change,
-                    args=({path: get(DEFAULT, path)},),
-                    help=f"Back to {plain(value_text(path, get(DEFAULT, path)))}",
+                    args=({path: get(default, path)},),
+                    help=f"Back to {plain(value_text(path, get(default, path)))}",
                 )
         if n > 1:
-            st.button("Reset all", key="reset_all", on_click=state.replace, args=(Plan(),))
+            st.button("Reset all", key="reset_all", on_click=state.begin_with, args=(Plan(),))
+        if since := state.of_old_form():
+            _old_form(since)
 
 
-DEFAULT = Plan().document()
+def _old_form(since: Mapping[str, Any]) -> None:
+    """That the link of the plan is from when these fields had other defaults."""
+    parts.small(f"The link is of an older form: {len(since)} defaults are as they were then.")
+    st.button(
+        "Use today's",
+        key="todays_form",
+        on_click=state.to_todays_form,
+        args=(since,),
+        help="\n".join(
+            f"- {title_of(path)}: {plain(value_text(path, value))}" for path, value in since.items()
+        ),
+    )
 
 
 def _marks() -> None:
@@ -721,4 +735,4 @@ def example(name: str) -> Plan:
 
 def _example_chosen(name: str | None) -> None:
     if name:
-        state.replace(example(name))
+        state.begin_with(example(name))

@@ -220,4 +220,4 @@ def about(name: str) -> About:
 def _opened() -> None:
     if name := (st.session_state.get("cards") or {}).get("opened"):
         places.lead(about(name).view)
-        state.replace(sidebar.example(name))
+        state.begin_with(sidebar.example(name))

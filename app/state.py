@@ -26,14 +26,16 @@ from memcore import PlanError
 from memcore.errors import Issue
 from memcore.explain.book import Book
 from memcore.formats import Text, read_files
-from memcore.plan.keys import LOOK, MEASURED, NAME, PINS
+from memcore.plan.keys import LOOK, MEASURED, NAME, PINS, VERSION
 from memcore.plan.link import (
+    begun,
     decode,
     decode_measured,
     decode_pin,
     encode,
     encode_measured,
     encode_pin,
+    form_of,
     name_of,
     nearest,
     pin_name,
@@ -70,10 +72,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """What an address decodes to: its plan, with its name, those beside it, what its page shows of
-    them, and the step that somebody measured."""
+    """What an address decodes to: its plan, in the form of which link, with its name, those beside
+    it, what its page shows of them, and the step that somebody measured."""
 
     plan: Plan
+    form: int
     pins: tuple[Pin, ...] = ()
     name: str = ""
     look: str = ""
@@ -89,6 +92,7 @@ class Session:
     """
 
     plan: Plan
+    form: int = VERSION  # of the link that it began with: what it does not say is no change
     draft: dict[str, Any] = field(default_factory=dict)
     problems: tuple[Issue, ...] = ()
     asked: tuple[str, ...] = ()  # fields that were set since the draft was last a plan
@@ -121,7 +125,7 @@ class Session:
     def now(self) -> Says:
         """What the address ought to say."""
         look = self.looks.get(self.page, "")
-        return Says(self.plan, self.pins, self.name, look, self.measured)
+        return Says(self.plan, self.form, self.pins, self.name, look, self.measured)
 
 
 def session() -> Session:
@@ -245,7 +249,7 @@ def written() -> Callable[[], dict[str, str]]:
 
 
 def _written(says: Says) -> dict[str, str]:
-    query = encode(says.plan, short=True)
+    query = encode(says.plan, short=True, form=says.form)
     measured = encode_measured(says.measured) if says.measured else ""
     named = {NAME: says.name, LOOK: says.look, MEASURED: measured}
     query |= {key: text for key, text in named.items() if text}
@@ -255,6 +259,7 @@ def _written(says: Says) -> dict[str, str]:
 
 def _load(s: Session, query: Query) -> None:
     plan, s.link_issues = decode(query) if query else (Plan(), [])
+    s.form = form_of(query) if query else VERSION
     found = []
     for key in PINS:
         if text := query.get(key, [""])[0]:
@@ -480,9 +485,29 @@ def fresh() -> bool:
     return session().fresh
 
 
+def default() -> Plan:
+    """What the plan's changes are counted from: what its link means where it says nothing."""
+    return begun(session().form)
+
+
 def changed() -> dict[str, Any]:
     """What of the plan is not the default, by field."""
-    return differences(DEFAULT, plan())
+    return differences(default(), plan())
+
+
+def of_old_form() -> dict[str, Any]:
+    """Defaults that were others when the form of the plan's link was today's, and still are in the
+    plan: what they are today, by field."""
+    was = differences(DEFAULT, default())
+    here = plan().document()
+    today = DEFAULT.document()
+    return {path: get(today, path) for path, value in was.items() if get(here, path) == value}
+
+
+def to_todays_form(changes: Mapping[str, Any]) -> None:
+    """Go on with today's defaults."""
+    session().form = VERSION
+    change(changes)
 
 
 def draft() -> Mapping[str, Any]:
@@ -636,7 +661,7 @@ def open_files(texts: Sequence[Text]) -> None:
     except PlanError as e:
         s.problems = e.issues
         return
-    _replace(s, found.plan)
+    begin_with(found.plan)
     serves = any(said.field == "serve.engine" for said in found.said)
     there = [Issue("", "This starts a server, whose figures are on the page Serve.")]
     ran_out = [Issue("", f"Memory ran out: {each}.") for each in found.failures]
@@ -670,8 +695,15 @@ def drop_lengths() -> None:
 
 
 def replace(plan: Plan) -> None:
-    """Show another plan altogether."""
+    """Show another plan, that was made of this one."""
     _replace(session(), plan)
+
+
+def begin_with(plan: Plan) -> None:
+    """Show another plan altogether."""
+    s = session()
+    _replace(s, plan)
+    s.form = VERSION
 
 
 def _replace(s: Session, plan: Plan) -> None:

@@ -10,24 +10,43 @@ from typing import Any
 
 from memcore.plan.plan import facts, field_paths, put
 
-VERSION = 1
+VERSION = 2  # the form that links are written in
+FIRST = 1  # the form of a link that names none
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a link: the plan's field it stands for and its frozen default."""
+    """One key of a link: the plan's field it stands for and its default, frozen in today's form."""
 
     path: str
     default: Any
 
 
-# The defaults of version 1, frozen: a new field adds a line to the file, and no line changes.
-_FROZEN: dict[str, Any] = json.loads(
-    files("memcore.plan").joinpath(f"link-v{VERSION}.json").read_text(encoding="utf-8")
-)
+def _form(version: int) -> dict[str, Any]:
+    text = files("memcore.plan").joinpath(f"link-v{version}.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+# The defaults of the first form, frozen: a new field adds a line to the file, and no line changes.
+# Of a later form its file has only what became another default: it is a new form where that
+# happens to a form that was published.
+_FROZEN = _form(FIRST)
+_SINCE = {version: _form(version) for version in range(FIRST + 1, VERSION + 1)}
 _PATHS = {facts(path).key: path for path in field_paths()}
-KEYS = {name: Key(_PATHS[name], default) for name, default in _FROZEN["fields"].items()}
 MODEL, GPU, NODE = (_FROZEN[name] for name in ("model", "gpu", "node"))
+
+
+@functools.cache
+def keys_of(version: int) -> dict[str, Key]:
+    """The keys of the links of a form, with its defaults."""
+    defaults = dict(_FROZEN["fields"])
+    for since, form in _SINCE.items():
+        defaults |= form if since <= version else {}
+    return {name: Key(_PATHS[name], default) for name, default in defaults.items()}
+
+
+KEYS = keys_of(VERSION)
 # A preset's name (with '~revision'), or an object compressed. `size` is a standard model.
 OBJECTS = {
     "model": "model",
@@ -55,13 +74,14 @@ def literal_text(value: Any) -> str:
     return str(value)
 
 
-def frozen_defaults() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_defaults_text())
+def frozen_defaults(version: int = VERSION) -> dict[str, Any]:
+    """The plan, as a document, that a link of this form means that says nothing."""
+    found: dict[str, Any] = json.loads(_defaults_text(version))
     return found
 
 
 @functools.cache
-def _defaults_text() -> str:
+def _defaults_text(version: int) -> str:
     document: dict[str, Any] = {
         "version": 1,
         "model": MODEL,
@@ -72,6 +92,6 @@ def _defaults_text() -> str:
         "together": {},
         "run": {},
     }
-    for key in KEYS.values():
+    for key in keys_of(version).values():
         put(document, key.path, key.default)
     return json.dumps(document)

@@ -1,8 +1,8 @@
 """Link: a Plan as the query of an address, and back.
 
-The form is versioned by `v`. The defaults of a version are written out here and never change, so a
-link means the same plan next year even when the app's own defaults have moved. Keys are short and
-readable; only an inline model or hardware object is compressed.
+The form is versioned by `v`. The defaults of a version are written out beside this file and never
+change, so a link means the same plan next year even when the app's own defaults have moved. Keys
+are short and readable; only an inline model or hardware object is compressed.
 
 `decode` never raises: what cannot be used is named in an Issue, and the rest of the link is kept.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import copy
+import functools
 import heapq
 import itertools
 import json
@@ -28,6 +29,7 @@ from memcore.models.config import check_depth
 from memcore.plan.keys import (
     BESIDE,
     FIELDS,
+    FIRST,
     KEYS,
     KNOWN,
     MEASURED,
@@ -38,6 +40,7 @@ from memcore.plan.keys import (
     TOOK,
     VERSION,
     frozen_defaults,
+    keys_of,
     literal_text,
 )
 from memcore.plan.measured import Measured
@@ -55,11 +58,12 @@ _WHOLE = re.compile(r"-?[0-9]{1,40}")
 _NUMBER = re.compile(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?")
 
 
-def encode(plan: Plan, short: bool = False) -> dict[str, str]:
-    """The plan as keys and values; every field, or when `short` only what is not a default."""
-    query = {"v": str(VERSION), **_encode_model(plan), **_encode_hardware(plan)}
+def encode(plan: Plan, short: bool = False, form: int = VERSION) -> dict[str, str]:
+    """The plan as keys and values; every field, or when `short` only what is not a default of the
+    form that the link is written in."""
+    query = {"v": str(form), **_encode_model(plan), **_encode_hardware(plan)}
     document = plan.document()
-    for name, key in KEYS.items():
+    for name, key in keys_of(form).items():
         value = get(document, key.path)
         if not short or value != key.default:
             query[name] = literal_text(value)
@@ -144,14 +148,14 @@ FAILED = "Memplan failed at this link, which is Memplan's fault"
 def _decoded(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
     issues: list[Issue] = []
     values = _single(query, issues)
-    _check_version(values.pop("v", str(VERSION)), issues)
+    form = _form(values.pop("v", str(FIRST)), issues)
     for name in BESIDE:
         values.pop(name, None)
-    document = frozen_defaults()
+    document = frozen_defaults(form)
     given = set()
     for name, text in values.items():
         try:
-            path, value = _read(name, text, issues)
+            path, value = _read(name, text, form, issues)
         except PlanError as e:
             issues += e.issues
         else:
@@ -159,6 +163,18 @@ def _decoded(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
             given.add(path)
     plan, mended = repair(document, given)
     return plan, _first([_in_link(issue) for issue in issues + mended])
+
+
+def form_of(query: Mapping[str, str | list[str]]) -> int:
+    """The form that a link is read as."""
+    given = query.get("v", str(FIRST))
+    return _form(given if isinstance(given, str) else next(iter(given), ""), [])
+
+
+@functools.cache
+def begun(form: int) -> Plan:
+    """The plan that a link of this form means that says nothing: where its reader began."""
+    return Plan.of(frozen_defaults(form))
 
 
 def nearest(document: Mapping[str, Any], asked: Sequence[str]) -> tuple[Plan, list[Issue]]:
@@ -317,10 +333,13 @@ def _single(query: Mapping[str, str | list[str]], issues: list[Issue]) -> dict[s
     return values
 
 
-def _check_version(text: str, issues: list[Issue]) -> None:
+def _form(text: str, issues: list[Issue]) -> int:
+    """The form that a link says it has; one that is none of ours is read as today's."""
     if not _WHOLE.fullmatch(text) or int(text) < 1:
         issues.append(Issue("v", f"{shown(text)} is not a version; read as version {VERSION}"))
-    elif int(text) > VERSION:
+    elif int(text) <= VERSION:
+        return int(text)
+    else:
         issues.append(
             Issue(
                 "v",
@@ -328,10 +347,11 @@ def _check_version(text: str, issues: list[Issue]) -> None:
                 "mean something else. Update Memplan",
             )
         )
+    return VERSION
 
 
-def _read(name: str, text: str, issues: list[Issue]) -> tuple[str, Any]:
-    """The field and the value that one key of a link gives. Raises PlanError."""
+def _read(name: str, text: str, form: int, issues: list[Issue]) -> tuple[str, Any]:
+    """The field and the value that one key of a link of a form gives. Raises PlanError."""
     if name in ("config", "gpudef", "nodedef"):
         return OBJECTS[name], _unpack(text, name)
     if len(text) > MAX_VALUE:
@@ -342,7 +362,7 @@ def _read(name: str, text: str, issues: list[Issue]) -> tuple[str, Any]:
         return "model", {"size": text}
     if name in OBJECTS:
         return OBJECTS[name], _preset(name, text, issues)
-    key = KEYS[name]
+    key = keys_of(form)[name]
     return key.path, _value(name, text, key.default)
 
 

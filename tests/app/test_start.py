@@ -9,6 +9,8 @@ from pages import alive, drawn, opened, said, shown_plan, texts, verdict
 from app import sidebar, start
 from memcore.evaluate import evaluate
 from memcore.models import catalog
+from memcore.plan import link
+from memcore.plan.keys import VERSION
 from memcore.plan.plan import Plan
 
 
@@ -121,10 +123,11 @@ def test_a_model_is_found_by_what_people_call_it(text: str, name: str) -> None:
 
 
 def test_what_is_not_the_default_is_listed_and_goes_back_at_a_press() -> None:
-    at = opened({"mb": "4", "ckpt": "none"})
+    at = opened({"v": "2", "mb": "4", "ckpt": "none", "seq": "2048"})
     at.session_state["changes"] = True
     at.run()
-    assert any("from the default" in e.label for e in at.expander)
+    assert "3 changes from the default" in [e.label for e in at.expander]
+    assert "todays_form" not in keys(at)
     at.button(key="reset_train.micro_batch").click().run()
     alive(at)
     assert shown_plan(at).train.micro_batch == 1
@@ -133,6 +136,21 @@ def test_what_is_not_the_default_is_listed_and_goes_back_at_a_press() -> None:
     at.button(key="reset_all").click().run()
     assert shown_plan(at) == Plan()
     assert any(e.label == "All as the default" for e in at.expander)
+
+
+def test_of_an_old_link_the_changes_are_what_it_says_and_its_defaults_can_be_todays() -> None:
+    at = opened({"v": "1", "mb": "4", "ckpt": "none"})
+    at.session_state["changes"] = True
+    at.run()
+    assert "2 changes from the default" in [e.label for e in at.expander]
+    assert shown_plan(at).serve.memory_utilization == 0.9
+    at.button(key="todays_form").click().run()
+    alive(at)
+    wanted = Plan().with_changes({"train.micro_batch": 4, "train.checkpointing": "none"})
+    assert shown_plan(at) == wanted
+    assert "2 changes from the default" in [e.label for e in at.expander]
+    assert "todays_form" not in keys(at)
+    assert link.form_of(at.query_params) == VERSION
 
 
 def test_a_setting_is_found_by_any_of_its_words() -> None:

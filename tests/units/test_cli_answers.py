@@ -132,7 +132,7 @@ def test_check_of_a_server(memplan, file):
 
 def test_a_link_is_the_plan(memplan, file):
     link = memplan("link", file("over"), "--base", "https://plans.example/").out.strip()
-    assert link.startswith("https://plans.example/?v=1&")
+    assert link.startswith("https://plans.example/?v=2&")
     ran = memplan("link", file("over"), "--json")
     assert decode(ran.json["query"])[0] == Plan.of(OF["over"])
 
@@ -405,7 +405,7 @@ def test_read_says_what_a_file_became(memplan, tmp_path):
     assert "serve.tp" in ran.out
     assert "--tensor-parallel-size" in ran.out
     assert "has the shapes of the preset qwen2.5-72b" in ran.out
-    assert "v=1&" in ran.out
+    assert "v=2&" in ran.out
     plan = memplan("read", str(file), "--plan")
     assert json.loads(plan.out)["serve"]["tp"] == 2
     found = json.loads(memplan("read", str(file), "--json").out)

@@ -186,7 +186,7 @@ def test_check_and_compare_take_names_too(capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "query"),
     [
         ([], ""),
-        (["qwen3-32b"], "/?v=1&model=qwen3-32b~"),
+        (["qwen3-32b"], "/?v=2&model=qwen3-32b~"),
         (["7B", "--set", "gpus=4"], "gpus=4"),
         (["--set", "gpus=4"], "gpus=4"),
     ],

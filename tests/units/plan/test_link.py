@@ -18,11 +18,12 @@ from tables import each
 from memcore import Issue, PlanError
 from memcore.models import catalog
 from memcore.plan import link
-from memcore.plan.keys import BESIDE, KNOWN
+from memcore.plan.keys import BESIDE, KEYS, KNOWN, VERSION
 from memcore.plan.link import (
     FAILED,
     MAX_ISSUES,
     MAX_KEYS,
+    begun,
     decode,
     decode_measured,
     decode_pin,
@@ -30,6 +31,7 @@ from memcore.plan.link import (
     encode_measured,
     encode_pin,
     fields,
+    form_of,
     nearest,
     pin_name,
     query_text,
@@ -37,6 +39,7 @@ from memcore.plan.link import (
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, put
 from memcore.plan.repair import repair
+from memcore.search.levers import differences
 from memcore.words.precision import PRECISIONS
 from memcore.words.serving import KV_CACHES
 from memcore.words.training import CHECKPOINTING, FRAMEWORKS, OFFLOAD
@@ -114,6 +117,15 @@ V1 = {  # what an empty link of version 1 means, for ever
     "serve.offload_kv": "none",
     "serve.state_dtype": "auto",
 }
+V2 = V1 | {  # the same of version 2
+    "cluster.gpus_per_node": 0,
+    "train.overlap_grad_reduce": True,
+    "train.overlap_param_gather": True,
+    "train.tp_comm_overlap": True,
+    "serve.weight_dtype": "auto",
+    "serve.memory_utilization": 0.0,
+    "serve.max_batched_tokens": 0,
+}
 GOLDEN: dict[str, dict[str, Any]] = {
     "": {},
     "v=1": {},
@@ -163,6 +175,12 @@ GOLDEN: dict[str, dict[str, Any]] = {
         "serve.memory_utilization": 0.85,
         "serve.max_batched_tokens": 4096,
     },
+    "v=2": {},
+    "v=2&model=llama-3-70b~1&gpus=64&memutil=0.9": {
+        "model": "llama-3-70b",
+        "cluster.gpus": 64,
+        "serve.memory_utilization": 0.9,
+    },
 }
 
 
@@ -170,8 +188,29 @@ GOLDEN: dict[str, dict[str, Any]] = {
 def test_an_old_link_means_what_it_meant(text: str) -> None:
     plan, _ = read(text)
     document = plan.document()
-    expected = V1 | GOLDEN[text]
+    expected = (V2 if text.startswith("v=2") else V1) | GOLDEN[text]
     assert {path: get(document, path) for path in expected} == expected
+
+
+def test_todays_form_has_todays_defaults() -> None:
+    """Where a default moves, the newest form moves with it, or, once it was published, a new form
+    is begun: a link that says two things is a plan with two changes."""
+    assert begun(VERSION) == Plan() == decode(encode(Plan(), short=True))[0]
+    assert set(encode(Plan(), short=True)) == {"v", "model", "gpu"}
+
+
+@pytest.mark.parametrize("text", GOLDEN)
+def test_a_link_of_each_form_says_as_much_as_was_changed(text: str) -> None:
+    plan, _ = read(text)
+    form = form_of(parse_qs(text))
+    changed = differences(begun(form), plan)
+    said = encode(plan, short=True, form=form)
+    assert decode(said) == (plan, [])
+    assert {path for path in changed if path in fields()} == {
+        KEYS[name].path for name in said if name in KEYS
+    }
+    if text != FULL:  # which says what is a default too
+        assert changed == GOLDEN[text]
 
 
 def test_every_field_of_a_plan_has_a_key() -> None:
@@ -389,7 +428,7 @@ HOSTILE = {
     f"config={nested(5000)}": "config",
     f"gpudef={packed({'label': '<b>x</b>'})}": "cluster.gpu",
     f"nodedef={packed({'label': 'x'})}": "cluster.node",
-    "v=2": "later Memplan",
+    "v=3": "later Memplan",
     "v=99999999999999999999": "later Memplan",
     "v=0": "not a version",
     "v=one": "not a version",
@@ -474,7 +513,7 @@ def test_half_a_character_is_refused_by_name(
         (field, True)
     ]
     mended, issues = repair(document)
-    assert mended == decode({})[0]
+    assert mended == Plan()
     assert issues[0].field == field
     if key:
         value = document["model"] if key == "config" else document["cluster"][key[:-3]]

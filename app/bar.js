@@ -18,6 +18,7 @@ export default function (component) {
   const track = root.querySelector(".track");
   const limit = root.querySelector(".limit");
   const seen = new Map([...track.querySelectorAll(".part")].map((n) => [n.dataset.part, n]));
+  let before = 0;
   for (const part of data.parts) {
     let node = seen.get(part.key);
     if (!node) {
@@ -35,7 +36,12 @@ export default function (component) {
     node.style.background = part.hatched
       ? `repeating-linear-gradient(135deg, ${part.colour} 0 2px, transparent 2px 6px)`
       : part.colour;
-    node.textContent = part.share > 9 && !part.hatched ? part.text : "";
+    // Its size stands on the longer side of the limit.
+    const [left, right] = [data.limit - before, before + part.share - data.limit];
+    const crossed = Math.max(0, Math.min(left, right));
+    node.style.padding = left < right ? `0 0 0 ${crossed}%` : `0 ${crossed}% 0 0`;
+    node.textContent = part.share - crossed > 9 && !part.hatched ? part.text : "";
+    before += part.share;
     node.onclick = () => setTriggerValue("why", part.path);
     requestAnimationFrame(() => (node.style.width = `${part.share}%`));
   }

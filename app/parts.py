@@ -19,7 +19,6 @@ from memcore.errors import Issue
 from memcore.plan.link import query_text
 from memcore.plan.plan import Plan, facts
 from memcore.report import Memory, Report, Run
-from memcore.search.solve import Answer
 from memcore.units import bytes_text, energy_text, money_text, seconds_text
 
 WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
@@ -198,19 +197,6 @@ def latency_targets() -> None:
 
 def _target(path: str, unit: float) -> Take:
     return lambda value: state.change({path: (value or 0.0) * unit})
-
-
-def use_answers(rows: tables.Rows, found: Sequence[Answer]) -> None:
-    """A button for each answer that the plan is not yet."""
-    with st.container(horizontal=True):
-        for row, answer in zip(rows, found, strict=True):
-            if answer.value and answer.plan != state.plan():
-                st.button(
-                    f"{row['question']}: use {row['answer']}",
-                    key=f"use_{answer.question}",
-                    on_click=state.replace,
-                    args=(answer.plan,),
-                )
 
 
 def stream_metrics(found: Sequence[tuple[str, str, str, str]]) -> None:

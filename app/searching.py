@@ -18,6 +18,7 @@ from app import charts, parts, plot, state, tables, why
 from app.text import plain
 from memcore import PlanError
 from memcore.plan.plan import Plan
+from memcore.search.levers import differences
 from memcore.search.search import BY, Found, Point, search, seconds_of
 from memcore.search.space import KEEPS
 from memcore.training.training import not_planned
@@ -153,12 +154,9 @@ def _searched(plan: Plan, now: Options) -> Any:
 
 
 def _show(found: Found, plan: Plan) -> None:
-    excluded = ", ".join(f"{why_} {n:,}" for why_, n in found.excluded.items())
-    st.markdown(
-        f"**{found.fits:,} of {found.evaluated:,} combinations fit and may be the best.**"
-        f"{f' Excluded: {plain(excluded)}.' if excluded else ''}"
-    )
+    st.markdown(f"**{found.fits:,} of {found.evaluated:,} combinations fit and may be the best.**")
     if not found.best:
+        _excluded(found)
         parts.small(
             "Stopped before anything was found that fits."
             if found.stopped
@@ -179,7 +177,7 @@ def _show(found: Found, plan: Plan) -> None:
         alt="Time of the whole run against GPUs of what was found, with what nothing beats",
         take=lambda i: state.replace(every[i][0].plan),
     )
-    _table(rows, every)
+    _table(_beside_best(rows, every), every)
     apart = found.apart
     told = f"Of one rank are those that differ by less than {apart.words}. " if apart else ""
     parts.small(
@@ -189,6 +187,36 @@ def _show(found: Found, plan: Plan) -> None:
     parts.download("Search (CSV)", rows, "memplan-search.csv")
     if found.why:
         parts.folded("Why the best one wins", _wins, found)
+    if found.excluded:
+        parts.folded("Why the others do not", _excluded, found)
+
+
+def _beside_best(rows: tables.Rows, every: list[tuple[Point, bool]]) -> tables.Rows:
+    """The rows as the page shows them: what is nearly the best says in what it differs from it."""
+    best = every[0][0].plan
+    shown = []
+    for row, (point, _) in zip(rows, every, strict=True):
+        apart = differences(best, point.plan)
+        said = row["changes"]
+        if point.plan == best and point.changes:
+            said = "as said above"
+        elif len(apart) < len(point.changes):
+            said = f"as the best, but {tables.changes(apart, point.same_batch)}"
+        shown.append(row | {"changes": said})
+    return shown
+
+
+def _excluded(found: Found) -> None:
+    """What is not among them, by the reason."""
+    parts.table(
+        [
+            {"reason": f"{reason[:1].upper()}{reason[1:]}", "combinations": n}
+            for reason, n in sorted(found.excluded.items(), key=lambda each: -each[1])
+        ],
+        key="search_excluded",
+        alt="How many combinations were excluded, by the reason",
+        take=None,
+    )
 
 
 def points(found: Found) -> list[tuple[Point, bool]]:
@@ -212,7 +240,6 @@ PATHS = {
     "step": "time.step_seconds",
     "whole run": "run.seconds",
     "to spare": "memory.room_bytes",
-    "tokens/s": "time.tokens_per_second",
     "MFU": "time.mfu",
 }
 

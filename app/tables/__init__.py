@@ -45,7 +45,7 @@ from app.tables.explore import (
 from app.tables.lens import lens, lens_groups, lens_ways
 from app.tables.levers import changes_text, cost_text, levers, saved_text, waterfall
 from app.tables.memory import consumers, largest, ledger, over_time, overheads, timeline
-from app.tables.search import FOUND_COLUMNS, found
+from app.tables.search import FOUND_COLUMNS, changes, found
 from app.tables.serve import limits, serving, together
 from app.tables.tiers import in_tiers, tiers
 from app.tables.time import (
@@ -76,6 +76,7 @@ __all__ = [
     "calculators",
     "calibrated",
     "calibrations",
+    "changes",
     "changes_text",
     "compared_calibrated",
     "compared_fields",

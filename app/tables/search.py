@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from app.tables.base import Rows
 from memcore.plan.link import encode, query_text
@@ -11,7 +12,7 @@ from memcore.search.search import Point
 from memcore.units import bytes_text, count_text, money_text, seconds_text
 
 FOUND_COLUMNS = (
-    *("rank", "GPUs", "whole run", "cost", "step", "tokens/s", "MFU", "to spare", "marked"),
+    *("rank", "GPUs", "whole run", "cost", "step", "MFU", "to spare", "marked"),
     "changes",
 )
 
@@ -23,7 +24,6 @@ def found(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
         f = p.figures
         low, high = f["device_bytes"]
         marks = [*(["now"] if p.plan == here else []), *(["front"] if of_front else [])]
-        marks += [] if p.same_batch else ["another batch"]
         rows.append(
             {
                 "rank": p.rank,
@@ -35,10 +35,7 @@ def found(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
                 "MFU": f"{f['mfu']:.1%}",
                 "to spare": bytes_text(f["headroom_bytes"]),
                 "marked": ", ".join(marks),
-                "changes": ", ".join(
-                    f"{title_of(path)} {value_text(path, v)}" for path, v in p.changes.items()
-                )
-                or "nothing",
+                "changes": changes(p.changes, p.same_batch),
                 "trains": p.trains,
                 **{k: v for k, v in f.items() if k not in ("device_bytes", "gpus", "cost")},
                 "cost_usd": f.get("cost"),
@@ -48,3 +45,9 @@ def found(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
             }
         )
     return rows
+
+
+def changes(found: Mapping[str, Any], same_batch: bool) -> str:
+    """Fields and what they become, in words, and whether the batch is another then."""
+    said = ", ".join(f"{title_of(path)} {value_text(path, v)}" for path, v in found.items())
+    return (said or "nothing") + ("" if same_batch else " (another batch)")

@@ -11,6 +11,7 @@ from memcore.search.solve import ANY, Targets, serving_limit
 def furthest() -> None:
     """The longest sequence, the most sequences and the fewest GPUs."""
     answers, plan, serve = state.answers(), state.plan(), state.report().serve
+    others = [bool(answer.value) and answer.plan != plan for answer in answers]
     rows = tables.limits(answers, plan.serve.arrival_rate, serve.replicas if serve else 1)
     if serving_limit(plan, Targets.of(plan)):
         _ranks(plan)
@@ -26,8 +27,9 @@ def furthest() -> None:
             "per token",
             "tensor parallel",
         ),
+        use=lambda row: state.replace(answers[row].plan),
+        usable=others,
     )
-    parts.use_answers(rows, answers)
     parts.small(
         "Within the targets above. Each changes one field of the plan and leaves the others; GPUs: "
         "tensor parallelism within a node and replicas, in steady state."

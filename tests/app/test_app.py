@@ -39,7 +39,7 @@ from app import rest, shared, state
 from app.charts.base import Picture
 from memcore.evaluate import evaluate
 from memcore.models import catalog
-from memcore.plan.link import decode, fields
+from memcore.plan.link import decode, encode, fields
 from memcore.plan.plan import Plan, facts
 from memcore.report import CONSUMERS
 from memcore.search.levers import levers
@@ -864,7 +864,7 @@ def test_a_list_price_gives_the_run_its_cost() -> None:
 # --- serve: how far it can go, and the stream ----------------------------------------------------
 
 
-def test_an_answer_is_used_at_a_press() -> None:
+def test_an_answer_can_be_used_that_the_plan_is_not_yet() -> None:
     from memcore.search import solve
 
     at = opened(view="serve")
@@ -874,10 +874,9 @@ def test_an_answer_is_used_at_a_press() -> None:
     assert shown_plan(at) == asked
     found = solve.largest_concurrency(asked, solve.Targets(tpot=0.02))
     assert found.limit == "tpot"
-    at.button(key="use_concurrency").click().run()
-    alive(at)
-    assert shown_plan(at) == found.plan
-    assert "use_concurrency" not in {b.key for b in at.button}
+    assert drawn(at, "limits")["uses"][1]
+    used = opened(encode(found.plan), "serve")
+    assert not drawn(used, "limits")["uses"][1]
 
 
 def test_a_server_that_cannot_is_offered_ranks_that_can() -> None:

@@ -7,7 +7,8 @@ from pages import alive, frame, frames, opened, shown_plan
 from app import charts, searching, tables
 from memcore.evaluate import evaluate
 from memcore.plan.link import decode, encode
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, title_of, value_text
+from memcore.search.levers import differences
 from memcore.search.search import search
 from memcore.units import seconds_text
 
@@ -29,6 +30,8 @@ def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan()
     alive(at)
     assert not any("rank" in found for found in frames(at))  # nobody has asked
     at.button(key="search_go").click().run()
+    at.session_state["folded_Why the others do not"] = True
+    at.run()
     alive(at)
     found = search(SMALL, gpus_at_most=1)
     table = frame(at, "rank")
@@ -43,6 +46,13 @@ def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan()
         assert not issues
         assert time
         assert step == seconds_text(time.step_seconds)
+    assert table["changes"][0] == "as said above"
+    for (point, _), said in zip(points, table["changes"], strict=True):
+        if said.startswith("as the best, but"):
+            for path, value in differences(points[0][0].plan, point.plan).items():
+                assert f"{title_of(path)} {value_text(path, value)}" in said
+    excluded = frame(at, "combinations")["combinations"]
+    assert found.evaluated - found.fits == sum(int(n.replace(",", "")) for n in excluded)
     at.select_slider(key="train_micro_batch").set_value(2).run()
     alive(at)
     assert shown_plan(at).train.micro_batch == 2

@@ -25,6 +25,7 @@ from memcore.plan.link import decode, encode, encode_measured, encode_pin
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
 from memcore.search.levers import levers
+from memcore.search.solve import largest_concurrency
 from memcore.stream import loads, simulate
 from memcore.units import bytes_text
 from memcore.version import version
@@ -444,6 +445,14 @@ def test_a_link_shows_the_same_on_every_view(open_app: Open) -> None:
             lambda: f"{reading.read(theirs)}\n{reading.read(mine)}",
             page=theirs,
         )
+
+
+def test_how_far_a_server_can_go_is_a_press_away(open_app: Open) -> None:
+    page = open_app(address(Plan(), "serve"))
+    page.get_by_role("button", name=re.compile("Use Most sequences at once")).click()
+    most = largest_concurrency(Plan()).value
+    expect(page.get_by_role("spinbutton", name="Concurrency")).to_have_value(str(most))
+    expect(page.get_by_role("button", name=re.compile("Use Most sequences"))).to_be_disabled()
 
 
 def test_the_copied_link_says_everything(open_app: Open, server: rig.Server) -> None:

@@ -22,6 +22,7 @@ front.ask_for_one_value()
 front.find_the_theme_once()
 front.note_going_back()
 front.keep_what_may_be_fetched()
+front.tell_components_plain_data()
 server = st.App(
     Path(__file__).with_name("page.py"),
     lifespan=front.lifespan,

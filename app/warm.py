@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 
-import pandas  # noqa: F401
 import plotly.graph_objects as go
 import streamlit as st
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Mapping, Sequence
+from csv import DictWriter
 from typing import Any
-
-import pandas as pd
 
 from app import palette
 from memcore.plan.plan import Plan
@@ -50,7 +51,12 @@ def csv(rows: Rows, context: Mapping[str, Any] | None = None) -> bytes:
     """Rows as CSV in UTF-8, each with its context, with no cell that a spreadsheet would run as a
     formula. Whole numbers stay whole, also in a column where some rows have none."""
     safe = [{n: _safe(v) for n, v in {**row, **(context or {})}.items()} for row in rows]
-    return pd.DataFrame(safe, dtype=object).to_csv(index=False, lineterminator="\n").encode()
+    text = io.StringIO()
+    columns = dict.fromkeys(name for row in safe for name in row)
+    writer = DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(safe)
+    return text.getvalue().encode()
 
 
 def context(plan: Plan | None, link: str, calibrated: Calibrated | None = None) -> dict[str, Any]:
@@ -73,7 +79,7 @@ def context(plan: Plan | None, link: str, calibrated: Calibrated | None = None) 
 def _safe(value: Any) -> Any:
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
-    return value
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def breakdown(memory: Memory) -> Rows:

@@ -25,7 +25,7 @@ from memcore.plan.field import Facts
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, meant, put
 from memcore.search.fitting import WITHIN, Within, limit_of, planned
 from memcore.search.solve import ANY, Targets, last
-from memcore.search.sweep import sweep
+from memcore.search.sweep import swept
 from memcore.serving.serve import servable
 from memcore.training.training import not_planned
 
@@ -409,8 +409,8 @@ def _by_arrays(plan: Plan, values: Sequence[int], backwards: bool) -> int | None
     """Numbers of GPUs, every one judged: more and more of them at a time."""
     found = None
     for start, stop in _chunks(len(values)):
-        fits = sweep(plan, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
-        which = [start + i for i, f in enumerate(fits["memory.fits"]) if f == 1]
+        cells, _ = swept(plan, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
+        which = [start + i for i, f in enumerate(cells["memory.fits"]) if f == 1]
         if which and not backwards:
             return which[0]
         found = which[-1] if which else found

@@ -31,6 +31,7 @@ from memcore.training.time import SweptTime, swept_time
 from memcore.training.training import Pool, not_planned
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 PEAK = "memory.allocated_bytes"
@@ -117,8 +118,22 @@ def _table(
     progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, set[str]]:
     """The table, and those of the numbers that there are."""
-    import numpy as np
     import pandas as pd
+
+    cells, known = swept(plan, axes, numbers, progress)
+    columns: dict[str, Any] = dict(_columns(axes))
+    return pd.DataFrame(columns | {n: of.ravel() for n, of in cells.items()}), known
+
+
+def swept(
+    plan: Plan,
+    axes: Mapping[str, Sequence[Any]],
+    numbers: Sequence[str],
+    progress: Progress | None = None,
+) -> tuple[dict[str, np.ndarray], set[str]]:
+    """The numbers of a sweep without a table, each as an array with a dimension an axis; and those
+    of them that there are. Who needs no table asks here: pandas takes 65 MiB of a process."""
+    import numpy as np
 
     cells = {number: np.full(tuple(map(len, axes.values())), np.nan) for number in numbers}
     known = {n for n in numbers if n in MEMORY or _broadcasts(n)}
@@ -136,8 +151,7 @@ def _table(
             known.update(found)
             for number, value in found.items():
                 cells[number][where] = value
-    columns: dict[str, Any] = dict(_columns(axes))
-    return pd.DataFrame(columns | {n: of.ravel() for n, of in cells.items()}), known
+    return cells, known
 
 
 Progress = Callable[[int, int], None]

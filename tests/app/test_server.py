@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import served
+from streamlit.components.v2.bidi_component import main as bidi_component
+from streamlit.proto.BidiComponent_pb2 import BidiComponent
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 from streamlit.runtime.media_file_manager import MediaFileManager
@@ -179,6 +183,38 @@ def test_what_a_session_keeps_is_the_same_asked_for_one_by_one() -> None:
     assert one_by_one["none"] is None
     assert "other" not in one_by_one
     assert len(one_by_one) == 2
+
+
+LOOKED_AT = """
+import sys
+from streamlit.testing.v1 import AppTest
+from app import front
+
+front.tell_components_plain_data()
+at = AppTest.from_file(sys.argv[1], default_timeout=300).run()
+for view in sorted(front.VIEWS):
+    at.switch_page(f"views/{view}.py").run()
+    assert not at.exception, at.exception
+    assert "memplan_" in str([c.proto for c in at.get("bidi_component")]), view
+print({"pandas", "pyarrow"} & sys.modules.keys())
+"""
+
+
+def test_no_view_loads_pandas() -> None:
+    """It would take 65 MiB of each process."""
+    command = [sys.executable, "-c", LOOKED_AT, str(served.ROOT / "app" / "page.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=served.ROOT)
+    assert ran.stdout.strip() == "set()", ran.stderr
+
+
+def test_a_component_is_told_what_streamlit_would_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"rows": [["a", None, 1.5]], "text": "é <b>", "whole": 2**60}
+    theirs, ours = BidiComponent(), BidiComponent()
+    bidi_component.serialize_mixed_data(data, theirs)
+    monkeypatch.setattr(bidi_component, "serialize_mixed_data", bidi_component.serialize_mixed_data)
+    front.tell_components_plain_data()
+    bidi_component.serialize_mixed_data(data, ours)
+    assert json.loads(ours.json) == json.loads(theirs.json) == data
 
 
 @pytest.fixture

@@ -218,14 +218,9 @@ def _ranked(
     found: Found, do: str, nothing: str, listed: Callable[[str, Sequence[Point]], Iterable[str]]
 ) -> Iterable[str]:
     """What was judged, then the best and the front as tables, or what helps where none is."""
-    excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
-    yield (
-        f"{found.evaluated:,} combinations judged, of which {found.fits:,} {do}"
-        + (f"; excluded: {excluded}" if excluded else "")
-        + (". Stopped: these are the best so far" if found.stopped else "")
-    )
+    yield _judged(found, do)
     if not found.best:
-        yield "It was stopped before anything was found." if found.stopped else nothing
+        yield "It was stopped before anything was found that fits." if found.stopped else nothing
         return
     yield "\n".join(listed("Best", found.best))
     yield "\n".join(listed("Fewest GPUs, least time and cost", found.pareto))
@@ -234,6 +229,27 @@ def _ranked(
             "Plans of one rank cannot be told apart. Those like the best must differ by "
             f"{found.apart.words}; what all of them are off by is no part of it."
         )
+
+
+def _judged(found: Found, do: str) -> str:
+    """How much was judged and what became of it; of a search that was stopped also how much was
+    not."""
+    from memcore.search.search import RULES
+
+    excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
+    said = (
+        f"{found.evaluated:,} combinations judged, of which {found.fits:,} {do}"
+        + (f"; excluded: {excluded}" if excluded else "")
+    )  # fmt: skip
+    if not found.stopped:
+        return said
+    ruled = found.excluded.get(RULES, 0)
+    if found.evaluated == ruled:
+        said = "no combination was judged yet"
+        said += f", but {ruled:,} that rules exclude" if ruled else ""
+    if found.left:
+        said += f". {found.left:,} were left"
+    return f"Stopped: {said}" + (". These are the best so far" if found.best else "")
 
 
 def _readable_servers(found: Found) -> Iterable[str]:

@@ -186,6 +186,10 @@ class Family:
             _Part(self, np.arange(len(self)), several[0]) if len(several) else None,
         )
 
+    def forget(self) -> None:
+        """Let go of what was found of its members: nobody looks for cycles during a search."""
+        self.__dict__.pop("parts", None)
+
     def room(self, words: Changes, asked: Any, exact: bool = True) -> tuple[Any, Any]:
         """Bytes that the GPU has to spare, or somewhat more where none of the members fits, and
         whether it fits; of those members that are asked, with other words. If not `exact`, less may

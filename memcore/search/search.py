@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
@@ -28,7 +29,7 @@ from memcore.models import catalog
 from memcore.plan.plan import Plan, words_of
 from memcore.plan.rules import RULES as RULES_OF_PLANS
 from memcore.plan.rules import broken_rules, readers_of
-from memcore.report import Time
+from memcore.quantity.reading import Values
 from memcore.search.families import Batch, Family, Timed, alike, sized
 from memcore.search.levers import DIGITS, differences
 from memcore.search.space import (
@@ -142,6 +143,8 @@ class Found:
     apart      by how much plans like the best must differ to be told apart; None of headroom
     why        what the best plan changed, one by one, with what each moved
     stopped    whether it was stopped before all was judged
+    left       combinations that were not judged then; None where it was not yet known how many
+               there are
     """
 
     evaluated: int
@@ -154,6 +157,7 @@ class Found:
     apart: Apart | None = None
     nowhere: Mapping[str, str] = field(default_factory=dict)
     nearest: tuple[Point, str] | None = None
+    left: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain JSON types."""
@@ -175,6 +179,7 @@ class Found:
                 for c in self.why
             ],
             "stopped": self.stopped,
+            **({"left": self.left} if self.stopped else {}),
             "apart": asdict(self.apart) if self.apart else None,
             "nowhere": dict(self.nowhere),
             "nearest": self.nearest and {**self.nearest[0].to_dict(), "misses": self.nearest[1]},
@@ -308,7 +313,8 @@ class Standing:
 @dataclass
 class _Cell:
     """One plan that fits, of the group with this index: `where` things are offloaded, what runs
-    `again`, bytes to spare, and the seconds that a token takes at `least`."""
+    `again`, bytes to spare, the seconds that a token takes at `least`, and those of a step, where
+    it was timed."""
 
     index: int
     group: Group
@@ -317,7 +323,7 @@ class _Cell:
     batch: Batch
     room: int
     least: float
-    time: Time | None = None
+    seconds: float | None = None
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -339,8 +345,8 @@ class _Cell:
 
     @property
     def per_token(self) -> float:
-        assert self.time
-        return self.time.step_seconds / self.plan.tokens_per_step
+        assert self.seconds is not None
+        return self.seconds / self.plan.tokens_per_step
 
 
 @dataclass(slots=True)
@@ -351,6 +357,7 @@ class _Search:
     listed: int
     standing: Standing = field(default_factory=Standing)
     judged: int = 0
+    there: int | None = None  # combinations in all, once all groups are known
     excluded: Counter[str] = field(default_factory=Counter)
     # What became of combinations: the indices of their groups, and the least seconds of a token.
     told: list[tuple[str, Any, Any]] = field(default_factory=list)
@@ -387,6 +394,7 @@ class _Search:
                             self.excluded[RULES] += n
                             if may:
                                 found.append(Group(plan, may, same, trains))
+        self.there = self.judged + COMBINATIONS * sum(len(group.batches) for group in found)
         return found
 
     def permitted(self, plan: Plan, batches: Iterable[Batch]) -> tuple[Batch, ...]:
@@ -491,6 +499,7 @@ class _Search:
             if progress:
                 progress(done, len(groups))
             self._judge(family, first + of)
+            family.forget()
             done += len(of)
 
     def _families(self, groups: Sequence[Group]) -> list[tuple[Any, Family]]:
@@ -510,24 +519,26 @@ class _Search:
         return float((self._least(family, BARE, again) * family.differing["GPUS"]).min())
 
     def _judge(self, family: Family, index: Any) -> None:
-        """The same of one family, whose groups have these indices."""
+        """The same of one family, whose groups have these indices: all of it or, where that is
+        stopped, nothing."""
         import numpy as np
 
         lattice, every, group_of = self.lattice(family.plan), len(family), family.group_of
         at = index[group_of]
         limits = np.array([self.limit(group.plan) for group in family.groups])[group_of]
-        self.judged += COMBINATIONS * every
         in_all = sum(map(len, lattice.values()))
-        self.excluded[RULES] += (COMBINATIONS - in_all) * every
+        excluded = Counter({RULES: (COMBINATIONS - in_all) * every})
+        told: list[tuple[str, Any, Any]] = []
+        cells: list[_Cell] = []
         words = lattice[BARE]
         if NOTHING in words and (self._least(family, BARE, NOTHING) > limits).all():
-            self.excluded[BEATEN] += in_all * every  # what runs again takes longer
-            return
+            excluded[BEATEN] += in_all * every  # what runs again takes longer
+            lattice, words = {}, []
         bare = {again: self._least(family, BARE, again) for again in words}
 
         def tell(why: str, of: Any, least: Any) -> None:
             if of.any():
-                self.told.append((why, at[of], least[of]))
+                told.append((why, at[of], least[of]))
 
         fitting: dict[Offload, dict[str, Any]] = {}  # by word of recomputation
         short: dict[Offload, Any] = {}  # groups for some plan of which the host has too little
@@ -541,7 +552,7 @@ class _Search:
                 if where != BARE and left.any():
                     least = self._least(family, where, again)
                     left = least <= limits
-                self.excluded[BEATEN] += int(np.sum(~left))
+                excluded[BEATEN] += int(np.sum(~left))
                 asked = left if self.by == HEADROOM else _left(left, again, faster)
                 tell(SLOWER, left & ~asked, least)
                 here = asked
@@ -559,7 +570,11 @@ class _Search:
                     tell(why, of, least)
                 for i in self._winning(family, fits):
                     what = family.groups[group_of[i]], where, again, family.batch(i)
-                    self.cells.append(_Cell(int(at[i]), *what, int(room[i]), float(least[i])))
+                    cells.append(_Cell(int(at[i]), *what, int(room[i]), float(least[i])))
+        self.judged += COMBINATIONS * every
+        self.excluded += excluded
+        self.told += told
+        self.cells += cells
 
     def _least(self, family: Family, where: Offload, again: str) -> Any:
         """Seconds that a token of each member takes at least; 0 where time does not matter."""
@@ -630,13 +645,13 @@ class _Search:
             for cell in self.cells:  # of those with as much room the fastest is listed
                 if len(rooms) >= self.listed and _room(cell) < rooms[-1]:
                     break
-                cell.time = cell.training.time()
+                cell.seconds = cell.training.seconds
                 if not self._dear(cell):
                     rooms.append(_room(cell))
             return
         for cell in sorted(self.cells[self._seen :], key=lambda c: c.least):
             if cell.least <= self.limit(cell.group.plan):
-                cell.time = cell.training.time()
+                cell.seconds = cell.training.seconds
                 if not self._dear(cell):  # what nobody may book is nothing to beat
                     score = self._score(cell.plan, cell.per_token)
                     self.standing.add(cell.plan, cell.per_token, score)
@@ -665,7 +680,9 @@ class _Search:
 
     def found(self, stopped: bool) -> Found:
         self.cells.sort(key=lambda c: c.index)  # in the order of the space, whoever judged
-        timed = [c for c in self.cells if c.time and c.least <= self.limit(c.group.plan)]
+        timed = [
+            c for c in self.cells if c.seconds is not None and c.least <= self.limit(c.group.plan)
+        ]
         dear = sum(map(self._dear, timed))
         timed = [c for c in timed if not self._dear(c)]
         if self.by == HEADROOM:
@@ -689,6 +706,7 @@ class _Search:
             pareto=tuple(front),
             why=waterfall(self.start, best[0].plan) if best else (),
             stopped=stopped,
+            left=None if self.there is None else self.there - self.judged,
             apart=apart(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
         )
 
@@ -713,6 +731,7 @@ def judged(chunk: Chunk) -> Judged:
     run.asked += chunk.groups
     for of, family in run._families(chunk.groups):
         run._judge(family, of)
+        family.forget()
     fitting = ((c.index, (c.where, c.again, c.batch, c.room, c.least)) for c in run.cells)
     told = ((why, at.tobytes(), least.tobytes()) for why, at, least in run.told)
     return Judged(run.judged, dict(run.excluded), tuple(told), tuple(fitting))
@@ -786,15 +805,16 @@ def _price(plan: Plan, start: Plan) -> float:
 
 
 def _cost(cell: _Cell, start: Plan) -> float | None:
-    assert cell.time
-    price = _price(cell.plan, start)
-    return run_of(cell.plan, cell.time).gpu_hours * price if price else None
+    price, plan = _price(cell.plan, start), cell.plan
+    time = SimpleNamespace(step_seconds=cell.seconds)
+    values = Values(plan=plan, hardware=plan.accelerator, time=time)
+    return values.run.gpu_hours * price if price else None
 
 
 def _figures(cell: _Cell, plan: Plan, start: Plan) -> dict[str, Any]:
     """What a Report says of a plan, and what it costs at a known price."""
-    assert cell.time
-    memory, time, run = cell.training.memory, cell.time, run_of(plan, cell.time)
+    memory, time = cell.training.memory, cell.training.time()
+    run = run_of(plan, time)
     cost = _cost(cell, start)
     return {
         "gpus": plan.cluster.gpus,

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 from collections import Counter
 
 import pytest
@@ -9,13 +10,14 @@ import pytest
 from memcore import Plan, cli, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
-from memcore.search.families import OF_STATES, sized
+from memcore.search.families import OF_STATES, Family, sized
 from memcore.search.search import (
     BEATEN,
     COMBINATIONS,
     FITS,
     HOST,
     MEMORY,
+    RULES,
     SLOWER,
     TIME,
     WHERE,
@@ -369,7 +371,7 @@ def test_the_best_of_a_search_are_those_of_all_that_fits():
     for group in run.groups(Space(start)):  # one by one, so that nothing has anything to beat
         run.judge([group])
     for cell in run.cells:
-        cell.time = cell.training.time()
+        cell.seconds = cell.training.seconds
     every = run.found(False)
     assert every.fits > found.fits
     assert BEATEN not in every.excluded
@@ -504,6 +506,29 @@ def test_a_search_can_be_stopped_and_says_what_it_has(monkeypatch):
     spread = search(Plan.of(SMALL), progress=stop, spread=lambda judge, of: map(judge, of))
     assert spread.stopped
     assert spread.best
+    whole = search(Plan.of(SMALL))
+    assert found.left > 0
+    for some in (found, spread):
+        assert some.evaluated + some.left == whole.evaluated
+        assert some.to_dict()["left"] == some.left
+    assert "left" not in whole.to_dict()
+
+
+def test_what_is_stopped_amid_a_family_was_not_judged(monkeypatch):
+    room, calls = Family.room, itertools.count()
+
+    def stopped(self, *of):
+        if next(calls) == 5:
+            raise KeyboardInterrupt
+        return room(self, *of)
+
+    monkeypatch.setattr(space, "counts", lambda plan, most: [2])
+    monkeypatch.setattr(Space, "frameworks", lambda self, setup: [FSDP2])
+    monkeypatch.setattr(Family, "room", stopped)
+    found = search(Plan.of(SMALL))
+    assert found.stopped
+    assert found.left > 0
+    assert found.evaluated == found.fits + sum(found.excluded.values())
 
 
 def test_a_search_that_is_stopped_at_once_does_not_say_that_nothing_fits(monkeypatch, capsys):
@@ -515,6 +540,23 @@ def test_a_search_that_is_stopped_at_once_does_not_say_that_nothing_fits(monkeyp
     said = capsys.readouterr().out
     assert "stopped before anything was found" in said
     assert "Nothing fits" not in said
+
+
+def test_a_search_that_is_stopped_before_memory_is_judged_says_so(monkeypatch, capsys):
+    def stop(done, of):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(space, "counts", lambda plan, most: [2])
+    monkeypatch.setattr(Space, "frameworks", lambda self, setup: [FSDP2])
+    found = search(Plan.of(SMALL), progress=stop)
+    assert found.stopped
+    assert (found.fits, found.evaluated) == (0, found.excluded.get(RULES, 0))
+    monkeypatch.setattr(sys.modules["memcore.search.search"], "search", lambda *a, **k: found)
+    assert cli.main(["search", json.dumps(SMALL)]) == 130
+    said = capsys.readouterr().out
+    assert "Stopped: no combination was judged yet" in said
+    assert f"{found.left:,} were left" in said
+    assert "of which" not in said
 
 
 def test_how_long_a_search_takes_is_known_before():

@@ -168,15 +168,17 @@ class Values(Plain):
 
     def __init__(self, **given: Any):
         self._given = given
+        self._known: dict[str, dict[str, Any]] = {}  # of each part, what was read
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         given = self._given.get(name)
-        plain = name in ("plan", "hardware") or name in GIVEN
-        part = given if plain else _ValuePart(self, name, given)
-        self.__dict__[name] = part
-        return part
+        if name in ("plan", "hardware") or name in GIVEN:
+            self.__dict__[name] = given
+            return given
+        # Made again each time, so that there is no cycle: many plans are read.
+        return _ValuePart(self, name, given, self._known.setdefault(name, {}))
 
     def where_is(self, path: str, value: Any) -> Values:
         """The same plan's quantities, where the one at a path is this."""
@@ -217,10 +219,13 @@ class _Said:
 
 
 class _ValuePart:
-    """`run` in `x.run.seconds`."""
+    """`run` in `x.run.seconds`. `known`: what was read of it."""
 
-    def __init__(self, values: Values, name: str, given: Any):
+    __slots__ = ("__dict__", "_given", "_name", "_values")
+
+    def __init__(self, values: Values, name: str, given: Any, known: dict[str, Any]):
         self._values, self._name, self._given = values, name, given
+        self.__dict__ = known
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

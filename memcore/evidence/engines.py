@@ -282,7 +282,6 @@ def native() -> tuple[tuple[str, float], ...]:
                     "concurrency": 1,
                     "prompt_len": r["prompt"],
                     "output_len": r["output"],
-                    "max_batched_tokens": max(512, r["prompt"]),
                 },
             }
         )

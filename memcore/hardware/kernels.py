@@ -24,6 +24,24 @@ LLAMA_FIT = (
     "of prompts"
 )
 LLAMA_FEW = f"{LLAMA_FIT}, of which fewer than ten are of this kind of memory"
+# What llama.cpp did when these tables were made, in 2024. It has FlashAttention and products with
+# whole numbers for more cases since, but no speeds of prompts since then are compared.
+HALVES_SOURCE = (
+    "products of many rows in fp16 accumulate in 16 bits (ggml-cuda.cu, "
+    "ggml_cuda_op_mul_mat_cublas, CUBLAS_COMPUTE_16F), at half of the rate of tensor cores for "
+    "int8: twice the datasheet's figure on boards whose cores are slower with 32 bits"
+)
+UNPACKS_SOURCE = (
+    "before a product of many rows a kernel writes weights of fewer bits out in 16 "
+    "(ggml-cuda.cu, ggml_cuda_op_mul_mat_cublas, ggml_get_to_fp16_cuda)"
+)
+SCORES_SOURCE = (
+    "without FlashAttention each score is written in fp32, read and written by the softmax, read "
+    "and written in 16 bits, and read again (llama.cpp, llm_build_kqv; ggml_soft_max_ext)"
+)
+UNPACKED_FROM = 64  # rows; fewer are multiplied as they are (mmq.cuh, MMQ_DP4A_MAX_BATCH_SIZE)
+UNPACKED = 2  # bytes of a weight in 16 bits
+SCORE_MOVED = 4 + (4 + 4) + (4 + 2) + 2  # bytes
 
 
 def _of(name: str, value: float, unit: str, source: str, certainty: str = "measured") -> Constant:
@@ -68,6 +86,8 @@ class Kernels:
     link        of the peak of these links, what an all-reduce of many bytes reaches
     alike       tokens of a step choose as many experts as this share of them would at random: text
                 is of one kind, and some experts are liked
+    halves, unpacks, scores    whether prompts are read as HALVES_SOURCE, UNPACKS_SOURCE and
+                SCORES_SOURCE say
     """
 
     layer: Constant
@@ -88,6 +108,9 @@ class Kernels:
     latent: Constant = NOTHING
     link: Constant = ONE
     alike: Constant = ONE
+    halves: bool = False
+    unpacks: bool = False
+    scores: bool = False
 
     @property
     def constants(self) -> Iterable[Constant]:
@@ -230,8 +253,9 @@ TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 52.6e-6, "seconds
 
 
 def _native(
-    of: str, layer: float, read: float, cache: float, products: float, few: str = ""
-) -> Kernels:
+    of: str, layer: float, read: float, cache: float, products: float, few: str = "",
+    cuda: bool = True,
+) -> Kernels:  # fmt: skip
     """`few`: what fewer than ten rows say: 'tokens' too, or 'prompts' alone."""
 
     def fitted(what: str, value: float, unit: str, prompts: bool = False) -> Constant:
@@ -247,13 +271,16 @@ def _native(
         fitted("attention over the cache, share of peak bandwidth", cache, "ratio"),
         products=MappingProxyType({"": {"fp16": reached, "bf16": reached}}),
         attention=attention,
+        halves=cuda,
+        unpacks=cuda,
+        scores=True,
     )
 
 
 NATIVE = MappingProxyType({
-    STACKED: _native("HBM", 105e-6, 0.625, 0.20, 0.30, "prompts"),
-    BOARD: _native("GDDR", 78e-6, 0.875, 0.20, 0.80),
-    UNIFIED: _native("unified memory", 148e-6, 0.775, 0.10, 0.65, "tokens"),
+    STACKED: _native("HBM", 105e-6, 0.625, 0.20, 0.34, "prompts"),
+    BOARD: _native("GDDR", 78e-6, 0.875, 0.20, 0.66),
+    UNIFIED: _native("unified memory", 148e-6, 0.775, 0.10, 0.67, "tokens", False),
 })  # fmt: skip
 
 
@@ -288,7 +315,7 @@ _TABLES = "the llama.cpp tables of presets/evidence/native.jsonl"
 _V0_FIRST = _off("first token, engines of 2024", 0.70, 1.70, "few were measured", "assumed")
 _V0_TOKEN = _off("time per token, engines of 2024", 0.93, 1.34, _LOGS)
 _NATIVE_TOKEN = _off("time per token, llama.cpp", 0.87, 1.11, _TABLES)
-_NATIVE_FIRST = _off("first token, llama.cpp", 0.71, 1.71, _TABLES)
+_NATIVE_FIRST = _off("first token, llama.cpp", 0.87, 1.34, _TABLES)
 OFF_TODAY = Off(
     _off("time per token, engines, dense", 0.87, 1.19, _POINTS),
     _off("first token, engines, dense", 0.75, 1.58, _POINTS),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memcore.hardware.kernels import ONE
+from memcore.hardware.kernels import HALVES_SOURCE, ONE
 from memcore.quantity.formula import (
     Formula,
     ceiling,
@@ -52,18 +52,22 @@ from memcore.serving.time import (
     OF_CACHE,
     SCAN,
     SCORE_BYTES,
+    SCORES,
     SPLIT_ROWS,
     STATE_READ,
     STEPS,
     TOWER,
+    UNPACK,
     Part,
     Rates,
     attention_share,
     exchange,
+    halved,
     idle,
     moves_rows,
     of_cpu,
     of_host,
+    of_memory,
     of_scheduler,
     product_share,
     rates_of,
@@ -281,6 +285,9 @@ def _rate(book: Book, rates: Rates, part: Part) -> Formula:
     else:
         dtype = rates.dtype(part.bits)
         share = product_share(rates.kernels, rates.gpu, dtype)
+    if part.kind != INDEX and halved(rates.kernels, rates.gpu, dtype):
+        whole = book.at("hardware.peak_flops.int8")
+        return whole / known("of int8", 2, source=HALVES_SOURCE) * constant(share)
     return book.at(f"hardware.peak_flops.{dtype}") * constant(share)
 
 
@@ -429,7 +436,17 @@ def _touched(book: Book, part: Part) -> Formula:
     return moved
 
 
-BESIDE = (LINK, EXCHANGE, HOST, LAUNCH, DRAFT, STEPS, CPU)  # what is no operation of the GPU's own
+BESIDE = (
+    LINK,
+    EXCHANGE,
+    HOST,
+    LAUNCH,
+    DRAFT,
+    STEPS,
+    CPU,
+    UNPACK,
+    SCORES,
+)  # no operations of layers
 
 
 def _rest(book: Book, part: Part, which: str) -> Read:
@@ -439,6 +456,8 @@ def _rest(book: Book, part: Part, which: str) -> Read:
         return _reductions(book, part)
     if part.kind == CPU:
         return of_cpu(plan, part.tokens, part.weights, part.context, x)
+    if part.kind in (UNPACK, SCORES):
+        return of_memory(server, part.weights, x)
     if part.kind == EXCHANGE:
         routed = known("layers with experts", o.runs // 2, source="config.json")
         return routed * exchange(server, part.tokens, x)[1]

@@ -17,6 +17,11 @@ from memcore.hardware.kernels import (
     NOTHING,
     ONE,
     ONE_SHOT,
+    SCORE_MOVED,
+    SCORES_SOURCE,
+    UNPACKED,
+    UNPACKED_FROM,
+    UNPACKS_SOURCE,
     Kernels,
     by_architecture,
     for_gpu,
@@ -39,7 +44,7 @@ from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
 from memcore.serving.room import SCHEDULER
 from memcore.serving.towers import of_prompt, rows, runs_tower
-from memcore.tape.dims import CHOSEN, EXPERT_D, EXPERTS, D
+from memcore.tape.dims import CHOSEN, EXPERT_D, EXPERTS, HEADS, TP, D
 from memcore.tape.ledger import Amounts
 from memcore.timing.communication import Links, network_rate
 from memcore.timing.host import each_start
@@ -72,6 +77,7 @@ LAYERS, ATTENTION, INDEX, SCAN, HEAD, LINK, LAUNCH, HOST, DRAFT, TOWER, STEPS, E
     *("layers", "attention", "indexer", "scan", "head", "link", "launch", "host", "draft"),
     *("tower", "scheduler", "exchange"),
 )
+UNPACK, SCORES = "unpack", "scores"
 OF_CACHE = (ATTENTION, INDEX)  # what reads what is kept of each token
 LEVIATHAN = "Leviathan et al., Fast inference from transformers via speculative decoding, eq. 1"
 STATE_READ = "each step reads and writes every state of each sequence once"
@@ -160,7 +166,7 @@ class Rates:
         return cls(
             k, gpu, dtype.compute, dtype.product, read,
             gpu.memory_bandwidth * k.cache.middle, read * k.rows.middle,
-            gpu.peak_flops(dtype.compute) * attention_share(k, gpu).middle,
+            peak(k, gpu, dtype.compute) * attention_share(k, gpu).middle,
         )  # fmt: skip
 
     def dtype(self, bits: float) -> str:
@@ -176,7 +182,7 @@ class Rates:
         if found is None:
             dtype = self.dtype(bits)
             share = product_share(self.kernels, self.gpu, dtype).middle
-            rate = self.gpu.peak_flops(dtype) * share
+            rate = peak(self.kernels, self.gpu, dtype) * share
             found = self.by_bits[bits] = rate, self.read * self.widened(bits).middle
         return found
 
@@ -200,6 +206,18 @@ def rates_of(server: Server) -> Rates:
 WIDE, NARROW = 16, 6  # bits
 # Blackwell multiplies MXFP4 with activations of 8 bits (PTX ISA, tcgen05.mma kind::mxf8f6f4).
 FP4, FP4_BESIDE = "fp4", "fp8"
+
+
+def halved(kernels: Kernels, gpu: Accelerator, dtype: str) -> bool:
+    """Whether products accumulate in 16 bits, faster than the datasheet's figure for a dtype."""
+    return (
+        kernels.halves and dtype == "fp16" and gpu.flops.get("int8", 0) / 2 > gpu.peak_flops(dtype)
+    )
+
+
+def peak(kernels: Kernels, gpu: Accelerator, dtype: str) -> float:
+    """FLOP/s that products in a dtype reach a share of."""
+    return gpu.flops["int8"] / 2 if halved(kernels, gpu, dtype) else gpu.peak_flops(dtype)
 
 
 def product_share(kernels: Kernels, gpu: Accelerator, dtype: str) -> Constant:
@@ -410,10 +428,50 @@ def between(
         rest.append(Part(HOST, _only("weights from the host", of_host(plan, moved), "pcie", 1),
                          weights=moved))  # fmt: skip
     rest += by_cpu(server, found, tokens)
+    for kind, name, moved in (
+        (UNPACK, "weights written out in 16 bits", written_out(server, found)),
+        (SCORES, "scores of attention in fp32", scores(server, found)),
+    ):
+        if moved:
+            taken = _only(name, of_memory(server, moved), "hbm", 1)
+            rest.append(Part(kind, taken, weights=moved))
     rest.append(_between_kernels(server, found, plan.architecture.layers, reads))
     if each := of_scheduler(server, sequences):
         rest.append(Part(STEPS, _only("scheduler", each, "host", 1), sequences))
     return rest
+
+
+def written_out(server: Server, found: Sequence[Part]) -> float:
+    """Bytes of weights that are read as stored and written out in 16 bits (UNPACKS_SOURCE)."""
+    if not server.kernels.unpacks:
+        return 0.0
+    narrow = [
+        p for p in found
+        if p.weights and p.time.flops and p.bits < WIDE and p.batch * p.tokens >= UNPACKED_FROM
+    ]  # fmt: skip
+    return sum((p.weights * (1 + 8 / p.bits * UNPACKED) for p in narrow), 0.0)
+
+
+def scores(server: Server, found: Sequence[Part]) -> float:
+    """Bytes of the scores of prompts' tokens, with all that the step can see (SCORES_SOURCE); those
+    of single tokens are in what attention over the cache reaches."""
+    if not server.kernels.scores:
+        return 0.0
+    heads = server.amounts(1, 1).elements((HEADS / TP,))
+    pairs = 0.0
+    for p in found:
+        if p.kind == ATTENTION and p.batch * p.tokens >= UNPACKED_FROM:
+            sees = p.context if p.tokens == p.context else p.context + p.tokens / 2
+            seen = sum(part.count * read_share(part, p.tokens, sees) for part in server.parts)
+            pairs += p.batch * p.tokens * sees * seen
+    return float(pairs * heads * SCORE_MOVED)
+
+
+def of_memory(server: Server, moved: float, x: Any = PLAIN) -> Read:
+    """Seconds of bytes that kernels of their own read and write."""
+    rate = x.at("hardware.memory_bandwidth", server.plan.accelerator.memory_bandwidth)
+    every = x.known("bytes", moved, "bytes", source=f"{UNPACKS_SOURCE}; {SCORES_SOURCE}")
+    return every / (rate * x.constant(server.kernels.bandwidth))
 
 
 def by_cpu(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:

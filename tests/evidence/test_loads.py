@@ -123,6 +123,7 @@ def test_choices_under_a_target():
 def test_llama_cpp():
     assert Spread.of([e for _, e in native()]).median <= 0.10
     assert Spread.of([e for what, e in native() if what == "token"]).median <= 0.06
+    assert Spread.of([e for what, e in native() if what == "first"]).median <= 0.10
 
 
 @pytest.mark.parametrize(("experts", "most"), [(False, 0.10), (True, 0.20)])

@@ -10,7 +10,7 @@ from memcore.explain.book import Book
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan
 from memcore.serving.server import Server, chosen
-from memcore.serving.time import parts
+from memcore.serving.time import parts, rates_of
 from memcore.stream.simulation import simulate
 from memcore.tape.dims import CHOSEN
 from memcore.words.engines import ENGINES
@@ -189,6 +189,55 @@ def test_where_attention_is_data_parallel_rows_go_to_their_experts():
     assert "exchange" in kinds
     assert "link" not in kinds
     assert experts(1, 8).weights_bytes < experts(1, 1, 1).weights_bytes / 5
+
+
+# -- what llama.cpp does to a prompt --------------------------------------------------------------
+
+
+def moved(kind, **words):
+    plan = Plan.of(
+        {
+            "model": "llama-3-8b",
+            "cluster": {"gpu": words.pop("gpu", "rtx-4090-24gb"), "gpus": 1},
+            "serve": {"engine": "llama.cpp", "concurrency": 1, "kv_dtype": "fp16"} | words,
+        }
+    )
+    steps = Server.of(plan).numbers.serve
+    return [sum(p.weights for p in s if p.kind == kind) for s in (steps.prefill, steps.decode)]
+
+
+def test_narrow_weights_are_written_out_for_each_part_of_a_prompt():
+    """4-bit blocks of 32 have 4.5 bits: read once, and written in 16. Apple's kernels need not."""
+    layers = 32 * 4096 * (6144 + 4096 + 3 * 14_336)
+    reads, generates = moved("unpack", weight_dtype="q4_0", prompt_len=1024)
+    assert reads == pytest.approx(layers * (4.5 / 8 + 2), rel=0.05)
+    assert generates == 0
+    assert moved("unpack", weight_dtype="fp16", prompt_len=1024) == [0, 0]
+    assert moved("unpack", weight_dtype="q4_0", gpu="m2-ultra-192gb") == [0, 0]
+
+
+def test_scores_of_a_prompt_go_through_memory():
+    """512 tokens a step, each with those before: 32 heads of 32 layers, 20 bytes a score."""
+    reads, generates = moved("scores", weight_dtype="fp16", prompt_len=512)
+    assert reads == 32 * 32 * 512 * 512 * 20
+    assert generates == 0
+
+
+def test_boards_add_products_in_16_bits_faster_than_in_32():
+    """RTX 4090: 330 TFLOP/s in fp16, 165 with sums in 32 bits; the same chip's RTX 6000: 364."""
+    one, other = (
+        rates_of(Server.of(Plan.of({"cluster": {"gpu": gpu}, "serve": {"engine": "llama.cpp",
+                           "weight_dtype": "fp16"}}))).products(16)[0]
+        for gpu in ("rtx-4090-24gb", "rtx-6000-ada-48gb")
+    )  # fmt: skip
+    assert one / other == pytest.approx(330.3 / 364.2, rel=0.01)
+
+
+@pytest.mark.parametrize("prompt", [512, 2000])
+def test_a_prompt_under_llama_cpp_is_explained(prompt):
+    words = {"engine": "llama.cpp", "weight_dtype": "q4_k_m", "prompt_len": prompt}
+    plan = Plan.of({"cluster": {"gpu": "rtx-4090-24gb", "gpus": 1}, "serve": words})
+    checked(Book(plan, evaluate(plan)))
 
 
 # -- every number is explained --------------------------------------------------------------------

@@ -33,6 +33,7 @@ def fitted() -> dict[str, Constant]:
     of = {
         "multiprocessors": constants.COLLECTIVE_SMS,
         "DeepSpeed's collectives": constants.COLLECTIVE_EFFICIENCY_DEEPSPEED,
+        "Megatron's host": constants.HOST_MEGATRON,
     }
     for name, e in constants.EFFICIENCIES.items():
         for constant in dict.fromkeys(e.shares):
@@ -50,6 +51,8 @@ def matters(constant: Constant, plan: Plan) -> bool:
     """Whether the seconds of a plan can depend on a constant."""
     if constant is constants.COLLECTIVE_EFFICIENCY_DEEPSPEED:
         return plan.megatron_deepspeed
+    if constant is constants.HOST_MEGATRON:
+        return plan.train.kernels == "megatron"
     shares = [c for e in constants.EFFICIENCIES.values() for c in e.shares]
     own = constants.efficiency(plan.accelerator.architecture).shares
     if constant in shares:
@@ -106,6 +109,8 @@ def unknown(constant: Constant) -> float:
     """What a constant would be had no step of its kind been measured."""
     if constant is constants.COLLECTIVE_EFFICIENCY_DEEPSPEED:
         return constants.COLLECTIVE_EFFICIENCY.middle
+    if constant is constants.HOST_MEGATRON:
+        return constants.HOST_LAUNCH.middle
     of = next(e for e in constants.EFFICIENCIES.values() if constant in e.shares)
     return constants.OTHER.shares[of.shares.index(constant)].middle
 

@@ -268,8 +268,8 @@ SYSTOLIC = Constant(
 # as well. 0.55 is what such kernels reach in backward (Shah et al. 2024, figure 6).
 EFFICIENCIES = {
     "Ampere": _reached("Ampere", (0.89, 18), (0.89, 0), (0.32, 8), (0.32, 0), 1.28),
-    "Hopper": _reached("Hopper", (0.65, 15), (0.72, 5), (0.195, 8), (0.55, 7), 0.708),
-    "Blackwell": _reached("Blackwell", (0.465, 10), (0.575, 5), (0.38, 0), (0.38, 10), 0.444),
+    "Hopper": _reached("Hopper", (0.65, 16), (0.72, 5), (0.195, 8), (0.55, 8), 0.708),
+    "Blackwell": _reached("Blackwell", (0.465, 14), (0.58, 9), (0.38, 0), (0.38, 14), 0.444),
     "Turing": _reached("Turing", (0.55, 10), (0.55, 0), (0.25, 6), (0.25, 0)),
     "Volta": _reached("Volta, as Ampere", (0.89, 0), (0.89, 0), (0.32, 0), (0.32, 0)),
     # The next blocks of a product are on their way while units work: 4,096 sums lose nothing.
@@ -386,6 +386,11 @@ HOST_LAUNCH = Constant(
     "13.5 us on a DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053). In backward it is taken "
     "to be as much: there are 1.7 kernels for an operation, but C++ starts them",
 )  # fmt: skip
+HOST_MEGATRON = Constant(
+    "an operation that the host starts for Megatron's layers", 28e-6, 28e-6, "seconds", "measured",
+    f"5 steps that wait for the host: {FIT}. Python of Megatron's and Transformer Engine's modules "
+    "runs between two of them, and autograd",
+)  # fmt: skip
 NF4_LAUNCHES = {
     "nf4": _served("more launches of a product in nf4", 5.4, "launches"),
     "nf4, double": _served("more launches of a product in nf4, double", 6.6, "launches"),
@@ -428,6 +433,7 @@ ALL = (
     CUDA_GRAPHS,
     SAMPLER_LOGITS,
     HOST_LAUNCH,
+    HOST_MEGATRON,
     MODULE,
     COLLECTIVE_STARTS,
     *NF4_LAUNCHES.values(),

@@ -47,7 +47,7 @@ from memcore.serving.towers import of_prompt, rows, runs_tower
 from memcore.tape.dims import CHOSEN, EXPERT_D, EXPERTS, HEADS, TP, D
 from memcore.tape.ledger import Amounts
 from memcore.timing.communication import Links, network_rate
-from memcore.timing.host import each_start
+from memcore.timing.host import each_of
 from memcore.timing.roofline import ROOFLINE, ROUTED_ROWS, Execution, product_flops
 from memcore.units import GiB
 from memcore.words.engines import FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE
@@ -553,7 +553,7 @@ def idle(
     if RUNTIMES[plan.runtime].launches:
         source = "operations of the layers and the head"
         host = x.known("kernels", launches(server, found), source=source)
-        return at_least_zero(host * each_start(plan, x) - busy)
+        return at_least_zero(host * each_of(constants.HOST_LAUNCH, plan, x) - busy)
     every = x.known("layers", layers, source="config.json")
     between = x.constant(kernels.layer) * every
     more, routed = routing(kernels, plan.accelerator), routed_layers(found)

@@ -118,6 +118,7 @@ class Step:
     losses: int = 0
     average: str = "none"  # of the weights that is kept besides (policies.AVERAGES)
     to_end: bool = False  # what is run again runs to its end (policies.EARLY_STOP)
+    in_nodes: bool = False  # layers run in parts, beside those of another micro-batch
     offload_parameters: str = "none"
     offload_activations: str = "none"
     buffers: Callable[[tuple[Tape, ...], str], Group] | None = None

@@ -50,7 +50,9 @@ def starts(work: Work, kernels: str, eight: EightBit | None = None) -> tuple[flo
         return float(work.started), 0.0
     grouped = work.module is Module.GROUPED
     if eight and work.narrows:
-        return narrowed(eight, grouped)
+        operands = sum(dtype == "fp8" for _, dtype, _ in work.traffic)
+        each, by_expert = narrowed(eight, grouped)
+        return operands * each, operands * by_expert
     if work.module is None:
         return float(work.started), 0.0
     each = constants.MODULE.middle
@@ -147,6 +149,28 @@ def replayed(step: Step) -> int:
     return sum(n for tape, n in of if any(w.name in inside for w in tape.work))
 
 
+# Of each node that layers are cut into where one micro-batch's forward runs beside another's
+# backward: its stream waits for an event and records one, and either its input is detached or
+# autograd is run for it alone (megatron/core/pipeline_parallel/utils.py: ScheduleNode).
+NODE = 3
+# Nodes of a layer with experts: attention, what is before the rows leave, their way there, experts
+# and their way back; of others attention and the MLP (megatron/core/models/gpt/
+# fine_grained_callables.py).
+NODES_OF_EXPERTS, NODES = 5, 2
+
+
+def scheduled(step: Step) -> int:
+    """Operations by which the host starts the nodes of one forward, and as many of one backward."""
+    if not step.in_nodes:
+        return 0
+    of = zip(step.blocks.layers, step.layers.counts, strict=False)
+    return NODE * sum(n * (NODES_OF_EXPERTS if _mixes(tape) else NODES) for tape, n in of)
+
+
+def _mixes(tape: Tape) -> bool:
+    return any(w.module is Module.GROUPED for w in tape.work)
+
+
 @kept
 def _counted(
     tapes: tuple[Tape, ...],
@@ -192,8 +216,8 @@ def operations(
         end + layer + experts * (of_end + of_layer)
         for (end, of_end), (layer, of_layer) in zip(of_ends, of_layers, strict=True)
     )
-    replays = REPLAY.middle * replayed(step)
-    return forward + replays, backward + replays + hooks(step, amounts), weights
+    more = REPLAY.middle * replayed(step) + scheduled(step)
+    return forward + more, backward + more + hooks(step, amounts), weights
 
 
 def eight_of(structure: Structure) -> EightBit | None:
@@ -252,8 +276,14 @@ def waited(host: tuple[Read, Read], gpu: tuple[Read, Read], batches: Read) -> Re
 
 
 def each_start(plan: Plan, x: Any = PLAIN) -> Read:
-    """Seconds that the host takes for one operation."""
-    each, slowness = x.constant(constants.HOST_LAUNCH), plan.node.host_slowness
+    """Seconds that the host takes for one operation of a training step."""
+    megatron = plan.train.kernels == "megatron"
+    return each_of(constants.HOST_MEGATRON if megatron else constants.HOST_LAUNCH, plan, x)
+
+
+def each_of(launch: constants.Constant, plan: Plan, x: Any = PLAIN) -> Read:
+    """The same of what a common server's CPU takes."""
+    each, slowness = x.constant(launch), plan.node.host_slowness
     return each if slowness == 1 else each * x.at("hardware.host_slowness", slowness)
 
 

@@ -26,8 +26,10 @@ from memcore.tape.dims import (
     HEAD_DIM,
     KV_HEADS,
     ROUTED,
+    SEQ,
     TP,
     B,
+    Cut,
     Number,
     S,
     Shape,
@@ -39,6 +41,7 @@ from memcore.tape.dims import (
 from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts, Terms, kept_products
 from memcore.tape.tape import Send, Tape
+from memcore.words.precision import EightBit
 from memcore.words.training import FLASH_3, LAYER, OPERATIONS, TO_END
 from memcore.words.word import DTYPE_BYTES
 
@@ -109,6 +112,7 @@ def works(
         recompute = word.removesuffix(TO_END)
         kept = {s.made_by for s in kept_products(block)} if recompute == OPERATIONS else set()
         last = block.run_again if recompute == word else len(block.work)
+        how = block.narrow.how if block.narrow else None
         for k, w in enumerate(block.work):
             kernel = _kernel(w)
             counted: Counted = {}
@@ -119,7 +123,7 @@ def works(
             if again_here and w.name not in kept:
                 phases.append("recompute")
             for phase in phases:
-                for name, part, rest in parted(w, phase, counted):
+                for name, part, rest in parted(w, phase, counted, how):
                     work = Work(
                         name,
                         phase,
@@ -141,25 +145,59 @@ Counted = dict[tuple[Shape, str], int]
 TO_8_BITS = ", to 8 bits"  # ends the name of what makes a product's operand narrow
 
 
-def parted(w: tape.Cost, phase: str, counted: Counted) -> list[tuple[str, Counted, bool]]:
+def parted(
+    w: tape.Cost, phase: str, counted: Counted, how: EightBit | None = None
+) -> list[tuple[str, Counted, bool]]:
     """A product in 8 bits is two operations: what it reads is made narrow first, by a kernel of its
     own that no arithmetic hides. Forward narrows its input, backward the gradient of its result,
-    and its input where only the wide one was kept."""
+    and its input where only the wide one was kept. how: Transformer Engine's scales, where it is
+    its product."""
     whole = [(w.name, counted, True)]
     if not (w.flops and any(dtype == "fp8" for _, dtype in counted)):
         return whole
     width, into = w.flops[0][1][-2:]
-    least = {into: 1, width: 2} if phase == "backward" else {width: 1}
+    backward = phase == "backward"
     made: Counted = {}
+    left = dict(counted)
     for (shape, dtype), n in counted.items():
-        if dtype == "fp8" and len(shape) > 1 and n >= least.get(shape[-1], n + 1):
-            wide = next(((s, d) for s, d in counted if s == shape and DTYPE_BYTES[d] == 2), None)
-            if wide:
-                made |= {wide: 1, (shape, dtype): n}
+        if dtype != "fp8" or len(shape) < 2 or shape[-1] not in (width, into):
+            continue
+        gradient = shape[-1] == into
+        wide = _wide(shape, counted, gradient) if backward or not gradient else None
+        # Of an input there is its own gradient besides, as wide.
+        if wide and counted[wide] > (backward and not gradient):
+            made |= {wide: _passes(wide[0], backward, how), (wide[0], dtype): n}
+            left[wide] -= 1
+            left[shape, dtype] -= n * (wide[0] == shape)
     if not made:
         return whole
-    rest = {key: n - made.get(key, 0) for key, n in counted.items() if n > made.get(key, 0)}
+    rest = {key: n for key, n in left.items() if n}
     return [(f"{w.name}{TO_8_BITS}", made, False), (w.name, rest, True)]
+
+
+def _wide(shape: Shape, counted: Counted, gradient: bool) -> tuple[Shape, str] | None:
+    """What an operand is made narrow of. The gradient of a result that ranks share out is made
+    narrow before it is gathered (Transformer Engine 2.9, base.py: grad_output_preprocess)."""
+    same = [key for key in counted if key[0] == shape and DTYPE_BYTES[key[1]] == 2]
+    if not same and gradient:
+        same = [key for key in counted if _gathered(key[0]) == shape and DTYPE_BYTES[key[1]] == 2]
+    return same[0] if same else None
+
+
+def _gathered(shape: Shape) -> Shape:
+    """A shape as all ranks have it together that sequence parallelism shares it out to."""
+    whole: list[Any] = [d.dim if isinstance(d, Cut) and d.axis is SEQ else d for d in shape]
+    return tuple(whole)
+
+
+def _passes(wide: Shape, backward: bool, how: EightBit | None) -> int:
+    """How often an operand is read to be made narrow: once more for its largest value, where that
+    is its scale and no norm before it has found it (Transformer Engine 2.9, csrc/quantizer.cpp:
+    Float8CurrentScalingQuantizer; csrc/extensions/normalization.cpp: FUSED_NORM_AMAX_FP8)."""
+    if how is None or how.block or how.delayed:
+        return 1
+    of_norm = not backward and _gathered(wide) != wide
+    return 1 if of_norm else 2
 
 
 @kept

@@ -559,6 +559,10 @@ def _starts(book: Book, phase: str) -> Explanation:
     if (replays := host.replayed(step)) and phase != host.OPTIMIZER:
         graphs = known("graphs that are replayed", replays, source="the plan: train.cuda_graphs")
         found.append(graphs * _beside(book).batches * constant(host.REPLAY))
+    if nodes := host.scheduled(step):
+        parts = known("for the nodes of layers", nodes, certainty="measured",
+                      source="the plan: train.overlap_moe_expert_parallel_comm")  # fmt: skip
+        found.append(parts * _beside(book).batches)
     for e in _executions(book):
         each, by_expert = host.left_to_start(e.work, structure.kernels, inside, eight)
         n = e.runs * (each + (by_expert * float(amounts.elements(host.STACK)) if by_expert else 0))

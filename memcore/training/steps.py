@@ -189,6 +189,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             waiting=pipeline.in_flight(plan, stage) - 1,
             losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == GPIPE else 0,
             average=t.ema,
+            in_nodes=pipeline.sides_by_side(plan),
             to_end=t.early_stop == "off"
             or t.reentrant
             or (t.early_stop == "auto" and framework.facts.to_end),

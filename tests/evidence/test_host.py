@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memcore.evaluate import evaluate
+from memcore.evidence import TUNED, times_table
+from memcore.evidence.planned import time_of
+from memcore.hardware import constants
 from memcore.plan.plan import Plan
 
 TABLE = asked.table("launches")
@@ -167,12 +170,49 @@ def test_operands_are_made_narrow_by_kernels_of_their_own(precision):
     wide, narrow = starts("bf16-mixed"), starts(precision)
     kernels, of_each, swizzled = NARROW[precision]
     layers, experts, grouped, linears = 48, 128 // 8, 2, 2
-    # Backward of one product makes nothing narrow on its own where a tensor has one scale.
-    phases = {"forward": 1, "backward": 2} if swizzled else {"forward": 1}
-    for phase, products in phases.items():
-        made = kernels * (linears + grouped * (experts if of_each else 1))
+    # Backward makes each gradient narrow, and attention's result again: that is kept as it is, but
+    # where scales come from a history.
+    again = precision != "fp8-delayed"
+    for phase, products, operands in (("forward", 1, linears), ("backward", 2, linears + again)):
+        made = kernels * (operands + grouped * (experts if of_each else 1))
         more = layers * (made + swizzled * products * (linears + grouped))
-        assert narrow[phase] - wide[phase] == pytest.approx(more)
+        assert narrow[phase] - wide[phase] == pytest.approx(more), phase
+
+
+def test_layers_that_run_in_nodes_take_more_of_the_host():
+    """Beside another micro-batch each layer is five nodes, in both directions, each of which waits
+    for an event, records one and begins (megatron/core/pipeline_parallel/utils.py)."""
+    plan = Plan(
+        model="qwen3-30b-a3b",
+        cluster={"gpu": "b200-sxm-180gb", "gpus": 8},
+        parallel={"ep": 8},
+        train={"framework": "megatron", "kernels": "megatron", "zero": 1, "seq_len": 4096,
+               "checkpointing": "none", "grad_accumulation": 4},
+    )  # fmt: skip
+    beside = plan.changed("train.overlap_moe_expert_parallel_comm", True)
+    layers, nodes, each, batches = 48, 5, 3, 4
+    for phase in ("forward", "backward"):
+        more = evaluate(beside).time.starts[phase] - evaluate(plan).time.starts[phase]
+        assert more == layers * nodes * each * batches, phase
+
+
+# Steps that wait for the host, of two sources; five of them are fitted.
+WAIT = (
+    "bridge25.11-qwen3-30b-b200-mb1", "bridge25.11-qwen3-235b-b200-mxfp8",
+    "bridge1760-qwen3-235b-b200-mxfp8", "nemo-gb200-70b-64", "TT0324", "TT0326", "TT0327",
+)  # fmt: skip
+
+
+def test_megatrons_steps_that_wait_for_the_host_take_as_long_as_measured():
+    runs = [r for r in times_table()["runs"] if r["id"] in WAIT]
+    times = [time_of(Plan.of(r["plan"])) for r in runs]
+    assert len(runs) == len(WAIT)
+    assert all(t.exposed["host"] > 0.25 * t.step_seconds for t in times)
+    errors = [abs(t.step_seconds / r["seconds"] - 1) for t, r in zip(times, runs, strict=True)]
+    assert median(errors) <= 0.15
+    assert max(errors) <= 0.3
+    assert sum(r["used_for"] == TUNED for r in runs) >= 5
+    assert constants.HOST_MEGATRON.middle > constants.HOST_LAUNCH.middle
 
 
 @examples(10)

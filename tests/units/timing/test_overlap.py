@@ -16,8 +16,9 @@ MEGATRON = {
 }  # fmt: skip
 
 
-def time_of(**train):
-    return evaluate(Plan.of(MEGATRON | {"train": MEGATRON["train"] | train})).time
+def time_of(gpu="h100-sxm-80gb", **train):
+    words = {"train": MEGATRON["train"] | train, "cluster": {"gpu": gpu, "gpus": 16}}
+    return evaluate(Plan.of(MEGATRON | words)).time
 
 
 def exposed(time, words):
@@ -113,6 +114,36 @@ def test_a_product_in_8_bits_makes_its_operands_narrow_first() -> None:
     assert 4 <= each <= 5
     assert narrow.bound_by == "hbm"
     assert not any("to 8 bits" in o.name for o in time_of().operations)
+
+
+def test_a_scale_that_is_read_off_a_tensor_takes_one_more_pass() -> None:
+    """Transformer Engine 2.9, csrc/quantizer.cpp: Float8CurrentScalingQuantizer; of what a norm
+    made its kernel has found the largest value (csrc/extensions/normalization.cpp)."""
+    rows = [
+        {(o.name, o.phase): o.hbm_bytes / o.runs for o in time_of(precision=p).operations}
+        for p in ("fp8-delayed", "fp8-mixed")
+    ]
+    shard = 4096 * 4096 // 2  # of two ranks that share out the tokens
+    for name, phase, wide in (
+        ("gate_up_proj", "forward", 0), ("down_proj", "forward", 4096 * 14_336 // 2),
+        ("gate_up_proj", "backward", 4096 * 14_336), ("down_proj", "backward", shard),
+    ):  # fmt: skip
+        delayed, current = (of[f"layers.mlp.{name}.matmul, to 8 bits", phase] for of in rows)
+        assert current - delayed == 2 * wide, (name, phase)
+
+
+def test_gradients_that_ranks_share_out_are_made_narrow_before_they_are_gathered() -> None:
+    """Of o_proj's and down_proj's results; attention's result is made narrow again, where it was
+    kept as it is."""
+    shard, heads = 4096 * 4096 // 2, 4096 * 4096 // 2
+    for precision, again in (("fp8-delayed", 0), ("mxfp8", heads)):
+        rows = {
+            (o.name, o.phase): o.hbm_bytes / o.runs
+            for o in time_of(precision=precision, gpu="b200-sxm-180gb").operations
+        }
+        copies = 2 if precision == "mxfp8" else 1  # along rows, and along columns
+        found = rows["layers.self_attn.o_proj.matmul, to 8 bits", "backward"]
+        assert found == (2 + copies) * (shard + again), precision
 
 
 def test_links_of_version_1_keep_their_meaning() -> None:

@@ -37,7 +37,8 @@ def fitted() -> dict[str, Constant]:
     }
     for name, e in constants.EFFICIENCIES.items():
         for constant in dict.fromkeys(e.shares):
-            of[f"{name}: {constant.name}"] = constant
+            if constant.certainty == "measured":  # others were read off something else, or nothing
+                of[f"{name}: {constant.name}"] = constant
     return of
 
 

@@ -211,6 +211,7 @@ class Efficiency:
     """Shares of the datasheet's peak that an architecture's kernels reach in training.
 
     own_attention   Transformer Engine's, which has cuDNN's kernels
+    whole        of products in fp32
     picojoules   board power over peak bf16 FLOP/s of the GPU that they were read off
     begins   share of TILE_START that a tile takes: 0 where units run from one into the next
     """
@@ -219,12 +220,17 @@ class Efficiency:
     eight: Constant
     attention: Constant
     own_attention: Constant
+    whole: Constant
     picojoules: float
     begins: float = 1.0
 
     @property
     def shares(self) -> tuple[Constant, ...]:
-        return self.matmul, self.eight, self.attention, self.own_attention
+        return self.matmul, self.eight, self.attention, self.own_attention, self.whole
+
+    def of(self, dtype: str) -> Constant:
+        """Of products in a dtype that is not of 8 bits."""
+        return self.whole if dtype == "fp32" else self.matmul
 
 
 Share = tuple[float, int]  # of the peak, and the steps that it was fitted on
@@ -238,11 +244,13 @@ def _reached(
         certainty, source = ("measured", f"{steps} steps: {FIT}") if steps else ("assumed", BETWEEN)
         return Constant(name, value, value, "ratio", certainty, source)
 
+    products = share("matrix products", *matmul)
     return Efficiency(
-        share("matrix products", *matmul),
+        products,
         share("8-bit matrix products", *eight),
         share("attention kernels", *attention),
         share("Transformer Engine's attention", *own),
+        products,
         picojoules,
     )
 
@@ -264,16 +272,30 @@ SYSTOLIC = Constant(
     "host included; 97 % with 4,096, less the 0.11 ms by which one of 1,024 is longer than its "
     "arithmetic. Taken for every TPU; no step was fitted",
 )  # fmt: skip
+TURING = Constant(
+    "16-bit matrix products, Turing, share of peak FLOP/s", 0.43, 0.43, "ratio", "assumed",
+    "a T4 under its limit of 70 W: 24 TFLOP/s of cuBLAS's products in fp16 with 4,096 rows, "
+    "columns and sums, one after the other (https://forums.developer.nvidia.com/t/about-gpu-peak-"
+    "performance/264462). LoRA's steps on a T4 say 0.44, which were not used",
+)  # fmt: skip
+TURING_FP32 = Constant(
+    "fp32 matrix products, Turing, share of peak FLOP/s", 0.69, 0.69, "ratio", "measured",
+    f"10 steps: {FIT}. Adapters in fp32, and all around 4-bit weights",
+)  # fmt: skip
 # Hopper's steps do not tell Transformer Engine's attention from its 8-bit products: 0.5 to 0.73 fit
 # as well. 0.55 is what such kernels reach in backward (Shah et al. 2024, figure 6).
 EFFICIENCIES = {
     "Ampere": _reached("Ampere", (0.89, 18), (0.89, 0), (0.32, 8), (0.32, 0), 1.28),
     "Hopper": _reached("Hopper", (0.65, 16), (0.72, 5), (0.195, 8), (0.55, 8), 0.708),
     "Blackwell": _reached("Blackwell", (0.465, 14), (0.58, 9), (0.38, 0), (0.38, 14), 0.444),
-    "Turing": _reached("Turing", (0.55, 10), (0.55, 0), (0.25, 6), (0.25, 0)),
+    "Turing": replace(
+        _reached("Turing", (0.43, 0), (0.43, 0), (0.25, 6), (0.25, 0)),
+        matmul=TURING,
+        whole=TURING_FP32,
+    ),
     "Volta": _reached("Volta, as Ampere", (0.89, 0), (0.89, 0), (0.32, 0), (0.32, 0)),
     # The next blocks of a product are on their way while units work: 4,096 sums lose nothing.
-    "TPU": replace(OTHER, matmul=SYSTOLIC, eight=SYSTOLIC, begins=0.0),
+    "TPU": replace(OTHER, matmul=SYSTOLIC, eight=SYSTOLIC, whole=SYSTOLIC, begins=0.0),
 }
 
 
@@ -437,11 +459,7 @@ ALL = (
     MODULE,
     COLLECTIVE_STARTS,
     *NF4_LAUNCHES.values(),
-    *(
-        c
-        for e in (*EFFICIENCIES.values(), OTHER)
-        for c in (e.matmul, e.eight, e.attention, e.own_attention)
-    ),
+    *(c for e in (*EFFICIENCIES.values(), OTHER) for c in dict.fromkeys(e.shares)),
     FLASH_3,
     SCAN,
     POWER_EXPONENT,

@@ -84,8 +84,9 @@ INTEGER = "integer product"
 SCANNED = "scan"
 
 
-def _kernel(w: tape.Cost) -> str:
-    """Whose rate the FLOPs of an operation are done at."""
+def _kernel(w: tape.Cost, dtype: str) -> str:
+    """Whose rate the FLOPs of an operation are done at. dtype: what others compute in; adapters
+    and routers may be in fp32 beside 16 bits."""
     if w.module is Module.ATTENTION:
         return ATTENTION
     if w.module is Module.WIDENED:
@@ -96,7 +97,10 @@ def _kernel(w: tape.Cost) -> str:
         return WHOLE if any(dtype == "fp32" for _, dtype in w.traffic) else HALF
     if w.module is Module.SCAN:
         return SCANNED
-    return EIGHT_BIT if any(dtype == "fp8" for _, dtype in w.traffic) else PRODUCT
+    dtypes = {d for shape, d in w.traffic if len(shape) > 1}
+    if w.flops and dtypes == {"fp32"} and dtype != "fp32":
+        return WHOLE
+    return EIGHT_BIT if "fp8" in dtypes else PRODUCT
 
 
 @kept
@@ -114,7 +118,7 @@ def works(
         last = block.run_again if recompute == word else len(block.work)
         how = block.narrow.how if block.narrow else None
         for k, w in enumerate(block.work):
-            kernel = _kernel(w)
+            kernel = _kernel(w, "bf16" if block.autocast else block.parameter_dtype)
             counted: Counted = {}
             for key in w.traffic:
                 counted[key] = counted.get(key, 0) + 1
@@ -278,17 +282,17 @@ class Speed:
                                    note=note, certainty="assumed")  # fmt: skip
 
         return cls(
-            rate(reached.matmul),
+            rate(reached.of(gpu.runs_as(dtype))),
             rate(attention_efficiency(gpu, kernels, attention)),
             gpu.memory_bandwidth * constants.HBM_EFFICIENCY.middle,
             gpu.sms,
             launch,
             rate(reached.eight, "fp8"),
             gpu.l1_bytes_per_sm,
-            rate(reached.matmul, half or dtype),
+            rate(reached.of(gpu.runs_as(half or dtype)), half or dtype),
             rate(constants.SCAN),
             min(1.0, gpu.peak_flops(dtype) / gpu.tensor_flops),
-            rate(reached.matmul, "fp32"),
+            rate(reached.whole, "fp32"),
             rate(reached.eight, "int8"),
             reached.begins,
         )

@@ -17,11 +17,14 @@ from memcore.timing.roofline import (
     ATTENTION,
     EIGHT_BIT,
     PRODUCT,
+    WHOLE,
     Speed,
     Work,
     attention_efficiency,
     product_flops,
 )
+from memcore.training.executions import matmul_dtype
+from memcore.training.training import Training
 
 TABLE_5 = 0.08  # of Korthikanti et al.
 # Of a layer's time, absolute: with full recomputation ours is 0.42, theirs 0.39.
@@ -91,6 +94,15 @@ def test_products_of_xla_on_a_tpu(edge):
     assert padded / speed.matmul + CALLED == pytest.approx(XLA_ON_V5E[edge], rel=0.04)
 
 
+def test_products_of_cublas_on_a_t4():
+    """4,096 rows, columns and sums in fp16, one product after the other: "about 24T", as its limit
+    of 70 W caps the clock (forums.developer.nvidia.com/t/about-gpu-peak-performance/264462)."""
+    edge, speed = 4096, Speed.of(catalog.accelerator("t4-16gb"), "fp16")
+    work = Work("product", FORWARD, ((2.0, (edge, edge, edge)),), (), PRODUCT, Terms.of(()))
+    flops, padded = product_flops(work, Amounts({}), speed.sms, speed.begins(PRODUCT))
+    assert flops * speed.matmul / padded == pytest.approx(24e12, rel=0.04)
+
+
 def test_long_sequences_under_flash_attention_3():
     """Attention is all but the whole of these steps, and its kernel was timed alone."""
     errors = {
@@ -118,9 +130,12 @@ def test_every_constant_says_on_how_many_steps_it_was_fitted():
         if run["used_for"] == TUNED:
             plan = Plan.of(run["plan"])
             gpu, t = plan.accelerator, plan.train
+            reached, training = constants.efficiency(gpu.architecture), Training.of(plan)
+            assert training
             of = {
-                PRODUCT: constants.efficiency(gpu.architecture).matmul,
-                EIGHT_BIT: constants.efficiency(gpu.architecture).eight,
+                PRODUCT: reached.of(matmul_dtype(training.steps[0])),
+                WHOLE: reached.whole,
+                EIGHT_BIT: reached.eight,
                 ATTENTION: attention_efficiency(gpu, t.kernels, t.attention),
             }
             runs.update({of[o.kernel].name for o in time_of(plan).operations if o.kernel in of})

@@ -143,3 +143,13 @@ def test_a_tile_s_beginning_does_not_wait_for_slower_units():
     attention = seconds(wide, "core.scores") / seconds(narrow, "core.scores")
     projection = seconds(wide, "mlp.down_proj.matmul") / seconds(narrow, "mlp.down_proj.matmul")
     assert attention < projection < units
+
+
+@pytest.mark.parametrize(("dtype", "kernel"), [("fp32", "fp32 product"), ("base", "product")])
+def test_adapters_in_fp32_are_multiplied_in_fp32(dtype, kernel):
+    """PEFT casts their input to what they are in (tuners/lora/layer.py: _cast_input_dtype)."""
+    train = {"framework": "pytorch", "zero": 0, "adapter": "lora", "adapter_dtype": dtype,
+             "precision": "bf16-pure", "seq_len": S}  # fmt: skip
+    plan = Plan(model="llama-3-8b", cluster={"gpus": 1}, train=train)
+    found = {o.kernel for o in evaluate(plan).time.operations if ".lora." in o.name and o.flops}
+    assert found == {kernel}

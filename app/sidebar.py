@@ -22,7 +22,7 @@ from memcore.formats import BESIDE, MODEL, Text, kind_of, text_of
 from memcore.formats.hub import preset, stored
 from memcore.models import catalog
 from memcore.models.config import parse_config
-from memcore.plan.field import DETAILS, GROUPS
+from memcore.plan.field import DETAILS, GROUPS, describes
 from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text
 from memcore.units import count_text, parse_count
 from memcore.words.stored import AS_PUBLISHED
@@ -336,6 +336,28 @@ def _serving_ranks(path: str) -> None:
     _field(path, text=lambda n: f"{n:,}" if n else f"{ranks:,}, as in training")
 
 
+def _drafter(path: str) -> None:
+    """Words, and the file of a draft, which can be pasted here too."""
+    words, here = field(path).words or {}, state.drafted(path)
+    st.selectbox(
+        options=[*words, *([here] if describes(here) else [])],
+        format_func=lambda value: value_text(path, value),
+        accept_new_options=True,
+        **_common(field(path), _drafter_chosen),
+    )
+
+
+def _drafter_chosen(text: str | None) -> None:
+    words = field("serve.draft_model").words or {}
+    if text and describes(text.strip()):
+        _use_config(text)
+    elif text in words:
+        state.change({"serve.draft_model": text})
+    elif text:
+        said = f"{shown(text)} is no word; paste the config.json of a draft"
+        state.use_model(PlanError([Issue("serve.draft_model", said)]))
+
+
 def _weight_dtype(path: str) -> None:
     _field(path)
     if state.plan().serve.weight_dtype == AS_PUBLISHED:
@@ -381,6 +403,7 @@ OWN: dict[str, Callable[[str], None]] = {  # widgets that are more than their fi
     "serve.pp": _serving_ranks,
     "serve.weight_dtype": _weight_dtype,
     "together.engine_tp": _engine_ranks,
+    "serve.draft_model": _drafter,
 }
 
 

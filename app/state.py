@@ -26,6 +26,8 @@ from memcore import PlanError
 from memcore.errors import Issue
 from memcore.explain.book import Book
 from memcore.formats import Text, read_files
+from memcore.models.families.drafts import family_of
+from memcore.plan.field import described
 from memcore.plan.keys import LOOK, MEASURED, NAME, PINS, VERSION
 from memcore.plan.link import (
     begun,
@@ -41,7 +43,7 @@ from memcore.plan.link import (
     pin_name,
 )
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan, get, put, title_of, value_text
+from memcore.plan.plan import Plan, draft_from, get, put, title_of, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
 from memcore.search.calibration import Calibrated, refused
@@ -635,17 +637,34 @@ def _follow(s: Session, changes: Mapping[str, Any]) -> None:
         s.applied.append((before, found, wish))
 
 
+GUESSES = 3  # tokens that a head guesses where nobody says how many
+
+
 def use_model(config: Mapping[str, Any] | PlanError) -> None:
-    """Switch to a config.json that somebody gave; one that is no model leaves the draft alone."""
+    """Switch to a config.json that somebody gave; one that is no model leaves the draft alone. That
+    of what guesses tokens for a model guesses them for this one."""
     s = session()
     s.edited = True
     before = s.draft
     if isinstance(config, PlanError):
         s.problems = config.issues
         return
-    change({"model": config})
-    if any(issue.field.startswith("model") for issue in s.problems):
+    changes: dict[str, Any] = {"model": config}
+    if family_of(config):
+        text = described(config)
+        changes = {"serve.draft_model": text, "serve.draft_tokens": _guesses(text)}
+    change(changes)
+    if any(issue.field.startswith(("model", "serve.draft_model")) for issue in s.problems):
         s.draft = before
+
+
+def _guesses(text: str) -> int:
+    """How many tokens a draft guesses: a block, or as many as are asked for."""
+    try:
+        found = draft_from(text).draft
+    except ValueError:  # is said when it is read
+        found = None
+    return (found.most if found else 0) or drafted("serve.draft_tokens") or GUESSES
 
 
 def open_files(texts: Sequence[Text]) -> None:

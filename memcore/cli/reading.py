@@ -163,7 +163,7 @@ def _changed(plan: Plan, asked: Mapping[str, Any], option: str, kept: Sequence[s
 def setting(text: str) -> tuple[str, Any]:
     """A field and its value, as the command line has them. Raises PlanError."""
     from memcore.models import catalog
-    from memcore.plan.plan import field_of
+    from memcore.plan.plan import facts, field_of
 
     name, sign, given = text.partition("=")
     if not sign or not given:
@@ -172,6 +172,8 @@ def setting(text: str) -> tuple[str, Any]:
     if name == "model":
         return name, model_called(given, "--set model")
     field = field_named(name, "--set")
+    if facts(field).own and (given.startswith("{") or os.path.isfile(given)):
+        return field, read(given).decode(errors="replace").strip()
     presets = {"cluster.gpu": catalog.gpu_names(), "cluster.node": catalog.node_names()}
     if given not in (known := presets.get(field, [given])):
         said = f"no preset {shown(given)}; {did_you_mean(given, known)}"

@@ -21,6 +21,7 @@ from memcore.formats.reading import MODEL, read_files
 from memcore.formats.servers import Server
 from memcore.formats.texts import Text
 from memcore.models import catalog
+from memcore.plan.field import describes
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
 from memcore.words.engines import DEVICE, ENGINES, OWN_SHARE
 from memcore.words.optimizers import AWARE
@@ -397,7 +398,7 @@ def _slots(plan: Plan) -> list[Any]:
     if s.offload_kv == "cpu":
         words += ["--no-kv-offload"]
     if s.draft_tokens:
-        words += ["--model-draft", s.draft_model, "--draft-max", s.draft_tokens]
+        words += ["--model-draft", _draft(plan), "--draft-max", s.draft_tokens]
     return words
 
 
@@ -405,11 +406,17 @@ def _hyphens(option: str) -> str:
     return option.replace("_", "-")
 
 
+def _draft(plan: Plan) -> str:
+    """What guesses, by a preset's name or, of a file, by its folder's."""
+    word: str = plan.serve.draft_model
+    return "draft" if describes(word) else word
+
+
 def _guesses(plan: Plan) -> str:
     """Who guesses, as vLLM is told."""
     s = plan.serve
     method = _word_of(servers.GUESSERS, s.draft_model)
-    who = {"method": method} if method else {"model": s.draft_model}
+    who = {"method": method} if method else {"model": _draft(plan)}
     return json.dumps({**who, "num_speculative_tokens": s.draft_tokens})
 
 

@@ -187,6 +187,46 @@ class Heads:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a model that guesses tokens for another reads of it, and what corrects its guesses.
+
+    reads      width of the other's hidden states that it joins
+    target     hidden size of the other
+    guessed    tokens of its own head; 0: it has none, and takes the other's
+    at_once    all guesses of a step are made in one forward, else each in its own
+    block      tokens of a forward at most; 0: as many as are asked for
+    whole      each of them is a guess; else the first is the last that is sure
+    low, recurred, corrected, judged    widths of its correction (dims.CORRECTION, ...)
+    """
+
+    reads: int
+    target: int
+    guessed: int = 0
+    at_once: bool = False
+    block: int = 0
+    whole: bool = False
+    low: int = 0
+    recurred: int = 0
+    corrected: int = 0
+    judged: int = 0
+
+    @property
+    def most(self) -> int:
+        """Guesses of a step at most; 0: as many as are asked for."""
+        return self.block - (not self.whole) if self.block else 0
+
+    def tokens(self, guesses: int) -> int:
+        """Of a sequence in one forward, to guess so many."""
+        return guesses + (not self.whole) if self.at_once else 1
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"HIDDEN_STATES": self.reads, "GUESSED": self.guessed, "CORRECTION": self.low,
+                "RECURRED": self.recurred, "CORRECTED": self.corrected,
+                "JUDGED": self.judged}  # fmt: skip
+
+
 NAMED = 8  # keys that a note names
 
 
@@ -257,6 +297,7 @@ class Model:
                        images, or the encoder before a decoder
     stack              of a tower: what it is, one of dims.STACKS
     idle               of a tower: layers behind those whose result is read
+    draft              of a model that guesses tokens for another
     notes              what a reader should know of how its config.json was read; two models that
                        differ in it are the same
     head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION, EMBEDDING or
@@ -305,6 +346,7 @@ class Model:
     tower: Model | None = None
     stack: str = ""
     idle: int = 0
+    draft: Draft | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
     head: str = CAUSAL
     classes: int = 0
@@ -363,6 +405,7 @@ class Model:
             "CLASSES": self.classes,
             **(self.recurrence.sizes if self.recurrence else {}),
             **(self.image or NO_IMAGE).sizes,
+            **(self.draft.sizes if self.draft else {}),
             **(_in_stack(self.tower.stack, self.tower.sizes) if self.tower else {}),
         }
 

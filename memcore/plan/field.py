@@ -6,13 +6,14 @@ and as which lever it is tried. Validation, links, the sidebar and the levers re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
-from pydantic.functional_validators import AfterValidator
+from pydantic.functional_validators import AfterValidator, BeforeValidator
 
 from memcore.errors import did_you_mean, shown
 from memcore.words.word import Word
@@ -75,6 +76,8 @@ class Facts:
     frees   whether more of it needs less memory, so that who solves for it asks for the least
     auto    whether 0 is no number of it, but leaves it to something else
     zero    what 0 stands for, where it is no number of it
+    own     of a field of words, what a value is called that is none, but a whole description: JSON
+            that begins with a brace. Raises ValueError for what describes nothing
     """
 
     unit: str = ""
@@ -91,6 +94,7 @@ class Facts:
     frees: bool = False
     auto: bool = False
     zero: str = ""
+    own: Callable[[str], str] | None = None
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Add to the field's JSON schema what pydantic does not know."""
@@ -130,16 +134,31 @@ def declare(default: Any, title: str, help: str, **facts: Any) -> Any:
 
 
 def choice(table: Mapping[str, Word], default: str, title: str, help: str, **facts: Any) -> Any:
-    """A field that takes a word of a table."""
+    """A field that takes a word of a table, or what `own` among the facts calls by a name."""
+    own = facts.get("own")
 
     def known(word: str) -> str:
-        if word not in table:
+        if own and describes(word):
+            own(word)
+        elif word not in table:
             raise ValueError(f"{shown(word)} is not known; {did_you_mean(word, table)}")
         return word
 
     info: FieldInfo = declare(default, title, help, words=table, **facts)
-    info.metadata.append(AfterValidator(known))
+    info.metadata += [BeforeValidator(described)] * bool(own) + [AfterValidator(known)]
     return info
+
+
+def described(value: Any) -> Any:
+    """A whole description as the text that a plan has for it."""
+    if not isinstance(value, Mapping):
+        return value
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def describes(value: Any) -> bool:
+    """Whether a value is a whole description, as text."""
+    return isinstance(value, str) and value.startswith("{")
 
 
 def facts_of(info: FieldInfo) -> Facts:

@@ -56,6 +56,7 @@ OBJECTS = {
     "gpudef": "cluster.gpu",
     "node": "cluster.node",
     "nodedef": "cluster.node",
+    "draftdef": "serve.draft_model",
 }
 PIN = "pin"  # a second plan to compare with, as a query inside the query
 PINS = (PIN, *(f"{PIN}{n}" for n in range(2, 6)))  # more of them, each a column beside the others

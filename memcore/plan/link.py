@@ -26,6 +26,7 @@ from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import check_depth
+from memcore.plan.field import describes
 from memcore.plan.keys import (
     BESIDE,
     FIELDS,
@@ -54,6 +55,8 @@ MAX_OBJECT = 200_000  # bytes it may expand to
 MAX_ISSUES = 8
 MAX_NAME = 40  # characters of a plan's name
 
+DRAFT = "serve.draft_model"
+
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
 _NUMBER = re.compile(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?")
 
@@ -65,7 +68,9 @@ def encode(plan: Plan, short: bool = False, form: int = VERSION) -> dict[str, st
     document = plan.document()
     for name, key in keys_of(form).items():
         value = get(document, key.path)
-        if not short or value != key.default:
+        if key.path == DRAFT and describes(value):
+            query["draftdef"] = _pack(json.loads(value))
+        elif not short or value != key.default:
             query[name] = literal_text(value)
     return query
 
@@ -352,7 +357,7 @@ def _form(text: str, issues: list[Issue]) -> int:
 
 def _read(name: str, text: str, form: int, issues: list[Issue]) -> tuple[str, Any]:
     """The field and the value that one key of a link of a form gives. Raises PlanError."""
-    if name in ("config", "gpudef", "nodedef"):
+    if name in ("config", "gpudef", "nodedef", "draftdef"):
         return OBJECTS[name], _unpack(text, name)
     if len(text) > MAX_VALUE:
         raise PlanError(

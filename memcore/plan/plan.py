@@ -23,6 +23,7 @@ from memcore.hardware.accelerator import Accelerator, Node
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import check_depth
+from memcore.models.counts import parameters
 from memcore.models.families import FAMILIES, from_config
 from memcore.models.model import Model, in_json
 from memcore.models.standard import standard_config
@@ -40,6 +41,7 @@ from memcore.plan.field import (
     When,
     choice,
     declare,
+    describes,
     facts_of,
     number,
 )
@@ -1387,13 +1389,16 @@ class Serve(_Part):
         _DRAFTS,
         "none",
         "Draft model",
-        "Who guesses: a smaller model, or a head of this one's own shape; none: the text itself, "
+        "Who guesses: a smaller model, a head of this one's own shape, or the config.json of a "
+        "draft that was trained for it (EAGLE-3, DFlash, Domino, DSpark); none: the text itself, "
         "which costs nothing.",
         key="drafter",
         names=(
             "speculative_model",
             "speculative_algorithm",
+            "speculative_draft_model_path",
         ),
+        own=lambda text: draft_from(text).label,
         group="Serving details",
         when=_not("serve.draft_tokens", 0),
     )
@@ -1938,6 +1943,14 @@ class Plan(_Part):
         return bool(self.serve.draft_tokens) and self.serve.draft_model != NO_DRAFT
 
     @property
+    def draft(self) -> Model | None:
+        """What guesses tokens, where it is a model or a file of its own."""
+        word = self.serve.draft_model
+        if not self.drafts or word in DRAFT_HEADS:
+            return None
+        return draft_from(word) if describes(word) else catalog.model(word)
+
+    @property
     def own_tokens(self) -> int:
         """Tokens of one forward at most, where the plan does not say how many."""
         return engines.own_tokens(self.engine, self.accelerator, self.serving_tp)
@@ -2242,9 +2255,11 @@ def value_text(path: str, value: Any) -> str:
     """A field's value for people: the label of a word, and what 0 stands for."""
     if not value and (zero := facts(path).zero):
         return zero
-    words = words_of(path)
+    words, own = words_of(path), facts(path).own
     if words and value in words:
         return words[value].label
+    if own and describes(value):
+        return own(value)
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -2271,7 +2286,32 @@ def resolve_model(model: str | Mapping[str, Any]) -> Model:
             raise PlanError([Issue("model.size", "a model by size is {'size': '7B'} and no more")])
         return from_config(standard_config(model["size"]), f"Standard {model['size'].strip()}")
     check_depth(model)
-    return _from_json(json.dumps(model, sort_keys=True))
+    found = _from_json(json.dumps(model, sort_keys=True))
+    if found.draft:
+        message = (
+            f"{found.label}, of {parameters(found):,} parameters, is not a model but guesses "
+            f"tokens for one whose hidden size is {found.draft.target:,}: plan that model, and "
+            "give this file as its serve.draft_model, with serve.draft_tokens as many as it guesses"
+        )
+        raise PlanError([Issue("model.architectures", message)])
+    return found
+
+
+def draft_from(text: str) -> Model:
+    """The draft that the text of a config.json describes. Raises ValueError of what is none."""
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("the config.json of a draft is not JSON") from None
+    try:
+        check_depth(config)
+        found = _from_json(json.dumps(config, sort_keys=True))
+    except PlanError as e:
+        raise ValueError("; ".join(map(str, e.issues))) from None
+    if not found.draft:
+        raise ValueError(f"{found.label} is a whole model, of which a preset can guess; a file is "
+                         "read of a draft alone")  # fmt: skip
+    return found
 
 
 @kept

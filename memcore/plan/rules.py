@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel
 
 from memcore.errors import Issue, did_you_mean, shown
-from memcore.models import catalog
 from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
@@ -1341,6 +1340,29 @@ def _stored_rules(plan: Plan, model: Model | None) -> list[Rule]:
 BY_CPU = ("gpu_layers", "cpu_moe_layers")  # fields that have the CPU compute
 
 
+def _of_draft(plan: Plan, draft: Model, model: Model | None) -> list[Rule]:
+    """What the file of a draft asks of the model that it guesses for, and of a step."""
+    own, asked = draft.draft, plan.serve.draft_tokens
+    if not own:
+        return []
+    return [
+        Rule(
+            "serve.draft_model",
+            model is not None and model.hidden_size != own.target,
+            f"it reads hidden states of {own.target:,}, and the model's have "
+            f"{model.hidden_size if model else 0:,}",
+            to("serve.draft_model", "none"),
+            "give the draft of this model",
+        ),
+        Rule(
+            "serve.draft_tokens",
+            bool(own.most) and asked > own.most,
+            f"its draft guesses a block, of {own.most:,} at most",
+            to("serve.draft_tokens", own.most),
+        ),
+    ]
+
+
 def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
     """What a server cannot do."""
     s, rules = plan.serve, [*_replica_rules(plan, model), *_stored_rules(plan, model)]
@@ -1394,8 +1416,8 @@ def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
                 to("serve.draft_model", "none"),
             )
         )
-    elif plan.drafts:
-        draft = catalog.model(s.draft_model)
+    elif draft := plan.draft:
+        rules += _of_draft(plan, draft, model)
         field, served = "serve.draft_model", FAMILIES[draft.family].decoder and not draft.tower
         none, another = to(field, "none"), "choose another"
         divides = draft.heads % plan.serving_tp == 0

@@ -462,9 +462,13 @@ def _rest(book: Book, part: Part, which: str) -> Read:
         routed = known("layers with experts", o.runs // 2, source="config.json")
         return routed * exchange(server, part.tokens, x)[1]
     if part.kind == DRAFT:
+        assert server.draft
+        draft, one = server.draft.plan.architecture, o.seconds / o.runs
+        label, at_once = draft.label, draft.draft and draft.draft.at_once
         times = _plan(book, "draft_tokens")
-        one = o.seconds / plan.serve.draft_tokens
-        source = f"a step of {plan.serve.draft_model} with the same sequences"
+        if at_once:
+            times = known("for all guesses at once", o.runs, source=f"config.json of {label}")
+        source = f"a step of {label} with the same sequences"
         return times * known("a step of the draft's model", one, "seconds", source=source,
                              certainty="assumed")  # fmt: skip
     if part.kind == STEPS:

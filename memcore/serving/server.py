@@ -11,9 +11,8 @@ from memcore.hardware.kernels import Kernels
 from memcore.kept import kept
 from memcore.layers.ops import slides
 from memcore.layers.recurrent import CONVOLUTION, STATE
-from memcore.models import catalog
 from memcore.models.blocks import Blocks, build, structure_of
-from memcore.models.families import FAMILIES
+from memcore.models.families import FAMILIES, drafts, from_config
 from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan
@@ -58,7 +57,6 @@ from memcore.tape.tape import Tape
 from memcore.timing.roofline import Execution, executions
 from memcore.words.engines import ENGINES, Engine
 from memcore.words.serving import (
-    DRAFT_HEADS,
     EAGLE,
     KV_CACHES,
     MULTI_TOKEN,
@@ -194,6 +192,12 @@ class Server:
     @property
     def manager(self) -> CacheManager:
         return KV_CACHES[self.plan.cache_manager]
+
+    @property
+    def forwards(self) -> int:
+        """Forwards of its draft in a step."""
+        own = self.draft.plan.architecture.draft if self.draft else None
+        return 1 if own and own.at_once else self.plan.serve.draft_tokens
 
     @property
     def compute(self) -> str:
@@ -557,44 +561,29 @@ def chosen(experts: int, top_k: int, tokens: float) -> int:
 
 
 def _drafting(plan: Plan) -> Plan:
-    """The plan of a draft: the same GPUs, dtypes and cache, without a draft of its own."""
+    """The plan of a draft: the same GPUs, dtypes and cache, without a draft of its own. Where it
+    guesses several tokens at once, a forward has as many."""
     document, word, target = plan.document(), plan.serve.draft_model, plan.architecture
     document["serve"] |= {"draft_tokens": 0, "draft_model": NO_DRAFT, "offload_weights": 0.0}
     document["serve"] |= {"tp": plan.serving_tp, "pp": 1, "gpu_layers": 0, "cpu_moe_layers": 0}
     document["parallel"] = {}
-    if word == EAGLE:
-        document["model"] = eagle_config(target)
+    draft = from_config(drafts.head_of(target, EAGLE_VOCABULARY)) if word == EAGLE else plan.draft
+    trained = draft.draft if draft else None
+    family = draft.family if draft else target.family
+    if draft and trained:
+        document["model"], family = drafts.plain(draft), "llama"
         document["serve"]["weight_dtype"] = plan.weights.compute
-    elif word != MULTI_TOKEN:
+        document["serve"]["draft_tokens"] = trained.tokens(plan.serve.draft_tokens) - 1
+    elif draft:
         document["model"] = word
-    family = "llama" if word == EAGLE else target.family
-    if word not in DRAFT_HEADS:
-        family = catalog.model(word).family
     document["train"] = {"attention": FAMILIES[family].attentions[-1], "seq_len": 1}
     found = Plan.of(document)
-    if word == EAGLE:
-        return found.of_model(replace(found.architecture, label="EAGLE-3 head"))
+    if draft and trained:
+        return found.of_model(draft)
     if word == MULTI_TOKEN:
         label, kinds = f"multi-token prediction of {target.label}", target.kinds[-1:]
         return found.of_model(replace(target, layers=1, kinds=kinds, tower=None, label=label))
     return found
-
-
-def eagle_config(target: Model) -> dict[str, object]:
-    """The config.json of an EAGLE-3 head for a model: a layer of Llama's kind of the model's own
-    sizes (SpecForge's and EAGLE's published heads)."""
-    return {
-        "model_type": "llama",
-        "hidden_size": target.hidden_size,
-        "intermediate_size": target.intermediate_size,
-        "num_hidden_layers": 1,
-        "num_attention_heads": target.heads,
-        "num_key_value_heads": target.kv_heads,
-        "head_dim": target.head_dim,
-        "vocab_size": EAGLE_VOCABULARY,
-        "max_position_embeddings": target.max_positions,
-        "tie_word_embeddings": False,
-    }
 
 
 @kept

@@ -733,12 +733,12 @@ def decoding(server: Server, running: int) -> list[Part]:
 
 def drafts(server: Server, running: int) -> list[Part]:
     """What a draft's model takes to guess, in a step."""
-    guesses, draft = server.plan.serve.draft_tokens, server.draft
-    if not guesses or not draft:
+    draft, times = server.draft, server.forwards
+    if not times or not draft:
         return []
-    one = seconds(parts(draft, running, 1, context_of(server), running))
+    one = seconds(decoding(draft, running))
     name = f"draft by {draft.plan.architecture.label}"
-    return [Part(DRAFT, _only(name, guesses * one, "hbm", guesses), running)]
+    return [Part(DRAFT, _only(name, times * one, "hbm", times), running)]
 
 
 def transfer(server: Server) -> float:

@@ -17,17 +17,16 @@ from memcore.tape.dims import (
     EXPERT_D,
     EXPERT_FUSED,
     EXPERTS,
-    KV,
     KV_RANK,
     ROTARY,
     TP,
+    VOCAB,
     Cut,
     D,
     Dim,
     Extent,
     Extents,
     Factor,
-    Q,
     Shape,
     ceil_div,
     size,
@@ -35,7 +34,7 @@ from memcore.tape.dims import (
 from memcore.tape.ledger import AUTOGRAD, Amounts
 from memcore.tape.tape import Storage
 from memcore.words import experts
-from memcore.words.serving import DRAFT_HEADS, EAGLE, MULTI_TOKEN
+from memcore.words.serving import MULTI_TOKEN
 from memcore.words.word import DTYPE_BYTES
 
 ROTARY_SOURCE = (
@@ -43,7 +42,6 @@ ROTARY_SOURCE = (
     "(vllm/model_executor/layers/rotary_embedding), under linear scaling of its factor's times as "
     "many; two logged pairs differ by just that"
 )
-EAGLE_STATES = 3  # hidden states that an EAGLE-3 head reads
 MXFP4_GROUP = 32  # values with one scale (OCP Microscaling 1.0)
 ABSORBED: Shape = (EXPANDED / TP, KV_RANK)
 ABSORBED_SOURCE = (
@@ -199,26 +197,21 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
 
 
 def draft_bytes(server: Server) -> int:
-    """Weights of a draft on one GPU. A head shares the model's embedding, and multi-token
-    prediction its head too; both have a matrix more that joins what they read."""
-    draft, word = server.draft, server.plan.serve.draft_model
+    """Weights of a draft on one GPU. A head has the embedding of a model as wide as itself, and
+    multi-token prediction its head too, and a matrix more that joins what it reads."""
+    draft, model = server.draft, server.plan.architecture
     assert draft
     alone = draft.amounts(1, 1)
     n = sum(r.bytes for r in weight_rows(draft, held_weights(draft, alone), alone))
-    if word not in DRAFT_HEADS:
+    wide, own = DTYPE_BYTES[draft.plan.weights.compute], draft.plan.architecture
+    tables = [p.shape for p in draft.embed.parameters if p.shape[0] == VOCAB / TP]
+    if server.plan.serve.draft_model == MULTI_TOKEN:
+        tables += [p.shape for p in draft.head.parameters if len(p.shape) == 2]
+        joined = 2 * model.hidden_size * model.hidden_size
+        n += (joined + 2 * model.hidden_size) * wide  # both that are joined are normed first
+    elif not own.draft or own.hidden_size != model.hidden_size:
         return n
-    wide = DTYPE_BYTES[draft.plan.weights.compute]
-    shared = [p.shape for p in draft.embed.parameters]
-    if word == MULTI_TOKEN:
-        shared += [p.shape for p in draft.head.parameters if len(p.shape) == 2]
-    n -= int(sum(alone.elements(of) for of in shared)) * wide
-    d = server.plan.architecture.hidden_size
-    joined = (EAGLE_STATES if word == EAGLE else 2) * d * d
-    if word == EAGLE:  # queries, keys and values are of a token's embedding too, normed apart
-        joined += d + int(sum(alone.elements((D, of)) for of in (Q / TP, KV / TP, KV / TP)))
-    else:  # both that are joined are normed first
-        joined += 2 * d
-    return n + joined * wide
+    return n - int(sum(alone.elements(of) for of in tables)) * wide
 
 
 def _padding(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:

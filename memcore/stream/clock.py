@@ -99,6 +99,7 @@ class Clock:
     step       what the engine takes for a step besides; sequence: more for each
     reading    between kernels, more in an iteration that reads prompts
     first      the engine's own before a first token: its requests feel it, its steps do not
+    forwards   of a draft, in a step of the model that it guesses for
     """
 
     layers: Curve
@@ -119,6 +120,7 @@ class Clock:
     sequence: float = 0.0
     first: float = 0.0
     reading: float = 0.0
+    forwards: int = 1
 
     def decode(self, sequences: int) -> tuple[float, float]:
         """A step of each without attention: what hides the cache's way from the host, and what is
@@ -126,14 +128,15 @@ class Clock:
         rows = sequences * (1 + self.guesses)
         beside = self.beside.at(rows) + self.step + self.sequence * sequences
         if self.draft:
-            beside += self.guesses * sum(self.draft.decode(sequences))
+            beside += self.draft.forwards * sum(self.draft.decode(sequences))
         found = self.layers.at(rows) + self.head.at(rows)
         return found + (self.scan.at(sequences) if self.scan else 0.0), beside
 
     def load(self, context: float, seen: float) -> tuple[float, float]:
         """Attention of a step to so many tokens in all, of which layers with a window see `seen`;
         and what a draft's model takes for the same."""
-        beside = self.guesses * sum(self.draft.load(context, context)) if self.draft else 0.0
+        draft = self.draft
+        beside = draft.forwards * sum(draft.load(context, context)) if draft else 0.0
         return self.context.of(context, seen), beside
 
     def mixed(
@@ -147,7 +150,7 @@ class Clock:
         attention, later = self.load(context, seen)
         fetched = self.host.of(context, seen) if self.host else 0.0
         if self.draft and sequences:
-            later += self.guesses * sum(self.draft.decode(sequences))
+            later += self.draft.forwards * sum(self.draft.decode(sequences))
         for start, now in chunks:
             tokens += now
             there = start + now
@@ -239,7 +242,7 @@ def _clock(server: Server) -> Clock:
         window,
         server.chunked,
         s.draft_tokens,
-        _drafts(server.draft, seen) if server.draft else None,
+        _drafts(server.draft, seen, server.forwards) if server.draft else None,
         scan,
         scanned,
         seconds(of_tower(server)),
@@ -274,12 +277,13 @@ def _only(found: Sequence[Part], *kinds: str) -> float:
     return seconds([p for p in found if p.kind in kinds])
 
 
-def _drafts(server: Server, seen: int) -> Clock:
-    """The clock of a draft's model. What its layers with a window see is not followed: their share
-    is as with `seen` tokens."""
+def _drafts(server: Server, seen: int, forwards: int) -> Clock:
+    """The clock of a draft's model, of so many forwards in a step. What its layers with a window
+    see is not followed: their share is as with `seen` tokens."""
     clock = _clock(server)
     share = min(1.0, clock.window / seen)
-    return replace(clock, context=Rate(clock.context.whole + share * clock.context.part))
+    context = Rate(clock.context.whole + share * clock.context.part)
+    return replace(clock, context=context, forwards=forwards)
 
 
 def seen_of_chunks(tokens: int, window: int) -> float:

@@ -280,6 +280,17 @@ ONE = Dim("ONE", "1: the width of a gate for a whole token")
 SHARED_F = Dim("SHARED_F", "intermediate size of the experts that every token passes, together")
 SHARED_FUSED = Dim("SHARED_FUSED", "2 SHARED_F: gate and up side by side")
 ROW_MAP = Dim("ROW_MAP", "2 EXPERTS + 1: where the rows of a token are in Megatron, and how many")
+# Of a draft, which guesses tokens for another model.
+HIDDEN_STATES = Dim(
+    "HIDDEN_STATES",
+    "hidden states of several layers of the other model side by side: what it joins",
+)
+GUESSED = Dim("GUESSED", "tokens of the vocabulary that a draft may guess")
+CORRECTION = Dim("CORRECTION", "width that a correction of a draft's logits is made from")
+CORRECTED = Dim("CORRECTED", "D, and what such a correction reads beside it")
+RECURRED = Dim("RECURRED", "width of the state that such a correction has of the tokens before")
+RECURRED_GATES = Dim("RECURRED_GATES", "3 RECURRED: two gates, and what they let in")
+JUDGED = Dim("JUDGED", "width of what says how likely a guess is to be accepted")
 RANK = Dim("RANK", "rank of a low-rank adapter: the width between its two matrices")
 BUCKETS = Dim("BUCKETS", "buckets of distances between tokens, each with a bias for every head")
 CLASSES = Dim(
@@ -586,6 +597,8 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["ONE"] = 1
     sizes["PATCH_VALUES"] = sizes["CHANNELS"] * sizes["PATCH_H"] * sizes["PATCH_W"]
     sizes["JOINED"] = 2 * sizes["D"]
+    if "RECURRED" in sizes:
+        sizes["RECURRED_GATES"] = 3 * sizes["RECURRED"]
     sizes["SINKED"] = s + 1
     sizes["EXPERT_FUSED"] = 2 * sizes["EXPERT_F"]
     sizes["LABELS"] = where(b == 1, s + 1, b * s)

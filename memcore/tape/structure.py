@@ -171,6 +171,7 @@ class Traits:
 
     streams         the residual is several streams, mixed by hyper-connections
     balanced        rounds of rescaling the weights that mix them, each with tensors of its own
+    draft           what a draft has besides its layers (families.drafts)
     """
 
     activation: str = "silu"
@@ -232,3 +233,4 @@ class Traits:
     convolution_bias: bool = False
     streams: bool = False
     balanced: int = 0
+    draft: tuple[str, ...] = ()

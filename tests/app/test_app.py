@@ -9,6 +9,7 @@ import threading
 import tomllib
 from typing import Any
 
+import asked
 import pandas as pd
 import pytest
 from pages import (
@@ -471,6 +472,22 @@ def test_a_pasted_config() -> None:
 
 
 SERVER = "vllm serve Qwen/Qwen2.5-72B-Instruct-AWQ --tensor-parallel-size 2 --enable-lora"
+
+
+def test_a_pasted_draft_guesses_for_the_model() -> None:
+    files = {row["name"]: row["config"] for row in asked.table("drafts")}
+    at = opened({"model": "qwen3-8b"}, "serve")
+    at.session_state["folded_Serving details"] = True
+    at.text_area(key="config_text").set_value(json.dumps(files["qwen3-8b-domino"])).run()
+    alive(at)
+    plan = shown_plan(at)
+    assert (plan.model, plan.serve.draft_tokens) == ("qwen3-8b", 15)
+    box = at.selectbox(key="serve_draft_model")
+    assert box.options[-1] == "Domino draft, 4,096 wide"
+    at.text_area(key="config_text").set_value(json.dumps(files["qwen3-4b-dspark"])).run()
+    alive(at)
+    assert shown_plan(at) == plan
+    assert "reads hidden states of 2,560" in said(at)
 
 
 def test_a_pasted_command_is_a_plan() -> None:

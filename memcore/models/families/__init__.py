@@ -27,6 +27,7 @@ from memcore.models.families import (
     deepseek_v32,
     dialects,
     dots1,
+    drafts,
     ernie4_5,
     eurobert,
     exaone4,
@@ -94,7 +95,7 @@ class _Families(dict[str, Family]):
 
     def __missing__(self, name: str) -> Family:
         return {"t5_encoder": t5.ENCODER_ALONE, "gemma4_small_text": gemma4.SMALL,
-                "nemotron_nas": nemotron_nas.FAMILY}[name]  # fmt: skip
+                "nemotron_nas": nemotron_nas.FAMILY, **drafts.FAMILIES}[name]  # fmt: skip
 
 
 FAMILIES = _Families({
@@ -172,7 +173,7 @@ TOWERS: dict[str, Family] = {
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
-    kind = config.get("model_type")
+    kind = drafts.family_of(config) or config.get("model_type")
     if kind is None or (isinstance(kind, str) and not _known_type(kind, config)):
         meant = _by_class(config)
         if meant:
@@ -186,7 +187,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         message = f"must be a word, not {shown(kind)}" if kind is not None else "missing"
         message += "; a Hugging Face config.json has one"
         raise PlanError([Issue("model.model_type", message)])
-    label = label or f"Your {kind} model"
+    label = label or (drafts.label_of(config) if kind in drafts.FAMILIES else f"Your {kind} model")
     if dialects.of_llm_analysis(config):
         found = from_config(dialects.in_own_words(config), label)
         return replace(found, notes=(dialects.SAID_LITTLE, *found.notes))
@@ -230,7 +231,9 @@ def _known_type(kind: str, config: Mapping[str, Any]) -> bool:
 
 def _family(kind: str) -> Family | None:
     """The family that a model_type is planned as."""
-    return FAMILIES[TWINS[kind].of] if kind in TWINS else FAMILIES.get(kind)
+    if kind in TWINS:
+        return FAMILIES[TWINS[kind].of]
+    return FAMILIES.get(kind) or drafts.FAMILIES.get(kind)
 
 
 def _by_class(config: Mapping[str, Any]) -> str:
@@ -307,29 +310,19 @@ def _head(keys: Keys, kind: str, family: Family) -> str:
     return words[named.lower()]
 
 
-# Classes that draft for another model, by how their names end, and how they draft: EAGLE-3's heads
-# (SpecForge, vLLM, SGLang), and those that fill a block of tokens at once (SpecForge).
-HEADS_OF_EAGLE = ("Eagle", "Eagle3")
-DRAFTERS = {"DFlashDraftModel": "DFlash", "DSparkDraftModel": "DSpark",
-            "DominoDraftModel": "Domino"}  # fmt: skip
+HEADS_OF_EAGLE = ("Eagle", "Eagle3")  # how the names of classes end that draft for another model
 
 
 def _drafts(named: str) -> str:
-    """What to do with the file of a class that guesses tokens for another model; '' for another."""
-    plan = "plan the model that it drafts for"
-    if named.endswith(HEADS_OF_EAGLE):
-        return (
-            f"{shown(named)} is not a model but an EAGLE head, which guesses tokens for one: "
-            f"{plan} and set serve.draft_model to eagle, with serve.draft_tokens as many as it "
-            "guesses, which counts the head too"
-        )
-    if named in DRAFTERS:
-        return (
-            f"{shown(named)} is not a model but a draft, which guesses a block of tokens for one "
-            f"({DRAFTERS[named]}), and is not planned: {plan}. An EAGLE head, serve.draft_model "
-            "eagle, is the nearest draft that is planned, and smaller"
-        )
-    return ""
+    """What to do with the file of a class that guesses tokens for another model, and is not known;
+    '' for another."""
+    if not named.endswith(HEADS_OF_EAGLE):
+        return ""
+    return (
+        f"{shown(named)} is not a model but an EAGLE head, which guesses tokens for one, and of a "
+        "kind that is not known: plan the model that it drafts for and set serve.draft_model to "
+        "eagle, with serve.draft_tokens as many as it guesses"
+    )
 
 
 def _class(keys: Keys) -> tuple[str | None, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from memcore.layers.ops import (
     KEYS,
@@ -66,7 +67,7 @@ def llama_like(
     activation: str = "silu",
     activations: Mapping[str, str] = ACTIVATIONS,
     dropout: float = 0.0,
-    **traits: bool,
+    **traits: Any,
 ) -> Model:
     """The keys that Llama's relatives share, with the defaults of one of them. `out_bias` is as
     `attention_bias` unless it is said."""

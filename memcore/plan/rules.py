@@ -1082,6 +1082,9 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
                 to("serve.weight_dtype", "bf16"),
             )
         )
+    if not FAMILIES[name].checkpoints:
+        why = f"transformers' code of {name} has no checkpointing"
+        rules.append(only(plan, "train.checkpointing", ["none"], why))
     if FAMILIES[name].carries:
         again = CHECKPOINTING[t.checkpointing].recompute
         encodes = model.encoder_decoder or not FAMILIES[name].decoder

@@ -182,6 +182,8 @@ class Traits:
     attention_dropout: bool = False
     residual_dropout: bool = False
     embedding_dropout: bool = False
+    embedding_normed: bool = False
+    embedding_masked: bool = False
     attention_softcap: bool = False
     attention_clipped: bool = False
     logits_softcap: bool = False

@@ -40,6 +40,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.dbrx.modeling_dbrx import DbrxExperts
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llava import modeling_llava
+from transformers.models.mpnet.modeling_mpnet import MPNetLayer
 from transformers.models.nemotron import modeling_nemotron
 from transformers.models.step3p7.modeling_step3p7 import Step3p7Experts
 
@@ -57,6 +58,8 @@ TASKS = {
     "modernbert": transformers.AutoModelForMaskedLM,
     "electra": transformers.AutoModelForMaskedLM,
     "nomic_bert": transformers.AutoModelForMaskedLM,
+    "mpnet": transformers.AutoModelForMaskedLM,
+    "esm": transformers.AutoModelForMaskedLM,
     "eurobert": transformers.AutoModelForMaskedLM,
     "vit": transformers.AutoModelForImageClassification,
     "t5": transformers.AutoModelForSeq2SeqLM,
@@ -72,6 +75,7 @@ TOWERLESS = (
 TOWERS = ("visual", "vision_model", "vision_tower", "multi_modal_projector", "mm_projector",
           "embed_vision")  # fmt: skip
 TASKS |= dict.fromkeys(TOWERLESS, transformers.AutoModelForImageTextToText)
+LAYERS = (GradientCheckpointingLayer, MPNetLayer)  # what FSDP2 wraps
 LOOPED = ("dbrx",)  # whose code asks which experts get a row: their tensors are real
 
 
@@ -429,7 +433,7 @@ def peak(config, words, build=build):
             if sharded:
                 policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
                 reshard = regime == "fsdp2-reshard"
-                layers = (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
+                layers = (m for m in model.modules() if isinstance(m, LAYERS))
                 for module in (*layers, model):
                     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
             optimizer = torch.optim.AdamW(model.parameters(), fused=True)

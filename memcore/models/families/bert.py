@@ -43,11 +43,11 @@ from memcore.tape.primitives import (
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING, MASKED, REPLACED, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
-ROBERTAS = ("roberta", "xlm-roberta", "camembert")
+ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 OFFSET = 2  # rows of RoBERTa's position table that stand before the first position
 
 
-def _config(
+def encoder_config(
     k: Keys,
     label: str,
     family: str,
@@ -56,6 +56,7 @@ def _config(
     hidden: int = 768,
     heads: int = 12,
     intermediate: int = 3072,
+    positions: int = 512,
 ) -> Model:
     hidden = k.count("hidden_size", hidden)
     heads = k.count("num_attention_heads", heads, 10**6)
@@ -64,7 +65,7 @@ def _config(
     k.refuse("position_embedding_type", "absolute", None)
     k.refuse("add_cross_attention", False, None)
     layers = k.count("num_hidden_layers", 12, 100_000)
-    rows = k.count("max_position_embeddings", 512)
+    rows = k.count("max_position_embeddings", positions)
     if rows <= offset:
         k.fail("max_position_embeddings", f"must be above {offset}, not {rows}")
     return Model(
@@ -107,7 +108,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
         x = add(t, x, typed, "with types")
     placed = embedding(t, "position_embeddings", positions, POSITIONS, EMBED, tied=False)
     x = layer_norm(t, add(t, x, placed, "with positions"), EMBED, "LayerNorm")
-    x = _dropped(t, s, x, "dropout")
+    x = dropped(t, s, x, "dropout")
     if s.traits.projected_embeddings:
         x = linear(t, "embeddings_project", x, EMBED, D, bias=True)
     return x
@@ -116,10 +117,10 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, x, kind)
     if s.family != "distilbert":  # which drops out of its probabilities alone
-        h = _dropped(t, s, h, "attention dropout")
+        h = dropped(t, s, h, "attention dropout")
     x = layer_norm(t, add(t, h, x, "residual"), D, "attention.output.LayerNorm")
     h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
-    h = _dropped(t, s, h, "MLP dropout")
+    h = dropped(t, s, h, "MLP dropout")
     return layer_norm(t, add(t, h, x, "residual"), D, "output.LayerNorm")
 
 
@@ -132,7 +133,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "output.dense", out, Q / TP, D, bias=True)
 
 
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
+def dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
     return dropout(t, x, name) if s.traits.residual_dropout else x
 
 
@@ -140,12 +141,12 @@ def _pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """What a classifier reads of each sequence: of its first token."""
     (first,) = split(t, x, [(B, D)], sliced=True)
     if s.family in (*ROBERTAS, "electra"):
-        first = _dropped(t, s, first, "classifier dropout, first")
+        first = dropped(t, s, first, "classifier dropout, first")
     h = linear(t, "pooler.dense", first, D, D, bias=True)
     return activation(t, h, "gelu") if s.family == "electra" else keeps_result(t, h, "tanh")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == EMBEDDING:
         if s.family in ("distilbert", "electra"):
             return x
@@ -153,7 +154,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
             t.parameter(f"pooler.dense.{name}", shape, idle=True)
         return x
     if s.head == CLASSIFICATION:
-        h = _dropped(t, s, _pooled(t, s, x), "classifier dropout")
+        h = dropped(t, s, _pooled(t, s, x), "classifier dropout")
         return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
     if s.head == REPLACED:
         h = activation(t, linear(t, "dense", x, D, D, bias=True), s.traits.activation)
@@ -170,23 +171,23 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 def _bert(k: Keys, label: str) -> Model:
-    return _config(k, label, "bert", 30_522, 0)
+    return encoder_config(k, label, "bert", 30_522, 0)
 
 
 def _roberta(k: Keys, label: str) -> Model:
-    return _config(k, label, "roberta", 50_265, OFFSET)
+    return encoder_config(k, label, "roberta", 50_265, OFFSET)
 
 
 def _xlm_roberta(k: Keys, label: str) -> Model:
-    return _config(k, label, "xlm-roberta", 30_522, OFFSET)
+    return encoder_config(k, label, "xlm-roberta", 30_522, OFFSET)
 
 
 def _camembert(k: Keys, label: str) -> Model:
-    return _config(k, label, "camembert", 30_522, OFFSET)
+    return encoder_config(k, label, "camembert", 30_522, OFFSET)
 
 
 def _electra(k: Keys, label: str) -> Model:
-    model = _config(k, label, "electra", 30_522, 0, hidden=256, heads=4, intermediate=1024)
+    model = encoder_config(k, label, "electra", 30_522, 0, hidden=256, heads=4, intermediate=1024)
     width = k.count("embedding_size", 128)
     projected = replace(model.traits, projected_embeddings=width != model.hidden_size)
     return replace(model, embedding_size=width, traits=projected)
@@ -228,19 +229,19 @@ def encoder_classes(stem: str) -> dict[str, str]:
 
 
 FAMILIES = {
-    "bert": encoder(_bert, _embed, _layer, _head, encoder_classes("Bert")),
-    "roberta": encoder(_roberta, _embed, _layer, _head, encoder_classes("Roberta")),
-    "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, _head, encoder_classes("XLMRoberta")),
-    "camembert": encoder(_camembert, _embed, _layer, _head, encoder_classes("Camembert")),
+    "bert": encoder(_bert, _embed, _layer, head, encoder_classes("Bert")),
+    "roberta": encoder(_roberta, _embed, _layer, head, encoder_classes("Roberta")),
+    "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, head, encoder_classes("XLMRoberta")),
+    "camembert": encoder(_camembert, _embed, _layer, head, encoder_classes("Camembert")),
     "electra": encoder(
         _electra,
         _embed,
         _layer,
-        _head,
+        head,
         {**encoder_classes("Electra"), "ElectraForPreTraining": REPLACED},
     ),
     "distilbert": replace(
-        encoder(_distilbert, _embed, _layer, _head, encoder_classes("DistilBert")),
+        encoder(_distilbert, _embed, _layer, head, encoder_classes("DistilBert")),
         aliases={
             "hidden_size": "dim",
             "num_attention_heads": "n_heads",

@@ -38,6 +38,7 @@ from memcore.tape.dims import (
     JOINED,
     JUDGED,
     KV,
+    ONE,
     RECURRED,
     RECURRED_GATES,
     TP,
@@ -289,7 +290,7 @@ def _block_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
             t.use(linear(t, "markov_w2", low, CORRECTION, VOCAB, bias=False))
     if JUDGES in parts:
         judged = t.new("judged", (*TOKENS, JUDGED), x.dtype)
-        t.use(linear(t, "confidence_head.proj", judged, JUDGED, 1, bias=True))
+        t.use(linear(t, "confidence_head.proj", judged, JUDGED, ONE, bias=True))
     return labelled_loss(t, logits)
 
 

@@ -40,6 +40,7 @@ class Family:
     decoder            it generates, token by token; else it has no cache and nothing to serve
     before             what a model with a tower runs before it, which the bridge reads
     bridge             what leads from the tower's last layer to the first of the main stack
+    checkpoints        transformers can run its layers again in backward
     carries            its layers read tensors together that need a gradient
     aliases            other names that transformers takes for a key, and the key that is read
                        (attribute_map of its configuration class, or what its constructor renames)
@@ -63,6 +64,7 @@ class Family:
     alone: bool = False
     before: Callable[[Tape, Structure], Tensor] | None = None
     bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
+    checkpoints: bool = True
     carries: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, str] = field(default_factory=dict)
@@ -147,7 +149,7 @@ def state_dtype(k: Keys, key: str, default: str = "") -> str:
 
 def encoder(
     config: Callable[[Keys, str], Model],
-    embed: Callable[[Tape, Structure], Tensor],
+    embed: Callable[[Tape, Structure], Tensor | Sequence[Tensor]],
     layer: Callable[[Tape, Structure, Tensor, str], Tensor],
     head: Callable[[Tape, Structure, Tensor], Tensor],
     classes: Mapping[str, str],

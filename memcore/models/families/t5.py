@@ -180,7 +180,7 @@ def _biased(
     t: Tape, s: Structure, x: Tensor, bias: Tensor | None, kind: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = _projected(t, x, x, S)
-    bias = bias or _position_bias(t)
+    bias = bias or position_bias(t)
     out, weights = _weighed(t, s, q, k, v, bias, "" if EVERY in kind else "causal mask", S)
     return linear(t, "o", out, Q, D, bias=False), bias, weights
 
@@ -225,7 +225,7 @@ def _weighed(
         return contiguous(t, out, (B, S, Q), "joined heads"), weights
 
 
-def _position_bias(t: Tape) -> Tensor:
+def position_bias(t: Tape) -> Tensor:
     """Distances between tokens, sorted into buckets, each with a number for every head. Saves the
     buckets."""
     with t.scope("relative_attention_bias"):

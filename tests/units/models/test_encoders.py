@@ -8,6 +8,9 @@ from memcore.models.counts import parameters
 from memcore.models.families import from_config
 
 ELECTRA, NOMIC, EURO = "electra Electra", "nomic_bert NomicBert", "eurobert EuroBert"
+MPNET, ESM = "mpnet MPNet", "esm Esm"
+ESM_2 = {"vocab_size": 33, "hidden_size": 480, "num_attention_heads": 20, "intermediate_size": 1920,
+         "position_embedding_type": "rotary", "token_dropout": True}  # fmt: skip
 UNTIED = {"tie_word_embeddings": False}
 UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 NARROW = {"num_labels": 5, "hidden_size": 384, "num_attention_heads": 6}
@@ -38,6 +41,15 @@ def made(name, head, **keys):
         (EURO, "ForMaskedLM", NARROW, 148_055_424),
         (EURO, "Model", {}, 211_766_016),
         (EURO, "ForSequenceClassification", NARROW, 98_954_885),
+        (MPNET, "ForMaskedLM", {}, 109_516_991),
+        (MPNET, "ForMaskedLM", NARROW | UNTIED | {"num_hidden_layers": 6}, 41_585_854),
+        (MPNET, "Model", {}, 109_484_928),
+        (MPNET, "ForSequenceClassification", NARROW | {"num_hidden_layers": 6}, 29_803_589),
+        (ESM, "ForMaskedLM", ESM_2, 33_501_394),
+        (ESM, "Model", ESM_2, 33_500_401),
+        (ESM, "ForSequenceClassification", ESM_2, 33_501_363),
+        (ESM, "ForMaskedLM", NARROW | UNTIED | {"vocab_size": 40, "emb_layer_norm_before": True,
+                                                "num_hidden_layers": 6}, 18_308_813),
         ("bert Bert", "ForMaskedLM", {"vocab_size": 20_001, "num_hidden_layers": 6, **UNTIED},
          74_277_186),
         ("roberta Roberta", "ForMaskedLM",
@@ -61,6 +73,8 @@ def test_nomic_s_own_words_are_read():
         (EURO, "ForSequenceClassification", "classifier_pooling", "late"),
         (NOMIC, "Model", "qkv_proj_bias", True),
         (NOMIC, "Model", "num_experts", 8),
+        (ESM, "Model", "is_folding_model", True),
+        (ESM, "Model", "vocab_size", None),
     ],
 )
 def test_what_is_not_known_of_them_is_refused_by_its_key(name, head, key, value):

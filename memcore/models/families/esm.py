@@ -1,0 +1,147 @@
+"""ESM-1b and ESM-2, of proteins, trained on masked tokens: norms first, rotary or learned
+positions, and a GELU composed of an error function. The weights of the head for contacts are there,
+and nobody reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    classes_loss,
+    labelled_loss,
+    rotary,
+    rotary_tables,
+    value_heads,
+)
+from memcore.models.config import Keys
+from memcore.models.families import bert
+from memcore.models.families.family import encoder
+from memcore.models.model import Model
+from memcore.tape.dims import CLASSES, HEADS, LAYERS, ONE, POSITIONS, TP, VOCAB, B, D, F, Q
+from memcore.tape.kinds import Part
+from memcore.tape.primitives import (
+    add,
+    cast,
+    composed,
+    embedding,
+    heads_first,
+    keeps_result,
+    layer_norm,
+    linear,
+    masked_fill,
+    multiply,
+    scale,
+    shift,
+    split,
+)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    if k.config.get("vocab_size") is None:
+        k.fail("vocab_size", "missing; there is no default of it")
+    for key in ("is_folding_model", "use_cache"):
+        k.config.get(key)
+    k.refuse("is_folding_model", False, None)
+    turned = k.word("position_embedding_type", "absolute", {"absolute": "", "rotary": "rotary"})
+    k.config = {**k.config, "position_embedding_type": "absolute", "type_vocab_size": 1,
+                "hidden_act": "gelu"}  # fmt: skip
+    model = bert.encoder_config(k, label, "esm", 33, bert.OFFSET, positions=1026)
+    traits = replace(
+        model.traits,
+        rotary_widened=bool(turned),
+        embedding_normed=k.flag("emb_layer_norm_before", False),
+        embedding_masked=k.flag("token_dropout", False),
+    )
+    found = replace(model, type_rows=0, traits=traits)
+    if not turned:
+        return found
+    rows = model.position_rows
+    return replace(found, position_rows=0, max_positions=rows, rotary_dim=model.head_dim)
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    with t.scope("embeddings"):
+        if not s.traits.rotary_widened:
+            places = t.new("position_ids", TOKENS, "int64")
+        x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
+        if s.traits.embedding_masked:
+            x = _without_masked(t, x)
+        if not s.traits.rotary_widened:
+            placed = embedding(t, "position_embeddings", places, POSITIONS, D, tied=False)
+            x = add(t, x, placed, "with positions")
+        return layer_norm(t, x, D, "layer_norm") if s.traits.embedding_normed else x
+
+
+def _without_masked(t: Tape, x: Tensor) -> Tensor:
+    """Masked tokens are nought, and the others as much larger as makes up for them."""
+    x = masked_fill(t, x, t.new("masked tokens", (*TOKENS, 1), "bool"), "without masked")
+    x = scale(t, x, "by those masked in training")
+    share = t.new("those not masked", (B, 1, 1), "fp32")
+    return cast(t, multiply(t, x, share, "by those not masked"), t.parameter_dtype, "cast")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _attention(t, s, layer_norm(t, x, D, "attention.LayerNorm"), kind)
+    x = add(t, bert.dropped(t, s, h, "attention dropout"), x, "residual")
+    h = layer_norm(t, x, D, "LayerNorm")
+    h = _gelu(t, linear(t, "intermediate.dense", h, D, F / TP, bias=True))
+    h = linear(t, "output.dense", h, F / TP, D, bias=True)
+    return add(t, bert.dropped(t, s, h, "MLP dropout"), x, "residual")
+
+
+def _gelu(t: Tape, x: Tensor) -> Tensor:
+    """x / 2 (1 + erf(x / sqrt(2)))."""
+    half = scale(t, x, "x / 2")
+    # Its derivative is 2 / sqrt(pi) exp(-x^2) times the gradient: four steps, and the result.
+    erf = composed(t, scale(t, x, "x / sqrt(2)"), "erf", forward=0, backward=5)
+    return multiply(t, half, shift(t, erf, "1 + erf"), "product")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("attention", Part.ATTENTION):
+        q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("query", "key", "value"))
+        copies = s.attention == "eager"
+        q, k = heads_first(t, q, QUERIES, copies), heads_first(t, k, KEYS, copies)
+        v = value_heads(t, s, v)
+        q = scale(t, q, "q, scaled")
+        if s.traits.rotary_widened:
+            q32, k32 = (cast(t, of, "fp32", f"{name} (fp32)") for of, name in ((q, "q"), (k, "k")))
+            q32, k32 = rotary(t, q32, k32, rotary_tables(t))
+            q = cast(t, q32, q.dtype, "q_rotary, cast")
+            k = cast(t, k32, k.dtype, "k_rotary, cast")
+        out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
+        return linear(t, "output.dense", out, Q / TP, D, bias=True)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    x = layer_norm(t, x, D, "emb_layer_norm_after")
+    with t.scope("contact_head.regression"):
+        t.parameter("weight", (LAYERS, HEADS), idle=True)
+        t.parameter("bias", (ONE,), idle=True)
+    if s.head == EMBEDDING:
+        for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
+            t.parameter(f"pooler.dense.{name}", shape, idle=True)
+        return x
+    if s.head == CLASSIFICATION:
+        (first,) = split(t, x, [(B, D)], sliced=True)
+        first = bert.dropped(t, s, first, "classifier dropout, first")
+        h = keeps_result(t, linear(t, "dense", first, D, D, bias=True), "tanh")
+        h = bert.dropped(t, s, h, "classifier dropout")
+        return classes_loss(t, s, linear(t, "out_proj", h, D, CLASSES, bias=True))
+    with t.scope("lm_head"):
+        h = _gelu(t, linear(t, "dense", x, D, D, bias=True))
+        h = layer_norm(t, h, D, "layer_norm")
+        tied = s.traits.tied_embeddings
+        logits = linear(t, "decoder", h, D, VOCAB / TP, bias=False, tied=tied)
+        logits = add(t, logits, t.parameter("bias", (VOCAB / TP,)), "with bias")
+    return labelled_loss(t, logits)
+
+
+FAMILY = encoder(_config, _embed, _layer, _head, bert.encoder_classes("Esm"))

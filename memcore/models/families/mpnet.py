@@ -1,0 +1,93 @@
+"""MPNet (all-mpnet-base-v2), trained on masked tokens: RoBERTa's layers, whose scores have a bias
+by the distance of two tokens, made once for all layers. Its code has eager attention alone, and no
+checkpointing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import HIDDEN, SCORES, TOKENS, activation, labelled_loss, plain_mlp
+from memcore.models.config import Keys
+from memcore.models.families import bert, t5
+from memcore.models.families.family import encoder
+from memcore.models.model import Model
+from memcore.tape.dims import HEAD_DIM, HEADS, POSITIONS, TP, VOCAB, B, D, Q, S
+from memcore.tape.kinds import Part
+from memcore.tape.primitives import (
+    add,
+    contiguous,
+    dropout,
+    embedding,
+    heads_first,
+    layer_norm,
+    linear,
+    matmul,
+    scale,
+    softmax,
+)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.tape import Tape, Tensor
+
+BIAS = "position bias of every sequence"
+KEYS = (B, HEADS, S, HEAD_DIM)
+
+
+def _config(k: Keys, label: str) -> Model:
+    k.config = {**k.config, "type_vocab_size": 1}  # it has no types
+    model = bert.encoder_config(k, label, "mpnet", 30_527, bert.OFFSET)
+    buckets = k.count("relative_attention_num_buckets", 32)
+    return replace(model, type_rows=0, buckets=buckets)
+
+
+def _embed(t: Tape, s: Structure) -> tuple[Tensor, Tensor]:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    places = t.new("position_ids", TOKENS, "int64")  # counted anew, so that padding has none
+    x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
+    placed = embedding(t, "position_embeddings", places, POSITIONS, D, tied=False)
+    x = layer_norm(t, add(t, x, placed, "with positions"), D, "LayerNorm")
+    x = bert.dropped(t, s, x, "dropout")
+    with t.scope("encoder"):
+        return x, contiguous(t, t5.position_bias(t), SCORES, BIAS)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = bert.dropped(t, s, _attention(t, s, x), "attention dropout")
+    x = layer_norm(t, add(t, h, x, "residual"), D, "attention.LayerNorm")
+    h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
+    h = bert.dropped(t, s, h, "MLP dropout")
+    return layer_norm(t, add(t, h, x, "residual"), D, "output.LayerNorm")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    bias = t.carry(BIAS, SCORES, t.parameter_dtype)
+    with t.scope("attention", Part.ATTENTION):
+        q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("q", "k", "v"))
+        q, k, v = (heads_first(t, each, KEYS, copies_grad=True) for each in (q, k, v))
+        with t.scope("core", Part.CORE):
+            q, k, v = (contiguous(t, each, KEYS, "by heads") for each in (q, k, v))
+            scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
+            weights = softmax(t, add(t, scores, bias, "scores and bias"), "softmax")
+            if s.traits.attention_dropout:
+                weights = dropout(t, weights, "dropout")
+            out = matmul(t, weights, v, KEYS, S, "weighted values")
+            out = contiguous(t, out, HIDDEN, "joined heads")
+        return linear(t, "o", out, Q / TP, D, bias=True)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.head in (EMBEDDING, CLASSIFICATION):
+        return bert.head(t, s, x)
+    with t.scope("lm_head"):
+        h = activation(t, linear(t, "dense", x, D, D, bias=True), "gelu")
+        h = layer_norm(t, h, D, "layer_norm")
+        tied = s.traits.tied_embeddings
+        logits = linear(t, "decoder", h, D, VOCAB / TP, bias=True, tied=tied)
+        if not tied:  # what its code ties to the head's bias, and reads nowhere
+            t.parameter("bias", (VOCAB / TP,), idle=True)
+    return labelled_loss(t, logits)
+
+
+FAMILY = replace(
+    encoder(_config, _embed, _layer, _head, bert.encoder_classes("MPNet")),
+    attentions=("eager",), carries=True, checkpoints=False,
+)  # fmt: skip

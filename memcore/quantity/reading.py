@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 from pydantic import BaseModel
 
@@ -168,17 +169,15 @@ class Values(Plain):
 
     def __init__(self, **given: Any):
         self._given = given
-        self._known: dict[str, dict[str, Any]] = {}  # of each part, what was read
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         given = self._given.get(name)
-        if name in ("plan", "hardware") or name in GIVEN:
-            self.__dict__[name] = given
-            return given
-        # Made again each time, so that there is no cycle: many plans are read.
-        return _ValuePart(self, name, given, self._known.setdefault(name, {}))
+        plain = name in ("plan", "hardware") or name in GIVEN
+        part = given if plain else _ValuePart(self, name, given)
+        self.__dict__[name] = part
+        return part
 
     def where_is(self, path: str, value: Any) -> Values:
         """The same plan's quantities, where the one at a path is this."""
@@ -219,19 +218,22 @@ class _Said:
 
 
 class _ValuePart:
-    """`run` in `x.run.seconds`. `known`: what was read of it."""
+    """`run` in `x.run.seconds`. It lives no longer than `x`, and does not hold it: of many plans
+    that are read, no cycles are left."""
 
-    __slots__ = ("__dict__", "_given", "_name", "_values")
-
-    def __init__(self, values: Values, name: str, given: Any, known: dict[str, Any]):
-        self._values, self._name, self._given = values, name, given
-        self.__dict__ = known
+    def __init__(self, values: Values, name: str, given: Any):
+        self._values, self._name, self._given = ref(values), name, given
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = QUANTITIES.get(f"{self._name}.{name}")
-        value = made(self._values) if made else getattr(self._given, name)
+        if made := QUANTITIES.get(f"{self._name}.{name}"):
+            values = self._values()
+            if values is None:
+                raise ReferenceError(f"{self._name}.{name} is read of Values that are gone")
+            value = made(values)
+        else:
+            value = getattr(self._given, name)
         self.__dict__[name] = value
         return value
 

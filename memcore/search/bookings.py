@@ -98,7 +98,7 @@ def _booking(plan: Plan, name: str, gpus: int, pool: Pool) -> Booking | None:
     """So many GPUs of a kind, where training fits and keeps to what the run may take."""
     there = planned(plan, {"cluster.gpu": name, "cluster.gpus": gpus})
     training = Training.of(there, rows=False, pool=pool) if there else None
-    if there is None or training is None or not training.room[1]:
+    if there is None or training is None or not training.room.fits:
         return None
     time = training.time()
     run = run_of(there, time)
@@ -108,5 +108,5 @@ def _booking(plan: Plan, name: str, gpus: int, pool: Pool) -> Booking | None:
     if within.missed(run.seconds, cost):
         return None
     return Booking(
-        name, gpus, time.step_seconds, run.seconds, training.room[0], price, source, cost, there
+        name, gpus, time.step_seconds, run.seconds, training.room.bytes, price, source, cost, there
     )  # fmt: skip

@@ -350,8 +350,7 @@ class _Part:
                 Training.planned(changed(self.plan_of(i), words), rows=False).room
                 for i in range(len(self.at))
             ]
-            room, fits = (np.array(of) for of in zip(*each, strict=True))
-            return room, fits
+            return np.array([one.bytes for one in each]), np.array([one.fits for one in each])
         amounts = self.amounts(plan)
         return rooms_for(self.swept(plan), self.stages(plan), amounts, asked, self.overheads(plan))
 

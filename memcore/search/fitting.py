@@ -19,8 +19,10 @@ def training_verdict(plan: Plan, pool: Pool | None = None) -> str | None:
     training = Training.of(plan, rows=False, pool=pool)
     if training is None:
         return None
-    found = [training.memory.verdict]
-    if both := together(plan, training.step, training.amounts, training.memory):
+    found = [training.room.verdict]
+    if plan.together.kind != "none" and (
+        both := together(plan, training.step, training.amounts, training.memory)
+    ):
         found.append(both.verdict)
     return max(found, key=VERDICTS.index)
 

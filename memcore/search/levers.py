@@ -300,7 +300,7 @@ def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> _Tried | None:
 
     def fits(i: int) -> bool:
         found = then(i)
-        return found is not None and found.room[1]
+        return found is not None and found.room.fits
 
     found = None
     for i in way.looked_at or range(len(ladder)):
@@ -321,7 +321,7 @@ def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> _Tried | None:
 
 def _device(training: Training) -> int:
     """Bytes of a GPU at most; told sooner than all of `memory`."""
-    return training.plan.accelerator.usable_bytes - training.room[0]
+    return training.plan.accelerator.usable_bytes - training.room.bytes
 
 
 BELOW = 16  # smaller counts that are looked at beside those that halving comes by
@@ -367,7 +367,7 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
             changed = changed or with_changes(plan, changes)
         then = changed and Training.of(changed, rows=False, pool=pool)
         evaluated += then is not None
-        if then and then.room[1]:
+        if then and then.room.fits:
             pair = _Tried(b.kind, (*a.parts, *b.parts), then)
             if lever := _lever(now, seconds, pair):
                 found.append(lever)
@@ -399,7 +399,7 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
     after = then.seconds
     gpus = changed.cluster.gpus / plan.cluster.gpus
     price = (after / tokens_then) / (before / tokens) * gpus - 1
-    saved = now.memory.allocated_bytes - then.memory.allocated_bytes
+    saved = now.memory.allocated_bytes - int(then.room.allocated_bytes)
     if not noticed and price > -FASTER:
         return None
     same_batch = tokens == tokens_then
@@ -418,7 +418,7 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
         price=price,
         price_range=((1 + price) / told - 1, (1 + price) * told - 1),
         same_batch=same_batch,
-        verdict=then.memory.verdict,
+        verdict=then.room.verdict,
         plan=changed,
     )
 

@@ -39,7 +39,8 @@ def together(plan: Plan, step: Step, amounts: Amounts, memory: Memory) -> Togeth
         capacity_bytes=memory.capacity_bytes,
         dram_capacity_bytes=plan.node.dram_bytes,
     )
-    x = Values(plan=plan, memory=memory, together=given).together
+    values = Values(plan=plan, memory=memory, together=given)
+    x = values.together
     return TogetherMemory(
         phases=phases,
         peak=max(phases, key=lambda p: p.device_bytes[1]).id,

@@ -14,6 +14,7 @@ from memcore.quantity.interval import fitting, interval
 from memcore.quantity.reading import Read, Values, at_least_zero, computed, named, quantity, total
 from memcore.report import (
     CONSUMERS,
+    VERDICTS,
     InstantMemory,
     LedgerRow,
     Memory,
@@ -41,7 +42,7 @@ def peak_bytes(step: Step, amounts: Amounts) -> Number:
     """The allocated peak alone; for sweeps."""
     best: Number = 0
     for instant in step.instants:
-        best = maximum(best, instant_bytes(instant, amounts)[0])
+        best = amounts.most(best, instant_bytes(instant, amounts)[0])
     return best
 
 
@@ -115,7 +116,8 @@ def count(
     for r, each in elsewhere:
         tiers[r.tier] += r.times * each
     given = _given(plan, step, amounts, tiers)
-    x = Values(plan=plan, memory=given).memory
+    values = Values(plan=plan, memory=given)
+    x = values.memory
     memory = Memory(
         allocated_bytes=best,
         peak=Peak(rank, peak.id),
@@ -163,7 +165,7 @@ class _Alone:
         most: dict[bool, Number] = {True: 0, False: 0}
         for instant in step.instants:
             waits = instant.id not in STEPPING
-            most[waits] = maximum(most[waits], instant_bytes(instant, amounts)[0])
+            most[waits] = amounts.most(most[waits], instant_bytes(instant, amounts)[0])
         return cls(most[True], most[False], amounts.held(step.one_waiting))
 
     @classmethod
@@ -199,17 +201,31 @@ def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleN
     return _given(plan, steps[0], amounts, {t: settled(n) for t, n in found.items()})
 
 
-def room_for(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> tuple[int, bool]:
-    """Bytes that the GPU has to spare for one plan, below 0 where it is too much, and whether the
-    plan fits: for those who ask many plans and for nothing else."""
-    peaks = _peaks(steps, amounts)
-    most = max(peaks)
-    step = steps[peaks.index(most)]
-    given, room = _spare(plan, step, amounts, most)
-    if room < 0:
-        return room, False
-    given.tiers = _tiers(plan, step, amounts, most)
-    return room, bool(Values(plan=plan, memory=given).memory.fits)
+class Room:
+    """Whether one plan fits, for those who ask many plans and for nothing else.
+
+    allocated_bytes   the peak of the stage that needs the most
+    bytes             that the GPU has to spare; below 0: too much
+    """
+
+    def __init__(self, plan: Plan, steps: Sequence[Step], amounts: Amounts):
+        peaks = _peaks(steps, amounts)
+        self.allocated_bytes = max(peaks)
+        self._plan, self._amounts = plan, amounts
+        self._step = steps[peaks.index(self.allocated_bytes)]
+        self._given = _given(plan, self._step, amounts, {"hbm": self.allocated_bytes})
+        self._values = Values(plan=plan, memory=self._given)
+        self.bytes: int = self._given.capacity_bytes - self._values.memory.device_bytes[1]
+
+    @property
+    def fits(self) -> bool:
+        return self.bytes >= 0 and self.verdict == VERDICTS[0]
+
+    @functools.cached_property
+    def verdict(self) -> str:
+        """As Memory's."""
+        self._given.tiers = _tiers(self._plan, self._step, self._amounts, self.allocated_bytes)
+        return str(self._values.memory.verdict)
 
 
 Stages = Sequence[tuple[Step, Any]]
@@ -247,8 +263,8 @@ def rooms_for(
         # What each forward that waits has left is on the host too.
         waited = replace(step, waiting=waiting) if step.offload_activations != "none" else step
         given.tiers = _tiers(plan, waited, amounts, most)
-        fit = Values(plan=plan, memory=given).memory.fits
-        fits[here] = np.broadcast_to(fit, shape)[here]
+        values = Values(plan=plan, memory=given)
+        fits[here] = np.broadcast_to(values.memory.fits, shape)[here]
     return room, fits
 
 
@@ -268,7 +284,8 @@ def _spare(
     """What quantities of memory read where a peak is so high, but for other tiers; and bytes that
     the GPU has to spare."""
     given = _given(plan, step, amounts, {"hbm": peak, "dram": 0, "nvme": 0}, overheads)
-    return given, given.capacity_bytes - Values(plan=plan, memory=given).memory.device_bytes[1]
+    values = Values(plan=plan, memory=given)
+    return given, given.capacity_bytes - values.memory.device_bytes[1]
 
 
 def least_bytes(step: Step, waiting: Number, amounts: Amounts) -> Number:
@@ -316,8 +333,8 @@ def paging(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> tuple
         capacity_bytes=plan.accelerator.usable_bytes,
         overheads=_overheads(plan, step, amounts, allocated),
     )
-    needed = Values(plan=plan, memory=given).memory.device_bytes
-    room = [amounts.most(0, given.capacity_bytes - end) for end in needed]
+    values = Values(plan=plan, memory=given)
+    room = [amounts.most(0, given.capacity_bytes - end) for end in values.memory.device_bytes]
     low, high = (amounts.least(every, n) for n in room)
     found = Overhead(PAGES, low, high, "device", "assumed", MANAGED)
     return found, every > room[1]

@@ -21,7 +21,8 @@ LLAMA = (
 
 def run_of(plan: Plan, time: Time) -> Run:
     """What training on the plan's tokens takes."""
-    return filled(Run, Values(plan=plan, hardware=plan.accelerator, time=time).run)
+    values = Values(plan=plan, hardware=plan.accelerator, time=time)
+    return filled(Run, values.run)
 
 
 @quantity("run.steps", "Optimizer steps", "steps", "Whole steps until every token was seen.")

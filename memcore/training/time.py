@@ -79,7 +79,8 @@ def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
     traffic, phases, operations = whole.traffic, by_phase(whole.operations), whole.operations
     of = _numbers(plan, slowest, whole, amounts)
 
-    rates = Values(plan=plan, time=SimpleNamespace(step_seconds=whole.seconds)).time
+    values = Values(plan=plan, time=SimpleNamespace(step_seconds=whole.seconds))
+    rates = values.time
     bound_by = max(traffic.exposed, key=lambda link: traffic.exposed[link])
     phases["communication"] = traffic.exposed["nvlink"] + traffic.exposed["network"]
     phases["offload"] = sum(traffic.exposed[k] for k in ("pcie", "dram", "nvme"))

@@ -20,7 +20,7 @@ from memcore.tape.dims import Number
 from memcore.tape.kinds import Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Storage
-from memcore.training.memory import Counted, by_rank, count, room_for
+from memcore.training.memory import Counted, Room, by_rank, count
 from memcore.training.steps import depths_of, steps_of, training_sizes
 from memcore.training.time import training_time, wholes_of
 from memcore.words.training import ADAPTERS, ALL_LINEAR, COPIES, NO_LAYER
@@ -233,9 +233,9 @@ class Training:
         return count(self.plan, fullest, amounts, ranks, self.rows)
 
     @functools.cached_property
-    def room(self) -> tuple[int, bool]:
+    def room(self) -> Room:
         """Bytes that the GPU has to spare, and whether the plan fits: for those who ask no more."""
-        return room_for(self.plan, self.steps, self.amounts)
+        return Room(self.plan, self.steps, self.amounts)
 
     @property
     def step(self) -> Step:

@@ -148,7 +148,10 @@ def counted(group, lattice):
             plan = changed(group.plan, _words(where, again) | sized(batch))
             memory = Training.planned(plan, rows=False).memory
             room = memory.capacity_bytes - memory.device_bytes[1]
-            assert Training.planned(plan).room == (room, memory.fits)
+            here = Training.planned(plan).room
+            assert (here.bytes, here.fits) == (room, memory.fits)
+            assert here.verdict == memory.verdict
+            assert here.allocated_bytes == memory.allocated_bytes
             over = room < 0
             assert over or not nvme
             found[again, batch] = MEMORY if over else FITS if memory.fits else HOST
@@ -212,7 +215,7 @@ def test_what_is_left_out_of_a_group_is_no_faster():
             for where, words in run.lattice(group.plan).items()
             for again, batch in itertools.product(words, group.batches)
         ]
-        fitting = [t for t in trainings if t.room[1]]
+        fitting = [t for t in trainings if t.room.fits]
         if fitting:
             best = min(fitting, key=lambda t: t.seconds)
             assert min(c.training.seconds for c in run.cells) <= best.seconds * (1 + 1e-9)
@@ -263,7 +266,7 @@ def test_rows_of_experts_pass_behind_another_micro_batch_where_that_is_faster():
             for batch in group.batches
         ]
         assert all(map(allowed, plans))
-        fitting = [t.seconds for t in (Training.planned(p, False) for p in plans) if t.room[1]]
+        fitting = [t.seconds for t in (Training.planned(p, False) for p in plans) if t.room.fits]
         assert all(c.least * c.plan.tokens_per_step <= c.training.seconds for c in run.cells)
         if fitting:
             assert min(c.training.seconds for c in run.cells) <= min(fitting) * (1 + 1e-9)

@@ -15,7 +15,7 @@ from memcore.report import Overhead
 from memcore.search.space import Changes, Group, changed
 from memcore.search.sweep import Swept
 from memcore.step.blend import LINEAR, Blend
-from memcore.step.pipeline import flying, span, virtual
+from memcore.step.pipeline import flying, sides_by_side, span, virtual
 from memcore.step.step import Step
 from memcore.tape.ledger import BACKWARD, FORWARD, RECOMPUTE, Amounts
 from memcore.tape.tape import Tape
@@ -36,11 +36,15 @@ from memcore.training.training import Training
 from memcore.training.transfers import beside_another, in_layer, sent
 from memcore.words.training import BLOCK, NATIVE, ZERO_BUBBLE
 
+BARE: Changes = dict.fromkeys(
+    ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations"), "none"
+)
 Batch = tuple[int, int]  # micro-batch and accumulation
 Phases = tuple[Any, ...]  # seconds of forward, of what runs again, of backward; of what is sent
-# What the operations of a tape take: by sizes, then by tape, what of it runs again, speed and
-# framework.
-Timed = dict[Any, dict[Any, Phases]]
+# What the operations of a tape take: by sizes, then by tape, what of it runs again, speed,
+# framework, and whether two micro-batches pass beside each other. And what those of plans take
+# that differ in their ZeRO stage alone: by `Family.work`.
+Timed = dict[Any, dict[Any, Any]]
 SIZED = ("micro_batch", "grad_accumulation")
 # What plans of a family may differ in besides, and what their sizes call it.
 RANKS = {"TP": "tp", "CP": "cp", "EP": "ep"}
@@ -158,6 +162,17 @@ class Family:
         return np.array([number(group.plan) for group in self.groups])[self.group_of]
 
     @functools.cached_property
+    def work(self) -> dict[Any, Any]:
+        """What is known of the operations of members. They are the same at every ZeRO stage, which
+        shares states out; but of a model with experts it says who shares those."""
+        plan = self.plan
+        one = changed(plan, dict.fromkeys((f"train.{name}" for name in SIZED), 1))
+        if not plan.architecture.experts:
+            one = changed(one, {"train.zero": 0})
+        of = tuple((g.batches, g.plan.cluster.gpus, tuple(g.plan.parallel)) for g in self.groups)
+        return self.timed.setdefault((plan.cluster.gpu, tuple(one.train), of), {})
+
+    @functools.cached_property
     def differing(self) -> dict[str, Any]:
         """Sizes of each, by name."""
         import numpy as np
@@ -221,6 +236,11 @@ class Family:
 
     def least_seconds(self, words: Changes) -> Any:
         """About no more than a token of each member takes: quickly found."""
+        if BARE.items() <= words.items():
+            key = "least", words["train.checkpointing"]
+            if key not in self.work:
+                self.work[key] = self.whole.least_seconds(words)
+            return self.work[key]
         return self.whole.least_seconds(words)
 
 
@@ -238,7 +258,6 @@ class _Part:
         self._waiting: dict[Any, Any] = {}
         self._stages: dict[Any, list[tuple[Any, Any]]] = {}  # by what is recomputed and offloaded
         self._steps: dict[str, list[tuple[int, Step]]] = {}  # by what is recomputed
-        self._arithmetic: dict[str, tuple[Phases, list[Phases]]] = {}
         self._overheads: dict[Amounts, tuple[Overhead, ...]] = {}
         self._links: dict[str, list[tuple[Links, Any]]] = {}
         self._known: dict[Any, Phases] | None = None
@@ -394,15 +413,15 @@ class _Part:
     def arithmetic(self, plan: Plan) -> tuple[Phases, list[Phases]]:
         """Seconds of forward, of what runs again, of backward, and that ranks wait for each other,
         of a micro-batch: of all layers, and of the first of each kind of pipeline stage."""
-        again = plan.train.checkpointing
-        if again not in self._arithmetic:
+        key, known = ("arithmetic", plan.train.checkpointing), self.family.work
+        if key not in known:
             steps = [step for step, _ in self.stages(plan)]
             blocks, speed = steps[0].blocks, speed_of(plan, steps[0])
             words = zip(blocks.layers, run_again(steps[0]), strict=True)
             embed, head = (
                 self.phases(plan, steps[0], t, "", speed) for t in (blocks.embed, blocks.head)
             )
-            known = [self.phases(plan, steps[0], *of, speed) for of in words]
+            layers = [self.phases(plan, steps[0], *of, speed) for of in words]
 
             def counts_of(step: Any) -> Sequence[Any]:
                 counts: Sequence[Any] = step.layers.counts
@@ -410,16 +429,18 @@ class _Part:
 
             def added(counts: Sequence[Any], first: bool, last: bool) -> Phases:
                 every = [(embed, int(first)), (head, int(last))]
-                every += zip(known, counts, strict=False)
+                every += zip(layers, counts, strict=False)
                 return tuple(sum(of[i] * n for of, n in every) for i in range(4))
 
             own = [added(counts_of(step), step.first, step.last) for step in steps]
-            self._arithmetic[again] = added(layer_counts(plan), True, True), own
-        return self._arithmetic[again]
+            known[key] = added(layer_counts(plan), True, True), own
+        found: tuple[Phases, list[Phases]] = known[key]
+        return found
 
     def phases(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Phases:
         """What a tape takes: found once for all families whose micro-batches have these sizes."""
-        known, key = self.known(plan), (tape, again, speed, plan.train.framework)
+        known = self.known(plan)
+        key = tape, again, speed, plan.train.framework, sides_by_side(plan)
         if key not in known:
             every: Sequence[Execution] = executions((tape,), (1,), (again,) if again else ())
             if again:  # nothing of the others is changed by it

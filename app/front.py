@@ -27,6 +27,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_requests import (
     RerunData,
     ScriptRequests,
+    ScriptRequestType,
 )
 from streamlit.runtime.state.common import user_key_from_element_id
 from streamlit.runtime.state.safe_session_state import SafeSessionState
@@ -176,6 +177,13 @@ def went_back() -> Back | None:
         return None
     del _NOTED[requests]
     return noted
+
+
+def asked_again() -> bool:
+    """Whether the next run of this session is asked for already, or its end."""
+    context = get_script_run_ctx()
+    requests = context.script_requests if context else None
+    return requests is not None and requests._state is not ScriptRequestType.CONTINUE
 
 
 class State(Mapping[str, Any]):

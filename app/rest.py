@@ -1,19 +1,24 @@
 """Rest: what takes long to find waits until nobody has changed the plan for a moment.
 
 The verdict, the bar and the charts of a change are then on the page before; whoever moves a slider
-from step to step waits for none of what stands between.
+from step to step waits for none of what stands between. Nor does anybody else: of all sessions one
+at a time finds what takes long, so that a change never shares the processor with many of those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import streamlit as st
 
-from app import state
+from app import front, state
 
 QUIET_MS = 400  # 0: nothing waits
+LOOKS_EACH = 0.05  # seconds between two looks of who waits for its turn
 
 _component = st.components.v2.component(
     "memplan_rest",
@@ -22,19 +27,49 @@ _component = st.components.v2.component(
 )
 
 
+class AskedAgainError(Exception):
+    """Somebody has changed something while what takes long was found, and waits for that."""
+
+
+def go_on() -> None:
+    """Between two steps of what takes long: raises AskedAgainError."""
+    if front.asked_again():
+        raise AskedAgainError
+
+
 @st.fragment
 def when_over(content: Callable[[], None], meanwhile: Callable[[], None]) -> None:
     """Draws `content` once the plan rests, without the rest of the page, and until then
-    `meanwhile`. Call it once on a page."""
+    `meanwhile`. Where somebody goes on before it is done, what there is of it stays for the moment
+    until that is drawn. Call it once on a page."""
     state.whole_page_where_asked()
     with st.container(key="rests"):
         plan = state.plan()
         if not QUIET_MS or st.session_state.get("rested") == plan:
-            content()
-            return
-        meanwhile()
+            with _turn(content), contextlib.suppress(AskedAgainError):
+                go_on()
+                content()
+                return
+        else:
+            meanwhile()
         _component(
             key="rest",
             data={"run": state.run(), "quiet": QUIET_MS, "query": state.address()},
             on_over_change=lambda: st.session_state.update(rested=plan),
         )
+
+
+_TURNS: dict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+@contextlib.contextmanager
+def _turn(content: Callable[[], None]) -> Iterator[None]:
+    """Waits for this session's turn to find `content`, or until it is not wanted any more."""
+    lock = _TURNS[f"{content.__module__}.{content.__qualname__}"]
+    while not (mine := lock.acquire(timeout=LOOKS_EACH)) and not front.asked_again():
+        pass
+    try:
+        yield
+    finally:
+        if mine:
+            lock.release()

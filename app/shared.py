@@ -138,7 +138,13 @@ def lens(plan: Plan) -> tuple[Seen, ...]:
 @_for_all(without={"train": {"micro_batch"}})
 def largest_batch(plan: Plan) -> Solved:
     """The largest micro-batch with which training fits."""
-    return solver.solve(plan, "train.micro_batch")
+    return growing.largest_batch(plan)
+
+
+@_for_all(without=NOTHING)
+def trains(plan: Plan) -> bool:
+    """Whether training fits. What `larger_batch` asks is the same whatever the micro-batch."""
+    return growing.fits(plan)
 
 
 @_for_all(without={"train": {"seq_len"}})
@@ -156,7 +162,8 @@ def fewest_to_train(plan: Plan) -> Solved:
 @_for_all(without=NOTHING)
 def larger_batch(plan: Plan) -> tuple[Lever, Solved] | None:
     """The one change with which the largest micro-batch fits, and that."""
-    return growing.larger_batch(largest_batch(plan).value or 0, levers(plan))
+    here = largest_batch(plan).value or 0
+    return growing.larger_batch(here, levers(plan), trains, largest_batch)
 
 
 @_for_all(without=NOTHING)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from memcore.plan.field import SAME
+from memcore.plan.plan import Plan
 from memcore.search.fitting import limit_of, planned
 from memcore.search.levers import Lever
 from memcore.search.solver import Solved, solve
@@ -13,10 +14,26 @@ BATCH = "train.micro_batch"
 MUCH = 0.1  # of a step's time per token: who wants a larger batch wants no slower training
 
 
-def larger_batch(here: int, found: Sequence[Lever]) -> tuple[Lever, Solved] | None:
+def fits(plan: Plan) -> bool:
+    """Whether training fits."""
+    return not limit_of(plan, serves=False)
+
+
+def largest_batch(plan: Plan) -> Solved:
+    """The largest micro-batch with which training fits."""
+    return solve(plan, BATCH)
+
+
+def larger_batch(
+    here: int,
+    found: Sequence[Lever],
+    fits: Callable[[Plan], bool] = fits,
+    largest: Callable[[Plan], Solved] = largest_batch,
+) -> tuple[Lever, Solved] | None:
     """Of a plan's levers the one with which the largest micro-batch fits, and that; None where
     none allows a larger one than fits `here`, with the plan as it is. Asked are single settings
-    that train the same, on the same GPUs, at no more than a tenth of a step's time."""
+    that train the same, on the same GPUs, at no more than a tenth of a step's time. `fits` and
+    `largest` are the two above, or what keeps their answers."""
     asked = [
         lever
         for lever in found
@@ -26,7 +43,7 @@ def larger_batch(here: int, found: Sequence[Lever]) -> tuple[Lever, Solved] | No
     best = None
     for lever in sorted(asked, key=lambda lever: -lever.saved_device_bytes):
         larger = planned(lever.plan, {BATCH: here + 1})
-        if not limit_of(larger, serves=False):  # all others are not worth to be solved for
-            best = lever, solve(lever.plan, BATCH)
+        if larger and fits(larger):  # all others are not worth to be solved for
+            best = lever, largest(lever.plan)
             here = best[1].value or here
     return best

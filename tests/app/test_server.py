@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 from streamlit.runtime.state import SafeSessionState, SessionState
 
-from app import front
+from app import front, rest
 from memcore.cli import app
 
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -284,3 +285,33 @@ def test_a_download_is_there_while_it_is_fetched(monkeypatch: pytest.MonkeyPatch
     runs_end()
     with pytest.raises(Exception, match="Bad filename"):
         fetched(again)
+
+
+def test_of_all_sessions_one_at_a_time_finds_what_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And who has changed the plan meanwhile waits for no turn."""
+
+    def content() -> None: ...
+
+    at_once, most, asked = 0, 0, False
+    monkeypatch.setattr(front, "asked_again", lambda: asked)
+
+    def find() -> None:
+        nonlocal at_once, most
+        with rest._turn(content):
+            at_once += 1
+            most = max(most, at_once)
+            time.sleep(0.02)
+            at_once -= 1
+
+    threads = [threading.Thread(target=find) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    with rest._turn(content):
+        asked = True
+        with rest._turn(content), pytest.raises(rest.AskedAgainError):  # no turn, and no wait
+            rest.go_on()

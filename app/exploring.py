@@ -23,7 +23,7 @@ from memcore.plan.plan import Plan, facts, field_of, field_paths, get, value_tex
 from memcore.plan.repair import followed
 from memcore.report import CONSUMERS, VERDICTS
 from memcore.search.solve import last
-from memcore.search.sweep import sweep as table_of
+from memcore.search.sweep import swept
 from memcore.serving.serve import servable, serve
 from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
@@ -667,8 +667,8 @@ def _by_arrays(plan: Plan, across: str, down: str, figure: Figure) -> tuple[tupl
     columns = thinned(values(plan, across), here(plan, across), MOST_ACROSS)
     rows = thinned(values(plan, down), here(plan, down), MOST_DOWN)
     wanted = tuple(dict.fromkeys((*ENDS, figure.path)))
-    table = table_of(plan, {down: rows, across: columns}, wanted)
-    cells = zip(*(table[name].tolist() for name in wanted), strict=True)
+    found = swept(plan, {down: rows, across: columns}, wanted)
+    cells = zip(*(found[name].ravel().tolist() for name in wanted), strict=True)
     spots = [
         _cell(at, dict(zip(wanted, cell, strict=True)), figure, plan)
         for at, cell in zip(itertools.product(rows, columns), cells, strict=True)

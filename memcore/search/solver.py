@@ -409,7 +409,7 @@ def _by_arrays(plan: Plan, values: Sequence[int], backwards: bool) -> int | None
     """Numbers of GPUs, every one judged: more and more of them at a time."""
     found = None
     for start, stop in _chunks(len(values)):
-        cells, _ = swept(plan, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
+        cells = swept(plan, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
         which = [start + i for i, f in enumerate(cells["memory.fits"]) if f == 1]
         if which and not backwards:
             return which[0]

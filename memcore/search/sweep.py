@@ -65,10 +65,21 @@ def sweep(
     number, NaN where the combination cannot exist or has no such number. A yes is 1, a no 0. Raises
     PlanError for an axis that is no field, and for a number that no combination's Report has.
     """
+    return _table(axes, swept(plan, axes, numbers, progress))
+
+
+def swept(
+    plan: Plan,
+    axes: Mapping[str, Sequence[Any]],
+    numbers: Sequence[str] = (PEAK,),
+    progress: Progress | None = None,
+) -> dict[str, np.ndarray]:
+    """The numbers of such a table, each as an array with a dimension an axis. Who needs no table
+    asks here: pandas takes 65 MiB of a process."""
     _refuse_unknown(axes)
-    table, known = _table(plan, axes, numbers, progress)
+    cells, known = _every_cell(plan, axes, numbers, progress)
     _refuse_missing(plan, [n for n in numbers if n not in known])
-    return table
+    return cells
 
 
 def sweep_in_parts(
@@ -86,12 +97,12 @@ def sweep_in_parts(
     for done, part in enumerate(every):
         if progress and len(every) > 1:
             progress(done, len(every))
-        table, found = _table(plan, part, numbers, progress if len(every) == 1 else None)
+        cells, found = _every_cell(plan, part, numbers, progress if len(every) == 1 else None)
         known |= found
         last = done == len(every) - 1
         if last or not done:  # a number that there is not is refused soon
             _refuse_missing(plan, [n for n in numbers if n not in known], last)
-        yield table
+        yield _table(part, cells)
 
 
 ROWS = 1 << 20  # of a part
@@ -111,28 +122,20 @@ def _cut(axes: Mapping[str, Sequence[Any]]) -> Iterator[Mapping[str, Sequence[An
             yield fixed | here | {name: axes[name] for name in names[at + 1 :]}
 
 
-def _table(
-    plan: Plan,
-    axes: Mapping[str, Sequence[Any]],
-    numbers: Sequence[str],
-    progress: Progress | None = None,
-) -> tuple[pd.DataFrame, set[str]]:
-    """The table, and those of the numbers that there are."""
+def _table(axes: Mapping[str, Sequence[Any]], cells: Mapping[str, np.ndarray]) -> pd.DataFrame:
     import pandas as pd
 
-    cells, known = swept(plan, axes, numbers, progress)
     columns: dict[str, Any] = dict(_columns(axes))
-    return pd.DataFrame(columns | {n: of.ravel() for n, of in cells.items()}), known
+    return pd.DataFrame(columns | {n: of.ravel() for n, of in cells.items()})
 
 
-def swept(
+def _every_cell(
     plan: Plan,
     axes: Mapping[str, Sequence[Any]],
     numbers: Sequence[str],
     progress: Progress | None = None,
 ) -> tuple[dict[str, np.ndarray], set[str]]:
-    """The numbers of a sweep without a table, each as an array with a dimension an axis; and those
-    of them that there are. Who needs no table asks here: pandas takes 65 MiB of a process."""
+    """The numbers, each as an array, and those of them that there are."""
     import numpy as np
 
     cells = {number: np.full(tuple(map(len, axes.values())), np.nan) for number in numbers}

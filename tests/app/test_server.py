@@ -197,6 +197,11 @@ for view in sorted(front.VIEWS):
     at.switch_page(f"views/{view}.py").run()
     assert not at.exception, at.exception
     assert "memplan_" in str([c.proto for c in at.get("bidi_component")]), view
+for part in ("map", "gpus", "search"):
+    at.switch_page("views/explore.py")
+    at.query_params["look"] = part
+    at.run()
+    assert not at.exception, at.exception
 print({"pandas", "pyarrow"} & sys.modules.keys())
 """
 

@@ -55,8 +55,8 @@ def ask() -> None:
                 list(JOBS),
                 key=state.control("job", job(state.plan()), _chosen),
                 required=True,
-                help="LoRA and QLoRA begin as Hugging Face's Trainer runs them: the weights in 16 "
-                "or 4 bits, whole on every GPU; only adapters are trained.",
+                help="LoRA and QLoRA begin as Hugging Face's Trainer runs them with bf16=True: the "
+                "weights in 16 or 4 bits, whole on every GPU; only adapters are trained.",
             )
         with right:
             sidebar.run_goal("start_")

@@ -51,6 +51,8 @@ def saved_text(lever: Lever) -> str:
 def cost_text(lever: Lever) -> str:
     """What a lever costs: seconds of a step, or where those say little GPU time per token."""
     price = relative_text(lever.price)
+    if lever.steps_compare and not lever.added_seconds:
+        return "as long a step"
     if lever.steps_compare:
         return f"{signed_seconds(lever.added_seconds)} a step ({price})"
     return f"{price}{' the' if lever.price >= 1 else ''} GPU time per token"

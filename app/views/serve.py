@@ -32,7 +32,8 @@ def furthest() -> None:
     )
     parts.small(
         "Within the targets above. Each changes one field of the plan and leaves the others; GPUs: "
-        "tensor parallelism within a node and replicas, in steady state."
+        "tensor parallelism within a node and replicas, in steady state. How many requests come is "
+        "*Arrival rate*, at *Request stream*."
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# As Hugging Face's Trainer runs adapters: the weights that are not trained in 16 or 4 bits, whole
-# on every GPU.
+# As Hugging Face's Trainer runs adapters with bf16=True, whole on every GPU: LoRA over weights in 16
+# bits; QLoRA under autocast, as what is not quantized is fp32 then.
 TRAINER = {"train.framework": "pytorch", "train.zero": 0, "train.precision": "bf16-pure"}
 KIND = ("train.adapter", "together.kind")  # the fields that make a job what it is
 JOBS: Mapping[str, Mapping[str, Any]] = {
     "pretrain": {"train.adapter": "none", "run.tokens": 1_000_000_000_000},
     "fine-tune": {"train.adapter": "none", "run.tokens": 100_000_000},
     "lora": {"train.adapter": "lora"} | TRAINER,
-    "qlora": {"train.adapter": "qlora"} | TRAINER,
+    "qlora": {"train.adapter": "qlora"} | TRAINER | {"train.precision": "bf16-autocast"},
     "rl": {"together.kind": "grpo"},
 }

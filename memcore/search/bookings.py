@@ -6,19 +6,19 @@ micro-batch and accumulation too.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from memcore.kept import seldom_collected
 from memcore.models import catalog
 from memcore.plan.plan import Plan
+from memcore.report import Run
 from memcore.search.choices import price_of
-from memcore.search.fitting import Within, planned
-from memcore.search.solver import bookable
+from memcore.search.fitting import Within, limit_of, planned
+from memcore.search.solver import bookable, of_gpus
 from memcore.training.run import HOUR, run_of
-from memcore.training.training import Pool, Training
+from memcore.training.training import Pool, Training, not_planned
 
 MOST_GPUS = 4096  # of one booking
 
@@ -64,49 +64,32 @@ def _own(plan: Plan) -> tuple[str, ...]:
 def _fewest(plan: Plan, name: str, pool: Pool) -> Booking | None:
     """The booking with the fewest GPUs of one kind, or None."""
     there = planned(plan, {"cluster.gpu": name})
-    if there is None:
+    if there is None or not_planned(there):
         return None
-    counts = [n for n in bookable(there) if n <= MOST_GPUS]
-    tried: dict[int, Booking | None] = {}
-
-    def at(i: int) -> Booking | None:
-        if i not in tried:
-            tried[i] = _booking(plan, name, counts[i], pool)
-        return tried[i]
-
-    first = _first(len(counts), lambda i: at(i) is not None)
-    return None if first is None else at(first)
-
-
-def _first(n: int, ok: Callable[[int], bool]) -> int | None:
-    """The first of n that is ok, if all behind it are: by doubling, and then by halving."""
-    ends: Sequence[int] = [
-        *itertools.takewhile(lambda i: i < n - 1, (2**k - 1 for k in itertools.count())),
-        *([n - 1] if n else []),
-    ]
-    high = next((i for i in ends if ok(i)), None)
-    if high is None:
-        return None
-    low = max((i for i in ends if i < high), default=-1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if ok(middle) else (middle, high)
-    return high
-
-
-def _booking(plan: Plan, name: str, gpus: int, pool: Pool) -> Booking | None:
-    """So many GPUs of a kind, where training fits and keeps to what the run may take."""
-    there = planned(plan, {"cluster.gpu": name, "cluster.gpus": gpus})
-    training = Training.of(there, rows=False, pool=pool) if there else None
-    if there is None or training is None or not training.room.fits:
-        return None
-    time = training.time()
-    run = run_of(there, time)
     price, source = price_of(plan, name)
-    cost = None if price is None else run.seconds * gpus / HOUR * price
-    within = Within(plan.run.target_days, plan.run.target_cost)
-    if within.missed(run.seconds, cost):
+    counts = bookable(there, MOST_GPUS)
+    within = Within(plan.run.target_days, plan.run.target_cost if price else 0.0)
+
+    def trained(gpus: int) -> tuple[Plan, Training, Run] | None:
+        on = planned(there, {"cluster.gpus": gpus})
+        training = Training.of(on, rows=False, pool=pool) if on else None
+        if on is None or training is None:
+            return None
+        run = run_of(on, training.time())
+        cost = None if price is None else run.seconds * gpus / HOUR * price
+        return on, training, replace(run, cost=cost)
+
+    def run(gpus: int) -> Run | None:
+        found = trained(gpus)
+        beside = plan.together.kind != "none"
+        return None if not found or (beside and limit_of(found[0], serves=False)) else found[2]
+
+    at = of_gpus(there, counts, run, within)
+    found = None if at is None else trained(counts[at])
+    if at is None or found is None:
         return None
+    on, training, whole = found
     return Booking(
-        name, gpus, time.step_seconds, run.seconds, training.room.bytes, price, source, cost, there
+        name, counts[at], training.seconds, whole.seconds, training.room.bytes, price, source,
+        whole.cost, on,
     )  # fmt: skip

@@ -10,6 +10,7 @@ one, as rounding and padding may make it step back a little.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,17 +18,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean
-from memcore.evaluate import evaluate
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.models import catalog
 from memcore.models.standard import standard_config
 from memcore.plan.field import Facts
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, meant, put
+from memcore.report import Run
 from memcore.search.fitting import WITHIN, Within, limit_of, planned
 from memcore.search.solve import ANY, Targets, last
 from memcore.search.sweep import swept
 from memcore.serving.serve import servable
-from memcore.training.training import not_planned
+from memcore.training.run import run_of
+from memcore.training.training import Training, not_planned
 
 LARGEST, SMALLEST = "largest", "smallest"
 FEW = 64  # candidates that are all judged
@@ -86,26 +88,29 @@ def solve(
     asked = section == "serve" if serves is None else serves
     if asked and not servable(plan.architecture):
         raise PlanError([Issue(path, f"{plan.architecture.label} cannot be served")])
-    if section in ("train", "parallel") and not asked and (why := not_planned(plan)):
+    to_train_on = path == "cluster.gpus" and not asked
+    trained = to_train_on or (section in ("train", "parallel") and not asked)
+    if trained and (why := not_planned(plan)):
         raise PlanError([Issue(path, f"training is not planned: {why}")])
 
-    to_train_on = path == "cluster.gpus" and not asked
     within = Within.of(plan) if to_train_on else Within(0.0, 0.0)
 
-    def limit(value: Any, by: Within = within) -> str:
+    def limit(value: Any) -> str:
         there = axis.at(value)
         found = limit_of(there, asked, targets)
-        if found or not there or not by.asked:
+        if found or not there or not within.asked:
             return found
-        run = evaluate(there).run
-        return by.missed(run.seconds, run.cost) if run else ""
+        run = _run_on(there)
+        return within.missed(run.seconds, run.cost) if run else ""
+
+    def run(gpus: int) -> Run | None:
+        there = axis.at(gpus)
+        return _run_on(there) if there and not limit_of(there, serves=False) else None
 
     values, ends = _valid(axis)
     backwards = goal == LARGEST
-    if within.asked:
-        found = _in_time(len(values), lambda i, by: limit(values[i], by), within, backwards)
-    elif to_train_on and plan.together.kind == "none":
-        found = _by_arrays(plan, values, backwards)
+    if to_train_on:
+        found = of_gpus(plan, values, run, within, backwards)
     else:
         # With more of what frees memory it fits from some value on, else up to one.
         found = _edge(values, lambda v: not limit(v), axis.frees, backwards)
@@ -283,12 +288,14 @@ def _excludes_least(path: str) -> bool:
     return any(hasattr(limit, "gt") for limit in field_of(path).metadata)
 
 
-def bookable(plan: Plan) -> Sequence[int]:
-    """Numbers of GPUs that can be booked for a plan, the fewest first: an even part of a node, and
-    whole nodes; those that its ranks can share."""
+def bookable(plan: Plan, most: int | None = None) -> Sequence[int]:
+    """Numbers of GPUs that can be booked for a plan, up to `most` (None: as many as a plan says),
+    the fewest first: an even part of a node, and whole nodes; those that its ranks can share, and
+    the engines beside them."""
     each, p = plan.gpus_per_node, plan.parallel
-    ranks = p.tp * p.pp * p.cp
-    most = int(limits_of("cluster.gpus")[1])
+    engine = 1 if plan.together.kind == "none" else plan.engine_tp * plan.engine_pp
+    ranks = math.lcm(p.tp * p.pp * p.cp, engine)
+    most = most or int(limits_of("cluster.gpus")[1])
     parts = [n for n in range(1, each) if each % n == 0 and n % ranks == 0]
     step = math.lcm(each, ranks)
     return [*parts, *range(step, most + 1, step)]
@@ -405,12 +412,35 @@ def _edge(
     return low if backwards else n - 1 - low
 
 
-def _by_arrays(plan: Plan, values: Sequence[int], backwards: bool) -> int | None:
-    """Numbers of GPUs, every one judged: more and more of them at a time."""
+def _run_on(plan: Plan) -> Run | None:
+    training = Training.of(plan, rows=False)
+    return run_of(plan, training.time()) if training else None
+
+
+def of_gpus(
+    plan: Plan,
+    values: Sequence[int],
+    run: Callable[[int], Run | None],
+    within: Within,
+    backwards: bool = False,
+) -> int | None:
+    """The index of the first of some numbers of GPUs, the fewest first, on which training fits and
+    the run keeps to what it may take; or of the last (`backwards`).
+
+    run   the whole run on so many, where training fits and what runs beside it
+
+    Every number is judged with arrays, more and more of them at a time: more GPUs may need more
+    memory each, where what they share does not divide evenly. Only of what fits is the run asked.
+    """
     found = None
+    asked = within.asked or plan.together.kind != "none"
+    alone = planned(plan, {"together.kind": "none"}) or plan
     for start, stop in _chunks(len(values)):
-        cells = swept(plan, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
-        which = [start + i for i, f in enumerate(cells["memory.fits"]) if f == 1]
+        fits = swept(alone, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
+        which = [start + i for i, f in enumerate(fits["memory.fits"]) if f == 1]
+        if asked:
+            at = _in_time([values[i] for i in which], run, within, backwards)
+            which = [] if at is None else [which[at]]
         if which and not backwards:
             return which[0]
         found = which[-1] if which else found
@@ -418,39 +448,54 @@ def _by_arrays(plan: Plan, values: Sequence[int], backwards: bool) -> int | None
 
 
 def _in_time(
-    n: int, limit: Callable[[int, Within], str], within: Within, backwards: bool
+    values: Sequence[int], run: Callable[[int], Run | None], within: Within, backwards: bool
 ) -> int | None:
-    """Of n numbers of GPUs the first that keeps a run to what it may take, or the last.
+    """The index of the first of some numbers of GPUs that keeps a run to what it may take, or of
+    the last.
 
     More GPUs are sooner done and cost more, nearly: the fewest that are soon enough are the
     cheapest of these, and the most that are cheap enough the soonest. So one of both is looked for,
-    by doubling and halving, and the other is asked of what is found and of those next to it. A run
-    of few steps may miss the edge by the share that one step is of it, since steps are whole.
+    by doubling and halving, and the other is asked of what is found and of those next to it. As
+    steps are whole, a run may miss the edge by the share that one step is of it.
     """
+    n, on = len(values), functools.cache(lambda i: run(values[i]))
+    if not n:
+        return None
     eased = Within(0.0, within.cost) if backwards else Within(within.days, 0.0)
 
     def ok(i: int, by: Within = eased) -> bool:
-        return not limit(i, by)
+        there = on(i)
+        return there is not None and not by.missed(there.seconds, there.cost)
+
+    def nearly(i: int) -> bool:
+        there = on(i)
+        if there is None:
+            return True
+        less = 1 - 1 / there.steps
+        return not eased.missed(there.seconds * less, there.cost and there.cost * less)
 
     tried = [
         *itertools.takewhile(lambda i: i < n - 1, (2**k - 1 for k in itertools.count())),
         n - 1,
     ]
-    good = [k for k, i in enumerate(tried) if ok(i)]
-    if not good:
+    order = range(len(tried))
+    k = next((k for k in (reversed(order) if backwards else order) if ok(tried[k])), None)
+    if k is None:
         return None
-    k = good[-1 if backwards else 0]  # the edge lies between it and the one behind, or before, it
+    # The edge lies between it and the one before, or behind, it.
     other = k + 1 if backwards else k - 1
     inside, outside = tried[k], tried[other] if 0 <= other < len(tried) else -1
     while outside >= 0 and abs(outside - inside) > 1:
         middle = (inside + outside) // 2
         inside, outside = (middle, outside) if ok(middle) else (inside, middle)
-    beside = range(max(0, inside - NEAR), min(n, inside + NEAR))
-    return next((i for i in (reversed(beside) if backwards else beside) if ok(i, within)), None)
+    ahead = range(inside + 1, n) if backwards else range(inside - 1, -1, -1)
+    behind = range(inside, -1, -1) if backwards else range(inside, n)
+    missed = list(itertools.takewhile(nearly, ahead[:NEAR]))
+    return next((i for i in (*reversed(missed), *behind[:NEAR]) if ok(i, within)), None)
 
 
 def _chunks(n: int) -> Iterator[tuple[int, int]]:
-    sizes = itertools.chain((64, 512), itertools.repeat(4096))
+    sizes = itertools.chain((64, 512, 4096), itertools.repeat(1 << 16))
     start = 0
     for size in sizes:
         if start >= n:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.evaluate import evaluate
+from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan, field_paths, limits_of, meant, put
 from memcore.plan.rules import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
+from memcore.search.fitting import planned
 from memcore.tape.algebra import Algebra, UnsaidError
 from memcore.tape.dims import Number, minimum
 from memcore.tape.ledger import Amounts
@@ -45,7 +47,7 @@ MEMORY = {  # read with arrays
 # Plan fields that are numbers in the flat sizes and change no structure.
 BROADCAST = {"train.micro_batch": "B", "train.seq_len": "S", "cluster.gpus": "GPUS"}
 TIMED = ("train.micro_batch", "train.seq_len")  # of them, those that change no rank
-REPLICATED = "pytorch"  # one GPU has no other to reduce gradients with: not only a size changes
+RANKS = "cluster.gpus"
 SWEPT = {f"time.{f.name}" for f in fields(SweptTime)}
 
 
@@ -169,8 +171,7 @@ def _readings(
     memory = [n for n in numbers if n in MEMORY]
     timed = [n for n in numbers if n not in memory and _broadcasts(n)]
     alone = [n for n in numbers if n not in memory and n not in timed]
-    replicated = REPLICATED in (plan.train.framework, *axes.get("train.framework", ()))
-    of_memory = [n for n in axes if n in (TIMED if replicated else BROADCAST)]
+    of_memory = [n for n in axes if n in BROADCAST]
     of_time = [n for n in axes if n in TIMED]
     if memory and timed and of_memory == of_time:
         memory, timed = [n for n in numbers if n not in alone], []
@@ -342,7 +343,31 @@ def _cells(
         amounts = pool.setdefault(tuple(amounts.sizes.items()), amounts)
         return _read(plan, {}, numbers, amounts)
     with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is allowed
+        if RANKS in axes and FRAMEWORKS[plan.train.framework].replicas:
+            return _replicated(plan, axes, numbers)
         return _broadcast(plan, axes, numbers)
+
+
+def _replicated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+    """Where one rank has no other to reduce gradients with, not only a size changes: cells of one
+    replica apart from those of several."""
+    import numpy as np
+
+    values, along = axes[RANKS], list(axes).index(RANKS)
+    one = plan.cluster.gpus // plan.dp  # GPUs of a replica
+    found: Found = {n: np.full(tuple(map(len, axes.values())), np.nan) for n in numbers}
+    for several in (False, True):
+        which = [i for i, value in enumerate(values) if (value != one) == several]
+        own = [plan] if (plan.dp > 1) == several else []
+        plans = itertools.chain(own, (planned(plan, {RANKS: values[i]}) for i in which))
+        like = next(filter(None, plans), None)
+        if not which or like is None:
+            continue
+        cells = _broadcast(like, {**axes, RANKS: [values[i] for i in which]}, numbers)
+        at = tuple(which if i == along else slice(None) for i in range(len(axes)))
+        for number, cell in cells.items():
+            found[number][at] = cell
+    return found
 
 
 def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], Any]:

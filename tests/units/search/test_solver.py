@@ -11,6 +11,7 @@ from memcore import solve
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan, facts, field_of, field_paths, limits_of
+from memcore.search import sweep as sweeping
 from memcore.search.solver import LARGEST, bookable, numeric_fields, smallest_gpu
 from memcore.serving.serve import servable, serve
 
@@ -103,6 +104,36 @@ def test_fewest_gpus_are_whole_nodes_and_no_power_of_two():
     assert solve(plan, "cluster.gpus").value == 24
 
 
+UNEVEN = {  # 128 experts: 136 ranks have each as much of them as 128 have, and gather more
+    "model": "qwen3-30b-a3b",
+    "cluster": {"gpu": "a100-sxm-40gb", "gpus": 64},
+    "train": {"framework": "fsdp2", "seq_len": 2048, "checkpointing": "none"},
+    "run": {"tokens": 10**9},
+}
+
+
+@pytest.mark.parametrize("days", [0, 30])
+def test_more_gpus_may_need_more_memory_each(days):
+    plan = Plan.of(UNEVEN).with_changes({"run.target_days": days})
+    values = [n for n in bookable(plan) if n <= 256]
+    found = solve(plan, "cluster.gpus")
+    held(plan, "cluster.gpus", found, values)
+    assert not fits(plan, "cluster.gpus", 256)
+    assert solve(plan, "cluster.gpus", LARGEST).value == max(
+        n for n in values if fits(plan, "cluster.gpus", n)
+    )
+
+
+def test_where_more_gpus_never_help_that_is_soon_said(monkeypatch):
+    """A million GPUs with replicas are asked as two plans, not one by one."""
+    asked = []
+    steps_of = sweeping.steps_of
+    monkeypatch.setattr(sweeping, "steps_of", lambda plan: asked.append(plan) or steps_of(plan))
+    plan = Plan.of({"model": "llama-3-70b", "train": {"framework": "pytorch", "zero": 0}})
+    assert solve(plan, "cluster.gpus").value is None
+    assert len(asked) < 10
+
+
 def test_the_deepest_model_and_the_least_dram():
     plan = Plan.of({"model": "llama-3.2-1b"})
     deep = solve(plan, "layers")
@@ -154,6 +185,8 @@ def test_what_cannot_be_planned_has_no_answer():
     unplanned = Plan.of({"model": "mixtral-8x7b", "parallel": {"tp": 2}})
     with pytest.raises(PlanError, match=r"training is not planned: tensor parallelism"):
         solve(unplanned, "train.micro_batch")
+    with pytest.raises(PlanError, match=r"training is not planned: tensor parallelism"):
+        solve(unplanned, "cluster.gpus")
     words = {"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}}
     with pytest.raises(PlanError, match="cannot be served"):
         solve(Plan.of(words), "serve.concurrency")

@@ -148,6 +148,24 @@ def test_every_kind_of_axis(words):
     assert held(sweep(plan, axes, numbers), plan, axes, numbers) > 20
 
 
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_replicas_are_read_with_arrays(gpus, monkeypatch):
+    """One GPU reduces no gradients, so that its step is another; those of 2 and 1,024 are one."""
+    plan = Plan.of(
+        {
+            "model": "llama-3.2-1b",
+            "cluster": {"gpus": gpus},
+            "train": {"framework": "pytorch", "zero": 0},
+        }
+    )
+    axes = {"train.micro_batch": [1, 2], "cluster.gpus": [2, 1, 0, 3, 8, 1024]}
+    counted, steps_of = [], sweeping.steps_of
+    monkeypatch.setattr(sweeping, "steps_of", lambda of: counted.append(of) or steps_of(of))
+    table = sweep(plan, axes, MEMORY)
+    assert len(counted) == 2
+    assert held(table, plan, axes, MEMORY) == 10 * len(MEMORY)
+
+
 def test_a_number_that_is_not_read_with_arrays_is_that_of_each_plan():
     axes = {"serve.concurrency": [1, 64], "serve.kv_dtype": ["bf16", "fp8"]}
     numbers = ("serve.max_concurrency", "serve.tpot_seconds", "parameters")

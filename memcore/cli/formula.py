@@ -37,7 +37,7 @@ def _formula(args: argparse.Namespace) -> int:
 
     plan, over = given_plan(args), {}
     for text in args.over or USUAL:
-        field, values = axis_of(text) if "=" in text else (text, usual(plan, text))
+        field, values = axis_of(text, "--over") if "=" in text else (text, usual(plan, text))
         over[field] = values
     found = formulas(plan, over)
     if args.json:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -162,7 +162,6 @@ def _changed(plan: Plan, asked: Mapping[str, Any], option: str, kept: Sequence[s
 
 def setting(text: str) -> tuple[str, Any]:
     """A field and its value, as the command line has them. Raises PlanError."""
-    from memcore.models import catalog
     from memcore.plan.plan import facts, field_of
 
     name, sign, given = text.partition("=")
@@ -174,10 +173,6 @@ def setting(text: str) -> tuple[str, Any]:
     field = field_named(name, "--set")
     if facts(field).own and (given.startswith("{") or os.path.isfile(given)):
         return field, read(given).decode(errors="replace").strip()
-    presets = {"cluster.gpu": catalog.gpu_names(), "cluster.node": catalog.node_names()}
-    if given not in (known := presets.get(field, [given])):
-        said = f"no preset {shown(given)}; {did_you_mean(given, known)}"
-        raise PlanError([Issue(f"--set {field}", said)])
     kind = field_of(field).annotation
     if kind is bool and given.lower() in SWITCHES:
         return field, SWITCHES[given.lower()]
@@ -199,20 +194,38 @@ def field_named(name: str, option: str) -> str:
     return same[0]
 
 
+def presets_of(field: str) -> Sequence[str]:
+    """The presets that a field may name; none of a field that names none."""
+    from memcore.models import catalog
+
+    known: dict[str, Callable[[], Iterable[str]]] = {
+        "model": catalog.model_names,
+        "cluster.gpu": catalog.gpu_names,
+        "cluster.node": catalog.node_names,
+    }
+    return tuple(known[field]()) if field in known else ()
+
+
 def refuse_others(field: str, values: Sequence[Any], option: str) -> None:
     """Raises PlanError for a value that no plan has in this field, whatever its others are."""
     from memcore.plan.plan import field_of, limits_of, words_of
 
     words, (least, most) = words_of(field), limits_of(field)
-    counts = field_of(field).annotation in (int, float)
+    counts, presets = field_of(field).annotation in (int, float), presets_of(field)
+    whole = field_of(field).annotation is int
     for value in values:
         wrong = ""
+        if presets and value not in presets:
+            said = f"no preset {shown(value)}; {did_you_mean(str(value), list(presets))}"
+            raise PlanError([Issue(f"{option} {field}", said)])
         if words is not None and value not in words:
             wrong = f"is none of its words; {did_you_mean(str(value), list(words))}"
         elif counts and (isinstance(value, bool) or not isinstance(value, (int, float))):
             wrong = f"is no number, as in {option} {field}=4"
         elif counts and not least <= value <= most:
             wrong = f"is not from {least:,} to {most:,}"
+        elif whole and not isinstance(value, int):
+            wrong = f"is no whole number, as in {option} {field}=4"
         if wrong:
             raise PlanError([Issue(f"{option} {field}", f"{shown(value)} {wrong}")])
 

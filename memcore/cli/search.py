@@ -82,7 +82,7 @@ def add(commands: Commands) -> None:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 1_000_000):
-        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a number of GPUs")
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is no whole number from 1 to 1,000,000")
     return int(text)
 
 
@@ -100,6 +100,7 @@ def _search(args: argparse.Namespace) -> int:
     plan, measured = given_plan(args), measured_of(args)
     if measured and args.serve:
         raise PlanError([Issue("--measured", "is a step of training: leave it out with --serve")])
+    _refuse_unread(args)
     found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
     if measured:
         from memcore.search.calibration import found_beside
@@ -117,6 +118,17 @@ def _search(args: argparse.Namespace) -> int:
         beside = [_measured(found)] if measured and found.best else []
         print(printable("\n\n".join([title, *said, *beside])))
     return 130 if found.stopped else 0
+
+
+def _refuse_unread(args: argparse.Namespace) -> None:
+    """Raises PlanError for an option that only the other kind of search reads."""
+    if args.serve:
+        if args.thorough:
+            raise PlanError([Issue("--thorough", "is of training: leave it out with --serve")])
+        return
+    for name in ("users", "engine", "ttft", "tpot"):
+        if getattr(args, name):
+            raise PlanError([Issue(f"--{name}", "is of serving: add --serve, or leave it out")])
 
 
 def _asked(plan: Plan, args: argparse.Namespace) -> str:

@@ -60,6 +60,8 @@ def _solve(args: argparse.Namespace) -> int:
     from memcore.serving.serve import servable
 
     plan = given_plan(args)
+    if unread := _unread(args):
+        return fail(unread)
     if args.question not in QUESTIONS:
         return _solve_field(plan, args)
     if not servable(plan.architecture):
@@ -82,6 +84,17 @@ def _solve(args: argparse.Namespace) -> int:
     else:
         print(printable(_solved(answer, targets)))
     return 0
+
+
+def _unread(args: argparse.Namespace) -> str:
+    """What is wrong with an option that the question does not read; '' of none."""
+    for name in ("rate", "users", "every"):
+        if args.question != "gpus" and getattr(args, name):
+            return f"--{name} is read by `memplan solve gpus`, and not by {args.question}"
+    for name in ("days", "cost"):
+        if args.question != "cluster.gpus" and getattr(args, name):
+            return f"--{name} is read by `memplan solve cluster.gpus`, and not by {args.question}"
+    return ""
 
 
 def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
@@ -144,6 +157,8 @@ def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
             serves = True if args.serving else None
             said = {f"run.target_{name}": getattr(args, name) for name in ("days", "cost")}
             plan = plan.with_changes({path: value for path, value in said.items() if value})
+            if args.cost and not plan.run.price_per_gpu_hour:
+                return fail("--cost wants a price: --set price_per_gpu_hour=2.5, say")
             found = solve(plan, args.question, args.goal or "", _targets(plan, args), serves)
     except PlanError as e:
         return fail(*(f"{i.field}: {i.message}" for i in e.issues))

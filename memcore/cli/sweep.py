@@ -15,6 +15,7 @@ from memcore.cli.reading import (
     field_named,
     given_plan,
     measured_of,
+    presets_of,
     refuse_others,
     value_of,
 )
@@ -34,7 +35,7 @@ def add(commands: Commands) -> None:
     plan_argument(sub)
     about = (
         f"a field and its values: {EXAMPLE}, or 1:64 or 1:64:8 (from, to and in steps of), or all "
-        "of a field that takes words; may be repeated"
+        "of a field that takes words or presets; may be repeated"
     )
     sub.add_argument("--axis", metavar="FIELD=VALUES", action="append", required=True, help=about)
     about = f"numbers of the report; may be repeated. Without it: {', '.join(NUMBERS)}"
@@ -50,7 +51,7 @@ def _sweep(args: argparse.Namespace) -> int:
     from memcore.search.sweep import sweep, sweep_in_parts
 
     plan, numbers = given_plan(args), tuple(args.number or NUMBERS)
-    axes = dict(axis_of(text) for text in args.axis)
+    axes = axes_of(args.axis)
     measured = measured_of(args)
     if measured:
         numbers = tuple(dict.fromkeys((*numbers, STEP)))
@@ -59,9 +60,9 @@ def _sweep(args: argparse.Namespace) -> int:
         return table_beside(table, plan, axes, measured) if measured else table
 
     with Progress("sweep") as progress:
-        if args.parquet or args.csv:
+        if args.parquet is not None or args.csv:
             parts = map(beside, sweep_in_parts(plan, axes, numbers, progress))
-        if args.parquet:
+        if args.parquet is not None:
             _write_parquet(parts, axes, args.parquet)
             return 0
         if args.csv:
@@ -112,39 +113,52 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def axis_of(text: str) -> tuple[str, list[Any]]:
-    """A field and its values, as the command line has them. Raises PlanError."""
+def axes_of(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Fields and their values, as the command line has them. Raises PlanError."""
+    axes: dict[str, list[Any]] = {}
+    for text in texts:
+        field, values = axis_of(text)
+        if field in axes:
+            said = "is there twice: put all its values into one, as " + EXAMPLE
+            raise PlanError([Issue(f"--axis {field}", said)])
+        axes[field] = values
+    return axes
+
+
+def axis_of(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
+    """A field and its values, as the command line has them. Raises PlanError, under the option's
+    name."""
     from memcore.plan.plan import words_of
 
     named, sign, values = text.partition("=")
     if not sign or not values:
-        raise PlanError(
-            [Issue("--axis", f"{shown(text)} is no field with values, as {EXAMPLE} is")]
-        )
-    field = field_named(named, "--axis")
+        raise PlanError([Issue(option, f"{shown(text)} is no field with values, as {EXAMPLE} is")])
+    field = field_named(named, option)
     if values == "all":
-        words = words_of(field)
+        words = words_of(field) or presets_of(field)
         if not words:
-            raise PlanError(
-                [Issue(f"--axis {field}", "takes no words, of which all could be tried")]
-            )
+            said = "takes no words, of which all could be tried"
+            raise PlanError([Issue(f"{option} {field}", said)])
         return field, list(words)
     found: list[Any] = []
     for part in values.split(","):
-        found += _range(field, part) if ":" in part else [value_of(part)]
+        found += _range(field, part, option) if ":" in part else [value_of(part)]
         if len(found) > MOST_VALUES:
-            raise PlanError([Issue(f"--axis {field}", f"has more than {MOST_VALUES:,} values")])
-    refuse_others(field, found, "--axis")
+            raise PlanError([Issue(f"{option} {field}", f"has more than {MOST_VALUES:,} values")])
+    refuse_others(field, found, option)
     return field, found
 
 
-def _range(field: str, text: str) -> range:
+def _range(field: str, text: str, option: str) -> range:
     try:
         first, last, *step = map(int, text.split(":"))
         found = range(first, last + 1, *step)
     except (TypeError, ValueError):
         message = f"{shown(text)} is no range, as 1:64 and 1:64:8 are"
-        raise PlanError([Issue(f"--axis {field}", message)]) from None
+        raise PlanError([Issue(f"{option} {field}", message)]) from None
+    if not found:
+        raise PlanError([Issue(f"{option} {field}", f"{shown(text)} has no values: from {first:,} "
+                               f"up to {last:,}")])  # fmt: skip
     if len(found) > MOST_VALUES:
-        raise PlanError([Issue(f"--axis {field}", f"has more than {MOST_VALUES:,} values")])
+        raise PlanError([Issue(f"{option} {field}", f"has more than {MOST_VALUES:,} values")])
     return found

@@ -2384,6 +2384,8 @@ def _issue(error: Mapping[str, Any]) -> Issue:
         return Issue(field, f"must be a finite number, not {shown(value)}")
     if kind == "bool_type":
         return Issue(field, f"must be true or false, not {shown(value)}")
+    if kind in ("model_type", "dict_type"):
+        return Issue(field, f"must be an object, in braces, not {shown(value)}")
     if kind == "string_type":
         form = "a name or an object" if len(path) < 3 and path[-1] in OBJECTS else "a word"
         return Issue(field, f"must be {form}, not {shown(value)}")

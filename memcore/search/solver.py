@@ -369,7 +369,10 @@ def _of_hardware(plan: Plan, part: str, key: str) -> _Axis:
         )  # fmt: skip
 
     def at(value: int) -> Plan | None:
-        return planned(plan, {part: document | {key: value}})
+        changed = document | {key: value}
+        if key == "memory_bytes":  # as sold: the same share of it can be allocated
+            changed["usable_bytes"] = document["usable_bytes"] * value // document[key]
+        return planned(plan, {part: changed})
 
     return _Axis(range(1, MOST_BYTES + 1), at, True, document[key])
 

@@ -48,7 +48,9 @@ MEMORY = {  # read with arrays
 BROADCAST = {"train.micro_batch": "B", "train.seq_len": "S", "cluster.gpus": "GPUS"}
 TIMED = ("train.micro_batch", "train.seq_len")  # of them, those that change no rank
 RANKS = "cluster.gpus"
-SWEPT = {f"time.{f.name}" for f in fields(SweptTime)}
+OF_LINKS = ("exposed", "resources")  # a number for each link and resource that a plan uses
+SEVERAL = (*OF_LINKS, "step_interval")  # no number by themselves
+SWEPT = {f"time.{f.name}" for f in fields(SweptTime) if f.name not in OF_LINKS}
 
 
 def sweep(
@@ -141,7 +143,7 @@ def _every_cell(
     import numpy as np
 
     cells = {number: np.full(tuple(map(len, axes.values())), np.nan) for number in numbers}
-    known = {n for n in numbers if n in MEMORY or _broadcasts(n)}
+    known = {n for n in numbers if n in MEMORY or (_broadcasts(n) and not _of_link(n))}
     readings = list(_readings(plan, axes, numbers))
     lengths = [[len(of) for n, of in axes.items() if n not in inner] for _, inner, _ in readings]
     done, every = 0, sum(map(math.prod, lengths))
@@ -187,8 +189,14 @@ def _readings(
 def _broadcasts(number: str) -> bool:
     """Whether a number can be read with arrays."""
     part, _, inner = number.partition(".")
-    of_link = part == "time" and inner.split(".")[0] in ("exposed", "resources")
-    return number in SWEPT or of_link or (number in QUANTITIES and part in ("time", "run"))
+    quantity = number in QUANTITIES and part in ("time", "run") and inner not in SEVERAL
+    return number in SWEPT or _of_link(number) or quantity
+
+
+def _of_link(number: str) -> bool:
+    part, _, inner = number.partition(".")
+    field, _, link = inner.partition(".")
+    return part == "time" and field in OF_LINKS and bool(link)
 
 
 def _choices(
@@ -439,6 +447,11 @@ def _read(
     for number in numbers:
         part, field, *word = number.split(".")
         value = getattr(getattr(x, part), field)
+        if _of_link(number):
+            link = ".".join(word)
+            if link not in value:
+                continue
+            word = [link]
         for key in word:
             value = value[int(key) if key.isdigit() else key]
         found[number] = np.nan if value is None else value
@@ -458,7 +471,7 @@ def _collapsed(plan: Plan, arrays: Mapping[str, Any], numbers: Sequence[str]) ->
     told = _read(plan, terms, numbers)
     program = Program(algebra, [v.ravel() for v in arrays.values()], list(told.values()))
     shape = tuple(v.size for v in arrays.values())
-    found = {n: np.empty(shape) for n in numbers}
+    found = {n: np.empty(shape) for n in told}
     for where, values in program.blocks():
         for n, value in zip(told, values, strict=True):
             found[n][where] = value

@@ -14,6 +14,7 @@ import pytest
 
 from memcore import Plan, cli, evaluate, sweep
 from memcore.cli.progress import Progress
+from memcore.models import catalog
 from memcore.plan.keys import PINS
 from memcore.plan.link import decode, decode_measured, decode_pin
 from memcore.plan.measured import Measured
@@ -323,6 +324,7 @@ def test_sweep_as_a_table_csv_and_json(memplan):
     [
         *("train.micro_batch", "train.nix=1", "train.micro_batch=1:x", "train.micro_batch=all"),
         *("train.micro_batch=1..4", "train.micro_batch=0,1", "train.checkpointing=fulll", "tp=1"),
+        *("train.micro_batch=1.5", "train.micro_batch=5:1", "train.micro_batch=1:5:-1"),
     ],
 )
 def test_an_axis_that_is_none_is_named(memplan, axis):
@@ -330,6 +332,42 @@ def test_an_axis_that_is_none_is_named(memplan, axis):
     assert (ran.status, ran.out) == (2, "")
     assert "train." in ran.err or "parallel.tp" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_an_axis_of_presets(memplan):
+    asked = ("--number", "memory.capacity_bytes", "--json")
+    every = memplan("sweep", "-", "--axis", "gpu=all", *asked, given="{}").json
+    assert [row["cluster.gpu"] for row in every] == list(catalog.gpu_names())
+    for axis, near in (("gpu=h100-sxm-80g", "h100-sxm-80gb"), ("model=lama-3-8b", "llama-3-8b")):
+        ran = memplan("sweep", "-", "--axis", axis, given="{}")
+        assert (ran.status, ran.out) == (2, "")
+        assert near in ran.err
+
+
+def test_an_axis_that_is_there_twice_is_refused(memplan):
+    axes = ("--axis", "train.micro_batch=1", "--axis", "micro_batch=2")
+    ran = memplan("sweep", "-", *axes, given="{}")
+    assert (ran.status, ran.out) == (2, "")
+    assert "--axis train.micro_batch: is there twice" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("search", "-", "--users", "5"), "--users"),
+        (("search", "-", "--tpot", "0.1"), "--tpot"),
+        (("search", "-", "--engine", "vllm"), "--engine"),
+        (("search", "-", "--serve", "--thorough"), "--thorough"),
+        (("solve", "cluster.gpus", "-", "--users", "5"), "--users"),
+        (("solve", "micro_batch", "-", "--days", "5"), "--days"),
+        (("solve", "cluster.gpus", "-", "--cost", "5"), "--cost"),  # no price
+        (("formula", "-", "--over", "train.micro_batch=0:4"), "--over"),
+    ],
+)
+def test_an_option_that_says_nothing_here_is_refused(memplan, command, option):
+    ran = memplan(*command, given="{}")
+    assert (ran.status, ran.out) == (2, "")
+    assert option in ran.err
 
 
 def test_tables_of_a_report_as_csv(memplan, file):
@@ -387,8 +425,9 @@ def test_an_unknown_gpu_or_host_is_named(memplan, part):
     ran = memplan("evaluate", "-", given=json.dumps({"cluster": {part: "nix"}}))
     assert ran.status == 2
     assert f"cluster.{part}: no" in ran.err
-    rows = memplan("sweep", "-", "--axis", f"cluster.{part}=nix", "--json", given="{}").json
-    assert rows[0]["memory.allocated_bytes"] is None
+    ran = memplan("sweep", "-", "--axis", f"cluster.{part}=nix", "--json", given="{}")
+    assert (ran.status, ran.out) == (2, "")
+    assert f"--axis cluster.{part}: no preset 'nix'" in ran.err
 
 
 # ---- read

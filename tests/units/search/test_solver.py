@@ -147,6 +147,15 @@ def test_the_deepest_model_and_the_least_dram():
     assert least.value == evaluate(offloaded).memory.tiers["dram"]
 
 
+@pytest.mark.parametrize("key", ["memory_bytes", "usable_bytes"])
+def test_the_least_memory_of_a_gpu(key):
+    plan = Plan.of({"model": "llama-3.2-1b"})
+    found = solve(plan, f"cluster.gpu.{key}")
+    assert found.plan.cluster.gpu.usable_bytes == evaluate(plan).memory.device_bytes[1]
+    assert found.limit == "memory"
+    assert evaluate(found.plan).verdict == "fits"
+
+
 def test_layers_of_several_kinds_go_on_in_their_pattern():
     plan = Plan.of({"model": "gemma-3-1b"})
     found = solve(plan, "layers")

@@ -1,5 +1,6 @@
 """A sweep's cell is the number that `evaluate` gives that plan."""
 
+import contextlib
 import math
 
 import pandas as pd
@@ -237,6 +238,33 @@ def test_rules_that_are_none_of_sizes_forbid_cells_too(words, axis):
     table = sweep(plan, axis, numbers)
     held(table, plan, axis, numbers)
     assert table[numbers[0]].isna().any()
+
+
+def numbers_of(part, path=""):
+    """Each number of a report's document, but for its rows."""
+    if isinstance(part, dict):
+        for name, inner in part.items():
+            if name not in ("plan", "ledger", "timeline", "transfers"):
+                yield from numbers_of(inner, f"{path}.{name}" if path else name)
+    elif isinstance(part, list):
+        for i, inner in enumerate(part[:2]):
+            yield from numbers_of(inner, f"{path}.{i}")
+    elif isinstance(part, int | float):
+        yield path
+
+
+def test_every_number_of_a_report_is_swept():
+    plan = Plan.of({"model": "llama-3-8b", "run": {"price_per_gpu_hour": 2.5}})
+    axes, numbers = {"train.micro_batch": [1, 2]}, list(numbers_of(evaluate(plan).to_dict()))
+    assert held(sweep(plan, axes, numbers), plan, axes, numbers) > 300
+
+
+def test_whatever_is_asked_for_is_a_number_or_refused():
+    others = [p.rpartition(".")[0] for p in numbers_of(evaluate(Plan()).to_dict())]
+    wrong = ("time.exposed.foo", "time.exposed.", "time.", ".", "memory.reserved_bytes.7", "run")
+    for number in {*QUANTITIES, *others, *wrong}:
+        with contextlib.suppress(PlanError):  # and no other error
+            assert sweep(Plan(), {"train.micro_batch": [1, 2]}, [number])[number].dtype == float
 
 
 def test_an_axis_wants_a_list_of_values():

@@ -19,11 +19,12 @@ PLAN = Plan.of({"model": "llama-3-8b", "train": {"framework": "pytorch", "zero":
 
 def test_one_measured_step_takes_the_bias_of_the_others() -> None:
     """Of each source as if nothing had been tuned on it, each step is read by each other of its
-    kind."""
+    kind. What is left is scatter, however far off the prediction is."""
     steps = calibration.steps()
     plain, scaled = calibration.errors(steps)
     assert len(steps) >= 150
-    assert calibration.within(scaled, 0.5) < 0.9 * calibration.within(plain, 0.5)
+    assert calibration.within(scaled, 0.5) <= 0.065
+    assert calibration.within(scaled, 0.5) < calibration.within(plain, 0.5)
 
 
 def test_no_source_takes_part_in_its_own_prediction() -> None:

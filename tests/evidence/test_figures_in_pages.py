@@ -46,7 +46,7 @@ def test_steps_are_divided_by_their_distance_to_what_was_tuned() -> None:
     tuned, checked, twins, same, new = steps.values()
     assert len(twins) + len(same) + len(new) == len(checked)
     assert not {r.run for r in tuned} & {r.run for r in checked}
-    assert any("Moonlight" in r.run for r in same)
+    assert any("dsv3" in r.run for r in same)
     assert any("container 26.04" in r.run for r in twins)
     assert all("DeepSpeed" in r.run or "TPU" in r.run or "T4" in r.run or "25.07" in r.run
                for r in new)  # fmt: skip

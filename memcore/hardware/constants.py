@@ -393,6 +393,17 @@ HOST_ADAM_BYTES = Constant(
     "assumed",
     "read gradient, and read and write master and both moments, 4 bytes each",
 )
+HOST_THREAD = Constant(
+    "DRAM traffic of an optimizer step in one of a node's processes",
+    6.3e9,
+    20e9,
+    "B/s",
+    "assumed",
+    "launchers give several processes one thread each, or all the same ones (torchrun: "
+    "OMP_NUM_THREADS=1). CPUAdam's 10 s for 18B weights of a node of eight A100 are 6.3 GB/s a "
+    "process (deepspeedai/DeepSpeed issue 6834); a whole step of Qwen2.5 3B on two A100 takes "
+    "3.1 s (pull request 7474), which are 14 and more, 20 if the GPU has a second of it",
+)
 
 # Serving. Read off the runs that presets/evidence/served.toml marks 'tuned', and off no others.
 SERVED = "fitted on the speeds marked 'tuned' in presets/evidence/served.toml, and on no others"
@@ -474,4 +485,5 @@ ALL = (
     LINK_EFFICIENCY,
     COLLECTIVE_LATENCY,
     HOST_ADAM_BYTES,
+    HOST_THREAD,
 )

@@ -360,7 +360,11 @@ def copied(
     node, share = plan.node, x.constant(constants.LINK_EFFICIENCY)
     if link == "dram":
         rate = x.at("hardware.dram_bandwidth", node.dram_bandwidth)
-        return over(total(pieces), rate * x.constant(constants.HBM_EFFICIENCY))
+        rate = rate * x.constant(constants.HBM_EFFICIENCY)
+        if plan.gpus_in_node > 1:  # several processes, which their launcher gives one thread each
+            ranks = x.known("GPUs in a node", plan.gpus_in_node, source="the plan")
+            rate = least(rate, ranks * x.constant(constants.HOST_THREAD))
+        return over(total(pieces), rate)
     if link == "nvme":
         whole = {"read": node.nvme_read_bandwidth, "write": node.nvme_write_bandwidth}
         rates = [x.at(f"hardware.nvme_{way}_bandwidth", whole[way]) * share for way in ways]

@@ -115,6 +115,27 @@ def test_long_sequences_under_flash_attention_3():
     assert max(errors.values()) <= 0.07, errors
 
 
+def test_an_optimizer_on_the_host_takes_as_long_as_its_processes_threads():
+    """DeepSpeed's CPUAdam beside FlashAttention 3: nothing was fitted on these steps. A process
+    that is alone in its node has all threads."""
+    runs = [r for r in times_table()["runs"] if r["plan"]["train"].get("offload_optimizer")]
+    assert len(runs) >= 6
+    for run in runs:
+        error = time_of(Plan.of(run["plan"])).step_seconds / run["seconds"] - 1
+        assert abs(error) <= 0.07, run["run"]
+    train = {"offload_optimizer": "cpu", "framework": "deepspeed", "zero": 2}
+    one, eight = (
+        time_of(Plan(model="llama-3-8b", cluster={"gpus": n}, train=train)) for n in (1, 8)
+    )
+    step = {n: t.resources["dram"] for n, t in ((1, one), (8, eight))}
+    assert step[8] == pytest.approx(step[1] * one_process(one) / 8 / constants.HOST_THREAD.middle)
+
+
+def one_process(time):
+    """B/s of the host's optimizer step."""
+    return sum(t.bytes for t in time.transfers if t.link == "dram") / time.resources["dram"]
+
+
 def test_every_architecture_was_tuned_and_checked():
     gpus = {"A100": 0, "H100": 0, "B200": 0}
     for gpu in gpus:

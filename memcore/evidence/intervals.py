@@ -115,8 +115,14 @@ def left_out(runs: Sequence[Measured]) -> list[LeftOut]:
 
 def widening(missed: Iterable[LeftOut], distance: str) -> float:
     """What an interval of this distance is widened by so that 9 of 10 steps of sources that were
-    left out lie inside: as many as there are, and one that was not seen."""
+    left out lie inside, whichever source there had not been."""
     every = list(missed)
+    sources = dict.fromkeys(m.source for m in every)
+    return max(_widening([m for m in every if m.source != s], distance) for s in sources)
+
+
+def _widening(every: Sequence[LeftOut], distance: str) -> float:
+    """The same of all of these: as many as there are, and one that was not seen."""
     own = sorted(m.beyond for m in every if m.distance == distance)
     of = own if len(own) >= LEAST else sorted(m.beyond for m in every)
     return of[min(len(of), math.ceil((1 - 2 * LEAVES) * (len(of) + 1))) - 1]

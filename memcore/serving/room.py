@@ -416,15 +416,35 @@ def step_sequences(x: Any) -> Read:
     return x.said(largest(1, floor(x.serve.batched_tokens / each)), meaning)
 
 
+LETS_IN = (
+    "vLLM and SGLang let a sequence in as soon as its prompt has room, and put the last one out "
+    "where those that generate need more: in a closed loop as many run as fit at half of their "
+    "output (vllm/v1/core/sched/scheduler.py, preempted; sglang's retract_decode)"
+)
+
+
 @quantity(
     "serve.running",
     "Sequences that run at once",
     "sequences",
     "Asked for, with room, in one step, and scheduled. The speeds are of these.",
+    [LETS_IN],
 )
 def running(x: Any) -> Read:
-    fit = least(x.plan.serve.concurrency, x.serve.max_concurrency)
+    fit = least(x.plan.serve.concurrency, _let_in(x))
     return least(fit, x.serve.step_sequences, x.serve.sequence_limit)
+
+
+def _let_in(x: Any) -> Read:
+    """Sequences that generate at once as far as memory goes: with room for their whole length, or,
+    in a loop under an engine that lets in more, for half of their output."""
+    server, s, fit = x.server, x.server.plan.serve, x.serve.max_concurrency
+    grows = server.manager.pages and not (server.bounded or server.layout)
+    if s.arrivals != "closed" or server.engine.sure or not grows:
+        return fit
+    half = x.known("of the output, on average", 0.5, source=LETS_IN)
+    seen = x.plan.serve.prompt_len + half * x.plan.serve.output_len
+    return where(fit > 0, floor(_fit(x) * x.serve.room_tokens / seen), 0)
 
 
 # --- what all of them take -----------------------------------------------------------------------

@@ -96,7 +96,8 @@ def of_fewer(plan: Plan, served: Serve) -> str:
     s = plan.serve
     said = f"Serving: speeds are of {served.running:,} sequences that generate at once, not of "
     said += f"{s.concurrency:,}; the others wait. "
-    if served.running == served.max_concurrency:
+    step = min(served.sequence_limit, served.step_sequences)
+    if served.running == served.max_concurrency or served.max_concurrency < served.running < step:
         said += "The KV cache has room for no more."
         if served.sequence_limit > s.concurrency and not s.max_num_seqs:
             said += (

@@ -133,6 +133,28 @@ def test_tensorrt_llm_lets_in_only_who_can_end():
     assert sure.concurrency_peak < others.concurrency_peak
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_where_memory_is_short_a_loop_says_what_its_stream_says(engine):
+    """19 of 2,048 tokens fit on the card, and 25 at half of their output: TensorRT-LLM alone runs
+    no more than can end."""
+    words = {"engine": engine, "prompt_len": 1024, "output_len": 1024, "max_seq_len": 8192}
+    words |= {"concurrency": 64, "requests": 384, "lengths": "fixed", "arrivals": "closed"}
+    plan = Plan.of(
+        {
+            "model": "llama-3.1-8b",
+            "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1},
+            "serve": words,
+        }
+    )
+    s = evaluate(plan).serve
+    stream = next(r for r in simulate(plan).runs if r.strategy == "paged")
+    sure = ENGINES[engine].sure
+    assert (s.running > s.max_concurrency) is not sure
+    assert s.ttft_seconds == pytest.approx(stream.ttft.mean, rel=0.2)
+    assert s.tokens_per_second == pytest.approx(stream.tokens_per_second, rel=0.2)
+    checked(Book(plan, evaluate(plan)))
+
+
 def test_tokens_of_a_step_choose_some_of_the_same_experts():
     """Of 128 experts one token chooses 8, and 16 tokens fewer than the 83 of chance."""
     server = Server.of(Plan.of({"model": "qwen3-235b-a22b", "serve": {"engine": "vllm"}}))

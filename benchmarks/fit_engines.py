@@ -128,7 +128,8 @@ class Steps:
         self.engine = np.array([ENGINES.index(r.engine) for r in rows])
         self.running = np.array([r.running for r in rows], float)
         self.bandwidth = np.array([g.memory_bandwidth for g in gpus])
-        self.alike = np.array([r.kernels.alike.middle for r in rates])  # as they are counted now
+        self.alike = np.array([r.server.alike for r in rows])  # as they are counted now
+        self.balanced = np.array([m.traits.router_sigmoid for m in models])
         self.tp = np.array([p.serving_tp for p in plans], float)
         self.peer = np.array([Links.of(p, p.serving_tp).peer or 1.0 for p in plans])
         self.layers = np.array([m.layers for m in models], float)
@@ -156,7 +157,8 @@ class Steps:
         cached = (self.bandwidth * c["cache"])[:, None]
         weights = np.where(self.widens[:, None] & (kind != WIDE), weights / c["widened"], weights)
         others_of = self.tokens[k] - 1
-        alike = self.touched(1 + others_of * c["alike"]) / self.touched(1 + others_of * self.alike)
+        alike = np.where(self.balanced, 1.0, c["alike"])
+        alike = self.touched(1 + others_of * alike) / self.touched(1 + others_of * self.alike)
         weights = np.where(kind == GROUPED, weights * alike[:, None], weights)
         moved = (weights + others) / np.where(kind == ATTENTION, cached, read)
         each = np.maximum(work / rate, moved)
@@ -313,13 +315,13 @@ def c_first(c: dict[str, float], steps: Steps) -> Array:
 
 START = {
     "read": 0.93, "cache": 0.93,
-    "bf16": 0.704, "fp8": 0.711, "fp8 Blackwell": 0.609, "fp4": 0.507, "widened": 0.53,
-    "routed": 34.7, "hop": 0.008, "rank": 0.431, "link": 0.448, "alike": 0.507, "rows": 0.335,
-    "wave": 0.041, "prompts before": 2.5, "steps before": 2.51, "prompts": 6.73,
-    "prompts latent": 748.0, "absorbed": 58.9, "guessed": 0.794, "sequence": 7.98,
+    "bf16": 0.701, "fp8": 0.711, "fp8 Blackwell": 0.605, "fp4": 0.507, "widened": 0.516,
+    "routed": 35.0, "hop": 0.008, "rank": 0.407, "link": 0.446, "alike": 0.474, "rows": 0.315,
+    "wave": 0.041, "prompts before": 2.48, "steps before": 2.50, "prompts": 6.47,
+    "prompts latent": 778.0, "absorbed": 34.2, "guessed": 0.779, "sequence": 7.93,
     **HELD,
-    "layer vllm": 67.4, "layer sglang": 52.8, "layer tensorrt-llm": 52.6, "step vllm": 0.14,
-    "step sglang": 2.77, "step tensorrt-llm": 0.798, "first vllm": 11.1, "first sglang": 170.0,
+    "layer vllm": 67.4, "layer sglang": 70.6, "layer tensorrt-llm": 53.3, "step vllm": 0.15,
+    "step sglang": 1.43, "step tensorrt-llm": 0.805, "first vllm": 11.1, "first sglang": 148.0,
     "first tensorrt-llm": 77.1, "first tensorrt-llm Blackwell": 14.1,
 }  # fmt: skip
 

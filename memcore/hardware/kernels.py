@@ -85,7 +85,7 @@ class Kernels:
                 own latency is not meant; hop None: one shot, as before engines were rows
     link        of the peak of these links, what an all-reduce of many bytes reaches
     alike       tokens of a step choose as many experts as this share of them would at random: text
-                is of one kind, and some experts are liked
+                is of one kind, and some experts are liked; of routers that nothing balances
     halves, unpacks, scores    whether prompts are read as HALVES_SOURCE, UNPACKS_SOURCE and
                 SCORES_SOURCE say
     """
@@ -208,28 +208,28 @@ def _products(of: str, **shares: float) -> Mapping[str, Constant]:
 
 
 _PRODUCTS = MappingProxyType({
-    "Blackwell": _products("Blackwell", bf16=0.704, fp8=0.609, fp4=0.507),
-    "": _products("others", bf16=0.704, fp8=0.711),
+    "Blackwell": _products("Blackwell", bf16=0.701, fp8=0.605, fp4=0.507),
+    "": _products("others", bf16=0.701, fp8=0.711),
 })  # fmt: skip
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_ROWS = _today("rows of experts, gathered and summed, share of that", 0.335, "ratio")
-_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.530, "ratio")
+_ROWS = _today("rows of experts, gathered and summed, share of that", 0.315, "ratio")
+_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.516, "ratio")
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 _ROUTING = MappingProxyType({
     "Blackwell": NOTHING,
-    "": _today("a layer with experts, before Blackwell: choosing and sorting", 34.7e-6,
+    "": _today("a layer with experts, before Blackwell: choosing and sorting", 35.0e-6,
                "seconds per layer"),
 })  # fmt: skip
 _HOP = _today("an all-reduce of engines over NVLink", 0.008e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.431e-6, "seconds")
-_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.448, "ratio")
-_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 6.73e-6,
+_RANK = _today("the same, for each other GPU", 0.407e-6, "seconds")
+_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.446, "ratio")
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 6.47e-6,
                   "seconds per layer")  # fmt: skip
-_LATENT = _today("the same, of latent attention", 748.0e-6, "seconds per layer")
+_LATENT = _today("the same, of latent attention", 778.0e-6, "seconds per layer")
 _ABSORBED = _today(
-    "between kernels, engines, of latent attention, more", 58.9e-6, "seconds per layer"
+    "between kernels, engines, of latent attention, more", 34.2e-6, "seconds per layer"
 )
-_ALIKE = _today("tokens of a step, as they choose experts", 0.507, "ratio")
+_ALIKE = _today("tokens of a step, as they choose experts", 0.474, "ratio")
 
 
 def _engine(layer: Constant) -> Mapping[str, Kernels]:
@@ -246,8 +246,8 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
 
 
 VLLM = _engine(_today("between kernels, vLLM", 67.4e-6, "seconds per layer"))
-SGLANG = _engine(_today("between kernels, SGLang", 52.8e-6, "seconds per layer"))
-TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 52.6e-6, "seconds per layer"))
+SGLANG = _engine(_today("between kernels, SGLang", 70.6e-6, "seconds per layer"))
+TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 53.3e-6, "seconds per layer"))
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
 
@@ -317,14 +317,14 @@ _V0_TOKEN = _off("time per token, engines of 2024", 0.93, 1.34, _LOGS)
 _NATIVE_TOKEN = _off("time per token, llama.cpp", 0.87, 1.11, _TABLES)
 _NATIVE_FIRST = _off("first token, llama.cpp", 0.87, 1.34, _TABLES)
 OFF_TODAY = Off(
-    _off("time per token, engines, dense", 0.87, 1.19, _POINTS),
-    _off("first token, engines, dense", 0.75, 1.58, _POINTS),
-    _off("time per token, engines, mixtures", 0.84, 1.47, _POINTS),
+    _off("time per token, engines, dense", 0.865, 1.185, _POINTS),
+    _off("first token, engines, dense", 0.77, 1.59, _POINTS),
+    _off("time per token, engines, mixtures", 0.85, 1.455, _POINTS),
     _off("first token, engines, mixtures", 0.745, 1.44, _POINTS),
 )
-_SGLANG_TOKEN = _off("time per token, SGLang", 0.785, 1.325, f"63 of {_POINTS}")
+_SGLANG_TOKEN = _off("time per token, SGLang", 0.85, 1.285, f"63 of {_POINTS}")
 _SGLANG_FIRST = _off(
-    "first token, SGLang", 0.305, 6.9,
+    "first token, SGLang", 0.49, 7.3,
     f"63 of {_POINTS}; a quarter of these took 5 s and more: of one version all whose prompts have "
     "more than 16,384 tokens at once, whatever the load",
 )  # fmt: skip

@@ -459,6 +459,14 @@ class Server:
         """Of one layer and one sequence."""
         return int(sum(amounts.bytes(shape, dtype) for _, shape, dtype in self.states))
 
+    @property
+    def alike(self) -> float:
+        """As what share of them a step's tokens choose experts that would choose at random: all
+        where each expert's score has a bias that keeps experts equally loaded (DeepSeek-V3,
+        section 2.1.2)."""
+        balanced = self.plan.architecture.traits.router_sigmoid
+        return 1.0 if balanced else self.kernels.alike.middle
+
     def amounts(self, batch: Number, tokens: Number, images: Number = 0) -> Amounts:
         """Amounts for one forward of `batch` sequences of `tokens` new tokens each, with so many
         images; an encoder has read a whole prompt of each."""
@@ -484,7 +492,7 @@ class Server:
             sizes["VOCAB"] = ceil_div(sizes["VOCAB"], VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         derive(sizes)
         spread = self.expert_replicas
-        different = 1 + (batch * tokens * spread - 1) * self.kernels.alike.middle
+        different = 1 + (batch * tokens * spread - 1) * self.alike
         chose = chosen(sizes["EXPERTS"], sizes["TOP_K"], different)
         sizes["CHOSEN"] = ceil_div(chose, spread)
         return Amounts(sizes)

@@ -34,7 +34,7 @@ def test_time_per_token_is_right_in_the_median():
     found = spread(per_token, lambda f: True)
     assert found.count >= 870
     assert found.median <= 0.10
-    assert found.nine_in_ten <= 0.325  # 0.30 is asked for: see test_stray_runs
+    assert found.nine_in_ten <= 0.31  # 0.30 is asked for: see test_stray_runs
     named = spread(per_token, lambda f: True, as_named())
     assert named.median <= 0.10
     assert named.nine_in_ten <= 0.45
@@ -101,19 +101,19 @@ def test_the_first_token_at_low_load():
 
 
 @pytest.mark.parametrize(
-    ("engine", "most"), [("vllm", 0.18), ("tensorrt-llm", 0.18), ("sglang", 0.57)]
+    ("engine", "most"), [("vllm", 0.18), ("tensorrt-llm", 0.18), ("sglang", 0.54)]
 )
 def test_the_first_token_at_any_load(engine, most):
     assert spread(of_first, lambda f: f.point.engine == engine).median <= most
 
 
 def test_choices_under_a_target():
-    """Of ranks and load: the measured best in 75 of 100, as far as 5 % can be told in
+    """Of ranks and load: the measured best in 77 of 100, as far as 5 % can be told in
     80; an answer always, the nearest where none keeps to the target by our times.
     """
     found = choices()
     assert found.count >= 200
-    assert found.best / found.count >= 0.75  # 0.77 is asked for
+    assert found.best / found.count >= 0.77
     assert found.alike / found.count >= 0.80
     assert found.none == 0
     assert found.nearest <= 15  # of stray runs

@@ -163,6 +163,13 @@ def test_tokens_of_a_step_choose_some_of_the_same_experts():
     assert 40 < some < chosen(128, 8, 16) == 83
 
 
+def test_experts_that_a_bias_balances_are_chosen_as_at_random():
+    """DeepSeek-V3 and GLM-4.5 add a bias to each score that keeps experts equally loaded."""
+    for model, experts, top in (("deepseek-v3", 256, 8), ("glm-4.5", 160, 8)):
+        server = Server.of(Plan.of({"model": model, "serve": {"engine": "vllm"}}))
+        assert server.amounts(16, 1).elements((CHOSEN,)) == chosen(experts, top, 16)
+
+
 @pytest.mark.parametrize(("model", "waits"), [("qwen3-32b", "prompts"), ("deepseek-v3", "latent")])
 def test_a_step_that_reads_prompts_waits_longer_between_kernels(model, waits):
     server = Server.of(Plan.of({"model": model, "serve": {"engine": "vllm"}}))

@@ -365,8 +365,8 @@ class Model:
 
     @property
     def heard(self) -> int:
-        """Positions that an encoder of learned positions always reads; 0 where it reads others."""
-        return self.tower.position_rows if self.tower and self.encoder_decoder else 0
+        """Positions that an encoder of a spectrogram always reads; 0 where it reads text."""
+        return self.tower.position_rows if self.tower and self.tower.mels else 0
 
     @property
     def learned_positions(self) -> bool:

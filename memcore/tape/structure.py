@@ -169,6 +169,7 @@ class Traits:
     `*_dropout`: the operation runs in training at all (probability above zero), since only then
     does its mask exist. What a family fixes (Llama's rotary positions) is in its code, not here.
 
+    positions       how they are known, where a family has several ways (families.bart)
     streams         the residual is several streams, mixed by hyper-connections
     balanced        rounds of rescaling the weights that mix them, each with tensors of its own
     draft           what a draft has besides its layers (families.drafts)
@@ -182,6 +183,8 @@ class Traits:
     attention_dropout: bool = False
     residual_dropout: bool = False
     embedding_dropout: bool = False
+    activation_dropout: bool = False
+    positions: str = ""
     embedding_normed: bool = False
     embedding_masked: bool = False
     attention_softcap: bool = False

@@ -94,6 +94,11 @@ def offloaded(step: Step, t: Train, among: bool = True) -> Step:
     return interned(found) if among else found
 
 
+def _kept_in(model: Model) -> tuple[object, ...]:
+    """What of a model has buffers that its operations read in the dtype of the weights at rest."""
+    return model.recurrence, model.traits.router_fp32, model.traits.positions
+
+
 def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     """The model's blocks as the plan runs them, and its whole stack of layers."""
     t, p = plan.train, plan.parallel
@@ -118,7 +123,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         depths=depths_of(plan),
         frozen=frozen_of(plan),
         table=t.embedding_gradient,
-        buffers=copies.resident if model.recurrence or model.traits.router_fp32 else "",
+        buffers=copies.resident if any(_kept_in(model)) else "",
         again=bool(again) and FAMILIES[model.family].carries,
         reached=bool(frozen_of(plan)) and again in (OPERATIONS, LAYER),
         regathers=copies.reduced if p.ep > 1 and FRAMEWORKS[t.framework].regathers else "",

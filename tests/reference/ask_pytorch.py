@@ -64,6 +64,11 @@ TASKS = {
     "vit": transformers.AutoModelForImageClassification,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,
+    "bart": transformers.AutoModelForSeq2SeqLM,
+    "mbart": transformers.AutoModelForSeq2SeqLM,
+    "pegasus": transformers.AutoModelForSeq2SeqLM,
+    "marian": transformers.AutoModelForSeq2SeqLM,
+    "m2m_100": transformers.AutoModelForSeq2SeqLM,
     "whisper": transformers.AutoModelForSpeechSeq2Seq,
     "llava": transformers.AutoModelForImageTextToText,
     "gemma3": transformers.AutoModelForImageTextToText,
@@ -170,6 +175,9 @@ def install_stand_ins():
     transformers.logging.set_verbosity_error()
     # A fake tensor cannot be asked whether several sequences are packed into it.
     masking_utils.find_packed_sequence_indices = lambda *_, **__: None
+    # Nor whether a mask of ones, which some decoders make for themselves, masks anything.
+    ignores = masking_utils._ignore_causal_mask_sdpa
+    masking_utils._ignore_causal_mask_sdpa = lambda _, *rest, **words: ignores(None, *rest, **words)
     # Nor does it have values to start with, which some vision models check.
     transformers.initialization.trunc_normal_ = lambda tensor, *_, **__: tensor
     # How many rows a mask picks is known on a GPU only, and no size depends on it.

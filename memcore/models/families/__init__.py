@@ -17,6 +17,7 @@ from memcore.models.config import Keys
 from memcore.models.families import (
     apertus,
     arcee,
+    bart,
     bert,
     bloom,
     clip,
@@ -102,6 +103,7 @@ class _Families(dict[str, Family]):
 
 FAMILIES = _Families({
     **llama.FAMILIES,
+    **bart.FAMILIES,
     **bert.FAMILIES,
     **gemma.FAMILIES,
     **mixtral.FAMILIES,
@@ -168,6 +170,7 @@ FAMILIES = _Families({
 
 # What runs before another model's layers, by its own model_type; none of them is trained alone.
 TOWERS: dict[str, Family] = {
+    "bart_encoder": bart.TOWER,
     "clip_vision_model": clip.TOWER,
     "siglip_vision_model": siglip.TOWER,
     "t5_encoder": t5.TOWER,

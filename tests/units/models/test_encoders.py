@@ -4,8 +4,10 @@ import asked
 import pytest
 
 from memcore.errors import PlanError
+from memcore.evaluate import evaluate
 from memcore.models.counts import parameters
 from memcore.models.families import from_config
+from memcore.plan.plan import Plan
 
 ELECTRA, NOMIC, EURO = "electra Electra", "nomic_bert NomicBert", "eurobert EuroBert"
 MPNET, ESM = "mpnet MPNet", "esm Esm"
@@ -102,3 +104,44 @@ def test_electra_s_discriminator_keeps_what_pytorch_keeps(keys, micro_batch, seq
     row |= {"kind": "saved", "model": "electra"}
     plan = asked.plan_of_family({"configs": {"electra": config}}, row)
     assert asked.trained(plan).memory.saved_for_backward_bytes == saved
+
+
+SMALL = {"d_model": 640, "encoder_layers": 5, "decoder_layers": 3, "encoder_ffn_dim": 1000,
+         "decoder_ffn_dim": 2000, "encoder_attention_heads": 10, "decoder_attention_heads": 5,
+         "vocab_size": 9001, "max_position_embeddings": 600}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "counted"),
+    [
+        ("bart", "BartForConditionalGeneration", 38_704_760),
+        ("mbart", "MBartForConditionalGeneration", 38_707_320),
+        ("pegasus", "PegasusForConditionalGeneration", 38_702_200),
+        ("marian", "MarianMTModel", 38_699_640),
+        ("m2m_100", "M2M100ForConditionalGeneration", 37_934_200),
+    ],
+)
+def test_parameters_of_encoder_decoders(kind, name, counted):
+    config = {"model_type": kind, "architectures": [name], **SMALL}
+    assert parameters(from_config(config)) == counted
+
+
+@pytest.mark.parametrize("kind", ["bart", "m2m_100"])
+def test_an_encoder_decoder_is_served_with_both_caches(kind):
+    """A server keeps of each generated token keys and values of the decoder's layers, and of each
+    token of the prompt those that the decoder makes of the encoder's result, once."""
+    config = {"model_type": kind, **SMALL}
+    plan = Plan.of({
+        "model": config, "cluster": {"gpus": 1}, "train": {"seq_len": 256, "framework": "fsdp2"},
+        "serve": {"prompt_len": 512, "output_len": 64},
+    })  # fmt: skip
+    found = evaluate(plan).serve
+    assert found.kv_bytes_per_token == 3 * 2 * 640 * 2
+    assert found.cross_bytes_per_sequence == 512 * 3 * 2 * 640 * 2
+
+
+def test_layers_that_are_left_out_at_random_are_noted():
+    config = {"model_type": "m2m_100", **SMALL}
+    assert any("layerdrop" in note for note in from_config(config).notes)
+    every = from_config({**config, "encoder_layerdrop": 0, "decoder_layerdrop": 0})
+    assert not any("layerdrop" in note for note in every.notes)

@@ -1,0 +1,261 @@
+"""BART, mBART, Pegasus, Marian (opus-mt) and M2M100 (NLLB): an encoder, and a decoder that reads
+the encoder's result in every layer. They differ in where norms stand, and in their positions.
+
+BartForConditionalGeneration and its likes: one table of embeddings serves encoder, decoder and
+head. `encoder_layerdrop` leaves layers out of a step at random: counted is one that has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    activation,
+    attention_core,
+    core,
+    labelled_loss,
+    weighted_values,
+)
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.family import ALL, HF_ONLY, Family
+from memcore.models.families.t5 import ENCODER, HEARD, LENGTH
+from memcore.models.families.whisper import ALIASES
+from memcore.models.model import Model
+from memcore.tape.dims import CP, HEAD_DIM, HEADS, POSITIONS, TP, VOCAB, B, D, F, Q, S, Shape
+from memcore.tape.kinds import EVERY, FULL, Part
+from memcore.tape.primitives import (
+    add,
+    contiguous,
+    dropout,
+    embedding,
+    flash_attention,
+    heads_first,
+    layer_norm,
+    linear,
+    matmul,
+    scale,
+)
+from memcore.tape.structure import CAUSAL, Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+LEARNED, FIXED, MADE = "learned", "fixed", "made"  # positions: trained, a frozen table, a buffer
+OFFSET = 2  # rows of a table of positions that stand before the first
+DROPPED = (
+    "Layers that a step leaves out at random (layerdrop) are counted as if none were: so much is "
+    "needed where none is."
+)
+
+
+def _reads(
+    family: str, vocab: int, act: str = "gelu", dropped: float = 0.0, **own: bool | str
+) -> Callable[[Keys, str], Model]:
+    """What a family's config.json says, by its own defaults and traits."""
+
+    def config(k: Keys, label: str) -> Model:
+        k.refuse("is_encoder_decoder", True)
+        k.refuse("tie_word_embeddings", True)
+        k.refuse("share_encoder_decoder_embeddings", True)
+        hidden = k.count("d_model", 1024)
+        words = k.count("vocab_size", vocab)
+        k.refuse("decoder_vocab_size", words, None)
+        traits = Traits(
+            activation=k.word("activation_function", act, ACTIVATIONS),
+            tied_embeddings=True,
+            attention_dropout=k.dropout("attention_dropout", dropped),
+            residual_dropout=k.dropout("dropout", 0.1),
+            activation_dropout=k.dropout("activation_dropout", 0.0),
+            **own,  # type: ignore[arg-type]
+        )
+        layerdrop = 0.05 if family == "m2m_100" else 0.0
+        if any(k.dropout(f"{which}_layerdrop", layerdrop) for which in ("encoder", "decoder")):
+            k.notes.append(DROPPED)
+        positions = k.count("max_position_embeddings", 1024)
+
+        def stack(which: str) -> Model:
+            heads = k.count(f"{which}_attention_heads", 16, 10**6)
+            k.divides("d_model", hidden, f"{which}_attention_heads", heads)
+            return Model(
+                family=family,
+                label=label,
+                layers=k.count(f"{which}_layers", 12, 100_000),
+                hidden_size=hidden,
+                intermediate_size=k.count(f"{which}_ffn_dim", 4096),
+                heads=heads,
+                kv_heads=heads,
+                head_dim=max(1, hidden // heads),
+                vocab_size=words,
+                max_positions=positions,
+                position_rows=positions + (own["positions"] != FIXED) * OFFSET,
+                traits=traits,
+            )
+
+        encoder, decoder = stack("encoder"), stack("decoder")
+        kinds = (EVERY,) * encoder.layers
+        encoder = replace(encoder, family="bart_encoder", kinds=kinds, stack=ENCODER)
+        return replace(decoder, tower=encoder)
+
+    return config
+
+
+def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
+    return dropout(t, x, name) if s.traits.residual_dropout else x
+
+
+def _placed(t: Tape, s: Structure, x: Tensor, where: str, every: bool) -> Tensor:
+    """Embeddings with positions. `every`: of each sequence apart."""
+    how, tokens = s.traits.positions, TOKENS if every else (1, S / CP)
+    with t.scope(where):
+        if how == LEARNED:
+            index = t.new("position_ids", tokens, "int64")
+            table = embedding(t, "embed_positions", index, POSITIONS, D, tied=False)
+        else:
+            shape = (POSITIONS, D)
+            rows = (
+                t.parameter("embed_positions.weight", shape, idle=True)
+                if how == FIXED
+                else t.buffer("embed_positions.weights", shape, s.buffers or t.parameter_dtype)
+            )
+            t.start("lookup", rows)
+            table = t.new("positions", (*(TOKENS if how == MADE else (S,)), D), rows.dtype)
+            t.finish("lookup", [], table, [], lambda g: [])
+        x = add(t, x, table, "with positions")
+        if s.traits.embedding_normed:
+            x = layer_norm(t, x, D, "layernorm_embedding")
+        return _dropped(t, s, x, "dropout")
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    x = scale(t, embedding(t, "shared", ids, VOCAB / TP, D, tied=True), "scaled")
+    return _placed(t, s, x, "encoder", every=True)
+
+
+def _kept(t: Tape, x: Tensor) -> Tensor:
+    """The encoder's result as it is, which every layer of the decoder keeps."""
+    out = Tensor(x.storage, x.shape, x.dtype, False)
+    t.finish("encoder's result", [x], out, [x], lambda g: [g[0]])
+    return out
+
+
+def _bridge(t: Tape, s: Structure, x: Tensor) -> Sequence[Tensor]:
+    heard = layer_norm(t, x, D, "encoder.layer_norm") if s.traits.final_norm else _kept(t, x)
+    ids = t.new("decoder_input_ids", TOKENS, "int64")
+    x = embedding(t, "decoder.embed_tokens", ids, VOCAB / TP, D, tied=True, owner=False)
+    return _placed(t, s, scale(t, x, "scaled"), "decoder", every=False), heard
+
+
+def _encoder_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    return _mlp(t, s, _self_attention(t, s, x, EVERY))
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    heard = t.carry("encoder hidden states", HEARD, t.parameter_dtype)
+    x = _self_attention(t, s, x, FULL)
+
+    def across(h: Tensor) -> Tensor:
+        with t.scope("encoder_attn", Part.ATTENTION):
+            q, k, v = _projected(t, s, h, heard, _HEARD_HEADS)
+            return linear(t, "out_proj", _across(t, s, q, k, v), Q / TP, D, bias=True)
+
+    return _mlp(t, s, _normed(t, s, x, "encoder_attn_layer_norm", across))
+
+
+def _normed(t: Tape, s: Structure, x: Tensor, name: str, run: Callable[[Tensor], Tensor]) -> Tensor:
+    """A part of a layer beside the residual stream, its norm before it or behind both."""
+    first = s.traits.norm_first
+    h = _dropped(t, s, run(layer_norm(t, x, D, name) if first else x), f"{name}, dropout")
+    x = add(t, x, h, "residual")
+    return x if first else layer_norm(t, x, D, name)
+
+
+def _self_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    def run(h: Tensor) -> Tensor:
+        with t.scope("self_attn", Part.ATTENTION):
+            q, k, v = _projected(t, s, h, h, KEYS)
+            out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
+            return linear(t, "out_proj", out, Q / TP, D, bias=True)
+
+    return _normed(t, s, x, "self_attn_layer_norm", run)
+
+
+_HEARD_HEADS: Shape = (B, HEADS, LENGTH, HEAD_DIM)
+_SCORES: Shape = (B, HEADS, S, LENGTH)
+
+
+def _projected(
+    t: Tape, s: Structure, x: Tensor, of: Tensor, shape: Shape
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries of x; keys and values of `of`."""
+    copies = s.attention == "eager"
+    q = heads_first(t, linear(t, "q_proj", x, D, Q / TP, bias=True), QUERIES, copies)
+    k, v = (
+        heads_first(t, linear(t, name, of, D, Q, bias=True), shape, copies)
+        for name in ("k_proj", "v_proj")
+    )
+    return q, k, v
+
+
+def _across(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention to all that the encoder read."""
+
+    def run(heads: Sequence[Tensor]) -> Tensor:
+        q, k, v = heads
+        if s.attention != "eager":
+            product = (2, *_SCORES, HEAD_DIM)
+            out = flash_attention(t, q, k, v, (B, HEADS, S), product, s.attention)
+            return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
+        q, k, v = (contiguous(t, x, x.shape, "by heads") for x in (q, k, v))
+        scores = matmul(t, q, k, _SCORES, HEAD_DIM, "scores")
+        return weighted_values(t, s, scale(t, scores, "scores, scaled"), v, False, inner=LENGTH)
+
+    return core(t, run, q, k, v)
+
+
+def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    def run(h: Tensor) -> Tensor:
+        h = activation(t, linear(t, "fc1", h, D, F / TP, bias=True), s.traits.activation)
+        if s.traits.activation_dropout:
+            h = dropout(t, h, "activation_dropout")
+        return linear(t, "fc2", h, F / TP, D, bias=True)
+
+    return _normed(t, s, x, "final_layer_norm", run)
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.traits.final_norm:
+        x = layer_norm(t, x, D, "decoder.layer_norm")
+    logits = linear(t, "lm_head", x, D, VOCAB / TP, bias=False, tied=True)
+    if s.traits.head_bias:  # a buffer, of noughts
+        bias = t.buffer("final_logits_bias", (1, VOCAB / TP), s.buffers or t.parameter_dtype)
+        logits = add(t, logits, bias, "with bias")
+    loss = labelled_loss(t, logits)
+    t.use(x)  # the decoder's output holds it
+    return loss
+
+
+def _family(config: Callable[[Keys, str], Model], name: str) -> Family:
+    return Family(
+        config, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager",), alone=True,
+        bridge=_bridge, carries=True, arguments=ALL, aliases=ALIASES, classes={name: CAUSAL},
+    )  # fmt: skip
+
+
+_BART = _reads("bart", 50_265, positions=LEARNED, norm_first=False, embedding_normed=True,
+               final_norm=False, head_bias=True)  # fmt: skip
+_MBART = _reads("mbart", 50_265, positions=LEARNED, embedding_normed=True, head_bias=True)
+_PEGASUS = _reads("pegasus", 50_265, positions=FIXED, head_bias=True)
+_MARIAN = _reads("marian", 58_101, positions=FIXED, norm_first=False, final_norm=False,
+                 head_bias=True)  # fmt: skip
+_M2M100 = _reads("m2m_100", 128_112, "relu", 0.1, positions=MADE)
+FAMILIES = {
+    "bart": _family(_BART, "BartForConditionalGeneration"),
+    "mbart": _family(_MBART, "MBartForConditionalGeneration"),
+    "pegasus": _family(_PEGASUS, "PegasusForConditionalGeneration"),
+    "marian": _family(_MARIAN, "MarianMTModel"),
+    "m2m_100": _family(_M2M100, "M2M100ForConditionalGeneration"),
+}
+TOWER = Family(_BART, _embed, _encoder_layer, _head, kernels=HF_ONLY)

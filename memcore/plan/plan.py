@@ -1772,21 +1772,25 @@ class Plan(_Part):
             super().__init__(**values)
         except ValidationError as e:
             raise PlanError(_issues(e)) from None
-        self._take_the_attention_there_is()
+        self._take_what_its_code_has()
         self._take_the_length_there_is()
         _check(self)
 
-    def _take_the_attention_there_is(self) -> None:
+    def _take_what_its_code_has(self) -> None:
         """Where the plan names no attention and the model's code has not the default, the best that
-        it has (rules.attention_missing says so in a note)."""
-        if "attention" in self.train.model_fields_set:
-            return
+        it has (rules.attention_missing says so in a note); no checkpointing where it has none."""
         try:
-            runs = FAMILIES[self.architecture.family].attentions
+            family = FAMILIES[self.architecture.family]
         except PlanError:  # is said with all else that is wrong
             return
-        if self.train.attention not in runs:
-            train = self.train.model_copy(update={"attention": runs[-1]})
+        own: dict[str, str] = {}
+        if self.train.attention not in family.attentions:
+            own["attention"] = family.attentions[-1]
+        if not family.checkpoints:
+            own["checkpointing"] = "none"
+        left = own.keys() - self.train.model_fields_set
+        if left:
+            train = self.train.model_copy(update={name: own[name] for name in left})
             object.__setattr__(self, "train", train)
 
     def _take_the_length_there_is(self) -> None:

@@ -90,4 +90,5 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILY = replace(
     encoder(_config, _embed, _layer, _head, bert.encoder_classes("MPNet")),
     attentions=("eager",), carries=True, checkpoints=False,
+    note="Its code in transformers has no checkpointing: layers keep all that backward needs.",
 )  # fmt: skip

@@ -304,7 +304,7 @@ def test_a_loss_that_balances_experts_is_noted(family):
 
 NO_FLASH = {"bloom": "eager", "mpt": "eager", "t5": "eager", "mt5": "eager", "llama4_text": "sdpa",
             "deepseek_v32": "sdpa", "glm_moe_dsa": "sdpa", "step3p5": "sdpa",
-            "minimax_m3_vl_text": "sdpa", "deepseek_v4": "eager"}  # fmt: skip
+            "minimax_m3_vl_text": "sdpa", "deepseek_v4": "eager", "mpnet": "eager"}  # fmt: skip
 
 
 def test_families_without_the_usual_attention():
@@ -313,14 +313,16 @@ def test_families_without_the_usual_attention():
 
 @pytest.mark.parametrize("family", NO_FLASH)
 def test_the_attention_that_there_is_is_taken_and_said(family):
-    report = evaluate(Plan(model={"model_type": family} | SIZES, train={"seq_len": 512}))
+    heads = {"num_attention_heads": 10} if family == "mpnet" else {}
+    model = {"model_type": family, **heads} | SIZES
+    report = evaluate(Plan(model=model, train={"seq_len": 500}))
     assert report.plan["train"]["attention"] == NO_FLASH[family]
     (note,) = [n for n in report.notes if f"flash attention for {family}" in n.lower()]
     assert note.endswith(f"; {NO_FLASH[family]} attention is taken.")
     again = Plan.of(report.plan)
     assert evaluate(again).notes == report.notes
     with pytest.raises(PlanError, match=rf"train\.attention: .* set it to {NO_FLASH[family]}"):
-        Plan(model={"model_type": family} | SIZES, train={"seq_len": 512, "attention": "flash"})
+        Plan(model=model, train={"seq_len": 500, "attention": "flash"})
 
 
 def test_a_head_s_width_of_olmoe_that_does_not_run_is_refused():

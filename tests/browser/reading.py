@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Error, Page
+from playwright.sync_api import Error, Page, expect
 
 import rig
 from app import palette
@@ -92,8 +92,11 @@ def view(page: Page) -> str:
 def go(page: Page, there: str) -> None:
     """To a view by the links that lead to it."""
     place, inside = LINKS[there]
-    page.locator(".st-key-navigation").get_by_role("link", name=place, exact=True).click()
+    link = page.locator(".st-key-navigation").get_by_role("link", name=place, exact=True)
+    link.click()
     if inside:
+        # Until it is open, what is inside another stands there: Train and Serve have a Memory each.
+        expect(link).to_have_attribute("aria-current", "page")
         page.locator(".st-key-inside").get_by_role("link", name=inside, exact=True).click()
 
 

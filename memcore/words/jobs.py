@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# As Hugging Face's Trainer runs adapters with bf16=True, whole on every GPU: LoRA over weights in 16
-# bits; QLoRA under autocast, as what is not quantized is fp32 then.
+# As Hugging Face's Trainer runs adapters with bf16=True, whole on every GPU: LoRA over weights in
+# 16 bits; QLoRA under autocast, as what is not quantized is fp32 then.
 TRAINER = {"train.framework": "pytorch", "train.zero": 0, "train.precision": "bf16-pure"}
 KIND = ("train.adapter", "together.kind")  # the fields that make a job what it is
 JOBS: Mapping[str, Mapping[str, Any]] = {

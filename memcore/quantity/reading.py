@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import ref
 
 from pydantic import BaseModel
 
@@ -218,20 +217,16 @@ class _Said:
 
 
 class _ValuePart:
-    """`run` in `x.run.seconds`. It lives no longer than `x`, and does not hold it: of many plans
-    that are read, no cycles are left."""
+    """`run` in `x.run.seconds`."""
 
     def __init__(self, values: Values, name: str, given: Any):
-        self._values, self._name, self._given = ref(values), name, given
+        self._values, self._name, self._given = values, name, given
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         if made := QUANTITIES.get(f"{self._name}.{name}"):
-            values = self._values()
-            if values is None:
-                raise ReferenceError(f"{self._name}.{name} is read of Values that are gone")
-            value = made(values)
+            value = made(self._values)
         else:
             value = getattr(self._given, name)
         self.__dict__[name] = value

@@ -28,7 +28,6 @@ MODELS = {
 LEFT = {
     "early_step_in_backward": "an optimizer within backward is not planned",
     "fsdp_reshard_after_forward": "groups of resharding are not planned",
-    "enable_async_tensor_parallel": "asynchronous tensor parallelism's buffers are not planned",
     "mixed_precision_reduce": "gradients are reduced in fp32 here",
     "memory_budget": "a budget of memory is not planned",
     "pipeline_parallel_layers_per_stage": "stages that are cut by hand are not planned",
@@ -101,6 +100,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if parallel.take("enable_sequence_parallel") is not None:
         cut = cut and parallel.on("enable_sequence_parallel")
     draft.put("parallel.sequence_parallel", cut, "tensor parallelism's plan")
+    key = "enable_async_tensor_parallel"
+    if any([parallel.on(key), compiled.on(key)]):
+        draft.put("train.async_tp", cut, f"parallelism.{key}", True)
     degree = ("data_parallel_shard_degree", "data_parallel_degree")
     shard = parallel.take(*degree)
     sharded = draft.count(parallel, *degree)  # 0: all that is left

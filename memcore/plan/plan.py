@@ -149,6 +149,10 @@ def _megatron(drafted: Drafted, model: Model) -> bool:
     return bool(framework and framework.own)
 
 
+def _compiled_ranks(drafted: Drafted, model: Model) -> bool:
+    return bool(drafted("train.kernels") == "compile" and drafted("parallel.tp") > 1)
+
+
 def _stages(drafted: Drafted, model: Model) -> bool:
     return bool(drafted("parallel.pp") > 1)
 
@@ -670,6 +674,18 @@ class Train(_Part):
         "parallelism. NeMo's performance recipes have it on; Megatron-LM's own default is off.",
         key="tpo",
         when=_megatron,
+        lever=Switch(True),
+    )
+    async_tp: bool = declare(
+        False,
+        "Asynchronous tensor parallelism",
+        "What tensor-parallel ranks send each other is cut in pieces that run behind pieces of the "
+        "product beside it, where torch.compile finds the two side by side (torchtitan's "
+        "enable_async_tensor_parallel). It needs sequence parallelism and links between all of "
+        "the ranks' GPUs that reach each other's memory.",
+        key="atp",
+        names=("enable_async_tensor_parallel", "async_tensor_parallel"),
+        when=_compiled_ranks,
         lever=Switch(True),
     )
     overlap_moe_expert_parallel_comm: bool = declare(

@@ -22,7 +22,7 @@ from memcore.tape.dims import maximum
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
 from memcore.words import engines
 from memcore.words.optimizers import AWARE, DEEPSPEED_OPTIMIZERS, OPTIMIZERS
-from memcore.words.precision import PURE
+from memcore.words.precision import BY_TENSOR, PURE
 from memcore.words.serving import DRAFT_HEADS, KV_CACHES, PREFILLS
 from memcore.words.stored import AS_PUBLISHED, WEIGHT_DTYPES
 from memcore.words.training import (
@@ -581,6 +581,7 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
             ({"train.overlap_param_gather": False}, {"train.overlap_grad_reduce": True}),
         ),
         *_expert_overlap_rules(plan, model),
+        *_async_rules(plan),
     ]
     if image := model.image:
         why = f"{t.seq_len:,} tokens, but {image.text} are {image.tokens:,}"
@@ -642,6 +643,27 @@ def _expert_overlap_rules(plan: Plan, model: Model) -> list[Rule]:
             t.grad_accumulation == 1,
             "one micro-batch has no other beside it",
             {"train.grad_accumulation": 2},
+        ),
+    )
+
+
+def _async_rules(plan: Plan) -> list[Rule]:
+    """What pieces of a product beside those of a collective want (torch's micro_pipeline_tp)."""
+    t, p, field = plan.train, plan.parallel, "train.async_tp"
+    if not t.async_tp or p.tp == 1:
+        return []
+    return each(
+        field,
+        to(field, False),
+        (
+            t.kernels != "compile",
+            "torch.compile alone cuts products in pieces beside what ranks send",
+            {"train.kernels": "compile"},
+        ),
+        (
+            not p.sequence_parallel,
+            "what is summed by all ranks is not cut in pieces",
+            {"parallel.sequence_parallel": True},
         ),
     )
 
@@ -715,7 +737,8 @@ def _aware_rules(plan: Plan, _: Model | None) -> list[Rule]:
 def _float8_rules(plan: Plan, _: Model | None) -> list[Rule]:
     """What torchao's float8 needs of the GPU, or is not known to run with."""
     t, p, field = plan.train, plan.parallel, "train.precision"
-    if not float8(t.framework, t.precision):
+    precise = float8(t.framework, t.precision)
+    if not precise:
         return []
     wide = to(field, "bf16-mixed")
     try:
@@ -732,9 +755,15 @@ def _float8_rules(plan: Plan, _: Model | None) -> list[Rule]:
         ),
         Rule(
             field,
-            p.tp * p.ep > 1,
-            "float8 is not planned with tensor or expert parallelism under FSDP2",
-            (*wide, {"parallel.tp": 1, "parallel.ep": 1}),
+            p.tp > 1 and not p.sequence_parallel and precise == BY_TENSOR,
+            "torchao's tensor parallelism with one scale for a tensor has sequence parallelism",
+            ({"parallel.sequence_parallel": True}, *to(field, "float8-rowwise")),
+        ),
+        Rule(
+            field,
+            p.ep > 1,
+            "float8 is not planned with expert parallelism under FSDP2",
+            (*wide, {"parallel.ep": 1}),
         ),
         Rule(
             field,

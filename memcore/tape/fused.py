@@ -20,7 +20,7 @@ from memcore.tape.dims import (
 from memcore.tape.kinds import Module, Part
 from memcore.tape.quantized import scales
 from memcore.tape.structure import SEQUENCE, Narrow
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import GRADIENTS_OF_TOKENS, Gradients, Tape, Tensor
 
 
 def over(t: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ def _sends(
     learns   the weight has a gradient, which needs the input again, and which runs meanwhile
     """
     one_product = (2.0, (*into, out[-1]))
-    beside = None if whole else one_product
+    beside = () if whole else (one_product,)
     if column and t.parallel:
         summed = "all-reduce"
         if t.parallel == SEQUENCE:
@@ -278,7 +278,7 @@ def _sends(
             if learns:
                 t.send("tokens", "all-gather", TP, into, x.dtype, backward=True, behind=one_product)
         meanwhile = None if t.unfused or not learns else one_product
-        t.send("gradients of tokens", summed, TP, into, x.dtype, backward=True, behind=meanwhile)
+        t.send(GRADIENTS_OF_TOKENS, summed, TP, into, x.dtype, backward=True, behind=meanwhile)
     elif row and t.parallel == SEQUENCE:
         t.send("partial results", "reduce-scatter", TP, out, x.dtype, beside=beside)
         t.send("gradients of results", "all-gather", TP, out, x.dtype, backward=True, beside=beside)

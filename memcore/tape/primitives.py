@@ -29,7 +29,14 @@ from memcore.tape.dims import (
 from memcore.tape.kinds import Module, Part, Role
 from memcore.tape.quantized import blocks, parts
 from memcore.tape.structure import SEQUENCE, TENSOR
-from memcore.tape.tape import Gradients, Storage, Tape, Tensor
+from memcore.tape.tape import (
+    GRADIENTS_OF_TOKENS,
+    Gradients,
+    Product,
+    Storage,
+    Tape,
+    Tensor,
+)
 from memcore.words.precision import BY_ROW, BY_TENSOR
 from memcore.words.training import ALL_LINEAR, DENSE, INT8, NF4_DOUBLE, SPARSE
 from memcore.words.word import DTYPE_BYTES
@@ -92,13 +99,20 @@ def linear(
         x = gather(t, x) if fused.is_cut(into) and t.parallel == SEQUENCE else x
         out = fused.linear(t, name, x, width, into, bias, tied)
         return _with_parallel_adapter(t, name, x, out, width, into)
-    if fused.is_cut(into):
-        x = gather(t, x)
     quantized = t.adapters.quantized if t.adapters and name != HEAD else ""
+    scaled = t.float8 if t.within(Part.LAYER) and not quantized else ""
+    column, row = fused.is_cut(into), fused.is_cut(width)
+    # torchao's styles of tensor parallelism, for one scale: what is sent is made narrow before.
+    early = scaled == BY_TENSOR and t.parallel == SEQUENCE and (column or row)
+    rows = (B, S / CP) if x.shape[0] is B else x.shape[:-1]
+    whole: Product = (2.0, (*rows, width, into))
+    if column:
+        x = gather(t, x, whole if scaled != BY_ROW else None, early)
     with t.scope(name):
+        if row and early:
+            x = _narrowed(t, x)
         turned = transposed and quantized != INT8  # bitsandbytes has a row for each result
         shape = (width, into) if turned else (into, width)
-        scaled = t.float8 if t.within(Part.LAYER) and not quantized else ""
         gathered = "fp8" if scaled == BY_TENSOR else ""
         w = t.parameter("weight", shape, tied, quantized=quantized, gathered=gathered)
         biases = [t.parameter("bias", (into,))] if bias else []
@@ -112,7 +126,9 @@ def linear(
             out = _product(t, x_used, w_used, biases, width, into, scaled)
         if t.adapters and name != HEAD and _targeted(t, name):
             out = _with_adapter(t, x, out, width, into, quantized)
-        return scatter(t, out) if fused.is_cut(width) else out
+        if column and early and out.needs_grad:
+            t.send(LARGEST, "all-reduce", TP, (), "fp32", backward=True)
+        return scatter(t, out, whole, early, scaled == BY_ROW) if row else out
 
 
 def patches(t: Tape, name: str, x: Tensor, shape: Shape, bias: bool) -> Tensor:
@@ -169,37 +185,47 @@ def _product(
 
     float8   as in precision.Precision: torchao makes 8-bit copies of both for the product, and
              again in backward, beside the gradient's (torchao/float8/float8_linear.py:
-             matmul_with_hp_or_float8_args). A weight that is gathered in 8 bits has no other.
+             matmul_with_hp_or_float8_args). A weight that is gathered in 8 bits has no other; nor
+             has x, or the gradient, that is in 8 bits already.
     """
+    wide = w.dtype if x.dtype == "fp8" else x.dtype
     rows = (B, S / CP) if fused.is_cut(into) and x.shape[0] is B else x.shape[:-1]
     flops = (2.0, (*rows, width, into))
     read = Tensor(w.storage, w.shape, "fp8", False) if float8 == BY_TENSOR else w
     t.start("matmul", x, read, *biases, flops=[flops], product="addmm" if biases else "mm")
 
+    early = x.dtype == "fp8"
+    turned_before = t.compiled and x.storage.holders > 0  # a compiler does so once for all
+
     def narrow() -> list[Tensor]:
         pairs = [("input", x), ("weight", w)] if float8 == BY_ROW else [("input", x)]
-        made = [t.new(f"{n} (8 bit)", v.shape, "fp8") for n, v in pairs if float8]
+        pairs = [(n, v) for n, v in pairs if float8 and v.dtype != "fp8"]
+        made = [_to_8_bits(t, n, v.shape) for n, v in pairs]
         for v in made:
             t.reads(v.storage)
         return made
 
     made = narrow()
-    out = t.new("out", (*rows, into), x.dtype)
+    out = t.new("out", (*rows, into), wide)
     if made:
         t.use(*made)
 
     def backward(g: Gradients) -> Gradients:
         if float8:
-            of_out = t.new("output grad (8 bit)", (*rows, into), "fp8")
-            t.free(of_out, *narrow())
+            wants = g[0] is not None and g[0].dtype != "fp8"
+            low = [_to_8_bits(t, "output grad", (*rows, into))] if wants else []
+            if early:  # what is in 8 bits already is only turned: _scaled_mm wants rows by columns
+                low += _turned(t, ("weight", w), ("output grad", out))
+                low += [] if turned_before else _turned(t, ("input", x))
+            t.free(*low, *narrow())
         # With a bias (addmm) the input's gradient comes first, without (mm) the weight's.
         dx = dw = None
         for which in ("input", "weight") if biases else ("weight", "input"):
             if which == "weight" and w.needs_grad:
                 dw = t.new("weight grad", w.shape, w.dtype)
             elif which == "input" and x.needs_grad:
-                dx = t.new("input grad", x.shape, x.dtype)
-        db = [t.new("bias grad", (into,), x.dtype) if b.needs_grad else None for b in biases]
+                dx = t.new("input grad", x.shape, wide)
+        db = [t.new("bias grad", (into,), wide) if b.needs_grad else None for b in biases]
         return [dx, dw, *db]
 
     saved = [of for of, other in ((x, w), (w, x)) if other.needs_grad]
@@ -273,7 +299,7 @@ def _with_parallel_adapter(
         b = t.parameter("linear_out.weight", (share, RANK), adapter=True)
         h = dropout(t, x, "dropout") if t.adapters.dropout else x
         if not row and t.parallel == TENSOR and x.needs_grad:
-            t.send("gradients of tokens", "all-reduce", TP, h.shape, h.dtype, backward=True)
+            t.send(GRADIENTS_OF_TOKENS, "all-reduce", TP, h.shape, h.dtype, backward=True)
         with t.scope("linear_in"):
             h = _product(t, h, a, [], width, RANK if row else RANK / TP)
         if row and t.parallel:
@@ -305,7 +331,7 @@ def _own_tokens(t: Tape, x: Tensor) -> Tensor:
     if t.parallel != SEQUENCE:
         return x
     out = Tensor(x.storage, (B, S / CP / SEQ, *x.shape[2:]), x.dtype, False)
-    t.send("gradients of tokens", "all-gather", TP, x.shape, x.dtype, backward=True)
+    t.send(GRADIENTS_OF_TOKENS, "all-gather", TP, x.shape, x.dtype, backward=True)
     t.finish("own tokens", [x], out, [], lambda g: [t.new("grad, gathered", x.shape, x.dtype)])
     return out
 
@@ -399,36 +425,57 @@ def _integer_product(
     return out
 
 
-def gather(t: Tape, x: Tensor) -> Tensor:
+def gather(t: Tape, x: Tensor, product: Product | None = None, narrow: bool = False) -> Tensor:
     """All ranks' tokens, under sequence parallelism: made once for all products that read them.
     Backward reduces and scatters the gradient; without sequence parallelism it is summed over the
-    ranks. Saves nothing itself."""
+    ranks. Saves nothing itself.
+
+    product   of them, whose pieces run behind pieces of what is sent; of the gradient only where it
+              is the one that made it: gradients of several are summed before they are sent
+              (torch/_inductor/fx_passes/micro_pipeline_tp.py)
+    narrow    tokens are sent in 8 bits
+    """
     if t.parallel != SEQUENCE:
         if t.parallel and x.needs_grad and id(x) not in t.whole:
-            t.send("gradients of tokens", "all-reduce", TP, x.shape, x.dtype, backward=True)
+            t.send(GRADIENTS_OF_TOKENS, "all-reduce", TP, x.shape, x.dtype, backward=True)
             t.whole[id(x)] = x
         return x
     if id(x) not in t.whole:
         shape = (B, S / CP, *x.shape[2:])
-        t.start("gather", x)
-        t.send("tokens", "all-gather", TP, shape, x.dtype)
+        given = _narrowed(t, x) if narrow else x
+        t.start("gather", given)
+        t.sent_whole[id(x)] = len(t.sends)
+        t.send("tokens", "all-gather", TP, shape, given.dtype)
         if x.needs_grad:
-            t.send("gradients of tokens", "reduce-scatter", TP, shape, x.dtype, backward=True)
-        out = t.new("gathered", shape, x.dtype)
-        _copied(t, out.storage, shape, x.dtype)
+            t.send(GRADIENTS_OF_TOKENS, "reduce-scatter", TP, shape, x.dtype, backward=True)
+        out = t.new("gathered", shape, given.dtype)
+        _copied(t, out.storage, shape, given.dtype)
 
         def backward(g: Gradients) -> Gradients:
             _copied(t, out.storage, shape, x.dtype)
             return [t.new("grad, scattered", x.shape, x.dtype)]
 
-        t.finish("gather", [x], out, [], backward)
+        t.finish("gather", [given], out, [], backward)
         t.whole[id(x)] = out
+    if product and t.within(Part.LAYER):
+        t.in_pieces(t.sent_whole[id(x)], product)
     return t.whole[id(x)]
 
 
-def scatter(t: Tape, x: Tensor) -> Tensor:
+def scatter(
+    t: Tape,
+    x: Tensor,
+    product: Product | None = None,
+    narrow: bool = False,
+    between: bool = False,
+) -> Tensor:
     """Partial results of all ranks summed, each keeping its tokens, under sequence parallelism;
-    else summed in place. Backward gathers the gradient. Saves nothing."""
+    else summed in place. Backward gathers the gradient. Saves nothing.
+
+    product   that made x, and reads its gradient, whose pieces run behind pieces of both
+    narrow    gradients are sent in 8 bits
+    between   the gradient is made narrow between the two, so that nothing of it is in pieces
+    """
     shape = (B, S / CP / SEQ, *x.shape[2:])
     whole = (B, S / CP, *x.shape[2:])
     if t.parallel != SEQUENCE:
@@ -436,19 +483,68 @@ def scatter(t: Tape, x: Tensor) -> Tensor:
             t.send("partial results", "all-reduce", TP, whole, x.dtype)
         return Tensor(x.storage, shape, x.dtype, x.needs_grad, x.node, x.index)
     t.start("scatter", x, started=6 if t.kernels == "megatron" else 1)
-    t.send("partial results", "reduce-scatter", TP, whole, x.dtype)
+    beside = (product,) if product and t.within(Part.LAYER) else ()
+    t.send("partial results", "reduce-scatter", TP, whole, x.dtype, beside=beside)
+    sent = "fp8" if narrow else x.dtype
     if x.needs_grad:
-        t.send("gradients of results", "all-gather", TP, whole, x.dtype, backward=True)
+        if narrow:
+            t.send(LARGEST, "all-reduce", TP, (), "fp32", backward=True)
+        t.send(
+            "gradients of results", "all-gather", TP, whole, sent, backward=True,
+            beside=() if between else beside,
+        )  # fmt: skip
     out = t.new("scattered", shape, x.dtype)
     _copied(t, x.storage, whole, x.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        made = t.new("grad, gathered", x.shape, x.dtype)
-        _copied(t, made.storage, whole, x.dtype)
+        low = [t.new("grad (8 bit)", shape, sent)] if narrow else []
+        made = t.new("grad, gathered", x.shape, sent)
+        t.free(*low)
+        _copied(t, made.storage, whole, sent)
         return [made]
 
     t.finish("scatter", [x], out, [], backward)
     return out
+
+
+LARGEST = "largest values"  # of a tensor whose parts ranks have
+
+
+def _narrowed(t: Tape, x: Tensor) -> Tensor:
+    """x in 8 bits, with one scale for what all ranks have of it, which they agree on first: so the
+    wide one is there when the narrow one is made. Saves nothing; its gradient is x's
+    (torchao/float8/float8_scaling_utils.py: hp_tensor_to_float8_dynamic)."""
+    x.storage.stands = True
+    t.start("to 8 bits", x)
+    t.send(LARGEST, "all-reduce", TP, (), "fp32")
+    scale_of_all = t.new("scale", (), "fp32")
+    out = _to_8_bits(t, "input", x.shape)
+    t.finish("to 8 bits", [x], out, [scale_of_all], lambda g: [g[0]])
+    return out
+
+
+def _to_8_bits(t: Tape, name: str, shape: Shape) -> Tensor:
+    """A tensor of this shape made narrow: through two copies in fp32, scaled and clamped, but where
+    a compiler makes one kernel of it (torchao/float8: _ToFloat8ConstrFunc, to_fp8_saturated)."""
+    whats = () if t.compiled else ("scaled", "clamped")
+    wide = [t.new(f"{name}, {what} (fp32)", shape, "fp32") for what in whats]
+    for v in wide:
+        t.reads(v.storage)
+    made = t.new(f"{name} (8 bit)", shape, "fp8")
+    if wide:
+        t.free(*wide) if t.forward_end else t.use(*wide)
+    return made
+
+
+def _turned(t: Tape, *named: tuple[str, Tensor]) -> list[Tensor]:
+    """Copies of tensors in 8 bits along the other dimension, each by a kernel of its own
+    (torchao/float8/float8_ops.py: preprocess_addmm)."""
+    made = []
+    for name, of in named:
+        with t.operation(f"turn {name}"):
+            t.reads(of.storage, (of.shape, "fp8"))
+            made.append(t.new(f"{name}, turned (8 bit)", of.shape, "fp8"))
+    return made
 
 
 def _copied(t: Tape, storage: Storage, shape: Shape, dtype: str) -> None:

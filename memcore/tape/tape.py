@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memcore.kept import counted_apart
 from memcore.tape.dims import Axis, Shape, of_stack
@@ -112,6 +112,8 @@ class Tensor:
 
 
 Gradients = Sequence["Tensor | None"]
+Product = tuple[float, Shape]  # (count, shape): its FLOPs
+GRADIENTS_OF_TOKENS = "gradients of tokens"
 Run = Callable[..., "Tensor"]  # of tensors
 Runs = Callable[..., Sequence["Tensor"]]
 
@@ -169,9 +171,9 @@ class Send:
     axis     the name of the ranks that take part: 'TP', 'CP', 'EP'
     shape    what the ranks have together; of an all-to-all, what one of them has
     phase    as Cost.phase
-    behind   (count, shape): FLOPs of the product that runs meanwhile; attention: it is attention
-    beside   the same of the product that reads or makes what is sent, whose pieces run behind
-             pieces of it where both are cut (tp_comm_overlap)
+    behind   the product that runs meanwhile; attention: it is attention
+    beside   the products that read or make what is sent, whose pieces run behind pieces of it where
+             both are cut (tp_comm_overlap, async_tp)
     """
 
     what: str
@@ -180,9 +182,9 @@ class Send:
     shape: Shape
     dtype: str
     phase: str
-    behind: tuple[float, Shape] | None = None
+    behind: Product | None = None
     attention: bool = False
-    beside: tuple[float, Shape] | None = None
+    beside: tuple[Product, ...] = ()
 
 
 @counted_apart
@@ -227,6 +229,7 @@ class Tape:
         self.keeps = False  # who called the model keeps what it returns through backward
         self.results: list[Storage] = []  # of that, all but the loss
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
+        self.sent_whole: dict[int, int] = {}  # by id: the place in `sends` of that
         self.storages: list[Storage] = []
         self.parameters: list[Storage] = []
         self.buffers: list[Storage] = []
@@ -383,9 +386,9 @@ class Tape:
         shape: Shape,
         dtype: str,
         backward: bool = False,
-        behind: tuple[float, Shape] | None = None,
+        behind: Product | None = None,
         attention: bool = False,
-        beside: tuple[float, Shape] | None = None,
+        beside: tuple[Product, ...] = (),
     ) -> None:
         """A collective that forward waits for here, or `backward` will. What no rank shares costs
         nothing: the axis of one rank."""
@@ -394,6 +397,15 @@ class Tape:
         phase = "backward" if backward else "recompute" if self.forward_end else "forward"
         made = Send(what, kind, axis.name, shape, dtype, phase, behind, attention, beside)
         self.sends.append(made)
+
+    def in_pieces(self, tokens: int, product: Product) -> None:
+        """Another product reads what is sent at that place, in pieces. So long as no other does,
+        the gradient is in pieces too, which is sent at the next place if there is one."""
+        sent, gradient = self.sends[tokens], tokens + 1
+        self.sends[tokens] = replace(sent, beside=(*sent.beside, product))
+        if gradient < len(self.sends) and self.sends[gradient].what == GRADIENTS_OF_TOKENS:
+            made = () if sent.beside else (product,)
+            self.sends[gradient] = replace(self.sends[gradient], beside=made)
 
     # -- recording operations -------------------------------------------------------------------
 
@@ -674,6 +686,7 @@ class Tape:
             node.before.clear()
         self._graph.clear()
         self.whole.clear()
+        self.sent_whole.clear()
 
     # -- what torch.compile makes of it -----------------------------------------------------------
 

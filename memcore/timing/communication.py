@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from memcore.report import OperationTime
     from memcore.step.step import Step
     from memcore.tape.dims import Shape
+    from memcore.tape.tape import Product
 
 NO_SECONDS = 1e-30  # shorter than any transfer: what is divided by in place of none
 
@@ -455,7 +456,7 @@ class Move:
     phase       'forward' or 'backward', which waits for it; '' when both are over
     kind, axis  of a collective; each piece has one of its own, but for an all-reduce
     shapes      of pieces that are no states: (elements, dtype)
-    behind      (count, shape): FLOPs of what hides it; kernel: whose rate they are done at
+    behind      products that hide it, as (count, shape): FLOPs; kernel: whose rate they are done at
     among       bytes by name, its own first, of the transfers that share `cover` by them
     ways        of each piece that crosses NVMe: 'read' or 'write'
     taken       share of the multiprocessors that a collective takes while it runs
@@ -472,7 +473,7 @@ class Move:
     kind: str = COPY
     axis: str = ""
     shapes: Sequence[tuple[Shape, str]] = ()
-    behind: tuple[float, Shape] | None = None
+    behind: tuple[Product, ...] = ()
     kernel: str = ""
     ways: tuple[str, ...] = ()
     taken: float = 0.0
@@ -530,7 +531,7 @@ def collective(
     beside: Beside | None = None,
     cover: Number = 0.0,
     shapes: Sequence[tuple[Shape, str]] = (),
-    behind: tuple[float, Shape] | None = None,
+    behind: tuple[Product, ...] = (),
     kernel: str = "",
     among: Mapping[str, float] | None = None,
 ) -> Move:

@@ -173,6 +173,9 @@ def parted(
             made |= {wide: _passes(wide[0], backward, how), (wide[0], dtype): n}
             left[wide] -= 1
             left[shape, dtype] -= n * (wide[0] == shape)
+            through = (wide[0], "fp32")  # without a compiler torchao's casts copy it so
+            if through in left:
+                made[through] = left.pop(through)
     if not made:
         return whole
     rest = {key: n for key, n in left.items() if n}

@@ -383,8 +383,8 @@ def _cover(book: Book, move: Move) -> Read:
     """Seconds of one transfer that something else hides."""
     hidden_by = move.hidden_by
     if move.behind:
-        times, of = move.behind
-        product = times * shape(book, of, book.amounts) / rates(book).of_kernel(move.kernel)
+        flops = total([n * shape(book, of, book.amounts) for n, of in move.behind])
+        product = flops / rates(book).of_kernel(move.kernel)
         if hidden_by == PIECES_MEANWHILE:
             ranks, _ = group(book.plan, move.axis)
             product = product * known("of its pieces, all but the first", (ranks - 1) / ranks,

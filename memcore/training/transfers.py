@@ -96,16 +96,17 @@ def in_layer(
 ) -> Move:
     """One of them."""
     plan = beside.plan
-    in_pieces = plan.train.tp_comm_overlap and plan.parallel.sequence_parallel
+    t, own = plan.train, FRAMEWORKS[plan.train.framework].facts.own
+    in_pieces = (t.tp_comm_overlap if own else t.async_tp) and plan.parallel.sequence_parallel
     n = amounts.real(amounts.bytes(s.shape, s.dtype))
     cover, by, kernel = 0.0, NOTHING, ""
-    behind = s.behind or (s.beside if in_pieces else None)
+    behind = (s.behind,) if s.behind else s.beside if in_pieces else ()
     if beside_another(plan, s):
         # A layer sends rows and gets results: two transfers behind what the other one computes.
         by = OTHER_BACKWARD if s.phase == FORWARD else OTHER_FORWARD
     if behind:
-        flops = behind[0] * amounts.real(amounts.elements(behind[1]))
-        narrow = step.copies.eight_bit and s.axis == "TP"
+        flops = sum(n * amounts.real(amounts.elements(shape)) for n, shape in behind)
+        narrow = (step.copies.eight_bit or step.copies.float8) and s.axis == "TP"
         kernel = ATTENTION if s.attention else EIGHT_BIT if narrow else PRODUCT
         cover = flops / speed.of_kernel(kernel)
         by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE

@@ -30,7 +30,7 @@ TABLE_5 = 0.08  # of Korthikanti et al.
 # Of a layer's time, absolute: with full recomputation ours is 0.42, theirs 0.39.
 RECOMPUTE_OVERHEAD = 0.035
 
-# Seven steps with float8, none of them fitted, are 9 % off in the median and one is 24 %.
+# Ten steps with float8, none of them fitted, are 10 % off in the median and one is 24 %.
 FLOAT8 = 0.01
 
 # What tells apart steps of one run that differ in what runs again alone: the worst counts for all.

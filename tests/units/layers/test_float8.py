@@ -59,7 +59,7 @@ def test_a_step_is_as_much_faster_as_printed():
     ("words", "message"),
     [
         ({"gpu": "a100-sxm-80gb"}, "has no products in fp8"),
-        ({"parallel": {"tp": 2}}, "not planned with tensor or expert parallelism"),
+        ({"parallel": {"tp": 2}}, "has sequence parallelism"),
         ({"adapter": "lora", "adapter_dtype": "base", "kernels": "hf"}, "not planned with adapt"),
     ],
 )
@@ -68,7 +68,71 @@ def test_what_it_does_not_run_with(words, message):
         plan_of("float8-tensorwise", **words)
 
 
+RANKS = {"tp": 2, "sequence_parallel": True}
+
+
+def sent(precision, **words):
+    return evaluate(plan_of(precision, parallel=RANKS, **words)).time.transfers
+
+
+def test_ranks_send_8_bits_where_a_tensor_has_one_scale():
+    """Tokens forward and gradients of results backward; what is summed is sent in 16 bits, and
+    with a scale for each row all is (torchtitan/components/quantization/float8.md)."""
+
+    def bytes_of(precision, words):
+        return sum(t.bytes for t in sent(precision, checkpointing="none") if words in t.name)
+
+    for words, share in (
+        ("all-gather tokens, tensor parallel, forward", 0.5),
+        ("all-gather gradients of results, tensor", 0.5),
+        ("reduce-scatter partial results", 1),
+        ("reduce-scatter gradients of tokens", 1),
+    ):
+        wide, by_row, narrow = (
+            bytes_of(p, words) for p in ("bf16-mixed", "float8-rowwise", "float8-tensorwise")
+        )
+        assert by_row == wide > 0
+        end = 2 * 2 * 8192 * 4096 if share < 1 else 0  # the head's input, the embedding's gradient
+        assert narrow - end == pytest.approx(share * (wide - end), rel=1e-6), words
+
+
+def test_a_scale_is_agreed_on_for_each_tensor():
+    """Four inputs forward; five outputs of columns and two of rows backward."""
+    found = [t for t in sent("float8-tensorwise", checkpointing="none") if "largest" in t.name]
+    assert sum(t.bytes for t in found if "forward" in t.name) == 4 * 32 * 4
+    assert sum(t.bytes for t in found if "backward" in t.name) == 7 * 32 * 4
+
+
+@pytest.mark.parametrize("precision", ["float8-tensorwise", "float8-rowwise", "bf16-mixed"])
+def test_pieces_run_behind_pieces_where_torch_compile_finds_both_side_by_side(precision):
+    """micro_pipeline_tp.py: a cast between a collective and its product, as rows' scales want,
+    leaves both whole; so does a sum of several products' gradients."""
+    plain, cut = (sent(precision, async_tp=on) for on in (False, True))
+    behind = {t.name for t in cut if "pieces" in t.hidden_by}
+    assert not any("pieces" in t.hidden_by for t in plain)
+    assert any("reduce-scatter partial results" in name for name in behind)
+    by_row = precision == "float8-rowwise"
+    assert any("all-gather tokens" in name for name in behind) is not by_row
+    assert any("all-gather gradients of results" in name for name in behind) is not by_row
+    assert not any("gradients of tokens" in name for name in behind)
+    assert sum(t.exposed_seconds for t in cut) < sum(t.exposed_seconds for t in plain)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"kernels": "hf"}, "torch.compile alone cuts"),
+        ({"parallel": {"tp": 2}}, "summed by all ranks"),
+    ],
+)
+def test_what_pieces_want(words, message):
+    with pytest.raises(PlanError, match=message):
+        plan_of("bf16-mixed", **{"parallel": RANKS, "async_tp": True, **words})
+
+
+@pytest.mark.parametrize("parallel", [(), RANKS])
 @pytest.mark.parametrize("precision", ["float8-tensorwise", "float8-rowwise"])
-def test_every_number_is_explained(precision):
-    plan = plan_of(precision, kernels="hf")
+def test_every_number_is_explained(precision, parallel):
+    kernels = {"kernels": "compile", "async_tp": True} if parallel else {"kernels": "hf"}
+    plan = plan_of(precision, parallel=parallel, **kernels)
     checked(Book(plan, evaluate(plan)))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from memcore import Plan, evaluate, search, solve, sweep
+from memcore.search.search import seconds_of
 
 BIG = {"model": "llama-3-70b", "cluster": {"gpus": 8}}
 AXES = {
@@ -47,14 +48,17 @@ def main() -> None:
         took = seconds(lambda field=field: solve(plan, field))  # type: ignore[misc]
         print(f"solve {field}: {1000 * took:.0f} ms, {took / one:,.0f} times evaluate")
     for gpus, batches in ((8, 1), (64, 4)):
-        start = time.process_time()
-        found = search(Plan.of(BIG).with_changes(
+        asked = Plan.of(BIG).with_changes(
             {"cluster.gpus": gpus, "train.grad_accumulation": batches}
-        ))  # fmt: skip
+        )
+        said = seconds_of(asked)
+        start = time.process_time()
+        found = search(asked)
         took = time.process_time() - start
         rate = found.evaluated / took
         print(
-            f"search, {gpus} GPUs: {found.evaluated:,} combinations in {took:.1f} s, "
+            f"search, {gpus} GPUs: {found.evaluated:,} combinations in {took:.1f} s "
+            f"({said:.1f} said before), "
             f"{rate:,.0f} a second, {rate * one:,.0f} times evaluate"
         )
 

@@ -85,6 +85,8 @@ def log2(x: Read) -> Read:
 
 def over(moved: Read, rate: Read) -> Read:
     """Seconds that bytes take at a rate: for ever where there is none."""
+    if dims.is_array(rate):
+        return dims.where(rate > 0, moved / dims.where(rate > 0, rate, 1.0), math.inf)
     return moved / rate if rate or isinstance(rate, Formula) else math.inf
 
 

@@ -952,6 +952,7 @@ UNFOLDED: tuple[dict[str, str], ...] = (
     {},
     {"fw": "deepspeed", "zero": "3", "offopt": "nvme", "offpar": "nvme"},
     {"fw": "deepspeed", "zero": "1"},
+    {"kernels": "compile", "tp": "2"},
     {"fw": "megatron", "kernels": "megatron", "zero": "1", "ckpt": "selective"},
     {"model": "mixtral-8x7b", "fw": "megatron", "kernels": "megatron", "zero": "1", "pp": "2"},
     {"with": "grpo", "adapter": "qlora", "fw": "pytorch", "zero": "0", "prec": "bf16-pure"},

@@ -240,7 +240,8 @@ def test_without_its_sizes_a_model_is_refused(key, other):
 def test_no_family_takes_defaults_for_its_width_and_depth(family):
     with pytest.raises(PlanError, match="missing; a model without its") as e:
         from_config({"model_type": family})
-    assert len(e.value.issues) == 2
+    # ESM's vocabulary has no default in transformers either.
+    assert len(e.value.issues) == (3 if family == "esm" else 2)
 
 
 def test_what_was_assumed_and_what_was_not_read_is_said():
@@ -328,7 +329,7 @@ def test_a_link_without_a_word_means_what_it_meant():
     old, _ = decode({"v": "1", "model": "gpt-oss-120b~1"})
     assert old.weight_dtype == "bf16"
     new = Plan(model="gpt-oss-120b")
-    assert encode(new, short=True)["wdtype"] == "auto"
+    assert encode(new, short=True, form=1)["wdtype"] == "auto"
     assert decode(encode(new, short=True))[0].weight_dtype == "mxfp4"
 
 

@@ -37,6 +37,12 @@ def plan_argument(sub: argparse.ArgumentParser, needed: bool = True) -> None:
     sub.add_argument("--job", choices=JOBS, help=about)
 
 
+def model_option(sub: argparse.ArgumentParser) -> None:
+    """The model of files that are read; `reading.model_asked` gives it."""
+    about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
+    sub.add_argument("--model", metavar="NAME", help=about)
+
+
 def positive(text: str) -> float:
     """A number above 0."""
     try:

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command
+from memcore.cli.arguments import Commands, command, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
-from memcore.cli.reading import is_name, model_called, plan_in, plan_of, read
+from memcore.cli.reading import is_name, model_asked, plan_in, plan_of, read
 from memcore.errors import PlanError, fault, shown_path
 from memcore.units import bytes_text
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from memcore.plan.plan import Plan
 
 WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
-MODEL = "--model"
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a workflow runner shows as its summary
 GIB = 1 << 30
 
@@ -58,8 +57,7 @@ def add(commands: Commands) -> None:
         nargs="+",
         help="plans as other commands take them, or files that `memplan read` reads",
     )
-    about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
-    sub.add_argument(MODEL, metavar="NAME", help=about)
+    model_option(sub)
     sub.add_argument("--gpu", metavar="NAME", help="check on this GPU in place of the plan's")
     sub.add_argument("--gpus", metavar="N", type=_count, help="and on so many of them")
     about = "the most that may be needed of one GPU's memory, in GiB, if that is less than it has"
@@ -148,7 +146,7 @@ def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Foun
         text = None
     if text is None or not kind_of(text):
         return _elsewhere(plan_of(data), args), None
-    model = model_called(args.model, MODEL) if args.model else ""
+    model = model_asked(args)
     found = read_files(
         [text], model=model, gpu=args.gpu or "", gpus=args.gpus or 0, config_of=hub.cached
     )
@@ -157,7 +155,8 @@ def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Foun
 
 def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:
     """The plan of the model and on the GPUs that were asked for, in their usual host."""
-    changes: dict[str, Any] = {"model": model_called(args.model, MODEL)} if args.model else {}
+    model = model_asked(args)
+    changes: dict[str, Any] = {"model": model} if model else {}
     if args.gpu:
         changes |= {"cluster.gpu": args.gpu, "cluster.node": None}
     if args.gpus:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command
+from memcore.cli.arguments import Commands, command, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
-from memcore.cli.reading import model_called, named, read
+from memcore.cli.reading import model_asked, named, read
 from memcore.units import bytes_text
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def add(commands: Commands) -> None:
     sub = command(commands, "read", _read, about)
     about = "all files of one job together; - is standard input"
     sub.add_argument("files", metavar="FILE", nargs="+", help=about)
-    about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
-    sub.add_argument("--model", metavar="NAME", help=about)
+    model_option(sub)
     sub.add_argument("--gpu", metavar="NAME", default="", help="the GPU, which few files say")
     about = "how many GPUs, in place of what a launcher says"
     sub.add_argument("--gpus", metavar="N", type=int, default=0, help=about)
@@ -46,7 +45,7 @@ def _read(args: argparse.Namespace) -> int:
     from memcore.formats import hub, read_files, text_of
 
     texts = [text_of(PurePath(named(file)).name, read(file)) for file in args.files]
-    model = model_called(args.model, "--model") if args.model else ""
+    model = model_asked(args)
     found = read_files(texts, model=model, gpu=args.gpu, gpus=args.gpus, config_of=hub.cached)
     if args.json:
         print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))

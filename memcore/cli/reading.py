@@ -93,6 +93,12 @@ def model_called(name: str, option: str) -> Any:
     return model
 
 
+def model_asked(args: argparse.Namespace) -> Any:
+    """What a plan has for the model that --model names, or '' where it names none. Raises
+    PlanError."""
+    return model_called(args.model, "--model") if args.model else ""
+
+
 def _unknown(name: str, worked: Sequence[str] = ()) -> str:
     """That nothing is called so, and what to do."""
     from memcore.formats import hub

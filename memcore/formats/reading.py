@@ -62,7 +62,6 @@ DOCUMENTS: tuple[Known, ...] = (
     ("vLLM", servers.configures, servers.configured),
 )
 MODEL = "config.json"
-COMMAND = ", on the command line by --model"
 FAILURE = "memory ran out"
 BESIDE = (MODEL, "DeepSpeed", "Accelerate", "TensorRT-LLM", FAILURE)  # beside what starts a job
 # Of a training step what decides most, and is told where no program decides it.
@@ -347,8 +346,8 @@ def _model(
             if draft.model
             else "no file says which model it is"
         )
-        message = f"{named}: give its config.json beside the file, or choose a preset{COMMAND}"
-        raise PlanError([Issue("model", message)])
+        gives = "give its config.json beside the file, or choose a preset"
+        raise PlanError([Issue("model", f"{named}: {gives}, on the command line by --model")])
     if found != draft.model:
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))
     return found

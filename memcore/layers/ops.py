@@ -296,6 +296,11 @@ def attention_core(
     return core(t, run, q, k, v)
 
 
+def dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
+    """x, with the dropout that the model has on its way to the residual stream, if it has one."""
+    return dropout(t, x, name) if s.traits.residual_dropout else x
+
+
 def core(t: Tape, run: Callable[[Sequence[Tensor]], Tensor], *heads: Tensor) -> Tensor:
     """Attention from its heads to their joined outputs, run again in backward where a plan says so.
 

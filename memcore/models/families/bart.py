@@ -16,27 +16,23 @@ from memcore.layers.ops import (
     TOKENS,
     activation,
     attention_core,
-    core,
+    dropped,
     labelled_loss,
-    weighted_values,
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import ALL, HF_ONLY, Family
-from memcore.models.families.t5 import ENCODER, HEARD, LENGTH
-from memcore.models.families.whisper import ALIASES
+from memcore.models.families.t5 import ENCODER, HEARD
+from memcore.models.families.whisper import ALIASES, HEARD_HEADS, across
 from memcore.models.model import Model
-from memcore.tape.dims import CP, HEAD_DIM, HEADS, POSITIONS, TP, VOCAB, B, D, F, Q, S, Shape
+from memcore.tape.dims import CP, POSITIONS, TP, VOCAB, D, F, Q, S, Shape
 from memcore.tape.kinds import EVERY, FULL, Part
 from memcore.tape.primitives import (
     add,
-    contiguous,
     dropout,
     embedding,
-    flash_attention,
     heads_first,
     layer_norm,
     linear,
-    matmul,
     scale,
 )
 from memcore.tape.structure import CAUSAL, Structure, Traits
@@ -101,10 +97,6 @@ def _reads(
     return config
 
 
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
-
-
 def _placed(t: Tape, s: Structure, x: Tensor, where: str, every: bool) -> Tensor:
     """Embeddings with positions. `every`: of each sequence apart."""
     how, tokens = s.traits.positions, TOKENS if every else (1, S / CP)
@@ -125,7 +117,7 @@ def _placed(t: Tape, s: Structure, x: Tensor, where: str, every: bool) -> Tensor
         x = add(t, x, table, "with positions")
         if s.traits.embedding_normed:
             x = layer_norm(t, x, D, "layernorm_embedding")
-        return _dropped(t, s, x, "dropout")
+        return dropped(t, s, x, "dropout")
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -156,18 +148,19 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     heard = t.carry("encoder hidden states", HEARD, t.parameter_dtype)
     x = _self_attention(t, s, x, FULL)
 
-    def across(h: Tensor) -> Tensor:
+    def hears(h: Tensor) -> Tensor:
         with t.scope("encoder_attn", Part.ATTENTION):
-            q, k, v = _projected(t, s, h, heard, _HEARD_HEADS)
-            return linear(t, "out_proj", _across(t, s, q, k, v), Q / TP, D, bias=True)
+            q, k, v = _projected(t, s, h, heard, HEARD_HEADS)
+            out = across(t, s, q, k, v, "scores, scaled", copied=True)
+            return linear(t, "out_proj", out, Q / TP, D, bias=True)
 
-    return _mlp(t, s, _normed(t, s, x, "encoder_attn_layer_norm", across))
+    return _mlp(t, s, _normed(t, s, x, "encoder_attn_layer_norm", hears))
 
 
 def _normed(t: Tape, s: Structure, x: Tensor, name: str, run: Callable[[Tensor], Tensor]) -> Tensor:
     """A part of a layer beside the residual stream, its norm before it or behind both."""
     first = s.traits.norm_first
-    h = _dropped(t, s, run(layer_norm(t, x, D, name) if first else x), f"{name}, dropout")
+    h = dropped(t, s, run(layer_norm(t, x, D, name) if first else x), f"{name}, dropout")
     x = add(t, x, h, "residual")
     return x if first else layer_norm(t, x, D, name)
 
@@ -182,10 +175,6 @@ def _self_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return _normed(t, s, x, "self_attn_layer_norm", run)
 
 
-_HEARD_HEADS: Shape = (B, HEADS, LENGTH, HEAD_DIM)
-_SCORES: Shape = (B, HEADS, S, LENGTH)
-
-
 def _projected(
     t: Tape, s: Structure, x: Tensor, of: Tensor, shape: Shape
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -197,22 +186,6 @@ def _projected(
         for name in ("k_proj", "v_proj")
     )
     return q, k, v
-
-
-def _across(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention to all that the encoder read."""
-
-    def run(heads: Sequence[Tensor]) -> Tensor:
-        q, k, v = heads
-        if s.attention != "eager":
-            product = (2, *_SCORES, HEAD_DIM)
-            out = flash_attention(t, q, k, v, (B, HEADS, S), product, s.attention)
-            return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
-        q, k, v = (contiguous(t, x, x.shape, "by heads") for x in (q, k, v))
-        scores = matmul(t, q, k, _SCORES, HEAD_DIM, "scores")
-        return weighted_values(t, s, scale(t, scores, "scores, scaled"), v, False, inner=LENGTH)
-
-    return core(t, run, q, k, v)
 
 
 def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:

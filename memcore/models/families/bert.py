@@ -20,6 +20,7 @@ from memcore.layers.ops import (
     activation,
     attention_core,
     classes_loss,
+    dropped,
     labelled_loss,
     plain_mlp,
     tokens_loss,
@@ -32,7 +33,6 @@ from memcore.tape.dims import CLASSES, CP, EMBED, ONE, POSITIONS, TP, TYPES, VOC
 from memcore.tape.kinds import EVERY, Part
 from memcore.tape.primitives import (
     add,
-    dropout,
     embedding,
     heads_first,
     keeps_result,
@@ -131,10 +131,6 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=False)
         return linear(t, "output.dense", out, Q / TP, D, bias=True)
-
-
-def dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
 
 
 def _pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from memcore.layers.ops import (
     activation,
     attention_core,
     causal_lm_head,
+    dropped,
     rotary,
     rotary_tables,
     token_embedding,
@@ -40,7 +41,6 @@ from memcore.tape.dims import (
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
-    dropout,
     heads_first,
     keeps_input,
     layer_norm,
@@ -109,15 +109,11 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("norm_attn_norm"):
         h = _attention(t, s, layer_norm(t, x, D, "norm_1", bias=False), kind)
-        x = add(t, _dropped(t, s, h, "attention dropout"), x, "residual")
+        x = add(t, dropped(t, s, h, "attention dropout"), x, "residual")
         h = layer_norm(t, x, D, "norm_2", bias=False)
     with t.scope("ffn"):
         h = _mixture(t, s, h)
-    return add(t, x, _dropped(t, s, h, "mixture dropout"), "residual")
-
-
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
+    return add(t, x, dropped(t, s, h, "mixture dropout"), "residual")
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

@@ -12,6 +12,7 @@ from memcore.layers.ops import (
     TOKENS,
     attention_core,
     classes_loss,
+    dropped,
     labelled_loss,
     rotary,
     rotary_tables,
@@ -89,11 +90,11 @@ def _without_masked(t: Tape, x: Tensor) -> Tensor:
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, layer_norm(t, x, D, "attention.LayerNorm"), kind)
-    x = add(t, bert.dropped(t, s, h, "attention dropout"), x, "residual")
+    x = add(t, dropped(t, s, h, "attention dropout"), x, "residual")
     h = layer_norm(t, x, D, "LayerNorm")
     h = _gelu(t, linear(t, "intermediate.dense", h, D, F / TP, bias=True))
     h = linear(t, "output.dense", h, F / TP, D, bias=True)
-    return add(t, bert.dropped(t, s, h, "MLP dropout"), x, "residual")
+    return add(t, dropped(t, s, h, "MLP dropout"), x, "residual")
 
 
 def _gelu(t: Tape, x: Tensor) -> Tensor:
@@ -131,9 +132,9 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return x
     if s.head == CLASSIFICATION:
         (first,) = split(t, x, [(B, D)], sliced=True)
-        first = bert.dropped(t, s, first, "classifier dropout, first")
+        first = dropped(t, s, first, "classifier dropout, first")
         h = keeps_result(t, linear(t, "dense", first, D, D, bias=True), "tanh")
-        h = bert.dropped(t, s, h, "classifier dropout")
+        h = dropped(t, s, h, "classifier dropout")
         return classes_loss(t, s, linear(t, "out_proj", h, D, CLASSES, bias=True))
     with t.scope("lm_head"):
         h = _gelu(t, linear(t, "dense", x, D, D, bias=True))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.ops import HIDDEN, SCORES, TOKENS, activation, labelled_loss, plain_mlp
+from memcore.layers.ops import HIDDEN, SCORES, TOKENS, activation, dropped, labelled_loss, plain_mlp
 from memcore.models.config import Keys
 from memcore.models.families import bert, t5
 from memcore.models.families.family import encoder
@@ -45,16 +45,16 @@ def _embed(t: Tape, s: Structure) -> tuple[Tensor, Tensor]:
     x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
     placed = embedding(t, "position_embeddings", places, POSITIONS, D, tied=False)
     x = layer_norm(t, add(t, x, placed, "with positions"), D, "LayerNorm")
-    x = bert.dropped(t, s, x, "dropout")
+    x = dropped(t, s, x, "dropout")
     with t.scope("encoder"):
         return x, contiguous(t, t5.position_bias(t), SCORES, BIAS)
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = bert.dropped(t, s, _attention(t, s, x), "attention dropout")
+    h = dropped(t, s, _attention(t, s, x), "attention dropout")
     x = layer_norm(t, add(t, h, x, "residual"), D, "attention.LayerNorm")
     h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
-    h = bert.dropped(t, s, h, "MLP dropout")
+    h = dropped(t, s, h, "MLP dropout")
     return layer_norm(t, add(t, h, x, "residual"), D, "output.LayerNorm")
 
 

@@ -12,6 +12,7 @@ from memcore.layers.ops import (
     TOKENS,
     causal_lm_head,
     core,
+    dropped,
     plain_mlp,
     token_embedding,
     weighted_values,
@@ -24,7 +25,6 @@ from memcore.tape.kinds import Part, Role
 from memcore.tape.primitives import (
     add,
     contiguous,
-    dropout,
     heads_first,
     keeps_input,
     layer_norm,
@@ -80,15 +80,11 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, layer_norm(t, x, D, "norm_1", bias=False))
-    x = add(t, _dropped(t, s, h, "resid_attn_dropout"), x, "residual")
+    x = add(t, dropped(t, s, h, "resid_attn_dropout"), x, "residual")
     h = layer_norm(t, x, D, "norm_2", bias=False)
     with t.scope("ffn"):
         h = plain_mlp(t, h, s.traits.activation, False, ("up_proj", "down_proj"))
-        return add(t, _dropped(t, s, h, "dropout"), x, "residual")
-
-
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
+        return add(t, dropped(t, s, h, "dropout"), x, "residual")
 
 
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from memcore.layers.ops import (
     activation,
     attention_core,
     classes_loss,
+    dropped,
     gated_mlp,
     labelled_loss,
     query_key_value,
@@ -27,7 +28,6 @@ from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, B, D, Q
 from memcore.tape.kinds import EVERY, Part
 from memcore.tape.primitives import (
     add,
-    dropout,
     embedding,
     heads_first,
     keeps_result,
@@ -82,13 +82,13 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
     typed = embedding(t, "token_type_embeddings", types, TYPES, D, tied=False)
     x = layer_norm(t, add(t, x, typed, "with types"), D, "LayerNorm")
-    return _dropped(t, s, x, "dropout")
+    return dropped(t, s, x, "dropout")
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = _dropped(t, s, _attention(t, s, x, kind), "post_attention_dropout")
+    h = dropped(t, s, _attention(t, s, x, kind), "post_attention_dropout")
     x = layer_norm(t, add(t, x, h, "residual"), D, "post_attention_layernorm")
-    h = _dropped(t, s, gated_mlp(t, s, x), "post_mlp_dropout")
+    h = dropped(t, s, gated_mlp(t, s, x), "post_mlp_dropout")
     return layer_norm(t, add(t, x, h, "residual"), D, "post_mlp_layernorm")
 
 
@@ -101,17 +101,13 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "o_proj", out, Q / TP, D, bias=False)
 
 
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
-
-
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == EMBEDDING:
         return x
     if s.head == CLASSIFICATION:
         (first,) = split(t, x, [(B, D)], sliced=True)
         h = keeps_result(t, linear(t, "pooler.dense", first, D, D, bias=True), "tanh")
-        h = _dropped(t, s, h, "classifier dropout")
+        h = dropped(t, s, h, "classifier dropout")
         return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
     with t.scope("transform"):
         h = activation(t, linear(t, "dense", x, D, D, bias=True), s.traits.activation)

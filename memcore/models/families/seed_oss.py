@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memcore.layers.ops import gated_mlp, rms_norm
+from memcore.layers.ops import dropped, gated_mlp, rms_norm
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.model import Model
-from memcore.tape.primitives import add, dropout
+from memcore.tape.primitives import add
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -34,13 +34,9 @@ def _config(k: Keys, label: str) -> Model:
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = attention(t, s, rms_norm(t, x, "input_layernorm"), kind)
-    x = add(t, x, _dropped(t, s, h, "attention dropout"), "residual")
+    x = add(t, x, dropped(t, s, h, "attention dropout"), "residual")
     h = gated_mlp(t, s, rms_norm(t, x, "post_attention_layernorm"))
-    return add(t, x, _dropped(t, s, h, "MLP dropout"), "residual")
-
-
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
+    return add(t, x, dropped(t, s, h, "MLP dropout"), "residual")
 
 
 FAMILY = Family(_config, embed, _layer, head, kernels=HF_ONLY, classes=decoder_classes("SeedOss"))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memcore.errors import shown
-from memcore.layers.ops import HIDDEN, TOKENS, activation, labelled_loss, masked
+from memcore.layers.ops import HIDDEN, TOKENS, activation, dropped, labelled_loss, masked
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import ALL, HF_ONLY, Family
 from memcore.models.model import Model
@@ -133,7 +133,7 @@ def _config(k: Keys, label: str) -> Model:
 def _embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
     shared = bool(s.stack)  # with the decoder behind it
-    return _dropped(t, s, embedding(t, "shared", ids, VOCAB / TP, D, tied=shared), "dropout")
+    return dropped(t, s, embedding(t, "shared", ids, VOCAB / TP, D, tied=shared), "dropout")
 
 
 def _encoder_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor | Sequence[Tensor]:
@@ -144,11 +144,11 @@ def _encoder_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor | Sequ
 
 
 def _bridge(t: Tape, s: Structure, x: Tensor) -> Sequence[Tensor]:
-    heard = _dropped(t, s, _norm(t, x, "encoder.final_layer_norm"), "encoder.dropout")
+    heard = dropped(t, s, _norm(t, x, "encoder.final_layer_norm"), "encoder.dropout")
     ids = t.new("decoder_input_ids", TOKENS, "int64")
     tied = s.traits.tied_embeddings  # else of this table's gradients the decoder's comes first
     x = embedding(t, "decoder.embed_tokens", ids, VOCAB / TP, D, tied, owner=False)
-    return _dropped(t, s, x, "decoder.dropout"), heard
+    return dropped(t, s, x, "decoder.dropout"), heard
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor | Sequence[Tensor]:
@@ -159,7 +159,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor | Sequence[Ten
         h = _norm(t, x, "layer_norm")
         h, more = _attention(t, s, h, heard, wanted, LENGTH)
         t.use(weights)
-        x = add(t, x, _dropped(t, s, h, "dropout"), "residual")
+        x = add(t, x, dropped(t, s, h, "dropout"), "residual")
     x = _mlp(t, s, x)
     t.use(more)
     return (x, bias, across) if kind.endswith(FIRST) else x
@@ -173,7 +173,7 @@ def _self_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> tuple[Tensor
         shape = (1, HEADS, S, S)
         bias = None if makes else t.carry(BIAS, shape, t.parameter_dtype)
         h, bias, weights = _biased(t, s, h, bias, kind)
-        return add(t, x, _dropped(t, s, h, "dropout"), "residual"), bias, weights
+        return add(t, x, dropped(t, s, h, "dropout"), "residual"), bias, weights
 
 
 def _biased(
@@ -273,11 +273,11 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
             h = multiply(t, gate, linear(t, "wi_1", h, D, F, bias=False), f"{kind}(gate) x up")
         else:
             h = activation(t, linear(t, "wi", h, D, F, bias=False), kind)
-        h = _dropped(t, s, h, "dropout")
+        h = dropped(t, s, h, "dropout")
         h = cast(t, h, t.parameter_dtype, "in the dtype of wo")
         out = linear(t, "wo", h, F, D, bias=False)
         t.use(h)  # has a name until the MLP returns
-        return add(t, x, _dropped(t, s, out, "dropout"), "residual")
+        return add(t, x, dropped(t, s, out, "dropout"), "residual")
 
 
 def _norm(t: Tape, x: Tensor, name: str) -> Tensor:
@@ -291,12 +291,8 @@ def _norm(t: Tape, x: Tensor, name: str) -> Tensor:
         return multiply(t, cast(t, normal, w.dtype, "normalised, cast"), w, "weighted")
 
 
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
-
-
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    x = _dropped(t, s, _norm(t, x, "decoder.final_layer_norm"), "decoder.dropout")
+    x = dropped(t, s, _norm(t, x, "decoder.final_layer_norm"), "decoder.dropout")
     read = scale(t, x, "scaled") if s.traits.head_scaled else x
     tied = s.traits.tied_embeddings
     loss = labelled_loss(t, linear(t, "lm_head", read, D, VOCAB / TP, bias=False, tied=tied))
@@ -305,7 +301,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 def _encoder_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return _dropped(t, s, _norm(t, x, "final_layer_norm"), "dropout")
+    return dropped(t, s, _norm(t, x, "final_layer_norm"), "dropout")
 
 
 ENCODER_ALONE = Family(

@@ -12,6 +12,7 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
+    dropped,
     labelled_loss,
     plain_mlp,
     value_heads,
@@ -25,7 +26,6 @@ from memcore.tape.primitives import (
     add,
     cast,
     contiguous,
-    dropout,
     heads_first,
     layer_norm,
     linear,
@@ -116,16 +116,16 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     token = t.parameter("cls_token", (ONE, 1, D))
     x = contiguous(t, token, HIDDEN, "class token and patches", other=x)
     x = add(t, x, t.parameter("position_embeddings", (ONE, POSITIONS, D)), "with positions")
-    return _dropped(t, s, x, "dropout")
+    return dropped(t, s, x, "dropout")
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, layer_norm(t, x, D, "layernorm_before"), kind)
-    x = add(t, _dropped(t, s, h, "attention dropout"), x, "residual")
+    x = add(t, dropped(t, s, h, "attention dropout"), x, "residual")
     with t.scope("mlp"):
         h = layer_norm(t, x, D, "layernorm_after")
         h = plain_mlp(t, h, s.traits.activation, True, ("fc1", "fc2"))
-    return add(t, _dropped(t, s, h, "MLP dropout"), x, "residual")
+    return add(t, dropped(t, s, h, "MLP dropout"), x, "residual")
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -136,10 +136,6 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, Q / TP, D, bias=True)
-
-
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from memcore.layers.ops import (
     TOKENS,
     attention_core,
     core,
+    dropped,
     labelled_loss,
     plain_mlp,
     weighted_values,
@@ -39,7 +40,6 @@ from memcore.tape.primitives import (
     add,
     contiguous,
     convolution,
-    dropout,
     embedding,
     flash_attention,
     heads_first,
@@ -105,10 +105,6 @@ def _config(k: Keys, label: str) -> Model:
     return replace(decoder, tower=encoder)
 
 
-def _dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
-    return dropout(t, x, name) if s.traits.residual_dropout else x
-
-
 def _embed(t: Tape, s: Structure) -> Tensor:
     """Two convolutions, the second of which keeps every other frame, and fixed positions."""
     frames = t.input("input_features", (B, MELS, FRAMES), t.parameter_dtype, needs_grad=False)
@@ -120,7 +116,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
         t.start("lookup", table)
         placed = t.new("positions", (S, D), table.dtype)
         t.finish("lookup", [table], placed, [], lambda g: [None])
-    return _dropped(t, s, add(t, x, placed, "with positions"), "dropout")
+    return dropped(t, s, add(t, x, placed, "with positions"), "dropout")
 
 
 def _encoder_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -132,9 +128,9 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     x = _self_attention(t, s, x, FULL)
     h = layer_norm(t, x, D, "encoder_attn_layer_norm")
     with t.scope("encoder_attn", Part.ATTENTION):
-        q, k, v = _projected(t, s, h, heard, _HEARD_HEADS)
-        h = linear(t, "out_proj", _across(t, s, q, k, v), Q / TP, D, bias=True)
-    x = add(t, x, _dropped(t, s, h, "cross-attention dropout"), "residual")
+        q, k, v = _projected(t, s, h, heard, HEARD_HEADS)
+        h = linear(t, "out_proj", across(t, s, q, k, v, "times one"), Q / TP, D, bias=True)
+    x = add(t, x, dropped(t, s, h, "cross-attention dropout"), "residual")
     return _mlp(t, s, x)
 
 
@@ -144,10 +140,10 @@ def _self_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q, k, v = _projected(t, s, h, h, KEYS)
         out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
         h = linear(t, "out_proj", out, Q / TP, D, bias=True)
-    return add(t, x, _dropped(t, s, h, "attention dropout"), "residual")
+    return add(t, x, dropped(t, s, h, "attention dropout"), "residual")
 
 
-_HEARD_HEADS: Shape = (B, HEADS, LENGTH, HEAD_DIM)
+HEARD_HEADS: Shape = (B, HEADS, LENGTH, HEAD_DIM)
 _SCORES: Shape = (B, HEADS, S, LENGTH)
 
 
@@ -162,14 +158,20 @@ def _projected(
     found = []
     for name, each, heads in (("q", q, QUERIES), ("k", k, shape), ("v", v, shape)):
         by_heads = heads_first(t, each, heads, copies_grad=True)
-        if s.attention != "eager" or shape is _HEARD_HEADS:
+        if s.attention != "eager" or shape is HEARD_HEADS:
             by_heads = contiguous(t, by_heads, heads, f"{name}, contiguous")
         found.append(by_heads)
     return found[0], found[1], found[2]
 
 
-def _across(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention to all that was heard."""
+def across(
+    t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor, scaled: str, copied: bool = False
+) -> Tensor:
+    """Attention to all that was heard.
+
+    scaled   what eager attention's scores are called once they are scaled
+    copied   eager attention lays each out by heads first
+    """
 
     def run(heads: Sequence[Tensor]) -> Tensor:
         q, k, v = heads
@@ -177,8 +179,10 @@ def _across(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             product = (2, *_SCORES, HEAD_DIM)
             out = flash_attention(t, q, k, v, (B, HEADS, S), product, s.attention)
             return heads_first(t, out, (*TOKENS, Q / TP), copies_grad=False)
+        if copied:
+            q, k, v = (contiguous(t, x, x.shape, "by heads") for x in (q, k, v))
         scores = matmul(t, q, k, _SCORES, HEAD_DIM, "scores")
-        return weighted_values(t, s, scale(t, scores, "times one"), v, False, inner=LENGTH)
+        return weighted_values(t, s, scale(t, scores, scaled), v, False, inner=LENGTH)
 
     return core(t, run, q, k, v)
 
@@ -186,7 +190,7 @@ def _across(t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
     h = layer_norm(t, x, D, "final_layer_norm")
     h = plain_mlp(t, h, s.traits.activation, True, ("fc1", "fc2"))
-    return add(t, x, _dropped(t, s, h, "MLP dropout"), "residual")
+    return add(t, x, dropped(t, s, h, "MLP dropout"), "residual")
 
 
 def _bridge(t: Tape, s: Structure, x: Tensor) -> Sequence[Tensor]:
@@ -207,7 +211,7 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Sequence[Tensor]:
 
         t.finish("lookup", [table], placed, [index], backward)
     x = add(t, x, placed, "with positions")
-    return _dropped(t, s, x, "decoder.dropout"), heard
+    return dropped(t, s, x, "decoder.dropout"), heard
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

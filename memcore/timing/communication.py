@@ -363,12 +363,9 @@ def copied(
         rate = x.at("hardware.dram_bandwidth", node.dram_bandwidth)
         rate = rate * x.constant(constants.HBM_EFFICIENCY)
         # Several processes, which their launcher gives one thread each.
-        ranks, thread = plan.gpus_in_node, constants.HOST_THREAD
-        if is_array(ranks):
-            rate = where(ranks > 1, least(rate, ranks * x.constant(thread)), rate)
-        elif ranks > 1:
-            several = x.known("GPUs in a node", ranks, source="the plan")
-            rate = least(rate, several * x.constant(thread))
+        ranks = x.known("GPUs in a node", plan.gpus_in_node, source="the plan")
+        threads = ranks * x.constant(constants.HOST_THREAD)
+        rate = where(plan.gpus_in_node > 1, least(rate, threads), rate)
         return over(total(pieces), rate)
     if link == "nvme":
         whole = {"read": node.nvme_read_bandwidth, "write": node.nvme_write_bandwidth}

@@ -391,7 +391,8 @@ def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, 
         along[i] = len(values)
         may = _permitted(plan, name, values)
         whole = [value if m else 1 for value, m in zip(values, may, strict=True)]
-        arrays[name] = np.asarray(whole, dtype=np.int64).reshape(along)
+        # Whole numbers of 64 bits would wrap around where a table reaches past 2^63 operations.
+        arrays[name] = np.asarray(whole, dtype=np.float64).reshape(along)
         sizes[BROADCAST[name]] = arrays[name]
         allowed = allowed & np.asarray(may, dtype=bool).reshape(along)
     sizes["DP"] = _data_parallel(sizes)

@@ -167,6 +167,18 @@ def test_replicas_are_read_with_arrays(gpus, monkeypatch):
     assert held(table, plan, axes, MEMORY) == 10 * len(MEMORY)
 
 
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+def test_numbers_beyond_64_bits_are_right(attention):
+    """At 16 million tokens a sequence a step of a large model has more than 2^63 operations."""
+    train = {"seq_len": 1 << 24, "attention": attention}
+    start = Plan.of({"model": "llama-3.1-405b", "cluster": {"gpus": 1024}, "train": train})
+    numbers = ["memory.allocated_bytes", "time.step_seconds"]
+    found = sweep(start, {"train.micro_batch": [1, 16, 65536]}, numbers)
+    for batch, *cells in found.itertuples(index=False):
+        report = evaluate(start.with_changes({"train.micro_batch": batch}))
+        assert cells == pytest.approx([at(report, n) for n in numbers], rel=ROUNDING)
+
+
 def test_a_number_that_is_not_read_with_arrays_is_that_of_each_plan():
     axes = {"serve.concurrency": [1, 64], "serve.kv_dtype": ["bf16", "fp8"]}
     numbers = ("serve.max_concurrency", "serve.tpot_seconds", "parameters")

@@ -74,14 +74,14 @@ def _signed(error: float) -> str:
 
 def _spread(rows: Sequence[Comparison]) -> tuple[str, str, str, str]:
     """How many, how far off the middle one is, how far nine in ten are at most, and the worst."""
-    off = sorted(abs(r.error) for r in rows)
-    worst = max(rows, key=lambda r: abs(r.error)).error
-    return (
-        f"{len(off):,}",
-        _off(median(off)),
-        _off(off[math.ceil(0.9 * len(off)) - 1]),
-        _signed(worst),
-    )
+    errors = [r.error for r in rows]
+    return (f"{len(errors):,}", *_ends(errors), _signed(max(errors, key=abs)))
+
+
+def _ends(errors: Iterable[float]) -> tuple[str, str]:
+    """How far off the middle one is, and how far nine in ten are at most."""
+    off = sorted(map(abs, errors))
+    return _off(median(off)), _off(off[math.ceil(0.9 * len(off)) - 1])
 
 
 def _checks(*what: str, autocast: bool | None = None) -> list[Comparison]:
@@ -146,10 +146,8 @@ def beside_rule() -> str:
             here = [r for r in of[words] if works[r.run] == work]
             if not here:
                 continue
-            off = (sorted(map(abs, e)) for e in ([r.error for r in here],
-                                                 [rules[r.run] for r in here]))  # fmt: skip
-            spread = [f"{_off(median(e))}, {_off(e[math.ceil(0.9 * len(e)) - 1])}" for e in off]
-            rows.append((words, work, f"{len(here)}", *spread))
+            both = [r.error for r in here], [rules[r.run] for r in here]
+            rows.append((words, work, f"{len(here)}", *map(", ".join, map(_ends, both))))
     head = ("steps", "work", "figures", "ours: half, nine in ten within", "the rule")
     return table(head, rows)
 
@@ -159,10 +157,8 @@ def left_out_sources() -> str:
     found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
     rows = []
     for source, of in found.items():
-        off = sorted(map(abs, of["errors"]))
-        most = max(of["errors"], key=abs)
-        rows.append((source, f"{len(off)}", _off(median(off)),
-                     _off(off[math.ceil(0.9 * len(off)) - 1]), _signed(most)))  # fmt: skip
+        errors = of["errors"]
+        rows.append((source, f"{len(errors)}", *_ends(errors), _signed(max(errors, key=abs))))
     return table(("source", *SPREAD), rows)
 
 
@@ -207,7 +203,28 @@ def short() -> str:
         "Of these, other models and GPUs of sources that were tuned on": of[SAME],
         "Of these, of sources that nothing was tuned on": of[NEW],
     }
-    return table(("what", *SPREAD), [(what, *_spread(rows)) for what, rows in lines.items()])
+    rows = [(what, *_spread(found)) for what, found in lines.items()]
+    left_out = left_out_steps()
+    for what, some in (
+        ("Time of a training step, its source left out of the fit", left_out),
+        ("Of these, mixtures of experts", [e for e in left_out if e[0] == "mixture"]),
+    ):
+        errors = [error for _, error in some]
+        rows.append((what, f"{len(errors)}", *_ends(errors), _signed(max(errors, key=abs))))
+    cells = next(r for r in engines_table()["left_out"] if r["name"].startswith("a ninth"))
+    what = "Time per token of a server under load, its like left out of the fit"
+    ends = _off(cells["token"]), _off(cells["nine_in_ten"])
+    rows.append((what, f"{cells['points']}", *ends, ""))
+    return table(("what", *SPREAD), rows)
+
+
+def left_out_steps() -> list[tuple[str, float]]:
+    """Steps of the sources that were tuned on: the kind of work, and how far off each is with
+    constants that were fitted to the other sources."""
+    found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
+    errors = {source: iter(of["errors"]) for source, of in found.items()}
+    runs = ((run, source_of(run)) for run in evidence.times_table()["runs"])
+    return [(like(Plan.of(run["plan"]))[2], next(errors[of])) for run, of in runs if of in errors]
 
 
 WORDS = {"saved": "bytes saved for backward", "peak": "peak of a step", "figure": "as published"}

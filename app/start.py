@@ -31,7 +31,7 @@ JOBS: dict[str, Mapping[str, Any]] = {
     "Fine-tune": jobs.JOBS["fine-tune"],
     "LoRA": jobs.JOBS["lora"],
     "QLoRA": jobs.JOBS["qlora"],
-    "Serve": {},
+    "Serve": jobs.JOBS[jobs.SERVE],
     "RL": jobs.JOBS["rl"],
 }
 LEADS = {"Serve": "serve", "RL": "together"}  # to views of their own

@@ -33,7 +33,10 @@ def plan_argument(sub: argparse.ArgumentParser, needed: bool = True) -> None:
         "train.zero=3. What must change with it changes, and is told"
     )
     sub.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=about)
-    about = "begin as the first screen of the app does for this job; --set changes it further"
+    about = (
+        "begin as the first screen of the app does for this job; --set changes it further, and "
+        "evaluate prints what the job is about"
+    )
     sub.add_argument("--job", choices=JOBS, help=about)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from memcore.cli.arguments import Commands, command, measured_option, plan_argument
@@ -31,6 +31,8 @@ from memcore.units import (
     rate_text,
     seconds_text,
 )
+
+from memcore.words.jobs import BOTH, SERVE
 
 if TYPE_CHECKING:
     from memcore import Report
@@ -85,7 +87,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text(_document(report, beside), indent=1))
     else:
-        print(_readable(plan, report, beside))
+        print(_readable(plan, report, beside, args.job))
     return _checked(args, report)
 
 
@@ -148,7 +150,9 @@ def _breakdown(report: Report) -> Iterable[dict[str, Any]]:
 
 def _checked(args: argparse.Namespace, report: Report) -> int:
     """The exit status of --check and --check-serving, the worse of both; 0 without them."""
-    asked = [report.verdict] * args.check + [report.serving_verdict] * args.check_serving
+    served = args.check_serving or (args.check and args.job == SERVE)
+    trained = args.check and args.job != SERVE
+    asked = [report.verdict] * trained + [report.serving_verdict] * served
     return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
 
 
@@ -182,21 +186,32 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Measur
     return status
 
 
-def _readable(plan: Plan, report: Report, beside: Calibrated | None) -> str:
-    """The Report for a terminal."""
-    blocks = [
-        plan_title(plan, report),
-        *_memory(report),
-        *_time(report),
-        *([f"Calibrated: {beside.text}\n{beside.assumed}"] if beside else []),
-        *_run(plan, report),
-        *_serve(plan, report),
-    ]
-    notes = [f"Note: {note}" for note in report.notes]
+def _readable(plan: Plan, report: Report, beside: Calibrated | None, job: str | None) -> str:
+    """The Report for a terminal: of a job, what it is about."""
+    blocks = [plan_title(plan, report)]
+    if job != SERVE:
+        blocks += (*_memory(report), *_time(report))
+        blocks += [f"Calibrated: {beside.text}\n{beside.assumed}"] if beside else []
+        blocks += _run(plan, report)
+    if job == SERVE or job in BOTH:
+        blocks += _serve(plan, report)
+    notes = [f"Note: {note}" for note in _notes(plan, report, job)]
     notes += [f"Note on {path}: {remark}" for path, remark in report.remarks.items()]
     blocks.append("\n".join(notes))
     text = "\n\n".join(filter(None, blocks))
     return printable(text)
+
+
+def _notes(plan: Plan, report: Report, job: str | None) -> Sequence[str]:
+    """The Report's notes, of a job those that are about it."""
+    if job in BOTH or report.serve is None:
+        return report.notes
+    from memcore.serving.notes import serving_notes
+
+    served = serving_notes(plan, report.serve)
+    if job == SERVE:
+        return (*plan.architecture.notes, *served)
+    return [note for note in report.notes if note not in served]
 
 
 def _memory(report: Report) -> Iterable[str]:

@@ -14,5 +14,8 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
     "fine-tune": {"train.adapter": "none", "run.tokens": 100_000_000},
     "lora": {"train.adapter": "lora"} | TRAINER,
     "qlora": {"train.adapter": "qlora"} | TRAINER | {"train.precision": "bf16-autocast"},
+    "serve": {},
     "rl": {"together.kind": "grpo"},
 }
+SERVE = "serve"
+BOTH = (None, "rl")  # jobs, or none named, that train and serve; all others train

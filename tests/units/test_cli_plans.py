@@ -113,6 +113,27 @@ def test_a_job_is_where_the_plan_begins(capsys: pytest.CaptureFixture[str], job:
     assert {path: get(plan, path) for path in JOBS[job]} == JOBS[job]
 
 
+@pytest.mark.parametrize(
+    ("job", "trained", "served"),
+    [("lora", True, False), ("serve", False, True), ("rl", True, True), (None, True, True)],
+)
+def test_a_report_says_what_the_job_is_about(
+    capsys: pytest.CaptureFixture[str], job: str | None, trained: bool, served: bool
+) -> None:
+    asked = ["--job", job] if job else []
+    assert cli.main(["evaluate", "qwen3-32b", *asked]) == 0
+    said = capsys.readouterr().out
+    assert (("Step: " in said), ("First token after" in said)) == (trained, served)
+    assert ("Note: Serving: " in said) == served
+
+
+def test_a_server_s_job_is_checked_as_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """8B serves on one GPU, on which it is not trained."""
+    asked = ["evaluate", "llama-3.1-8b", "--set", "gpus=1", "--set", "zero=0", "--check"]
+    assert cli.main([*asked, "--job", "serve"]) == 0
+    assert cli.main([*asked, "--job", "fine-tune"]) == 1
+
+
 def test_what_is_set_goes_before_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     plan, _ = told(capsys, "7B", "--job", "lora", "--set", "framework=fsdp2", "--set", "zero=3")
     assert (plan.train.adapter, plan.train.framework, plan.train.zero) == ("lora", "fsdp2", 3)

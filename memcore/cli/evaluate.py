@@ -31,7 +31,6 @@ from memcore.units import (
     rate_text,
     seconds_text,
 )
-
 from memcore.words.jobs import BOTH, SERVE
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ PLAN_ABOUT = (
     "worked plan, of a model or its size, as llama-3.1-8b and 7B are"
 )
 
+MOST = 1_000_000  # GPUs or users, as a plan allows
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -44,6 +46,13 @@ def model_option(sub: argparse.ArgumentParser) -> None:
     """The model of files that are read; `reading.model_asked` gives it."""
     about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
     sub.add_argument("--model", metavar="NAME", help=about)
+
+
+def count(text: str) -> int:
+    """How many: GPUs, users."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 9 and 1 <= int(text) <= MOST):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no whole number from 1 to {MOST:,}")
+    return int(text)
 
 
 def positive(text: str) -> float:

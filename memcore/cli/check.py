@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, model_option
+from memcore.cli.arguments import Commands, command, count, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
 from memcore.cli.reading import is_name, model_asked, plan_in, plan_of, read
@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
     )
     model_option(sub)
     sub.add_argument("--gpu", metavar="NAME", help="check on this GPU in place of the plan's")
-    sub.add_argument("--gpus", metavar="N", type=_count, help="and on so many of them")
+    sub.add_argument("--gpus", metavar="N", type=count, help="and on so many of them")
     about = "the most that may be needed of one GPU's memory, in GiB, if that is less than it has"
     sub.add_argument("--max-device-gib", metavar="G", type=_size, help=about)
     sub.add_argument("--serving", action="store_true", help="check serving, not training")
@@ -67,12 +67,6 @@ def add(commands: Commands) -> None:
     about = "add the summary, in Markdown, to this file too; without it to that which the "
     sub.add_argument("--summary", metavar="FILE.md", help=f"{about}variable {SUMMARY} names")
     sub.add_argument("--json", action="store_true", help="as JSON")
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 1_000_000):
-        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a number of GPUs")
-    return int(text)
 
 
 def _size(text: str) -> float:

@@ -14,6 +14,7 @@ from memcore.cli.printing import (
     FAILED,
     WORST,
     failed,
+    form_options,
     json_text,
     plan_title,
     printable,
@@ -21,7 +22,7 @@ from memcore.cli.printing import (
     write_csv,
 )
 from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, measured_of, plan_of, settled
-from memcore.errors import PlanError, fault
+from memcore.errors import Issue, PlanError, fault
 from memcore.report import plain
 from memcore.units import (
     bytes_text,
@@ -47,14 +48,13 @@ def add(commands: Commands) -> None:
     about = "Say what a plan needs. {} is a plan; `memplan plans NAME` prints another."
     sub = command(commands, "evaluate", _evaluate, about)
     plan_argument(sub)
-    about = "print the Report as JSON; with -, read one plan a line and print one Report a line"
-    sub.add_argument("--json", action="store_true", help=about)
+    in_json = "print the Report as JSON; with -, read one plan a line and print one Report a line"
     about = (
         "print its tables as one CSV, whose first column says of which table a row is: "
         f"{', '.join(TABLES)}"
     )
-    sub.add_argument("--csv", action="store_true", help=about)
-    about = "of --csv this table alone"
+    form_options(sub, in_json, about)
+    about = "this table alone, as CSV"
     sub.add_argument("--table", choices=TABLES, help=about)
     measured_option(sub)
     about = (
@@ -70,6 +70,8 @@ def add(commands: Commands) -> None:
 def _evaluate(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
 
+    if args.json and args.table:
+        raise PlanError([Issue("--table", "is of CSV: leave it out with --json")])
     measured = measured_of(args)
     if args.plan == "-" and args.json:
         return _evaluate_lines(sys.stdin.buffer, args, measured)

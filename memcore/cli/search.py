@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memcore.cli.arguments import (
     Commands,
     command,
+    count,
     measured_option,
     plan_argument,
     target_options,
@@ -48,12 +49,12 @@ def add(commands: Commands) -> None:
     about = "search for serving: the best on each accelerator, or the best few on a single one"
     sub.add_argument("--serve", action="store_true", help=about)
     about = "users at once, with --serve; else the plan's serve.concurrency"
-    sub.add_argument("--users", metavar="N", type=_count, default=0, help=about)
+    sub.add_argument("--users", metavar="N", type=count, default=0, help=about)
     target_options(sub)
     about = "engines to choose from, with --serve; else the plan's, or those that run on each GPU"
     sub.add_argument("--engine", metavar="NAME", nargs="+", action="extend", default=[], help=about)
     about = "try up to so many GPUs; else as many as the plan has, and fewer; with --serve any"
-    sub.add_argument("--gpus-at-most", metavar="N", type=_count, help=about)
+    sub.add_argument("--gpus-at-most", metavar="N", type=count, help=about)
     about = "choose from these accelerators; else the plan's own; with --serve, those with a price"
     sub.add_argument("--gpu", metavar="NAME", nargs="+", action="extend", default=[], help=about)
     about = (
@@ -78,12 +79,6 @@ def add(commands: Commands) -> None:
     sub.add_argument("--scheduler", metavar="ADDRESS", help=about)
     measured_option(sub)
     form_options(sub, "as JSON", "the best and the Pareto front as CSV")
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 1_000_000):
-        raise argparse.ArgumentTypeError(f"'{text[:80]}' is no whole number from 1 to 1,000,000")
-    return int(text)
 
 
 def _money(text: str) -> float:

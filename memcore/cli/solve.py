@@ -6,7 +6,14 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, plan_argument, positive, target_options
+from memcore.cli.arguments import (
+    Commands,
+    command,
+    count,
+    plan_argument,
+    positive,
+    target_options,
+)
 from memcore.cli.printing import fail, json_text, printable, table
 from memcore.cli.reading import given_plan
 from memcore.errors import PlanError
@@ -45,7 +52,7 @@ def add(commands: Commands) -> None:
     sub.add_argument("--rate", type=positive, help="requests per second, which gpus needs")
     about = "users at once, for whom gpus lists the choices: GPU, ranks and replicas of which none "
     about += "is better in tokens per second and GPU and in tokens per second and user"
-    sub.add_argument("--users", type=int, help=about)
+    sub.add_argument("--users", type=count, help=about)
     about = "with --users: the fewest GPUs of every accelerator instead"
     sub.add_argument("--every", action="store_true", help=about)
     target_options(sub)
@@ -101,8 +108,6 @@ def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
     """The choices for so many users at once."""
     from memcore.search.choices import choices, front, table_of
 
-    if args.users < 1:
-        return fail(f"--users {args.users:,}: at least one")
     found = table_of(plan, args.users, targets)
     if not args.every:
         found = front(choices(plan, args.users, targets))

@@ -40,9 +40,9 @@ def add(commands: Commands) -> None:
     sub.add_argument("--axis", metavar="FIELD=VALUES", action="append", required=True, help=about)
     about = f"numbers of the report; may be repeated. Without it: {', '.join(NUMBERS)}"
     sub.add_argument("--number", metavar="NUMBER", action="append", help=about)
-    form_options(sub, "as a list of JSON objects, one a row", "as CSV")
+    form = form_options(sub, "as a list of JSON objects, one a row", "as CSV")
     about = "write the table to this Parquet file, part by part: it may be larger than memory"
-    sub.add_argument("--parquet", metavar="FILE", help=about)
+    form.add_argument("--parquet", metavar="FILE", help=about)
     measured_option(sub)
 
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from memcore.errors import Issue, PlanError
+from memcore.errors import Issue, PlanError, shown
 from memcore.models import catalog
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, limits_of
 from memcore.search.solve import ANY, Miss, Targets, last
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
@@ -90,7 +90,7 @@ def table_of(
     """For each accelerator the choice with the fewest GPUs that serves `users` at once (0: the
     plan's concurrency) within the targets; those that can on none are left out. The fewest GPUs
     come first, of as many the fastest. Raises PlanError where the model is not served."""
-    refuse(plan)
+    refuse(plan, users)
     users, weights = users or plan.serve.concurrency, _weights(plan)
     found = []
     for name in names or catalog.gpu_names():
@@ -117,7 +117,7 @@ def choices(
     """All choices on some accelerators (without names: those that a price is known of, and the
     plan's): every number of ranks, and from the fewest replicas up to one for each user, doubled
     each time. Raises PlanError where the model is not served."""
-    refuse(plan)
+    refuse(plan, users)
     users, weights = users or plan.serve.concurrency, _weights(plan)
     own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
     found = []
@@ -159,10 +159,13 @@ def front(found: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(kept)
 
 
-def refuse(plan: Plan) -> None:
-    """Raises PlanError for a model that is not served."""
+def refuse(plan: Plan, users: int = 0) -> None:
+    """Raises PlanError for a model that is not served, and for more users than a plan says."""
     if not servable(plan.architecture):
         raise PlanError([Issue("model", "it generates no text, token by token: nothing serves it")])
+    most = int(limits_of("serve.concurrency")[1])
+    if not 0 <= users <= most:
+        raise PlanError([Issue("users", f"{shown(users)} is not from 1 to {most:,}")])
 
 
 def _weights(plan: Plan) -> float:

@@ -85,7 +85,7 @@ def search_servers(
     run = _Run(plan, users or plan.serve.concurrency, targets or Targets.of(plan), gpus_at_most,
                by, cost_at_most)  # fmt: skip
     names = _names(plan, gpus)
-    _refuse(plan, names, engines, keep, by)
+    _refuse(plan, users, names, engines, keep, by)
     stopped = False
     try:
         kinds = list(_kinds(plan, names, engines, keep))
@@ -110,7 +110,7 @@ def seconds_of_servers(
 ) -> float:
     """About how long a search takes on a common machine, before it starts."""
     names = _names(plan, gpus)
-    _refuse(plan, names, engines, keep, COST)
+    _refuse(plan, users, names, engines, keep, COST)
     ways = len(list(_kinds(plan, names, engines, keep))) * len(RANKS) / 2
     return ways * len(_replicas(users or plan.serve.concurrency)) * WAY_SECONDS
 
@@ -120,8 +120,10 @@ def _names(plan: Plan, gpus: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(gpus or filter(None, (own, *catalog.priced_gpus()))))
 
 
-def _refuse(plan: Plan, gpus: Sequence[str], engines: Sequence[str], keep: str, by: str) -> None:
-    refuse(plan)
+def _refuse(
+    plan: Plan, users: int, gpus: Sequence[str], engines: Sequence[str], keep: str, by: str
+) -> None:
+    refuse(plan, users)
     asked = [("gpus", name, catalog.gpu_names()) for name in gpus]
     asked += [("engines", name, tuple(ENGINES)) for name in engines]
     asked += [("keep", keep, tuple(KEEPS)), ("by", by, BY)]

@@ -362,6 +362,11 @@ def test_an_axis_that_is_there_twice_is_refused(memplan):
         (("solve", "micro_batch", "-", "--days", "5"), "--days"),
         (("solve", "cluster.gpus", "-", "--cost", "5"), "--cost"),  # no price
         (("formula", "-", "--over", "train.micro_batch=0:4"), "--over"),
+        (("evaluate", "-", "--csv", "--json"), "--json"),
+        (("evaluate", "-", "--table", "ledger", "--json"), "--table"),
+        (("sweep", "-", "--axis", "micro_batch=1", "--parquet", "x", "--csv"), "--parquet"),
+        (("solve", "gpus", "-", "--users", str(10**14)), "--users"),
+        (("search", "-", "--serve", "--users", "0"), "--users"),
     ],
 )
 def test_an_option_that_says_nothing_here_is_refused(memplan, command, option):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from memcore import Plan, PlanError, cli, evaluate, search_servers
+from memcore.search.choices import choices, table_of
 from memcore.search.servers import EACH, FIRST, MORE
 from memcore.search.solve import Targets
 from memcore.timing.certainty import apart_serving
@@ -109,6 +110,13 @@ def test_what_is_too_slow_is_not_called_too_dear():
     assert poor.excluded == found.excluded
     assert found.nearest
     assert poor.nearest is None
+
+
+@pytest.mark.parametrize("users", [-1, 10**14])
+def test_more_users_than_a_plan_says_are_refused(users):
+    for asks in (search_servers, table_of, choices):
+        with pytest.raises(PlanError, match="users"):
+            asks(PLAN, users=users)
 
 
 def test_no_more_gpus_and_money_than_are_allowed():

@@ -201,7 +201,7 @@ def _beside_best(rows: tables.Rows, every: list[tuple[Point, bool]]) -> tables.R
         if point.plan == best and point.changes:
             said = "as said above"
         elif len(apart) < len(point.changes):
-            said = f"as the best, but {tables.changes(apart, point.same_batch)}"
+            said = f"as the best, but {tables.changes(apart, point)}"
         shown.append(row | {"changes": said})
     return shown
 

@@ -8,7 +8,7 @@ from typing import Any
 from app.tables.base import Rows
 from memcore.plan.link import encode, query_text
 from memcore.plan.plan import Plan, title_of, value_text
-from memcore.search.search import Point
+from memcore.search.search import ZERO, Point
 from memcore.units import bytes_text, count_text, money_text, seconds_text
 
 FOUND_COLUMNS = (
@@ -35,7 +35,7 @@ def found(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
                 "MFU": f"{f['mfu']:.1%}",
                 "to spare": bytes_text(f["headroom_bytes"]),
                 "marked": ", ".join(marks),
-                "changes": changes(p.changes, p.same_batch),
+                "changes": changes(p.changes, p),
                 "trains": p.trains,
                 **{k: v for k, v in f.items() if k not in ("device_bytes", "gpus", "cost")},
                 "cost_usd": f.get("cost"),
@@ -47,7 +47,10 @@ def found(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
     return rows
 
 
-def changes(found: Mapping[str, Any], same_batch: bool) -> str:
-    """Fields and what they become, in words, and whether the batch is another then."""
+def changes(found: Mapping[str, Any], point: Point) -> str:
+    """Fields and what they become at a point, in words; whether the batch is another then, and with
+    which ZeRO stages all is the same."""
     said = ", ".join(f"{title_of(path)} {value_text(path, v)}" for path, v in found.items())
-    return (said or "nothing") + ("" if same_batch else " (another batch)")
+    said = (said or "nothing") + ("" if point.same_batch else " (another batch)")
+    stages = " or ".join(map(str, point.also))
+    return said + (f" (the same with {title_of(ZERO)} {stages})" if stages else "")

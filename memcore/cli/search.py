@@ -197,7 +197,12 @@ def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(point: Point) -> str:
-    return ", ".join(f"{path} = {value}" for path, value in point.changes.items()) or "nothing"
+    said = ", ".join(f"{path} = {value}" for path, value in point.changes.items()) or "nothing"
+    return said + (f" (the same with {_stages(point)})" if point.also else "")
+
+
+def _stages(point: Point) -> str:
+    return " or ".join(f"train.zero = {stage}" for stage in point.also)
 
 
 def _readable(found: Found) -> Iterable[str]:

@@ -50,6 +50,7 @@ from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
 from memcore.words.training import CHECKPOINTING
 
+ZERO = "train.zero"
 TIME, COST, ENERGY, HEADROOM = "time", "cost", "energy", "headroom"
 BY = (TIME, COST, ENERGY, HEADROOM)
 LISTED = 10  # of the best
@@ -115,6 +116,8 @@ class Point:
     trains       what becomes of the training, a word of space.KEEPS
     same_batch   whether a step has as many tokens as before
     figures      as the Report has them: see `_figures`
+    also         other ZeRO stages with which every figure is the same, as where one rank alone has
+                 the states; none of these is a point of its own
     """
 
     plan: Plan
@@ -123,6 +126,7 @@ class Point:
     trains: str
     same_batch: bool
     figures: Mapping[str, Any]
+    also: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -132,6 +136,7 @@ class Point:
             "trains": self.trains,
             "same_batch": self.same_batch,
             "figures": dict(self.figures),
+            "also": {ZERO: list(self.also)} if self.also else {},
         }
 
 
@@ -371,6 +376,11 @@ class _Cell:
         return [tier for tier in self.where if tier != "none"]
 
     @property
+    def alike(self) -> tuple[Any, ...]:
+        """Of plans that differ in their ZeRO stage alone, and in no figure, the same."""
+        return changed(self.plan, {ZERO: 0}).model_dump_json(), self.seconds, self.room
+
+    @property
     def per_token(self) -> float:
         assert self.seconds is not None
         return self.seconds / self.plan.tokens_per_step
@@ -397,6 +407,7 @@ class _Search:
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
     _timed: Timed = field(default_factory=dict)
     _seen: int = 0  # cells that were timed or ruled out
+    _alike: set[tuple[Any, ...]] = field(default_factory=set)  # of those that were timed
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -673,16 +684,23 @@ class _Search:
                 if len(rooms) >= self.listed and _room(cell) < rooms[-1]:
                     break
                 cell.seconds = cell.training.seconds
-                if not self._dear(cell):
+                if not self._dear(cell) and self._is_new(cell):
                     rooms.append(_room(cell))
             return
         for cell in sorted(self.cells[self._seen :], key=lambda c: c.least):
             if cell.least <= self.limit(cell.group.plan):
                 cell.seconds = cell.training.seconds
-                if not self._dear(cell):  # what nobody may book is nothing to beat
+                # What nobody may book is nothing to beat, and what is the same is one place.
+                if not self._dear(cell) and self._is_new(cell):
                     score = self._score(cell.plan, cell.per_token)
                     self.standing.add(cell.plan, cell.per_token, score)
         self._seen = len(self.cells)
+
+    def _is_new(self, cell: _Cell) -> bool:
+        """Whether none that is the same was timed before."""
+        before = len(self._alike)
+        self._alike.add(cell.alike)
+        return len(self._alike) > before
 
     def _dear(self, cell: _Cell) -> bool:
         """Whether the whole run costs more than it may."""
@@ -712,6 +730,10 @@ class _Search:
         ]
         dear = sum(map(self._dear, timed))
         timed = [c for c in timed if not self._dear(c)]
+        same: dict[Any, list[_Cell]] = {}
+        for c in timed:
+            same.setdefault(c.alike, []).append(c)
+        timed = [self._one_of(of) for of in same.values()]
         if self.by == HEADROOM:
             timed.sort(key=lambda c: (-_room(c), c.per_token))
             scores = [float(_room(c)) for c in timed]
@@ -720,8 +742,8 @@ class _Search:
             scores = [self._score(c.plan, c.per_token) for c in timed]
         ranks = ranked([c.plan for c in timed], scores, of_room if self.by == HEADROOM else apart)
         chosen = timed[: self.listed]
-        best = [self._point(c, r) for c, r in zip(chosen, ranks, strict=False)]
-        front = [self._point(c, ranks[timed.index(c)]) for c in _front(timed, self.start)]
+        best = [self._point(c, r, same) for c, r in zip(chosen, ranks, strict=False)]
+        front = [self._point(c, ranks[timed.index(c)], same) for c in _front(timed, self.start)]
         counts = self.counts()
         counts[MONEY] += dear
         counts[FITS] -= dear
@@ -737,8 +759,14 @@ class _Search:
             apart=apart(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
         )
 
-    def _point(self, cell: _Cell, rank: int) -> Point:
+    def _one_of(self, cells: Sequence[_Cell]) -> _Cell:
+        """Of plans that are the same but for their ZeRO stage, the start's or else the first."""
+        stage = self.start.train.zero
+        return next((c for c in cells if c.plan.train.zero == stage), cells[0])
+
+    def _point(self, cell: _Cell, rank: int, same: Mapping[Any, Sequence[_Cell]]) -> Point:
         plan = Plan.of(cell.plan.document())
+        others = (c.plan.train.zero for c in same[cell.alike] if c is not cell)
         return Point(
             plan=plan,
             rank=rank,
@@ -746,6 +774,7 @@ class _Search:
             trains=cell.group.trains,
             same_batch=cell.group.same,
             figures=_figures(cell, plan, self.start),
+            also=tuple(sorted(others)),
         )
 
 

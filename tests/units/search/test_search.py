@@ -87,6 +87,29 @@ def test_the_best_comes_first_and_equal_ones_share_a_rank(small):
         assert p.figures["step_interval"] == list(evaluate(p.plan).time.step_interval)
 
 
+@pytest.mark.parametrize("by", ["time", "headroom"])
+def test_stages_of_zero_that_are_the_same_are_one_row_that_says_so(monkeypatch, by):
+    """On one GPU nothing is shared out. DeepSpeed's own buffers are of its stages all the same."""
+    monkeypatch.setattr(space, "counts", lambda plan, most: [1])
+    start = Plan.of({"model": "llama-3.2-1b", "cluster": {"gpus": 1}, "train": {"zero": 2}})
+    found = search(start, by=by, listed=30)
+    assert len(found.best) == 30
+    seen = [
+        (changed(p.plan, {"train.zero": 0}).model_dump_json(), json.dumps(p.figures))
+        for p in found.best
+    ]
+    assert len(set(seen)) == len(seen)
+    assert any(p.also for p in found.best)
+    for p in found.best:
+        for stage in p.also:
+            other, here = evaluate(p.plan.changed("train.zero", stage)), evaluate(p.plan)
+            assert other.time.step_seconds == here.time.step_seconds
+            assert other.memory.device_bytes == here.memory.device_bytes
+            assert other.memory.tiers == here.memory.tiers
+        assert 2 not in p.also  # the plan's own is the one that is listed
+        assert p.to_dict()["also"] == ({"train.zero": list(p.also)} if p.also else {})
+
+
 def test_nothing_that_is_tried_one_by_one_is_better(small):
     """Brute force over the words of one group of plans, and over micro-batches."""
     start = Plan.of(SMALL | {"train": {"grad_accumulation": 4}})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import json
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +24,11 @@ from streamlit.proto.BidiComponent_pb2 import BidiComponent
 from streamlit.proto.NewSession_pb2 import CustomThemeConfig
 from streamlit.proto.WidgetStates_pb2 import WidgetStates
 from streamlit.runtime import app_session
+from streamlit.runtime.app_session import AppSession
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 from streamlit.runtime.media_file_manager import MediaFileManager
-from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.runtime import Runtime
+from streamlit.runtime.scriptrunner import ScriptRunner, ScriptRunnerEvent, get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_requests import (
     RerunData,
     ScriptRequests,
@@ -31,6 +36,7 @@ from streamlit.runtime.scriptrunner_utils.script_requests import (
 )
 from streamlit.runtime.state.common import user_key_from_element_id
 from streamlit.runtime.state.safe_session_state import SafeSessionState
+from streamlit.runtime.state.session_state import SessionState
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
 OLD = frozenset(("timeline",))  # addresses of views that stand elsewhere now
@@ -241,6 +247,74 @@ def tell_components_plain_data() -> None:
         message.json = json.dumps(data, separators=(",", ":"))
 
     bidi_component.serialize_mixed_data = serialize  # type: ignore[assignment,attr-defined]
+
+
+def look_at_what_components_said() -> None:
+    """Let what a component has said be a plain mapping. Streamlit makes a class of its own for it,
+    through which one could write, each time that anybody looks: for all of them in every run."""
+
+    def presenter(events_id: str, *_: Any) -> Callable[[Any, SessionState], Any]:
+        def present(said: Any, state: SessionState) -> Any:
+            widgets = state._new_widget_state
+            if not isinstance(said, dict) or events_id not in widgets.widget_metadata:
+                return said
+            events = widgets.get(events_id)
+            return {event["event"]: event.get("value") for event in events or ()} | said
+
+        return present
+
+    bidi_component.make_bidi_component_presenter = presenter  # type: ignore[assignment,attr-defined]
+
+
+TOGETHER = 0.02  # seconds in which what a run has to say is collected
+
+
+def hand_over_together() -> None:
+    """Let a run hand over to the server's thread what it has to say in few pieces. Streamlit wakes
+    that thread for each element, and it interrupts the run: together as long as the element itself
+    takes. What begins and ends a run is handed over at once, with all that was said before."""
+    waiting: WeakKeyDictionary[AppSession, deque[Callable[[], None]]] = WeakKeyDictionary()
+    lock = threading.Lock()
+
+    def take(session: AppSession) -> None:
+        """On the server's thread: all that there is, in its order."""
+        of = waiting[session]
+        while of:
+            try:
+                of.popleft()()
+            except Exception as error:  # as the loop does, which would then go on
+                said = {"message": "a run's message was lost", "exception": error}
+                session._event_loop.call_exception_handler(said)
+
+    def later(session: AppSession) -> None:
+        session._event_loop.call_later(TOGETHER, take, session)
+
+    def hear(
+        self: AppSession, sender: ScriptRunner | None, event: ScriptRunnerEvent, **more: Any
+    ) -> None:
+        handle = functools.partial(
+            self._handle_scriptrunner_event_on_event_loop, sender, event, **more
+        )
+        with lock:
+            of = waiting.setdefault(self, deque())
+            of.append(handle)
+            first = len(of) == 1
+        if event is not ScriptRunnerEvent.ENQUEUE_FORWARD_MSG:
+            self._call_soon_on_event_loop(lambda: take(self))
+        elif first:
+            self._call_soon_on_event_loop(lambda: later(self))
+
+    AppSession._on_scriptrunner_event = hear  # type: ignore[method-assign,assignment]
+
+    def said(self: Runtime) -> None:
+        """Something is to be sent. On its own thread the server need not be woken for that."""
+        server = self._get_async_objs()
+        if asyncio._get_running_loop() is server.eventloop:
+            server.need_send_data.set()
+        else:
+            server.eventloop.call_soon_threadsafe(server.need_send_data.set)
+
+    Runtime._enqueued_some_message = said  # type: ignore[method-assign]
 
 
 class Unused:

@@ -23,6 +23,8 @@ front.find_the_theme_once()
 front.note_going_back()
 front.keep_what_may_be_fetched()
 front.tell_components_plain_data()
+front.look_at_what_components_said()
+front.hand_over_together()
 server = st.App(
     Path(__file__).with_name("page.py"),
     lifespan=front.lifespan,

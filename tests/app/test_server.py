@@ -10,18 +10,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import served
 from streamlit.components.v2.bidi_component import main as bidi_component
 from streamlit.proto.BidiComponent_pb2 import BidiComponent
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.runtime.app_session import AppSession
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
+from streamlit.runtime.runtime import Runtime
+from streamlit.runtime.scriptrunner import ScriptRunnerEvent
 from streamlit.runtime.state import SafeSessionState, SessionState
+from streamlit.runtime.state.common import WidgetMetadata
 
 from app import front, rest
 from memcore.cli import app
@@ -221,6 +226,94 @@ def test_a_component_is_told_what_streamlit_would_tell_it(monkeypatch: pytest.Mo
     front.tell_components_plain_data()
     bidi_component.serialize_mixed_data(data, ours)
     assert json.loads(ours.json) == json.loads(theirs.json) == data
+
+
+class Session:
+    """One whose runs say something, and what its server's thread hears of it."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.woken: list[Callable[[], object]] = []
+        self.later: list[Callable[[], object]] = []
+        self._event_loop = self
+
+    def _handle_scriptrunner_event_on_event_loop(
+        self, sender: object, event: ScriptRunnerEvent, forward_msg: object = None
+    ) -> None:
+        self.heard.append(forward_msg or event)
+        if forward_msg == "a fault":
+            raise ValueError
+
+    def _call_soon_on_event_loop(self, callback: Callable[[], object]) -> None:
+        self.woken.append(callback)
+
+    def call_later(self, seconds: float, take: Callable[[Any], None], of: Session) -> None:
+        assert seconds == front.TOGETHER
+        self.later.append(lambda: take(of))
+
+    def call_exception_handler(self, said: dict[str, Any]) -> None:
+        self.heard.append(type(said["exception"]))
+
+
+def test_what_a_run_says_is_heard_together_and_in_its_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The beginning and the end at once, elements between them after a moment at most."""
+    for patched, name in (
+        (AppSession, "_on_scriptrunner_event"),
+        (Runtime, "_enqueued_some_message"),
+    ):
+        monkeypatch.setattr(patched, name, getattr(patched, name))
+    front.hand_over_together()
+    session = Session()
+    begins, says, ends = (
+        ScriptRunnerEvent.SCRIPT_STARTED,
+        ScriptRunnerEvent.ENQUEUE_FORWARD_MSG,
+        ScriptRunnerEvent.SCRIPT_STOPPED_WITH_SUCCESS,
+    )
+
+    def say(event: ScriptRunnerEvent, **more: Any) -> None:
+        AppSession._on_scriptrunner_event(session, None, event, **more)  # type: ignore[arg-type]
+
+    def wake() -> None:
+        while session.woken:
+            session.woken.pop(0)()
+
+    say(begins)
+    wake()
+    assert session.heard == [begins]
+    for word in ("one", "a fault", "three"):
+        say(says, forward_msg=word)
+    assert len(session.woken) == 1
+    wake()
+    assert session.heard == [begins]
+    session.later.pop()()
+    assert session.heard == [begins, "one", "a fault", ValueError, "three"]
+    say(says, forward_msg="four")
+    say(ends)
+    wake()
+    assert session.heard[-2:] == ["four", ends]
+    session.later.pop()()  # finds nothing
+    assert session.heard[-1] == ends
+
+
+def test_what_a_component_said_is_as_streamlit_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it keeps saying, and what it said once."""
+    name = "make_bidi_component_presenter"
+    theirs = getattr(bidi_component, name)
+    monkeypatch.setattr(bidi_component, name, theirs)
+    front.look_at_what_components_said()
+    ours = getattr(bidi_component, name)
+    state = SessionState()
+    for events in (None, [], [{"event": "why", "value": "memory"}, {"event": "over"}]):
+        widgets = state._new_widget_state
+        kind = {"value_type": "json_trigger_value", "deserializer": str, "serializer": str}
+        widgets.widget_metadata["events"] = WidgetMetadata("events", **kind)
+        widgets.set_from_value("events", events)
+        for said in ({}, {"cell": [1, 2]}, None):
+            expected = theirs("events")(said, state)
+            assert ours("events")(said, state) == expected
+    assert ours("others")({"go": "there"}, state) == {"go": "there"}
 
 
 @pytest.fixture

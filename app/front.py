@@ -266,6 +266,15 @@ def look_at_what_components_said() -> None:
     bidi_component.make_bidi_component_presenter = presenter  # type: ignore[assignment,attr-defined]
 
 
+ANSWERING: set[str] = set()  # sessions of which a run draws now what somebody has asked for
+
+
+def step_back() -> None:
+    """This run goes on with what can wait for others."""
+    if context := get_script_run_ctx():
+        ANSWERING.discard(context.session_id)
+
+
 TOGETHER = 0.02  # seconds in which what a run has to say is collected
 
 
@@ -299,6 +308,10 @@ def hand_over_together() -> None:
             of = waiting.setdefault(self, deque())
             of.append(handle)
             first = len(of) == 1
+        if event is ScriptRunnerEvent.SCRIPT_STARTED:
+            ANSWERING.add(self.id)
+        elif event is not ScriptRunnerEvent.ENQUEUE_FORWARD_MSG:
+            ANSWERING.discard(self.id)
         if event is not ScriptRunnerEvent.ENQUEUE_FORWARD_MSG:
             self._call_soon_on_event_loop(lambda: take(self))
         elif first:

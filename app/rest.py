@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from app import front, state
 
 QUIET_MS = 400  # 0: nothing waits
 LOOKS_EACH = 0.05  # seconds between two looks of who waits for its turn
+PATIENCE = 2.0  # seconds, at most, for which answers to others come first
 
 _component = st.components.v2.component(
     "memplan_rest",
@@ -64,10 +66,16 @@ _TURNS: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
 @contextlib.contextmanager
 def _turn(content: Callable[[], None]) -> Iterator[None]:
-    """Waits for this session's turn to find `content`, or until it is not wanted any more."""
+    """Waits until nobody else waits for an answer, and for this session's turn to find `content`;
+    or until it is not wanted any more."""
     lock = _TURNS[f"{content.__module__}.{content.__qualname__}"]
-    while not (mine := lock.acquire(timeout=LOOKS_EACH)) and not front.asked_again():
-        pass
+    front.step_back()
+    mine, begun = False, time.monotonic()
+    while not mine and not front.asked_again():
+        if front.ANSWERING and time.monotonic() - begun < PATIENCE:
+            time.sleep(LOOKS_EACH)
+        else:
+            mine = lock.acquire(timeout=LOOKS_EACH)
     try:
         yield
     finally:

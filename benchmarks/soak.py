@@ -1,10 +1,11 @@
 """What people cost: `python benchmarks/soak.py [MINUTES [USERS [PROCESSES]]]`. Never fails.
 
 Each user changes something once a second and looks at what comes, also at what comes when the plan
-rests: mostly a number, which draws the body of a page alone, sometimes GPUs, which draw all of it,
-and every hundredth time somebody else's link, of another model on another page. Printed each
-minute: how long an answer took from the change to the end of its run, what a change cost, with all
-that came when the plan rested, and the memory of each process, which may not grow for ever.
+rests, but waits for that no longer than to the next second: mostly a number, which draws the body
+of a page alone, sometimes GPUs, which draw all of it, and every hundredth time somebody else's
+link, of another model on another page. Printed each minute: how long an answer took from the change
+to the end of its run, what a change cost, with all that came when the plan rested, how often that
+came in time, and the memory of each process, which may not grow for ever.
 Target: with 40 users on two processes p95 below 500 ms, and 400 MiB. Needs Linux.
 """
 
@@ -71,6 +72,7 @@ class Crowd:
         self.end = time.monotonic() + seconds
         self.lock = threading.Lock()
         self.took: list[float] = []
+        self.rests: list[bool] = []  # whether what a plan waits for came before its next change
         self.wire = [0, 0]
         self.failed: list[str] = []
         self.threads = [
@@ -102,19 +104,20 @@ class Crowd:
             elif label in tab.ids:
                 tab.choose(label, int(tab.value(label) or 1) % 40 + 1 + 40 * chance.randint(0, 9))
             took = tab.look()
-            if tab.rest():
-                tab.listen(REST / 4)
+            came = tab.listen(REST / 4, begun + SECOND) if tab.rest() else None
             with self.lock:
                 self.took.append(took)
+                if came is not None:
+                    self.rests.append(came)
                 self.wire[0] += tab.messages - before[0]
                 self.wire[1] += tab.bytes - before[1]
             time.sleep(max(0.0, begun + SECOND - time.monotonic()))
 
-    def told(self) -> tuple[list[float], list[int]]:
+    def told(self) -> tuple[list[float], list[int], list[bool]]:
         """What was measured since this was asked last."""
         with self.lock:
-            found = sorted(self.took), self.wire
-            self.took, self.wire = [], [0, 0]
+            found = sorted(self.took), self.wire, self.rests
+            self.took, self.wire, self.rests = [], [0, 0], []
         return found
 
 
@@ -129,7 +132,7 @@ def main(minutes: int, users: int, processes: int) -> None:
         for minute in range(1, minutes + 1):
             before = sum(processor(s.pid) for s in servers)
             time.sleep(max(0.0, crowd.end - 60 * (minutes - minute) - time.monotonic()))
-            took, (messages, size) = crowd.told()
+            took, (messages, size), rests = crowd.told()
             if not (n := len(took)):
                 continue
             used = sum(processor(s.pid) for s in servers) - before
@@ -138,7 +141,7 @@ def main(minutes: int, users: int, processes: int) -> None:
                 f"{minute:3} min   {n / 60:5.1f} changes/s   median {1000 * took[n // 2]:5.0f} ms, "
                 f"p95 {1000 * took[int(0.95 * (n - 1))]:5.0f} ms   a change: processor "
                 f"{used / n:4.0f} ms, {messages / n:3.0f} messages, {size / n / 1000:4.0f} kB   "
-                f"{memory} MiB",
+                f"rests answered {sum(rests) / max(1, len(rests)):4.0%}   {memory} MiB",
                 flush=True,
             )
         for thread in crowd.threads:

@@ -231,6 +231,8 @@ def test_a_component_is_told_what_streamlit_would_tell_it(monkeypatch: pytest.Mo
 class Session:
     """One whose runs say something, and what its server's thread hears of it."""
 
+    id = "session"
+
     def __init__(self) -> None:
         self.heard: list[Any] = []
         self.woken: list[Callable[[], object]] = []
@@ -265,6 +267,7 @@ def test_what_a_run_says_is_heard_together_and_in_its_order(
     ):
         monkeypatch.setattr(patched, name, getattr(patched, name))
     front.hand_over_together()
+    monkeypatch.setattr(front, "ANSWERING", set())
     session = Session()
     begins, says, ends = (
         ScriptRunnerEvent.SCRIPT_STARTED,
@@ -282,6 +285,7 @@ def test_what_a_run_says_is_heard_together_and_in_its_order(
     say(begins)
     wake()
     assert session.heard == [begins]
+    assert {session.id} == front.ANSWERING
     for word in ("one", "a fault", "three"):
         say(says, forward_msg=word)
     assert len(session.woken) == 1
@@ -293,6 +297,7 @@ def test_what_a_run_says_is_heard_together_and_in_its_order(
     say(ends)
     wake()
     assert session.heard[-2:] == ["four", ends]
+    assert not front.ANSWERING
     session.later.pop()()  # finds nothing
     assert session.heard[-1] == ends
 
@@ -413,3 +418,32 @@ def test_of_all_sessions_one_at_a_time_finds_what_takes_long(
         asked = True
         with rest._turn(content), pytest.raises(rest.AskedAgainError):  # no turn, and no wait
             rest.go_on()
+
+
+def test_answers_to_others_come_before_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not for ever, and who has changed the plan meanwhile does not wait for them."""
+
+    def content() -> None: ...
+
+    asked, answering = False, {"another session"}
+    monkeypatch.setattr(front, "ANSWERING", answering)
+    monkeypatch.setattr(front, "asked_again", lambda: asked)
+    monkeypatch.setattr(rest, "PATIENCE", 300)
+
+    def over() -> None:
+        time.sleep(0.1)
+        answering.clear()
+
+    other = threading.Thread(target=over)
+    other.start()
+    with rest._turn(content):
+        assert not answering
+    other.join()
+    answering.add("another session")
+    monkeypatch.setattr(rest, "PATIENCE", 0.1)
+    with rest._turn(content):
+        assert answering
+    asked = True
+    monkeypatch.setattr(rest, "PATIENCE", 300)
+    with rest._turn(content), pytest.raises(rest.AskedAgainError):
+        rest.go_on()

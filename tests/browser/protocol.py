@@ -4,6 +4,7 @@ what the server says only when a test lets it."""
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable
@@ -90,16 +91,19 @@ class Tab:
         _, value = self.shown[self.ids[label]]
         return value[0] if isinstance(value, list) else value
 
-    def listen(self, quiet: float = 1.0) -> None:
-        """Take in what the server says, until a run has ended and nothing more comes."""
+    def listen(self, quiet: float = 1.0, until: float = math.inf) -> bool:
+        """Take in what the server says, until a run has ended and nothing more comes; or to this
+        time. Whether it has."""
         end, finished = time.monotonic() + rig.SECONDS, False
         while True:
             assert time.monotonic() < end, "no run ends, or one follows another"
+            if (left := until - time.monotonic()) <= 0:
+                return finished
             try:
-                raw = self.socket.recv(timeout=quiet)
+                raw = self.socket.recv(timeout=min(quiet, left))
             except TimeoutError:
                 if finished:
-                    return
+                    return True
                 continue
             message = ForwardMsg.FromString(raw)
             self.hear(message)

@@ -22,7 +22,9 @@ from app import (
     tables,
     why,
 )
+from app.controls import Take
 from app.exploring import FIGURES
+from app.fields import field
 from app.grid import Column
 from app.text import plain
 from memcore.plan.plan import Plan
@@ -310,7 +312,29 @@ def _told(found: Sequence[Any]) -> str:
     return f"Of one rank are those whose costs differ by less than {told.words}. "
 
 
+def _load() -> None:
+    """What the server is asked for: it is not in view in the sidebar here."""
+    with st.container(key="load"):
+        columns = st.columns(3)
+    for column, name in zip(columns, ("concurrency", "prompt_len", "output_len"), strict=True):
+        f = field(f"serve.{name}")
+        with column:
+            st.number_input(
+                f.label,
+                min_value=int(f.low or 0),
+                max_value=int(f.high or 0),
+                key=state.control(f"load_{name}", state.drafted(f.path), _loaded(f.path)),
+                help=f.full_help,
+            )
+    parts.latency_targets()
+
+
+def _loaded(path: str) -> Take:
+    return lambda n: state.change({path: n or 0})
+
+
 def _gpus(plan: Plan, now: Asked) -> None:
+    _load()
     st.segmented_control(
         "Accelerators",
         (False, True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from app.controls import Take
 from app.fields import field as plan_field
 from app.fields import titles
 from app.text import plain as plain
+from app.text import title_of_plan
 from memcore.errors import Issue
 from memcore.plan.link import query_text
 from memcore.plan.plan import Plan, facts
@@ -67,10 +67,7 @@ def addressing(url: str) -> Callable[[], str]:
 
 def title() -> str:
     """The plan's model and GPUs, for people; and in how many nodes, if not in one."""
-    plan = state.plan()
-    nodes = math.ceil(plan.cluster.gpus / plan.gpus_per_node)
-    within = f", {nodes:,} nodes" if nodes > 1 else ""
-    return f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}{within}"
+    return title_of_plan(state.plan())
 
 
 def download_svg(label: str, drawn: Callable[[], str], name: str) -> None:
@@ -166,7 +163,7 @@ def run_figures(run: Run) -> None:
             st.metric(label, text)
     if run.cost is None:
         with columns[-1]:
-            small("With a price, its cost stands here.")
+            small("With a price, the cost is shown here.")
 
 
 def latency_targets() -> None:
@@ -189,6 +186,7 @@ def latency_targets() -> None:
                 min_value=least,
                 max_value=1e6 / unit,
                 value=None,
+                format="%g",
                 placeholder=facts(path).zero,
                 key=state.control(key, round(value / unit, 9) or None, _target(path, unit)),
                 help=plan_field(path).help,
@@ -249,7 +247,7 @@ def ledger_total(report: Report) -> None:
     total = sum(row.bytes for row in report.ledger if row.tier == "hbm")
     with why.figure("memory.tiers.hbm", "The allocated peak."):
         st.markdown(
-            f"{len(report.ledger):,} rows. Those of tier hbm add up to **{total:,} bytes** "
+            f"{len(report.ledger):,} rows. Those in the GPU's memory add up to **{total:,} bytes** "
             f"({bytes_text(total)}): the allocated peak of one GPU."
         )
 

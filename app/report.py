@@ -9,12 +9,15 @@ from datetime import date
 
 from app import bar, palette
 from app.fields import setting
+from app.tables.levers import saved_text
 from app.tables.time import calibrated_text
-from app.text import VERDICTS
+from app.text import VERDICTS, title_of_plan
 from memcore.plan.plan import Plan, title_of
-from memcore.report import Memory, Report, Run, Serve, Time
+from memcore.report import Memory, Report, Run, Serve, Time, TogetherMemory
 from memcore.search.calibration import Calibrated
+from memcore.search.choices import own_price
 from memcore.search.levers import Lever, differences
+from memcore.serving.notes import serving_notes
 from memcore.units import (
     bytes_text,
     count_text,
@@ -47,32 +50,44 @@ table { border-collapse: collapse; width: 100%; } td { padding: .15rem .6rem .15
 """
 
 
+TRAINING, SERVING, TOGETHER = "training", "serving", "together"  # what one can be about
+
+
 def page(
     plan: Plan,
     report: Report,
     levers: Iterable[Lever],
     link: str,
     calibrated: Calibrated | None = None,
+    about: str = "",
 ) -> str:
-    """The report as one HTML file. `link` opens the plan again; `calibrated`: its step beside a
-    measured one."""
-    title = f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}"
+    """The report as one HTML file, `about` one of the words above or '' for all that the plan has.
+    `link` opens the plan again; `calibrated`: its step beside a measured one."""
+    title = title_of_plan(plan)
     parts = [f"<h1>{_safe(title)}</h1>"]
-    if report.memory:
-        parts += _memory(report.memory)
-    if report.time:
+    if report.together and about in (TOGETHER, ""):
+        parts += _together(report.together)
+    trains = about != SERVING or not report.serve
+    if trains and report.memory:
+        parts += _verdict(report.memory)
+    if trains and report.run:
+        parts.append(_table("The whole run", _run(plan, report.run)))
+    if trains and report.memory:
+        parts.append(_table("Memory of a GPU", _memory(report.memory)))
+    if trains and report.time:
         beside = _calibrated(calibrated) if calibrated else []
         parts.append(_table("Time of a step", [*_time(report.time, report.if_it_fitted), *beside]))
-    if report.run:
-        parts.append(_table("The whole run", _run(plan, report.run)))
-    if report.serve:
+    serves = report.serve and not (trains and about and report.memory)
+    if serves and report.serve:
         parts += _serve(plan, report.serve)
     changed = differences(Plan(), plan).items()
     settings = [(title_of(path), setting(plan, path, value)) for path, value in changed]
     parts.append(_table("Settings that are not the default", settings or [("none", "")]))
-    if better := [_lever(lever) for lever in list(levers)[:LEVERS]]:
+    if trains and (better := [_lever(lever) for lever in list(levers)[:LEVERS]]):
         parts.append(_table("What could be changed", better))
-    parts += [f'<p class="small">{_safe(note)}</p>' for note in report.notes]
+    of_serving = serving_notes(plan, report.serve) if report.serve and not serves else []
+    notes = [note for note in report.notes if note not in of_serving]
+    parts += [f'<p class="small">{_safe(note)}</p>' for note in notes]
     parts.append(
         f'<p class="small">Memplan {_safe(version())}, {date.today().isoformat()}. Bytes of '
         "tensors are counted from shapes; what an allocator keeps and how long a step takes are "
@@ -102,25 +117,40 @@ def _bar(drawn: bar.Bar) -> str:
         for p in drawn.parts
         if p.bytes
     )
-    return f'{bar.small(drawn)}<div class="key">{key}</div>'
+    limit = f"<span>{_safe(drawn.limit_text)}</span>"
+    return f'{bar.small(drawn)}<div class="key">{key}{limit}</div>'
 
 
-def _memory(m: Memory) -> list[str]:
+def _verdict(m: Memory) -> list[str]:
     low, high = m.device_bytes
     said = (
         f"Training {VERDICTS[m.verdict]}: {gib_text(low)} to {gib_text(high)} of "
         f"{gib_text(m.capacity_bytes)} per GPU."
     )
-    lines = [
+    return [f'<p class="verdict {m.verdict}">{_safe(said)}</p>', _bar(bar.of_training(m))]
+
+
+def _memory(m: Memory) -> list[Line]:
+    low, high = m.device_bytes
+    return [
         ("Allocated at the peak", bytes_text(m.allocated_bytes)),
         ("Reserved by the allocator", " to ".join(map(bytes_text, m.reserved_bytes))),
         ("Device memory", f"{bytes_text(low)} to {bytes_text(high)}"),
         ("Capacity of a GPU", bytes_text(m.capacity_bytes)),
     ]
+
+
+def _together(found: TogetherMemory) -> list[str]:
+    low, high = found.device_bytes
+    said = (
+        f"The fullest phase {VERDICTS[found.verdict]}: {gib_text(low)} to {gib_text(high)} of "
+        f"{gib_text(found.capacity_bytes)} per GPU."
+    )
+    lines = [(p.label, " to ".join(map(bytes_text, p.device_bytes))) for p in found.phases]
     return [
-        f'<p class="verdict {m.verdict}">{_safe(said)}</p>',
-        _bar(bar.of_training(m)),
-        _table("Memory of a GPU", lines),
+        f'<p class="verdict {found.verdict}">{_safe(said)}</p>',
+        _bar(bar.of_together(found)),
+        _table("Memory of a GPU in each phase", lines),
     ]
 
 
@@ -146,12 +176,16 @@ def _calibrated(found: Calibrated) -> list[Line]:
 
 
 def _run(plan: Plan, run: Run) -> list[Line]:
-    cost = "no price is set" if run.cost is None else money_text(run.cost)
+    price, whose = own_price(plan)
+    cost = "no price is known"
+    if price is not None:
+        at = "at" if run.cost is not None else f"at the least list price ({whose}),"
+        cost = f"{money_text(price * run.gpu_hours)} {at} ${price:,.2f} an hour for a GPU"
     return [
+        ("Cost", cost),
         ("Tokens", count_text(plan.run.tokens)),
         ("Time", seconds_text(run.seconds)),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
-        ("Cost", cost),
         ("Energy", energy_text(run.energy_joules)),
     ]
 
@@ -182,9 +216,5 @@ def _serve(plan: Plan, s: Serve) -> list[str]:
 
 
 def _lever(lever: Lever) -> Line:
-    saved = bytes_text(abs(lever.saved_bytes))
-    what = f"{'saves' if lever.saved_bytes > 0 else 'adds'} {saved}"
-    return (
-        lever.label,
-        f"{what}, {relative_text(lever.price)} GPU time per token; {VERDICTS[lever.verdict]}",
-    )
+    cost = f"{relative_text(lever.price)} GPU time per token"
+    return lever.label, f"{saved_text(lever)}, {cost}; {VERDICTS[lever.verdict]}"

@@ -19,8 +19,9 @@ from memcore.plan.plan import Plan
 from memcore.report import Report
 
 
-def draw(report: Report, drawn: bar.Bar | None) -> None:
-    """The plan as a link, and as files; `drawn` is the bar that the page shows of it."""
+def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
+    """The plan as a link, and as files. `about`: what the page is about, in the words of
+    report.py; `drawn` is the bar that it shows."""
     box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
     if not box.open:
         return
@@ -34,13 +35,15 @@ def draw(report: Report, drawn: bar.Bar | None) -> None:
         )
         st.download_button(
             "Report on one page (HTML)",
-            lambda: one_page.page(plan, report, levers() if report.memory else (), link(), beside),
+            lambda: one_page.page(
+                plan, report, levers() if report.memory else (), link(), beside, about
+            ),
             parts.named("memplan-report.html"),
             "text/html",
             key="report_html",
             on_click="ignore",
             icon=":material/print:",
-            help="For whoever signs the bill. It prints to PDF.",
+            help="What this page is about, with its bill, for whoever signs it. It prints to PDF.",
         )
         st.download_button(
             "Plan (JSON)",

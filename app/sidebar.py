@@ -145,7 +145,7 @@ def _changes() -> None:
     """How many fields are not the default; unfolded, which, and each back at a press."""
     changed = state.changed()
     n = len(changed)
-    said = f"{n} change{'s' * (n != 1)} from the default" if n else "All as the default"
+    said = f"{n} change{'s' * (n != 1)} from the default" if n else "No change from the default"
     box = st.expander(said, key="changes", on_change="rerun")
     if not box.open:
         return
@@ -189,7 +189,9 @@ def _marks() -> None:
     keys = [path.replace(".", "_") for path in state.changed()]
     if keys:
         labels = ", ".join(f'.st-key-{key} [data-testid="stWidgetLabel"]::before' for key in keys)
-        st.html(f"<style>{labels} {{ content: '●'; margin-right: .3rem; }}</style>")
+        dot = "content: '●'; position: absolute; left: -.85rem; font-size: .7rem;"
+        places = labels.replace("::before", "")
+        st.html(f"<style>{places} {{ position: relative; }} {labels} {{ {dot} }}</style>")
 
 
 def _find() -> None:
@@ -706,7 +708,7 @@ def _list_prices() -> None:
 
 
 def _price_label(row: Mapping[str, Any], today: date) -> str:
-    old = ", may be over a year old" if catalog.outdated(row["as_of"], today) else ""
+    old = ", perhaps outdated" if catalog.outdated(row["as_of"], today) else ""
     return f"${row['usd']:,.2f} {row['cloud']} ({row['as_of']}{old})"
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import streamlit as st
 
 from app import bar, line, measured, palette, parts, share, state
+from app import report as one_page
 from app.line import Item
 from app.text import VERDICTS, plain
-from memcore.report import Memory, Report, Serve, TogetherMemory
+from memcore.report import Memory, Report, Run, Serve, TogetherMemory
+from memcore.search.choices import own_price
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import REMEDY, nothing_fits, verdict
-from memcore.units import GiB, bytes_text, count_text, gib_text, seconds_text
+from memcore.units import GiB, bytes_text, count_text, gib_text, money_text, seconds_text
 
 # Of each verdict: it says without colour what the colour says.
 ICONS = {"fits": "check_circle", "tight": "error", "over": "cancel"}
@@ -69,7 +71,8 @@ def _title(serve: Serve | None, together: TogetherMemory | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="title"):
         st.markdown(f"#### {plain(said)}", width="stretch", anchors=False)
         parts.pin_button()
-        share.draw(state.report(), _bar(serve, together))
+        about = one_page.SERVING if serve else one_page.TOGETHER if together else one_page.TRAINING
+        share.draw(state.report(), about, _bar(serve, together))
 
 
 # --- what of the input was not used --------------------------------------------------------------
@@ -234,9 +237,9 @@ def _small_print(report: Report, pinned: Report | None) -> None:
     if t:
         if run := report.run:
             said = f"{count_text(state.plan().run.tokens)} tokens take {seconds_text(run.seconds)}"
-            items.append(Item(said, "run.seconds"))
-        ends = map(seconds_text, t.step_interval)
-        items.append(Item(f"9 in 10 like it took {' to '.join(ends)}", "time.step_interval"))
+            items += (Item(said, "run.seconds"), *_bill(run))
+        ends = " to ".join(map(seconds_text, t.step_interval))
+        items.append(Item(f"{ends} in 9 of 10 steps like it", "time.step_interval"))
         mfu, bound = (before.mfu, before.bound_by) if before else (None, None)
         items += _figures(
             (
@@ -249,6 +252,21 @@ def _small_print(report: Report, pinned: Report | None) -> None:
     if _whole(report):  # else the notes say what is missing, and have a place of their own
         items += map(Item, _of_training(report))
     line.draw(items, "small_print")
+
+
+def _bill(run: Run) -> Iterator[Item]:
+    """What the whole run costs: at the plan's price, or else at the least of the price list."""
+    if run.cost is not None:
+        yield Item(f"and cost {money_text(run.cost)}", "run.cost")
+        return
+    plan = state.plan()
+    price, whose = own_price(plan)
+    if price is not None:
+        yield Item(
+            f"from {money_text(price * run.gpu_hours)} at list prices",
+            help=f"At the least price of the list, {money_text(price)} an hour for a GPU "
+            f"({whose}). A price of your own is set at Node and price.",
+        )
 
 
 def _of_training(report: Report) -> list[str]:
@@ -324,7 +342,7 @@ def _serving_print(serve: Serve) -> None:
     ):
         if ends:
             low, high = map(seconds_text, ends)
-            items.append(Item(f"8 in 10 like it took {low} to {high} {what}", path))
+            items.append(Item(f"{low} to {high} {what} in 8 of 10 runs like it", path))
     if serve.prefill_bound_by and serve.decode_bound_by:
         before = ""
         if serve.tower_seconds:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+
+from memcore.plan.plan import Plan
 
 # Of a plan, by what it needs: surely less than there is, its interval holds the capacity, or more.
 VERDICTS = {"fits": "fits", "tight": "may fit", "over": "does not fit"}
@@ -15,3 +18,10 @@ def plain(text: str) -> str:
     """
     text = re.sub(r"(?i)(www|@|:)(?=[./\w])", "\\1\u200b", text)
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
+def title_of_plan(plan: Plan) -> str:
+    """Its model and GPUs, for people; and in how many nodes, if not in one."""
+    nodes = math.ceil(plan.cluster.gpus / plan.gpus_per_node)
+    within = f", {nodes:,} nodes" if nodes > 1 else ""
+    return f"{plan.architecture.label} on {plan.cluster.gpus:,} × {plan.accelerator.label}{within}"

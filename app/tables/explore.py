@@ -108,8 +108,8 @@ TRAINER_COLUMNS = (
     *("GPU", "GPUs", "whole run", "cost", "USD an hour", "step", "to spare", "price of"),
 )
 BOOKING_COLUMNS = (
-    *("rank", "GPU", "GPUs", "USD a million tokens", "USD an hour", "tensor parallel", "replicas"),
-    *("users of one", "tokens/s of one", "first token", "per token", "price of"),
+    *("rank", "GPU", "GPUs", "USD a million tokens", "USD an hour", "first token", "per token"),
+    *("tensor parallel", "replicas", "users of one", "tokens/s of one", "price of"),
 )
 
 

@@ -31,9 +31,9 @@ def furthest() -> None:
         usable=others,
     )
     parts.small(
-        "Within the targets above. Each changes one field of the plan and leaves the others; GPUs: "
-        "tensor parallelism within a node and replicas, in steady state. How many requests come is "
-        "*Arrival rate*, at *Request stream*."
+        "Each answer keeps to the targets above and to all other settings. The fewest GPUs share "
+        "layers within a node (TP) and stand as replicas; the number of requests is *Arrival "
+        "rate*, in the sidebar under *Request stream*."
     )
 
 

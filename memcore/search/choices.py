@@ -246,3 +246,11 @@ def price_of(plan: Plan, name: str) -> tuple[float | None, str]:
         return None, ""
     cloud = min(rows, key=lambda c: rows[c]["usd"])
     return rows[cloud]["usd"], f"{cloud}, {rows[cloud]['as_of']}"
+
+
+def own_price(plan: Plan) -> tuple[float | None, str]:
+    """Of one of the plan's GPUs for an hour in USD, and from where; None where none is known."""
+    gpu = plan.cluster.gpu
+    if isinstance(gpu, str):
+        return price_of(plan, gpu)
+    return plan.run.price_per_gpu_hour or None, "the plan"

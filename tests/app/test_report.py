@@ -41,6 +41,26 @@ def test_it_says_what_is_booked_what_it_costs_and_how_to_open_it_again() -> None
     assert not re.search(r"<script|src=|url[(]|@import", text)  # it asks nobody for anything
 
 
+def test_it_is_about_what_the_page_is_about() -> None:
+    """Who trains reads no verdict of a server that nobody asked for, nor who serves of training."""
+    plan = Plan(model="qwen3-32b", cluster={"gpus": 16}, train={"seq_len": 8192})
+    report = evaluate(plan)
+    assert report.memory
+    assert report.serve
+    assert not report.serve.fits
+    training, serving = (
+        one_page.page(plan, report, levers(plan), LINK, about=about)
+        for about in (one_page.TRAINING, one_page.SERVING)
+    )
+    assert "Training fits" in training
+    assert "Serving" not in training
+    assert "2 nodes" in training
+    assert "at the least list price" in training
+    assert "Serving 64 sequences" in serving
+    assert "Training fits" not in serving
+    assert "What could be changed" not in serving
+
+
 def test_seconds_of_a_plan_that_does_not_fit_say_so() -> None:
     plan = Plan(train={"checkpointing": "none", "micro_batch": 4})
     report = evaluate(plan)

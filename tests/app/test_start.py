@@ -135,7 +135,7 @@ def test_what_is_not_the_default_is_listed_and_goes_back_at_a_press() -> None:
     at.run()
     at.button(key="reset_all").click().run()
     assert shown_plan(at) == Plan()
-    assert any(e.label == "All as the default" for e in at.expander)
+    assert any(e.label == "No change from the default" for e in at.expander)
 
 
 def test_of_an_old_link_the_changes_are_what_it_says_and_its_defaults_can_be_todays() -> None:

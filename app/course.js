@@ -46,7 +46,7 @@ export default function (component) {
         let d = `M${x[0]} ${below[0]}`;
         above.forEach((y, i) => (d += `V${y}H${x[i + 1]}`));
         for (let i = below.length - 1; i >= 0; i--) d += `V${below[i]}H${x[i]}`;
-        out.push(`<path fill="${data.parts[part][1]}" d="${d}Z"/>`);
+        out.push(`<path class="area" fill="${data.parts[part][1]}" d="${d}Z"/>`);
         under = over;
       });
       if (data.limit) {

@@ -38,6 +38,12 @@ def draw(memory: Memory, courses: Sequence[Course], key: str, alt: str, file: st
     _component(key=key, data=data(memory, courses) | more, on_why_change=lambda: why.asked(key))
 
 
+def which(courses: Sequence[Course]) -> str:
+    """Which stages are drawn, where not all are."""
+    n = len(courses)
+    return f"The {STAGES} fullest of {n} stages; the CSV has all. " if n > STAGES else ""
+
+
 def data(memory: Memory, courses: Sequence[Course]) -> dict[str, Any]:
     """What the component draws: sizes in GiB, times in `unit`."""
     shown = sorted(sorted(courses, key=lambda c: -c.peak.bytes)[:STAGES], key=lambda c: c.rank)

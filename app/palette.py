@@ -30,11 +30,15 @@ TOGETHER = {  # parts of a phase that trains or serves
     "engine_activations": CONSUMERS["activations"][1],
     "kv_cache": KV_CACHE[1],
 }
+# What why.css draws around each area, on the light page and on the dark: how much of which ink.
+EDGES = {"light": ("#000000", 0.45), "dark": ("#FFFFFF", 0.4)}
 MORE, LESS = ("#D55E00", 1), ("#0072B2", -1)  # what a change adds and takes, with its sign
 CAPACITY = "#E5484D"
+TIGHT = "#B37B00"  # a point of a plan that may fit
 OURS = CONSUMERS["parameters"][1]  # Memplan's own figure beside those of others
-# Sources of evidence, in the order of evidence.SOURCES: Tol's bright scheme.
-SOURCE_COLOURS = ("#228833", "#4477AA", "#EE6677", "#AA3377", "#CCBB44", "#66CCEE", "#999933")
+# Sources of evidence, in the order of evidence.SOURCES: Tol's bright scheme,
+# its pale ones darker, as dots have no edge.
+SOURCE_COLOURS = ("#228833", "#4477AA", "#EE6677", "#AD3479", "#A2942C", "#179FCD", "#777777")
 
 RESOURCES = {
     "compute": ("Compute", "#4C5ACB"),
@@ -46,6 +50,7 @@ RESOURCES = {
     "nvme": ("NVMe", "#8F575E"),
     "host": ("Host", "#6678E8"),
 }
+LAUNCH = "kernel launches"  # what a server waits for where its CPU is slower than its GPU
 CONSUMER_LABELS = {name: label for name, (label, _) in CONSUMERS.items()}
 CONSUMER_LABELS["kv_cache"] = KV_CACHE[0]
 CONSUMER_LABELS["states"] = STATES[0]
@@ -119,7 +124,7 @@ def text_on(colour: str) -> str:
 
 def resource(name: str) -> str:
     """A resource's label; one that is not in the table keeps its own name."""
-    return RESOURCES.get(name, (name, ""))[0]
+    return LAUNCH if name == "launch" else RESOURCES.get(name, (name, ""))[0]
 
 
 def link(name: str) -> str:

@@ -19,6 +19,7 @@ from memcore.errors import Issue
 from memcore.plan.link import query_text
 from memcore.plan.plan import Plan, facts
 from memcore.report import Memory, Report, Run
+from memcore.search.choices import own_price
 from memcore.units import bytes_text, energy_text, money_text, seconds_text
 
 WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
@@ -161,7 +162,12 @@ def run_figures(run: Run) -> None:
     for column, (field, label, text, about) in zip(columns, figures, strict=False):
         with column, why.figure(f"run.{field}", about):
             st.metric(label, text)
-    if run.cost is None:
+    price, whose = own_price(state.plan())
+    if run.cost is None and price is not None:
+        with columns[-1], st.container(gap=None):
+            st.metric("Cost, at list prices", f"from {money_text(price * run.gpu_hours)}")
+            small(plain(f"{money_text(price)} an hour for a GPU ({whose})"))
+    elif run.cost is None:
         with columns[-1]:
             small("With a price, the cost is shown here.")
 

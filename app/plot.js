@@ -66,7 +66,7 @@ export default function (component) {
       const line = each.stroke
         ? `<path d="M${x - 1} ${y - 4}h15" stroke="${each.stroke}" stroke-width="2" stroke-dasharray="${dashes}"/>`
         : "";
-      const box = `<path d="M${x} ${y - 10}h12v12h-12Z" fill="${filled(each.fill, each.pattern)}"/>`;
+      const box = `<path class="box" d="M${x} ${y - 10}h12v12h-12Z" fill="${filled(each.fill, each.pattern)}"/>`;
       const point = each.symbol ? mark(each.symbol, x + 6, y - 4, line ? 6 : 10, each.fill) : "";
       const look = line || point ? line + point : box;
       const text = look + words(x + 18, y, each.name);
@@ -116,7 +116,7 @@ export default function (component) {
     const inside = [];
     const path = (at) => at.map(([x, y], i) => `${i ? "L" : "M"}${n(X(x))} ${n(Y(y))}`).join("");
     for (const area of data.areas) {
-      inside.push(`<path d="${path(area.at)}Z" fill="${filled(area.fill, area.pattern)}"/>`);
+      inside.push(`<path class="area" d="${path(area.at)}Z" fill="${filled(area.fill, area.pattern)}"/>`);
     }
     const over = [];
     for (const bar of data.bars) {

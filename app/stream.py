@@ -26,9 +26,9 @@ KINDS = {
     "free": ("Free", palette.FREE, "while nobody waits for it"),
 }
 COLOURS = {
-    "static": "#999999",
+    "static": palette.OVERHEAD[1],
     "max": "#D55E00",
-    "pow2": "#E69F00",
+    "pow2": "#C38700",
     "oracle": "#CC79A7",
     "paged": "#0072B2",
     "shared": "#009E73",
@@ -298,6 +298,19 @@ def load_rows(found: Sequence[Load]) -> Rows:
 # --- charts --------------------------------------------------------------------------------------
 
 
+FAR = 3.0  # times as long as the quickest takes: what lasts longer would flatten all others
+
+
+def _seconds(stream: Stream) -> dict[str, Any]:
+    """The axis of time; which strategies go on beyond it, it says."""
+    ends = {r.label: r.timeline[-1].seconds for r in stream.runs if r.timeline}
+    end = FAR * min(ends.values(), default=0.0)
+    late = [f"{label} until {seconds:,.0f}" for label, seconds in ends.items() if seconds > end]
+    if not late:
+        return {"title": "seconds", "rangemode": "tozero"}
+    return {"title": f"seconds ({', '.join(late)})", "range": [0, end]}
+
+
 def over_time(stream: Stream, quantity: str) -> Picture:
     """One quantity over the time of the simulation, one line for each strategy."""
     name, unit, share = QUANTITIES[quantity]
@@ -327,7 +340,7 @@ def over_time(stream: Stream, quantity: str) -> Picture:
         traces,
         height=330,
         margin={"l": 8, "r": 16, "t": 72, "b": 8},
-        xaxis={"title": "seconds", "rangemode": "tozero"},
+        xaxis=_seconds(stream),
         yaxis={"title": f"{name}, {unit}", "rangemode": "tozero"},
     )
 

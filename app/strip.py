@@ -45,7 +45,7 @@ def draw(place: str) -> None:
     if serve:
         _serving_print(serve)
     else:
-        _small_print(report, pinned)
+        _small_print(report, pinned, "The training step alone:" if together else "")
         if not _whole(report):
             for note in report.notes:
                 st.info(plain(note), icon=":material/info:")
@@ -214,11 +214,12 @@ def _host_room(memory: Memory) -> str:
     return said
 
 
-def _small_print(report: Report, pinned: Report | None) -> None:
-    """What a reader checks first: what is allocated, the instant of the peak, the parameters."""
+def _small_print(report: Report, pinned: Report | None, of: str = "") -> None:
+    """What a reader checks first: what is allocated, the instant of the peak, the parameters; `of`
+    says which step they are of, where the page is about more."""
     m, t = report.memory, report.time
     then, before = (pinned.memory, pinned.time) if pinned else (None, None)
-    items: list[Item] = []
+    items = [Item(of)] if of else []
     if m:
         peak = next((i.label for i in m.timeline if i.id == m.peak.instant), m.peak.instant)
         if len(m.ranks) > 1:

@@ -18,7 +18,7 @@ MOST_TICKS = 12
 HIGHEST = 2.2  # capacities that an axis of memory shows: what is far beyond would flatten the rest
 MARKS = {  # of a point, by its verdict; no colour is needed to tell them apart
     "fits": ("circle", palette.OURS, "Fits"),
-    "tight": ("diamond", palette.CONSUMERS["activations"][1], "May fit"),
+    "tight": ("diamond", palette.TIGHT, "May fit"),
     "over": ("x", palette.CAPACITY, "Does not fit"),
 }
 SERVED = {  # parts of a server's memory

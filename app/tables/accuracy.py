@@ -19,11 +19,11 @@ from memcore.tape.dims import AXES, DIMENSIONS
 from memcore.units import (
     bytes_text,
     count_text,
-    exact_text,
     gib_text,
     rate_text,
     relative_text,
     seconds_text,
+    value_text,
 )
 from memcore.words import engines
 
@@ -37,7 +37,7 @@ def parts(book: Book, e: Explanation) -> Rows:
     return [
         {
             "part": t.name,
-            "is": exact_text(t.value, t.unit),
+            "is": value_text(t.value, t.unit),
             **({"share": 100 * t.value / total} if total else {}),
             "how": _how(book, t),
             "certainty": t.certainty,

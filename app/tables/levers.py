@@ -42,6 +42,9 @@ def changes_text(lever: Lever) -> str:
     return ", ".join(f"{path} = {value}" for path, value in lever.changes.items())
 
 
+SAME_TIME = 0.0005  # of a step: what adds less is not told
+
+
 def saved_text(lever: Lever) -> str:
     if not lever.saved_bytes:
         return "as much memory"
@@ -51,7 +54,7 @@ def saved_text(lever: Lever) -> str:
 def cost_text(lever: Lever) -> str:
     """What a lever costs: seconds of a step, or where those say little GPU time per token."""
     price = relative_text(lever.price)
-    if lever.steps_compare and not lever.added_seconds:
+    if lever.steps_compare and abs(lever.price) < SAME_TIME:
         return "as long a step"
     if lever.steps_compare:
         return f"{signed_seconds(lever.added_seconds)} a step ({price})"

@@ -25,7 +25,8 @@ if report.memory:
         file=parts.named("memplan-over_time"),
     )
     parts.small(
-        "Allocated, with the least overhead. Each layer shows its fullest moment; what the GPU "
+        course.which(courses)
+        + "Allocated, with the least overhead. Each layer shows its fullest moment; what the GPU "
         "waits for is spread over the phase that waits."
     )
     with st.container(horizontal=True):

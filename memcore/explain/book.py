@@ -13,7 +13,7 @@ from typing import Any
 
 from memcore.errors import did_you_mean, shown
 from memcore.plan.plan import Plan
-from memcore.quantity.formula import Formula, Term, leaf
+from memcore.quantity.formula import NOTHING, Formula, Term, leaf
 from memcore.quantity.quantity import Explanation, Made, UnknownNumberError, matching
 from memcore.report import LedgerRow, Report
 from memcore.step.step import Step
@@ -23,7 +23,7 @@ from memcore.training.steps import step_of, training_sizes
 
 PLAN = "the plan: "  # begins the source of what the plan itself says
 CHAIN = 8  # steps from a number down to its factors, at most
-NOT_WORTH_LISTING = ("the plan", "the dtype")  # beside other sources
+NOT_WORTH_LISTING = ("the plan", "the dtype", NOTHING)  # beside other sources
 MEASURES = ("bytes", "seconds", "FLOP", "parameters", "tokens", "tokens/s")  # worth following down
 
 

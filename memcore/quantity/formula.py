@@ -15,6 +15,7 @@ from memcore.hardware.constants import Constant
 from memcore.units import exact_text
 
 CERTAINTIES = ("exact", "datasheet", "measured", "assumed")  # the surest first
+NOTHING = "nothing of this kind is there in this plan"
 WRITTEN_OUT = 6  # terms of a sum that are all written; of a longer one the largest are
 LARGEST = 3
 _SUM, _PRODUCT, _ATOM = 1, 2, 3  # how tightly a text binds
@@ -218,7 +219,7 @@ def total(of: Sequence[Formula]) -> Formula:
     """The sum; a long one names only its largest terms."""
     value = sum(f.value for f in of)
     if not of:
-        return known("nothing", 0, source="nothing of this kind is there in this plan")
+        return known("nothing", 0, source=NOTHING)
     if len(of) > WRITTEN_OUT:
         return _abridged("sum", value, of)
     sign = " + "

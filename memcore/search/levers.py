@@ -28,6 +28,7 @@ from memcore.report import Memory
 from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training
 from memcore.units import bytes_text
+from memcore.words.jobs import JOBS
 from memcore.words.precision import PURE
 
 # What a change makes of the training itself: the same numbers but for their rounding, optimizer
@@ -618,8 +619,9 @@ def _adapters(plan: Plan) -> Iterable[Way]:
         if word != "lora" or t.framework not in SHARDED:
             changes |= {"train.framework": WHOLE[0], "train.zero": 0}
             bf16 = plan.accelerator.runs_as("bf16") == "bf16"
-            pure = "bf16-pure" if bf16 else "fp16-pure"
-            changes["train.precision"] = pure if t.precision != "fp32" else "fp32"
+            usual = JOBS["lora" if word == "lora" else "qlora"]["train.precision"]
+            usual = usual if bf16 else "fp16-pure"
+            changes["train.precision"] = usual if t.precision != "fp32" else "fp32"
         elif t.precision in PURE:
             changes["train.adapter_dtype"] = "base"
         yield Way(OTHER, [changes])

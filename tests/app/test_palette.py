@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from app import charts, palette
+from app import charts, palette, stream, why
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 
@@ -73,17 +73,49 @@ def seen(colour: str, vision: str) -> np.ndarray:
     return SPACE @ np.cbrt(CONES @ rgb)
 
 
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted(map(luminance, (one, other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", BACKGROUNDS)
+def test_the_edge_of_an_area_has_contrast_and_is_drawn(theme: str) -> None:
+    """An area may be pale: its edge is drawn over it and over the page."""
+    (ink, share), page = palette.EDGES[theme], BACKGROUNDS[theme]
+    over = [
+        round(share * int(ink[i : i + 2], 16) + (1 - share) * int(page[i : i + 2], 16))
+        for i in (1, 3, 5)
+    ]
+    assert contrast("#" + bytes(over).hex(), page) >= 3  # WCAG 2.2, 1.4.11
+    rgb = " ".join(str(int(ink[i : i + 2], 16)) for i in (1, 3, 5))
+    assert f"rgb({rgb} / {share:.0%})" in why.STYLE.read_text(encoding="utf-8")
+
+
+POINTS = {
+    *stream.COLOURS.values(),
+    *palette.SOURCE_COLOURS,
+    *(colour for colour, _ in (palette.MORE, palette.LESS)),
+    palette.CAPACITY,
+    palette.TIGHT,
+    palette.OURS,
+}
+
+
+@pytest.mark.parametrize("theme", BACKGROUNDS)
+@pytest.mark.parametrize("colour", sorted(POINTS))
+def test_lines_and_points_have_contrast_in_both_themes(colour: str, theme: str) -> None:
+    assert contrast(colour, BACKGROUNDS[theme]) >= 3  # WCAG 2.2, 1.4.11
+
+
 @pytest.mark.parametrize("theme", BACKGROUNDS)
 @pytest.mark.parametrize("colour", [*RESOURCES.values(), *palette.PHASE_COLOURS.values()])
 def test_marks_of_time_have_contrast_in_both_themes(colour: str, theme: str) -> None:
-    light, dark = sorted(map(luminance, (colour, BACKGROUNDS[theme])), reverse=True)
-    assert (light + 0.05) / (dark + 0.05) >= 3  # WCAG 2.2, 1.4.11
+    assert contrast(colour, BACKGROUNDS[theme]) >= 3  # WCAG 2.2, 1.4.11
 
 
 @pytest.mark.parametrize("colour", RESOURCES.values())
 def test_a_name_on_a_mark_can_be_read(colour: str) -> None:
-    light, dark = sorted(map(luminance, (colour, palette.text_on(colour))), reverse=True)
-    assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2.2, 1.4.3
+    assert contrast(colour, palette.text_on(colour)) >= 4.5  # WCAG 2.2, 1.4.3
 
 
 def test_no_colour_is_a_resource_and_a_phase() -> None:
